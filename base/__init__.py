@@ -1,0 +1,1 @@
+"""What every room stands on: errors with their exit codes, atomic files, the terminal."""

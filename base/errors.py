@@ -1,0 +1,79 @@
+"""The errors a user can meet, each with the exit code of its kind.
+
+A message says what is wrong, in which file and field, with the value found, and what would mend it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+EXIT_DONE = 0
+EXIT_BAD_INPUT = 2
+EXIT_INFEASIBLE = 3
+EXIT_NO_SOLUTION = 4
+EXIT_OUTSIDE_PROGRAM = 5
+EXIT_INTERRUPTED = 130
+
+
+class TaylorError(Exception):
+    """Base of every error that a user can cause; carries the process exit code."""
+
+    exit_code = EXIT_BAD_INPUT
+
+
+class InputError(TaylorError):
+    """Bad usage or bad input (exit code 2).
+
+    Parameters
+    ----------
+    problem : str
+        What is wrong, as a short clause: ``"must be a positive integer"``.
+    file : path, optional
+        The file that holds the value.
+    field : str, optional
+        Dotted path of the field inside the file, or the flag on the command line.
+    value : object, optional
+        The value found; shown shortened. Left out when not given.
+    cure : str, optional
+        What would mend it.
+    """
+
+    exit_code = EXIT_BAD_INPUT
+    _NO_VALUE = object()
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: str | Path | None = None,
+        field: str | None = None,
+        value: object = _NO_VALUE,
+        cure: str | None = None,
+    ) -> None:
+        self.problem, self.file, self.field, self.cure = problem, file, field, cure
+        where = ": ".join(str(part) for part in (file, field) if part is not None)
+        text = f"{where}: {problem}" if where else problem
+        if value is not InputError._NO_VALUE:
+            shown = repr(value)
+            text += f" (found {shown if len(shown) <= 120 else shown[:117] + '...'})"
+        if cure:
+            text += f"; {cure}"
+        super().__init__(text)
+
+
+class InfeasibleError(TaylorError):
+    """No plan exists, and that is proven (exit code 3)."""
+
+    exit_code = EXIT_INFEASIBLE
+
+
+class NoSolutionError(TaylorError):
+    """The limit ended the search before any plan was found (exit code 4)."""
+
+    exit_code = EXIT_NO_SOLUTION
+
+
+class OutsideProgramError(TaylorError):
+    """A program that Taylor started failed (exit code 5)."""
+
+    exit_code = EXIT_OUTSIDE_PROGRAM

@@ -1,0 +1,89 @@
+"""Files written whole or not at all, and text read within bounds."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from base.errors import InputError
+
+MAX_TEXT_BYTES = 64 * 2**20
+"""Largest text file read whole; configuration files are a thousandth of it."""
+
+
+def write_atomic(path: str | Path, content: str | bytes) -> Path:
+    """Write a file so that a reader sees the old content or the new, never half.
+
+    The content goes to a temporary file in the same folder, is flushed to the disk, and takes the
+    old file's place (and its permission bits) by a rename.
+
+    Parameters
+    ----------
+    path : path
+        The file; its folder is created when missing. A symbolic link is followed.
+    content : str or bytes
+        Text is encoded as UTF-8 with its line ends as they are.
+
+    Raises
+    ------
+    InputError
+        When the folder or the file cannot be written; the old file is untouched.
+    """
+    target = Path(os.path.realpath(path))
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    temporary: str | None = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists() and not os.access(target, os.W_OK):
+            raise PermissionError(13, "the file is read-only")
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask())
+        os.replace(temporary, target)
+        temporary = None
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror or error}", file=path, cure="free the disk or choose another place"
+        ) from error
+    finally:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+    return target
+
+
+def read_text(path: str | Path, *, limit_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Read a UTF-8 text file, line ends and a byte-order mark kept as they are.
+
+    Raises
+    ------
+    InputError
+        When the file is missing, a folder, unreadable, larger than `limit_bytes`, or not UTF-8.
+    """
+    source = Path(path)
+    try:
+        if source.is_dir():
+            raise InputError("is a folder, a file is needed", file=path)
+        with open(source, "rb") as stream:
+            data = stream.read(limit_bytes + 1)
+    except FileNotFoundError:
+        raise InputError("no such file", file=path, cure="check the path") from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=path) from error
+    if len(data) > limit_bytes:
+        raise InputError(f"is larger than {limit_bytes} bytes", file=path, cure="is this the right file?")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"is not UTF-8 text (byte {error.start} is {data[error.start]:#04x})", file=path, cure="save it as UTF-8"
+        ) from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,86 @@
+"""What the pipeline solver takes from measurement or estimate: a memory profile and time ratios."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Mapping
+
+from pipeline.plan import FULL, NONE, SELECT
+
+
+@dataclass(frozen=True)
+class MemoryProfile:
+    """Memory of one strategy's stages, MiB (the JSON of the user contract).
+
+    Parameters
+    ----------
+    device_limit_mib : float
+        What one device may hold.
+    static_first_mib, static_middle_mib, static_last_mib : float
+        What a stage holds besides its layers; the last one's includes head and loss. With a single
+        stage, `static_first_mib` + `static_last_mib` − `static_middle_mib` counts.
+    layer_mib : mapping of kind to float
+        Weights, gradients and optimizer states of one layer; kinds in model order.
+    activation_mib : mapping of kind to mapping of mode to float
+        What one micro-batch leaves alive in one layer, by recompute mode (none, select, full).
+    source : str
+        Where the figures come from: ``file``, ``estimate``, ``dry-run``, ….
+    """
+
+    device_limit_mib: float
+    static_first_mib: float
+    static_middle_mib: float
+    static_last_mib: float
+    layer_mib: Mapping[str, float]
+    activation_mib: Mapping[str, Mapping[str, float]]
+    source: str = "file"
+
+    def static_mib(self, stages: int) -> tuple[float, ...]:
+        """Static memory of each stage, MiB [pp]."""
+        if stages == 1:
+            return (self.static_first_mib + self.static_last_mib - self.static_middle_mib,)
+        return (self.static_first_mib, *[self.static_middle_mib] * (stages - 2), self.static_last_mib)
+
+    def kind_for(self, kind: str) -> str:
+        """The entry that a layer kind is charged as: its own, else the body layer's (the last listed)."""
+        return kind if kind in self.layer_mib else list(self.layer_mib)[-1]
+
+
+@dataclass(frozen=True)
+class TimeRatios:
+    """Times of one strategy in units of one body layer's forward time.
+
+    Parameters
+    ----------
+    dense_forward : float
+        Dense over MoE layer, forward (`dmratio`); 1 for a model with one kind.
+    backward : float
+        Backward over forward, without recompute (`bfratio`).
+    recompute : mapping of mode to float
+        Recompute over forward (`re_grow_ration`; selective has its own).
+    head : float
+        LM head and loss over the body layer, forward (`hratio`).
+    unit_ms : float or None
+        Real time of one body layer's forward (`moe_fw`), ms; None when unknown.
+    embedding : float
+        Embedding over the body layer, forward.
+    lag : float
+        Transfer between neighbouring stages over the body layer's forward.
+    tail : float
+        Gradient reduction and optimizer at the end of the step, same unit.
+    mtp_forward : float or None
+        MTP layer over body layer, forward; None = charged as the body layer.
+    source : str
+        ``given``, ``parsed`` or ``estimate``.
+    """
+
+    dense_forward: float = 0.33
+    backward: float = 2.0
+    recompute: Mapping[str, float] = field(default_factory=lambda: {FULL: 1.0, SELECT: 0.33, NONE: 0.0})
+    head: float = 1.5
+    unit_ms: float | None = None
+    embedding: float = 0.0
+    lag: float = 0.0
+    tail: float = 0.0
+    mtp_forward: float | None = None
+    source: str = "given"

@@ -1,0 +1,107 @@
+"""A parallel strategy and the rules of the framework that runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True, order=True)
+class Strategy:
+    """How the work is split over the ranks.
+
+    Parameters
+    ----------
+    dp, tp, pp : int
+        Data, tensor and pipeline parallel degrees.
+    ep, cp : int
+        Expert and context parallel degrees. EP reuses ranks of DP·TP (MindFormers) or DP·CP
+        (Megatron), so it does not count in the world size; CP does.
+    op : int
+        Ways in which optimizer states (or, under FSDP, everything) are split among the replicas of
+        a parameter: 1 = not split, `dp * cp` = fully.
+    sp : bool
+        Sequence parallel: the norms' activations are split over TP.
+    vpp : int
+        Interleaves of a stage.
+    mbs : int
+        Samples a micro-batch.
+    micro_batches : int
+        Micro-batches a step and data-parallel rank; batch = dp · mbs · micro_batches.
+    """
+
+    dp: int
+    tp: int
+    pp: int
+    ep: int = 1
+    cp: int = 1
+    op: int = 1
+    sp: bool = True
+    vpp: int = 1
+    mbs: int = 1
+    micro_batches: int = 1
+
+    @property
+    def world_size(self) -> int:
+        """Ranks used."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def global_batch(self) -> int:
+        """Samples a step."""
+        return self.dp * self.mbs * self.micro_batches
+
+    @property
+    def name(self) -> str:
+        """Short name, as files carry it: ``DP16_TP4_PP16_EP8``."""
+        return f"DP{self.dp}_TP{self.tp}_PP{self.pp}_EP{self.ep}"
+
+    def replace(self, **changes: Any) -> Strategy:
+        """A copy with some degrees changed."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class TrainingRules:
+    """What the framework and the file settle besides the strategy, as far as cost depends on it.
+
+    Parameters
+    ----------
+    framework : str
+        ``mindformers``, ``megatron`` or ``torchtitan``: whose memory and legality rules hold.
+    seq_length : int
+        Tokens a sample.
+    parallel_optimizer : bool
+        Optimizer states are split among replicas (MindFormers' parallel optimizer, Megatron's
+        distributed optimizer, ZeRO-1).
+    gradient_shard : bool
+        Accumulated gradients are split too (``gradient_accumulation_shard``; ZeRO-2).
+    parameter_shard : bool
+        Parameters are split too (FSDP, ZeRO-3).
+    param_bytes, compute_bytes : int
+        Bytes of a stored and of a computing parameter (fp32 = 4, bf16 = 2).
+    flash_attention : bool
+        Attention scores are never stored.
+    capacity_factor : float or None
+        MoE tokens an expert takes over the even share; None = dropless.
+    imbalance : float
+        Tokens of the busiest expert-parallel rank over the even share (dropless).
+    vocab_parallel : bool
+        Embedding and head are split over TP (MindFormers: ``vocab_emb_dp: False`` splits the embedding).
+    """
+
+    framework: str = "mindformers"
+    seq_length: int = 4096
+    parallel_optimizer: bool = True
+    gradient_shard: bool = False
+    parameter_shard: bool = False
+    param_bytes: int = 4
+    compute_bytes: int = 2
+    flash_attention: bool = True
+    capacity_factor: float | None = None
+    imbalance: float = 1.0
+    vocab_parallel: bool = True
+
+    def replace(self, **changes: Any) -> TrainingRules:
+        """A copy with some rules changed."""
+        return replace(self, **changes)

@@ -1,0 +1,1 @@
+"""Peak memory of a strategy: estimated, replayed or run, behind one interface."""

@@ -1,0 +1,1 @@
+"""Strategies: the space, the rules, the pruning, the choice of what to profile, the emission."""

@@ -1,0 +1,1 @@
+"""Files in and out: configurations (read, write back), memory profiles, logs, profiles."""

@@ -1,0 +1,54 @@
+"""The neutral form of a training configuration, whatever file it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cost_model.strategy import Strategy, TrainingRules
+from pipeline.plan import PipelinePlan
+from pipeline.schedule import ScheduleSpec
+from register.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """One training job as its file describes it.
+
+    Parameters
+    ----------
+    path : Path
+        The file it was read from.
+    format : str
+        ``mindformers-legacy``, ``mindformers-mcore``, ``megatron`` or ``torchtitan``.
+    plan : PipelinePlan or None
+        The file's own layers and recompute; None when the file does not settle them consistently
+        (the reason is among `notes`).
+    device_limit_mib : float or None
+        Device memory that the file allows, MiB.
+    mtp_counted : bool
+        MTP layers count in the offset's layer total (legacy MindFormers: L = layers + MTP depth).
+        Otherwise they join the last chunk and the offset is over the body layers alone.
+    micro_batch_interleave : int
+        MindFormers' ``micro_batch_interleave_num``: copies of a micro-batch that a rank overlaps;
+        multiplies the batch.
+    notes : tuple of str
+        What was assumed or is odd in the file, one line each, for the log.
+    """
+
+    path: Path
+    format: str
+    model: ModelSpec
+    strategy: Strategy
+    rules: TrainingRules
+    schedule: ScheduleSpec
+    plan: PipelinePlan | None
+    device_limit_mib: float | None = None
+    mtp_counted: bool = True
+    micro_batch_interleave: int = 1
+    notes: tuple[str, ...] = ()
+
+    def replace(self, **changes: Any) -> TrainingConfig:
+        """A copy with some fields changed."""
+        return replace(self, **changes)

@@ -1,0 +1,1 @@
+"""How many layers each chunk holds and which are recomputed, proven optimal."""

@@ -1,0 +1,128 @@
+"""The pipeline problem: everything a solver, the checker or an evaluation needs, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Mapping
+
+from pipeline.plan import FULL, NONE
+from pipeline.schedule import ScheduleSpec
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """One kind of layer.
+
+    Parameters
+    ----------
+    name : str
+        ``dense``, ``moe``, ``mtp``, ….
+    count : int
+        Layers of the kind in the model.
+    forward : float
+        Forward time of one layer; the body layer is 1.
+    layer_mib : float
+        Weights, gradients and optimizer states of one layer, MiB.
+    activation_mib : mapping of mode to float
+        What one micro-batch leaves alive in one layer, MiB, for ``none`` and every mode searched.
+    pinned_last : bool
+        All layers of the kind sit on the last chunk and count neither in the least number of layers
+        nor in the offset (MTP of mcore-style files). They are never recomputed.
+    """
+
+    name: str
+    count: int
+    forward: float
+    layer_mib: float
+    activation_mib: Mapping[str, float]
+    pinned_last: bool = False
+
+
+@dataclass(frozen=True)
+class PipelineProblem:
+    """Layers of every kind to spread over S stages x V interleaves, recompute to choose, memory to respect.
+
+    Times are in units of one body layer's forward time, memory in MiB.
+
+    Parameters
+    ----------
+    stages, interleaves, micro_batches : int
+        S, V and m.
+    kinds : tuple of LayerKind
+        In model order; a chunk holds a contiguous run of the model's layers.
+    static_mib, limit_mib : tuple of float [S]
+        Memory besides the layers, and the limit, of each stage.
+    backward_ratio : float
+        β: backward over forward without recompute; holds for head and embedding too.
+    recompute_ratio : mapping of mode to float
+        ρ of every recompute mode the solver may choose (``full``, ``select``).
+    head_forward, embedding_forward : float
+        Added to the forward of the last and of the first chunk.
+    lag : float
+        Transfer time on an edge that crosses stages.
+    tail : tuple of float [S] or empty
+        Time after a stage's last task (gradient reduction, optimizer) before the step ends.
+    weight_gradient_share : float
+        Share of a backward (recompute left out) that is the weight gradient, for schedules that split it.
+    min_layers : int
+        Least number of layers a chunk.
+    fixed_layers : mapping of (interleave, stage) to int
+        Chunks whose total of layers is given.
+    max_layers : mapping of (interleave, stage) to int
+        Upper bounds on a chunk's total of layers.
+    fixed_recompute : mapping of (mode, interleave, stage) to int
+        Recomputed layers that are given.
+    unit_ms : float or None
+        Real time of one unit, ms.
+    """
+
+    stages: int
+    interleaves: int
+    micro_batches: int
+    kinds: tuple[LayerKind, ...]
+    static_mib: tuple[float, ...]
+    limit_mib: tuple[float, ...]
+    schedule: ScheduleSpec = ScheduleSpec()
+    backward_ratio: float = 2.0
+    recompute_ratio: Mapping[str, float] = field(default_factory=lambda: {FULL: 1.0})
+    head_forward: float = 0.0
+    embedding_forward: float = 0.0
+    lag: float = 0.0
+    tail: tuple[float, ...] = ()
+    weight_gradient_share: float = 0.5
+    min_layers: int = 1
+    fixed_layers: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    max_layers: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    fixed_recompute: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
+    unit_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("stages", "interleaves", "micro_batches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, found {getattr(self, name)}")
+        if len(self.static_mib) != self.stages or len(self.limit_mib) != self.stages:
+            raise ValueError("static_mib and limit_mib must have one entry a stage")
+        if self.tail and len(self.tail) != self.stages:
+            raise ValueError("tail must be empty or have one entry a stage")
+        if not self.kinds or all(kind.pinned_last for kind in self.kinds):
+            raise ValueError("at least one layer kind must be free to place")
+        for kind in self.kinds:
+            if kind.count < 0 or kind.forward < 0 or kind.layer_mib < 0:
+                raise ValueError(f"kind {kind.name}: count, forward and layer_mib must be >= 0")
+            missing = [mode for mode in (NONE, *self.recompute_ratio) if mode not in kind.activation_mib]
+            if missing:
+                raise ValueError(f"kind {kind.name}: activation_mib lacks {', '.join(missing)}")
+
+    @property
+    def free_kinds(self) -> tuple[LayerKind, ...]:
+        """The kinds that the solver places."""
+        return tuple(kind for kind in self.kinds if not kind.pinned_last)
+
+    @property
+    def layers(self) -> int:
+        """Layers that the solver places."""
+        return sum(kind.count for kind in self.free_kinds)
+
+    def replace(self, **changes: Any) -> PipelineProblem:
+        """A copy with some fields changed."""
+        return replace(self, **changes)

@@ -1,0 +1,1 @@
+"""Tables, HTML, Chrome traces, pictures."""

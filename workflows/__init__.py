@@ -1,0 +1,1 @@
+"""The jobs of the command lines, each one function: search, solve one file, rank a folder."""
