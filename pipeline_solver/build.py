@@ -1,0 +1,120 @@
+"""From a configuration, a memory profile and time ratios to a pipeline problem."""
+
+from __future__ import annotations
+
+from base.errors import InputError
+from cost_model.profile import MemoryProfile, TimeRatios
+from parsers.training_config import TrainingConfig
+from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from pipeline.schedule import ScheduleSpec
+from pipeline_solver.problem import LayerKind, PipelineProblem
+from register.model import DENSE, MOE, MTP
+
+
+def build_problem(
+    config: TrainingConfig,
+    memory: MemoryProfile,
+    ratios: TimeRatios,
+    *,
+    search_select: bool = False,
+    interleaves: int | None = None,
+    schedule: ScheduleSpec | None = None,
+) -> PipelineProblem:
+    """State the pipeline problem of one configuration.
+
+    Parameters
+    ----------
+    search_select : bool
+        Let the solver choose selective recompute beside full recompute.
+    interleaves, schedule : optional
+        Go before what the file says.
+
+    Raises
+    ------
+    InputError
+        When there are fewer layers than chunks, or the profile lacks a mode that is searched.
+    """
+    vpp = interleaves if interleaves is not None else config.strategy.vpp
+    spec = schedule if schedule is not None else _schedule_for(config.schedule, vpp)
+    stages = config.strategy.pp
+    modes = (FULL, SELECT) if search_select else (FULL,)
+    kinds = _layer_kinds(config, memory, ratios, (*modes, NONE))
+    placed = sum(kind.count for kind in kinds if not kind.pinned_last)
+    if placed < stages * vpp:
+        raise InputError(
+            f"{placed} layers cannot fill {stages} stages x {vpp} interleaves with one layer each",
+            file=config.path, field="pipeline_stage", value=stages, cure="use fewer stages or interleaves",
+        )
+    return PipelineProblem(
+        stages=stages,
+        interleaves=vpp,
+        micro_batches=config.strategy.micro_batches,
+        kinds=kinds,
+        static_mib=memory.static_mib(stages),
+        limit_mib=(memory.device_limit_mib,) * stages,
+        schedule=spec,
+        backward_ratio=ratios.backward,
+        recompute_ratio={mode: ratios.recompute[mode] for mode in modes},
+        head_forward=ratios.head,
+        embedding_forward=ratios.embedding,
+        lag=ratios.lag,
+        tail=(ratios.tail,) * stages if ratios.tail else (),
+        unit_ms=ratios.unit_ms,
+    )
+
+
+def plan_in_terms_of(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePlan:
+    """The plan with the layer kinds that the problem distinguishes.
+
+    A kind without costs of its own is merged into the kind before it by `build_problem`; a plan
+    read from a file still names it.
+    """
+    known = {kind.name for kind in problem.kinds}
+    layers: dict[str, list[list[int]]] = {}
+    for kind, grid in plan.layers.items():
+        target = kind if kind in known else list(layers)[-1] if layers else problem.kinds[0].name
+        held = layers.setdefault(target, [[0] * plan.stages for _ in range(plan.interleaves)])
+        for v, row in enumerate(grid):
+            for s, count in enumerate(row):
+                held[v][s] += count
+    frozen = {kind: tuple(map(tuple, rows)) for kind, rows in layers.items()}
+    return PipelinePlan(frozen, {mode: grid for mode, grid in plan.recompute.items() if any(map(any, grid))})
+
+
+def _schedule_for(spec: ScheduleSpec, interleaves: int) -> ScheduleSpec:
+    if spec.name == "1f1b" and interleaves > 1:
+        return ScheduleSpec("interleaved", spec.low_memory)
+    if spec.name in ("interleaved", "megatron-interleaved") and interleaves == 1:
+        return ScheduleSpec("1f1b")
+    return spec
+
+
+def _layer_kinds(
+    config: TrainingConfig, memory: MemoryProfile, ratios: TimeRatios, modes: tuple[str, ...]
+) -> tuple[LayerKind, ...]:
+    counts = config.model.layer_counts()
+    body = MOE if MOE in counts else DENSE
+    forward = {DENSE: ratios.dense_forward if body == MOE else 1.0, MOE: 1.0,
+               MTP: 1.0 if ratios.mtp_forward is None else ratios.mtp_forward}
+    kinds: list[LayerKind] = []
+    for name, count in counts.items():
+        entry = memory.kind_for(name)
+        activation = memory.activation_mib[entry]
+        missing = [mode for mode in modes if mode not in activation]
+        if missing:
+            raise InputError("lacks a recompute mode that is searched", field=f"activation.{entry}", value=missing[0],
+                             cure="add it to the memory profile, or search without it")
+        kind = LayerKind(name, count, forward[name], memory.layer_mib[entry], {mode: activation[mode] for mode in modes},
+                         pinned_last=name == MTP and not config.mtp_counted)
+        before = kinds[-1] if kinds else None
+        if before and name == MTP and not kind.pinned_last and _same_costs(before, kind):
+            # Equal layers side by side are one kind: the optimum is the same and the search smaller.
+            kinds[-1] = LayerKind(before.name, before.count + count, before.forward, before.layer_mib,
+                                  before.activation_mib)
+        else:
+            kinds.append(kind)
+    return tuple(kinds)
+
+
+def _same_costs(a: LayerKind, b: LayerKind) -> bool:
+    return (a.forward, a.layer_mib, dict(a.activation_mib)) == (b.forward, b.layer_mib, dict(b.activation_mib))

@@ -1,0 +1,160 @@
+"""What the command lines share: flag spellings, the JSON of flags, and the common option groups."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from base.errors import InputError
+from base.files import read_text
+
+_OLD_SPELLINGS = {"mindfomres_dir": "mindformers_dir", "dataset_dir": "dataset"}
+"""Flags as the tool's older manual misspells them, accepted in silence."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An argument parser that takes ``--a_flag`` and ``--a-flag`` alike, and ``--config FILE.json``."""
+
+    def __init__(self, program: str, purpose: str, example: str) -> None:
+        super().__init__(
+            prog=program, description=purpose, epilog=f"example:\n  {example}", allow_abbrev=False,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=80),
+        )
+        general = self.add_argument_group("general")
+        general.add_argument("--config", metavar="FILE", help="JSON file with any of these flags; the command line wins")
+        general.add_argument("--verbose", action="store_true", help="log what a developer would want to know")
+        general.add_argument("--quiet", action="store_true", help="log warnings and errors only")
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse the command line, with the flags of ``--config`` as defaults.
+
+        Raises
+        ------
+        InputError
+            When the JSON cannot be read, holds an unknown key, or a value that the flag refuses.
+        """
+        words = [self._normal_spelling(word) for word in arguments]
+        early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=self.prog)
+        early.add_argument("--config")
+        path = early.parse_known_args([w for w in words if w not in ("-h", "--help")])[0].config
+        if path is not None:
+            words = self._words_from_json(Path(path)) + words
+        return self.parse_args(words)
+
+    def _normal_spelling(self, word: str) -> str:
+        if not word.startswith("-") or word in ("-", "--"):
+            return word
+        flag, equals, value = word.partition("=")
+        dashes = "--" if flag.startswith("--") else "-"
+        name = flag[len(dashes):].replace("-", "_")
+        name = _OLD_SPELLINGS.get(name, name)
+        for candidate in (dashes + name, "--" + name, "-" + name):
+            if candidate in self._option_string_actions:
+                return candidate + equals + value
+        return word
+
+    def _words_from_json(self, path: Path) -> list[str]:
+        text = read_text(path)
+        try:
+            flags = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"is not JSON: {error}", file=path) from None
+        if not isinstance(flags, dict):
+            raise InputError("must be a JSON object of flags", file=path, value=flags)
+        words: list[str] = []
+        for key, value in flags.items():
+            flag = self._normal_spelling("--" + str(key).lstrip("-"))
+            action = self._option_string_actions.get(flag)
+            if action is None or key in ("config", "help"):
+                raise InputError("unknown flag", file=path, field=str(key), cure=f"see {self.prog} --help")
+            if value is None:
+                continue
+            if action.nargs == 0:
+                if not isinstance(value, bool):
+                    raise InputError("must be true or false", file=path, field=str(key), value=value)
+                words += [flag] if value else []
+            elif isinstance(value, bool):
+                words.append(f"{flag}={'y' if value else 'n'}")
+            elif isinstance(value, (str, int, float)):
+                words.append(f"{flag}={value}")
+            elif isinstance(value, list) and all(isinstance(item, (str, int, float)) for item in value):
+                words.append(f"{flag}={','.join(map(str, value))}")
+            else:
+                raise InputError("must be a plain value", file=path, field=str(key), value=value)
+        return words
+
+
+def yes_no(text: str) -> bool:
+    """The type of a y/n flag."""
+    answer = text.strip().lower()
+    if answer in ("y", "yes", "true", "1", "on"):
+        return True
+    if answer in ("n", "no", "false", "0", "off"):
+        return False
+    raise argparse.ArgumentTypeError(f"{text!r} is neither y nor n")
+
+
+def positive_int(text: str) -> int:
+    """The type of a count that must be at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+def non_negative_float(text: str) -> float:
+    """The type of a ratio or a time: finite and at least 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number >= 0")
+    return value
+
+
+def positive_float(text: str) -> float:
+    """The type of a number that must be finite and above 0."""
+    value = non_negative_float(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("0 is not above 0")
+    return value
+
+
+def key_values(text: str) -> dict[str, int]:
+    """The type of ``tp=8,pp=16``."""
+    result: dict[str, int] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise argparse.ArgumentTypeError(f"{part!r} is not of the form name=number")
+        result[key.strip()] = positive_int(value)
+    return result
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The type of a comma-separated list."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def add_environment_options(parser: CommandParser) -> None:
+    """Options of dry-run and register, the same in all three tools."""
+    group: Any = parser.add_argument_group("dry-run and register")
+    group.add_argument("--dryrun_backend", choices=("auto", "estimate", "mindspore", "torch"), default="auto",
+                       help="where memory figures come from; auto: mindspore where it can run, else estimate")
+    group.add_argument("--env_json", metavar="FILE", default="./config/env_config.json",
+                       help="environment of the dry-runs (default: %(default)s)")
+    group.add_argument("--parallel_num", type=positive_int, default=2, metavar="N",
+                       help="dry-runs at once (default: %(default)s)")
+    group.add_argument("--small_dataset", metavar="FILE", default="./config/dataset/wiki4096.mindrecord",
+                       help="data set written into dry-run files (default: %(default)s)")
+    group.add_argument("--register_path", metavar="DIR", default="./register/",
+                       help="folder of model and device registrations (default: %(default)s)")
+    group.add_argument("--device", metavar="NAME",
+                       help="registered device: memory, speed, links, cards a node (default: from the file, else ascend-910b)")
