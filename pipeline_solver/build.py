@@ -43,7 +43,10 @@ def build_problem(
     if placed < stages * vpp:
         raise InputError(
             f"{placed} layers cannot fill {stages} stages x {vpp} interleaves with one layer each",
-            file=config.path, field="pipeline_stage", value=stages, cure="use fewer stages or interleaves",
+            file=config.path,
+            field="pipeline_stage",
+            value=stages,
+            cure="use fewer stages or interleaves",
         )
     return PipelineProblem(
         stages=stages,
@@ -94,23 +97,37 @@ def _layer_kinds(
 ) -> tuple[LayerKind, ...]:
     counts = config.model.layer_counts()
     body = MOE if MOE in counts else DENSE
-    forward = {DENSE: ratios.dense_forward if body == MOE else 1.0, MOE: 1.0,
-               MTP: 1.0 if ratios.mtp_forward is None else ratios.mtp_forward}
+    forward = {
+        DENSE: ratios.dense_forward if body == MOE else 1.0,
+        MOE: 1.0,
+        MTP: 1.0 if ratios.mtp_forward is None else ratios.mtp_forward,
+    }
     kinds: list[LayerKind] = []
     for name, count in counts.items():
         entry = memory.kind_for(name)
         activation = memory.activation_mib[entry]
         missing = [mode for mode in modes if mode not in activation]
         if missing:
-            raise InputError("lacks a recompute mode that is searched", field=f"activation.{entry}", value=missing[0],
-                             cure="add it to the memory profile, or search without it")
-        kind = LayerKind(name, count, forward[name], memory.layer_mib[entry], {mode: activation[mode] for mode in modes},
-                         pinned_last=name == MTP and not config.mtp_counted)
+            raise InputError(
+                "lacks a recompute mode that is searched",
+                field=f"activation.{entry}",
+                value=missing[0],
+                cure="add it to the memory profile, or search without it",
+            )
+        kind = LayerKind(
+            name,
+            count,
+            forward[name],
+            memory.layer_mib[entry],
+            {mode: activation[mode] for mode in modes},
+            pinned_last=name == MTP and not config.mtp_counted,
+        )
         before = kinds[-1] if kinds else None
         if before and name == MTP and not kind.pinned_last and _same_costs(before, kind):
             # Equal layers side by side are one kind: the optimum is the same and the search smaller.
-            kinds[-1] = LayerKind(before.name, before.count + count, before.forward, before.layer_mib,
-                                  before.activation_mib)
+            kinds[-1] = LayerKind(
+                before.name, before.count + count, before.forward, before.layer_mib, before.activation_mib
+            )
         else:
             kinds.append(kind)
     return tuple(kinds)

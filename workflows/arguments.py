@@ -20,11 +20,16 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, program: str, purpose: str, example: str) -> None:
         super().__init__(
-            prog=program, description=purpose, epilog=f"example:\n  {example}", allow_abbrev=False,
+            prog=program,
+            description=purpose,
+            epilog=f"example:\n  {example}",
+            allow_abbrev=False,
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=80),
         )
         general = self.add_argument_group("general")
-        general.add_argument("--config", metavar="FILE", help="JSON file with any of these flags; the command line wins")
+        general.add_argument(
+            "--config", metavar="FILE", help="JSON file with any of these flags; the command line wins"
+        )
         general.add_argument("--verbose", action="store_true", help="log what a developer would want to know")
         general.add_argument("--quiet", action="store_true", help="log warnings and errors only")
 
@@ -49,7 +54,7 @@ class CommandParser(argparse.ArgumentParser):
             return word
         flag, equals, value = word.partition("=")
         dashes = "--" if flag.startswith("--") else "-"
-        name = flag[len(dashes):].replace("-", "_")
+        name = flag[len(dashes) :].replace("-", "_")
         name = _OLD_SPELLINGS.get(name, name)
         for candidate in (dashes + name, "--" + name, "-" + name):
             if candidate in self._option_string_actions:
@@ -146,15 +151,35 @@ def names(text: str) -> tuple[str, ...]:
 def add_environment_options(parser: CommandParser) -> None:
     """Options of dry-run and register, the same in all three tools."""
     group: Any = parser.add_argument_group("dry-run and register")
-    group.add_argument("--dryrun_backend", choices=("auto", "estimate", "mindspore", "torch"), default="auto",
-                       help="where memory figures come from; auto: mindspore where it can run, else estimate")
-    group.add_argument("--env_json", metavar="FILE", default="./config/env_config.json",
-                       help="environment of the dry-runs (default: %(default)s)")
-    group.add_argument("--parallel_num", type=positive_int, default=2, metavar="N",
-                       help="dry-runs at once (default: %(default)s)")
-    group.add_argument("--small_dataset", metavar="FILE", default="./config/dataset/wiki4096.mindrecord",
-                       help="data set written into dry-run files (default: %(default)s)")
-    group.add_argument("--register_path", metavar="DIR", default="./register/",
-                       help="folder of model and device registrations (default: %(default)s)")
-    group.add_argument("--device", metavar="NAME",
-                       help="registered device: memory, speed, links, cards a node (default: from the file, else ascend-910b)")
+    group.add_argument(
+        "--dryrun_backend",
+        choices=("auto", "estimate", "mindspore", "torch"),
+        default="auto",
+        help="where memory figures come from; auto: mindspore where it can run, else estimate",
+    )
+    group.add_argument(
+        "--env_json",
+        metavar="FILE",
+        default="./config/env_config.json",
+        help="environment of the dry-runs (default: %(default)s)",
+    )
+    group.add_argument(
+        "--parallel_num", type=positive_int, default=2, metavar="N", help="dry-runs at once (default: %(default)s)"
+    )
+    group.add_argument(
+        "--small_dataset",
+        metavar="FILE",
+        default="./config/dataset/wiki4096.mindrecord",
+        help="data set written into dry-run files (default: %(default)s)",
+    )
+    group.add_argument(
+        "--register_path",
+        metavar="DIR",
+        default="./register/",
+        help="folder of model and device registrations (default: %(default)s)",
+    )
+    group.add_argument(
+        "--device",
+        metavar="NAME",
+        help="registered device: memory, speed, links, cards a node (default: from the file, else ascend-910b)",
+    )

@@ -1,0 +1,106 @@
+"""From a folder of candidate files to candidates: memory and ratios of each, failures named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from cost_model.time import estimate_ratios
+from parsers.ratios import read_ratios
+from parsers.read import CONFIG_SUFFIXES, read_config
+
+from base.console import log, progress
+from base.errors import InputError, TaylorError
+from cost_model.profile import TimeRatios
+from cost_model.strategy import Strategy
+from dryrun.estimate import estimate_memory
+from register.device import DeviceSpec
+from workflows.rank import Candidate
+
+
+def config_files(folder: Path) -> list[Path]:
+    """The configuration files of a folder, by name.
+
+    Raises
+    ------
+    InputError
+        When there is no such folder, or no configuration in it.
+    """
+    if not folder.is_dir():
+        raise InputError(
+            "no such folder", file=folder, cure="run parallel_tool.py first, or name the folder of candidates"
+        )
+    files = sorted(path for path in folder.iterdir() if path.suffix in CONFIG_SUFFIXES and path.is_file())
+    if not files:
+        raise InputError("holds no configuration file", file=folder, cure="run parallel_tool.py first")
+    return files
+
+
+def load_candidates(
+    files: Iterable[Path], device: DeviceSpec, *, parser_result: Path | None = None, gbs: int | None = None
+) -> list[Candidate]:
+    """Read each file and join it with its measured ratios; what was not measured is estimated.
+
+    Parameters
+    ----------
+    parser_result : path, optional
+        CSV of measured ratios by (dp, tp, pp, ep).
+    gbs : int, optional
+        Global batch to plan for, samples; a file with another batch gets other micro-batches.
+    """
+    measured = read_ratios(parser_result) if parser_result is not None else {}
+    candidates = []
+    estimated = 0
+    paths = list(files)
+    with progress("reading", len(paths)) as advance:
+        for path in paths:
+            advance(1, path.name)
+            try:
+                config = read_config(path)
+            except TaylorError as error:
+                log.warning("%s", error)
+                continue
+            if gbs is not None:
+                try:
+                    config = config.replace(strategy=_with_batch(config.strategy, gbs, path))
+                except InputError as error:
+                    candidates.append(Candidate(config, None, None, str(error)))
+                    continue
+            key = (config.strategy.dp, config.strategy.tp, config.strategy.pp, config.strategy.ep)
+            ratios: TimeRatios | None = measured.get(key)
+            if ratios is None:
+                ratios = estimate_ratios(config.model, config.strategy, config.rules, device)
+                estimated += 1
+            candidates.append(Candidate(config, estimate_memory(config, device), ratios))
+    if measured and estimated:
+        log.warning(
+            "%d of %d candidates have no row in %s: their ratios are estimated (column ratio_source)",
+            estimated,
+            len(candidates),
+            parser_result,
+        )
+    unused = set(measured) - {
+        (c.config.strategy.dp, c.config.strategy.tp, c.config.strategy.pp, c.config.strategy.ep) for c in candidates
+    }
+    if unused:
+        log.warning(
+            "%s: %d rows have no configuration file, the first is dp,tp,pp,ep = %s",
+            parser_result,
+            len(unused),
+            min(unused),
+        )
+    return candidates
+
+
+def _with_batch(strategy: Strategy, gbs: int, path: Path) -> Strategy:
+    per_step = strategy.dp * strategy.mbs
+    if gbs % per_step:
+        raise InputError(
+            f"is not divisible by data parallel x micro-batch size = {per_step}",
+            file=path,
+            field="--gbs",
+            value=gbs,
+            cure=f"use a multiple of {per_step}",
+        )
+    return replace(strategy, micro_batches=gbs // per_step)

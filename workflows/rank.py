@@ -1,0 +1,299 @@
+"""Many candidates: each solved on its own, kept when done, ranked by step time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from parsers.write_back import write_plan
+from pipeline_solver.solve import solve
+
+from base.console import log, progress
+from base.errors import TaylorError
+from base.files import write_atomic
+from cost_model.profile import MemoryProfile, TimeRatios
+from parsers.training_config import TrainingConfig
+from pipeline.plan import FULL, PipelinePlan, as_grid
+from pipeline_solver.build import build_problem
+from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.solution import FEASIBLE, OPTIMAL, Solution
+
+COLUMNS = (
+    "dp",
+    "tp",
+    "pp",
+    "ep",
+    "cp",
+    "op",
+    "sp",
+    "vpp",
+    "mbs",
+    "micro_batches",
+    "dmratio",
+    "bfratio",
+    "re_grow_ration",
+    "hratio",
+    "moe_fw",
+    "ratio_source",
+    "objective",
+    "cost",
+    "bound",
+    "gap",
+    "offset",
+    "recompute",
+    "layers",
+    "peak_memory",
+    "memory_limit",
+    "memory_source",
+    "solver",
+    "status",
+    "time",
+    "reason",
+    "file",
+)
+"""Columns of the ranking: strategy, ratios, objective (body-layer forwards), cost (ms a step), proof, plan, memory."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One strategy to solve, with what is known of it; `failure` says why it cannot be solved."""
+
+    config: TrainingConfig
+    memory: MemoryProfile | None
+    ratios: TimeRatios | None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """How to solve and where to put the results; `time_limit` in seconds a candidate."""
+
+    solver: str = "HIGHS"
+    time_limit: float | None = None
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    report: Path | bool = True
+    output: Path = Path("pipeline_output")
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The ranked table (best first, failures last) and the files written."""
+
+    table: pd.DataFrame
+    csv: Path
+    report: Path | None
+    problems: Mapping[str, PipelineProblem]
+
+
+def rank(candidates: Sequence[Candidate], options: RankOptions, executor: Executor | None = None) -> Ranking:
+    """Solve every candidate and rank them by step time.
+
+    Each finished row is kept on disk at once, so that a killed run, started again, solves only what
+    is missing. A candidate that fails keeps its row with the reason.
+
+    Parameters
+    ----------
+    executor : concurrent.futures.Executor, optional
+        Where the solves run; a pool of `options.workers` processes when not given.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After the rows finished so far were written.
+    """
+    kept_rows = options.output / "solved"
+    rows: dict[int, dict[str, Any]] = {}
+    jobs: dict[int, tuple[PipelineProblem, Path]] = {}
+    for index, candidate in enumerate(candidates):
+        try:
+            if candidate.failure or candidate.memory is None or candidate.ratios is None:
+                raise TaylorError(candidate.failure or "no memory profile or time ratios")
+            problem = build_problem(candidate.config, candidate.memory, candidate.ratios)
+        except TaylorError as error:
+            rows[index] = {"status": "failed", "reason": str(error)}
+            continue
+        kept = kept_rows / f"{_key(problem, options)}.json"
+        row = _read_row(kept)
+        if row is None:
+            jobs[index] = (problem, kept)
+        else:
+            rows[index] = row
+    if rows and jobs:
+        log.info("%d of %d candidates were solved by an earlier run or need no solve", len(rows), len(candidates))
+    stamp = datetime.now().strftime("%Y%m%d%H%M%S")
+    csv = options.output / f"test_result_{stamp}.csv"
+    try:
+        _solve_all(jobs, rows, options, executor)
+    finally:
+        table = _table(candidates, rows, options.output / "solved_config")
+        write_atomic(csv, table.to_csv(index=False, lineterminator="\n"))
+    problems = {}
+    for candidate in candidates:
+        if candidate.memory is not None and candidate.ratios is not None and not candidate.failure:
+            try:
+                problems[candidate.config.path.stem] = build_problem(
+                    candidate.config, candidate.memory, candidate.ratios
+                )
+            except TaylorError:
+                continue
+    return Ranking(table, csv, None, problems)
+
+
+def solve_row(problem: PipelineProblem, solver: str, time_limit: float | None) -> dict[str, Any]:
+    """Solve one problem and give the result as the plain values of a ranking row."""
+    return row_of(solve(problem, solver=solver, time_limit=time_limit), problem)
+
+
+def row_of(solution: Solution, problem: PipelineProblem) -> dict[str, Any]:
+    """The solution's columns of a ranking row."""
+    row: dict[str, Any] = {
+        "objective": solution.objective,
+        "bound": solution.bound,
+        "gap": solution.gap,
+        "solver": solution.solver,
+        "status": solution.status,
+        "time": round(solution.seconds, 3),
+        "reason": solution.message,
+        "memory_limit": json.dumps([round(value) for value in problem.limit_mib]),
+    }
+    if solution.objective is not None and problem.unit_ms is not None:
+        row["cost"] = solution.objective * problem.unit_ms
+    if solution.plan is not None:
+        plan = solution.plan
+        uncounted = tuple(kind.name for kind in problem.kinds if kind.pinned_last)
+        zero = ((0,) * plan.stages,) * plan.interleaves
+        row["offset"] = json.dumps(plan.offset(uncounted))
+        row["layers"] = json.dumps({kind: grid for kind, grid in plan.layers.items()})
+        row["recompute"] = json.dumps({mode: plan.recompute.get(mode, zero) for mode in problem.recompute_ratio})
+        row["peak_memory"] = json.dumps([round(value) for value in solution.peak_memory_mib])
+    return row
+
+
+def plan_of_row(row: Mapping[str, Any]) -> PipelinePlan | None:
+    """The plan that a ranking row holds, None for a failure."""
+    layers, recompute = row.get("layers"), row.get("recompute")
+    if not isinstance(layers, str) or not isinstance(recompute, str):
+        return None
+    modes = {mode: as_grid(rows) for mode, rows in json.loads(recompute).items()}
+    return PipelinePlan(
+        {kind: as_grid(rows) for kind, rows in json.loads(layers).items()},
+        {mode: grid for mode, grid in modes.items() if mode == FULL or any(map(any, grid))},
+    )
+
+
+def _solve_all(
+    jobs: Mapping[int, tuple[PipelineProblem, Path]],
+    rows: dict[int, dict[str, Any]],
+    options: RankOptions,
+    executor: Executor | None,
+) -> None:
+    if not jobs:
+        return
+    own = executor is None
+    pool = executor or ProcessPoolExecutor(min(options.workers, len(jobs)), initializer=_ignore_interrupt)
+    try:
+        with progress("solving", len(jobs)) as advance:
+            # The hardest (most stages) first, so that no long solve is left alone at the end.
+            order = sorted(jobs, key=lambda index: -jobs[index][0].stages * jobs[index][0].micro_batches)
+            futures: dict[Future[dict[str, Any]], int] = {
+                pool.submit(solve_row, jobs[index][0], options.solver, options.time_limit): index for index in order
+            }
+            for future in as_completed(futures):
+                index = futures[future]
+                rows[index] = _row_of_future(future)
+                if rows[index]["status"] != "failed":
+                    write_atomic(jobs[index][1], json.dumps(rows[index]))
+                advance(1, str(rows[index]["status"]))
+    except KeyboardInterrupt:
+        if own:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+        raise
+    finally:
+        if own:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _row_of_future(future: Future[dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return future.result()
+    except TaylorError as error:
+        return {"status": "failed", "reason": str(error)}
+    except Exception as error:  # one candidate's fault must not lose the others' work
+        log.error("a solve failed: %s: %s", type(error).__name__, error)
+        return {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
+
+
+def _table(candidates: Sequence[Candidate], rows: Mapping[int, dict[str, Any]], folder: Path) -> pd.DataFrame:
+    records = []
+    for index, candidate in enumerate(candidates):
+        strategy, ratios = candidate.config.strategy, candidate.ratios
+        record: dict[str, Any] = {
+            name: getattr(strategy, name)
+            for name in ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "micro_batches")
+        }
+        if ratios is not None:
+            record |= {
+                "dmratio": ratios.dense_forward,
+                "bfratio": ratios.backward,
+                "hratio": ratios.head,
+                "re_grow_ration": ratios.recompute[FULL],
+                "moe_fw": ratios.unit_ms,
+                "ratio_source": ratios.source,
+            }
+        if candidate.memory is not None:
+            record["memory_source"] = candidate.memory.source
+        record |= rows.get(index, {"status": "interrupted", "reason": "not solved yet"})
+        plan = plan_of_row(record)
+        record["file"] = str(candidate.config.path)
+        if plan is not None:
+            try:
+                record["file"] = str(write_plan(candidate.config, plan, output=folder / candidate.config.path.name))
+            except TaylorError as error:
+                record["reason"] = str(error)
+        records.append(record)
+    table = pd.DataFrame.from_records(records, columns=list(COLUMNS))
+    solved = table["status"].isin([OPTIMAL, FEASIBLE])
+    keys = pd.DataFrame(
+        {
+            "failed": ~solved,
+            "unknown": table["cost"].isna(),
+            "cost": table["cost"].astype(float),
+            "objective": table["objective"].astype(float),
+        }
+    )
+    order = keys.sort_values(["failed", "unknown", "cost", "objective"], kind="stable").index
+    return table.loc[order].reset_index(drop=True)
+
+
+def _key(problem: PipelineProblem, options: RankOptions) -> str:
+    """Everything that a row depends on: the problem, how it is solved, and the code that solves it."""
+    digest = hashlib.sha256(repr((problem, options.solver, options.time_limit)).encode())
+    root = Path(__file__).resolve().parent.parent
+    for source in sorted([*(root / "pipeline_solver").glob("*.py"), *(root / "pipeline").glob("**/*.py")]):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def _read_row(path: Path) -> dict[str, Any] | None:
+    try:
+        row = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return row if isinstance(row, dict) and "status" in row else None
+
+
+def _ignore_interrupt() -> None:
+    # Ctrl-C is the parent's to handle: it keeps the finished rows and ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,100 @@
+"""The main job: the strategies of a configuration searched, emitted, and on request solved and ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from base.console import log
+from nd_search.emit import emit_yaml, write_candidates_csv, write_pruned_csv
+from nd_search.search import SearchOptions, SearchResult, search
+from parsers.read import read_config
+from parsers.training_config import TrainingConfig
+from register.device import DeviceSpec
+from register.registry import Registry
+from workflows.candidates import load_candidates
+from workflows.memory_source import require_backend
+from workflows.rank import Ranking, RankOptions, rank
+from workflows.solve_file import DEFAULT_DEVICE
+
+
+@dataclass(frozen=True)
+class StrategySearchOptions:
+    """What to search and where the results go.
+
+    Parameters
+    ----------
+    space : SearchOptions
+        Dimensions, bounds, rules, batch and ranks to plan for.
+    datasets : mapping
+        ``dryrun`` and ``profile``: the data set written into the emitted files, where given.
+    full : bool
+        Go on through ratios, solving, ranking and report.
+    """
+
+    path: Path
+    space: SearchOptions
+    backend: str = "auto"
+    device: str | None = None
+    register_path: Path | None = None
+    output: Path = Path("output/nd_output")
+    datasets: Mapping[str, str] = field(default_factory=dict)
+    rank_num: int = 64
+    full: bool = False
+    ranking: RankOptions = field(default_factory=RankOptions)
+
+
+@dataclass(frozen=True)
+class StrategySearch:
+    """A finished search and its files; `ranking` when it went on to the end."""
+
+    config: TrainingConfig
+    device: DeviceSpec
+    result: SearchResult
+    candidates_csv: Path
+    pruned_csv: Path
+    dryrun_files: tuple[Path, ...]
+    profile_files: tuple[Path, ...]
+    ranking: Ranking | None = None
+
+
+def search_strategies(options: StrategySearchOptions) -> StrategySearch:
+    """Search the strategies of one configuration and write candidates, reasons and files.
+
+    Raises
+    ------
+    InputError
+        Bad configuration, or rules that leave nothing.
+    InfeasibleError
+        No strategy fits the device's memory.
+    """
+    config = read_config(options.path)
+    for note in config.notes:
+        log.warning("%s: %s", config.path, note)
+    device = Registry.load(options.register_path).device(options.device or DEFAULT_DEVICE)
+    require_backend(options.backend)
+    log.info("memory: estimated by closed forms (no dry-run can run here)")
+    result = search(config, device, options.space)
+    for step, count in result.counts.items():
+        log.info("strategies %s: %d", step, count)
+    candidates_csv = write_candidates_csv(result, options.output / "nd_candidate_config.csv")
+    pruned_csv = write_pruned_csv(result, options.output / "pruned.csv")
+    siblings = options.output.parent
+    dryrun_files = emit_yaml(result, config, siblings / "dryrun_yaml", dataset=options.datasets.get("dryrun"))
+    profile_files = emit_yaml(
+        result,
+        config,
+        siblings / "profile_yaml",
+        dataset=options.datasets.get("profile"),
+        profile=True,
+        rank_num=options.rank_num,
+    )
+    done = StrategySearch(config, device, result, candidates_csv, pruned_csv, tuple(dryrun_files), tuple(profile_files))
+    if not options.full:
+        return done
+    chosen = [dryrun_files[index] for index in result.chosen]
+    ranking = rank(load_candidates(chosen, device), options.ranking)
+    return StrategySearch(
+        config, device, result, candidates_csv, pruned_csv, done.dryrun_files, done.profile_files, ranking
+    )

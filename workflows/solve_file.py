@@ -1,0 +1,211 @@
+"""One configuration file: its memory, its problem, the solve (or its own plan), and every file that results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parsers.read import read_config
+from parsers.write_back import write_plan
+from pipeline_solver.evaluate import evaluate
+from pipeline_solver.model_files import write_mps, write_sol
+from pipeline_solver.solve import Progress, solve
+from register.registry import Registry
+
+from base.console import log
+from base.errors import InfeasibleError, InputError, NoSolutionError
+from base.files import write_atomic
+from cost_model.profile import MemoryProfile, TimeRatios
+from parsers.training_config import TrainingConfig
+from pipeline.schedule import ScheduleSpec
+from pipeline_solver.build import build_problem, plan_in_terms_of
+from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.solution import INFEASIBLE, Solution
+from workflows.memory_source import obtain_memory
+
+DEFAULT_DEVICE = "ascend-910b"
+
+
+@dataclass(frozen=True)
+class SolveFileOptions:
+    """What to do with one configuration file; the defaults are those of the command line.
+
+    `output` is the folder of ``model_mps``, ``sol_output`` and ``memory_info``; `write_to` None
+    means in place.
+    """
+
+    path: Path
+    ratios: TimeRatios = field(default_factory=TimeRatios)
+    memory_file: Path | None = None
+    dryrun: bool = True
+    check: bool = True
+    backend: str = "auto"
+    device: str | None = None
+    register_path: Path | None = None
+    evaluate: bool = False
+    search_select: bool = False
+    solver: str = "HIGHS"
+    time_limit: float | None = None
+    workers: int = 1
+    vpp: int | None = None
+    schedule: str | None = None
+    low_memory: bool | None = None
+    write: bool = True
+    write_to: Path | None = None
+    result_json: Path | None = None
+    trace: Path | None = None
+    html: Path | None = None
+    picture: Path | None = None
+    mps_form: str = "compact"
+    output: Path = Path("pipeline_output")
+
+
+@dataclass(frozen=True)
+class SolvedFile:
+    """A configuration with its problem and solution, and the files written by role."""
+
+    config: TrainingConfig
+    memory: MemoryProfile
+    problem: PipelineProblem
+    solution: Solution
+    files: dict[str, str]
+
+
+def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None] | None = None) -> SolvedFile:
+    """Solve (or evaluate) one configuration file and write everything that was asked for.
+
+    Raises
+    ------
+    InputError
+        Bad configuration, memory profile or flag value.
+    InfeasibleError, NoSolutionError
+        No plan exists, or none was found within the limit; nothing is written.
+    """
+    config = read_config(options.path)
+    for note in config.notes:
+        log.warning("%s: %s", config.path, note)
+    device = Registry.load(options.register_path).device(options.device or DEFAULT_DEVICE)
+    memory = obtain_memory(
+        config,
+        device,
+        memory_file=options.memory_file,
+        dryrun=options.dryrun,
+        backend=options.backend,
+        output=options.output,
+    )
+    problem = build_problem(
+        config,
+        memory,
+        options.ratios,
+        search_select=options.search_select,
+        interleaves=options.vpp,
+        schedule=_schedule(options, config),
+    )
+    solution = _evaluate_own(config, problem) if options.evaluate else _solve(options, problem, on_progress)
+    if options.check and options.memory_file is None and not options.evaluate:
+        log.info("check: no dry-run can run here, so the plan rests on the memory figures above")
+    files = _write_outputs(options, config, problem, solution)
+    solved = SolvedFile(config, memory, problem, solution, files)
+    if options.result_json is not None:
+        files["result"] = str(options.result_json)
+        write_atomic(options.result_json, json.dumps(result_dict(solved), indent=2) + "\n")
+    return solved
+
+
+def result_dict(solved: SolvedFile) -> dict[str, Any]:
+    """The result as plain data, with the keys of the user contract."""
+    problem, solution, plan = solved.problem, solved.solution, solved.solution.plan
+    uncounted = tuple(kind.name for kind in problem.kinds if kind.pinned_last)
+    return {
+        "status": solution.status,
+        "objective": solution.objective,
+        "bound": solution.bound,
+        "gap": solution.gap,
+        "unit_ms": problem.unit_ms,
+        "solve_seconds": round(solution.seconds, 3),
+        "solver": solution.solver,
+        "schedule": problem.schedule.name,
+        "stages": problem.stages,
+        "interleaves": problem.interleaves,
+        "micro_batches": problem.micro_batches,
+        "offset": None if plan is None else [list(row) for row in plan.offset(uncounted)],
+        "layers": {} if plan is None else {kind: [list(row) for row in grid] for kind, grid in plan.layers.items()},
+        "recompute": {}
+        if plan is None
+        else {
+            mode: [list(row) for row in plan.recompute.get(mode, ((0,) * plan.stages,) * plan.interleaves)]
+            for mode in problem.recompute_ratio
+        },
+        "peak_memory": [round(value, 3) for value in solution.peak_memory_mib],
+        "memory_limit": list(solution.memory_limit_mib),
+        "memory_source": solved.memory.source,
+        "bubble": solution.bubble_dict(),
+        "message": solution.message,
+        "files": dict(solved.files),
+    }
+
+
+def _schedule(options: SolveFileOptions, config: TrainingConfig) -> ScheduleSpec | None:
+    if options.schedule is None and options.low_memory is None:
+        return None
+    name = options.schedule or config.schedule.name
+    if (options.vpp or config.strategy.vpp) > 1 and name == "1f1b":
+        name = "interleaved"
+    low = config.schedule.low_memory if options.low_memory is None else options.low_memory
+    return ScheduleSpec(name, low, config.schedule.seq_splits)
+
+
+def _evaluate_own(config: TrainingConfig, problem: PipelineProblem) -> Solution:
+    if config.plan is None:
+        raise InputError(
+            "the file's own offset and recompute do not make a plan",
+            file=config.path,
+            cure="; ".join(config.notes) or "solve it instead: leave out -evaluate",
+        )
+    if (config.plan.interleaves, config.plan.stages) != (problem.interleaves, problem.stages):
+        raise InputError(
+            "the file's plan has another number of interleaves than asked for",
+            field="-vpp",
+            value=problem.interleaves,
+            cure="evaluate the file without -vpp",
+        )
+    solution = evaluate(problem, plan_in_terms_of(problem, config.plan))
+    if solution.message:
+        log.warning("%s", solution.message)
+    return solution
+
+
+def _solve(
+    options: SolveFileOptions, problem: PipelineProblem, on_progress: Callable[[Progress], None] | None
+) -> Solution:
+    solution = solve(
+        problem, solver=options.solver, time_limit=options.time_limit, workers=options.workers, on_progress=on_progress
+    )
+    if solution.plan is None:
+        kind = InfeasibleError if solution.status == INFEASIBLE else NoSolutionError
+        raise kind(f"{options.path}: {solution.message}")
+    return solution
+
+
+def _write_outputs(
+    options: SolveFileOptions, config: TrainingConfig, problem: PipelineProblem, solution: Solution
+) -> dict[str, str]:
+    files: dict[str, str] = {}
+    assert solution.plan is not None
+    name = config.path.stem
+    if not options.evaluate:
+        mps = write_mps(problem, solution, options.output / "model_mps" / f"{name}.mps", form=options.mps_form)
+        sol = write_sol(problem, solution, options.output / "sol_output" / f"{name}.sol")
+        files |= {"mps": str(mps), "sol": str(sol)}
+        if options.write:
+            files["config"] = str(write_plan(config, solution.plan, output=options.write_to))
+    if options.trace is not None or options.html is not None or options.picture is not None:
+        from report.outputs import write_views
+
+        files |= write_views(
+            problem, solution, title=name, trace=options.trace, html=options.html, picture=options.picture
+        )
+    return files
