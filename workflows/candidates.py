@@ -1,4 +1,4 @@
-"""From a folder of candidate files to candidates: memory and ratios of each, failures named."""
+"""From a folder of candidate files to a ranking: memory and ratios of each, failures named."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from cost_model.profile import TimeRatios
 from cost_model.strategy import Strategy
 from dryrun.estimate import estimate_memory
 from register.device import DeviceSpec
-from workflows.rank import Candidate
+from register.registry import Registry
+from workflows.memory_source import require_backend
+from workflows.rank import Candidate, Ranking, RankOptions, rank
+from workflows.solve_file import DEFAULT_DEVICE
 
 
 def config_files(folder: Path) -> list[Path]:
@@ -104,3 +107,29 @@ def _with_batch(strategy: Strategy, gbs: int, path: Path) -> Strategy:
             cure=f"use a multiple of {per_step}",
         )
     return replace(strategy, micro_batches=gbs // per_step)
+
+
+def rank_folder(
+    folder: Path,
+    options: RankOptions,
+    *,
+    device: str | None = None,
+    register_path: Path | None = None,
+    backend: str = "auto",
+    parser_result: Path | None = None,
+    gbs: int | None = None,
+) -> Ranking:
+    """Solve every candidate file of a folder and rank them.
+
+    Raises
+    ------
+    InputError
+        When the folder holds no configuration, or the ratios' CSV is bad.
+    """
+    files = config_files(folder)
+    require_backend(backend)
+    chosen = Registry.load(register_path).device(device or DEFAULT_DEVICE)
+    log.info("memory: estimated by closed forms (no dry-run can run here)")
+    if parser_result is None:
+        log.info("time ratios: estimated by closed forms on %s", chosen.name)
+    return rank(load_candidates(files, chosen, parser_result=parser_result, gbs=gbs), options)

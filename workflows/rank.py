@@ -63,6 +63,9 @@ COLUMNS = (
 )
 """Columns of the ranking: strategy, ratios, objective (body-layer forwards), cost (ms a step), proof, plan, memory."""
 
+DRAWN_CANDIDATES = 5
+"""Candidates whose pipeline the report draws: the best; drawing all would make the page heavy."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -92,10 +95,14 @@ class Ranking:
     table: pd.DataFrame
     csv: Path
     report: Path | None
-    problems: Mapping[str, PipelineProblem]
 
 
-def rank(candidates: Sequence[Candidate], options: RankOptions, executor: Executor | None = None) -> Ranking:
+def rank(
+    candidates: Sequence[Candidate],
+    options: RankOptions,
+    executor: Executor | None = None,
+    pruned: pd.DataFrame | None = None,
+) -> Ranking:
     """Solve every candidate and rank them by step time.
 
     Each finished row is kept on disk at once, so that a killed run, started again, solves only what
@@ -105,6 +112,8 @@ def rank(candidates: Sequence[Candidate], options: RankOptions, executor: Execut
     ----------
     executor : concurrent.futures.Executor, optional
         Where the solves run; a pool of `options.workers` processes when not given.
+    pruned : DataFrame, optional
+        What the search removed and why, for the report.
 
     Raises
     ------
@@ -114,6 +123,7 @@ def rank(candidates: Sequence[Candidate], options: RankOptions, executor: Execut
     kept_rows = options.output / "solved"
     rows: dict[int, dict[str, Any]] = {}
     jobs: dict[int, tuple[PipelineProblem, Path]] = {}
+    problems: dict[str, PipelineProblem] = {}
     for index, candidate in enumerate(candidates):
         try:
             if candidate.failure or candidate.memory is None or candidate.ratios is None:
@@ -122,6 +132,7 @@ def rank(candidates: Sequence[Candidate], options: RankOptions, executor: Execut
         except TaylorError as error:
             rows[index] = {"status": "failed", "reason": str(error)}
             continue
+        problems[candidate.config.path.stem] = problem
         kept = kept_rows / f"{_key(problem, options)}.json"
         row = _read_row(kept)
         if row is None:
@@ -137,16 +148,25 @@ def rank(candidates: Sequence[Candidate], options: RankOptions, executor: Execut
     finally:
         table = _table(candidates, rows, options.output / "solved_config")
         write_atomic(csv, table.to_csv(index=False, lineterminator="\n"))
-    problems = {}
-    for candidate in candidates:
-        if candidate.memory is not None and candidate.ratios is not None and not candidate.failure:
-            try:
-                problems[candidate.config.path.stem] = build_problem(
-                    candidate.config, candidate.memory, candidate.ratios
-                )
-            except TaylorError:
-                continue
-    return Ranking(table, csv, None, problems)
+    report = None
+    if options.report:
+        report = options.report if isinstance(options.report, Path) else csv.with_suffix(".html")
+        _write_report(report, table, problems, pruned)
+    return Ranking(table, csv, report)
+
+
+def _write_report(
+    path: Path, table: pd.DataFrame, problems: Mapping[str, PipelineProblem], pruned: pd.DataFrame | None
+) -> None:
+    from report.html import write_html_report
+    from report.timeline import Timeline
+
+    timelines = {}
+    for _, row in table.head(DRAWN_CANDIDATES).iterrows():
+        plan, name = plan_of_row(row), Path(row["file"]).stem
+        if plan is not None and name in problems:
+            timelines[name] = Timeline.from_plan(problems[name], plan)
+    write_html_report(path, table, plans=timelines, pruned=pruned, title="Taylor: strategies ranked by step time")
 
 
 def solve_row(problem: PipelineProblem, solver: str, time_limit: float | None) -> dict[str, Any]:
