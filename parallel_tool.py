@@ -24,9 +24,9 @@ def build_parser() -> CommandParser:
     """Every flag of the command, with its default."""
     parser = CommandParser(
         "parallel_tool.py",
-        "Search the parallel strategies of a training configuration, prune them by rules and memory, and emit\n"
+        "Search the parallel strategies of a training configuration, prune them by rules and memory, and emit "
         "configurations to profile; with --full also solve the pipeline of the best and rank them.",
-        "python parallel_tool.py --yaml_path config/pretrain_deepseek3_671b_1024p.yaml --full",
+        "python parallel_tool.py --yaml_path config/pretrain_llama3_70b.yaml --full",
     )
     source = parser.add_argument_group("model configuration")
     source.add_argument(

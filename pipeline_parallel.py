@@ -26,7 +26,7 @@ def build_parser() -> CommandParser:
     parser = CommandParser(
         "pipeline_parallel.py",
         "Solve one training configuration: layers and recompute of every pipeline stage, proven optimal.",
-        "python pipeline_parallel.py -yaml config/pretrain_deepseek3_671b_1024p.yaml -layer_ratio 0.4 -b_ratio 1.8",
+        "python pipeline_parallel.py -yaml config/pretrain_llama3_70b.yaml -evaluate y",
     )
     source = parser.add_argument_group("configuration (one is required)")
     source.add_argument("-yaml", metavar="FILE", help="MindFormers YAML")

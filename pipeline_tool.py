@@ -16,7 +16,7 @@ def build_parser() -> CommandParser:
     parser = CommandParser(
         "pipeline_tool.py",
         "Solve the pipeline of every candidate configuration and rank them by step time.",
-        "python pipeline_tool.py --yaml_path ./output/dryrun_yaml/ --parser_result ./config/profiling_result.csv",
+        "python pipeline_tool.py --parser_result ./config/profiling_result.csv",
     )
     source = parser.add_argument_group("candidates")
     source.add_argument(

@@ -16,7 +16,7 @@ def build_parser() -> CommandParser:
     parser = CommandParser(
         "timeline_tool.py",
         "Draw the jobs of every device of a pipeline from its worker logs.",
-        "python timeline_tool.py --log_dir ./log --devices 0,1,2,3 --trace timeline.json",
+        "python timeline_tool.py --log_dir ./log --devices 0,1 --trace timeline.json",
     )
     source = parser.add_argument_group("sources")
     source.add_argument("--log_dir", metavar="DIR", help="folder of workerlog.N files")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, program: str, purpose: str, example: str) -> None:
         super().__init__(
             prog=program,
-            description=purpose,
+            description="\n".join(textwrap.wrap(purpose, 78)),
             epilog=f"example:\n  {example}",
             allow_abbrev=False,
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=80),
