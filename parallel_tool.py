@@ -122,7 +122,8 @@ def build_parser() -> CommandParser:
 
 def run(arguments: Sequence[str]) -> None:
     """Parse, search, print."""
-    args = build_parser().parse(arguments)
+    parser = build_parser()
+    args = parser.parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
     sources = [path for path in (args.yaml_path, args.shell_path, args.toml_path) if path]
     if len(sources) > 1:
@@ -158,7 +159,7 @@ def run(arguments: Sequence[str]) -> None:
             world_size=args.world_size,
             search=args.search,
             fix=args.fix,
-            maximum={name: value for name, value in maxima.items() if value},
+            bounds={name: (1, value) for name, value in maxima.items() if value},
             max_expert_parallel=args.max_expert_parallel,
             recompute=args.recompute,
             profile_num=args.profile_num,
@@ -167,6 +168,7 @@ def run(arguments: Sequence[str]) -> None:
         backend=args.dryrun_backend,
         device=args.device,
         register_path=Path(args.register_path),
+        rules_path=Path(args.register_path) if args.register_path != parser.get_default("register_path") else None,
         output=Path(args.output_path),
         datasets={"dryrun": args.small_dataset, "profile": args.dataset},
         rank_num=args.rank_num,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from base.console import log
+from base.errors import InputError
+from cost_model.strategy import Strategy
 from nd_search.emit import emit_yaml, write_candidates_csv, write_pruned_csv
-from nd_search.search import SearchOptions, SearchResult, search
+from nd_search.options import SearchOptions
+from nd_search.rules import list_rules, load_user_rules
+from nd_search.search import SearchResult, explain, search
 from parsers.read import read_config
 from parsers.training_config import TrainingConfig
 from register.device import DeviceSpec
@@ -27,6 +32,8 @@ class StrategySearchOptions:
     ----------
     space : SearchOptions
         Dimensions, bounds, rules, batch and ranks to plan for.
+    rules_path : Path or None
+        Folder of the user's own rules (Python): only one that the user named.
     datasets : mapping
         ``dryrun`` and ``profile``: the data set written into the emitted files, where given.
     full : bool
@@ -38,6 +45,7 @@ class StrategySearchOptions:
     backend: str = "auto"
     device: str | None = None
     register_path: Path | None = None
+    rules_path: Path | None = None
     output: Path = Path("output/nd_output")
     datasets: Mapping[str, str] = field(default_factory=dict)
     rank_num: int = 64
@@ -69,13 +77,10 @@ def search_strategies(options: StrategySearchOptions) -> StrategySearch:
     InfeasibleError
         No strategy fits the device's memory.
     """
-    config = read_config(options.path)
-    for note in config.notes:
-        log.warning("%s: %s", config.path, note)
-    device = Registry.load(options.register_path).device(options.device or DEFAULT_DEVICE)
+    config, device = _read(options)
     require_backend(options.backend)
     log.info("memory: estimated by closed forms (no dry-run can run here)")
-    result = search(config, device, options.space)
+    result = search(config, device, options.space, options.rules_path)
     for step, count in result.counts.items():
         log.info("strategies %s: %d", step, count)
     candidates_csv = write_candidates_csv(result, options.output / "nd_candidate_config.csv")
@@ -98,3 +103,48 @@ def search_strategies(options: StrategySearchOptions) -> StrategySearch:
     return StrategySearch(
         config, device, result, candidates_csv, pruned_csv, done.dryrun_files, done.profile_files, ranking
     )
+
+
+def describe_rules(options: StrategySearchOptions) -> str:
+    """The rules, one line each, the user's own included."""
+    return list_rules(load_user_rules(options.rules_path))
+
+
+def explain_strategy(options: StrategySearchOptions, name: str) -> str:
+    """Why one strategy is, or is not, a candidate, and what memory it needs.
+
+    Parameters
+    ----------
+    name : str
+        Degrees as file names carry them, ``DP16_TP4_PP16_EP8``; ``CP``, ``VPP`` and ``MBS`` may follow.
+
+    Raises
+    ------
+    InputError
+        When the name is not of that form.
+    """
+    config, device = _read(options)
+    strategy = _strategy_of(name, config, options.space.gbs)
+    return "\n".join(explain(config, device, options.space, strategy, options.rules_path))
+
+
+def _read(options: StrategySearchOptions) -> tuple[TrainingConfig, DeviceSpec]:
+    config = read_config(options.path)
+    for note in config.notes:
+        log.warning("%s: %s", config.path, note)
+    return config, Registry.load(options.register_path).device(options.device or DEFAULT_DEVICE)
+
+
+def _strategy_of(name: str, config: TrainingConfig, gbs: int | None) -> Strategy:
+    degrees: dict[str, int] = {}
+    for part in name.upper().split("_"):
+        match = re.fullmatch(r"(DP|TP|PP|EP|CP|VPP|MBS)([1-9][0-9]{0,6})", part)
+        if match is None:
+            raise InputError("is not of the form DP16_TP4_PP16_EP8", field="--explain", value=name)
+        degrees[match[1].lower()] = int(match[2])
+    own = config.strategy
+    strategy = own.replace(**degrees)
+    op = strategy.dp * strategy.cp if config.rules.parallel_optimizer else 1
+    batch = gbs or own.global_batch * config.micro_batch_interleave
+    per_step = strategy.dp * strategy.mbs * config.micro_batch_interleave
+    return strategy.replace(op=op, sp=own.sp and strategy.tp > 1, micro_batches=batch // per_step)
