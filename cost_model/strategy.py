@@ -88,6 +88,12 @@ class TrainingRules:
         Tokens of the busiest expert-parallel rank over the even share (dropless).
     vocab_parallel : bool
         Embedding and head are split over TP (MindFormers: ``vocab_emb_dp: False`` splits the embedding).
+    dropout : bool
+        Dropout after attention scores, attention and MLP: its masks stay alive (GPT-2 and GPT-3 style).
+    loss_chunks : int
+        Pieces in which logits and loss are computed; only one piece's logits exist at a time.
+    overhead_mib : float or None
+        Memory of runtime and communication buffers on a device, MiB; None = the framework's usual one.
     """
 
     framework: str = "mindformers"
@@ -101,6 +107,9 @@ class TrainingRules:
     capacity_factor: float | None = None
     imbalance: float = 1.0
     vocab_parallel: bool = True
+    dropout: bool = False
+    loss_chunks: int = 1
+    overhead_mib: float | None = None
 
     def replace(self, **changes: Any) -> TrainingRules:
         """A copy with some rules changed."""

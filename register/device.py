@@ -29,6 +29,8 @@ class DeviceSpec:
     efficiency : mapping
         Fitted shares of the peak by kernel group (``matmul``, ``grouped_matmul``, ``attention``,
         ``memory``, ``network``, …), written by the calibration script; never inside a formula.
+    overhead_mib : float or None
+        Device memory taken by runtime and communication buffers, MiB; None = the framework's usual one.
     source : str
         Where the figures come from.
     """
@@ -43,4 +45,5 @@ class DeviceSpec:
     devices_per_node: int
     link_latency_us: float = 10.0
     efficiency: Mapping[str, float] = field(default_factory=dict)
+    overhead_mib: float | None = None
     source: str = ""

@@ -1,0 +1,77 @@
+"""How many micro-batches a stage keeps alive at its worst moment, interleave by interleave."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from pipeline.schedule import ScheduleSpec
+
+CLOSED_FORMS = ("1f1b", "gpipe", "interleaved", "megatron-interleaved")
+"""Schedules whose worst moment has a closed form here; the others are read off the schedule itself."""
+
+
+def alive_at_first_backward(
+    schedule: ScheduleSpec, stages: int, interleaves: int, stage: int, micro_batches: Any
+) -> list[Any]:
+    """Forwards that a stage has run, by interleave, when its first backward begins.
+
+    1F1B keeps min(S − s, m); GPipe all m. Interleaved orders run micro-batches in rounds (the first
+    of d₀ = S + m mod S, the others of S), interleave by interleave, and warm up (V−1)·d₀ + (S−1−s)
+    forwards with low memory on, (V−1)·d₀ + 2(S−1−s) with it off and in Megatron's order (Narayanan
+    et al. 2021, arXiv:2104.04473 §2.2). Any moment bounds the peak from below; with V = 1 this one
+    is the peak itself.
+
+    Parameters
+    ----------
+    micro_batches : int or int array [n]
+
+    Returns
+    -------
+    list of scalar or array [n], one an interleave
+    """
+    m = np.asarray(micro_batches)
+    if schedule.name == "gpipe":
+        return [m] * interleaves
+    if schedule.name not in CLOSED_FORMS:
+        # The least any order can have: one piece of a sequence in every chunk.
+        return [np.ones_like(m) / schedule.seq_splits] * interleaves
+    if interleaves == 1:
+        return [np.minimum(stages - stage, m)]
+    low_memory = schedule.low_memory and schedule.name != "megatron-interleaved"
+    first_round = np.minimum(stages + m % stages, m)
+    ahead = (stages - 1 - stage) * (1 if low_memory else 2)
+    forwards = np.minimum((interleaves - 1) * first_round + ahead + 1, interleaves * m)
+    later = np.maximum(forwards - interleaves * first_round, 0)
+    return [
+        np.clip(forwards - v * first_round, 0, first_round) + np.clip(later - v * stages, 0, stages)
+        for v in range(interleaves)
+    ]
+
+
+def alive_micro_batches(
+    schedule: ScheduleSpec, stages: int, interleaves: int, micro_batches: int
+) -> list[list[tuple[float, ...]]]:
+    """Pareto-maximal vectors of alive micro-batches of every stage, one entry an interleave.
+
+    Exact: 1F1B and GPipe by their closed form, every other order by walking it.
+    """
+    if schedule.name in ("1f1b", "gpipe") and interleaves == 1:
+        return [
+            [tuple(float(a) for a in alive_at_first_backward(schedule, stages, 1, stage, micro_batches))]
+            for stage in range(stages)
+        ]
+    return [list(rows) for rows in _walked(schedule, stages, interleaves, micro_batches)]
+
+
+@lru_cache(maxsize=256)
+def _walked(
+    schedule: ScheduleSpec, stages: int, interleaves: int, micro_batches: int
+) -> tuple[tuple[tuple[float, ...], ...], ...]:
+    from pipeline.alive import alive_vectors
+    from pipeline.generators import build_schedule
+
+    vectors = alive_vectors(build_schedule(schedule, stages, interleaves, micro_batches))
+    return tuple(tuple(tuple(float(a) for a in row) for row in rows) for rows in vectors)

@@ -1,0 +1,170 @@
+"""The least peak memory any pipeline plan of a strategy can reach: what may be pruned, and nothing more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_model.activations import activation_bytes
+from cost_model.alive import alive_at_first_backward
+from cost_model.parameters import body_kind
+from cost_model.statics import MIB, layer_state_bytes, static_mib
+from cost_model.strategy import TrainingRules
+from cost_model.strategy_table import StrategyTable
+from pipeline.plan import FULL, NONE
+from pipeline.schedule import ScheduleSpec
+from register.model import DENSE, ModelSpec
+
+TOLERANCE_MIB = 0.01
+"""Width at which the search for the least peak stops; the lower end is reported."""
+
+_BLOCK = 400_000
+"""Stage-rows handled at once: keeps the working arrays within the cache and the memory small."""
+
+
+def best_case_peak_mib(
+    model: ModelSpec,
+    rules: TrainingRules,
+    table: StrategyTable,
+    recompute: str = "best",
+    device_limit_mib: float | None = None,
+    schedule: ScheduleSpec = ScheduleSpec(),
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Peak of the heaviest stage under the memory-friendliest offset, for every strategy of a table.
+
+    A lower bound for every plan: with one interleave and a closed-form schedule it is the exact
+    minimum over all offsets; with several, chunks share a stage's cheapest moment and dense layers
+    in front of MoE ones count as free.
+
+    Parameters
+    ----------
+    recompute : str
+        ``best`` and ``full``: every layer recomputed, which needs least; ``none``: no layer.
+    device_limit_mib : float, optional
+        Rows whose first, coarser bound is already above the limit are not refined (they do not fit
+        either way).
+    schedule : ScheduleSpec
+        Rows with several interleaves use it; when it is ``1f1b``, they use ``interleaved``.
+
+    Returns
+    -------
+    peak : float64 [n], MiB
+    heaviest stage : int64 [n]
+
+    Raises
+    ------
+    ValueError
+        When `recompute` is none of ``best``, ``none``, ``full``.
+    """
+    if recompute not in ("best", NONE, FULL):
+        raise ValueError(f"recompute must be best, none or full, found {recompute!r}")
+    mode = NONE if recompute == NONE else FULL
+    peak, heaviest = np.zeros(len(table)), np.zeros(len(table), dtype=np.int64)
+    shapes = table.pp * (table.vpp.max(initial=1) + 1) + table.vpp
+    for shape in np.unique(shapes):
+        rows = np.flatnonzero(shapes == shape)
+        step = max(1, _BLOCK // int(table.pp[rows[0]]))
+        for start in range(0, len(rows), step):
+            block = rows[start : start + step]
+            search = _Search.of(model, rules, table.select(block), mode, schedule)
+            peak[block], heaviest[block] = search.least_peak(device_limit_mib)
+    return peak, heaviest
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Strategies of one (pp, vpp): memory of stage s with n layers is base + n·slope.
+
+    `base` and `slope` are [pp, n] MiB, `dense_slope` [dense stages, n] the same for dense layers in
+    front of the body; `layers` counts all of the model's, `dense` those in front.
+    """
+
+    base: NDArray[np.float64]
+    slope: NDArray[np.float64]
+    dense_slope: NDArray[np.float64]
+    layers: int
+    dense: int
+    interleaves: int
+
+    @classmethod
+    def of(
+        cls, model: ModelSpec, rules: TrainingRules, table: StrategyTable, mode: str, schedule: ScheduleSpec
+    ) -> _Search:
+        stages, interleaves = int(table.pp[0]), int(table.vpp[0])
+        if interleaves > 1 and schedule.name == "1f1b":
+            schedule = ScheduleSpec("interleaved", schedule.low_memory, schedule.seq_splits)
+        body = body_kind(model)
+        counts = model.layer_counts()
+        dense = counts.get(DENSE, 0) if body != DENSE else 0
+        layer = {
+            kind: np.broadcast_to(layer_state_bytes(model, kind, table, rules).total / MIB, len(table))
+            for kind in ({DENSE, body} if dense else {body})
+        }
+        kept = {
+            kind: np.broadcast_to(activation_bytes(model, kind, mode, table, rules) / MIB, len(table))
+            for kind in layer
+        }
+        least_kept = np.minimum.reduce(list(kept.values()))
+        first, middle, last = static_mib(model, table, rules)
+        base = np.empty((stages, len(table)))
+        slope, dense_slope = np.empty_like(base), np.empty_like(base)
+        for stage in range(stages):
+            alive = alive_at_first_backward(schedule, stages, interleaves, stage, table.micro_batches)
+            fewest = np.minimum.reduce(alive)
+            base[stage] = least_kept * (sum(alive) - interleaves * fewest)
+            slope[stage] = layer[body] + kept[body] * fewest
+            dense_slope[stage] = layer[DENSE] + kept[DENSE] * fewest if dense else slope[stage]
+        base += middle
+        base[0] += first - middle
+        base[-1] += last - middle
+        return cls(base, slope, dense_slope, sum(counts.values()), dense, interleaves)
+
+    def held(self, peak: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Most layers every stage can hold under a peak [n], walking the model from its front; float [pp, n]."""
+        room = peak - self.base
+        if not self.dense or self.interleaves > 1:
+            return np.floor(room / self.slope + 1e-9)
+        result = np.empty_like(room)
+        dense_left = np.full(room.shape[1], float(self.dense))
+        # Every stage holds a layer at least, so dense layers reach no further than this.
+        reach = min(self.dense, len(room))
+        for stage in range(reach):
+            fits = np.maximum(np.floor(room[stage] / self.dense_slope[stage] + 1e-9), 0)
+            dense = np.minimum(fits, dense_left)
+            body = np.floor((room[stage] - dense * self.dense_slope[stage]) / self.slope[stage] + 1e-9)
+            dense_left -= dense
+            result[stage] = dense + np.where(dense_left > 0, 0, body)
+        result[reach:] = np.floor(room[reach:] / self.slope[reach:] + 1e-9)
+        return result
+
+    def fits(self, peak: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether some offset stays within a peak [n]; bool [n]."""
+        held = self.held(peak)
+        free = self.dense if self.interleaves > 1 else 0
+        least = 1 if self.interleaves == 1 else max(1, self.interleaves - free)
+        enough: NDArray[np.bool_] = (held.sum(axis=0) + free >= self.layers) & (held.min(axis=0) >= least)
+        return enough
+
+    def least_peak(self, limit: float | None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Least peak [n] by bisection between the fractional bound and the even spread, and its stage [n]."""
+        stages = len(self.base)
+        cheaper = np.minimum(self.slope, self.dense_slope)
+        inverse = 1 / cheaper
+        share = max(self.interleaves, -(-self.layers // stages))
+        high = (self.base + share * np.maximum(self.slope, self.dense_slope)).max(axis=0)
+        low = (self.layers - (self.dense if self.interleaves > 1 else 0) + (self.base * inverse).sum(axis=0)) / (
+            inverse.sum(axis=0)
+        )
+        low = np.minimum(low - TOLERANCE_MIB, high)
+        refined = np.ones(low.shape, dtype=bool) if limit is None else low <= limit
+        # A row stops on its own, so that its figures do not depend on its neighbours.
+        while bool((open_rows := refined & (high - low > TOLERANCE_MIB)).any()):
+            middle = 0.5 * (low + high)
+            good = self.fits(middle)
+            high = np.where(open_rows & good, middle, high)
+            low = np.where(open_rows & ~good, middle, low)
+        held = np.maximum(self.held(high), 0)
+        return low, np.argmax(self.base + held * self.slope, axis=0).astype(np.int64)
+

@@ -1,0 +1,229 @@
+"""Memory of one strategy: the profile the solver takes, and the breakdown that explains it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping
+
+from cost_model.activations import activation_bytes
+from cost_model.alive import alive_micro_batches
+from cost_model.best_case import best_case_peak_mib
+from cost_model.parameters import body_kind
+from cost_model.profile import MemoryProfile
+from cost_model.statics import (
+    MIB,
+    buffer_bytes,
+    embedding_state_bytes,
+    head_state_bytes,
+    layer_state_bytes,
+    logits_bytes,
+    overhead_mib,
+    static_mib,
+    workspace_bytes,
+)
+from cost_model.strategy import Strategy, TrainingRules
+from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from pipeline.schedule import ScheduleSpec
+from register.model import DENSE, MOE, ModelSpec
+
+__all__ = ["StageBreakdown", "best_case_peak_mib", "memory_profile", "stage_breakdown"]
+
+
+def memory_profile(
+    model: ModelSpec,
+    strategy: Strategy,
+    rules: TrainingRules,
+    device_limit_mib: float,
+    schedule: ScheduleSpec = ScheduleSpec(),
+) -> MemoryProfile:
+    """The memory coefficients of a strategy, from closed forms.
+
+    Parameters
+    ----------
+    device_limit_mib : float
+        What one device may hold, MiB; copied into the profile.
+    schedule : ScheduleSpec
+        Accepted for symmetry with `best_case_peak_mib`: the coefficients do not depend on it (a
+        sequence split shows in the number of micro-batches alive).
+
+    Returns
+    -------
+    MemoryProfile
+        Entries for the kinds the model's body has; the MTP layer is charged as the body layer, its
+        projection and copy of the embedding being in the last stage's static memory.
+    """
+    del schedule
+    kinds = [kind for kind in (DENSE, MOE) if kind in model.layer_counts()] or [body_kind(model)]
+    first, middle, last = (float(value) for value in static_mib(model, strategy, rules))
+    return MemoryProfile(
+        device_limit_mib=float(device_limit_mib),
+        static_first_mib=first,
+        static_middle_mib=middle,
+        static_last_mib=last,
+        layer_mib={kind: float(layer_state_bytes(model, kind, strategy, rules).total) / MIB for kind in kinds},
+        activation_mib={
+            kind: {
+                mode: float(activation_bytes(model, kind, mode, strategy, rules)) / MIB
+                for mode in (NONE, SELECT, FULL)
+            }
+            for kind in kinds
+        },
+        source="estimate",
+    )
+
+
+@dataclass(frozen=True)
+class StageBreakdown:
+    """Where the memory of one stage goes at its worst moment, MiB.
+
+    Parameters
+    ----------
+    layers : mapping of kind to int
+        Layers the stage holds.
+    alive : float
+        Micro-batches alive, in full passes through the stage.
+    activations : mapping of kind to float
+        Activations kept, by layer kind.
+    workspace : float
+        Room to rebuild and differentiate one layer.
+    """
+
+    stage: int
+    layers: Mapping[str, int]
+    alive: float
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: Mapping[str, float]
+    logits: float
+    buffers: float
+    workspace: float
+    overhead: float
+
+    @property
+    def total(self) -> float:
+        """The stage's peak, MiB."""
+        return (
+            self.weights
+            + self.gradients
+            + self.optimizer
+            + sum(self.activations.values())
+            + self.logits
+            + self.buffers
+            + self.workspace
+            + self.overhead
+        )
+
+    def categories(self) -> dict[str, float]:
+        """Every part by name, MiB, in the order a table shows it."""
+        return {
+            "weights": self.weights,
+            "gradients": self.gradients,
+            "optimizer": self.optimizer,
+            **{f"activations {kind}": value for kind, value in self.activations.items()},
+            "logits": self.logits,
+            "buffers": self.buffers,
+            "workspace": self.workspace,
+            "overhead": self.overhead,
+        }
+
+
+def stage_breakdown(
+    model: ModelSpec,
+    strategy: Strategy,
+    rules: TrainingRules,
+    plan: PipelinePlan | None = None,
+    schedule: ScheduleSpec = ScheduleSpec(),
+    recompute: str = FULL,
+) -> list[StageBreakdown]:
+    """Memory of every stage by category.
+
+    Parameters
+    ----------
+    plan : PipelinePlan, optional
+        Layers and recompute of every chunk. Without one, layers are spread evenly (the remainder on
+        the later stages) and all use the mode `recompute`.
+
+    Returns
+    -------
+    list of StageBreakdown, one a stage
+    """
+    chosen = even_plan(model, strategy, recompute) if plan is None else plan
+    if (chosen.stages, chosen.interleaves) != (strategy.pp, strategy.vpp):
+        raise ValueError(
+            f"the plan is for {chosen.stages} stages x {chosen.interleaves} interleaves, "
+            f"the strategy for {strategy.pp} x {strategy.vpp}"
+        )
+    return [_stage(model, strategy, rules, chosen, schedule, stage) for stage in range(strategy.pp)]
+
+
+def even_plan(model: ModelSpec, strategy: Strategy, recompute: str = FULL) -> PipelinePlan:
+    """Layers spread as evenly as they go, larger chunks last, every layer in one recompute mode."""
+    kinds = [kind for kind, count in model.layer_counts().items() for _ in range(count)]
+    chunks = strategy.pp * strategy.vpp
+    base, more = divmod(len(kinds), chunks)
+    sizes = [base + (1 if k >= chunks - more else 0) for k in range(chunks)]
+    layers = {kind: [[0] * strategy.pp for _ in range(strategy.vpp)] for kind in model.layer_counts()}
+    position = 0
+    for chunk, size in enumerate(sizes):
+        v, s = divmod(chunk, strategy.pp)
+        for kind in kinds[position : position + size]:
+            layers[kind][v][s] += 1
+        position += size
+    grid = [[sizes[v * strategy.pp + s] for s in range(strategy.pp)] for v in range(strategy.vpp)]
+    frozen = {kind: tuple(tuple(row) for row in rows) for kind, rows in layers.items()}
+    modes = {} if recompute == NONE else {recompute: tuple(tuple(row) for row in grid)}
+    return PipelinePlan(layers=frozen, recompute=modes)
+
+
+def _stage(
+    model: ModelSpec,
+    strategy: Strategy,
+    rules: TrainingRules,
+    plan: PipelinePlan,
+    schedule: ScheduleSpec,
+    stage: int,
+) -> StageBreakdown:
+    by_kind = plan.recompute_by_kind()
+    held = {kind: sum(grid[v][stage] for v in range(plan.interleaves)) for kind, grid in plan.layers.items()}
+    states = [layer_state_bytes(model, kind, strategy, rules) for kind in held]
+    counts = list(held.values())
+    if stage == 0:
+        states.append(embedding_state_bytes(model, strategy, rules))
+        counts.append(1)
+    last = stage == strategy.pp - 1
+    if last:
+        states.append(head_state_bytes(model, strategy, rules))
+        counts.append(1)
+    vectors = alive_micro_batches(schedule, strategy.pp, strategy.vpp, strategy.micro_batches)[stage]
+    kept = [
+        {
+            kind: sum(
+                modes[mode][v][stage] * float(activation_bytes(model, kind, mode, strategy, rules)) * alive[v]
+                for mode in modes
+                for v in range(plan.interleaves)
+                if modes[mode][v][stage]
+            )
+            / MIB
+            for kind, modes in by_kind.items()
+        }
+        for alive in vectors
+    ]
+    worst = max(range(len(kept)), key=lambda i: sum(kept[i].values()))
+    total_layers = max(1, sum(held.values()))
+    alive_mean = sum(
+        vectors[worst][v] * sum(grid[v][stage] for grid in plan.layers.values()) for v in range(plan.interleaves)
+    ) / total_layers
+    return StageBreakdown(
+        stage=stage,
+        layers=held,
+        alive=float(alive_mean),
+        weights=sum(float(n * state.weights) for n, state in zip(counts, states)) / MIB,
+        gradients=sum(float(n * state.gradients) for n, state in zip(counts, states)) / MIB,
+        optimizer=sum(float(n * state.optimizer) for n, state in zip(counts, states)) / MIB,
+        activations=kept[worst],
+        logits=float(logits_bytes(model, strategy, rules)) / MIB if last else 0.0,
+        buffers=float(buffer_bytes(model, strategy, rules)) / MIB,
+        workspace=float(workspace_bytes(model, strategy, rules)) / MIB,
+        overhead=overhead_mib(rules),
+    )

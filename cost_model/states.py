@@ -1,0 +1,106 @@
+"""Bytes of weights, gradients and optimizer states, by the framework's rule; scalars and arrays alike.
+
+The rule, in bytes a parameter (mixed precision with Adam):
+
+=====================  ========  =========  =====================  ===========================
+framework              weight    gradient   master + two moments   split among replicas
+=====================  ========  =========  =====================  ===========================
+MindFormers (fp32)     2 (copy)  4          4 + 8                  last column (parallel optimizer),
+                                                                   gradient with gradient_shard
+Megatron, MindSpeed    2         4          4 + 8                  last column (distributed optimizer)
+torchtitan (FSDP2)     0         4          4 + 8                  all (parameter_shard)
+=====================  ========  =========  =====================  ===========================
+
+Sources: Rajbhandari et al. 2020 (ZeRO, arXiv:1910.02054 §3.1) for the 16-18 bytes; Megatron-LM's
+``docs/distrib_optimizer`` (6 + 12/d with bf16 parameters and fp32 gradients); for MindFormers the
+reading of a published dry-run fit (see the project's design page): 6 + 12/DP for what TP splits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cost_model.parameters import ParameterGroups
+from cost_model.strategy import TrainingRules
+from cost_model.strategy_table import Degrees
+
+MASTER_AND_MOMENTS_BYTES = 12
+"""fp32 master weight and Adam's two fp32 moments."""
+
+GRADIENT_BYTES = 4
+"""Gradients accumulate over micro-batches in fp32 in all three frameworks."""
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """Bytes on one device; each a scalar or an array [n]."""
+
+    weights: Any = 0.0
+    gradients: Any = 0.0
+    optimizer: Any = 0.0
+
+    @property
+    def total(self) -> Any:
+        """All three together."""
+        return self.weights + self.gradients + self.optimizer
+
+    def __add__(self, other: StateBytes) -> StateBytes:
+        return StateBytes(
+            self.weights + other.weights, self.gradients + other.gradients, self.optimizer + other.optimizer
+        )
+
+
+def replicas(degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
+    """How many ranks hold the same shard: of a TP-split, a TP-replicated and a routed parameter.
+
+    MindFormers counts TP ranks as replicas of what TP does not split, and takes EP from DP·TP;
+    Megatron and torchtitan shard within DP·CP alone, take EP from it, and split experts over TP too.
+    """
+    data = degrees.dp * degrees.cp
+    if rules.framework == "mindformers":
+        whole = data * degrees.tp
+        return data, whole, np.maximum(whole / degrees.ep, 1)
+    return data, data, np.maximum(data / degrees.ep, 1)
+
+
+def group_bytes(
+    groups: ParameterGroups, degrees: Degrees, rules: TrainingRules, *, copy_weights: bool = True
+) -> StateBytes:
+    """Bytes that one device holds of a block's parameters, gradients and optimizer states.
+
+    `copy_weights` off leaves out the bf16 copy of fp32 weights (MindFormers' embedding gathers from
+    the fp32 table and casts the result).
+    """
+    split, whole, routed = replicas(degrees, rules)
+    full = np.greater_equal(degrees.op, split)
+    mindformers = rules.framework == "mindformers"
+    expert_split = degrees.ep if mindformers else degrees.ep * degrees.tp
+    latent_split = degrees.tp if mindformers else 1
+    parts = [
+        (groups.split / degrees.tp, split),
+        (groups.latent / latent_split, split if mindformers else whole),
+        (groups.replicated, whole),
+        (groups.routed / expert_split, routed),
+    ]
+    result = StateBytes()
+    for held, ranks in parts:
+        # A partial degree splits that far and no further; the full one reaches every replica.
+        shards = np.where(full, ranks, np.minimum(degrees.op, ranks))
+        result = result + _state(held, shards, rules, copy_weights)
+    return result
+
+
+def _state(held: Any, shards: Any, rules: TrainingRules, copy_weights: bool) -> StateBytes:
+    stored_is_master = rules.param_bytes >= 4
+    if rules.parameter_shard:
+        weight = 0.0 if stored_is_master else rules.param_bytes / shards
+    elif stored_is_master:
+        weight = rules.compute_bytes if copy_weights and rules.compute_bytes < rules.param_bytes else 0.0
+    else:
+        weight = float(rules.param_bytes)
+    gradient = GRADIENT_BYTES / (shards if rules.gradient_shard or rules.parameter_shard else 1)
+    optimizer = MASTER_AND_MOMENTS_BYTES / (shards if rules.parallel_optimizer or rules.parameter_shard else 1)
+    return StateBytes(held * weight, held * gradient, held * optimizer)
