@@ -1,0 +1,53 @@
+"""What the tests share: the reference case of the contract and the command lines run as a user runs them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+
+REFERENCE_MEMORY = """\
+{"device_limit": 55296,
+ "static": {"first": 3383, "middle": 2382, "last": 8675},
+ "layer": {"dense": 866, "moe": 10691},
+ "activation": {"dense": {"none": 479, "select": 400, "full": 30},
+                "moe":   {"none": 765, "select": 765, "full": 30}}}
+"""
+"""The memory profile printed in the user contract: DeepSeek-V3 at DP16 TP4 PP16 EP8, MiB."""
+
+
+@pytest.fixture
+def run_tool(tmp_path):
+    """Run a command line in an empty folder; returns the finished process with its text output."""
+
+    def run(script, *words, timeout=120, **environment):
+        return subprocess.run(
+            [sys.executable, str(ROOT / script), *map(str, words)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        )
+
+    return run
+
+
+@pytest.fixture
+def reference_yaml(tmp_path):
+    """The DeepSeek-V3 example with 64 micro-batches and the reference memory profile beside it."""
+    text = (ROOT / "config" / "pretrain_deepseek3_671b_1024p.yaml").read_text(encoding="utf-8")
+    import re
+
+    text, found = re.subn(r"(micro_batch_num:\s*(?:&\w+\s+)?)\d+", r"\g<1>64", text, count=1)
+    assert found == 1
+    path = tmp_path / "deepseek3.yaml"
+    path.write_text(text, encoding="utf-8")
+    (tmp_path / "memory.json").write_text(REFERENCE_MEMORY)
+    return path
