@@ -1,0 +1,120 @@
+"""Values taken out of a user's mapping, each checked at the door and named by file and dotted field."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Mapping
+
+from base.errors import InputError
+
+_REQUIRED: Any = object()
+
+MAX_DEGREE = 2**20
+"""Largest parallel degree, batch or micro-batch count taken for sane."""
+MAX_SIZE = 2**31
+"""Largest model dimension (vocabulary, hidden size, sequence) taken for sane."""
+MAX_LAYERS = 10_000
+
+
+class Fields:
+    """A read-only view of one mapping in a file.
+
+    Parameters
+    ----------
+    data : mapping
+        What the file holds at `prefix`.
+    file : Path
+        Named in errors.
+    prefix : str
+        Dotted path of the mapping in the file.
+    """
+
+    def __init__(self, data: Mapping[str, Any], file: Path, prefix: str = "") -> None:
+        self.data, self.file, self.prefix = data, file, prefix
+
+    def path(self, name: str) -> str:
+        """Dotted path of an entry."""
+        return f"{self.prefix}.{name}" if self.prefix else name
+
+    def has(self, *names: str) -> bool:
+        """Whether any of the names holds a value (an empty one counts as absent)."""
+        return any(self.data.get(name) is not None for name in names)
+
+    def raw(self, *names: str) -> Any:
+        """The first of the names that holds a value, unchecked; None when there is none."""
+        return next((self.data[name] for name in names if self.data.get(name) is not None), None)
+
+    def section(self, name: str) -> Fields:
+        """A sub-mapping; empty when absent.
+
+        Raises
+        ------
+        InputError
+            When the entry is there and is not a mapping.
+        """
+        value = self.data.get(name)
+        if value is None:
+            value = {}
+        if not isinstance(value, Mapping):
+            raise self.error(name, "must be a mapping of names to values", value)
+        return Fields(value, self.file, self.path(name))
+
+    def error(self, name: str, problem: str, value: Any = InputError._NO_VALUE, cure: str | None = None) -> InputError:
+        """An error about one entry of this mapping."""
+        return InputError(problem, file=self.file, field=self.path(name), value=value, cure=cure)
+
+    def _find(self, names: tuple[str, ...], default: Any) -> tuple[str, Any]:
+        for name in names:
+            if self.data.get(name) is not None:
+                return name, self.data[name]
+        if default is _REQUIRED:
+            known = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
+            raise self.error(names[0], f"is missing{known}", cure="add it to the file")
+        return names[0], default
+
+    def integer(self, *names: str, default: Any = _REQUIRED, low: int = 1, high: int = MAX_DEGREE) -> Any:
+        """A whole number in [low, high], under the first of the names that is there.
+
+        Raises
+        ------
+        InputError
+            When it is required and missing, not a whole number, or out of range.
+        """
+        name, value = self._find(names, default)
+        if value is default:
+            return value
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(name, "must be a whole number", value, f"write a number from {low} to {high}")
+        if not low <= value <= high:
+            raise self.error(name, f"must be from {low} to {high}", value)
+        return value
+
+    def number(self, *names: str, default: Any = _REQUIRED, low: float = 0.0, high: float = math.inf) -> Any:
+        """A finite number in [low, high]; whole numbers are taken too."""
+        name, value = self._find(names, default)
+        if value is default:
+            return value
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise self.error(name, "must be a finite number", value)
+        if not low <= value <= high:
+            raise self.error(name, f"must be from {low} to {high}", value)
+        return float(value)
+
+    def boolean(self, *names: str, default: Any = _REQUIRED) -> Any:
+        """True or False."""
+        name, value = self._find(names, default)
+        if value is default:
+            return value
+        if not isinstance(value, bool):
+            raise self.error(name, "must be True or False", value)
+        return value
+
+    def text(self, *names: str, default: Any = _REQUIRED) -> Any:
+        """A string."""
+        name, value = self._find(names, default)
+        if value is default:
+            return value
+        if not isinstance(value, str):
+            raise self.error(name, "must be text", value, "put it in quotes")
+        return value

@@ -1,0 +1,303 @@
+"""MindFormers training files, legacy and mcore style, read to a `TrainingConfig`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from base.errors import InputError
+from base.files import read_text
+from cost_model.strategy import Strategy, TrainingRules
+from parsers.fields import MAX_SIZE, Fields
+from parsers.mindformers_model import read_model, read_mtp_depth
+from parsers.mindformers_plan import PlanProblem, read_plan
+from parsers.training_config import TrainingConfig
+from parsers.units import memory_mib
+from parsers.yaml_source import YamlSource
+from pipeline.plan import PipelinePlan
+from pipeline.schedule import ScheduleSpec
+from register.model import ModelSpec
+
+LEGACY, MCORE = "mindformers-legacy", "mindformers-mcore"
+_NO_LIMIT_MIB = 1024 * 1024
+"""MindSpore's default of ``max_device_memory``, 1024GB: no limit of the file's own."""
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_SCHEDULERS = ("1f1b", "gpipe", "seqpipe", "zero_bubble_v")
+
+
+def read_mindformers(path: Path) -> TrainingConfig:
+    """Read a MindFormers YAML file.
+
+    Raises
+    ------
+    InputError
+        When the file is missing, empty, not a mapping, or a value that matters is missing or wrong.
+    """
+    return config_from_source(YamlSource.read(path))
+
+
+def config_from_source(source: YamlSource) -> TrainingConfig:
+    """Read a parsed MindFormers file; see `read_mindformers`."""
+    path = source.file
+    top = Fields(source.data, path)
+    if not any(top.has(name) for name in ("model", "parallel_config", "parallel", "pretrained_model_dir")):
+        raise InputError(
+            "is not a MindFormers training file: it has neither model nor parallel_config", file=path,
+            cure="give the training YAML itself",
+        )
+    notes: list[str] = []
+    if not top.has("parallel_config"):
+        notes.append("parallel_config is missing: one rank is assumed")
+    section = _model_section(top, notes)
+    mcore = _is_mcore(top, section)
+    moe = section if mcore or not top.has("moe_config") else top.section("moe_config")
+    model = read_model(section, moe, mcore=mcore, name=_model_name(top, section, path))
+    mtp_counted = read_mtp_depth(section)[1] or not mcore
+    schedule, interleaves = _read_schedule(top, section, notes)
+    strategy = _read_strategy(top, interleaves, notes)
+    layers = model.n_layers + (model.mtp_layers if mtp_counted else 0)
+    if layers < strategy.pp * strategy.vpp:
+        raise top.section("parallel_config").error(
+            "pipeline_stage", f"asks for {strategy.pp * strategy.vpp} chunks and the model has {layers} layers",
+            strategy.pp, "lower pipeline_stage or pp_interleave_num",
+        )
+    _note_legality(model, strategy, notes)
+    plan = _read_plan(top, section, model, strategy, schedule, mtp_counted, notes)
+    return TrainingConfig(
+        path=path,
+        format=MCORE if mcore else LEGACY,
+        model=model,
+        strategy=strategy,
+        rules=_read_rules(top, section, moe if model.moe else None, mcore, notes),
+        schedule=schedule,
+        plan=plan,
+        device_limit_mib=_read_device_limit(top),
+        mtp_counted=mtp_counted,
+        micro_batch_interleave=top.integer("micro_batch_interleave_num", default=1),
+        notes=tuple(notes),
+    )
+
+
+def swap_is_on(top: Fields) -> bool:
+    """Whether recompute lists are layer indices (``swap_config.swap``, or ``swap`` under recompute)."""
+    recompute = top.raw("recompute_config")
+    inside = recompute.get("swap") if isinstance(recompute, dict) else None
+    return inside is True or top.section("swap_config").boolean("swap", default=False)
+
+
+def offset_section(top: Fields) -> tuple[str, ...]:
+    """Where the file keeps its offset: under the model, or (seen in mcore files) under parallel_config."""
+    if top.section("model").section("model_config").raw("offset") is None and (
+        top.section("parallel_config").raw("offset") is not None
+    ):
+        return ("parallel_config", "offset")
+    return ("model", "model_config", "offset")
+
+
+def _model_section(top: Fields, notes: list[str]) -> Fields:
+    """``model.model_config``, over the Hugging Face config.json of ``pretrained_model_dir`` where that is given."""
+    section = top.section("model").section("model_config")
+    if section.has("num_layers", "num_hidden_layers") and section.has("hidden_size"):
+        return section
+    folder = top.raw("pretrained_model_dir")
+    if not isinstance(folder, str) or not folder:
+        return section  # The missing sizes are then named one by one.
+    tried = [Path(folder) / "config.json"]
+    if not tried[0].is_absolute():
+        tried.insert(0, top.file.parent / tried[0])
+    found = next((path for path in tried if path.is_file()), None)
+    if found is None:
+        raise top.error(
+            "pretrained_model_dir", "the model's size is not in this file and that folder has no config.json", folder,
+            "name the folder of the Hugging Face model, or write num_hidden_layers, hidden_size, … under "
+            "model.model_config",
+        )
+    try:
+        base = json.loads(read_text(found, limit_bytes=2**20))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not valid JSON: {error}", file=found) from None
+    if not isinstance(base, dict):
+        raise InputError("must be a JSON object", file=found)
+    notes.append(f"the model's size is read from {found}")
+    return Fields({**base, **section.data}, top.file, section.prefix)
+
+
+def _is_mcore(top: Fields, section: Fields) -> bool:
+    if top.has("use_legacy"):
+        return not top.boolean("use_legacy")
+    return section.has("num_hidden_layers", "model_type", "architectures") and not section.has("num_layers")
+
+
+def _model_name(top: Fields, section: Fields, path: Path) -> str:
+    name = top.section("trainer").raw("model_name") or section.raw("model_type") or path.stem
+    return str(name)
+
+
+def _read_schedule(top: Fields, section: Fields, notes: list[str]) -> tuple[ScheduleSpec, int]:
+    pipeline = top.section("parallel").section("pipeline_config")
+    name = str(pipeline.text("pipeline_scheduler", default="1f1b")).lower()
+    if name not in _SCHEDULERS:
+        raise pipeline.error("pipeline_scheduler", "is not a known schedule", name, f"use {', '.join(_SCHEDULERS)}")
+    interleaved = pipeline.boolean("pipeline_interleave", default=False)
+    interleaves = section.integer("pp_interleave_num", default=1, high=1024)
+    if interleaves > 1 and not interleaved:
+        notes.append("pp_interleave_num does not count: parallel.pipeline_config.pipeline_interleave is off")
+        interleaves = 1
+    if name == "zero_bubble_v" and interleaves != 2:
+        raise section.error("pp_interleave_num", "must be 2 for zero_bubble_v", interleaves,
+                            "set it to 2 and pipeline_interleave to True")
+    if name == "seqpipe":
+        splits = top.section("parallel_config").integer("seq_split_num", default=None, high=4096)
+        if splits is None:
+            splits = pipeline.integer("seq_split_num", default=1, high=4096)
+        return ScheduleSpec(name, seq_splits=splits), interleaves
+    return ScheduleSpec("interleaved" if name == "1f1b" and interleaves > 1 else name), interleaves
+
+
+def _read_strategy(top: Fields, interleaves: int, notes: list[str]) -> Strategy:
+    degrees, runner = top.section("parallel_config"), top.section("runner_config")
+    dp, cp = degrees.integer("data_parallel", default=1), degrees.integer("context_parallel", default=1)
+    pp = degrees.integer("pipeline_stage", default=1, high=4096)
+    micro = degrees.integer("micro_batch_num", default=1)
+    if pp == 1:
+        if micro > 1:
+            notes.append("micro_batch_num does not count with one stage: gradient_accumulation_steps does")
+        micro = runner.integer("gradient_accumulation_steps", default=1)
+    if pp > 1 and micro < pp:
+        notes.append(f"micro_batch_num {micro} is below pipeline_stage {pp}: MindFormers refuses that")
+    parallel = top.section("parallel")
+    sharding = parallel.section("parallel_optimizer_config")
+    op = 1
+    if parallel.boolean("enable_parallel_optimizer", default=False):
+        shard = sharding.integer("optimizer_weight_shard_size", default=-1, low=-1)
+        op = dp * cp if shard < 1 else min(shard, dp * cp)
+    mode = parallel.raw("parallel_mode")
+    if mode not in (None, 1, "semi_auto_parallel"):
+        notes.append(f"parallel.parallel_mode is {mode}: degrees hold as for semi-auto parallel (1)")
+    # runner_config.batch_size is the micro-batch: MindFormers multiplies it by dp, micro_batch_num and
+    # micro_batch_interleave_num, and lets it override the data set's. model_config.batch_size only shapes
+    # inference («add for increase predict»), so it counts only where the runner has none.
+    model_batch = top.section("model").section("model_config").integer("batch_size", default=1)
+    return Strategy(
+        dp=dp,
+        tp=degrees.integer("model_parallel", default=1),
+        pp=pp,
+        ep=degrees.integer("expert_parallel", default=1),
+        cp=cp,
+        op=op,
+        sp=degrees.boolean("use_seq_parallel", default=False),
+        vpp=interleaves,
+        mbs=runner.integer("batch_size", default=model_batch),
+        micro_batches=micro,
+    )
+
+
+def _note_legality(model: ModelSpec, strategy: Strategy, notes: list[str]) -> None:
+    if model.n_heads % strategy.tp:
+        notes.append(f"model_parallel {strategy.tp} does not divide the {model.n_heads} attention heads")
+    experts = model.moe.n_experts if model.moe else 1
+    if experts % strategy.ep:
+        notes.append(f"expert_parallel {strategy.ep} does not divide the {experts} experts")
+    if strategy.ep > strategy.dp * strategy.tp:
+        notes.append(f"expert_parallel {strategy.ep} exceeds data_parallel x model_parallel")
+
+
+def _read_rules(top: Fields, section: Fields, moe: Fields | None, mcore: bool, notes: list[str]) -> TrainingRules:
+    parallel = top.section("parallel")
+    on = parallel.boolean("enable_parallel_optimizer", default=False)
+    sharding = parallel.section("parallel_optimizer_config")
+    stored = section.raw("params_dtype", "param_init_type") or "float32"
+    computed = section.raw("compute_dtype") or ("bfloat16" if mcore else "float16")
+    for name, value in (("params_dtype", stored), ("compute_dtype", computed)):
+        if value not in _BYTES:
+            raise section.error(name, "is not a known number type", value, f"use {', '.join(_BYTES)}")
+    return TrainingRules(
+        framework="mindformers",
+        seq_length=_read_seq_length(top, section, notes),
+        parallel_optimizer=on,
+        gradient_shard=on and sharding.boolean("gradient_accumulation_shard", default=False),
+        param_bytes=_BYTES[stored],
+        compute_bytes=_BYTES[computed],
+        flash_attention=section.boolean("use_flash_attention", default=mcore),
+        capacity_factor=_read_capacity(moe, mcore) if moe else None,
+        vocab_parallel=not top.section("parallel_config").boolean("vocab_emb_dp", default=True),
+    )
+
+
+def _read_capacity(moe: Fields, mcore: bool) -> float | None:
+    """Tokens an expert takes over the even share; None when none is dropped.
+
+    Grouped matrix products (``use_gmm``) take every token, and a factor of 0 or less means the same.
+    """
+    if not mcore and moe.boolean("use_gmm", default=False):
+        return None
+    factor = moe.number("moe_expert_capacity_factor", "capacity_factor", default=None, low=-1e6, high=1e6)
+    if factor is None:
+        return None if mcore else 1.1  # The legacy default.
+    return factor if factor > 0 else None
+
+
+def _read_seq_length(top: Fields, section: Fields, notes: list[str]) -> int:
+    data = top.section("train_dataset").section("data_loader")
+    config = data.section("config") if isinstance(data.raw("config"), dict) else Fields({}, top.file)
+    in_data = config.integer("seq_length", default=None, high=MAX_SIZE)
+    if section.has("seq_length"):
+        length = section.integer("seq_length", high=MAX_SIZE)
+        if in_data is not None and in_data != length:
+            notes.append(f"model seq_length {length} counts; the data set says {in_data}")
+        return length
+    if in_data is not None:
+        return in_data
+    length = section.integer("max_position_embeddings", high=MAX_SIZE)
+    notes.append(f"seq_length is missing: max_position_embeddings {length} is taken")
+    return length
+
+
+def _read_device_limit(top: Fields) -> float | None:
+    context = top.section("context")
+    if not context.has("max_device_memory"):
+        return None
+    limit = memory_mib(context.raw("max_device_memory"), file=top.file, field=context.path("max_device_memory"))
+    return None if limit >= _NO_LIMIT_MIB else limit
+
+
+def _read_plan(
+    top: Fields, section: Fields, model: ModelSpec, strategy: Strategy, schedule: ScheduleSpec, mtp_counted: bool,
+    notes: list[str],
+) -> PipelinePlan | None:
+    parallel = top.section("parallel_config")
+    offset = section.raw("offset") if section.has("offset") else parallel.raw("offset")
+    recompute, select = recompute_entries(top)
+    _check_lists(section, "offset", offset)
+    try:
+        return read_plan(
+            model.layer_counts(), 0 if offset is None else offset, recompute, select,
+            stages=strategy.pp, interleaves=strategy.vpp, v_shape=schedule.name == "zero_bubble_v",
+            mtp_counted=mtp_counted, swap=swap_is_on(top),
+        )
+    except PlanProblem as problem:
+        notes.append(f"the file settles no plan: {problem}")
+        return None
+
+
+def recompute_entries(top: Fields) -> tuple[Any, Any]:
+    """The ``recompute`` and ``select_recompute`` entries; a bare bool in place of the section means all."""
+    if isinstance(top.raw("recompute_config"), bool):
+        return top.raw("recompute_config"), False
+    section = top.section("recompute_config")
+    for name in ("recompute", "select_recompute"):
+        _check_lists(section, name, section.raw(name))
+    return section.raw("recompute"), section.raw("select_recompute")
+
+
+def _check_lists(section: Fields, name: str, value: Any, depth: int = 0) -> None:
+    """Refuse what no form of these entries can hold: text, fractions, endless or absurd numbers."""
+    items = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else None
+    if items is not None and depth < 3:
+        for item in items:
+            _check_lists(section, name, item, depth + 1)
+    elif isinstance(value, str) and depth and name == "select_recompute":
+        return
+    elif value is not None and (not isinstance(value, int) or abs(value) > 10**6):
+        raise section.error(name, "must hold whole numbers", value, "write counts of layers, as in [1, 0, 0, -1]")

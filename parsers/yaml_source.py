@@ -1,0 +1,247 @@
+"""YAML text with the place of every value, so that a value can be changed and no other byte.
+
+Reading is bounded (size, depth, nodes, what aliases expand to) and safe: plain data only. Writing
+splices new text over the old value's place; comments, anchors, order, line ends and layout of
+everything else stay because they are never touched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Iterator, Mapping, Sequence
+
+import yaml
+
+from base.errors import InputError
+from base.files import read_text
+
+MAX_BYTES = 2 * 2**20
+MAX_DEPTH = 60
+MAX_NODES = 100_000
+"""Most values a file may hold, and most that its aliases may expand to."""
+
+YamlPath = tuple[Any, ...]
+"""Keys (str) and list positions (int) from the root to a value."""
+
+_PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s*)+")
+_ANCHOR = re.compile(r"&[^\s,\[\]{}]+")
+_LEAD = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\r?\n)*[ \t]*")
+_REST_OF_LINE = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n|\Z)")
+
+
+@dataclass(frozen=True)
+class Alias:
+    """One use ``*name`` of an anchor: where it stands in the data and in the text."""
+
+    path: YamlPath
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a value stands: its node, and the alias it stands behind, if any."""
+
+    path: YamlPath
+    node: yaml.Node
+    key: yaml.Node | None = None
+    alias: Alias | None = None
+
+
+class _TooMuch(Exception):
+    pass
+
+
+class _Loader(yaml.SafeLoader):
+    """A safe loader that notes every alias and anchor and refuses what is too big."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.alias_at: dict[YamlPath, Alias] = {}
+        self.anchor_path: dict[str, YamlPath] = {}
+        self._path: YamlPath = ()
+        self._nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        step = index.value if isinstance(index, yaml.ScalarNode) else index
+        path = () if parent is None else (*self._path, step)
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            if index is not None:
+                self.alias_at[path] = Alias(path, event.anchor, event.start_mark.index, event.end_mark.index)
+            return super().compose_node(parent, index)
+        self._nodes += 1
+        if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
+            raise _TooMuch(f"holds more than {MAX_NODES} values" if self._nodes > MAX_NODES else "is nested too deep")
+        if event.anchor is not None:
+            self.anchor_path[event.anchor] = path
+        outer, self._path = self._path, path
+        node = super().compose_node(parent, index)
+        self._path = outer
+        return node
+
+
+def _expanded_size(node: yaml.Node, known: dict[int, int], above: set[int]) -> int:
+    """Values in `node` with every alias written out; raises when that has no end."""
+    if id(node) in above:
+        raise _TooMuch("refers to itself by an alias")
+    if id(node) not in known:
+        above.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        else:
+            parts = list(node.value) if isinstance(node, yaml.SequenceNode) else []
+        size = 1 + sum(_expanded_size(part, known, above) for part in parts)
+        if size > MAX_NODES:
+            raise _TooMuch(f"expands by its aliases to more than {MAX_NODES} values")
+        above.discard(id(node))
+        known[id(node)] = size
+    return known[id(node)]
+
+
+class YamlSource:
+    """A YAML file: its text, its data, and where each value stands.
+
+    Raises
+    ------
+    InputError
+        When the text is empty, not YAML, not a mapping at the top, holds several documents, asks
+        for anything but plain data, or is too big.
+    """
+
+    def __init__(self, text: str, file: Path) -> None:
+        self.text, self.file = text, file
+        self.newline = "\r\n" if "\r\n" in text else "\n"
+        try:
+            loader = _Loader(text)
+            root = loader.get_single_node()
+            if root is not None:
+                _expanded_size(root, {}, set())
+            data = loader.construct_document(root) if root is not None else None
+        except _TooMuch as error:
+            raise InputError(str(error), file=file, cure="is this a training configuration?") from None
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f" at line {mark.line + 1}" if mark is not None else ""
+            reason = str(getattr(error, "problem", None) or "").strip() or str(error).splitlines()[0]
+            raise InputError(f"is not valid YAML{where}: {reason}", file=file) from None
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise InputError(f"holds a value that YAML cannot read: {error}", file=file) from None
+        if data is None:
+            raise InputError("is empty", file=file, cure="give a training configuration")
+        if not isinstance(data, dict) or not isinstance(root, yaml.MappingNode):
+            raise InputError(
+                "must be a mapping of names to values", file=file, value=type(data).__name__,
+                cure="give a training configuration",
+            )
+        self.root, self.data = root, data
+        self.alias_at, self.anchor_path = loader.alias_at, loader.anchor_path
+
+    @classmethod
+    def read(cls, path: Path) -> YamlSource:
+        """Read a file of at most 2 MiB."""
+        return cls(read_text(path, limit_bytes=MAX_BYTES), path)
+
+    # ---- finding -------------------------------------------------------------------------------
+
+    def site(self, path: Sequence[Any]) -> Site | None:
+        """Where a value stands; None when it is absent.
+
+        A path that runs through an alias leads to the anchored original, and the site's `path` is
+        the original's; an alias at the very end is kept as the site's `alias`.
+        """
+        node, at, key, alias = self.root, (), None, None
+        for step in path:
+            if alias is not None:
+                at = self.anchor_path[alias.name]
+            found = self._child(node, step)
+            if found is None:
+                return None
+            node, key = found
+            at = (*at, step)
+            alias = self.alias_at.get(at)
+        return Site(at, node, key, alias)
+
+    @staticmethod
+    def _child(node: yaml.Node, step: Any) -> tuple[yaml.Node, yaml.Node | None] | None:
+        if isinstance(node, yaml.MappingNode):
+            # The last of two equal keys counts, as in the loader.
+            for key, value in reversed(node.value):
+                if isinstance(key, yaml.ScalarNode) and key.value == step:
+                    return value, key
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and 0 <= step < len(node.value):
+            return node.value[step], None
+        return None
+
+    def leaves(self) -> dict[YamlPath, tuple[str, str]]:
+        """Every value as written: path -> (type, text); an alias is itself, not what it stands for."""
+        return dict(self._leaves(self.root, ()))
+
+    def _leaves(self, node: yaml.Node, path: YamlPath) -> Iterator[tuple[YamlPath, tuple[str, str]]]:
+        if path in self.alias_at:
+            yield path, ("*", self.alias_at[path].name)
+        elif isinstance(node, yaml.MappingNode):
+            if not node.value:
+                yield path, ("{}", "")
+            for key, value in node.value:
+                step = key.value if isinstance(key, yaml.ScalarNode) else str(key.start_mark.index)
+                yield from self._leaves(value, (*path, step))
+        elif isinstance(node, yaml.SequenceNode):
+            if not node.value:
+                yield path, ("[]", "")
+            for index, value in enumerate(node.value):
+                yield from self._leaves(value, (*path, index))
+        else:
+            yield path, (node.tag, node.value)
+
+    # ---- spans ---------------------------------------------------------------------------------
+
+    def properties_end(self, node: yaml.Node) -> tuple[str | None, int]:
+        """The anchor (``&name``) in front of a value, and where anchor and tag end in the text."""
+        start, end = node.start_mark.index, node.end_mark.index
+        if self.text[start : start + 1] not in ("&", "!"):
+            return None, start
+        match = _PROPERTIES.match(self.text, start, end)
+        assert match is not None
+        anchor = _ANCHOR.search(match.group())
+        return (anchor.group() if anchor else None), start + len(match.group().rstrip())
+
+    def end(self, node: yaml.Node, path: YamlPath) -> int:
+        """Where a value's own text ends (trailing comments and blank lines left out)."""
+        if path in self.alias_at:
+            return self.alias_at[path].end
+        if isinstance(node, (yaml.MappingNode, yaml.SequenceNode)) and not node.flow_style and node.value:
+            if isinstance(node, yaml.MappingNode):
+                key, last = node.value[-1]
+                step: Any = key.value if isinstance(key, yaml.ScalarNode) else None
+            else:
+                step, last = len(node.value) - 1, node.value[-1]
+            return self.end(last, (*path, step))
+        start = node.start_mark.index
+        return start + len(self.text[start : node.end_mark.index].rstrip())
+
+
+def flow_text(value: Any) -> str:
+    """A value in YAML's flow style, on one line: ``[1, 0]``, ``True``, ``"text"``."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "True" if value else "False"
+    if isinstance(value, (int, float)):
+        # YAML 1.1 takes 1e-05 for text: a float needs its point.
+        return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key_text(str(key))}: {flow_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(flow_text(item) for item in value) + "]"
+    raise TypeError(f"no YAML form for {type(value).__name__}")
+
+
+def _key_text(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z_][\w\-]*", key) else "'" + key.replace("'", "''") + "'"
