@@ -220,7 +220,8 @@ def written_recompute(grid: Grid, old: Any, indices_of: Sequence[tuple[int, int]
         Layers of every chunk.
     """
     if indices_of is not None:
-        indices, first = [], 0
+        indices: list[int] = []
+        first = 0
         for v, s in indices_of:
             indices += range(first, first + grid[v][s])
             first += held[v][s]

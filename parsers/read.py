@@ -32,6 +32,7 @@ def read_config(path: str | Path) -> TrainingConfig:
     reader = _READERS.get(file.suffix.lower())
     if reader is None:
         raise InputError(
-            "is not a known kind of configuration", file=path, value=file.suffix, cure=f"give a {', '.join(SUFFIXES)} file"
+            "is not a known kind of configuration", file=path, value=file.suffix,
+            cure=f"give a {', '.join(SUFFIXES)} file",
         )
     return reader(file)

@@ -141,8 +141,10 @@ def _replace(
 ) -> None:
     if site.alias is not None:
         home = source.anchor_path[site.alias.name]
-        rivals = [path for path in wanted if _alias_name(source, path) == site.alias.name or path == home]
-        if follow and len(rivals) == 1:
+        if home in step.touched:
+            return  # What it refers to changes in this round; the next one sees whether that was right.
+        tied = [path for path in wanted if _alias_name(source, path) == site.alias.name or path == home]
+        if follow and all(flow_text(wanted[path]) == flow_text(value) for path in tied):
             target = source.site(home)
             assert target is not None
             _replace(source, target, value, True, wanted, step)
@@ -212,7 +214,8 @@ def _same_shape(source: YamlSource, node: yaml.Node, value: Any, path: YamlPath)
     if isinstance(value, (list, tuple)):
         if not isinstance(node, yaml.SequenceNode) or len(node.value) != len(value) or path in source.alias_at:
             return False
-        return all(_same_shape(source, part, item, (*path, i)) for i, (part, item) in enumerate(zip(node.value, value, strict=True)))
+        pairs = enumerate(zip(node.value, value, strict=True))
+        return all(_same_shape(source, part, item, (*path, index)) for index, (part, item) in pairs)
     return path in source.alias_at or (isinstance(node, yaml.ScalarNode) and not isinstance(value, Mapping))
 
 

@@ -66,10 +66,10 @@ class _Loader(yaml.SafeLoader):
         self._path: YamlPath = ()
         self._nodes = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> Any:
         step = index.value if isinstance(index, yaml.ScalarNode) else index
-        path = () if parent is None else (*self._path, step)
-        event = self.peek_event()
+        path: YamlPath = () if parent is None else (*self._path, step)
+        event: Any = self.peek_event()
         if isinstance(event, yaml.AliasEvent):
             if index is not None:
                 self.alias_at[path] = Alias(path, event.anchor, event.start_mark.index, event.end_mark.index)
@@ -154,7 +154,10 @@ class YamlSource:
         A path that runs through an alias leads to the anchored original, and the site's `path` is
         the original's; an alias at the very end is kept as the site's `alias`.
         """
-        node, at, key, alias = self.root, (), None, None
+        node: yaml.Node = self.root
+        at: YamlPath = ()
+        key: yaml.Node | None = None
+        alias: Alias | None = None
         for step in path:
             if alias is not None:
                 at = self.anchor_path[alias.name]

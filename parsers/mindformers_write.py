@@ -1,0 +1,282 @@
+"""Plans and strategies written into a MindFormers YAML: which entries change, and to what."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from base.errors import InputError
+from cost_model.strategy import Strategy
+from parsers.fields import Fields
+from parsers.mindformers import config_from_source, offset_section, recompute_entries, swap_is_on
+from parsers.mindformers_plan import chunk_order, written_offset, written_recompute
+from parsers.training_config import TrainingConfig
+from parsers.yaml_edit import edit_yaml, lookup
+from parsers.yaml_source import YamlPath, YamlSource
+from pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
+from pipeline.schedule import ScheduleSpec
+from register.model import MTP
+
+_MODEL = ("model", "model_config")
+_PIPELINE = ("parallel", "pipeline_config")
+_SHARDING = ("parallel", "parallel_optimizer_config")
+_SELECT = ("recompute_config", "select_recompute")
+_COMM = ("recompute_config", "select_comm_recompute")
+_BESIDE = {
+    "offset": ("pp_interleave_num", "num_layers", "num_hidden_layers"),
+    "pp_interleave_num": ("offset", "num_layers", "num_hidden_layers"),
+    "recompute_config": ("parallel_config", "micro_batch_interleave_num"),
+    "recompute": (),
+    "select_recompute": ("recompute",),
+    "seq_split_num": ("micro_batch_num",),
+    "expert_parallel": ("pipeline_stage",),
+    "context_parallel": ("pipeline_stage",),
+    "micro_batch_num": ("pipeline_stage",),
+    "use_seq_parallel": ("micro_batch_num",),
+}
+_FOLLOWED = frozenset({
+    ("parallel_config", "data_parallel"), ("parallel_config", "model_parallel"),
+    ("parallel_config", "pipeline_stage"), ("parallel_config", "expert_parallel"),
+    ("parallel_config", "context_parallel"), ("parallel_config", "micro_batch_num"),
+    ("runner_config", "batch_size"), (*_MODEL, "pp_interleave_num"),
+})
+"""Entries whose aliases (``dataset_strategy: [[*dp, 1]]``) are meant to follow them."""
+
+Wanted = dict[YamlPath, Any]
+
+
+def with_plan(source: YamlSource, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None) -> YamlSource:
+    """The file with a plan in it.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        What the plan was made for; where its schedule differs from the file's, the file's is set.
+    micro_batches : int or None
+        Set as ``micro_batch_num`` when given.
+
+    Raises
+    ------
+    InputError
+        When the file's number of stages differs, or a value cannot be set on its own.
+    """
+    current = config_from_source(source)
+    if plan.stages != current.strategy.pp:
+        raise InputError(
+            f"has {current.strategy.pp} pipeline stages and the plan {plan.stages}", file=source.file,
+            field="parallel_config.pipeline_stage", cure="write the plan to a file of its own strategy",
+        )
+    wanted: Wanted = {}
+    if plan.interleaves != current.strategy.vpp or not _same_schedule(config.schedule, current.schedule):
+        _want_schedule(wanted, config.schedule, plan.interleaves)
+    if micro_batches is not None:
+        _want_micro_batches(wanted, source, current, plan.stages, micro_batches)
+    _want_plan(wanted, source, current, plan, v_shape=config.schedule.name == "zero_bubble_v")
+    return edit_yaml(source, wanted, followed=_FOLLOWED, beside=_BESIDE)
+
+
+def with_strategy(
+    source: YamlSource, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None,
+    extra: Mapping[str, object],
+) -> YamlSource:
+    """The file with another strategy, a plan that fits it, and further dotted keys set."""
+    current = config_from_source(source)
+    wanted: Wanted = {}
+    degrees = {
+        "data_parallel": strategy.dp, "model_parallel": strategy.tp, "pipeline_stage": strategy.pp,
+        "expert_parallel": strategy.ep, "context_parallel": strategy.cp,
+    }
+    for name, value in degrees.items():
+        path = ("parallel_config", name)
+        if value != 1 or lookup(source.data, path) is not None:
+            wanted[path] = value
+    if strategy.sp != current.strategy.sp:
+        wanted["parallel_config", "use_seq_parallel"] = strategy.sp
+    if strategy.mbs != current.strategy.mbs:
+        wanted["runner_config", "batch_size"] = strategy.mbs
+    _want_micro_batches(wanted, source, current, strategy.pp, strategy.micro_batches)
+    _want_optimizer_split(wanted, source, current, strategy)
+    _want_dataset_strategy(wanted, source, current.strategy.dp, strategy.dp)
+    schedule = config.schedule
+    if schedule.name in ("1f1b", "interleaved", "megatron-interleaved"):
+        schedule = ScheduleSpec("interleaved" if strategy.vpp > 1 else "1f1b", schedule.low_memory)
+    if strategy.vpp != current.strategy.vpp or not _same_schedule(schedule, current.schedule):
+        _want_schedule(wanted, schedule, strategy.vpp)
+    v_shape = schedule.name == "zero_bubble_v"
+    if plan is None:
+        plan = _default_plan(current, strategy, v_shape)
+    if (plan.stages, plan.interleaves) != (strategy.pp, strategy.vpp):
+        raise ValueError("the plan's shape differs from the strategy's [vpp, pp]")
+    _want_plan(wanted, source, current, plan, v_shape=v_shape)
+    for dotted, entry in extra.items():
+        wanted[tuple(int(part) if part.isdigit() else part for part in dotted.split("."))] = entry
+    return edit_yaml(source, wanted, followed=_FOLLOWED, beside=_BESIDE)
+
+
+def _same_schedule(one: ScheduleSpec, other: ScheduleSpec) -> bool:
+    def written(spec: ScheduleSpec) -> tuple[str, int]:
+        name = "1f1b" if spec.name in ("interleaved", "megatron-interleaved") else spec.name
+        return name, spec.seq_splits if name == "seqpipe" else 1
+
+    return written(one) == written(other)
+
+
+def _want_schedule(wanted: Wanted, schedule: ScheduleSpec, interleaves: int) -> None:
+    name = "1f1b" if schedule.name in ("interleaved", "megatron-interleaved") else schedule.name
+    wanted[_MODEL + ("pp_interleave_num",)] = interleaves
+    wanted[_PIPELINE + ("pipeline_interleave",)] = interleaves > 1 or name in ("seqpipe", "zero_bubble_v")
+    wanted[_PIPELINE + ("pipeline_scheduler",)] = name
+    if name == "seqpipe":
+        wanted["parallel_config", "seq_split_num"] = schedule.seq_splits
+
+
+def _want_micro_batches(
+    wanted: Wanted, source: YamlSource, current: TrainingConfig, stages: int, micro_batches: int
+) -> None:
+    if stages == 1:  # There MindFormers ignores micro_batch_num and accumulates gradients instead.
+        accumulated = ("runner_config", "gradient_accumulation_steps")
+        if micro_batches != 1 or lookup(source.data, accumulated) is not None:
+            wanted[accumulated] = micro_batches
+        if current.strategy.pp == 1:
+            return
+        wanted["parallel_config", "micro_batch_num"] = 1
+        return
+    wanted["parallel_config", "micro_batch_num"] = micro_batches
+    for section in ("callbacks", "eval_callbacks"):
+        for index, entry in enumerate(source.data.get(section) or []):
+            path = (section, index, "micro_batch_num")
+            if isinstance(entry, dict) and isinstance(lookup(source.data, path), int):
+                site = source.site(path)
+                if site is not None and site.alias is None:
+                    wanted[path] = micro_batches
+
+
+def _want_optimizer_split(wanted: Wanted, source: YamlSource, current: TrainingConfig, strategy: Strategy) -> None:
+    """``optimizer_weight_shard_size`` says op; full and no splitting are switches of their own."""
+    replicas = strategy.dp * strategy.cp
+    switch, size = ("parallel", "enable_parallel_optimizer"), (*_SHARDING, "optimizer_weight_shard_size")
+    present = lookup(source.data, size) is not None
+    if strategy.op == 1 and replicas > 1:
+        if current.rules.parallel_optimizer:
+            wanted[switch] = False
+        return
+    if strategy.op > 1 and not current.rules.parallel_optimizer:
+        wanted[switch] = True
+    if strategy.op < replicas or present:
+        wanted[size] = -1 if strategy.op >= replicas else strategy.op
+
+
+def _want_dataset_strategy(wanted: Wanted, source: YamlSource, old: int, new: int) -> None:
+    """The leading entry of each row of ``dataset_strategy`` is the data-parallel degree."""
+    rows = lookup(source.data, ("parallel", "dataset_strategy"))
+    for index, row in enumerate(rows if isinstance(rows, list) else []):
+        if isinstance(row, list) and row and row[0] == old:
+            wanted["parallel", "dataset_strategy", index, 0] = new
+
+
+def _want_plan(wanted: Wanted, source: YamlSource, current: TrainingConfig, plan: PipelinePlan, v_shape: bool) -> None:
+    top = Fields(source.data, source.file)
+    counted = current.mtp_counted
+    order = chunk_order(plan.stages, plan.interleaves, v_shape)
+    held = plan.total_layers(None if counted else [kind for kind in plan.layers if kind != MTP])
+    zeros = as_grid([[0] * plan.stages] * plan.interleaves)
+    full, select = plan.recompute.get(FULL, zeros), plan.recompute.get(SELECT, zeros)
+    if any(full[v][s] + select[v][s] > held[v][s] for v, s in order):
+        raise ValueError("the plan recomputes MTP layers, which the file cannot express")
+    path = offset_section(top)
+    wanted[path] = written_offset(plan, counted, lookup(source.data, path))
+    indices = order if swap_is_on(top) else None
+    old_full, old_select = recompute_entries(top)
+    wanted["recompute_config", "recompute"] = written_recompute(full, old_full, indices, held)
+    # The entry counts from the chunk's first layer, and full recompute beats it where both hold.
+    until = as_grid([
+        [full[v][s] + select[v][s] if select[v][s] else 0 for s in range(plan.stages)]
+        for v in range(plan.interleaves)
+    ])
+    _want_select(wanted, source, until, old_select, indices, held)
+    _want_comm(wanted, source, plan, until, old_select, indices, held)
+
+
+def _is_on(entry: Any) -> bool:
+    if isinstance(entry, list):
+        return any(map(_is_on, entry))
+    return bool(entry)
+
+
+def _want_select(
+    wanted: Wanted, source: YamlSource, until: Grid, old: Any, indices: list[tuple[int, int]] | None, held: Grid
+) -> None:
+    """Selective recompute in the user's own form: bool or list, a list of patterns, or patterns with counts."""
+    used = any(map(any, until))
+    if isinstance(old, Mapping):
+        for pattern, entry in old.items():
+            if _is_on(entry) or used:
+                wanted[_SELECT + (pattern,)] = written_recompute(until, entry, indices, held)
+    elif isinstance(old, list) and old and all(isinstance(item, str) for item in old):
+        if until != held:
+            wanted[_SELECT] = {pattern: written_recompute(until, None, indices, held) for pattern in old}
+    elif used:
+        wanted[_SELECT] = written_recompute(until, old, indices, held)
+    elif _is_on(old):
+        wanted[_SELECT] = False
+
+
+def _want_comm(
+    wanted: Wanted, source: YamlSource, plan: PipelinePlan, until: Grid, old_select: Any,
+    indices: list[tuple[int, int]] | None, held: Grid,
+) -> None:
+    """Communication recompute is no part of a plan: kept, unless its lists no longer fit the stages.
+
+    Where it equals the selective list (the usual pairing) it goes along with that one; a list for
+    another number of stages becomes True when it recomputed anything.
+    """
+    old = lookup(source.data, _COMM)
+    if isinstance(old, list) and old and old == old_select and _SELECT in wanted:
+        wanted[_COMM] = wanted[_SELECT]
+        return
+    entries = {(*_COMM, key): entry for key, entry in old.items()} if isinstance(old, Mapping) else {_COMM: old}
+    for path, entry in entries.items():
+        if indices is None and isinstance(entry, list) and not _fits(entry, plan):
+            wanted[path] = _is_on(entry)
+
+
+def _fits(entry: list[Any], plan: PipelinePlan) -> bool:
+    if all(isinstance(item, str) for item in entry):
+        return True
+    if any(isinstance(row, list) for row in entry):
+        return len(entry) == plan.interleaves and all(
+            isinstance(row, bool) or len(row) == plan.stages for row in entry
+        )
+    return len(entry) == plan.stages
+
+
+def _default_plan(current: TrainingConfig, strategy: Strategy, v_shape: bool) -> PipelinePlan:
+    """An even split; what is left over goes to the chunks before the last, which holds head and loss.
+
+    Everything is recomputed when the file recomputes anything, else nothing.
+    """
+    counts = current.model.layer_counts()
+    order = chunk_order(strategy.pp, strategy.vpp, v_shape)
+    placed = sum(count for kind, count in counts.items() if current.mtp_counted or kind != MTP)
+    base, left = divmod(placed, len(order))
+    held = {chunk: base for chunk in order}
+    for chunk in order[max(0, len(order) - 1 - left) : len(order) - 1] if left else []:
+        held[chunk] += 1
+    layers = {kind: [[0] * strategy.pp for _ in range(strategy.vpp)] for kind in counts}
+    queue = [(kind, count) for kind, count in counts.items() if current.mtp_counted or kind != MTP]
+    for v, s in order:
+        room = held[v, s]
+        while room and queue:
+            kind, count = queue.pop(0)
+            taken = min(room, count)
+            layers[kind][v][s] += taken
+            room -= taken
+            if count > taken:
+                queue.insert(0, (kind, count - taken))
+    if MTP in counts and not current.mtp_counted:
+        layers[MTP][order[-1][0]][order[-1][1]] = counts[MTP]
+    grid = as_grid([[held[v, s] for s in range(strategy.pp)] for v in range(strategy.vpp)])
+    recomputes = current.plan is None or any(any(map(any, rows)) for rows in current.plan.recompute.values())
+    zeros = as_grid([[0] * strategy.pp] * strategy.vpp)
+    return PipelinePlan(
+        {kind: as_grid(rows) for kind, rows in layers.items()}, {FULL: grid if recomputes else zeros}
+    )

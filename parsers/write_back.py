@@ -1,0 +1,103 @@
+"""Plans written back into training files, and files like a given one for another strategy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Mapping
+
+from base.errors import InputError
+from base.files import write_atomic
+from cost_model.strategy import Strategy
+from parsers.mindformers_write import with_plan, with_strategy
+from parsers.training_config import TrainingConfig
+from parsers.yaml_source import YamlSource
+from pipeline.plan import PipelinePlan
+
+ORIGINAL_SUFFIX = ".orig"
+
+
+def write_plan(
+    config: TrainingConfig,
+    plan: PipelinePlan,
+    *,
+    output: Path | None = None,
+    micro_batches: int | None = None,
+) -> Path:
+    """Write a plan into the configuration's file, or into a copy of it.
+
+    Only the entries that say the plan change: comments, anchors, order and layout of the rest stay
+    byte for byte. Written in place, the first original is kept beside the file as ``NAME.orig``. The
+    file is replaced as a whole, so a reader (or a kill) sees the old one or the new one.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        As read from the file; its schedule, where it was overridden, is written too.
+    plan : PipelinePlan
+        Layers and recompute of every chunk.
+    output : Path, optional
+        Where to write; the configuration's own file when left out.
+    micro_batches : int, optional
+        Micro-batches a step, set too when given.
+
+    Returns
+    -------
+    Path
+        The file written.
+
+    Raises
+    ------
+    InputError
+        When the file cannot express the plan, changed meanwhile, or cannot be written.
+    """
+    source = YamlSource.read(config.path)
+    edited = with_plan(source, config, plan, micro_batches)
+    return _store(source.text, edited.text, config.path, output)
+
+
+def emit_variant(
+    config: TrainingConfig,
+    strategy: Strategy,
+    output: Path,
+    *,
+    plan: PipelinePlan | None,
+    extra: Mapping[str, object] = {},  # noqa: B006 - never changed
+) -> Path:
+    """Write a file like the configuration's with another strategy (for a dry-run or a profile).
+
+    Parameters
+    ----------
+    strategy : Strategy
+        Every degree, batch and interleave number to set.
+    output : Path
+        The new file.
+    plan : PipelinePlan or None
+        Its layers and recompute; without one, an even split that recomputes all or nothing, as the
+        file does.
+    extra : mapping of dotted key to value
+        Further entries to set, such as data set paths or profile switches.
+    """
+    source = YamlSource.read(config.path)
+    edited = with_strategy(source, config, strategy, plan, extra)
+    return write_atomic(output, edited.text)
+
+
+def _store(old: str, new: str, path: Path, output: Path | None) -> Path:
+    target = Path(output) if output is not None else Path(path)
+    in_place = os.path.realpath(target) == os.path.realpath(path)
+    if in_place and new == old:
+        return target
+    if target.exists() and not target.stat().st_mode & 0o222:
+        # A superuser may write it all the same; who made it read-only did not mean that.
+        raise InputError("is read-only", file=target, cure="make it writable or name another output")
+    original = Path(os.path.realpath(target) + ORIGINAL_SUFFIX)
+    kept = in_place and not original.exists()
+    if kept:
+        write_atomic(original, old)
+    try:
+        return write_atomic(target, new)
+    except InputError:
+        if kept:
+            original.unlink(missing_ok=True)
+        raise
