@@ -1,0 +1,203 @@
+"""The files of a search: candidates, what was pruned, and a configuration for each chosen strategy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Sequence
+
+import numpy as np
+import pandas as pd
+
+from base.errors import InputError
+from base.files import read_text, write_atomic
+from cost_model.strategy_table import StrategyTable
+from nd_search.prune import describe
+from nd_search.reduce import Reduction, even_plan, reduce_strategy
+from nd_search.search import SearchResult
+from parsers.training_config import TrainingConfig
+from parsers.write_back import emit_variant
+
+FURTHER = ("cp", "op", "sp", "vpp", "mbs", "micro_batches")
+"""Dimensions that a file's name shows only where they vary."""
+
+MANIFEST = "emitted.json"
+"""Names of the files that the last emission wrote into a folder: what the next one may remove."""
+
+PROFILE_SWITCHES = {
+    "profile": True,
+    "profile_start_step": 4,
+    "profile_stop_step": 6,
+    "init_start_profile": False,
+    "profile_communication": False,
+    "profile_memory": False,
+}
+"""MindFormers' profiler: two steady steps; the memory is the estimate's or the dry-run's business."""
+
+
+def candidate_frame(result: SearchResult) -> pd.DataFrame:
+    """The candidates as a table, one row each, in the order of the result."""
+    table = result.candidates
+    chosen = np.zeros(len(table), dtype=bool)
+    chosen[result.chosen] = True
+    return pd.DataFrame({
+        "dp": table.dp, "tp": table.tp, "pp": table.pp, "ep": table.ep,
+        "peakMem": np.round(result.peak_mib, 1),
+        "cp": table.cp, "op": table.op, "sp": table.sp.astype(int), "vpp": table.vpp, "mbs": table.mbs,
+        "micro_batches": table.micro_batches,
+        "heaviest_stage": result.heaviest_stage,
+        "estimated_ms": np.round(result.estimated_ms, 3),
+        "chosen": chosen.astype(int),
+        "recompute": result.recompute,
+        "source": "estimate",
+    })
+
+
+def write_candidates_csv(result: SearchResult, path: Path) -> Path:
+    """Write the candidates: dp, tp, pp, ep, peakMem (MiB), then the other dimensions and where figures come from."""
+    return write_atomic(path, candidate_frame(result).to_csv(index=False, lineterminator="\n"))
+
+
+def write_pruned_csv(result: SearchResult, path: Path) -> Path:
+    """Write what was pruned: each rule, and the memory, with its count and an example."""
+    rows = [
+        {
+            "rule": record.rule,
+            "removed": record.count,
+            "example": describe(record.example) if record.example else "",
+            "explanation": record.explanation,
+        }
+        for record in result.pruned
+    ]
+    return write_atomic(path, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+
+
+def file_stems(table: StrategyTable) -> list[str]:
+    """A name for each strategy, no two alike: ``DP16_TP4_PP16_EP8``, and the further dimensions that vary.
+
+    Raises
+    ------
+    ValueError
+        When two rows are the same strategy.
+    """
+    names = [strategy.name for strategy in table]
+    for dimension in FURTHER:
+        values = getattr(table, dimension)
+        seen: dict[str, set[int]] = {}
+        for name, value in zip(names, values, strict=True):
+            seen.setdefault(name, set()).add(int(value))
+        if any(len(found) > 1 for found in seen.values()):
+            label = "M" if dimension == "micro_batches" else dimension.upper()
+            names = [f"{name}_{label}{int(value)}" for name, value in zip(names, values, strict=True)]
+    if len(set(names)) != len(names):
+        raise ValueError("two candidates are the same strategy")
+    return names
+
+
+def emit_yaml(
+    result: SearchResult,
+    config: TrainingConfig,
+    folder: Path,
+    *,
+    dataset: str | None = None,
+    profile: bool = False,
+    rank_num: int = 64,
+    which: Sequence[int] | None = None,
+) -> list[Path]:
+    """Write one configuration a strategy, of the form of the user's own file.
+
+    The full-size files carry an even split with everything recomputed; the solver replaces both.
+    With `profile`, each is reduced to `rank_num` cards (`reduce_strategy`), the profiler is switched
+    on, and ``NAME.reduction.json`` beside it says what was kept and what changed; a strategy that
+    cannot be reduced that far gets no profile file but the reason.
+
+    Files of an earlier emission into the same folder (and only those: they are listed in
+    ``emitted.json``) are removed when they are not written again.
+
+    Parameters
+    ----------
+    dataset : str, optional
+        Data set written into the files.
+    which : sequence of int, optional
+        Indices of the candidates; the chosen ones when left out.
+
+    Returns
+    -------
+    list of Path
+        The configurations, aligned with `which` (with `profile`, those that could be reduced).
+    """
+    indices = list(result.chosen if which is None else which)
+    table = result.candidates.select(np.asarray(indices, dtype=np.int64))
+    suffix = config.path.suffix if config.path.suffix in (".sh", ".toml", ".yml") else ".yaml"
+    written: list[Path] = []
+    names: list[str] = []
+    for stem, strategy in zip(file_stems(table), table, strict=True):
+        target = folder / f"{stem}_pretrain{suffix}"
+        if not profile:
+            plan = even_plan(config, config.model, strategy)
+            written.append(emit_variant(config, strategy, target, plan=plan, extra=_data_keys(config, dataset)))
+            names.append(target.name)
+            continue
+        told = folder / f"{stem}_pretrain.reduction.json"
+        names.append(told.name)
+        try:
+            reduction = reduce_strategy(config, result.device, strategy, rank_num, result.device_limit_mib)
+        except InputError as error:
+            write_atomic(told, json.dumps({"strategy": describe(strategy), "not_reduced": str(error)}, indent=1) + "\n")
+            continue
+        extra = {**_data_keys(config, dataset), **_profile_keys(config), **_layer_keys(config, reduction)}
+        written.append(emit_variant(config, reduction.strategy, target, plan=reduction.plan, extra=extra))
+        write_atomic(told, json.dumps(_reduction_text(reduction), indent=1) + "\n")
+        names.append(target.name)
+    _remove_stale(folder, names)
+    return written
+
+
+def _reduction_text(reduction: Reduction) -> dict[str, object]:
+    return {
+        "stands_for": describe(reduction.original),
+        "profiled_as": describe(reduction.strategy),
+        "kept": list(reduction.kept),
+        "changed": list(reduction.changed),
+    }
+
+
+def _data_keys(config: TrainingConfig, dataset: str | None) -> dict[str, object]:
+    if dataset is None or not config.format.startswith("mindformers"):
+        return {}
+    return {"train_dataset.data_loader.dataset_dir": dataset}
+
+
+def _profile_keys(config: TrainingConfig) -> dict[str, object]:
+    return dict(PROFILE_SWITCHES) if config.format.startswith("mindformers") else {}
+
+
+def _layer_keys(config: TrainingConfig, reduction: Reduction) -> dict[str, object]:
+    """Where a file of this form says how many layers the model has."""
+    layers, moe = reduction.model.n_layers, reduction.model.moe
+    if config.format == "mindformers-legacy":
+        keys: dict[str, object] = {"model.model_config.num_layers": layers}
+        if moe is not None:
+            keys["moe_config.first_k_dense_replace"] = moe.first_dense
+        return keys
+    if config.format == "mindformers-mcore":
+        keys = {"model.model_config.num_hidden_layers": layers}
+        if moe is not None:
+            keys["model.model_config.first_k_dense_replace"] = moe.first_dense
+        return keys
+    return {}
+
+
+def _remove_stale(folder: Path, names: Sequence[str]) -> None:
+    """Remove what an earlier emission wrote and this one did not, and note what this one wrote."""
+    manifest = folder / MANIFEST
+    if manifest.exists():
+        try:
+            earlier = json.loads(read_text(manifest))
+        except ValueError:
+            earlier = []
+        for name in earlier if isinstance(earlier, list) else []:
+            stale = folder / Path(str(name)).name
+            if stale.name not in names and stale.name != MANIFEST and stale.is_file():
+                stale.unlink()
+    write_atomic(manifest, json.dumps(sorted(names), indent=1) + "\n")

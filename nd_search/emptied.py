@@ -1,0 +1,91 @@
+"""Why no strategy is left: the rules to blame, and the nearest batch that would do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from base.errors import InputError
+from cost_model.strategy_table import StrategyTable
+from nd_search.options import SearchContext
+from nd_search.rules import Rule, judge
+from nd_search.space import StrategySpace
+
+BATCH_RULES = frozenset(
+    {"batch-by-dp", "micro-batches-fill-pipeline", "micro-batches-in-rounds", "pipeline-mostly-busy"}
+)
+"""Rules that another global batch can satisfy."""
+
+
+def explain_emptied(space: StrategySpace, rules: Sequence[Rule], context: SearchContext) -> InputError:
+    """The error for a space that the rules emptied.
+
+    Looks for the strategies that break the fewest rules: those rules are what stands in the way. When
+    only the batch does, the answer is the nearest batch under which some strategy obeys every rule.
+    """
+    blame: Counter[tuple[str, ...]] = Counter()
+    fewest = len(rules) + 1
+    nearest: tuple[int, int] | None = None
+    built = 0
+    for block in space.blocks():
+        if not len(block):
+            continue
+        built += len(block)
+        broken = np.column_stack([~judge(rule, block, context) for rule in rules])
+        only_batch = ~broken[:, [rule.name not in BATCH_RULES for rule in rules]].any(axis=1)
+        if only_batch.any():
+            nearest = _nearer(nearest, _nearest_batch(block.select(only_batch), rules, context))
+        number = broken.sum(axis=1)
+        least = int(number.min())
+        if least > fewest:
+            continue
+        if least < fewest:
+            fewest = least
+            blame.clear()
+        patterns, repeats = np.unique(broken[number == least], axis=0, return_counts=True)
+        for pattern, count in zip(patterns, repeats, strict=True):
+            names = tuple(rule.name for rule, hit in zip(rules, pattern, strict=True) if hit)
+            blame[names] += int(count)
+    if not built:
+        return InputError(
+            f"no dp * tp * pp * cp of these pins and bounds gives {context.world_size} ranks",
+            field="--world_size", value=context.world_size,
+            cure="pin fewer degrees, or give a world size that they multiply to",
+        )
+    if nearest is not None:
+        return InputError(
+            f"leaves no strategy for {context.world_size} ranks: no data-parallel degree splits it into enough "
+            "whole micro-batches",
+            field="--gbs", value=context.gbs, cure=f"{nearest[1]} works",
+        )
+    names, count = blame.most_common(1)[0]
+    by_name = {rule.name: rule for rule in rules}
+    told = "; ".join(f"{name} ({by_name[name].explanation}; {by_name[name].relax})" for name in names)
+    together = "the rule" if len(names) == 1 else "the rules together"
+    return InputError(
+        f"no strategy of {built} is left: {count} obey everything but {together} {told}",
+        field="--world_size", value=context.world_size, cure="relax what is named, or --disable_rule it",
+    )
+
+
+def _nearer(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
+def _nearest_batch(table: StrategyTable, rules: Sequence[Rule], context: SearchContext) -> tuple[int, int] | None:
+    """(distance, batch) of the batch nearest to the asked one that all rules accept for some row."""
+    unit: NDArray[np.int64] = table.dp * table.mbs * context.micro_batch_interleave
+    least = np.maximum(table.pp, -(-3 * (table.pp - 1) // (2 * table.vpp)))
+    rounds = np.where(table.vpp > 1, table.pp, 1)
+    wanted = np.maximum(-(-least // rounds), np.rint(context.gbs / (unit * rounds)).astype(np.int64)) * rounds
+    batches = unit * wanted
+    for index in np.argsort(np.abs(batches - context.gbs), kind="stable")[:64]:
+        batch = int(batches[index])
+        row = replace(table.select(slice(index, index + 1)), micro_batches=wanted[index : index + 1])
+        if all(judge(rule, row, replace(context, gbs=batch)).all() for rule in rules):
+            return abs(batch - context.gbs), batch
+    return None

@@ -1,0 +1,132 @@
+"""What a search is asked for: dimensions, pins, bounds, limits; and the facts that rules judge by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Mapping
+
+from base.errors import InputError
+from cost_model.strategy import Strategy, TrainingRules
+from parsers.training_config import TrainingConfig
+from register.device import DeviceSpec
+from register.model import ModelSpec
+
+DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "micro_batches")
+"""Every dimension of a strategy that can be searched, pinned or bounded, in the order files list them."""
+
+RECOMPUTE_CHOICES = ("best", "none", "full")
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What to search.
+
+    Parameters
+    ----------
+    world_size : int or None
+        Ranks to plan for; None = the file's own dp·tp·pp·cp.
+    gbs : int or None
+        Samples a step; None = the file's own.
+    max_expert_parallel : int
+        Largest EP that is accepted.
+    search : tuple of str
+        Dimensions searched (of `DIMENSIONS`). Others keep the file's value, except op and sp, which
+        follow by rule: op = dp·cp where the file's parallel optimizer is on, sp where tp > 1.
+        `micro_batches` and `mbs` are tied by the batch: naming either searches both.
+    fix : mapping of dimension to int
+        Pinned dimensions (sp: 0 or 1).
+    bounds : mapping of dimension to (low, high)
+        Values outside are not built.
+    recompute : str
+        Recompute assumed for the peak: ``best`` (what fits most), ``none`` or ``full``.
+    profile_num : int
+        About how many strategies to choose for profiling.
+    disabled_rules : tuple of str
+        Names of rules that are left out.
+    device_limit_mib : float or None
+        Memory limit, MiB; None = the file's own, else the device's usable memory.
+    """
+
+    world_size: int | None = None
+    gbs: int | None = None
+    max_expert_parallel: int = 64
+    search: tuple[str, ...] = ("dp", "tp", "pp", "ep")
+    fix: Mapping[str, int] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    recompute: str = "best"
+    profile_num: int = 20
+    disabled_rules: tuple[str, ...] = ()
+    device_limit_mib: float | None = None
+
+    def __post_init__(self) -> None:
+        for field_name, names in (("--search", self.search), ("--fix", self.fix), ("--max/--min", self.bounds)):
+            for name in names:
+                if name not in DIMENSIONS:
+                    raise InputError(
+                        "is no search dimension",
+                        field=field_name,
+                        value=name,
+                        cure=f"choose from {','.join(DIMENSIONS)}",
+                    )
+        for flag, number in (
+            ("--world_size", self.world_size),
+            ("--gbs", self.gbs),
+            ("--max_expert_parallel", self.max_expert_parallel),
+            ("--profile_num", self.profile_num),
+        ):
+            if number is not None and number < 1:
+                raise InputError("must be a positive integer", field=flag, value=number)
+        for name, pinned in self.fix.items():
+            if pinned < (0 if name == "sp" else 1) or (name == "sp" and pinned > 1):
+                raise InputError("is no value of this dimension", field=f"--fix {name}", value=pinned)
+        for name, (low, high) in self.bounds.items():
+            if low > high:
+                raise InputError("lower bound above the upper", field=name, value=(low, high))
+        if self.recompute not in RECOMPUTE_CHOICES:
+            raise InputError(
+                "is no recompute class", field="--recompute", value=self.recompute, cure="best, none or full"
+            )
+
+
+@dataclass(frozen=True)
+class SearchContext:
+    """Everything that the space and its rules depend on, settled from file, device and options.
+
+    Parameters
+    ----------
+    layers : int
+        Layers that the pipeline deals out (MTP ones included where the file counts them).
+    device_limit_mib : float
+        Device memory a strategy may use, MiB.
+    """
+
+    model: ModelSpec
+    rules: TrainingRules
+    device: DeviceSpec
+    own: Strategy
+    schedule_name: str
+    world_size: int
+    gbs: int
+    micro_batch_interleave: int
+    layers: int
+    max_expert_parallel: int
+    device_limit_mib: float
+
+    @classmethod
+    def settle(cls, config: TrainingConfig, device: DeviceSpec, options: SearchOptions) -> SearchContext:
+        """Fill what the options leave open from the file, then from the device."""
+        own = config.strategy
+        limit = options.device_limit_mib or config.device_limit_mib or float(device.usable_memory_mib)
+        return cls(
+            model=config.model,
+            rules=config.rules,
+            device=device,
+            own=own,
+            schedule_name=config.schedule.name,
+            world_size=options.world_size or own.world_size,
+            gbs=options.gbs or own.global_batch * config.micro_batch_interleave,
+            micro_batch_interleave=config.micro_batch_interleave,
+            layers=config.model.n_layers + (config.model.mtp_layers if config.mtp_counted else 0),
+            max_expert_parallel=options.max_expert_parallel,
+            device_limit_mib=limit,
+        )

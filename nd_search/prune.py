@@ -1,0 +1,180 @@
+"""Pruning: the rules over the space block by block, then the memory of what is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from base.errors import InfeasibleError
+from cost_model.memory import best_case_peak_mib
+from cost_model.strategy import Strategy
+from cost_model.strategy_table import StrategyTable
+from nd_search.emptied import explain_emptied
+from nd_search.options import SearchContext
+from nd_search.rules import LEGALITY, Rule, judge
+from nd_search.space import StrategySpace
+from pipeline.schedule import ScheduleSpec
+
+MEMORY = "memory"
+
+MEMORY_ROWS = 1 << 15
+"""Strategies whose memory is computed at once: keeps the intermediate arrays to some tens of MiB."""
+
+
+@dataclass(frozen=True)
+class PruneRecord:
+    """What one rule, or the memory, removed.
+
+    Parameters
+    ----------
+    count : int
+        Strategies that passed everything before it and failed here.
+    example : Strategy or None
+        The first of them; None when it removed nothing.
+    """
+
+    rule: str
+    explanation: str
+    count: int
+    example: Strategy | None
+
+
+@dataclass(frozen=True)
+class RuledSpace:
+    """What the rules leave: the strategies that obey all, how many were built and are legal, one record a rule."""
+
+    table: StrategyTable
+    built: int
+    legal: int
+    records: tuple[PruneRecord, ...]
+
+
+@dataclass(frozen=True)
+class FittingSpace:
+    """What the memory leaves.
+
+    Parameters
+    ----------
+    peak_mib : float64 [n]
+        Peak of the heaviest stage.
+    heaviest_stage : int64 [n]
+        That stage.
+    """
+
+    table: StrategyTable
+    peak_mib: NDArray[np.float64]
+    heaviest_stage: NDArray[np.int64]
+    record: PruneRecord
+
+
+def apply_rules(space: StrategySpace, rules: Sequence[Rule], context: SearchContext) -> RuledSpace:
+    """Ask every rule of every strategy, legality first.
+
+    Raises
+    ------
+    InputError
+        When nothing is left: names the rule that did it and what to relax.
+    """
+    ordered = sorted(rules, key=lambda rule: rule.kind != LEGALITY)
+    counts = {rule.name: 0 for rule in ordered}
+    examples: dict[str, Strategy] = {}
+    kept: list[StrategyTable] = []
+    built = 0
+    for block in space.blocks():
+        built += len(block)
+        table = block
+        for rule in ordered:
+            mask = judge(rule, table, context)
+            removed = len(table) - int(np.count_nonzero(mask))
+            if removed:
+                counts[rule.name] += removed
+                if rule.name not in examples:
+                    examples[rule.name] = table.row(int(np.argmin(mask)))
+                table = table.select(mask)
+        kept.append(table)
+    table = _concatenate(kept)
+    if not len(table):
+        raise explain_emptied(space, ordered, context)
+    records = tuple(
+        PruneRecord(rule.name, rule.explanation, counts[rule.name], examples.get(rule.name)) for rule in ordered
+    )
+    illegal = sum(counts[rule.name] for rule in ordered if rule.kind == LEGALITY)
+    return RuledSpace(table, built, built - illegal, records)
+
+
+def schedule_of(schedule: ScheduleSpec, framework: str, interleaves: int) -> ScheduleSpec:
+    """The schedule that a strategy runs: the file's, with interleaving added or left out as vpp asks."""
+    if schedule.name in ("1f1b", "interleaved", "megatron-interleaved"):
+        if interleaves == 1:
+            return ScheduleSpec("1f1b")
+        name = "interleaved" if framework == "mindformers" else "megatron-interleaved"
+        return schedule if schedule.name != "1f1b" else ScheduleSpec(name)
+    return schedule
+
+
+def peaks(
+    table: StrategyTable, context: SearchContext, schedule: ScheduleSpec, recompute: str = "best"
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Peak memory of each strategy's heaviest stage, MiB [n], and that stage [n]."""
+    peak = np.empty(len(table))
+    stage = np.empty(len(table), dtype=np.int64)
+    for interleaved in (False, True):
+        rows = np.flatnonzero((table.vpp > 1) == interleaved)
+        spec = schedule_of(schedule, context.rules.framework, 2 if interleaved else 1)
+        for start in range(0, len(rows), MEMORY_ROWS):
+            part = rows[start : start + MEMORY_ROWS]
+            peak[part], stage[part] = best_case_peak_mib(
+                context.model, context.rules, table.select(part),
+                recompute=recompute, device_limit_mib=context.device_limit_mib, schedule=spec,
+            )
+    return peak, stage
+
+
+def keep_what_fits(
+    table: StrategyTable, context: SearchContext, schedule: ScheduleSpec, recompute: str = "best"
+) -> FittingSpace:
+    """Leave out every strategy whose heaviest stage is over the limit even at its best.
+
+    Raises
+    ------
+    InfeasibleError
+        When nothing fits: says the least memory that the best strategy needs.
+    """
+    peak, stage = peaks(table, context, schedule, recompute)
+    fits = peak <= context.device_limit_mib
+    best = int(np.argmin(peak))
+    if not fits.any():
+        raise InfeasibleError(
+            f"no strategy fits {context.device_limit_mib:.0f} MiB a device: of {len(table)} legal ones the lightest, "
+            f"{describe(table.row(best))}, needs {peak[best]:.0f} MiB on stage {stage[best]} "
+            f"({peak[best] - context.device_limit_mib:.0f} MiB more than there is); "
+            f"use more ranks (--world_size), a device with more memory, or search cp, op and mbs too (--search)"
+        )
+    over = np.flatnonzero(~fits)
+    record = PruneRecord(
+        MEMORY,
+        f"the heaviest stage holds at most {context.device_limit_mib:.0f} MiB (recompute: {recompute})",
+        len(over),
+        table.row(int(over[np.argmin(peak[over])])) if len(over) else None,
+    )
+    return FittingSpace(table.select(fits), peak[fits], stage[fits], record)
+
+
+def describe(strategy: Strategy) -> str:
+    """A strategy in words a log can carry: every degree that is not 1."""
+    values = {column.name: getattr(strategy, column.name) for column in fields(strategy)}
+    always = ("dp", "tp", "pp", "ep", "micro_batches")
+    return " ".join(
+        f"{name}={int(value)}" for name, value in values.items() if name in always or int(value) != 1
+    )
+
+
+def _concatenate(tables: Sequence[StrategyTable]) -> StrategyTable:
+    if not tables:
+        return StrategyTable.from_strategies([])
+    return StrategyTable(
+        **{column.name: np.concatenate([getattr(table, column.name) for table in tables]) for column in fields(tables[0])}
+    )

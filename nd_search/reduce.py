@@ -1,0 +1,202 @@
+"""Small for large: the configuration to profile on few cards that yields the ratios of the large one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Iterator
+
+from base.errors import InputError
+from cost_model.memory import best_case_peak_mib
+from cost_model.strategy import Strategy
+from cost_model.strategy_table import StrategyTable
+from nd_search.options import SearchContext
+from nd_search.prune import schedule_of
+from nd_search.rules import LEGALITY, LEGALITY_RULES, judge
+from nd_search.space import divisors
+from parsers.training_config import TrainingConfig
+from pipeline.plan import FULL, PipelinePlan
+from register.device import DeviceSpec
+from register.model import DENSE, MOE, MTP, ModelSpec
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A small stand-in for a large job.
+
+    Parameters
+    ----------
+    strategy, model, plan
+        The small job: its degrees, its layers (fewer, of the same kinds), where they lie and which
+        are recomputed.
+    kept, changed : tuple of str
+        What is as in the large job, and what is not, one line each.
+    """
+
+    original: Strategy
+    strategy: Strategy
+    model: ModelSpec
+    plan: PipelinePlan
+    kept: tuple[str, ...]
+    changed: tuple[str, ...]
+
+
+def even_plan(config: TrainingConfig, model: ModelSpec, strategy: Strategy) -> PipelinePlan:
+    """The model's layers dealt out evenly, all of them recomputed: where a solve or a dry-run starts.
+
+    Left-over layers go to the chunks after the first, which holds the embedding.
+    """
+    chunks = strategy.pp * strategy.vpp
+    counts = model.layer_counts()
+    joined = 0 if config.mtp_counted else counts.get(MTP, 0)
+    base, rest = divmod(sum(counts.values()) - joined, chunks)
+    held = [base] * chunks
+    for extra in range(rest):
+        held[(1 + extra) % chunks] += 1
+    held[-1] += joined
+    queue = [kind for kind, count in counts.items() for _ in range(count)]
+    dealt: list[list[str]] = []
+    for count in held:
+        dealt.append(queue[:count])
+        queue = queue[count:]
+    return _plan_of(config, strategy, dealt, held)
+
+
+def reduce_strategy(
+    config: TrainingConfig, device: DeviceSpec, strategy: Strategy, rank_num: int, device_limit_mib: float
+) -> Reduction:
+    """The job to profile on `rank_num` cards for a strategy of many.
+
+    tp, ep, cp, vpp, mbs and the kind of schedule stay, since the ratios depend on them. First pp is
+    lowered, to as many stages as fit and no fewer than 2 where the model has dense and MoE layers
+    (recompute takes a chunk's first layers, so one chunk cannot show both kinds both ways); then dp,
+    as little as needed; pp = 1 comes last. Among what is legal the first is taken that fits the memory.
+
+    The layers: each chunk holds two of its kind, the first recomputed, the second not; with both
+    kinds the first chunk holds two dense layers, one of them recomputed, and a MoE layer, and the
+    others MoE layers.
+
+    Raises
+    ------
+    InputError
+        When tp, ep and cp alone need more cards than there are.
+    """
+    best: tuple[float, Reduction] | None = None
+    for small in _options(config, strategy, rank_num):
+        model, plan = _small_layers(config, small)
+        if not _is_legal(config, device, model, small):
+            continue
+        spec = schedule_of(config.schedule, config.rules.framework, small.vpp)
+        peak, _ = best_case_peak_mib(
+            model, config.rules, StrategyTable.from_strategies([small]),
+            recompute="none", device_limit_mib=device_limit_mib, schedule=spec,
+        )
+        reduction = _told(config, strategy, small, model, plan)
+        if peak[0] <= device_limit_mib:
+            return reduction
+        if best is None or peak[0] < best[0]:
+            best = (float(peak[0]), reduction)
+    if best is None:
+        raise InputError(
+            f"cannot be reduced to {rank_num} cards: tp, ep and cp are kept and need more",
+            field=f"--rank_num for {strategy.name}",
+            value=rank_num,
+            cure="give more cards, or profile other candidates",
+        )
+    note = (f"memory: about {best[0]:.0f} MiB of {device_limit_mib:.0f} without any recompute; "
+            "every legal reduction to this many cards is as tight")
+    return replace(best[1], changed=(*best[1].changed, note))
+
+
+def _options(config: TrainingConfig, strategy: Strategy, rank_num: int) -> Iterator[Strategy]:
+    """Smaller strategies, the most like the original first."""
+    a_stage = strategy.tp * strategy.cp
+    least_pp = min(strategy.pp, 2) if config.model.n_dense and config.model.n_moe else 1
+    smaller_dp = [int(dp) for dp in divisors(strategy.dp)[::-1]]
+    degrees = [(pp, strategy.dp) for pp in range(strategy.pp, least_pp - 1, -1)]
+    degrees += [(least_pp, dp) for dp in smaller_dp[1:]]
+    if least_pp > 1:
+        degrees += [(1, dp) for dp in smaller_dp]
+    for pp, dp in degrees:
+        if pp * dp * a_stage > rank_num or (pp == 1 and strategy.vpp > 1):
+            continue
+        replicas = dp * strategy.cp
+        whole = strategy.op == strategy.dp * strategy.cp
+        micro_batches = 1 if pp == 1 else (2 * pp if strategy.micro_batches >= 2 * pp else pp)
+        yield strategy.replace(
+            pp=pp, dp=dp, op=replicas if whole else gcd(strategy.op, replicas), micro_batches=micro_batches
+        )
+
+
+def _is_legal(config: TrainingConfig, device: DeviceSpec, model: ModelSpec, strategy: Strategy) -> bool:
+    layers = model.n_layers + (model.mtp_layers if config.mtp_counted else 0)
+    context = SearchContext(
+        model=model, rules=config.rules, device=device, own=strategy, schedule_name=config.schedule.name,
+        world_size=strategy.world_size, gbs=strategy.global_batch * config.micro_batch_interleave,
+        micro_batch_interleave=config.micro_batch_interleave, layers=layers,
+        max_expert_parallel=strategy.ep, device_limit_mib=float(device.usable_memory_mib),
+    )
+    table = StrategyTable.from_strategies([strategy])
+    return all(
+        judge(rule, table, context).all() for rule in LEGALITY_RULES if rule.kind == LEGALITY and rule.concerns(context)
+    )
+
+
+def _small_layers(config: TrainingConfig, strategy: Strategy) -> tuple[ModelSpec, PipelinePlan]:
+    """Two layers a chunk, the first recomputed (see `reduce_strategy`)."""
+    chunks = strategy.pp * strategy.vpp
+    model = config.model
+    both = model.n_dense > 0 and model.n_moe > 0
+    if both and chunks == 1:
+        dealt, recomputed = [[DENSE, MOE, MOE]], [2]
+    else:
+        body = MOE if model.n_moe else DENSE
+        dealt = [[body, body] for _ in range(chunks)]
+        recomputed = [1] * chunks
+        if both:
+            dealt[0] = [DENSE, DENSE, MOE]
+    kinds = [kind for chunk in dealt for kind in chunk]
+    dealt[-1] = [*dealt[-1], *[MTP] * model.mtp_layers]
+    small = model.replace(n_layers=len(kinds))
+    if model.moe is not None:
+        small = small.replace(moe=replace(model.moe, first_dense=kinds.count(DENSE)))
+    return small, _plan_of(config, strategy, dealt, recomputed)
+
+
+def _plan_of(
+    config: TrainingConfig, strategy: Strategy, dealt: list[list[str]], recomputed: list[int]
+) -> PipelinePlan:
+    """A plan from each chunk's layers and recomputed layers, chunks in model order."""
+    kinds = [kind for kind in (DENSE, MOE, MTP) if any(kind in chunk for chunk in dealt)]
+    layers = {kind: [[0] * strategy.pp for _ in range(strategy.vpp)] for kind in kinds}
+    full = [[0] * strategy.pp for _ in range(strategy.vpp)]
+    for position, (chunk, count) in enumerate(zip(dealt, recomputed, strict=True)):
+        v, s = divmod(position, strategy.pp)
+        if config.schedule.name == "zero_bubble_v" and v % 2:
+            s = strategy.pp - 1 - s
+        full[v][s] = count
+        for kind in kinds:
+            layers[kind][v][s] = chunk.count(kind)
+    frozen = {kind: tuple(map(tuple, rows)) for kind, rows in layers.items()}
+    return PipelinePlan(frozen, {FULL: tuple(map(tuple, full))})
+
+
+def _told(
+    config: TrainingConfig, original: Strategy, small: Strategy, model: ModelSpec, plan: PipelinePlan
+) -> Reduction:
+    kept, changed = [], []
+    for name in ("tp", "ep", "cp", "vpp", "mbs", "sp", "pp", "dp", "op", "micro_batches"):
+        before, after = getattr(original, name), getattr(small, name)
+        if before == after:
+            kept.append(f"{name} = {int(before)}")
+        else:
+            changed.append(f"{name}: {int(before)} -> {int(after)}")
+    kept.append(f"layer sizes, experts, vocabulary and sequence of {config.model.name}")
+    before_counts, after_counts = config.model.layer_counts(), model.layer_counts()
+    for kind in before_counts:
+        changed.append(f"{kind} layers: {before_counts[kind]} -> {after_counts.get(kind, 0)}")
+    changed.append("recompute: the first layer of each chunk, so that its kind shows both ways")
+    if small.pp * small.vpp == 1 and model.n_dense and model.n_moe:
+        changed[-1] = ("recompute: the dense layer and one of two MoE layers; dense layers show under recompute only, "
+                       "since a chunk's first layers are the recomputed ones")
+    return Reduction(original, small, model, plan, tuple(kept), tuple(changed))

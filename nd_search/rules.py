@@ -1,0 +1,281 @@
+"""Rules that a strategy must obey: small named objects, judged over whole tables at once."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from base.errors import InputError
+from cost_model.strategy_table import StrategyTable
+from nd_search.options import SearchContext
+
+LEGALITY, EXPERIENCE, USER = "legality", "experience", "user"
+MINDFORMERS, MEGATRON, TORCHTITAN = "mindformers", "megatron", "torchtitan"
+
+Mask = NDArray[np.bool_]
+
+
+def _always(context: SearchContext) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Parameters
+    ----------
+    name : str
+        How the user disables it.
+    explanation : str
+        One line: what must hold.
+    keep : function of (table, context)
+        bool [n], True where the rule holds.
+    kind : str
+        `LEGALITY` (the framework refuses otherwise), `EXPERIENCE` (it would run, badly) or `USER`.
+    frameworks : tuple of str
+        Frameworks it belongs to; empty = all.
+    applies : function of (context)
+        Whether the rule says anything about this job.
+    relax : str
+        What to change when the rule leaves nothing.
+    """
+
+    name: str
+    explanation: str
+    keep: Callable[[StrategyTable, SearchContext], Mask]
+    kind: str = USER
+    frameworks: tuple[str, ...] = ()
+    applies: Callable[[SearchContext], bool] = _always
+    relax: str = "disable the rule with --disable_rule"
+
+    def concerns(self, context: SearchContext) -> bool:
+        """Whether the rule is asked in this search at all."""
+        return (not self.frameworks or context.rules.framework in self.frameworks) and self.applies(context)
+
+
+def _is_moe(context: SearchContext) -> bool:
+    return context.model.moe is not None
+
+
+def _is_dense(context: SearchContext) -> bool:
+    return context.model.moe is None
+
+
+def _has_kv_groups(context: SearchContext) -> bool:
+    return context.model.mla is None
+
+
+def _n_experts(context: SearchContext) -> int:
+    assert context.model.moe is not None
+    return context.model.moe.n_experts
+
+
+def _expert_hidden(context: SearchContext) -> int:
+    assert context.model.moe is not None
+    return context.model.moe.expert_hidden
+
+
+def _sequence_cut(table: StrategyTable) -> NDArray[np.int64]:
+    return table.cp * np.where(table.sp, table.tp, 1)
+
+
+def _shard_degree_serves_experts(table: StrategyTable, context: SearchContext) -> Mask:
+    # Experts borrow all of cp and tp and a part of the sharded data ranks, op = dp_shard * cp.
+    sharded = np.maximum(table.op, table.cp) * table.tp
+    return (table.ep == 1) | ((table.ep % (table.cp * table.tp) == 0) & (sharded % table.ep == 0))
+
+
+def _kv_groups_or_copies(table: StrategyTable, context: SearchContext) -> Mask:
+    groups = context.model.n_kv_heads
+    return (groups % table.tp == 0) | (table.tp % groups == 0)
+
+
+LEGALITY_RULES: tuple[Rule, ...] = (
+    Rule("world-size", "dp * tp * pp * cp is the number of ranks",
+         lambda t, c: t.dp * t.tp * t.pp * t.cp == c.world_size, LEGALITY,
+         relax="give a --world_size that the pinned degrees multiply to"),
+    Rule("heads-by-tp", "tp divides the attention heads",
+         lambda t, c: c.model.n_heads % t.tp == 0, LEGALITY, relax="search smaller or other tp"),
+    Rule("kv-groups-by-tp", "tp divides the key/value groups",
+         lambda t, c: c.model.n_kv_heads % t.tp == 0, LEGALITY, (MINDFORMERS, TORCHTITAN), _has_kv_groups,
+         relax="search tp up to the key/value groups"),
+    Rule("kv-groups-or-copies", "tp divides the key/value groups, or is a multiple of them (copied heads)",
+         _kv_groups_or_copies, LEGALITY, (MEGATRON,), _has_kv_groups, relax="search other tp"),
+    Rule("hidden-by-tp", "tp divides the hidden size",
+         lambda t, c: c.model.hidden % t.tp == 0, LEGALITY, (MINDFORMERS, MEGATRON), relax="search other tp"),
+    Rule("ffn-by-tp", "tp divides the width of the MLP",
+         lambda t, c: c.model.ffn_hidden % t.tp == 0, LEGALITY, (MINDFORMERS, MEGATRON),
+         lambda c: c.model.n_dense > 0, relax="search other tp"),
+    Rule("expert-ffn-by-tp", "tp divides the width of an expert (expert tensor parallel = tp)",
+         lambda t, c: _expert_hidden(c) % t.tp == 0, LEGALITY, (MEGATRON,), _is_moe, relax="search other tp"),
+    Rule("vocab-by-tp", "tp divides the vocabulary (split over tp, not padded)",
+         lambda t, c: c.model.vocab % t.tp == 0, LEGALITY, (MINDFORMERS,), lambda c: c.rules.vocab_parallel,
+         relax="pad the vocabulary, or search other tp"),
+    Rule("dense-without-ep", "a model without experts has ep = 1",
+         lambda t, c: t.ep == 1, LEGALITY, (), _is_dense, relax="do not pin ep"),
+    Rule("experts-by-ep", "ep divides the experts",
+         lambda t, c: _n_experts(c) % t.ep == 0, LEGALITY, (), _is_moe, relax="search other ep"),
+    Rule("max-expert-parallel", "ep is at most --max_expert_parallel",
+         lambda t, c: t.ep <= c.max_expert_parallel, LEGALITY, (), _is_moe, relax="raise --max_expert_parallel"),
+    Rule("ep-in-dp-tp", "ep divides dp * tp, whose ranks it reuses",
+         lambda t, c: (t.dp * t.tp) % t.ep == 0, LEGALITY, (MINDFORMERS,), _is_moe, relax="search smaller ep or pp"),
+    Rule("ep-in-dp-cp", "ep divides dp * cp, whose ranks it reuses",
+         lambda t, c: (t.dp * t.cp) % t.ep == 0, LEGALITY, (MEGATRON,), _is_moe, relax="search smaller ep, tp or pp"),
+    Rule("ep-in-shards", "ep is a multiple of cp * tp and divides the sharded ranks it reuses (op * tp)",
+         _shard_degree_serves_experts, LEGALITY, (TORCHTITAN,), _is_moe, relax="search other ep, tp or cp"),
+    Rule("op-in-replicas", "op divides dp * cp",
+         lambda t, c: (t.dp * t.cp) % t.op == 0, LEGALITY, relax="do not pin op"),
+    Rule("op-holds-cp", "op is a multiple of cp: parameters are sharded over the context ranks too",
+         lambda t, c: t.op % t.cp == 0, LEGALITY, (TORCHTITAN,), relax="search other op"),
+    Rule("op-needs-parallel-optimizer", "op > 1 needs the parallel optimizer, which the file turns off",
+         lambda t, c: t.op == 1, LEGALITY, (),
+         lambda c: not (c.rules.parallel_optimizer or c.rules.parameter_shard),
+         relax="turn the parallel optimizer on in the file"),
+    Rule("sp-needs-tp", "sequence parallel needs tp > 1",
+         lambda t, c: ~t.sp | (t.tp > 1), LEGALITY, relax="do not pin sp"),
+    Rule("sequence-by-cp-tp", "cp, times tp under sequence parallel, divides the sequence length",
+         lambda t, c: c.rules.seq_length % _sequence_cut(t) == 0, LEGALITY, (MINDFORMERS,),
+         relax="search smaller cp or tp"),
+    Rule("sequence-by-2cp-tp",
+         "2 * cp (cp > 1, balanced halves), times tp under sequence parallel, divides the sequence length",
+         lambda t, c: (c.rules.seq_length % (np.where(t.cp > 1, 2, 1) * t.cp) == 0)
+         & (c.rules.seq_length % _sequence_cut(t) == 0),
+         LEGALITY, (MEGATRON,), relax="search smaller cp or tp"),
+    Rule("sequence-by-2cp-tp-always", "2 * cp * tp divides the sequence length",
+         lambda t, c: c.rules.seq_length % (2 * t.cp * t.tp) == 0, LEGALITY, (TORCHTITAN,),
+         relax="search smaller cp or tp"),
+    Rule("layers-fill-chunks", "pp * vpp is at most the number of layers",
+         lambda t, c: t.pp * t.vpp <= c.layers, LEGALITY, relax="search smaller pp or vpp"),
+    Rule("vpp-needs-pipeline", "vpp > 1 needs pp > 1",
+         lambda t, c: (t.vpp == 1) | (t.pp > 1), LEGALITY, relax="do not pin vpp"),
+    Rule("zero-bubble-v-two-chunks", "the zero-bubble V schedule has two chunks a stage: vpp = 2",
+         lambda t, c: t.vpp == 2, LEGALITY, (), lambda c: c.schedule_name == "zero_bubble_v",
+         relax="choose another schedule, or do not search vpp"),
+    Rule("gpipe-one-chunk", "this schedule has one chunk a stage: vpp = 1",
+         lambda t, c: t.vpp == 1, LEGALITY, (), lambda c: c.schedule_name == "gpipe",
+         relax="choose another schedule, or do not search vpp"),
+    Rule("batch-by-dp", "dp * mbs divides the global batch: micro_batches is a whole number",
+         lambda t, c: t.dp * t.mbs * t.micro_batches * c.micro_batch_interleave == c.gbs, LEGALITY,
+         relax="change --gbs"),
+    Rule("micro-batches-fill-pipeline", "at least as many micro-batches as stages",
+         lambda t, c: t.micro_batches >= t.pp, LEGALITY, relax="raise --gbs, or search smaller pp, dp or mbs"),
+    Rule("micro-batches-in-rounds", "under interleaving the micro-batches are a multiple of pp",
+         lambda t, c: (t.vpp == 1) | (t.micro_batches % t.pp == 0), LEGALITY, (MEGATRON,),
+         relax="change --gbs, or search vpp = 1"),
+)
+
+EXPERIENCE_RULES: tuple[Rule, ...] = (
+    Rule("tp-within-node", "tp divides the cards of a node (a supernode is one): its traffic stays on the fast links",
+         lambda t, c: c.device.devices_per_node % t.tp == 0, EXPERIENCE,
+         relax="search smaller tp, or disable the rule"),
+    Rule("sp-with-tp", "sequence parallel is on where tp > 1: it saves memory at no traffic of its own",
+         lambda t, c: t.sp | (t.tp == 1), EXPERIENCE, relax="pin sp=1, or disable the rule"),
+    Rule("cp-keeps-long-pieces", "a context rank keeps at least 1024 tokens: shorter pieces cannot hide the exchange",
+         lambda t, c: (t.cp == 1) | (c.rules.seq_length // t.cp >= 1024), EXPERIENCE,
+         relax="search smaller cp, or disable the rule"),
+    Rule("pipeline-mostly-busy", "fill and drain, (pp - 1) / (vpp * micro_batches + pp - 1), stay below 40 % of a step",
+         lambda t, c: 10 * (t.pp - 1) <= 4 * (t.vpp * t.micro_batches + t.pp - 1), EXPERIENCE,
+         relax="raise --gbs, search smaller pp or dp, or disable the rule"),
+)
+
+
+def built_in_rules() -> tuple[Rule, ...]:
+    """All rules that ship, legality first."""
+    return LEGALITY_RULES + EXPERIENCE_RULES
+
+
+def load_user_rules(register_path: Path | None) -> tuple[Rule, ...]:
+    """A user's own rules: `RULES` of every Python file in the folder and in its `rules/` sub-folder.
+
+    Runs the files, so it is only called for a path that the user gave on the command line.
+
+    Raises
+    ------
+    InputError
+        When the path is missing, or a file fails to load or holds something else than rules.
+    """
+    if register_path is None:
+        return ()
+    if not register_path.is_dir():
+        raise InputError("no such folder", file=register_path, field="--register_path")
+    files = sorted(register_path.glob("*.py")) + sorted((register_path / "rules").glob("*.py"))
+    return tuple(rule for file in files if file.name != "__init__.py" for rule in _rules_of(file))
+
+
+def _rules_of(file: Path) -> tuple[Rule, ...]:
+    name = f"_user_rules_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a user's file may raise anything; the user gets the file and the reason
+        raise InputError(f"does not load: {type(error).__name__}: {error}", file=file, cure="mend the file") from error
+    finally:
+        del sys.modules[name]
+    rules = getattr(module, "RULES", None)
+    if rules is None:
+        return ()  # a register folder may hold Python files of other purpose
+    if not isinstance(rules, (list, tuple)) or not all(isinstance(rule, Rule) for rule in rules):
+        raise InputError("must be a list of nd_search.rules.Rule", file=file, field="RULES", value=rules)
+    return tuple(rules)
+
+
+def select_rules(
+    context: SearchContext, disabled: Sequence[str] = (), user_rules: Iterable[Rule] = ()
+) -> tuple[Rule, ...]:
+    """The rules this search asks, in order; a user's rule replaces the built-in one of its name.
+
+    Raises
+    ------
+    InputError
+        When a disabled name is no rule.
+    """
+    by_name = {rule.name: rule for rule in built_in_rules()}
+    by_name.update({rule.name: rule for rule in user_rules})
+    for name in disabled:
+        if name not in by_name:
+            near = [known for known in by_name if name in known or known in name]
+            raise InputError(
+                "is no rule", field="--disable_rule", value=name, cure=f"choose from {', '.join(near or by_name)}"
+            )
+    return tuple(rule for rule in by_name.values() if rule.name not in disabled and rule.concerns(context))
+
+
+def judge(rule: Rule, table: StrategyTable, context: SearchContext) -> Mask:
+    """The rule's mask over a table, checked where the rule is a user's.
+
+    Raises
+    ------
+    InputError
+        When a user's rule raises, or gives no boolean array [n].
+    """
+    if rule.kind != USER:
+        return rule.keep(table, context)
+    try:
+        mask = np.asarray(rule.keep(table, context))
+    except Exception as error:  # see _rules_of
+        raise InputError(f"fails: {type(error).__name__}: {error}", field=f"rule {rule.name}") from error
+    if mask.dtype != np.bool_ or mask.shape != (len(table),):
+        raise InputError(
+            f"must give a boolean array [{len(table)}]", field=f"rule {rule.name}", value=(str(mask.dtype), mask.shape)
+        )
+    return mask
+
+
+def list_rules(user_rules: Iterable[Rule] = ()) -> str:
+    """One line a rule, for `--list_rules`: name, kind, framework, explanation."""
+    rules = [*built_in_rules(), *user_rules]
+    width = max(len(rule.name) for rule in rules)
+    return "\n".join(
+        f"{rule.name:<{width}}  {rule.kind:<10}  {'/'.join(rule.frameworks) or 'all':<22}  {rule.explanation}"
+        for rule in rules
+    )

@@ -1,0 +1,149 @@
+"""The search: space, rules, memory, order, choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_model.strategy import Strategy
+from cost_model.strategy_table import StrategyTable
+from cost_model.time import quick_step_ms
+from nd_search.choose import choose
+from nd_search.options import SearchContext, SearchOptions
+from nd_search.prune import MEMORY_ROWS, PruneRecord, apply_rules, describe, keep_what_fits, peaks
+from nd_search.rules import Rule, judge, load_user_rules, select_rules
+from nd_search.space import build_space
+from parsers.training_config import TrainingConfig
+from register.device import DeviceSpec
+
+__all__ = ["SearchOptions", "SearchResult", "search", "explain"]
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found: arrays are aligned, the chosen strategies first, each part quickest first.
+
+    Parameters
+    ----------
+    candidates : StrategyTable
+        Strategies that obey the rules and fit, n of them.
+    peak_mib : float64 [n]
+        Peak memory of the heaviest stage under the recompute asked for, MiB.
+    heaviest_stage : int64 [n]
+        That stage.
+    estimated_ms : float64 [n]
+        Estimated step time.
+    pruned : tuple of PruneRecord
+        What each rule, and last the memory, removed.
+    chosen : int64 [k]
+        Indices of the strategies to profile.
+    counts : mapping
+        Strategies after each step: built, legal, sensible, fitting, chosen.
+    device_limit_mib : float
+        The limit they were held against.
+    recompute : str
+        The recompute assumed: ``best``, ``none`` or ``full``.
+    device : DeviceSpec
+        What it was searched for.
+    """
+
+    candidates: StrategyTable
+    peak_mib: NDArray[np.float64]
+    heaviest_stage: NDArray[np.int64]
+    estimated_ms: NDArray[np.float64]
+    pruned: tuple[PruneRecord, ...]
+    chosen: NDArray[np.int64]
+    counts: Mapping[str, int]
+    device_limit_mib: float
+    recompute: str
+    device: DeviceSpec
+
+
+def search(
+    config: TrainingConfig, device: DeviceSpec, options: SearchOptions, rules_path: Path | None = None
+) -> SearchResult:
+    """Search the strategies of a job.
+
+    Parameters
+    ----------
+    rules_path : Path, optional
+        Folder of the user's own rules: Python files, which are run, so only a path that the user gave.
+
+    Raises
+    ------
+    InputError
+        When the rules leave nothing (names the rule and what to relax), the batch suits no strategy
+        (names one near it that does), or an option is wrong.
+    InfeasibleError
+        When no legal strategy fits the memory: says the least that is needed.
+    """
+    context = SearchContext.settle(config, device, options)
+    rules = select_rules(context, options.disabled_rules, load_user_rules(rules_path))
+    ruled = apply_rules(build_space(context, options), rules, context)
+    fitting = keep_what_fits(ruled.table, context, config.schedule, options.recompute)
+    estimated_ms = _estimate_ms(fitting.table, context)
+    chosen = choose(fitting.table, estimated_ms, options.profile_num)
+    by_time = np.argsort(estimated_ms, kind="stable")
+    order = np.concatenate([chosen, by_time[~np.isin(by_time, chosen)]])
+    return SearchResult(
+        candidates=fitting.table.select(order),
+        peak_mib=fitting.peak_mib[order],
+        heaviest_stage=fitting.heaviest_stage[order],
+        estimated_ms=estimated_ms[order],
+        pruned=(*ruled.records, fitting.record),
+        chosen=np.arange(len(chosen), dtype=np.int64),
+        counts={
+            "built": ruled.built,
+            "legal": ruled.legal,
+            "sensible": len(ruled.table),
+            "fitting": len(fitting.table),
+            "chosen": len(chosen),
+        },
+        device_limit_mib=context.device_limit_mib,
+        recompute=options.recompute,
+        device=device,
+    )
+
+
+def explain(
+    config: TrainingConfig,
+    device: DeviceSpec,
+    options: SearchOptions,
+    strategy: Strategy,
+    rules_path: Path | None = None,
+) -> list[str]:
+    """Why one strategy is, or is not, among the candidates: one sentence a reason.
+
+    Every rule is asked, not only the first that fails; the memory is told either way.
+    """
+    context = SearchContext.settle(config, device, options)
+    rules = select_rules(context, options.disabled_rules, load_user_rules(rules_path))
+    table = StrategyTable.from_strategies([strategy])
+    broken = [rule for rule in rules if not judge(rule, table, context).all()]
+    lines = [f"{describe(strategy)}: broken by {len(broken)} of {len(rules)} rules"]
+    lines += [_reason(rule) for rule in broken]
+    if any(rule.name == "world-size" for rule in broken) or strategy.micro_batches < 1:
+        return lines
+    peak, stage = peaks(table, context, config.schedule, options.recompute)
+    verdict = "fits" if peak[0] <= context.device_limit_mib else "is too much for"
+    lines.append(
+        f"memory: {peak[0]:.0f} MiB on stage {stage[0]} (recompute: {options.recompute}) {verdict} "
+        f"{context.device_limit_mib:.0f} MiB"
+    )
+    return lines
+
+
+def _estimate_ms(table: StrategyTable, context: SearchContext) -> NDArray[np.float64]:
+    parts = [
+        quick_step_ms(context.model, context.rules, table.select(slice(start, start + MEMORY_ROWS)), context.device)
+        for start in range(0, len(table), MEMORY_ROWS)
+    ]
+    return np.concatenate(parts).astype(np.float64)
+
+
+def _reason(rule: Rule) -> str:
+    return f"rule {rule.name} ({rule.kind}): {rule.explanation}; {rule.relax}"
