@@ -1,0 +1,266 @@
+"""Whether a plan holds and takes the time it claims, found without any of the solver's code.
+
+The step is played task by task, memory is walked along every stage's own task order, and all sums
+are exact (integers over a common denominator, `Fraction`), so that no rounding decides. Nothing of
+the solver, the event graph, the durations or the alive vectors is used: a mistake there shows here.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import lcm
+from typing import Sequence
+
+from pipeline.generators import build_schedule
+from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from pipeline_solver.problem import LayerKind, PipelineProblem
+
+MEMORY_TOLERANCE_MIB = Fraction(1, 10**6)
+"""One byte: decimal figures of a profile are not exact in binary."""
+
+TIME_TOLERANCE = Fraction(1, 10**6)
+"""Relative error allowed to a claimed step time."""
+
+Layer = tuple[LayerKind, str]
+"""One layer and how it is recomputed."""
+
+
+def check(problem: PipelineProblem, plan: PipelinePlan, objective: float | None = None) -> list[str]:
+    """What is wrong with a plan.
+
+    Parameters
+    ----------
+    objective : float, optional
+        The step time that somebody claims for the plan, in body-layer forward times; it must agree
+        with the played one to a relative 1e-6.
+
+    Returns
+    -------
+    list of str
+        One sentence a violation; empty when the plan holds.
+    """
+    faults = _shape_faults(problem, plan)
+    if faults:  # nothing below makes sense on a plan of another shape
+        return faults
+    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    faults += _placement_faults(problem, plan, schedule)
+    faults += _recompute_faults(problem, plan, schedule)
+    if faults:
+        return faults
+    for stage, peak in enumerate(exact_peak_memory(problem, plan, schedule)):
+        limit = Fraction(problem.limit_mib[stage])
+        if peak > limit + MEMORY_TOLERANCE_MIB:
+            faults.append(
+                f"Stage {stage} needs {float(peak):.6f} MiB at its worst moment, {float(peak - limit):.6f} MiB "
+                f"above its limit of {float(limit):.6f} MiB."
+            )
+    if objective is not None:
+        played = exact_step_time(problem, plan, schedule)
+        if abs(played - Fraction(objective)) > TIME_TOLERANCE * max(abs(played), Fraction(1, 10**6)):
+            faults.append(f"The step takes {float(played):.9f}, not {objective:.9f} as claimed.")
+    return faults
+
+
+def exact_step_time(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None) -> Fraction:
+    """Step time of a plan by playing the schedule, in body-layer forward times.
+
+    Every stage takes its tasks in order, each as soon as the stage is free and the task's input has
+    arrived.
+
+    Raises
+    ------
+    ValueError
+        When the schedule cannot be played to its end.
+    """
+    schedule = schedule or build_schedule(
+        problem.schedule, problem.stages, problem.interleaves, problem.micro_batches
+    )
+    splits = 1 + int(schedule.order[:, :, 3].max())
+    with_weight_tasks = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
+    exact = {
+        (direction, v, s): duration / splits
+        for v in range(problem.interleaves)
+        for s in range(problem.stages)
+        for direction, duration in enumerate(_chunk_times(problem, plan, schedule, v, s, with_weight_tasks))
+    }
+    lag = Fraction(problem.lag)
+    tail = [Fraction(value) for value in problem.tail] or [Fraction(0)] * problem.stages
+    unit = lcm(lag.denominator, *(value.denominator for value in (*exact.values(), *tail)))
+    durations = {key: int(value * unit) for key, value in exact.items()}
+    ends = _play(schedule, durations, int(lag * unit))
+    return Fraction(max(end + int(wait * unit) for end, wait in zip(ends, tail, strict=True)), unit)
+
+
+def exact_peak_memory(
+    problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None
+) -> list[Fraction]:
+    """Peak memory of every stage, MiB [S], by walking the stage's own tasks.
+
+    A forward task leaves its part of the micro-batch's activations alive; they go when the last
+    backward task that needs them (the weight gradient where the schedule splits it off) is over.
+    """
+    schedule = schedule or build_schedule(
+        problem.schedule, problem.stages, problem.interleaves, problem.micro_batches
+    )
+    splits = 1 + int(schedule.order[:, :, 3].max())
+    frees = WEIGHT_GRADIENT if bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any()) else BACKWARD
+    peaks = []
+    for s in range(problem.stages):
+        chunks = [_chunk_layers(problem, plan, schedule, v, s) for v in range(problem.interleaves)]
+        held = Fraction(problem.static_mib[s])
+        held += sum((Fraction(kind.layer_mib) for layers in chunks for kind, _ in layers), Fraction(0))
+        kept = [
+            sum((Fraction(kind.activation_mib[mode]) for kind, mode in layers), Fraction(0)) / splits
+            for layers in chunks
+        ]
+        peak = held
+        for direction, v, _, _ in schedule.order[s].tolist():
+            if direction == FORWARD:
+                held += kept[v]
+                peak = max(peak, held)
+            elif direction == frees:
+                held -= kept[v]
+        peaks.append(peak)
+    return peaks
+
+
+def _shape_faults(problem: PipelineProblem, plan: PipelinePlan) -> list[str]:
+    faults = []
+    if (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
+        faults.append(
+            f"The plan is for {plan.interleaves} interleaves x {plan.stages} stages, the problem has "
+            f"{problem.interleaves} x {problem.stages}."
+        )
+    names = [kind.name for kind in problem.kinds]
+    if unknown := [name for name in plan.layers if name not in names]:
+        faults.append(f"The plan holds layers of kind {', '.join(unknown)}, which the problem does not have.")
+    if [name for name in names if name in plan.layers] != [name for name in plan.layers if name in names]:
+        faults.append(f"The plan's kinds stand in another order than the model's: {', '.join(names)}.")
+    allowed = [mode for mode in problem.recompute_ratio if mode != NONE]
+    for mode, grid in plan.recompute.items():
+        if mode not in allowed and any(map(any, grid)):
+            faults.append(f"The plan recomputes layers in mode {mode}, which the problem does not allow.")
+    return faults
+
+
+def _placement_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule) -> list[str]:
+    faults = []
+    for kind in problem.kinds:
+        placed = sum(map(sum, plan.layers[kind.name])) if kind.name in plan.layers else 0
+        if placed != kind.count:
+            faults.append(f"The plan places {placed} layers of kind {kind.name}, the model has {kind.count}.")
+    walk = [schedule.chunk_at(position) for position in range(schedule.chunks)]
+    reached, reached_name = 0, ""
+    for v, s in walk:
+        for index, kind in enumerate(problem.kinds):
+            held = plan.layers[kind.name][v][s] if kind.name in plan.layers else 0
+            if kind.pinned_last:
+                if held and (v, s) != walk[-1]:
+                    faults.append(f"Chunk [{v}][{s}] holds {kind.name} layers, which belong on the last chunk.")
+            elif held:
+                if index < reached:
+                    faults.append(
+                        f"Chunk [{v}][{s}] holds {kind.name} layers after {reached_name} layers have begun."
+                    )
+                reached, reached_name = max((reached, reached_name), (index, kind.name))
+    for v, s in walk:
+        total = _free_total(problem, plan, v, s)
+        if total < problem.min_layers:
+            faults.append(f"Chunk [{v}][{s}] holds {total} layers, at least {problem.min_layers} are asked for.")
+        if (v, s) in problem.fixed_layers and total != problem.fixed_layers[v, s]:
+            faults.append(f"Chunk [{v}][{s}] holds {total} layers, {problem.fixed_layers[v, s]} are given.")
+        if (v, s) in problem.max_layers and total > problem.max_layers[v, s]:
+            faults.append(f"Chunk [{v}][{s}] holds {total} layers, at most {problem.max_layers[v, s]} are allowed.")
+    return faults
+
+
+def _recompute_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule) -> list[str]:
+    faults = []
+    for v, s in map(schedule.chunk_at, range(schedule.chunks)):
+        counts = {mode: grid[v][s] for mode, grid in plan.recompute.items()}
+        if any(kind.pinned_last and mode != NONE for kind, mode in _chunk_layers(problem, plan, schedule, v, s)):
+            faults.append(f"Chunk [{v}][{s}] recomputes a layer that is never recomputed.")
+        for (mode, given_v, given_s), given in problem.fixed_recompute.items():
+            if (given_v, given_s) == (v, s) and counts.get(mode, 0) != given:
+                faults.append(
+                    f"Chunk [{v}][{s}] recomputes {counts.get(mode, 0)} layers in mode {mode}, {given} are given."
+                )
+    return faults
+
+
+def _free_total(problem: PipelineProblem, plan: PipelinePlan, v: int, s: int) -> int:
+    return sum(plan.layers[kind.name][v][s] for kind in problem.free_kinds if kind.name in plan.layers)
+
+
+def _chunk_layers(
+    problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, v: int, s: int
+) -> list[Layer]:
+    """Every layer of a chunk in model order with its recompute mode: the first ones full, the next selective."""
+    kinds = [kind for kind in problem.kinds for _ in range(plan.layers[kind.name][v][s] if kind.name in plan.layers
+                                                            else 0)]
+    modes = [mode for mode in (FULL, SELECT) if mode in plan.recompute for _ in range(plan.recompute[mode][v][s])]
+    modes += [NONE] * (len(kinds) - len(modes))
+    return list(zip(kinds, modes, strict=True))
+
+
+def _chunk_times(
+    problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, v: int, s: int, with_weight_tasks: bool
+) -> tuple[Fraction, ...]:
+    """Forward, backward and, where it is a task of its own, weight-gradient time of one chunk."""
+    layers = _chunk_layers(problem, plan, schedule, v, s)
+    forward = sum((Fraction(kind.forward) for kind, _ in layers), Fraction(0))
+    place = schedule.position(v, s)
+    if place == 0:
+        forward += Fraction(problem.embedding_forward)
+    if place == schedule.chunks - 1:
+        forward += Fraction(problem.head_forward)
+    again = sum(
+        (Fraction(problem.recompute_ratio[mode]) * Fraction(kind.forward) for kind, mode in layers if mode != NONE),
+        Fraction(0),
+    )
+    backward = Fraction(problem.backward_ratio) * forward
+    if not with_weight_tasks:
+        return forward, backward + again
+    weight = Fraction(problem.weight_gradient_share) * backward
+    return forward, backward - weight + again, weight
+
+
+def _play(schedule: Schedule, durations: dict[tuple[int, int, int], int], lag: int) -> list[int]:
+    """End of every stage's last task [S], all times integers in the same unit."""
+    orders = [[tuple(task) for task in order] for order in schedule.order.tolist()]
+    ended: dict[tuple[int, int, int, int], int] = {}  # (position, direction, micro-batch, split) -> end
+    clock = [0] * schedule.stages
+    upcoming = [0] * schedule.stages
+    left = sum(map(len, orders))
+    while left:
+        before = left
+        for s, order in enumerate(orders):
+            while upcoming[s] < len(order):
+                direction, v, micro_batch, split = order[upcoming[s]]
+                place = schedule.position(v, s)
+                arrivals = [clock[s]]
+                for need_place, need_direction in _needs(direction, place, schedule.chunks):
+                    end = ended.get((need_place, need_direction, micro_batch, split))
+                    if end is None:
+                        break
+                    arrivals.append(end + (lag if schedule.chunk_at(need_place)[1] != s else 0))
+                else:
+                    clock[s] = max(arrivals) + durations[direction, v, s]
+                    ended[place, direction, micro_batch, split] = clock[s]
+                    upcoming[s] += 1
+                    left -= 1
+                    continue
+                break
+        if left == before:
+            raise ValueError(f"the schedule stops with {left} tasks left: each waits for another")
+    return clock
+
+
+def _needs(direction: int, place: int, chunks: int) -> Sequence[tuple[int, int]]:
+    """(position, direction) of the tasks of the same micro-batch that must be over before this one begins."""
+    if direction == FORWARD:
+        return [(place - 1, FORWARD)] if place else []
+    if direction == WEIGHT_GRADIENT:
+        return [(place, BACKWARD)]
+    return [(place, FORWARD), (place + 1, BACKWARD)] if place < chunks - 1 else [(place, FORWARD)]
