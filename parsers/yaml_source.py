@@ -70,7 +70,7 @@ class _Loader(yaml.SafeLoader):
         step = index.value if isinstance(index, yaml.ScalarNode) else index
         path: YamlPath = () if parent is None else (*self._path, step)
         event: Any = self.peek_event()
-        if isinstance(event, yaml.AliasEvent):
+        if self.check_event(yaml.AliasEvent):
             if index is not None:
                 self.alias_at[path] = Alias(path, event.anchor, event.start_mark.index, event.end_mark.index)
             return super().compose_node(parent, index)
