@@ -9,6 +9,9 @@ import numpy as np
 
 from pipeline.schedule import ScheduleSpec
 
+ONE_FORWARD_ONE_BACKWARD = ScheduleSpec()
+"""Plain 1F1B: what is meant where no schedule is named."""
+
 CLOSED_FORMS = ("1f1b", "gpipe", "interleaved", "megatron-interleaved")
 """Schedules whose worst moment has a closed form here; the others are read off the schedule itself."""
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_model.activations import activation_bytes
-from cost_model.alive import alive_at_first_backward
+from cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_at_first_backward
 from cost_model.parameters import body_kind
 from cost_model.statics import MIB, layer_state_bytes, static_mib
 from cost_model.strategy import TrainingRules
@@ -30,7 +30,7 @@ def best_case_peak_mib(
     table: StrategyTable,
     recompute: str = "best",
     device_limit_mib: float | None = None,
-    schedule: ScheduleSpec = ScheduleSpec(),
+    schedule: ScheduleSpec = ONE_FORWARD_ONE_BACKWARD,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Peak of the heaviest stage under the memory-friendliest offset, for every strategy of a table.
 

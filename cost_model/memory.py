@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Mapping
 
 from cost_model.activations import activation_bytes
-from cost_model.alive import alive_micro_batches
+from cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
 from cost_model.best_case import best_case_peak_mib
 from cost_model.parameters import body_kind
 from cost_model.profile import MemoryProfile
@@ -34,7 +34,7 @@ def memory_profile(
     strategy: Strategy,
     rules: TrainingRules,
     device_limit_mib: float,
-    schedule: ScheduleSpec = ScheduleSpec(),
+    schedule: ScheduleSpec = ONE_FORWARD_ONE_BACKWARD,
 ) -> MemoryProfile:
     """The memory coefficients of a strategy, from closed forms.
 
@@ -133,7 +133,7 @@ def stage_breakdown(
     strategy: Strategy,
     rules: TrainingRules,
     plan: PipelinePlan | None = None,
-    schedule: ScheduleSpec = ScheduleSpec(),
+    schedule: ScheduleSpec = ONE_FORWARD_ONE_BACKWARD,
     recompute: str = FULL,
 ) -> list[StageBreakdown]:
     """Memory of every stage by category.
@@ -218,9 +218,9 @@ def _stage(
         stage=stage,
         layers=held,
         alive=float(alive_mean),
-        weights=sum(float(n * state.weights) for n, state in zip(counts, states)) / MIB,
-        gradients=sum(float(n * state.gradients) for n, state in zip(counts, states)) / MIB,
-        optimizer=sum(float(n * state.optimizer) for n, state in zip(counts, states)) / MIB,
+        weights=sum(float(n * state.weights) for n, state in zip(counts, states, strict=True)) / MIB,
+        gradients=sum(float(n * state.gradients) for n, state in zip(counts, states, strict=True)) / MIB,
+        optimizer=sum(float(n * state.optimizer) for n, state in zip(counts, states, strict=True)) / MIB,
         activations=kept[worst],
         logits=float(logits_bytes(model, strategy, rules)) / MIB if last else 0.0,
         buffers=float(buffer_bytes(model, strategy, rules)) / MIB,

@@ -65,7 +65,7 @@ class StrategyTable:
             object.__setattr__(self, column.name, np.atleast_1d(np.asarray(getattr(self, column.name), dtype=dtype)))
         lengths = {column.name: getattr(self, column.name).shape for column in fields(self)}
         if len(set(lengths.values())) != 1 or len(self.dp.shape) != 1:
-            raise ValueError(f"the columns of a strategy table must be one-dimensional and equally long, found {lengths}")
+            raise ValueError(f"a strategy table's columns must be one-dimensional and equally long, found {lengths}")
 
     def __len__(self) -> int:
         return len(self.dp)
@@ -76,7 +76,10 @@ class StrategyTable:
     @classmethod
     def from_strategies(cls, strategies: Sequence[Strategy]) -> StrategyTable:
         """The table whose row i is ``strategies[i]``."""
-        return cls(**{column.name: [getattr(each, column.name) for each in strategies] for column in fields(cls)})
+        columns: dict[str, Any] = {
+            column.name: [getattr(each, column.name) for each in strategies] for column in fields(cls)
+        }
+        return cls(**columns)
 
     def row(self, index: int) -> Strategy:
         """Row `index` as a `Strategy`."""

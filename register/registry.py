@@ -1,0 +1,253 @@
+"""Models and devices by name: the built-in ones, and a user's own YAML files, which go before them."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Iterable, Mapping, TypeVar
+
+import yaml
+
+from base.errors import InputError
+from base.files import read_text
+from register.device import DeviceSpec
+from register.model import ModelSpec
+
+BUILT_IN = Path(__file__).resolve().parent
+DEFAULT_REGISTER_PATH = Path("register")
+"""The command lines' default folder; it may be missing where the tool is installed elsewhere."""
+
+MAX_REGISTRATION_BYTES = 2**20
+_FOLDERS: dict[str, type] = {"models": ModelSpec, "devices": DeviceSpec}
+_MAY_BE_ZERO = {
+    "learned_positions", "mtp_layers", "n_shared", "shared_hidden", "first_dense", "link_latency_us", "overhead_mib",
+}  # fmt: skip
+_IGNORED = {"source", "kind"}
+Spec = TypeVar("Spec")
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Registration files by name; a file is read when its name is asked for.
+
+    Parameters
+    ----------
+    models, devices : mapping of name to Path
+    """
+
+    models: Mapping[str, Path]
+    devices: Mapping[str, Path]
+
+    @classmethod
+    def load(cls, register_path: Path | None = None) -> Registry:
+        """The built-in registrations, and those of a user's folder before them.
+
+        Parameters
+        ----------
+        register_path : Path, optional
+            A folder with YAML files, themselves or in its sub-folders ``models`` and ``devices``. A
+            file beside the sub-folders is a device when it has ``memory_mib``, else a model. A
+            registration's name is its ``name``, else the file's. The command lines' default folder
+            may be missing.
+
+        Raises
+        ------
+        InputError
+            When the folder is missing or one of its registrations is wrong.
+        """
+        found: dict[str, dict[str, Path]] = {
+            folder: {path.stem: path for path in sorted((BUILT_IN / folder).glob("*.yaml"))} for folder in _FOLDERS
+        }
+        if register_path is None:
+            return cls(found["models"], found["devices"])
+        root = Path(register_path)
+        if not root.is_dir():
+            if root == DEFAULT_REGISTER_PATH:
+                return cls(found["models"], found["devices"])
+            raise InputError("no such folder", field="--register_path", value=str(register_path), cure="check the path")
+        if root.resolve() != BUILT_IN:
+            for path, folder in _registrations(root):
+                spec = _read(path, _FOLDERS[folder]) if folder else _read_either(path)
+                place = "devices" if isinstance(spec, DeviceSpec) else "models"
+                found[place][spec.name] = path
+        return cls(found["models"], found["devices"])
+
+    def model_names(self) -> list[str]:
+        """Names of all registered models, sorted."""
+        return sorted(self.models)
+
+    def device_names(self) -> list[str]:
+        """Names of all registered devices, sorted."""
+        return sorted(self.devices)
+
+    def model(self, name: str) -> ModelSpec:
+        """A model by name; capitals, ``_`` and ``-`` make no difference.
+
+        Raises
+        ------
+        InputError
+            When there is none of that name (the near ones are listed) or its file is wrong.
+        """
+        return _read(self.models[_find(name, self.models, "model", "--model")], ModelSpec)
+
+    def device(self, name: str) -> DeviceSpec:
+        """A device by name; capitals, ``_`` and ``-`` make no difference.
+
+        Raises
+        ------
+        InputError
+            When there is none of that name (the near ones are listed) or its file is wrong.
+        """
+        return _read(self.devices[_find(name, self.devices, "device", "--device")], DeviceSpec)
+
+
+def _registrations(root: Path) -> Iterable[tuple[Path, str | None]]:
+    for folder in (None, *_FOLDERS):
+        place = root if folder is None else root / folder
+        for suffix in ("*.yaml", "*.yml"):
+            yield from ((path, folder) for path in sorted(place.glob(suffix)))
+
+
+def _canonical(name: str) -> str:
+    return str(name).strip().lower().replace("_", "-")
+
+
+def _find(name: str, known: Mapping[str, Path], what: str, flag: str) -> str:
+    by_canonical = {_canonical(each): each for each in known}
+    wanted = _canonical(name)
+    if wanted in by_canonical:
+        return by_canonical[wanted]
+    near = difflib.get_close_matches(wanted, by_canonical, n=3, cutoff=0.5)
+    listed = ", ".join(by_canonical[each] for each in near) if near else ", ".join(sorted(known))
+    raise InputError(
+        f"no {what} of that name is registered",
+        field=flag,
+        value=name,
+        cure=f"{'did you mean' if near else 'there are'} {listed}{'?' if near else ''}",
+    )
+
+
+def _load(path: Path) -> dict[str, Any]:
+    text = read_text(path, limit_bytes=MAX_REGISTRATION_BYTES)
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise InputError(f"is not valid YAML{where}", file=path, cure="mend the syntax there") from None
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"is not valid YAML: {error}", file=path) from None
+    if not isinstance(data, dict):
+        raise InputError("must hold `field: value` lines", file=path, value=data, cure="see register/models")
+    return data
+
+
+def _read_either(path: Path) -> ModelSpec | DeviceSpec:
+    data = _load(path)
+    return _build(DeviceSpec, data, path) if "memory_mib" in data else _build(ModelSpec, data, path)
+
+
+def _read(path: Path, spec: type[Spec]) -> Spec:
+    return _build(spec, _load(path), path)
+
+
+def _build(spec: type[Spec], data: dict[Any, Any], path: Path) -> Spec:
+    values: dict[Any, Any] = {"name": path.stem, **data}
+    result = _dataclass(spec, values, path, "")
+    if isinstance(result, ModelSpec):
+        _check_model(result, path)
+    elif isinstance(result, DeviceSpec):
+        _check_device(result, path)
+    return result
+
+
+def _dataclass(spec: type[Spec], data: Any, path: Path, prefix: str) -> Spec:
+    """Build a dataclass from plain data; every field is checked by name and type."""
+    if not isinstance(data, dict):
+        raise InputError("must hold `field: value` lines", file=path, field=prefix.rstrip("."), value=data)
+    hints = typing.get_type_hints(spec)
+    known = {each.name: each for each in fields(spec)}  # type: ignore[arg-type]
+    values = {}
+    for key, value in data.items():
+        if key not in known:
+            if key in _IGNORED:
+                continue
+            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+            cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            raise InputError("is no known field", file=path, field=f"{prefix}{key}", value=value, cure=cure)
+        values[key] = _value(hints[key], key, value, path, prefix)
+    for name, each in known.items():
+        if name not in values and each.default is MISSING and each.default_factory is MISSING:
+            raise InputError("is missing", file=path, field=f"{prefix}{name}", cure=f"add `{name}: …`")
+    return spec(**values)
+
+
+def _value(hint: Any, key: str, value: Any, path: Path, prefix: str) -> Any:
+    field = f"{prefix}{key}"
+    options = [hint]
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        options = [each for each in typing.get_args(hint) if each is not type(None)]
+        if value is None:
+            return None
+    wanted = options[0]
+    if is_dataclass(wanted):
+        return _dataclass(typing.cast(Any, wanted), value, path, f"{field}.")
+    if wanted is bool:
+        if not isinstance(value, bool):
+            raise InputError("must be true or false", file=path, field=field, value=value)
+        return value
+    if wanted in (int, float):
+        return _number(wanted, key, value, path, field)
+    if wanted is str:
+        if not isinstance(value, str):
+            raise InputError("must be text", file=path, field=field, value=value, cure="put it in quotes")
+        return value
+    if not isinstance(value, dict):
+        raise InputError("must hold `name: share` lines", file=path, field=field, value=value)
+    return {str(name): _number(float, "share", share, path, f"{field}.{name}") for name, share in value.items()}
+
+
+def _number(wanted: type, key: str, value: Any, path: Path, field: str) -> int | float:
+    least_zero = key in _MAY_BE_ZERO
+    kind = "an integer" if wanted is int else "a number"
+    problem = f"must be {kind} {'>= 0' if least_zero else '> 0'}"
+    if isinstance(value, bool) or not isinstance(value, int if wanted is int else (int, float)):
+        raise InputError(problem, file=path, field=field, value=value)
+    if not (value >= 0 if least_zero else value > 0) or not value < 1e15:
+        raise InputError(problem, file=path, field=field, value=value)
+    return wanted(value)
+
+
+def _check_model(model: ModelSpec, path: Path) -> None:
+    if model.mla is None and model.n_heads % model.n_kv_heads:
+        raise InputError(
+            "must divide n_heads", file=path, field="n_kv_heads", value=model.n_kv_heads,
+            cure=f"n_heads is {model.n_heads}",
+        )  # fmt: skip
+    if model.moe is not None:
+        if model.moe.top_k > model.moe.n_experts:
+            raise InputError(
+                "must be <= n_experts", file=path, field="moe.top_k", value=model.moe.top_k,
+                cure=f"n_experts is {model.moe.n_experts}",
+            )  # fmt: skip
+        if model.moe.first_dense > model.n_layers:
+            raise InputError(
+                "must be <= n_layers", file=path, field="moe.first_dense", value=model.moe.first_dense,
+                cure=f"n_layers is {model.n_layers}",
+            )  # fmt: skip
+
+
+def _check_device(device: DeviceSpec, path: Path) -> None:
+    if device.usable_memory_mib > device.memory_mib:
+        raise InputError(
+            "must be <= memory_mib", file=path, field="usable_memory_mib", value=device.usable_memory_mib,
+            cure=f"memory_mib is {device.memory_mib}",
+        )  # fmt: skip
+    for name, share in device.efficiency.items():
+        if share > 1 and not name.endswith(("_us", "_ms", "_factor", "_tokens")):
+            raise InputError("must be a share in (0, 1]", file=path, field=f"efficiency.{name}", value=share)
+
+
