@@ -12,7 +12,7 @@ _READERS = {
     ".yaml": read_mindformers,
     ".yml": read_mindformers,
 }
-SUFFIXES = tuple(_READERS)
+CONFIG_SUFFIXES = tuple(_READERS)
 
 
 def read_config(path: str | Path) -> TrainingConfig:
@@ -33,6 +33,6 @@ def read_config(path: str | Path) -> TrainingConfig:
     if reader is None:
         raise InputError(
             "is not a known kind of configuration", file=path, value=file.suffix,
-            cure=f"give a {', '.join(SUFFIXES)} file",
+            cure=f"give a {', '.join(CONFIG_SUFFIXES)} file",
         )
     return reader(file)
