@@ -13,10 +13,12 @@ from base.errors import InputError
 from base.files import read_text, write_atomic
 from cost_model.strategy_table import StrategyTable
 from nd_search.prune import describe
-from nd_search.reduce import Reduction, even_plan, reduce_strategy
+from nd_search.reduce import Reduction, reduce_strategy
 from nd_search.search import SearchResult
 from parsers.training_config import TrainingConfig
 from parsers.write_back import emit_variant
+from parsers.yaml_edit import lookup
+from parsers.yaml_source import YamlSource
 
 FURTHER = ("cp", "op", "sp", "vpp", "mbs", "micro_batches")
 """Dimensions that a file's name shows only where they vary."""
@@ -49,6 +51,7 @@ def candidate_frame(result: SearchResult) -> pd.DataFrame:
         "estimated_ms": np.round(result.estimated_ms, 3),
         "chosen": chosen.astype(int),
         "recompute": result.recompute,
+        "peakMemNoRecompute": np.round(result.peak_none_mib, 1),
         "source": "estimate",
     })
 
@@ -106,7 +109,7 @@ def emit_yaml(
 ) -> list[Path]:
     """Write one configuration a strategy, of the form of the user's own file.
 
-    The full-size files carry an even split with everything recomputed; the solver replaces both.
+    The full-size files carry an even split of the layers; the solver replaces it.
     With `profile`, each is reduced to `rank_num` cards (`reduce_strategy`), the profiler is switched
     on, and ``NAME.reduction.json`` beside it says what was kept and what changed; a strategy that
     cannot be reduced that far gets no profile file but the reason.
@@ -134,8 +137,7 @@ def emit_yaml(
     for stem, strategy in zip(file_stems(table), table, strict=True):
         target = folder / f"{stem}_pretrain{suffix}"
         if not profile:
-            plan = even_plan(config, config.model, strategy)
-            written.append(emit_variant(config, strategy, target, plan=plan, extra=_data_keys(config, dataset)))
+            written.append(emit_variant(config, strategy, target, plan=None, extra=_data_keys(config, dataset)))
             names.append(target.name)
             continue
         told = folder / f"{stem}_pretrain.reduction.json"
@@ -173,19 +175,19 @@ def _profile_keys(config: TrainingConfig) -> dict[str, object]:
 
 
 def _layer_keys(config: TrainingConfig, reduction: Reduction) -> dict[str, object]:
-    """Where a file of this form says how many layers the model has."""
-    layers, moe = reduction.model.n_layers, reduction.model.moe
-    if config.format == "mindformers-legacy":
-        keys: dict[str, object] = {"model.model_config.num_layers": layers}
-        if moe is not None:
-            keys["moe_config.first_k_dense_replace"] = moe.first_dense
-        return keys
-    if config.format == "mindformers-mcore":
-        keys = {"model.model_config.num_hidden_layers": layers}
-        if moe is not None:
-            keys["model.model_config.first_k_dense_replace"] = moe.first_dense
-        return keys
-    return {}
+    """The file's own entries that say how many layers the model has and how many of them are dense."""
+    if not config.format.startswith("mindformers"):
+        return {}
+    data = YamlSource.read(config.path).data
+    wanted: dict[tuple[str, ...], object] = {
+        ("model", "model_config", name): reduction.model.n_layers for name in ("num_hidden_layers", "num_layers")
+    }
+    if reduction.model.moe is not None:
+        dense = reduction.model.moe.first_dense
+        for section in (("model", "model_config"), ("moe_config",)):
+            wanted[(*section, "first_k_dense_replace")] = dense
+            wanted[(*section, "mlp_only_layers")] = list(range(dense))
+    return {".".join(path): entry for path, entry in wanted.items() if lookup(data, path) is not None}
 
 
 def _remove_stale(folder: Path, names: Sequence[str]) -> None:

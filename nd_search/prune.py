@@ -111,14 +111,21 @@ def schedule_of(schedule: ScheduleSpec, framework: str, interleaves: int) -> Sch
         if interleaves == 1:
             return ScheduleSpec("1f1b")
         name = "interleaved" if framework == "mindformers" else "megatron-interleaved"
-        return schedule if schedule.name != "1f1b" else ScheduleSpec(name)
+        return schedule if schedule.name != "1f1b" else ScheduleSpec(name, schedule.low_memory)
     return schedule
 
 
 def peaks(
-    table: StrategyTable, context: SearchContext, schedule: ScheduleSpec, recompute: str = "best"
+    table: StrategyTable,
+    context: SearchContext,
+    schedule: ScheduleSpec,
+    recompute: str = "best",
+    limit_mib: float | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Peak memory of each strategy's heaviest stage, MiB [n], and that stage [n]."""
+    """Peak memory of each strategy's heaviest stage, MiB [n], and that stage [n].
+
+    With `limit_mib`, peaks above it may be lower bounds (which saves refining what is pruned anyway).
+    """
     peak = np.empty(len(table))
     stage = np.empty(len(table), dtype=np.int64)
     for interleaved in (False, True):
@@ -128,7 +135,7 @@ def peaks(
             part = rows[start : start + MEMORY_ROWS]
             peak[part], stage[part] = best_case_peak_mib(
                 context.model, context.rules, table.select(part),
-                recompute=recompute, device_limit_mib=context.device_limit_mib, schedule=spec,
+                recompute=recompute, device_limit_mib=limit_mib, schedule=spec,
             )
     return peak, stage
 
@@ -143,10 +150,11 @@ def keep_what_fits(
     InfeasibleError
         When nothing fits: says the least memory that the best strategy needs.
     """
-    peak, stage = peaks(table, context, schedule, recompute)
+    peak, stage = peaks(table, context, schedule, recompute, context.device_limit_mib)
     fits = peak <= context.device_limit_mib
-    best = int(np.argmin(peak))
     if not fits.any():
+        peak, stage = peaks(table, context, schedule, recompute)
+        best = int(np.argmin(peak))
         raise InfeasibleError(
             f"no strategy fits {context.device_limit_mib:.0f} MiB a device: of {len(table)} legal ones the lightest, "
             f"{describe(table.row(best))}, needs {peak[best]:.0f} MiB on stage {stage[best]} "
@@ -175,6 +183,5 @@ def describe(strategy: Strategy) -> str:
 def _concatenate(tables: Sequence[StrategyTable]) -> StrategyTable:
     if not tables:
         return StrategyTable.from_strategies([])
-    return StrategyTable(
-        **{column.name: np.concatenate([getattr(table, column.name) for table in tables]) for column in fields(tables[0])}
-    )
+    names = [column.name for column in fields(tables[0])]
+    return StrategyTable(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in names})

@@ -41,27 +41,6 @@ class Reduction:
     changed: tuple[str, ...]
 
 
-def even_plan(config: TrainingConfig, model: ModelSpec, strategy: Strategy) -> PipelinePlan:
-    """The model's layers dealt out evenly, all of them recomputed: where a solve or a dry-run starts.
-
-    Left-over layers go to the chunks after the first, which holds the embedding.
-    """
-    chunks = strategy.pp * strategy.vpp
-    counts = model.layer_counts()
-    joined = 0 if config.mtp_counted else counts.get(MTP, 0)
-    base, rest = divmod(sum(counts.values()) - joined, chunks)
-    held = [base] * chunks
-    for extra in range(rest):
-        held[(1 + extra) % chunks] += 1
-    held[-1] += joined
-    queue = [kind for kind, count in counts.items() for _ in range(count)]
-    dealt: list[list[str]] = []
-    for count in held:
-        dealt.append(queue[:count])
-        queue = queue[count:]
-    return _plan_of(config, strategy, dealt, held)
-
-
 def reduce_strategy(
     config: TrainingConfig, device: DeviceSpec, strategy: Strategy, rank_num: int, device_limit_mib: float
 ) -> Reduction:

@@ -158,9 +158,12 @@ LEGALITY_RULES: tuple[Rule, ...] = (
     Rule("zero-bubble-v-two-chunks", "the zero-bubble V schedule has two chunks a stage: vpp = 2",
          lambda t, c: t.vpp == 2, LEGALITY, (), lambda c: c.schedule_name == "zero_bubble_v",
          relax="choose another schedule, or do not search vpp"),
-    Rule("gpipe-one-chunk", "this schedule has one chunk a stage: vpp = 1",
+    Rule("gpipe-one-chunk", "gpipe has one chunk a stage: vpp = 1",
          lambda t, c: t.vpp == 1, LEGALITY, (), lambda c: c.schedule_name == "gpipe",
          relax="choose another schedule, or do not search vpp"),
+    Rule("schedule-needs-pipeline", "this schedule needs pp > 1",
+         lambda t, c: t.pp > 1, LEGALITY, (), lambda c: c.schedule_name in ("seqpipe", "zero_bubble_v"),
+         relax="choose another schedule, or do not pin pp"),
     Rule("batch-by-dp", "dp * mbs divides the global batch: micro_batches is a whole number",
          lambda t, c: t.dp * t.mbs * t.micro_batches * c.micro_batch_interleave == c.gbs, LEGALITY,
          relax="change --gbs"),
@@ -189,6 +192,9 @@ EXPERIENCE_RULES: tuple[Rule, ...] = (
 def built_in_rules() -> tuple[Rule, ...]:
     """All rules that ship, legality first."""
     return LEGALITY_RULES + EXPERIENCE_RULES
+
+
+_SHIPPED = frozenset(built_in_rules())
 
 
 def load_user_rules(register_path: Path | None) -> tuple[Rule, ...]:
@@ -258,7 +264,7 @@ def judge(rule: Rule, table: StrategyTable, context: SearchContext) -> Mask:
     InputError
         When a user's rule raises, or gives no boolean array [n].
     """
-    if rule.kind != USER:
+    if rule in _SHIPPED:
         return rule.keep(table, context)
     try:
         mask = np.asarray(rule.keep(table, context))

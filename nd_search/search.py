@@ -43,6 +43,8 @@ class SearchResult:
         Indices of the strategies to profile.
     counts : mapping
         Strategies after each step: built, legal, sensible, fitting, chosen.
+    peak_none_mib : float64 [n]
+        The same without any recompute: who fits so needs none.
     device_limit_mib : float
         The limit they were held against.
     recompute : str
@@ -60,6 +62,7 @@ class SearchResult:
     counts: Mapping[str, int]
     device_limit_mib: float
     recompute: str
+    peak_none_mib: NDArray[np.float64]
     device: DeviceSpec
 
 
@@ -105,6 +108,7 @@ def search(
         },
         device_limit_mib=context.device_limit_mib,
         recompute=options.recompute,
+        peak_none_mib=peaks(fitting.table.select(order), context, config.schedule, "none")[0],
         device=device,
     )
 
@@ -124,8 +128,13 @@ def explain(
     rules = select_rules(context, options.disabled_rules, load_user_rules(rules_path))
     table = StrategyTable.from_strategies([strategy])
     broken = [rule for rule in rules if not judge(rule, table, context).all()]
-    lines = [f"{describe(strategy)}: broken by {len(broken)} of {len(rules)} rules"]
+    lines = [f"{describe(strategy)}: breaks {len(broken)} of {len(rules)} rules"]
     lines += [_reason(rule) for rule in broken]
+    if not build_space(context, options).holds(strategy):
+        lines.append(
+            f"outside the search: {','.join(options.search)} are searched, of {context.world_size} ranks; the other "
+            "dimensions keep the file's value or follow by rule (--search, --fix, --max_…, --world_size)"
+        )
     if any(rule.name == "world-size" for rule in broken) or strategy.micro_batches < 1:
         return lines
     peak, stage = peaks(table, context, config.schedule, options.recompute)

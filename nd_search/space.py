@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_model.strategy import Strategy
 from cost_model.strategy_table import StrategyTable
 from nd_search.options import SearchContext, SearchOptions
 
@@ -68,6 +69,14 @@ class StrategySpace:
             low, high = self.micro_batch_range
             within = (table.micro_batches >= low) & (table.micro_batches <= high)
             yield table if within.all() else table.select(within)
+
+    def holds(self, strategy: Strategy) -> bool:
+        """Whether a strategy is one of the space's."""
+        rows = [f.name for f in fields(strategy) if f.name != "micro_batches"]
+        return any(
+            bool(np.logical_and.reduce([getattr(block, name) == getattr(strategy, name) for name in rows]).any())
+            for block in self.blocks()
+        )
 
 
 def build_space(context: SearchContext, options: SearchOptions) -> StrategySpace:
