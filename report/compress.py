@@ -1,0 +1,81 @@
+"""Long lists as short text: ``4x14,3`` for fourteen fours and a three."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import groupby
+from pathlib import PurePath
+from typing import Any, Mapping, Sequence
+
+
+def compress(values: Sequence[object]) -> str:
+    """Runs of equal values as ``VALUExTIMES``; rows of a nested list are set apart by `` | ``.
+
+    A nested list of one row is written as that row alone.
+    """
+    if values and isinstance(values[0], (list, tuple)):
+        return " | ".join(compress(row) for row in values)  # type: ignore[arg-type]
+    runs = ((value, len(list(group))) for value, group in groupby(map(str, values)))
+    return ",".join(f"{value}x{times}" if times > 1 else value for value, times in runs)
+
+
+def parse_json(value: object) -> Any:
+    """The data of a JSON cell; the value itself when it is data already; None when it is empty or broken."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None
+
+
+def compress_grid(value: object) -> str:
+    """A grid [vpp][pp], a list, or a mapping of mode to grid, as short text; empty when there is none.
+
+    Modes that recompute nothing are left out as long as another one is there.
+    """
+    data = parse_json(value)
+    if isinstance(data, Mapping):
+        shown = {mode: grid for mode, grid in data.items() if _any(grid)} or dict(list(data.items())[:1])
+        names = list(shown) != ["full"]
+        return "; ".join(f"{mode} {compress(grid)}" if names else compress(grid) for mode, grid in shown.items())
+    return compress(data) if isinstance(data, (list, tuple)) else ""
+
+
+def in_gib(values: object) -> list[str]:
+    """MiB figures as GiB text with one decimal."""
+    data = parse_json(values)
+    return [f"{float(value) / 1024:.1f}" for value in data] if isinstance(data, (list, tuple)) else []
+
+
+def number(value: object) -> float | None:
+    """The cell as a finite number, else None."""
+    try:
+        figure = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return figure if math.isfinite(figure) else None
+
+
+def strategy_text(row: Mapping[str, Any]) -> str:
+    """``DP16 TP4 PP16 EP8 m64``; degrees of 1 are left out, save DP, TP and PP."""
+    always = ("dp", "tp", "pp")
+    parts = []
+    for name in ("dp", "tp", "pp", "ep", "cp", "vpp", "mbs"):
+        degree = number(row.get(name))
+        if degree is not None and (degree != 1 or name in always):
+            parts.append(f"{name.upper()}{degree:.0f}")
+    micro_batches = number(row.get("micro_batches"))
+    return " ".join(parts + ([f"m{micro_batches:.0f}"] if micro_batches is not None else []))
+
+
+def file_stem(value: object) -> str:
+    """Name of a candidate's file without folder and suffix; empty when there is none."""
+    return PurePath(value).stem if isinstance(value, str) else ""
+
+
+def _any(data: object) -> bool:
+    return any(map(_any, data)) if isinstance(data, (list, tuple)) else bool(data)

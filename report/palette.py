@@ -1,0 +1,48 @@
+"""Colours and hatches of the kinds of job: told apart by the colour-blind (Okabe-Ito) and in grey print."""
+
+from __future__ import annotations
+
+from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
+from report.timeline import COMMUNICATION, OPTIMIZER, OTHER
+
+RECOMPUTE = -1
+"""Key of the recompute part of a backward."""
+
+COLOURS = {
+    FORWARD: "#8ecdf2",
+    BACKWARD: "#e08214",
+    RECOMPUTE: "#fdd49e",
+    WEIGHT_GRADIENT: "#007a5a",
+    OPTIMIZER: "#9e4a87",
+    COMMUNICATION: "#f0e442",
+    OTHER: "#bbbbbb",
+}
+"""Fill by kind; their lightness differs too, so that grey print keeps them apart."""
+
+HATCHES = {RECOMPUTE: "////", WEIGHT_GRADIENT: "....", COMMUNICATION: "\\\\\\\\"}
+"""Hatch by kind, where lightness alone might not do."""
+
+LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
+"""Line colours of curves, dark enough on white."""
+
+
+def shade(colour: str, interleave: int, interleaves: int) -> str:
+    """The colour for one interleave: later interleaves are darker.
+
+    Parameters
+    ----------
+    colour : str
+        ``#rrggbb``.
+    interleave : int
+        −1 where a job has none.
+    """
+    if interleaves < 2 or interleave < 1:
+        return colour
+    keep = 1 - 0.45 * interleave / (interleaves - 1)
+    return "#" + "".join(f"{int(int(colour[i:i + 2], 16) * keep):02x}" for i in (1, 3, 5))
+
+
+def ink(colour: str) -> str:
+    """Black or white, whichever reads better on the colour (relative luminance as in WCAG 2)."""
+    red, green, blue = (int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5))
+    return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.4 else "#ffffff"

@@ -1,0 +1,149 @@
+"""Tables for the terminal: the ranking of strategies, and one plan by stage."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+import pandas as pd
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.plan import FULL, PipelinePlan
+from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.solution import FEASIBLE, OPTIMAL, Solution
+from report.compress import compress, compress_grid, in_gib, number, parse_json, strategy_text
+
+STATUS_STYLE = {OPTIMAL: "green", FEASIBLE: "yellow"}
+
+
+def ranking_table(rows: pd.DataFrame | Sequence[Mapping[str, Any]], *, limit: int | None = None) -> Table:
+    """The ranking, best first as given; reads well from 80 columns on.
+
+    Parameters
+    ----------
+    rows : DataFrame or sequence of mappings
+        Columns of ``test_result_*.csv``: ``offset``, ``recompute``, ``peak_memory`` and
+        ``memory_limit`` hold JSON text (or the data itself). Missing columns are left empty.
+    limit : int, optional
+        Show this many rows at most; the caption says how many there are.
+
+    Returns
+    -------
+    rich.table.Table
+        A row a candidate. In its last column ``4x14,3`` means fourteen fours and a three, one entry a
+        stage, `` | `` between interleaves; memory is in GiB.
+    """
+    records: list[Any] = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else list(rows)
+    shown = records if limit is None else records[:limit]
+    table = Table(show_lines=True, header_style="bold", pad_edge=False)
+    if len(shown) < len(records):
+        table.caption = f"{len(shown)} of {len(records)} candidates"
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("strategy", min_width=13, max_width=18)
+    table.add_column("step ms", justify="right", no_wrap=True)
+    table.add_column("gap", justify="right", no_wrap=True)
+    table.add_column("plan by stage; memory in GiB", overflow="fold", ratio=1)
+    for rank, row in enumerate(shown, start=1):
+        table.add_row(str(rank), Text(strategy_text(row)), Text(step_text(row)), _proof(row), _plan_cell(row))
+    return table
+
+
+def step_text(row: Mapping[str, Any]) -> str:
+    """Step time in ms; in units when the real time is not known."""
+    cost, objective = number(row.get("cost")), number(row.get("objective"))
+    if cost is not None:
+        return f"{cost:,.1f}"
+    return f"{objective:.3f} u" if objective is not None else "-"
+
+
+def gap_text(gap: object) -> str:
+    """A gap as per cent; a gap below 0.01 % but not closed says so."""
+    value = number(gap)
+    if value is None:
+        return "-"
+    return "0 %" if value <= 1e-6 else "<0.01 %" if value < 1e-4 else f"{value:.2%}".replace("%", " %")
+
+
+def plan_table(problem: PipelineProblem, solution: Solution) -> Table:
+    """One plan by stage: layers of each kind, recompute, peak memory against the limit.
+
+    Raises
+    ------
+    ValueError
+        When the solution holds no plan.
+    """
+    if solution.plan is None:
+        raise ValueError("the solution holds no plan to show")
+    plan = solution.plan
+    table = Table(header_style="bold", pad_edge=False)
+    table.add_column("stage", justify="right")
+    for kind in plan.layers:
+        table.add_column(Text(kind), justify="right", no_wrap=True)
+    modes = list(plan.recompute) or [FULL]
+    for mode in modes:
+        table.add_column(Text("recompute" if mode == FULL else f"{mode} rec."), justify="right", no_wrap=True)
+    for title in ("peak MiB", "limit MiB", "free"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for s in range(plan.stages):
+        cells = [_by_interleave(plan, plan.layers[kind], s) for kind in plan.layers]
+        cells += [_by_interleave(plan, plan.recompute[mode], s) if mode in plan.recompute else "0" for mode in modes]
+        peak = solution.peak_memory_mib[s] if solution.peak_memory_mib else None
+        limit = problem.limit_mib[s]
+        free = Text("-") if peak is None else Text(
+            f"{limit - peak:,.0f}", style="red bold" if peak > limit else "yellow" if peak > 0.97 * limit else "green")
+        table.add_row(str(s), *cells, "-" if peak is None else f"{peak:,.0f}", f"{limit:,.0f}", free)
+    return table
+
+
+def summary_lines(problem: PipelineProblem, solution: Solution) -> list[str]:
+    """Status, step time, bound, bubble and the lists to write into a file, a line each."""
+    unit = "" if problem.unit_ms is None or solution.objective is None else (
+        f" = {solution.objective * problem.unit_ms:,.2f} ms")
+    lines = [f"status {solution.status}, {solution.solver or 'no solver'}, {solution.seconds:.2f} s"]
+    if solution.objective is not None:
+        lines.append(f"step {solution.objective:.6f} body-layer forwards{unit}")
+    if solution.bound is not None:
+        lines.append(f"bound {solution.bound:.6f}, gap {gap_text(solution.gap)}")
+    if solution.bubble is not None:
+        b = solution.bubble
+        lines.append(f"bubble {b.total:.2%}: ideal {b.ideal:.2%}, imbalance {b.imbalance:.2%}, "
+                     f"recompute {b.recompute:.2%}, communication {b.communication:.2%}")
+    if solution.plan is not None:
+        uncounted = [kind.name for kind in problem.kinds if kind.pinned_last]
+        lines.append(f"offset {compress(solution.plan.offset(uncounted))}")
+        lines += [f"{'recompute' if mode == FULL else mode + ' recompute'} {compress(grid)}"
+                  for mode, grid in solution.plan.recompute.items()]
+    if solution.message:
+        lines.append(solution.message)
+    return lines
+
+
+def _by_interleave(plan: PipelinePlan, grid: Sequence[Sequence[int]], stage: int) -> str:
+    return "+".join(str(grid[v][stage]) for v in range(plan.interleaves))
+
+
+def _proof(row: Mapping[str, Any]) -> Text:
+    status = str(row.get("status") or "-")
+    text = Text(gap_text(row.get("gap")) + "\n") if number(row.get("gap")) is not None else Text()
+    return text.append(status, style=STATUS_STYLE.get(status, "red"))
+
+
+def _plan_cell(row: Mapping[str, Any]) -> Text:
+    text = Text()
+    offset, recompute = compress_grid(row.get("offset")), compress_grid(row.get("recompute"))
+    if offset:
+        text.append("offset ", style="dim").append(offset)
+    if recompute:
+        text.append("\nrecompute ", style="dim").append(recompute)
+    peaks, limits = parse_json(row.get("peak_memory")), parse_json(row.get("memory_limit"))
+    if isinstance(peaks, (list, tuple)) and peaks:
+        text.append("\npeak ", style="dim").append(compress(in_gib(peaks)))
+        if isinstance(limits, (list, tuple)) and len(limits) == len(peaks):
+            over = [s for s, (peak, limit) in enumerate(zip(peaks, limits, strict=True)) if peak > limit]
+            text.append(" of ", style="dim").append(compress(in_gib(limits)))
+            if over:
+                text.append(f"\nover the limit on stage {compress(over)}", style="red bold")
+    reason = row.get("reason")
+    if isinstance(reason, str) and reason:
+        text.append(("\n" if text else "") + reason, style="yellow")
+    return text

@@ -1,0 +1,280 @@
+"""What happens when on every stage: the one picture of a step that plans and measurements share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.plan import PipelinePlan
+from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
+from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.solution import BubbleShares
+
+OPTIMIZER, COMMUNICATION, OTHER = 3, 4, 5
+"""Kinds of job that only the end of a step or a measurement has, beside the schedule's directions."""
+
+DIRECTION_NAMES = ("forward", "backward", "weight gradient", "optimizer", "communication", "other")
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MemorySteps:
+    """Memory of one stage over time: `mib[i]` holds from `time[i]` on.
+
+    Parameters
+    ----------
+    time : float [k]
+        Ascending, in the timeline's units.
+    mib : float [k]
+    limit_mib : float or None
+    """
+
+    time: FloatArray
+    mib: FloatArray
+    limit_mib: float | None = None
+
+    @property
+    def peak_mib(self) -> float:
+        """The highest step."""
+        return float(self.mib.max()) if len(self.mib) else 0.0
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Every task of a step, planned or measured.
+
+    Parameters
+    ----------
+    title : str
+        What is shown, for headings.
+    row_names : tuple of str [S]
+        Name of every stage or device, top to bottom.
+    stage, direction, interleave, micro_batch, split : int [n]
+        Of every task; −1 in `interleave`, `micro_batch` or `split` where it has none.
+    start, end : float [n]
+        In units; ``unit_ms`` ms each when known (measured sources use ms, ``unit_ms`` = 1).
+    recompute : float [n], optional
+        Leading part of a backward that repeats the forward, in the same units.
+    lane : int [n], optional
+        Lane within the row, > 0 where jobs of one device overlap.
+    labels : tuple of str [n] or empty
+        Names of the tasks when they are not said by direction and micro-batch.
+    flows : int [k, 2], optional
+        Task pairs (from, to): the hand-over of a micro-batch between rows.
+    memory : tuple of MemorySteps, [S] or empty
+    marks : tuple of (float, str)
+        Moments worth a line: the steps of a measurement.
+    plan : PipelinePlan or None
+        What was planned, for layers and recompute by stage.
+    notes : tuple of str
+        What a reader must know of the source (lines dropped, clocks moved).
+    """
+
+    title: str
+    row_names: tuple[str, ...]
+    stage: IntArray
+    direction: IntArray
+    interleave: IntArray
+    micro_batch: IntArray
+    split: IntArray
+    start: FloatArray
+    end: FloatArray
+    recompute: FloatArray = field(default_factory=lambda: np.zeros(0))
+    lane: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    labels: tuple[str, ...] = ()
+    flows: IntArray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
+    unit_ms: float | None = None
+    memory: tuple[MemorySteps, ...] = ()
+    bubble: BubbleShares | None = None
+    plan: PipelinePlan | None = None
+    marks: tuple[tuple[float, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        n = len(self.start)
+        for name, default in (("recompute", np.zeros(n)), ("lane", np.zeros(n, dtype=np.int64))):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, default)
+        for name in ("stage", "direction", "interleave", "micro_batch", "split", "end", "recompute", "lane"):
+            if len(getattr(self, name)) != n:
+                raise ValueError(f"{name} must have one entry a task ({n}), found {len(getattr(self, name))}")
+        if self.labels and len(self.labels) != n:
+            raise ValueError(f"labels must be empty or have one entry a task ({n}), found {len(self.labels)}")
+        if self.memory and len(self.memory) != len(self.row_names):
+            raise ValueError("memory must be empty or have one entry a row")
+        if n and (self.stage.min() < 0 or self.stage.max() >= len(self.row_names)):
+            raise ValueError("a task's stage has no row name")
+        if n and bool((self.end < self.start).any()):
+            raise ValueError("a task ends before it starts")
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @classmethod
+    def from_plan(cls, problem: PipelineProblem, plan: PipelinePlan, title: str = "plan") -> Timeline:
+        """Simulate a plan: see `report.planned.planned_timeline`."""
+        from report.planned import planned_timeline
+
+        return planned_timeline(problem, plan, title)
+
+    @property
+    def rows(self) -> int:
+        """Stages or devices."""
+        return len(self.row_names)
+
+    @property
+    def begin(self) -> float:
+        """Start of the first task, units."""
+        return float(self.start.min()) if len(self) else 0.0
+
+    @property
+    def finish(self) -> float:
+        """End of the last task, units."""
+        return float(self.end.max()) if len(self) else 0.0
+
+    @property
+    def span(self) -> float:
+        """From the first start to the last end, units; a plan's step time."""
+        return self.finish - self.begin
+
+    @property
+    def span_ms(self) -> float | None:
+        """`span` in ms; None when the unit's real time is not known."""
+        return None if self.unit_ms is None else self.span * self.unit_ms
+
+    def busy(self) -> FloatArray:
+        """Time in which each row works at something, float [S], overlapping jobs counted once."""
+        result = np.zeros(self.rows)
+        for row in range(self.rows):
+            mine = np.flatnonzero(self.stage == row)
+            mine = mine[np.argsort(self.start[mine], kind="stable")]
+            reached = -np.inf
+            for begin, end in zip(self.start[mine].tolist(), self.end[mine].tolist(), strict=True):
+                if end > reached:
+                    result[row] += end - max(begin, reached)
+                    reached = end
+        return result
+
+    def in_ms(self) -> Timeline:
+        """The same timeline with ms as its unit (itself when the real time is not known)."""
+        if self.unit_ms is None or self.unit_ms == 1.0:
+            return self
+        scale = self.unit_ms
+        return replace(
+            self, start=self.start * scale, end=self.end * scale, recompute=self.recompute * scale, unit_ms=1.0,
+            memory=tuple(replace(steps, time=steps.time * scale) for steps in self.memory),
+            marks=tuple((time * scale, name) for time, name in self.marks),
+        )
+
+    def window(self, begin: float, end: float) -> Timeline:
+        """The tasks that run at some time in [begin, end], whole, with everything else as it is."""
+        return self.select(np.flatnonzero((self.end > begin) & (self.start < end)))
+
+    def select(self, index: IntArray) -> Timeline:
+        """Some of the tasks, by index; flows between dropped tasks go with them."""
+        place = np.full(len(self), -1, dtype=np.int64)
+        place[index] = np.arange(len(index))
+        flows = place[self.flows] if len(self.flows) else self.flows
+        per_task = ("stage", "direction", "interleave", "micro_batch", "split", "start", "end", "recompute", "lane")
+        changes: dict[str, Any] = {name: getattr(self, name)[index] for name in per_task}
+        return replace(self, **changes, flows=flows[(flows >= 0).all(axis=1)] if len(flows) else flows,
+                       labels=tuple(self.labels[i] for i in index) if self.labels else ())
+
+    def task_name(self, task: int) -> str:
+        """How a reader names the task: ``forward 3``, ``backward 3.1 (interleave 1)``."""
+        if self.labels:
+            return self.labels[task]
+        name = DIRECTION_NAMES[self.direction[task]]
+        if self.micro_batch[task] >= 0:
+            name += f" {self.micro_batch[task]}"
+            if len(self) and self.split.max() > 0:
+                name += f".{self.split[task]}"
+        if self.interleave[task] >= 0 and self.interleave.max() > 0:
+            name += f" (interleave {self.interleave[task]})"
+        return name
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of time that a drawing shows, with its name."""
+
+    name: str
+    begin: float
+    end: float
+
+
+def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int = 40) -> tuple[Window, ...]:
+    """The stretches of a timeline worth drawing: all of it, or warm-up, steady window and drain of a big one.
+
+    Parameters
+    ----------
+    most_tasks : int
+        Up to this many tasks the whole step is one window.
+    per_row : int
+        About how many tasks a row shows in each of the three windows otherwise.
+    """
+    begin, finish = timeline.begin, timeline.finish
+    if len(timeline) <= most_tasks or timeline.span <= 0:
+        return (Window("whole step", begin, finish),)
+    working = timeline.direction <= WEIGHT_GRADIENT
+    chosen = working if working.any() else np.ones(len(timeline), dtype=bool)
+    busiest = int(np.bincount(timeline.stage[chosen]).max())
+    width = min(timeline.span / 3, timeline.span * per_row / busiest)
+    first_back = timeline.start[timeline.direction == BACKWARD]
+    # The fill ends with the first backward: show it whole when it is longer than the usual window.
+    warm = min(timeline.span / 3, max(width, (float(first_back.min()) - begin) * 1.15 if len(first_back) else 0.0))
+    last_forward = timeline.end[timeline.direction == FORWARD]
+    drain = min(timeline.span / 3,
+                max(width, (finish - float(last_forward.max())) * 1.15 if len(last_forward) else 0.0))
+    middle = (begin + finish - width) / 2
+    return (Window("warm-up", begin, begin + warm), Window("steady state", middle, middle + width),
+            Window("drain", finish - drain, finish))
+
+
+def side_by_side(timelines: Mapping[str, Timeline] | Sequence[Timeline], title: str = "") -> Timeline:
+    """Lay several timelines under each other on one clock, each from its own first start.
+
+    Each source keeps its rows, named ``NAME: row``. When all sources know their real time, ms is the
+    common unit; otherwise the units are taken as equal.
+
+    Raises
+    ------
+    ValueError
+        When there is nothing to lay down, or only some of the sources know their real time.
+    """
+    named = list(timelines.items()) if isinstance(timelines, Mapping) else [(t.title, t) for t in timelines]
+    if not named:
+        raise ValueError("side_by_side needs at least one timeline")
+    if len({t.unit_ms is None for _, t in named}) > 1:
+        raise ValueError("a timeline in plain units cannot lie beside one in ms: give the plan a unit_ms")
+    shown = [(name, t.in_ms()) for name, t in named]
+    first_row, first_task = 0, 0
+    parts: dict[str, list[Any]] = {key: [] for key in ("stage", "start", "end", "flows")}
+    rows: list[str] = []
+    memory: list[MemorySteps] = []
+    marks: list[tuple[float, str]] = []
+    for name, one in shown:
+        parts["stage"].append(one.stage + first_row)
+        parts["start"].append(one.start - one.begin)
+        parts["end"].append(one.end - one.begin)
+        parts["flows"].append(one.flows + first_task)
+        rows += [f"{name}: {row}" for row in one.row_names]
+        empty = MemorySteps(np.zeros(0), np.zeros(0))
+        memory += [replace(m, time=m.time - one.begin) for m in one.memory] or [empty] * one.rows
+        marks += [(time - one.begin, f"{name}: {mark}") for time, mark in one.marks]
+        first_row, first_task = first_row + one.rows, first_task + len(one)
+    for key in ("direction", "interleave", "micro_batch", "split", "recompute", "lane"):
+        parts[key] = [getattr(one, key) for _, one in shown]
+    labels = tuple(one.task_name(i) for _, one in shown for i in range(len(one)))
+    per_task: dict[str, Any] = {key: np.concatenate(values) for key, values in parts.items()}
+    return Timeline(
+        title=title or " / ".join(name for name, _ in shown), row_names=tuple(rows), labels=labels,
+        **per_task, unit_ms=shown[0][1].unit_ms,
+        memory=tuple(memory) if any(len(m.time) for m in memory) else (),
+        marks=tuple(sorted(marks)), notes=tuple(f"{name}: {note}" for name, one in shown for note in one.notes),
+    )
