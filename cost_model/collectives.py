@@ -1,0 +1,63 @@
+"""Time of collectives by volume, group size and the link that the group spans; scalars and arrays alike.
+
+Ring costs: an all-gather or reduce-scatter of N bytes among g ranks moves (g−1)/g·N over the slowest
+link, an all-reduce twice that (Thakur et al. 2005, doi:10.1177/1094342005051521 §4); an all-to-all
+moves (g−1)/g of what a rank holds, the share for other nodes over the network.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from register.device import DeviceSpec
+
+
+def in_node_bandwidth(group: Any, device: DeviceSpec) -> Any:
+    """GB/s a rank reaches in a group inside one node; in a full mesh only the links among the group's cards count."""
+    if not device.full_mesh:
+        return device.intra_node_gb_s * np.ones_like(group, dtype=float)
+    peers = np.minimum(group, device.devices_per_node) - 1
+    return device.intra_node_gb_s * np.maximum(peers, 1) / max(1, device.devices_per_node - 1)
+
+
+def ring_bandwidth(group: Any, stride: Any, device: DeviceSpec) -> Any:
+    """GB/s of a ring over ranks that lie `stride` apart.
+
+    A ring that leaves the node enters and leaves it once for all its ranks there, over all their
+    network ports together, but no faster than inside.
+    """
+    local = np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group)
+    inside = in_node_bandwidth(local, device)
+    crosses = np.greater(group * stride, device.devices_per_node)
+    return np.where(crosses, np.minimum(inside, device.inter_node_gb_s * local), inside)
+
+
+def gather_ms(volume_bytes: Any, group: Any, stride: Any, device: DeviceSpec, share: float) -> Any:
+    """Time of an all-gather or reduce-scatter whose full size is `volume_bytes`, ms.
+
+    Parameters
+    ----------
+    share : float
+        Efficiency of the link, (0, 1].
+    """
+    moved = volume_bytes * (group - 1) / group
+    steps = np.ceil(np.log2(np.maximum(group, 1)))
+    return moved / (ring_bandwidth(group, stride, device) * share * 1e6) + steps * device.link_latency_us * 1e-3
+
+
+def all_to_all_ms(volume_bytes: Any, group: Any, stride: Any, device: DeviceSpec, share: float) -> Any:
+    """Time of an all-to-all in which every rank sends `volume_bytes` in all, ms."""
+    local = np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group)
+    inside = volume_bytes * (local - 1) / group / in_node_bandwidth(local, device)
+    outside = volume_bytes * (group - local) / group / device.inter_node_gb_s
+    steps = np.ceil(np.log2(np.maximum(group, 1)))
+    return np.maximum(inside, outside) / (share * 1e6) + steps * device.link_latency_us * 1e-3
+
+
+def send_ms(volume_bytes: Any, distance: Any, device: DeviceSpec, share: float) -> Any:
+    """Time to hand `volume_bytes` to a rank that lies `distance` ranks away, ms."""
+    near = in_node_bandwidth(2, device)
+    speed = np.where(np.greater_equal(distance, device.devices_per_node), device.inter_node_gb_s, near)
+    return volume_bytes / (speed * share * 1e6) + device.link_latency_us * 1e-3

@@ -1,0 +1,315 @@
+"""Time of a layer, a micro-batch and a step on a device: the ratios the solver takes, and a quick step time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_model.activations import activation_bytes, micro_batch_tokens, routed_slots, sequence_split
+from cost_model.collectives import all_to_all_ms, gather_ms, send_ms
+from cost_model.parameters import body_kind, embedding_parameters, head_parameters, layer_groups
+from cost_model.profile import TimeRatios
+from cost_model.states import MASTER_AND_MOMENTS_BYTES, group_bytes, replicas
+from cost_model.statics import MIB, layer_state_bytes, static_mib
+from cost_model.strategy import Strategy, TrainingRules
+from cost_model.strategy_table import Degrees, StrategyTable
+from cost_model.work import head_work, layer_work
+from pipeline.plan import FULL, NONE, SELECT
+from register.device import DeviceSpec
+from register.model import DENSE, MTP, ModelSpec
+
+ASSUMED_EFFICIENCY: Mapping[str, float] = {
+    "matmul": 0.7,
+    "grouped_matmul": 0.5,
+    "attention": 0.5,
+    "memory": 0.8,
+    "network": 0.7,
+}
+"""Shares of the peak for a device whose registration gives none: of matrix products, of memory and of
+link bandwidth. Registered devices carry fitted ones."""
+
+BACKWARD_TENSOR_EXPOSED = 0.5
+"""Share of tensor-parallel communication that backward shows: one of a block's two collectives runs
+beside the weight gradient's product (Korthikanti et al. 2022 §4.2.2; Megatron's asynchronous all-reduce)."""
+
+BACKWARD_TRAFFIC = 1.5
+"""Memory traffic of backward over forward: a norm reads input and gradient and writes one (6 bytes for
+4), softmax reads two and writes one (6 for 4), dropout and residuals stay as they are."""
+
+FLASH_BACKWARD = 2.5
+"""A flash kernel's backward rebuilds the scores: five products for two (Dao 2023, arXiv:2307.08691 §3.1)."""
+
+_UPDATE_BYTES = 2 * MASTER_AND_MOMENTS_BYTES + 4 + 2
+"""Traffic of Adam a parameter: states read and written, gradient read, bf16 weight written."""
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """Times of one layer and micro-batch on one device, ms; each a scalar or an array [n].
+
+    `recompute` is by mode; `backward` has no recompute in it.
+    """
+
+    forward: Any
+    backward: Any
+    recompute: Mapping[str, Any]
+
+
+def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> LayerTime:
+    """Roofline and collectives of one layer (Williams et al. 2009, doi:10.1145/1498765.1498785), ms."""
+    speed = _Speed.of(device)
+    work = layer_work(model, kind, degrees, rules)
+    matmul = np.maximum(speed.flops("matmul", work.matmul_flops), speed.bytes(work.matmul_bytes))
+    grouped = np.maximum(speed.flops("grouped_matmul", work.grouped_flops), speed.bytes(work.grouped_bytes))
+    attention = speed.flops("attention", work.attention_flops)
+    scores, traffic = speed.bytes(work.score_bytes), speed.bytes(work.element_bytes)
+    tensor = _tensor_ms(model, degrees, rules, device, speed)
+    expert = _expert_ms(model, kind, degrees, rules, device, speed)
+    ring = _context_ms(model, degrees, rules, device, speed)
+    compute = matmul + grouped + attention + scores + traffic
+    # A ring's hops hide behind the attention of the block at hand.
+    forward = compute + tensor + expert + np.maximum(ring - attention, 0)
+    attention_back = attention * (FLASH_BACKWARD if rules.flash_attention else 2.0)
+    compute_back = 2 * (matmul + grouped) + attention_back + BACKWARD_TRAFFIC * (scores + traffic)
+    backward = compute_back + BACKWARD_TENSOR_EXPOSED * tensor + expert + np.maximum(2 * ring - attention_back, 0)
+    if rules.parameter_shard:
+        gather, scatter = _shard_ms(model, kind, degrees, rules, device, speed)
+        # Gathered a layer ahead, so only what outlasts the layer's own work is seen.
+        forward = forward + np.maximum(gather - compute, 0)
+        backward = backward + np.maximum(gather + scatter - compute_back, 0)
+    # Selective recompute rebuilds the attention core (Korthikanti §5); with flash attention there is
+    # none to rebuild, and it is the MLP's activation function instead.
+    select = speed.bytes(work.activation_bytes) if rules.flash_attention else attention + scores
+    return LayerTime(forward, backward, {FULL: forward, SELECT: select})
+
+
+def head_time(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> tuple[Any, Any]:
+    """Forward times of LM head with loss, and of the embedding, for one micro-batch, ms."""
+    speed, work = _Speed.of(device), head_work(model, degrees, rules)
+    product = np.maximum(speed.flops("matmul", work.flops), speed.bytes(work.bytes))
+    boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
+    gather = gather_ms(boundary, degrees.tp, 1, device, speed.network)
+    return product + speed.bytes(work.element_bytes) + gather, speed.bytes(work.embedding_bytes) + gather
+
+
+def lag_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Any:
+    """Hand-over of one micro-batch to the next stage, ms; 0 with one stage."""
+    boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes / sequence_split(degrees)
+    distance = degrees.dp * degrees.cp * degrees.tp
+    sent = send_ms(boundary, distance, device, _Speed.of(device).network)
+    return np.where(np.greater(degrees.pp, 1), sent, 0.0)
+
+
+def tail_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Any:
+    """Gradient reduction, weight gathering and optimizer of an average stage with a vocabulary matrix, ms.
+
+    Gradients go in fp32; updated weights come back in bf16 where the optimizer is split. Nothing overlaps.
+    """
+    speed = _Speed.of(device)
+    dense_ranks, _, routed_ranks = replicas(degrees, rules)
+    split, routed, updated = _stage_parameters(model, degrees, rules)
+    reduce_bytes = 4 + (rules.compute_bytes if rules.parallel_optimizer else 4)
+    if rules.parameter_shard:
+        reduce_bytes = 0
+    reduction = gather_ms(split * reduce_bytes, dense_ranks, degrees.tp, device, speed.network)
+    expert_stride = np.maximum(degrees.tp * dense_ranks / routed_ranks, 1)
+    experts = gather_ms(routed * reduce_bytes, routed_ranks, expert_stride, device, speed.network)
+    return reduction + np.where(np.greater(routed, 0), experts, 0.0) + speed.bytes(updated * _UPDATE_BYTES)
+
+
+def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> TimeRatios:
+    """The solver's time ratios of a strategy, from closed forms.
+
+    Returns
+    -------
+    TimeRatios
+        `unit_ms` is one body layer's forward; a model with one kind has `dense_forward` 1.
+    """
+    body = body_kind(model)
+    layer = layer_time(model, body, strategy, rules, device)
+    unit = float(layer.forward)
+    head, embedding = head_time(model, strategy, rules, device)
+    dense = unit
+    if model.n_dense and body != DENSE:
+        dense = float(layer_time(model, DENSE, strategy, rules, device).forward)
+    return TimeRatios(
+        dense_forward=dense / unit,
+        backward=float(layer.backward) / unit,
+        recompute={
+            FULL: float(layer.recompute[FULL]) / unit,
+            SELECT: float(layer.recompute[SELECT]) / unit,
+            NONE: 0.0,
+        },
+        head=float(head) / unit,
+        unit_ms=unit,
+        embedding=float(embedding) / unit,
+        lag=float(lag_ms(model, strategy, rules, device)) / unit,
+        tail=float(tail_ms(model, strategy, rules, device)) / unit,
+        source="estimate",
+    )
+
+
+def step_ms(
+    model: ModelSpec,
+    degrees: Degrees,
+    rules: TrainingRules,
+    device: DeviceSpec,
+    recomputed: Mapping[str, Any] | None = None,
+    *,
+    balanced: bool = False,
+) -> Any:
+    """Step time with layers spread evenly over the stages, ms; a scalar or an array [n].
+
+    1F1B: the slowest stage's micro-batches one after the other, filled and drained through the
+    others; interleaving divides fill and drain by vpp (Narayanan et al. 2021 §2.2).
+
+    Parameters
+    ----------
+    recomputed : mapping of mode to share of layers (scalar or [n]), optional
+        None = nothing is recomputed.
+    balanced : bool
+        Whether layers make room for embedding and head (as a solved offset does), whole layers only.
+    """
+    total, body = 0.0, None
+    for kind, count in model.layer_counts().items():
+        layer = layer_time(model, kind, degrees, rules, device)
+        once = layer.forward + layer.backward
+        for mode, share in (recomputed or {}).items():
+            once = once + share * layer.recompute[mode]
+        total, body = total + count * once, once
+    head, embedding = head_time(model, degrees, rules, device)
+    # The head's products double in backward as the layers' do; an embedding's gradient is a scatter.
+    ends = 3 * head, 2 * embedding
+    work = total + ends[0] + ends[1]
+    if balanced:
+        share = work / degrees.pp
+        slowest = np.where(np.greater(degrees.pp, 1), np.ceil(share / body - 0.05) * body, share)
+        slowest = np.maximum(slowest, share)
+    else:
+        layers = sum(model.layer_counts().values())
+        largest = np.ceil(layers / degrees.pp) * total / layers
+        slowest = np.where(np.equal(degrees.pp, 1), work, largest + np.maximum(ends[0], ends[1]))
+    hops = 2 * (degrees.pp - 1) * lag_ms(model, degrees, rules, device)
+    fill = (work - slowest) / degrees.vpp
+    return degrees.micro_batches * slowest + np.maximum(fill, 0) + hops + tail_ms(model, degrees, rules, device)
+
+
+def quick_step_ms(
+    model: ModelSpec, rules: TrainingRules, table: StrategyTable, device: DeviceSpec
+) -> NDArray[np.float64]:
+    """Cheap step time of every strategy, for ordering, ms, float64 [n].
+
+    Layers are balanced, and as many of them recomputed as the device's usable memory makes necessary
+    on an average stage.
+    """
+    share = _recompute_share(model, rules, table, device)
+    result = step_ms(model, table, rules, device, {FULL: share}, balanced=True)
+    return np.broadcast_to(np.asarray(result, dtype=np.float64), (len(table),)).copy()
+
+
+def _recompute_share(model: ModelSpec, rules: TrainingRules, table: StrategyTable, device: DeviceSpec) -> Any:
+    """Share of layers to recompute so that stages fit, averaged over four stages of the pipeline, [n]."""
+    body = body_kind(model)
+    layers = sum(model.layer_counts().values()) / table.pp
+    state = layer_state_bytes(model, body, table, rules).total / MIB
+    kept = activation_bytes(model, body, NONE, table, rules) / MIB
+    least = activation_bytes(model, body, FULL, table, rules) / MIB
+    _, middle, _ = static_mib(model, table, rules)
+    free = device.usable_memory_mib - middle - layers * state
+    total = 0.0
+    for quarter in range(4):
+        stage = np.floor(table.pp * quarter / 4)
+        alive = np.minimum(table.pp - stage, table.micro_batches)
+        saved = np.maximum(kept - least, 1e-9) * layers * alive
+        total = total + np.clip((layers * alive * kept - free) / saved, 0, 1)
+    return total / 4
+
+
+@dataclass(frozen=True)
+class _Speed:
+    """A device's speeds with its efficiencies applied."""
+
+    device: DeviceSpec
+    shares: Mapping[str, float]
+
+    @classmethod
+    def of(cls, device: DeviceSpec) -> _Speed:
+        return cls(device, {**ASSUMED_EFFICIENCY, **device.efficiency})
+
+    @property
+    def network(self) -> float:
+        return self.shares["network"]
+
+    def flops(self, group: str, amount: Any) -> Any:
+        """Time of matrix work, ms."""
+        return amount / (self.device.peak_bf16_tflops * self.shares[group] * 1e9)
+
+    def bytes(self, amount: Any) -> Any:
+        """Time of memory traffic, ms."""
+        return amount / (self.device.memory_gb_s * self.shares["memory"] * 1e6)
+
+
+def _tensor_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: _Speed) -> Any:
+    """Two all-reduces a layer, or all-gather and reduce-scatter twice: the same volume (Korthikanti §4.2.2)."""
+    boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
+    return 4 * gather_ms(boundary, degrees.tp, 1, device, speed.network)
+
+
+def _expert_ms(
+    model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: _Speed
+) -> Any:
+    """Tokens to their experts and back; Megatron also gathers them over TP there and scatters them back."""
+    if model.moe is None or kind == DENSE:
+        return 0.0
+    slots = micro_batch_tokens(degrees, rules) * routed_slots(model, degrees, rules)
+    volume = slots * model.hidden * rules.compute_bytes
+    if rules.framework == "mindformers":
+        return 2 * all_to_all_ms(volume, degrees.ep, 1, device, speed.network)
+    exchange = all_to_all_ms(volume / sequence_split(degrees), degrees.ep, degrees.tp, device, speed.network)
+    return 2 * exchange + 2 * gather_ms(volume, degrees.tp, 1, device, speed.network)
+
+
+def _context_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: _Speed) -> Any:
+    """Keys and values of the other context ranks, round the ring (Liu et al. 2023, arXiv:2310.01889)."""
+    if model.mla is not None:
+        width = model.n_heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim + model.mla.v_head_dim)
+        width = width / degrees.tp
+    else:
+        width = 2 * np.maximum(model.n_kv_heads / degrees.tp, 1) * model.head_dim
+    whole = degrees.mbs * rules.seq_length * width * rules.compute_bytes
+    return gather_ms(whole, degrees.cp, degrees.tp, device, speed.network)
+
+
+def _shard_ms(
+    model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: _Speed
+) -> tuple[Any, Any]:
+    """FSDP's gathering of one layer's weights, and the scattering of its fp32 gradient."""
+    whole = rules.replace(parameter_shard=False, gradient_shard=False, param_bytes=rules.compute_bytes)
+    groups = layer_groups(model, body_kind(model) if kind == MTP else kind)
+    state = group_bytes(groups, degrees, whole)
+    ranks = np.minimum(np.maximum(degrees.op, 1), degrees.dp * degrees.cp)
+    gather = gather_ms(state.weights, ranks, degrees.tp, device, speed.network)
+    return gather, gather_ms(state.gradients, ranks, degrees.tp, device, speed.network)
+
+
+def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
+    """Parameters of an average stage on one device: TP-split, routed, and those its optimizer updates."""
+    split: Any = 0.0
+    routed: Any = 0.0
+    expert_split = degrees.ep if rules.framework == "mindformers" else degrees.ep * degrees.tp
+    for kind, count in model.layer_counts().items():
+        groups = layer_groups(model, kind)
+        split = split + count * (groups.total - groups.routed) / degrees.tp / degrees.pp
+        routed = routed + count * groups.routed / expert_split / degrees.pp
+    ends = embedding_parameters(model) + (0 if model.tied_embedding else head_parameters(model))
+    split = split + ends / degrees.tp / np.minimum(degrees.pp, 2)
+    dense_ranks, _, routed_ranks = replicas(degrees, rules)
+    if not (rules.parallel_optimizer or rules.parameter_shard):
+        return split, routed, split + routed
+    shards = np.maximum(np.minimum(degrees.op, dense_ranks), 1)
+    updated = split / shards + routed / np.where(np.greater_equal(degrees.op, dense_ranks), routed_ranks, shards)
+    return split, routed, updated
+
