@@ -88,8 +88,10 @@ class PipelinePlan:
         The first layers of a chunk are fully recomputed, the next selectively, in layer order, so
         the chunk's counts by mode say which kinds are meant.
         """
-        result = {kind: {mode: [[0] * self.stages for _ in range(self.interleaves)] for mode in RECOMPUTE_MODES}
-                  for kind in self.layers}
+        result = {
+            kind: {mode: [[0] * self.stages for _ in range(self.interleaves)] for mode in RECOMPUTE_MODES}
+            for kind in self.layers
+        }
         for v in range(self.interleaves):
             for s in range(self.stages):
                 left = {mode: grid[v][s] for mode, grid in self.recompute.items()}
