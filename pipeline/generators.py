@@ -83,7 +83,7 @@ def _megatron_interleaved(spec: ScheduleSpec, stages: int, interleaves: int, mic
     # Narayanan et al. 2021 §2.2.2: groups of S micro-batches an interleave.
     if micro_batches % stages:
         raise ValueError(
-            f"megatron-interleaved needs micro-batches that are a multiple of the stages ({stages}), found {micro_batches}"
+            f"megatron-interleaved needs a multiple of the {stages} stages as micro-batches, found {micro_batches}"
         )
     return _in_rounds(stages, interleaves, micro_batches, 1, 2)
 

@@ -8,6 +8,7 @@ import pandas as pd
 
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import Solution
+from report.planned import planned_timeline
 from report.timeline import Timeline
 
 
@@ -23,7 +24,7 @@ def write_views(
     """Draw a solution; returns the files written, by role."""
     assert solution.plan is not None
     return write_timeline(
-        Timeline.from_plan(problem, solution.plan), title=title, trace=trace, html=html, picture=picture
+        planned_timeline(problem, solution.plan, title), title=title, trace=trace, html=html, picture=picture
     )
 
 

@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from cost_model.time import estimate_ratios
-from parsers.ratios import read_ratios
-from parsers.read import CONFIG_SUFFIXES, read_config
-
 from base.console import log, progress
 from base.errors import InputError, TaylorError
 from cost_model.profile import TimeRatios
 from cost_model.strategy import Strategy
+from cost_model.time import estimate_ratios
 from dryrun.estimate import estimate_memory
+from parsers.ratios import read_ratios
+from parsers.read import CONFIG_SUFFIXES, read_config
 from register.device import DeviceSpec
 from register.registry import Registry
 from workflows.memory_source import require_backend

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from parsers.write_back import write_plan
 from pipeline_solver.solve import solve
 
 from base.console import log, progress
@@ -23,6 +22,7 @@ from base.errors import TaylorError
 from base.files import write_atomic
 from cost_model.profile import MemoryProfile, TimeRatios
 from parsers.training_config import TrainingConfig
+from parsers.write_back import write_plan
 from pipeline.plan import FULL, PipelinePlan, as_grid
 from pipeline_solver.build import build_problem
 from pipeline_solver.problem import PipelineProblem
@@ -159,13 +159,13 @@ def _write_report(
     path: Path, table: pd.DataFrame, problems: Mapping[str, PipelineProblem], pruned: pd.DataFrame | None
 ) -> None:
     from report.html import write_html_report
-    from report.timeline import Timeline
+    from report.planned import planned_timeline
 
     timelines = {}
     for _, row in table.head(DRAWN_CANDIDATES).iterrows():
         plan, name = plan_of_row(row), Path(row["file"]).stem
         if plan is not None and name in problems:
-            timelines[name] = Timeline.from_plan(problems[name], plan)
+            timelines[name] = planned_timeline(problems[name], plan, name)
     write_html_report(path, table, plans=timelines, pruned=pruned, title="Taylor: strategies ranked by step time")
 
 

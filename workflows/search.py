@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+import pandas as pd
 
 from base.console import log
 from base.errors import InputError
@@ -98,8 +100,8 @@ def search_strategies(options: StrategySearchOptions) -> StrategySearch:
     done = StrategySearch(config, device, result, candidates_csv, pruned_csv, tuple(dryrun_files), tuple(profile_files))
     if not options.full:
         return done
-    chosen = [dryrun_files[index] for index in result.chosen]
-    ranking = rank(load_candidates(chosen, device), options.ranking)
+    pruned = pd.DataFrame([asdict(record) for record in result.pruned])
+    ranking = rank(load_candidates(dryrun_files, device), options.ranking, pruned=pruned)
     return StrategySearch(
         config, device, result, candidates_csv, pruned_csv, done.dryrun_files, done.profile_files, ranking
     )
