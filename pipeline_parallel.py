@@ -122,7 +122,6 @@ def run(arguments: Sequence[str]) -> None:
     if len(sources) != 1:
         raise InputError("exactly one configuration is needed", field="-yaml, -shell, -toml", value=sources)
     from report.terminal import describe_solution, solve_progress
-
     from workflows.solve_file import SolveFileOptions, solve_file
 
     def path(text: str | None) -> Path | None:

@@ -7,12 +7,11 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from parsers.memory_profile import read_memory_profile
-
 from base.console import log
 from base.errors import InputError
 from cost_model.profile import MemoryProfile
 from dryrun.estimate import estimate_memory
+from parsers.memory_profile import read_memory_profile
 from parsers.training_config import TrainingConfig
 from register.device import DeviceSpec
 

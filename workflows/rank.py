@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pipeline_solver.solve import solve
 
 from base.console import log, progress
 from base.errors import TaylorError
@@ -27,6 +26,7 @@ from pipeline.plan import FULL, PipelinePlan, as_grid
 from pipeline_solver.build import build_problem
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import FEASIBLE, OPTIMAL, Solution
+from pipeline_solver.solve import solve
 
 COLUMNS = (
     "dp",

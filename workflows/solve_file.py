@@ -8,22 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parsers.read import read_config
-from parsers.write_back import write_plan
-from pipeline_solver.evaluate import evaluate
-from pipeline_solver.model_files import write_mps, write_sol
-from pipeline_solver.solve import Progress, solve
-from register.registry import Registry
-
 from base.console import log
 from base.errors import InfeasibleError, InputError, NoSolutionError
 from base.files import write_atomic
 from cost_model.profile import MemoryProfile, TimeRatios
+from parsers.read import read_config
 from parsers.training_config import TrainingConfig
+from parsers.write_back import write_plan
 from pipeline.schedule import ScheduleSpec
 from pipeline_solver.build import build_problem, plan_in_terms_of
+from pipeline_solver.evaluate import evaluate
+from pipeline_solver.model_files import write_mps, write_sol
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import INFEASIBLE, Solution
+from pipeline_solver.solve import Progress, solve
+from register.registry import Registry
 from workflows.memory_source import obtain_memory
 
 DEFAULT_DEVICE = "ascend-910b"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from report.sources import load_worker_logs
-
 from base.console import log
 from report.outputs import write_timeline
+from report.sources import load_worker_logs
 
 
 def draw_worker_logs(
