@@ -209,7 +209,7 @@ def _want_select(
     used = any(map(any, until))
     if isinstance(old, Mapping):
         for pattern, entry in old.items():
-            if _is_on(entry) or used:
+            if _is_on(entry) or used or (isinstance(entry, list) and not _fits(entry, len(held[0]), len(held))):
                 wanted[_SELECT + (pattern,)] = written_recompute(until, entry, indices, held)
     elif isinstance(old, list) and old and all(isinstance(item, str) for item in old):
         if until != held:
@@ -235,18 +235,16 @@ def _want_comm(
         return
     entries = {(*_COMM, key): entry for key, entry in old.items()} if isinstance(old, Mapping) else {_COMM: old}
     for path, entry in entries.items():
-        if indices is None and isinstance(entry, list) and not _fits(entry, plan):
+        if indices is None and isinstance(entry, list) and not _fits(entry, plan.stages, plan.interleaves):
             wanted[path] = _is_on(entry)
 
 
-def _fits(entry: list[Any], plan: PipelinePlan) -> bool:
+def _fits(entry: list[Any], stages: int, interleaves: int) -> bool:
     if all(isinstance(item, str) for item in entry):
         return True
     if any(isinstance(row, list) for row in entry):
-        return len(entry) == plan.interleaves and all(
-            isinstance(row, bool) or len(row) == plan.stages for row in entry
-        )
-    return len(entry) == plan.stages
+        return len(entry) == interleaves and all(isinstance(row, bool) or len(row) == stages for row in entry)
+    return len(entry) == stages
 
 
 def _default_plan(current: TrainingConfig, strategy: Strategy, v_shape: bool) -> PipelinePlan:
