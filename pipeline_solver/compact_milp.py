@@ -1,0 +1,326 @@
+"""The compact MILP: plans alone, and path cuts T >= n_P·d + lag_P added in rounds until bound = value.
+
+The step time of a plan is the longest path of the event graph, so every path is a valid linear cut on
+the task times d, and only a few of the paths ever bind. A round solves the MILP over the cuts known
+(its bound is proven), takes the plan found, evaluates it exactly (its step time is attained) and adds
+the critical paths of both ways of breaking ties. Cuts at the optimum of the linear relaxation come
+first: they are cheap and carry most of the bound.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Callable, Protocol
+
+import numpy as np
+import pyomo.environ as pyo
+from numpy.typing import NDArray
+
+from pipeline.generators import build_schedule
+from pipeline.plan import PipelinePlan
+from pipeline_solver.durations import chunk_durations
+from pipeline_solver.event_graph import EventGraph
+from pipeline_solver.highs_model import INFEASIBLE_MODEL, STOPPED, HighsModel, MilpOutcome
+from pipeline_solver.linear_form import LinearForm, Row, linear_form
+from pipeline_solver.plan_model import PlanModel, plan_model
+from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.progress import OnProgress, Progress
+from pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
+
+MAX_LP_ROUNDS = 400
+"""The relaxation converges in some dozens of rounds; this only ends a numerical stalemate."""
+
+
+@dataclass
+class CompactModel:
+    """The compact MILP of a problem with the path cuts found so far.
+
+    Parameters
+    ----------
+    cuts : list of tuple of float
+        Counts of the event graph's duration classes [R], then the path's lag total.
+    """
+
+    problem: PipelineProblem
+    plans: PlanModel
+    graph: EventGraph
+    form: LinearForm
+    step_time: int
+    cuts: list[tuple[float, ...]] = field(default_factory=list)
+    _seen: set[tuple[float, ...]] = field(default_factory=set, repr=False)
+
+    @classmethod
+    def build(cls, problem: PipelineProblem) -> CompactModel:
+        """The model without any cut."""
+        schedule = build_schedule(
+            problem.schedule, problem.stages, problem.interleaves, problem.micro_batches
+        )
+        plans = plan_model(problem, schedule)
+        plans.model.step_time = pyo.Var(domain=pyo.NonNegativeReals)
+        plans.model.step = pyo.Objective(expr=plans.model.step_time)
+        plans.model.path_cut = pyo.Constraint(pyo.Any)
+        form = linear_form(plans.model, plans.model.step_time)
+        graph = EventGraph.from_schedule(schedule, problem.lag)
+        return cls(problem, plans, graph, form, form.column(plans.model.step_time))
+
+    def add_cut(self, cut: tuple[float, ...]) -> Row | None:
+        """Add one path cut; None when it is known already.
+
+        A cut without its lag total (R entries) is taken with lag 0: valid, as lags are >= 0.
+        """
+        classes = self.graph.classes
+        cut = tuple(map(float, cut)) + (0.0,) * (classes + 1 - len(cut))
+        if cut in self._seen:
+            return None
+        self._seen.add(cut)
+        self.cuts.append(cut)
+        used = [r for r in self.plans.durations if cut[r]]
+        first_tail = classes - self.problem.stages
+        fixed = cut[-1] + float(np.dot(cut[first_tail:classes], self.plans.tails))
+        row = Row(
+            f"path_cut[{len(self.cuts)}]",
+            (self.step_time, *(self.form.column(self.plans.durations[r]) for r in used)),
+            (1.0, *(-cut[r] for r in used)),
+            lower=fixed,
+        )
+        self.form.rows.append(row)
+        return row
+
+    def cut_at(self, durations: NDArray[np.float64]) -> tuple[float, list[Row]]:
+        """Longest path at task times d [R], and the cuts of both ways of breaking ties that are new."""
+        longest, rows = 0.0, []
+        for prefer in (0, 1):
+            longest, counts, lag = self.graph.critical_path(durations, prefer)
+            row = self.add_cut((*counts.tolist(), float(lag)))
+            if row is not None:
+                rows.append(row)
+        return longest, rows
+
+    def durations_of(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Task times [R] at a point of the linear form."""
+        durations = np.zeros(self.graph.classes)
+        durations[self.graph.classes - self.problem.stages :] = self.plans.tails
+        for r, variable in self.plans.durations.items():
+            durations[r] = values[self.form.column(variable)]
+        return durations
+
+    def plan_of(self, values: NDArray[np.float64]) -> PipelinePlan:
+        """The plan that a point of the linear form rounds to."""
+        self.form.load(values)
+        return self.plans.plan()
+
+    def point_of(self, plan: PipelinePlan) -> NDArray[np.float64]:
+        """A starting point of the linear form for a solver: the plan's integers, times and step time."""
+        for variable in self.plans.model.component_data_objects(pyo.Var):
+            variable.set_value(0.0, skip_validation=True)
+        self.plans.set_plan(plan)
+        durations = chunk_durations(self.problem, plan)
+        for r, variable in self.plans.durations.items():
+            variable.set_value(float(durations[r]), skip_validation=True)
+        values = self.form.values()
+        values[self.step_time] = self.graph.longest_path(durations)
+        return values
+
+    def seed(self) -> list[Row]:
+        """Cuts known before anything is solved: for each stage, all of its work with the fill and drain around it.
+
+        They are the longest paths where one stage is far slower than all others.
+        """
+        stages, rows = self.problem.stages, []
+        of_stage = np.arange(self.graph.classes) % stages
+        for stage in range(stages):
+            durations = np.where(of_stage == stage, 1e4, 1.0)
+            durations[self.graph.classes - stages :] = self.plans.tails
+            rows += self.cut_at(durations)[1]
+        return rows
+
+    def tighten_relaxation(self, deadline: float | None = None) -> MilpOutcome:
+        """Add path cuts until the linear relaxation's bound equals the longest path at its optimum."""
+        relaxation = HighsModel(self.form, relaxed=True)
+        outcome = MilpOutcome(STOPPED, None, float("-inf"))
+        centre, centre_time, bound = None, float("inf"), float("-inf")
+        for _ in range(MAX_LP_ROUNDS):
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            outcome = relaxation.solve_lp(left)
+            if outcome.values is None:
+                return outcome if outcome.status == INFEASIBLE_MODEL else MilpOutcome(STOPPED, None, bound)
+            bound = max(bound, outcome.bound)
+            durations = self.durations_of(outcome.values)
+            longest, rows = self.cut_at(durations)
+            if longest < centre_time:
+                centre, centre_time = durations, longest
+            elif centre is not None:
+                # In-out separation: the point half-way to the best one gives deeper cuts.
+                middle = (durations + centre) / 2
+                middle_time, deeper = self.cut_at(middle)
+                rows += deeper
+                if middle_time < centre_time:
+                    centre, centre_time = middle, middle_time
+            if longest - outcome.bound <= 1e-7 * max(1.0, longest) or not rows:
+                break
+            relaxation.add_rows(rows)
+        return MilpOutcome(outcome.status, outcome.values, bound)
+
+
+class MilpSolver(Protocol):
+    """A MILP solver that has read the model and takes further cuts."""
+
+    def add_rows(self, rows: list[Row]) -> None:
+        """Add path cuts."""
+
+    def solve_milp(
+        self,
+        *,
+        gap: float,
+        time_limit: float | None = None,
+        start: NDArray[np.float64] | None = None,
+        on_point: Callable[[NDArray[np.float64]], None] | None = None,
+    ) -> MilpOutcome:
+        """Solve the model as it stands."""
+
+
+def solve_compact(
+    problem: PipelineProblem,
+    *,
+    solver_name: str = "HIGHS-MILP",
+    make_solver: Callable[[CompactModel], MilpSolver] | None = None,
+    time_limit: float | None = None,
+    gap: float = 1e-6,
+    seed: int = 0,
+    workers: int = 1,
+    warm_start: PipelinePlan | None = None,
+    on_progress: OnProgress | None = None,
+) -> Solution:
+    """Solve a pipeline problem by the compact MILP with path cuts.
+
+    Parameters
+    ----------
+    make_solver : callable, optional
+        Gives the MILP solver for the model; HiGHS by default.
+    time_limit : float, optional
+        Seconds for everything.
+    gap : float
+        Relative gap at which a plan counts as optimal.
+    warm_start : PipelinePlan, optional
+        A plan to begin from.
+
+    Returns
+    -------
+    Solution
+        Ctrl-C and the time limit give the best plan so far with its bound.
+    """
+    run = _Run(problem, solver_name, time_limit, gap, on_progress)
+    model = CompactModel.build(problem)
+    try:
+        if warm_start is not None:
+            run.offer(model, warm_start)
+        model.seed()
+        root = model.tighten_relaxation(run.deadline)
+        if root.status == INFEASIBLE_MODEL:
+            return run.infeasible()
+        run.raise_bound(root.bound)
+        run.tell(f"{len(model.cuts)} path cuts at the relaxation")
+        solver = (make_solver or _highs(seed, workers))(model)
+        known = len(model.cuts)
+        while not run.over():
+            finest = run.gap_of_round() <= run.gap / 4
+            outcome = solver.solve_milp(
+                gap=run.gap_of_round(),
+                time_limit=run.left(),
+                start=model.point_of(run.plan) if run.plan is not None else None,
+            )
+            if outcome.status == INFEASIBLE_MODEL:
+                return run.infeasible()
+            run.raise_bound(outcome.bound)
+            # The same plan at the finest gap and no new path: nothing would change in the next round.
+            fresh = outcome.values is not None and run.offer(model, model.plan_of(outcome.values))
+            run.stalled = not fresh and not run.closed() and outcome.status != STOPPED and finest
+            run.interrupted = run.interrupted or outcome.interrupted
+            run.rounds += 1
+            run.tell(f"round {run.rounds}: {len(model.cuts)} path cuts")
+            solver.add_rows(model.form.rows[len(model.form.rows) - (len(model.cuts) - known) :])
+            known = len(model.cuts)
+    except KeyboardInterrupt:
+        run.interrupted = True
+    return run.solution(model)
+
+
+def _highs(seed: int, workers: int) -> Callable[[CompactModel], MilpSolver]:
+    return lambda model: HighsModel(model.form, seed=seed, threads=workers)
+
+
+class _Run:
+    """Clock, best plan, proven bound and reasons to stop of one solve."""
+
+    def __init__(
+        self,
+        problem: PipelineProblem,
+        solver_name: str,
+        time_limit: float | None,
+        gap: float,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self.problem, self.solver_name, self.gap, self.on_progress = problem, solver_name, gap, on_progress
+        self.began = time.monotonic()
+        self.deadline = None if time_limit is None else self.began + time_limit
+        self.plan: PipelinePlan | None = None
+        self.objective, self.bound = float("inf"), 0.0
+        self.rounds = 0
+        self.interrupted = self.stalled = False
+
+    def left(self) -> float | None:
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def closed(self) -> bool:
+        return self.plan is not None and self.objective - self.bound <= self.gap * abs(self.objective)
+
+    def over(self) -> bool:
+        return self.closed() or self.interrupted or self.stalled or self.left() == 0.0
+
+    def gap_of_round(self) -> float:
+        """A tenth of the gap that is open: the early rounds are there for their cuts, not for their proof."""
+        present = 1e-3 if self.plan is None else (self.objective - self.bound) / self.objective
+        return min(1e-3, max(self.gap / 4, present / 10))
+
+    def raise_bound(self, bound: float) -> None:
+        # A bound above an attained value by less than the solver's tolerance is that value.
+        self.bound = min(max(self.bound, bound), self.objective)
+
+    def offer(self, model: CompactModel, plan: PipelinePlan) -> bool:
+        """Take a plan if it is the best; whether its critical paths were new cuts."""
+        longest, rows = model.cut_at(chunk_durations(self.problem, plan))
+        if longest < self.objective:
+            self.plan, self.objective = plan, longest
+            self.bound = min(self.bound, longest)
+        return bool(rows)
+
+    def tell(self, note: str) -> None:
+        if self.on_progress is not None:
+            objective = None if self.plan is None else self.objective
+            self.on_progress(Progress(time.monotonic() - self.began, objective, self.bound or None, note))
+
+    def infeasible(self) -> Solution:
+        return Solution(INFEASIBLE, solver=self.solver_name, seconds=time.monotonic() - self.began)
+
+    def solution(self, model: CompactModel) -> Solution:
+        if self.closed():
+            status, message = OPTIMAL, ""
+        else:
+            status = NO_SOLUTION if self.plan is None else FEASIBLE
+            message = "interrupted" if self.interrupted else "the solver made no headway" if self.stalled else (
+                "the time limit ended the search"
+            )
+        return Solution(
+            status,
+            plan=self.plan,
+            objective=None if self.plan is None else self.objective,
+            bound=self.bound,
+            solver=self.solver_name,
+            seconds=time.monotonic() - self.began,
+            statistics={"rounds": self.rounds, "cuts": len(model.cuts)},
+            cuts=tuple(model.cuts),
+            message=message,
+        )

@@ -1,0 +1,115 @@
+"""What a given plan costs: step time, memory by stage, and where the step's idle time comes from."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.alive import alive_vectors
+from pipeline.generators import build_schedule
+from pipeline.plan import PipelinePlan
+from pipeline.schedule import Schedule
+from pipeline_solver.durations import chunk_durations
+from pipeline_solver.event_graph import EventGraph
+from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.solution import FEASIBLE, BubbleShares, Solution
+
+MEMORY_TOLERANCE_MIB = 1e-6
+"""One byte: decimal figures of a profile are not exact in binary."""
+
+
+def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
+    """Report a plan in every figure of a solution, without solving anything.
+
+    Returns
+    -------
+    Solution
+        With status `FEASIBLE` and no bound. `message` says which stages are over their limit, if any.
+    """
+    began = time.monotonic()
+    graph, _ = _graph(problem)
+    peaks = peak_memory_mib(problem, plan)
+    over = [
+        f"stage {stage} needs {peak:.0f} MiB, {peak - limit:.0f} MiB above its limit of {limit:.0f} MiB"
+        for stage, (peak, limit) in enumerate(zip(peaks, problem.limit_mib, strict=True))
+        if peak > limit + MEMORY_TOLERANCE_MIB
+    ]
+    return Solution(
+        FEASIBLE,
+        plan=plan,
+        objective=graph.longest_path(chunk_durations(problem, plan)),
+        solver="evaluation",
+        seconds=time.monotonic() - began,
+        peak_memory_mib=peaks,
+        memory_limit_mib=tuple(map(float, problem.limit_mib)),
+        bubble=bubble_shares(problem, plan),
+        message="; ".join(over),
+    )
+
+
+def peak_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
+    """Peak memory of every stage, MiB [S]: static + layers + what live micro-batches keep, at the worst moment."""
+    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    fixed = np.array(problem.static_mib, dtype=float)
+    kept = np.zeros((problem.interleaves, problem.stages))
+    by_kind = plan.recompute_by_kind()
+    for kind in problem.kinds:
+        if kind.name not in plan.layers:
+            continue
+        fixed += kind.layer_mib * np.array(plan.layers[kind.name]).sum(axis=0)
+        for mode, grid in by_kind[kind.name].items():
+            if mode in kind.activation_mib:
+                kept += kind.activation_mib[mode] * np.array(grid)
+    return tuple(
+        float(fixed[s] + (vectors @ kept[:, s]).max(initial=0.0)) for s, vectors in enumerate(alive_vectors(schedule))
+    )
+
+
+def bubble_shares(problem: PipelineProblem, plan: PipelinePlan) -> BubbleShares:
+    """Attribute the part of the step in which an average stage does no first-time work, as shares of the step.
+
+    In sequence, with T the step and w an average stage's forward and backward work without recompute:
+    `ideal` = (T0 − w) / T, T0 the step when that work lies evenly on all chunks and transfers take no
+    time; `recompute` = (T1 − T0) / T, T1 the even step with the plan's recompute in it; `communication`
+    = (T − T of the plan without lags and tail) / T; `imbalance` is the rest. Where an uneven plan beats
+    the even one (the imbalance would be negative) the difference goes off `ideal`, then `recompute`.
+    The parts sum to `total` = (T − w) / T.
+    """
+    graph, schedule = _graph(problem)
+    without_lags = problem.replace(lag=0.0, tail=())
+    free_graph = graph if problem.lag == 0 else EventGraph.from_schedule(schedule, 0.0)
+    no_recompute = PipelinePlan(plan.layers, {})
+    useful, real = chunk_durations(without_lags, no_recompute), chunk_durations(without_lags, plan)
+    step = graph.longest_path(chunk_durations(problem, plan))
+    if step <= 0:
+        return BubbleShares(0.0, 0.0, 0.0, 0.0, 0.0)
+    tasks = problem.micro_batches * schedule.spec.seq_splits
+    work = float(useful[: len(useful) - problem.stages].sum()) * tasks / problem.stages
+    even = free_graph.longest_path(_spread(problem, useful))
+    even_recomputed = free_graph.longest_path(_spread(problem, real))
+    level = free_graph.longest_path(real)
+    total = (step - work) / step
+    communication = (step - level) / step
+    recompute = (even_recomputed - even) / step
+    ideal = (even - work) / step
+    imbalance = total - ideal - recompute - communication
+    if imbalance < 0:
+        ideal, imbalance = ideal + imbalance, 0.0
+    if ideal < 0:
+        recompute, ideal = recompute + ideal, 0.0
+    return BubbleShares(total, ideal, imbalance, recompute, communication)
+
+
+def _graph(problem: PipelineProblem) -> tuple[EventGraph, Schedule]:
+    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    return EventGraph.from_schedule(schedule, problem.lag), schedule
+
+
+def _spread(problem: PipelineProblem, durations: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Task times with every direction's total spread evenly over all chunks; tails are kept."""
+    chunks = problem.stages * problem.interleaves
+    tasks, tails = durations[: len(durations) - problem.stages], durations[len(durations) - problem.stages :]
+    means = tasks.reshape(-1, chunks).mean(axis=1)
+    return np.concatenate([np.repeat(means, chunks), tails])

@@ -1,0 +1,164 @@
+"""A linear form inside HiGHS: solved as LP or MILP, grown by rows, stopped by Ctrl-C."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline_solver.linear_form import LinearForm, Row
+
+OPTIMAL_POINT, INFEASIBLE_MODEL, STOPPED = "optimal", "infeasible", "stopped"
+
+
+@dataclass(frozen=True)
+class MilpOutcome:
+    """What one run of a MILP solver gave.
+
+    Parameters
+    ----------
+    status : str
+        `OPTIMAL_POINT` (within the gap asked for), `INFEASIBLE_MODEL` or `STOPPED` (a limit, Ctrl-C).
+    values : float64 [n] or None
+        Best point found.
+    bound : float
+        Proven lower bound, −inf when none.
+    interrupted : bool
+        Ctrl-C stopped it.
+    """
+
+    status: str
+    values: NDArray[np.float64] | None
+    bound: float
+    interrupted: bool = False
+
+
+class HighsModel:
+    """HiGHS loaded with a linear form.
+
+    Parameters
+    ----------
+    relaxed : bool
+        Forget integrality: every run is an LP, started from the basis of the last one.
+    """
+
+    def __init__(self, form: LinearForm, *, relaxed: bool = False, seed: int = 0, threads: int = 1) -> None:
+        self._columns = len(form.names)
+        solver = self._solver = highspy.Highs()
+        for option, value in (("output_flag", False), ("random_seed", seed), ("threads", threads)):
+            solver.setOptionValue(option, value)
+        solver.addVars(self._columns, _finite(form.lower), _finite(form.upper))
+        indices = np.arange(self._columns, dtype=np.int32)
+        solver.changeColsCost(self._columns, indices, form.cost)
+        if relaxed:
+            solver.setOptionValue("presolve", "off")  # or every run would begin anew instead of from the last basis
+        else:
+            kinds = np.where(form.integer, highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous)
+            solver.changeColsIntegrality(self._columns, indices, kinds)
+            # Plans are rounded and judged exactly afterwards: leave the solver little room for error.
+            solver.setOptionValue("mip_feasibility_tolerance", 1e-9)
+            solver.setOptionValue("mip_abs_gap", 1e-9)
+            solver.HandleUserInterrupt = True
+        self.add_rows(form.rows)
+
+    def add_rows(self, rows: list[Row]) -> None:
+        """Add rows behind those already there."""
+        if not rows:
+            return
+        starts = np.cumsum([0, *(len(row.columns) for row in rows)])
+        self._solver.addRows(
+            len(rows),
+            _finite(np.array([row.lower for row in rows])),
+            _finite(np.array([row.upper for row in rows])),
+            int(starts[-1]),
+            starts[:-1].astype(np.int32),
+            np.array([column for row in rows for column in row.columns], dtype=np.int32),
+            np.array([value for row in rows for value in row.coefficients], dtype=np.float64),
+        )
+
+    def solve_lp(self, time_limit: float | None = None) -> MilpOutcome:
+        """Solve a relaxed model; `bound` is the optimum."""
+        solver = self._solver
+        self._limit_time(time_limit)
+        solver.run()
+        status = solver.getModelStatus()
+        if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible):
+            solver.clearSolver()
+            solver.run()
+            status = solver.getModelStatus()
+        if status == highspy.HighsModelStatus.kInfeasible:
+            return MilpOutcome(INFEASIBLE_MODEL, None, float("inf"))
+        if status != highspy.HighsModelStatus.kOptimal:
+            return MilpOutcome(STOPPED, None, float("-inf"))
+        return MilpOutcome(OPTIMAL_POINT, self._values(), solver.getInfo().objective_function_value)
+
+    def solve_milp(
+        self,
+        *,
+        gap: float,
+        time_limit: float | None = None,
+        start: NDArray[np.float64] | None = None,
+        on_point: Callable[[NDArray[np.float64]], None] | None = None,
+    ) -> MilpOutcome:
+        """Solve the model.
+
+        Parameters
+        ----------
+        gap : float
+            Relative gap at which to stop.
+        start : float64 [n], optional
+            A feasible point.
+        on_point : callable, optional
+            Given every better point as it is found.
+        """
+        solver = self._solver
+        solver.setOptionValue("mip_rel_gap", gap)
+        self._limit_time(time_limit)
+        if start is not None:
+            point = highspy.HighsSolution()
+            point.col_value = list(start)
+            solver.setSolution(point)
+
+        def tell(event: highspy.highs.HighsCallbackEvent) -> None:
+            if on_point is not None:
+                on_point(np.array(event.data_out.mip_solution))
+
+        solver.cbMipImprovingSolution += tell
+        try:
+            interrupted = self._run_interruptibly()
+        finally:
+            solver.cbMipImprovingSolution -= tell
+        status, info = solver.getModelStatus(), solver.getInfo()
+        interrupted = interrupted or status == highspy.HighsModelStatus.kInterrupt
+        if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+            return MilpOutcome(INFEASIBLE_MODEL, None, float("inf"))
+        found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        done = OPTIMAL_POINT if status == highspy.HighsModelStatus.kOptimal else STOPPED
+        return MilpOutcome(done, self._values() if found else None, info.mip_dual_bound, interrupted)
+
+    def _run_interruptibly(self) -> bool:
+        """Run in a thread of its own, so that Ctrl-C reaches this one; whether it did."""
+        interrupted, done = False, False
+        self._solver.startSolve()
+        while not done:
+            try:
+                done, _ = self._solver.wait(0.1)
+            except KeyboardInterrupt:
+                interrupted = True
+                self._solver.cancelSolve()
+        return interrupted
+
+    def _values(self) -> NDArray[np.float64]:
+        return np.array(self._solver.getSolution().col_value)
+
+    def _limit_time(self, seconds: float | None) -> None:
+        # HiGHS counts its clock on over all runs of one object.
+        used = self._solver.getRunTime()
+        self._solver.setOptionValue("time_limit", float("inf") if seconds is None else used + max(seconds, 0.0))
+
+
+def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.clip(values, -highspy.kHighsInf, highspy.kHighsInf)

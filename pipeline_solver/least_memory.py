@@ -1,0 +1,130 @@
+"""How much memory a problem needs at the least, and what is short when it has no plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from pipeline.generators import build_schedule
+from pipeline_solver.checker import MEMORY_TOLERANCE_MIB, exact_peak_memory
+from pipeline_solver.problem import PipelineProblem
+
+
+@dataclass(frozen=True)
+class LeastMemory:
+    """The least uniform raise of all stages' limits with which a problem has a plan.
+
+    Parameters
+    ----------
+    device_mib : float
+        The largest stage limit after the raise, MiB: the least memory a device must have.
+    stage : int
+        The stage that needs the raise in the most frugal plan (the first one, where several do).
+    short_by_mib : float
+        The raise, MiB; 0 when the limits suffice.
+    """
+
+    device_mib: float
+    stage: int
+    short_by_mib: float
+
+
+def least_device_memory(problem: PipelineProblem) -> LeastMemory | None:
+    """Find the least device memory with which a problem is feasible.
+
+    A small MILP over the same plans as the solver's, in which time plays no role and the raise of the
+    limits is minimised; the figure is then taken exactly from the plan found.
+
+    Returns
+    -------
+    LeastMemory or None
+        None when no amount of memory helps, because layers and chunks do not fit together.
+    """
+    import pyomo.environ as pyo
+
+    from pipeline_solver.highs_model import INFEASIBLE_MODEL, HighsModel
+    from pipeline_solver.linear_form import Row, linear_form
+    from pipeline_solver.plan_model import plan_model
+
+    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    plans = plan_model(problem, schedule)
+    plans.model.short_by = pyo.Var(domain=pyo.NonNegativeReals)
+    form = linear_form(plans.model, plans.model.short_by)
+    short_by = form.column(plans.model.short_by)
+    rows = []
+    for row in form.rows:
+        if row.name.startswith("memory["):
+            row = Row(row.name, (*row.columns, short_by), (*row.coefficients, -1.0), row.lower, row.upper)
+        if not row.name.startswith("duration["):
+            rows.append(row)
+    form.rows[:] = rows
+    outcome = HighsModel(form).solve_milp(gap=0.0)
+    if outcome.status == INFEASIBLE_MODEL:
+        return None
+    if outcome.values is None or outcome.interrupted:
+        raise KeyboardInterrupt
+    form.load(outcome.values)
+    peaks = exact_peak_memory(problem, plans.plan(), schedule)
+    short = [peak - Fraction(limit) for peak, limit in zip(peaks, problem.limit_mib, strict=True)]
+    worst = max(short)
+    raised = max(Fraction(0), worst if worst > MEMORY_TOLERANCE_MIB else Fraction(0))
+    return LeastMemory(float(Fraction(max(problem.limit_mib)) + raised), short.index(worst), float(raised))
+
+
+def explain_infeasible(problem: PipelineProblem) -> str:
+    """Why a problem has no plan: what is short, by how much, and what would suffice.
+
+    Returns
+    -------
+    str
+        A sentence or two; says so when the problem does have a plan.
+    """
+    fault = _counting_fault(problem)
+    if fault:
+        return fault
+    least = least_device_memory(problem)
+    if least is None:
+        return (
+            "no plan has the given layer and recompute counts: the layers fixed or capped by chunk, the least "
+            "layers a chunk and the order of kinds contradict each other; loosen them"
+        )
+    if not least.short_by_mib:
+        return "the memory limits leave room for a plan"
+    limit = problem.limit_mib[least.stage]
+    return (
+        f"no plan fits the memory: at best stage {least.stage} is short by {_mib(least.short_by_mib)} MiB of its "
+        f"limit of {_mib(limit)} MiB; the least device memory with which a plan exists is "
+        f"{_mib(least.device_mib)} MiB"
+    )
+
+
+def _counting_fault(problem: PipelineProblem) -> str:
+    """What plain counting shows to be impossible; empty when nothing."""
+    chunks = problem.stages * problem.interleaves
+    if problem.layers < chunks * problem.min_layers:
+        return (
+            f"{problem.layers} layers cannot fill {problem.stages} stages x {problem.interleaves} interleaves with at "
+            f"least {problem.min_layers} a chunk; use fewer stages or interleaves, or allow fewer layers a chunk"
+        )
+    least = most = 0
+    for v in range(problem.interleaves):
+        for s in range(problem.stages):
+            fixed = problem.fixed_layers.get((v, s))
+            cap = min(problem.max_layers.get((v, s), problem.layers), problem.layers)
+            if fixed is not None and not problem.min_layers <= fixed <= cap:
+                return (
+                    f"chunk [{v}][{s}] is given {fixed} layers, outside the {problem.min_layers} to {cap} that it may "
+                    "hold; correct the given number or the bounds"
+                )
+            least += problem.min_layers if fixed is None else fixed
+            most += cap if fixed is None else fixed
+    if not least <= problem.layers <= most:
+        return (
+            f"the given and bounded layers of the chunks allow {least} to {most} layers in all, the model has "
+            f"{problem.layers}; correct the given numbers"
+        )
+    return ""
+
+
+def _mib(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".")

@@ -1,0 +1,29 @@
+"""What a solver tells while it works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One moment of a solve.
+
+    Parameters
+    ----------
+    seconds : float
+        Wall time since the solve began.
+    objective, bound : float or None
+        Best step time and proven lower bound so far, in body-layer forward times.
+    note : str
+        What is being done.
+    """
+
+    seconds: float
+    objective: float | None = None
+    bound: float | None = None
+    note: str = ""
+
+
+OnProgress = Callable[[Progress], None]

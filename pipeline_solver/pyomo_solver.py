@@ -1,0 +1,134 @@
+"""Any MILP solver that Pyomo finds, CBC from PuLP among them, behind the compact MILP."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Callable
+
+import numpy as np
+import pyomo.environ as pyo
+from numpy.typing import NDArray
+from pyomo.common.errors import ApplicationError
+
+from base.errors import InputError, OutsideProgramError
+from pipeline_solver.highs_model import INFEASIBLE_MODEL, OPTIMAL_POINT, STOPPED, MilpOutcome
+from pipeline_solver.linear_form import Row
+
+if TYPE_CHECKING:
+    from pipeline_solver.compact_milp import CompactModel, MilpSolver
+
+GAP_OPTIONS = {
+    "cbc": "ratio",
+    "glpk": "mipgap",
+    "gurobi": "MIPGap",
+    "cplex": "mip_tolerances_mipgap",
+    "scip": "limits/gap",
+    "xpress": "miprelstop",
+}
+"""What a solver calls the relative gap at which it stops. One that is not listed runs with its own default."""
+
+KNOWN_SOLVERS = ("cbc", "glpk", "gurobi", "cplex", "scip", "xpress", "mosek", "appsi_highs", "highs")
+"""Solvers looked for when a user asks for one that is not there."""
+
+
+def pyomo_solver_maker(name: str) -> Callable[[CompactModel], MilpSolver]:
+    """A maker of solvers for the compact MILP.
+
+    Raises
+    ------
+    InputError
+        When Pyomo has no such solver, or cannot run it here; names those that it can.
+    """
+    factory = _factory(name)
+    return lambda model: PyomoSolver(name.strip().lower(), factory, model)
+
+
+class PyomoSolver:
+    """A solver of Pyomo's, which reads the model anew at every run."""
+
+    def __init__(self, name: str, factory: Any, model: CompactModel) -> None:
+        self._name, self._factory, self._model, self._known = name, factory, model, 0
+        self.add_rows([row for row in model.form.rows if row.name.startswith("path_cut[")])
+
+    def add_rows(self, rows: list[Row]) -> None:
+        """Add path cuts to the Pyomo model."""
+        for row in rows:
+            self._known += 1
+            variables = self._model.form.variables
+            body = pyo.quicksum(
+                weight * variables[column] for column, weight in zip(row.columns, row.coefficients, strict=True)
+            )
+            self._model.plans.model.path_cut[self._known] = body >= row.lower
+
+    def solve_milp(
+        self,
+        *,
+        gap: float,
+        time_limit: float | None = None,
+        start: NDArray[np.float64] | None = None,
+        on_point: Callable[[NDArray[np.float64]], None] | None = None,
+    ) -> MilpOutcome:
+        """Solve the model as it stands; `start` and `on_point` are not used."""
+        arguments: dict[str, Any] = {"load_solutions": False}
+        if time_limit is not None:
+            arguments["timelimit"] = max(1, math.ceil(time_limit))
+        if self._name in GAP_OPTIONS:
+            arguments["options"] = {GAP_OPTIONS[self._name]: gap}
+        model = self._model.plans.model
+        try:
+            results = self._factory.solve(model, **arguments)
+        except KeyboardInterrupt:
+            return MilpOutcome(STOPPED, None, -math.inf, interrupted=True)
+        except (ApplicationError, RuntimeError, ValueError, OSError) as error:
+            raise OutsideProgramError(f"solver {self._name} failed: {error}") from error
+        ended = results.solver.termination_condition
+        if ended in (pyo.TerminationCondition.infeasible, pyo.TerminationCondition.infeasibleOrUnbounded):
+            return MilpOutcome(INFEASIBLE_MODEL, None, math.inf)
+        optimal = ended == pyo.TerminationCondition.optimal
+        values = None
+        if len(results.solution):
+            model.solutions.load_from(results)
+            values = self._model.form.values()
+        bound = _bound(results, optimal, values, self._model.step_time, gap)
+        return MilpOutcome(OPTIMAL_POINT if optimal else STOPPED, values, bound)
+
+
+def _bound(
+    results: Any, optimal: bool, values: NDArray[np.float64] | None, step_time: int, gap: float
+) -> float:
+    reported = results.problem.lower_bound
+    bound = float(reported) if reported is not None and math.isfinite(float(reported)) else -math.inf
+    if optimal and values is not None:
+        # A solver that calls its point optimal proved it within the gap, even where it reports no bound.
+        bound = max(bound, float(values[step_time]) * (1 - gap))
+        bound = min(bound, float(values[step_time]))
+    return bound
+
+
+def _factory(name: str) -> Any:
+    wanted = name.strip().lower()
+    executable = _pulp_cbc() if wanted == "cbc" else None
+    factory = pyo.SolverFactory(wanted, executable=executable) if executable else pyo.SolverFactory(wanted)
+    if not _available(factory):
+        usable = [known for known in KNOWN_SOLVERS if known != "cbc" and _available(pyo.SolverFactory(known))]
+        raise InputError(
+            "no such solver here",
+            field="solver_name",
+            value=name,
+            cure=f"use one of HIGHS, HIGHS-MILP, CBC{''.join(f', {known}' for known in usable)}, or install it",
+        )
+    return factory
+
+
+def _available(factory: Any) -> bool:
+    try:
+        return bool(factory.available(exception_flag=False))
+    except Exception:  # noqa: BLE001  (a plug-in of Pyomo's that cannot even be asked is not available)
+        return False
+
+
+def _pulp_cbc() -> str | None:
+    import pulp
+
+    path = getattr(pulp.PULP_CBC_CMD(msg=False), "path", None)
+    return str(path) if path else None
