@@ -1,0 +1,150 @@
+"""Fit a device's efficiencies to published step times and store them with the device.
+
+    python benchmarks/calibrate.py           # print the fit
+    python benchmarks/calibrate.py --write   # and store it in register/devices/*.yaml
+
+The efficiencies are shares of the peak (matrix products, attention, memory, links). They minimise a
+robust loss (soft L1, scale 5 %) over the logarithms of predicted by published times; a weak pull
+(weight 0.05 a factor e) towards the assumed values settles what the rows say nothing about.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq, least_squares
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from base.files import read_text, write_atomic  # noqa: E402
+from benchmarks.published import MEGATRON, Case, all_cases, korthikanti, korthikanti_config  # noqa: E402
+from cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from cost_model.time import ASSUMED_EFFICIENCY, estimate_ratios, layer_time, step_ms  # noqa: E402
+from pipeline.plan import FULL, SELECT  # noqa: E402
+from register.device import DeviceSpec  # noqa: E402
+from register.model import DENSE  # noqa: E402
+from register.registry import Registry  # noqa: E402
+
+FITTED = ("matmul", "attention", "memory", "network")
+LOSS_SCALE = 0.05
+PULL = 0.05
+DENSE_OVER_MOE = 0.397
+"""Measured dense/MoE forward ratio of DeepSeek-V3 at DP16 TP4 PP16 EP8 on Ascend: settles the grouped products."""
+
+TRANSFERRED = {"h100-80g": "a100-80g", "h800-80g": "a100-80g", "h200-141g": "a100-80g", "ascend-a3": "ascend-910b"}
+"""Devices without published rows, and whose efficiencies they take."""
+
+Point = tuple[str, Callable[[DeviceSpec], float], float]
+"""Name, prediction, published value."""
+
+
+def predicted_ms(case: Case, device: DeviceSpec) -> float:
+    """The model's step time of a case, ms."""
+    card = replace(device, peak_bf16_tflops=device.peak_bf16_tflops * case.peak_share)
+    return float(step_ms(case.model, case.strategy, case.rules, card, case.recomputed))
+
+
+def step_points(cases: Sequence[Case]) -> list[Point]:
+    """Published step times as points of the fit."""
+    return [(f"{c.table}: {c.name}", lambda d, c=c: predicted_ms(c, d), c.step_ms) for c in cases]  # type: ignore[misc]
+
+
+def layer_points() -> list[Point]:
+    """Korthikanti's table 4: forward and backward of one layer of the 22 B model, by method."""
+    model, strategy = korthikanti_config("megatron-22B")
+    points: list[Point] = []
+    for method, times in korthikanti()["tab4_22B_layer_ms"].items():
+        if method == "columns":
+            continue
+        forward, backward = times
+        used = strategy.replace(sp="seq" in method)
+        mode = FULL if method == "full" else SELECT if "sel" in method else None
+
+        def once(d: DeviceSpec, used: Strategy = used) -> float:
+            return float(layer_time(model, DENSE, used, MEGATRON, d).forward)
+
+        def back(d: DeviceSpec, used: Strategy = used, mode: str | None = mode) -> float:
+            layer = layer_time(model, DENSE, used, MEGATRON, d)
+            return float(layer.backward + (layer.recompute[mode] if mode else 0.0))
+
+        points.append((f"Korthikanti 2022 table 4: {method} forward", once, forward))
+        points.append((f"Korthikanti 2022 table 4: {method} backward", back, backward))
+    return points
+
+
+def fit(points: Sequence[Point], device: DeviceSpec) -> dict[str, float]:
+    """Efficiencies that suit the points best, shares in (0.02, 1)."""
+    start = np.log([ASSUMED_EFFICIENCY[name] for name in FITTED])
+
+    def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+        shares = {**ASSUMED_EFFICIENCY, **dict(zip(FITTED, np.exp(logs).tolist(), strict=True))}
+        card = replace(device, efficiency=shares)
+        errors = np.log([predict(card) / published for _, predict, published in points]) / LOSS_SCALE
+        # Soft L1 by hand, so that the pull keeps its own, plain square.
+        soft = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
+        return np.concatenate([soft, PULL * (logs - start) / LOSS_SCALE])
+
+    found = least_squares(residuals, start, bounds=(np.log(0.02), 0.0), x_scale=0.1)
+    return dict(zip(FITTED, (round(float(v), 3) for v in np.exp(found.x)), strict=True))
+
+
+def grouped_share(device: DeviceSpec) -> float:
+    """Efficiency of grouped products at which DeepSeek-V3's dense/MoE ratio is the measured one."""
+    model = Registry.load().model("deepseek-v3-671b")
+    strategy, rules = Strategy(16, 4, 16, 8, op=16, micro_batches=64), TrainingRules()
+
+    def miss(share: float) -> float:
+        card = replace(device, efficiency={**device.efficiency, "grouped_matmul": share})
+        return estimate_ratios(model, strategy, rules, card).dense_forward - DENSE_OVER_MOE
+
+    return round(float(brentq(miss, 0.01, 1.0)), 3) if miss(0.01) * miss(1.0) < 0 else 1.0
+
+
+def calibrate() -> dict[str, dict[str, float]]:
+    """Fitted efficiencies of every device that has published rows or takes another's."""
+    registry, cases = Registry.load(), all_cases()
+    found: dict[str, dict[str, float]] = {}
+    for name in dict.fromkeys(case.device for case in cases):
+        device = registry.device(name)
+        points = step_points([case for case in cases if case.device == name])
+        if name == "a100-80g":
+            points += layer_points()
+        shares = fit(points, device)
+        if name == "ascend-910b":
+            shares["grouped_matmul"] = grouped_share(replace(device, efficiency=shares))
+        found[name] = shares
+    return found | {name: found[other] for name, other in TRANSFERRED.items()}
+
+
+def store(name: str, shares: Mapping[str, float]) -> Path:
+    """Write a device's efficiencies into its registration; the rest of the file stays as it is."""
+    path = ROOT / "register" / "devices" / f"{name}.yaml"
+    text = read_text(path)
+    head = re.split(r"(?m)^(?:# Efficiencies|efficiency:)", text, maxsplit=1)[0]
+    origin = f"taken over from {TRANSFERRED[name]}" if name in TRANSFERRED else "fitted on published step times"
+    lines = [f"# Efficiencies: shares of the peak, {origin} (benchmarks/calibrate.py).", "efficiency:"]
+    lines += [f"  {key}: {value}" for key, value in shares.items()]
+    return write_atomic(path, head + "\n".join(lines) + "\n")
+
+
+def main() -> None:
+    """Print the fit; store it when asked to."""
+    parser = argparse.ArgumentParser(description="fit the devices' efficiencies to published step times")
+    parser.add_argument("--write", action="store_true", help="store them in register/devices")
+    options = parser.parse_args()
+    for name, shares in calibrate().items():
+        print(f"{name:14s}", "  ".join(f"{key} {value:.3f}" for key, value in shares.items()))
+        if options.write:
+            store(name, shares)
+
+
+if __name__ == "__main__":
+    main()
