@@ -1,6 +1,8 @@
-"""How many micro-batches each stage keeps alive at its worst moments."""
+"""How many micro-batches keep their activations on a stage while it runs its order of tasks."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,26 +11,37 @@ from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 
 
 def alive_vectors(schedule: Schedule) -> tuple[NDArray[np.float64], ...]:
-    """Pareto-maximal numbers of micro-batches alive per interleave, for each stage float64 [n, V].
+    """The Pareto-maximal numbers of alive micro-batches, stage by stage.
 
-    A forward makes its micro-batch alive in its chunk; the backward (the weight gradient, where it
-    is a task of its own) ends it. A sequence piece counts 1/splits. Only these vectors need a memory
-    row: every other moment is dominated by one of them.
+    A micro-batch is alive in a chunk from the start of its forward until the end of its last task
+    there: the backward, or the weight gradient where the schedule has such tasks (it still needs the
+    layer inputs). A piece of a split sequence counts 1/splits.
+
+    Returns
+    -------
+    tuple of float64 [n, interleaves]
+        One array a stage. Memory that grows with every count peaks at one of the rows.
     """
-    return tuple(_pareto(_counts(schedule, s)) / schedule.spec.seq_splits for s in range(schedule.stages))
+    return _alive_vectors(schedule.order.tobytes(), schedule.order.shape, schedule.interleaves,
+                          schedule.spec.seq_splits)
 
 
-def _counts(schedule: Schedule, stage: int) -> NDArray[np.int64]:
-    direction, v = schedule.order[stage, :, 0], schedule.order[stage, :, 1]
-    last = WEIGHT_GRADIENT if (direction == WEIGHT_GRADIENT).any() else BACKWARD
-    change = np.zeros((len(direction), schedule.interleaves), dtype=np.int64)
-    change[np.arange(len(direction)), v] = np.where(direction == FORWARD, 1, np.where(direction == last, -1, 0))
-    return np.unique(np.cumsum(change, axis=0), axis=0)
-
-
-def _pareto(vectors: NDArray[np.int64]) -> NDArray[np.float64]:
-    kept: list[NDArray[np.int64]] = []
-    for vector in sorted(vectors, key=lambda row: -int(row.sum())):
-        if not any((vector <= other).all() for other in kept):
-            kept.append(vector)
-    return np.array(kept, dtype=np.float64)
+@lru_cache(maxsize=64)
+def _alive_vectors(
+    order_bytes: bytes, shape: tuple[int, ...], interleaves: int, seq_splits: int
+) -> tuple[NDArray[np.float64], ...]:
+    order = np.frombuffer(order_bytes, dtype=np.int32).reshape(shape)
+    release = WEIGHT_GRADIENT if (order[:, :, 0] == WEIGHT_GRADIENT).any() else BACKWARD
+    vectors = []
+    for tasks in order:
+        change = np.zeros((len(tasks), interleaves), dtype=np.int64)
+        rows = np.arange(len(tasks))
+        change[rows, tasks[:, 1]] = (tasks[:, 0] == FORWARD).astype(np.int64) - (tasks[:, 0] == release)
+        held = np.unique(np.cumsum(change, axis=0), axis=0)
+        dominated = [
+            bool(((held >= row).all(axis=1) & (held > row).any(axis=1)).any()) for row in held
+        ]
+        result = held[~np.array(dominated)] / seq_splits
+        result.setflags(write=False)
+        vectors.append(result)
+    return tuple(vectors)

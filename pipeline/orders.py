@@ -1,0 +1,144 @@
+"""The task orders of the known schedules, one function each, as rows (direction, interleave, micro-batch, split)."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
+
+Task = tuple[int, int, int, int]
+"""(direction, interleave, micro-batch, sequence split)."""
+
+
+def gpipe_order(stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
+    """All forwards, then all backwards (Huang et al. 2019, arXiv:1811.06965); interleaves one after the other."""
+    forwards = [(FORWARD, v, i, 0) for v in range(interleaves) for i in range(micro_batches)]
+    backwards = [(BACKWARD, v, i, 0) for v in reversed(range(interleaves)) for i in range(micro_batches)]
+    return [forwards + backwards] * stages
+
+
+def one_forward_one_backward_order(stages: int, micro_batches: int) -> list[list[Task]]:
+    """1F1B (Narayanan et al. 2021, arXiv:2104.04473, figure 4 top): stage s warms up with S - 1 - s forwards."""
+    forwards = [(FORWARD, 0, i, 0) for i in range(micro_batches)]
+    backwards = [(BACKWARD, 0, i, 0) for i in range(micro_batches)]
+    return [_alternate(forwards, backwards, stages - 1 - s) for s in range(stages)]
+
+
+def rounds_order(
+    stages: int, interleaves: int, micro_batches: int, *, low_memory: bool, seq_splits: int = 1
+) -> list[list[Task]]:
+    """MindSpore's interleaved order, and with `seq_splits` > 1 its seqpipe.
+
+    Micro-batches go in rounds of S, the first of which takes the remainder m mod S too (with m < S
+    there is one round of m); a round passes through the interleaves one after the other, backwards
+    through them in reverse. With sequence splits a micro-batch's pieces go forward in order and
+    backward in reverse order, because of causal attention (Seq1F1B, arXiv:2406.03488), and the
+    warm-up grows by the n - 1 pieces that precede the first backward.
+
+    The warm-up of stage s, in pieces, is (V-1)·d0·n + (n-1) + k·(S-1-s): d0 the first round's size, n
+    the splits, k 1 with low memory and 2 without.
+    """
+    first = stages + micro_batches % stages if micro_batches >= stages else micro_batches
+    sizes = [first] + [stages] * ((micro_batches - first) // stages)
+    forwards: list[Task] = []
+    backwards: list[Task] = []
+    start = 0
+    for size in sizes:
+        members = range(start, start + size)
+        forwards += [(FORWARD, v, i, q) for v in range(interleaves) for i in members for q in range(seq_splits)]
+        backwards += [
+            (BACKWARD, v, i, q)
+            for v in reversed(range(interleaves)) for i in members for q in reversed(range(seq_splits))
+        ]
+        start += size
+    filled = (interleaves - 1) * first * seq_splits + seq_splits - 1
+    step = 1 if low_memory else 2
+    return [_alternate(forwards, backwards, filled + step * (stages - 1 - s)) for s in range(stages)]
+
+
+def megatron_interleaved_order(stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
+    """Megatron-LM's interleaved 1F1B (arXiv:2104.04473, figure 4 bottom).
+
+    Groups of S micro-batches an interleave; warm-up (V-1)·S + 2(S-1-s).
+
+    Raises
+    ------
+    ValueError
+        When the micro-batches are no multiple of the stages.
+    """
+    if micro_batches % stages:
+        raise ValueError(
+            f"megatron-interleaved needs micro-batches in multiples of the {stages} stages, found {micro_batches}"
+        )
+    return rounds_order(stages, interleaves, micro_batches, low_memory=False)
+
+
+def zero_bubble_v_order(stages: int, micro_batches: int) -> list[list[Task]]:
+    """Zero-bubble V: two interleaves folded on the stages like a V, weight gradients apart.
+
+    The eight phases of DualPipeV (DeepSeek's DualPipe cut in half, equal to the V schedules of Qi et
+    al. 2024, arXiv:2405.15362, in shape), without its overlap of a forward with a backward. The
+    phases need m >= 2S; for fewer micro-batches the order for 2S is built and the surplus ones are
+    left out, which keeps every dependency.
+    """
+    orders = []
+    for s in range(stages):
+        tasks = list(_dual_pipe_v_stage(s, stages, max(micro_batches, 2 * stages)))
+        orders.append([task for task in tasks if task[2] < micro_batches])
+    return orders
+
+
+def _alternate(forwards: list[Task], backwards: list[Task], warm_up: int) -> list[Task]:
+    """`warm_up` forwards, then one forward and one backward in turn, then the backwards left."""
+    warm_up = min(warm_up, len(forwards))
+    steady = [task for pair in zip(forwards[warm_up:], backwards) for task in pair]
+    return forwards[:warm_up] + steady + backwards[len(forwards) - warm_up:]
+
+
+def _dual_pipe_v_stage(s: int, stages: int, micro_batches: int) -> Iterator[Task]:
+    """One stage's tasks; interleave 0 runs down the V, interleave 1 back up."""
+    done = {(direction, v): 0 for direction in (FORWARD, BACKWARD) for v in (0, 1)}
+    delayed: list[Task] = []
+
+    def run(direction: int, v: int) -> Task:
+        i = done[direction, v]
+        done[direction, v] = i + 1
+        return (direction, v, i, 0)
+
+    def backward(v: int, *, delay: bool = False) -> Iterator[Task]:
+        task = run(BACKWARD, v)
+        yield task
+        weight = (WEIGHT_GRADIENT, v, task[2], 0)
+        if delay:
+            delayed.append(weight)
+        else:
+            yield weight
+
+    below = stages - 1 - s
+    for _ in range(2 * below):
+        yield run(FORWARD, 0)
+    for _ in range(s + 1):
+        yield run(FORWARD, 0)
+        yield run(FORWARD, 1)
+    for _ in range(below):
+        yield from backward(1)
+        yield run(FORWARD, 1)
+    for _ in range(micro_batches - 2 * stages + s + 1):
+        yield run(FORWARD, 0)
+        yield from backward(1)
+        yield run(FORWARD, 1)
+        yield from backward(0)
+    for _ in range(below):
+        yield from backward(1)
+        yield run(FORWARD, 1)
+        yield from backward(0)
+    # The drain: from the middle of this phase on, weight gradients wait and fill the gaps behind.
+    turn = (s + 1) // 2
+    for k in range(s + 1):
+        yield from backward(1, delay=k > turn or (k == turn and s % 2 == 1))
+        yield from backward(0, delay=k >= turn)
+    for _ in range(below):
+        if delayed:
+            yield delayed.pop(0)
+        yield from backward(0, delay=True)
+    yield from delayed
