@@ -20,8 +20,10 @@ from parsers.write_back import emit_variant
 from parsers.yaml_edit import lookup
 from parsers.yaml_source import YamlSource
 
-FURTHER = ("cp", "op", "sp", "vpp", "mbs", "micro_batches")
-"""Dimensions that a file's name shows only where they vary."""
+FURTHER = ("cp", "vpp", "mbs")
+FOLLOWING = ("op", "sp", "micro_batches")
+"""Dimensions that a file's name shows where they vary; those that as a rule follow from others, only
+where two strategies differ in nothing else."""
 
 MANIFEST = "emitted.json"
 """Names of the files that the last emission wrote into a folder: what the next one may remove."""
@@ -84,12 +86,12 @@ def file_stems(table: StrategyTable) -> list[str]:
         When two rows are the same strategy.
     """
     names = [strategy.name for strategy in table]
-    for dimension in FURTHER:
+    for dimension in (*FURTHER, *FOLLOWING):
         values = getattr(table, dimension)
-        seen: dict[str, set[int]] = {}
+        told: dict[str, set[int]] = {}
         for name, value in zip(names, values, strict=True):
-            seen.setdefault(name, set()).add(int(value))
-        if any(len(found) > 1 for found in seen.values()):
+            told.setdefault(name, set()).add(int(value))
+        if len(set(values)) > 1 and (dimension in FURTHER or any(len(each) > 1 for each in told.values())):
             label = "M" if dimension == "micro_batches" else dimension.upper()
             names = [f"{name}_{label}{int(value)}" for name, value in zip(names, values, strict=True)]
     if len(set(names)) != len(names):
@@ -184,9 +186,10 @@ def _layer_keys(config: TrainingConfig, reduction: Reduction) -> dict[str, objec
     }
     if reduction.model.moe is not None:
         dense = reduction.model.moe.first_dense
-        for section in (("model", "model_config"), ("moe_config",)):
-            wanted[(*section, "first_k_dense_replace")] = dense
-            wanted[(*section, "mlp_only_layers")] = list(range(dense))
+        sections: tuple[tuple[str, ...], ...] = (("model", "model_config"), ("moe_config",))
+        for section in sections:
+            wanted[section + ("first_k_dense_replace",)] = dense
+            wanted[section + ("mlp_only_layers",)] = list(range(dense))
     return {".".join(path): entry for path, entry in wanted.items() if lookup(data, path) is not None}
 
 
