@@ -91,7 +91,7 @@ def zero_bubble_v_order(stages: int, micro_batches: int) -> list[list[Task]]:
 def _alternate(forwards: list[Task], backwards: list[Task], warm_up: int) -> list[Task]:
     """`warm_up` forwards, then one forward and one backward in turn, then the backwards left."""
     warm_up = min(warm_up, len(forwards))
-    steady = [task for pair in zip(forwards[warm_up:], backwards) for task in pair]
+    steady = [task for pair in zip(forwards[warm_up:], backwards, strict=False) for task in pair]
     return forwards[:warm_up] + steady + backwards[len(forwards) - warm_up:]
 
 

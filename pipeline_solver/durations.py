@@ -1,52 +1,65 @@
-"""Durations of a plan's tasks, by the classes that the event graph sums over."""
+"""Task durations of a plan, by the duration classes of the event graph."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.plan import NONE, PipelinePlan
-from pipeline.schedule import ScheduleSpec
+from pipeline.generators import build_schedule
+from pipeline.plan import FULL, SELECT, PipelinePlan
+from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 from pipeline_solver.problem import PipelineProblem
 
 
-def directions(spec: ScheduleSpec) -> int:
-    """Directions that a schedule's tasks have: 3 where weight gradients are tasks of their own."""
-    return 3 if spec.name == "zero_bubble_v" else 2
+def schedule_of(problem: PipelineProblem) -> Schedule:
+    """The checked task order that a problem's spec names (built once, then remembered)."""
+    return build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
 
 
-def last_chunk(problem: PipelineProblem) -> tuple[int, int]:
-    """(interleave, stage) of the last chunk in model order: the head's place."""
-    if problem.schedule.name == "zero_bubble_v" and problem.interleaves % 2 == 0:
-        return problem.interleaves - 1, 0
-    return problem.interleaves - 1, problem.stages - 1
+def has_weight_gradient(problem: PipelineProblem) -> bool:
+    """Whether the schedule runs weight gradients as tasks of their own."""
+    return bool((schedule_of(problem).order[:, :, 0] == WEIGHT_GRADIENT).any())
 
 
 def chunk_durations(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.float64]:
-    """Duration of one task of every class, float64 [R], R = D·V·S + S.
+    """Duration of every class, float64 [R] (`event_graph` numbers them), in body-layer forward times.
 
-    Class (direction·V + v)·S + s; the S tails come last. Forward f = Σ φ·x (+ head, + embedding);
-    backward β·f + Σ ρ·φ·r (DESIGN: recompute is paid in the backward). Where weight gradients are
-    tasks of their own they take their share of β·f. A sequence piece takes 1/splits of a chunk's time.
+    Forward f = Σ φ·x, plus the embedding on the first and the head on the last chunk; backward
+    β·f + Σ ρ·φ·r. Where the schedule has weight-gradient tasks these take the share
+    `weight_gradient_share` of β·f, and recompute stays with the input gradient. A task on one piece
+    of a split sequence takes 1/splits of its chunk's time.
     """
-    shape = (problem.interleaves, problem.stages)
-    forward = np.zeros(shape)
-    recompute = np.zeros(shape)
-    modes = plan.recompute_by_kind()
-    for kind in problem.kinds:
-        if kind.name not in plan.layers:
-            continue
-        forward += kind.forward * np.array(plan.layers[kind.name])
-        for mode, ratio in problem.recompute_ratio.items():
-            if mode != NONE:
-                recompute += ratio * kind.forward * np.array(modes[kind.name][mode])
-    forward[0, 0] += problem.embedding_forward
-    forward[last_chunk(problem)] += problem.head_forward
-    parts = [forward]
-    if directions(problem.schedule) == 3:
-        share = problem.weight_gradient_share
-        parts += [(1 - share) * problem.backward_ratio * forward + recompute, share * problem.backward_ratio * forward]
-    else:
-        parts += [problem.backward_ratio * forward + recompute]
-    tails = np.array(problem.tail or [0.0] * problem.stages)
-    return np.concatenate([*(part.ravel() / problem.schedule.seq_splits for part in parts), tails])
+    S, V = problem.stages, problem.interleaves
+    schedule = schedule_of(problem)
+    phi = {kind.name: kind.forward for kind in problem.kinds}
+    forward = sum(
+        (phi[name] * np.array(grid, dtype=np.float64) for name, grid in plan.layers.items()), start=np.zeros((V, S))
+    )
+    first, last = schedule.chunk_at(0), schedule.chunk_at(schedule.chunks - 1)
+    forward[first] += problem.embedding_forward
+    forward[last] += problem.head_forward
+    extra = np.zeros((V, S))
+    for name, modes in plan.recompute_by_kind().items():
+        for mode in (FULL, SELECT):
+            ratio = problem.recompute_ratio.get(mode, 0.0)
+            extra += ratio * phi[name] * np.array(modes[mode], dtype=np.float64)
+    return assemble_durations(problem, forward, extra)
+
+
+def assemble_durations(
+    problem: PipelineProblem, forward: NDArray[np.float64], recompute: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Durations float64 [R] from each chunk's forward and recompute time, both float64 [V, S]."""
+    V, S = forward.shape
+    weight = has_weight_gradient(problem)
+    splits = problem.schedule.seq_splits
+    directions = 3 if weight else 2
+    result = np.zeros((directions * V + 1, S))
+    share = problem.weight_gradient_share if weight else 0.0
+    result[FORWARD * V: FORWARD * V + V] = forward / splits
+    result[BACKWARD * V: BACKWARD * V + V] = (problem.backward_ratio * (1.0 - share) * forward + recompute) / splits
+    if weight:
+        result[WEIGHT_GRADIENT * V: WEIGHT_GRADIENT * V + V] = problem.backward_ratio * share * forward / splits
+    if problem.tail:
+        result[directions * V] = problem.tail
+    return result.reshape(-1)

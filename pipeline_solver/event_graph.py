@@ -1,154 +1,255 @@
-"""The step as a graph of tasks: its longest path is the step time, its critical path a cut."""
+"""The event graph of a schedule: step time as the longest path through its tasks, compiled.
+
+A node is a task; it starts when the task before it on its stage has ended and the task that it
+depends on has ended, plus the transfer lag where that edge crosses stages. The step ends when every
+stage has ended its last task and then its tail. Every path gives a lower bound that is linear in the
+durations, `counts @ durations + lag`, and the longest path attains it.
+
+Duration classes: (direction * V + v) * S + s for a task of a direction (0 forward, 1 backward, 2 weight
+gradient where the schedule has it) in chunk (v, s), then D * V * S + s for the tail of stage s.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.dependencies import dependencies, levels
-from pipeline.schedule import Schedule
+from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+
+TIE = 1e-9
+"""Two ways into a node count as equally long when they differ by less than this share of the makespan."""
 
 
 @dataclass(frozen=True)
 class EventGraph:
-    """Tasks in topological order, each with at most two predecessors.
-
-    Node 0 is the start of the step; nodes 1…n are tasks in level order, then one tail a stage.
+    """Tasks in topological order, two predecessors each; build it with `from_schedule`.
 
     Parameters
     ----------
-    first, second : int32 [n]
-        Predecessors of each node: the task before it on its stage, and the one it depends on (0 = none).
-    lags : float64 [n]
-        Transfer time on the edge from `second`.
-    duration_class : int32 [n]
-        Class whose duration the node takes: (direction·V + v)·S + s, then the S tails.
-    node_of_task : int64 [S, tasks]
-        Node of each task of the schedule's order.
-    classes : int
-        R, the number of classes.
+    before, needed : int32 [tasks]
+        The predecessor on the same stage, and the one whose output a task needs; node numbers start
+        at 1, and 0 is the start of the step.
+    task_class : int32 [tasks]
+        Duration class of each node.
+    crosses : bool [tasks]
+        Whether the edge from `needed` crosses stages, so that `lag` applies.
+    last : int32 [S]
+        Node of the last task of each stage.
+    place : int64 [S, tasks of a stage]
+        Node number of each task of ``schedule.order``.
     """
 
-    first: NDArray[np.int32]
-    second: NDArray[np.int32]
-    lags: NDArray[np.float64]
-    duration_class: NDArray[np.int32]
-    node_of_task: NDArray[np.int64]
-    classes: int
+    schedule: Schedule
+    lag: float
+    directions: int
+    before: NDArray[np.int32]
+    needed: NDArray[np.int32]
+    task_class: NDArray[np.int32]
+    crosses: NDArray[np.bool_]
+    last: NDArray[np.int32]
+    place: NDArray[np.int64]
+    edge_lag: NDArray[np.float64]
+    _ends: NDArray[np.float64] = field(repr=False, compare=False)
 
     @classmethod
-    def from_schedule(cls, schedule: Schedule, lag: float = 0.0) -> EventGraph:
-        """The graph of a schedule; `lag` is paid on every edge that crosses stages.
+    def from_schedule(cls, schedule: Schedule, lag: float) -> EventGraph:
+        """The graph of a schedule with a transfer time `lag` (body-layer forward times) between stages.
 
         Raises
         ------
         ValueError
-            When the schedule waits for itself.
+            When the schedule deadlocks.
         """
-        stages, per_stage = schedule.order.shape[:2]
-        level = levels(schedule)
-        if (level < 0).any():
-            raise ValueError("the schedule waits for itself")
-        order = np.argsort(level.ravel(), kind="stable")
-        node = np.empty(stages * per_stage, dtype=np.int64)
-        node[order] = np.arange(1, len(order) + 1)
-        directions = int(schedule.order[:, :, 0].max()) + 1
-        direction, v = (schedule.order[:, :, column].astype(np.int64) for column in (0, 1))
-        kind = (direction * schedule.interleaves + v) * stages + np.arange(stages)[:, None]
-        needs = dependencies(schedule)
-        before = np.zeros((stages, per_stage), dtype=np.int64)
-        before[:, 1:] = node.reshape(stages, per_stage)[:, :-1]
-        depends = np.where(needs >= 0, node[needs], 0)
-        crosses = (needs >= 0) & (needs // per_stage != np.arange(stages)[:, None])
-
-        total = len(order) + stages
-        first, second = np.zeros(total, dtype=np.int32), np.zeros(total, dtype=np.int32)
-        lags, classes = np.zeros(total), np.empty(total, dtype=np.int32)
-        place = node.reshape(stages, per_stage) - 1
-        first[place], second[place] = before, depends
-        lags[place] = np.where(crosses, lag, 0.0)
-        classes[place] = kind
-        base = directions * schedule.interleaves * stages
-        first[len(order) :] = node.reshape(stages, per_stage)[:, -1]
-        classes[len(order) :] = base + np.arange(stages)
-        return cls(first, second, lags, classes, node.reshape(stages, per_stage), base + stages)
+        directions, before, needed, task_class, crosses, last, place = _topology(schedule)
+        return cls(schedule, lag, directions, before, needed, task_class, crosses, last, place,
+                   edge_lag=np.where(crosses, float(lag), 0.0), _ends=np.zeros(len(before) + 1))
 
     @property
-    def nodes(self) -> int:
-        """Tasks and tails."""
-        return len(self.first)
+    def classes(self) -> int:
+        """Number of duration classes R."""
+        return (self.directions * self.schedule.interleaves + 1) * self.schedule.stages
 
     def longest_path(self, durations: NDArray[np.float64]) -> float:
-        """Step time for durations [R]."""
-        return float(_longest_path(self.first, self.second, self.lags, self.duration_class, durations, self._ends()))
+        """Step time under durations float64 [R]."""
+        return float(longest_path(self.before, self.needed, self.task_class, self.edge_lag, self.last,
+                                  np.ascontiguousarray(durations, dtype=np.float64), self._ends))
 
     def critical_path(
         self, durations: NDArray[np.float64], prefer: int = 0
     ) -> tuple[float, NDArray[np.float64], float]:
-        """Step time, how often each class lies on a critical path [R], and the path's total lag.
+        """Step time, how often each class is on a longest path (float64 [R]), and the path's lag.
 
-        `prefer` breaks ties: 0 towards the task before on the same stage, 1 towards the dependency.
-        For any durations d, counts · d + lag is a lower bound of the step time.
+        ``prefer`` breaks ties: 0 follows the stage's own order back, 1 the dependency.
         """
-        counts = np.zeros(self.classes)
-        time, lag = _critical_path(
-            self.first, self.second, self.lags, self.duration_class, durations, self._ends(), prefer, counts
-        )
-        return float(time), counts, float(lag)
+        time, counts, crossings = critical_path(
+            self.before, self.needed, self.task_class, self.edge_lag, self.last,
+            np.ascontiguousarray(durations, dtype=np.float64), self._ends, prefer, self.crosses)
+        return float(time), counts, float(crossings * self.lag)
 
     def start_times(self, durations: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Earliest start of every task, float64 [S, tasks], aligned with the schedule's order."""
-        ends = self._ends()
-        _longest_path(self.first, self.second, self.lags, self.duration_class, durations, ends)
-        starts: NDArray[np.float64] = ends[self.node_of_task] - durations[self.duration_class[self.node_of_task - 1]]
-        return starts
-
-    def _ends(self) -> NDArray[np.float64]:
-        return np.zeros(self.nodes + 1)
+        """Earliest start of every task, float64 [S, tasks], aligned with ``schedule.order``."""
+        durations = np.ascontiguousarray(durations, dtype=np.float64)
+        longest_path(self.before, self.needed, self.task_class, self.edge_lag, self.last, durations, self._ends)
+        starts = np.maximum(self._ends[self.before], self._ends[self.needed] + self.edge_lag)
+        result: NDArray[np.float64] = starts[self.place - 1]
+        return result
 
 
 @numba.njit(cache=True, nogil=True)
-def _longest_path(first, second, lags, duration_class, durations, ends):  # type: ignore[no-untyped-def]
-    latest = 0.0
-    for k in range(first.shape[0]):
-        start = ends[first[k]]
-        other = ends[second[k]] + lags[k]
-        if other > start:
-            start = other
-        end = start + durations[duration_class[k]]
-        ends[k + 1] = end
-        if end > latest:
-            latest = end
-    return latest
+def longest_path(before, needed, task_class, edge_lag, last, durations, ends):  # type: ignore[no-untyped-def]
+    """Fill `ends` float64 [tasks + 1] with the end of every task; return the step time."""
+    ends[0] = 0.0
+    for node in range(before.shape[0]):
+        start = max(ends[before[node]], ends[needed[node]] + edge_lag[node])
+        ends[node + 1] = start + durations[task_class[node]]
+    tails = durations.shape[0] - last.shape[0]
+    time = 0.0
+    for s in range(last.shape[0]):
+        time = max(time, ends[last[s]] + durations[tails + s])
+    return time
 
 
 @numba.njit(cache=True, nogil=True)
-def _critical_path(first, second, lags, duration_class, durations, ends, prefer, counts):  # type: ignore[no-untyped-def]
-    latest = _longest_path(first, second, lags, duration_class, durations, ends)
-    node = 0
-    for k in range(first.shape[0], 0, -1):
-        if ends[k] >= latest:
-            node = k
-            break
-    total_lag = 0.0
+def critical_path(  # type: ignore[no-untyped-def]
+    before, needed, task_class, edge_lag, last, durations, ends, prefer, crosses
+):
+    """Step time, class counts of one longest path, and how many of its edges cross stages."""
+    time = longest_path(before, needed, task_class, edge_lag, last, durations, ends)
+    stages = last.shape[0]
+    tails = durations.shape[0] - stages
+    counts = np.zeros(durations.shape[0])
+    best = 0
+    for s in range(1, stages):
+        if ends[last[s]] + durations[tails + s] > ends[last[best]] + durations[tails + best]:
+            best = s
+    counts[tails + best] = 1.0
+    node = last[best]
+    crossings = 0
+    slack = TIE * time
     while node > 0:
-        k = node - 1
-        counts[duration_class[k]] += 1.0
-        a, b = ends[first[k]], ends[second[k]] + lags[k]
-        if second[k] == 0 and lags[k] == 0.0:
-            take_second = False
-        elif first[k] == 0:
-            take_second = b >= a
-        elif abs(a - b) <= 1e-9 * latest:
-            take_second = prefer == 1
+        counts[task_class[node - 1]] += 1.0
+        own, other = before[node - 1], needed[node - 1]
+        gain = ends[other] + edge_lag[node - 1] - ends[own]
+        if own == 0 and other == 0:
+            node = 0
+        elif other != 0 and (own == 0 or gain > slack or (gain >= -slack and prefer == 1)):
+            if crosses[node - 1]:
+                crossings += 1
+            node = other
         else:
-            take_second = b > a
-        if take_second:
-            total_lag += lags[k]
-            node = second[k]
+            node = own
+    return time, counts, crossings
+
+
+@lru_cache(maxsize=16)
+def _cached_topology(
+    order_bytes: bytes, shape: tuple[int, ...], interleaves: int, micro_batches: int, splits: int, v_shape: bool
+) -> tuple:
+    order = np.frombuffer(order_bytes, dtype=np.int32).reshape(shape)
+    directions = 3 if (order[:, :, 0] == WEIGHT_GRADIENT).any() else 2
+    S, V, pieces = shape[0], interleaves, micro_batches * splits
+    source_stage, source_block = _needs(S, V, directions, v_shape)
+    pieces_at = (order[:, :, 2] * splits + order[:, :, 3]).astype(np.int64)
+    blocks = (order[:, :, 0] * V + order[:, :, 1]).astype(np.int64)
+    before, needed, owner, done = _level_order(blocks, pieces_at, source_stage, source_block, pieces)
+    if not done:
+        raise ValueError("the schedule deadlocks")
+    tasks = shape[1]
+    place = np.empty(S * tasks, dtype=np.int64)
+    place[owner] = np.arange(1, S * tasks + 1)
+    place = place.reshape(S, tasks)
+    stage, block = owner // tasks, blocks.reshape(-1)[owner]
+    task_class = (block * S + stage).astype(np.int32)
+    feeder = source_stage[stage, block]
+    crosses = (feeder >= 0) & (feeder != stage)
+    arrays = (before, needed, task_class, crosses, place[:, -1].astype(np.int32), place)
+    for array in arrays:
+        array.setflags(write=False)
+    return (directions, *arrays)
+
+
+def _topology(schedule: Schedule) -> tuple:
+    return _cached_topology(schedule.order.tobytes(), schedule.order.shape, schedule.interleaves,
+                            schedule.micro_batches, schedule.spec.seq_splits, schedule.v_shape)
+
+
+def _needs(S: int, V: int, directions: int, v_shape: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Stage and block (direction * V + interleave) that a task of each [stage, block] depends on; -1: none."""
+    stage = np.full((S, directions * V), -1, dtype=np.int64)
+    block = np.full((S, directions * V), -1, dtype=np.int64)
+    chunks = [(v, S - 1 - s if v_shape and v % 2 else s) for v in range(V) for s in range(S)]
+    for k, (v, s) in enumerate(chunks):
+        if k > 0:
+            stage[s, FORWARD * V + v], block[s, FORWARD * V + v] = chunks[k - 1][1], FORWARD * V + chunks[k - 1][0]
+        if k < len(chunks) - 1:
+            stage[s, BACKWARD * V + v], block[s, BACKWARD * V + v] = chunks[k + 1][1], BACKWARD * V + chunks[k + 1][0]
         else:
-            node = first[k]
-    return latest, total_lag
+            stage[s, BACKWARD * V + v], block[s, BACKWARD * V + v] = s, FORWARD * V + v
+        if directions == 3:
+            stage[s, WEIGHT_GRADIENT * V + v], block[s, WEIGHT_GRADIENT * V + v] = s, BACKWARD * V + v
+    return stage, block
+
+
+@numba.njit(cache=True)
+def _level_order(blocks, pieces_at, source_stage, source_block, pieces):  # type: ignore[no-untyped-def]
+    """Predecessors with the nodes numbered by level, so that neighbours in memory do not wait for each other.
+
+    Returns `before`, `needed` int32 [tasks] (1-based node numbers, 0 for none), `owner` int64 [tasks]
+    (flat position in the order of each node), and whether every task could run.
+    """
+    S, tasks = blocks.shape
+    total = S * tasks
+    where = np.empty((S, source_block.shape[1] * pieces), dtype=np.int64)
+    for s in range(S):
+        for k in range(tasks):
+            where[s, blocks[s, k] * pieces + pieces_at[s, k]] = k
+    level = np.full(total, -1, dtype=np.int64)
+    other = np.full(total, -1, dtype=np.int64)
+    at = np.zeros(S, dtype=np.int64)
+    highest, count, moved = 0, 0, True
+    while moved:
+        moved = False
+        for s in range(S):
+            while at[s] < tasks:
+                k = at[s]
+                mine = s * tasks + k
+                depth = 0
+                feeder = source_stage[s, blocks[s, k]]
+                if feeder >= 0:
+                    source = feeder * tasks + where[feeder, source_block[s, blocks[s, k]] * pieces + pieces_at[s, k]]
+                    if level[source] < 0:
+                        break
+                    other[mine] = source
+                    depth = level[source] + 1
+                if k > 0:
+                    depth = max(depth, level[mine - 1] + 1)
+                level[mine] = depth
+                highest = max(highest, depth)
+                at[s] += 1
+                count += 1
+                moved = True
+    first = np.zeros(highest + 2, dtype=np.int64)
+    for mine in range(total):
+        if level[mine] >= 0:
+            first[level[mine] + 1] += 1
+    for depth in range(highest + 1):
+        first[depth + 1] += first[depth]
+    number = np.zeros(total, dtype=np.int64)
+    owner = np.zeros(total, dtype=np.int64)
+    for mine in range(total):
+        if level[mine] >= 0:
+            number[mine] = first[level[mine]]
+            owner[first[level[mine]]] = mine
+            first[level[mine]] += 1
+    before = np.zeros(total, dtype=np.int32)
+    needed = np.zeros(total, dtype=np.int32)
+    for mine in range(total):
+        if mine % tasks > 0:
+            before[number[mine]] = number[mine - 1] + 1
+        if other[mine] >= 0:
+            needed[number[mine]] = number[other[mine]] + 1
+    return before, needed, owner, count == total
