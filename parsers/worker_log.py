@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Iterable, Iterator
 
@@ -19,11 +18,12 @@ MAX_LINE = 64 * 2**10
 MAX_NAMED = 20
 """Bad lines that are named; the others are only counted."""
 
-_MARK = re.compile(r"Profiler Info:\s*Job\b")
+_MARK = re.compile(r"Profiler Info:\s*Job|micro_batch_id|job_(?:start|end)_time")
+_LEAD = "Profiler Info: Job ("
 _JOB = re.compile(
-    r"Profiler Info:\s*Job\s*\((?P<id>\d+)\)\s*,\s*type\s*=\s*(?P<type>[^,]+?)\s*,\s*"
+    r"^\s*Job\s*\((?P<id>\d+)\)\s*,\s*type\s*=\s*(?P<type>[^,]+?)\s*,\s*"
     r"micro_batch_id\s*=\s*(?P<micro>-?\d+)\s*,\s*"
-    r"job_start_time\s*=\s*(?P<start>\d+(?:\.\d+)?)\s*,\s*job_end_time\s*=\s*(?P<end>\d+(?:\.\d+)?)\s*$"
+    r"job_start_time\s*=\s*(?P<start>\d+(?:\.\d+)?)\s*,\s*job_end_time\s*=\s*(?P<end>\d+(?:\.\d+)?)"
 )
 _STEPS = re.compile(r"Schedule Profiler start at step (\d+) and end at step (\d+)")
 _FILE = re.compile(r"^workerlog\.(\d+)$")
@@ -89,7 +89,6 @@ class WorkerLogs:
     logs: tuple[WorkerLog, ...]
     missing: tuple[str, ...] = ()
     machines: int = 1
-    notes: tuple[str, ...] = field(default=())
 
 
 def read_worker_log(path: str | Path, *, machine: int = 0, device: int | None = None) -> WorkerLog:
@@ -97,7 +96,8 @@ def read_worker_log(path: str | Path, *, machine: int = 0, device: int | None = 
 
     A step starts at a ``forward…`` job with micro-batch 0; what comes before the first one belongs
     to step 0. Where a schedule runs several such jobs in a step (interleaves), only one that comes
-    after a backward or an optimizer job starts a new step.
+    after a backward or an optimizer job starts a new step. A forward job that comes again (same type,
+    id and micro-batch) starts one too.
 
     Raises
     ------
@@ -113,20 +113,17 @@ def read_worker_log(path: str | Path, *, machine: int = 0, device: int | None = 
     bad = 0
     profiled = None
     for number, line in _lines(source):
-        if "Profiler" not in line:
-            continue
         announced = _STEPS.search(line)
         if announced:
             profiled = (int(announced.group(1)), int(announced.group(2)))
-        if not _MARK.search(line):
-            continue
-        job, reason = _job(line)
-        if job is not None:
-            jobs.append(job)
-            continue
-        bad += 1
-        if len(reasons) < MAX_NAMED:
-            reasons.append(f"{source.name}:{number}: {reason}")
+        for piece in _pieces(line):
+            job, reason = _job(piece)
+            if job is not None:
+                jobs.append(job)
+                continue
+            bad += 1
+            if len(reasons) < MAX_NAMED:
+                reasons.append(f"{source.name}:{number}: {reason}")
     jobs.sort(key=lambda one: (one.start_ms, one.end_ms))
     return WorkerLog(source, machine, device, tuple(_with_steps(jobs)), bad, tuple(reasons), profiled)
 
@@ -195,34 +192,48 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise InputError(f"cannot be read: {error.strerror or error}", file=path) from error
 
 
-def _job(line: str) -> tuple[Job | None, str]:
-    match = _JOB.search(line)
+def _pieces(line: str) -> list[str]:
+    """What stands behind each «Profiler Info:» of a line; processes that share a file run lines together."""
+    if not _MARK.search(line):
+        cut = line.rfind("Profiler")
+        return [line[cut:]] if cut >= 0 and _LEAD.startswith(line[cut:]) else []
+    before, *pieces = line.split("Profiler Info:")
+    # The end of a job line whose beginning is lost.
+    return [piece for piece in [before] if _MARK.search(piece)] + [piece for piece in pieces if "Job" in piece]
+
+
+def _job(piece: str) -> tuple[Job | None, str]:
+    match = _JOB.match(piece)
     if match is None:
-        return None, f"cut or unreadable job line «{line[line.index('Profiler Info'):][:100]}»"
-    if not _whole(match.group("start")) or not _whole(match.group("end")):
+        return None, f"cut or unreadable job line «{piece.strip()[:100]}»"
+    start, end = match.group("start"), match.group("end")
+    if _decimals(end) < 3 <= _decimals(start):
         # A cut inside the last number leaves a line that still looks right.
-        return None, "a time has lost digits: the line was cut"
-    start, end = float(match.group("start")), float(match.group("end"))
-    if end < start:
-        return None, f"the job ends {start - end:.3f} ms before it starts"
-    return Job(match.group("type").strip(), int(match.group("micro")), start, end, int(match.group("id"))), ""
+        return None, f"the end time {end} has lost digits: the line was cut"
+    if float(end) < float(start):
+        return None, f"the job ends {float(start) - float(end):.3f} ms before it starts"
+    return Job(match.group("type"), int(match.group("micro")), float(start), float(end), int(match.group("id"))), ""
 
 
-def _whole(time: str) -> bool:
-    return math.isfinite(float(time)) and ("." not in time or len(time.split(".")[1]) >= 3)
+def _decimals(time: str) -> int:
+    return len(time.partition(".")[2])
 
 
 def _with_steps(jobs: list[Job]) -> list[Job]:
-    step, opened, worked = 0, False, False
+    step, worked = 0, False
+    seen: set[tuple[str, int, int]] = set()
     result = []
     for job in jobs:
         if job.type.startswith(FORWARD_TYPE):
-            if job.micro_batch == 0 and opened and worked:
+            key = (job.type, job.job_id, job.micro_batch)
+            # A repeated job starts a step too: the line of its micro-batch 0 may have been lost.
+            if (job.micro_batch == 0 and worked) or key in seen:
                 step, worked = step + 1, False
-            opened = True
-        elif opened:
-            worked = worked or job.type.startswith(("backward", "optimizer"))
-        result.append(Job(job.type, job.micro_batch, job.start_ms, job.end_ms, job.job_id, step))
+                seen.clear()
+            seen.add(key)
+        elif seen and job.type.startswith(("backward", "optimizer")):
+            worked = True
+        result.append(replace(job, step=step))
     return result
 
 

@@ -31,7 +31,7 @@ FIRST_COLUMNS = ("dp", "tp", "pp", "ep", "cp", "vpp", "mbs", "micro_batches", "c
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; \
-style-src 'unsafe-inline'; img-src data: blob:">
+style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'none'">
 <link rel="icon" href="data:,"><meta name="viewport" content="width=device-width">
 <title>{title}</title><style>{css}</style></head><body>
 <h1>{title}</h1>

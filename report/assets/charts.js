@@ -9,7 +9,7 @@ function plain(text) {
 
 function draw(host, traces, layout) {
   const base = { font: FONT, margin: { l: 60, r: 16, t: 30, b: 44 }, hovermode: "closest", legend: { orientation: "h", y: 1.12, x: 0 } };
-  return Plotly.react(host, traces, Object.assign(base, layout), { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d"] });
+  return Plotly.react(host, traces, Object.assign(base, layout), { displaylogo: false, showSendToCloud: false, plotlyServerURL: "", responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d"] });
 }
 
 function tradeOff(host, candidates, timeTitle, choose) {

@@ -1,0 +1,105 @@
+"""The timeline of a plan: the schedule simulated with the plan's durations, and the memory it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.dependencies import dependencies
+from pipeline.generators import build_schedule
+from pipeline.plan import NONE, PipelinePlan
+from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from pipeline_solver.durations import chunk_durations
+from pipeline_solver.evaluate import bubble_shares
+from pipeline_solver.event_graph import EventGraph
+from pipeline_solver.problem import PipelineProblem
+from report.timeline import OPTIMIZER, FloatArray, IntArray, MemorySteps, Timeline
+
+
+def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = "plan") -> Timeline:
+    """Every task of a plan with its start and end, the memory of every stage over time, the bubble.
+
+    Times are in units of one body layer's forward; ``unit_ms`` is the problem's. The end-of-step tail
+    of a stage, where the problem has one, is a task of its own (`OPTIMIZER`), so that the last end is
+    the step time.
+
+    Raises
+    ------
+    ValueError
+        When the plan does not have the problem's shape, or the schedule cannot be built.
+    """
+    if (plan.stages, plan.interleaves) != (problem.stages, problem.interleaves):
+        raise ValueError(
+            f"the plan is for {plan.stages} stages x {plan.interleaves} interleaves, "
+            f"the problem for {problem.stages} x {problem.interleaves}"
+        )
+    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    durations = np.asarray(chunk_durations(problem, plan), dtype=np.float64)
+    start = np.asarray(EventGraph.from_schedule(schedule, problem.lag).start_times(durations), dtype=np.float64)
+    order = schedule.order.astype(np.int64)
+    stage = np.broadcast_to(np.arange(problem.stages)[:, None], start.shape)
+    chunk = (order[..., 0] * problem.interleaves + order[..., 1]) * problem.stages + stage
+    end = start + durations[chunk]
+    # What a backward takes longer than it would without recompute is the recompute; it comes first.
+    bare = chunk_durations(problem, replace(plan, recompute={}))
+    recompute = np.where(order[..., 0] == BACKWARD, (durations - bare)[chunk], 0.0)
+    memory = tuple(_memory(problem, plan, schedule, s, start[s], end[s]) for s in range(problem.stages))
+    columns = [stage, order[..., 0], order[..., 1], order[..., 2], order[..., 3]]
+    fields = [np.ascontiguousarray(column).reshape(-1).astype(np.int64) for column in columns]
+    starts, ends, recomputes = start.reshape(-1), end.reshape(-1), recompute.reshape(-1)
+    flows = _hand_overs(schedule)
+    if any(problem.tail):
+        last = end[:, -1]
+        fields = [np.concatenate([field, added]) for field, added in zip(fields, (
+            np.arange(problem.stages), np.full(problem.stages, OPTIMIZER), *[np.full(problem.stages, -1)] * 3,
+        ), strict=True)]
+        starts, ends = np.concatenate([starts, last]), np.concatenate([ends, last + np.asarray(problem.tail)])
+        recomputes = np.concatenate([recomputes, np.zeros(problem.stages)])
+    return Timeline(
+        title=title, row_names=tuple(f"stage {s}" for s in range(problem.stages)),
+        stage=fields[0], direction=fields[1], interleave=fields[2], micro_batch=fields[3], split=fields[4],
+        start=starts, end=ends, recompute=recomputes, flows=flows, unit_ms=problem.unit_ms,
+        memory=memory, bubble=bubble_shares(problem, plan), plan=plan,
+    )
+
+
+def _kept_mib(problem: PipelineProblem, plan: PipelinePlan) -> FloatArray:
+    """What one task's micro-batch (or split of it) leaves alive in each chunk, MiB, float [V, S]."""
+    activation = {kind.name: kind.activation_mib for kind in problem.kinds}
+    total = np.zeros((problem.interleaves, problem.stages))
+    for kind, modes in plan.recompute_by_kind().items():
+        for mode in (*problem.recompute_ratio, NONE):
+            total += activation[kind][mode] * np.asarray(modes[mode], dtype=np.float64)
+    return total / problem.schedule.seq_splits
+
+
+def _memory(
+    problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, stage: int,
+    start: NDArray[np.float64], end: NDArray[np.float64],
+) -> MemorySteps:
+    """Memory of one stage: a forward's activations are there from its start, and go with its backward's end."""
+    kept = _kept_mib(problem, plan)[:, stage]
+    held = problem.static_mib[stage] + sum(
+        kind.layer_mib * sum(plan.layers[kind.name][v][stage] for v in range(problem.interleaves))
+        for kind in problem.kinds if kind.name in plan.layers
+    )
+    direction, interleave = schedule.order[stage, :, 0], schedule.order[stage, :, 1]
+    # Activations stay for the weight gradient where the schedule splits the backward.
+    frees = WEIGHT_GRADIENT if (direction == WEIGHT_GRADIENT).any() else BACKWARD
+    counts = (direction == FORWARD) | (direction == frees)
+    moment = np.where(direction == FORWARD, start, end)[counts]
+    change = (np.where(direction == FORWARD, 1.0, -1.0) * kept[interleave])[counts]
+    mib = held + np.cumsum(change)
+    time = np.concatenate([[min(0.0, float(start[0]))], moment])
+    return MemorySteps(time, np.concatenate([[held], mib]), float(problem.limit_mib[stage]))
+
+
+def _hand_overs(schedule: Schedule) -> IntArray:
+    """Task pairs between which a micro-batch changes stage, int [k, 2], as indices into the flat order."""
+    needs = dependencies(schedule).reshape(-1)
+    tasks = schedule.order.shape[1]
+    index = np.arange(len(needs))
+    crossing = (needs >= 0) & (needs // tasks != index // tasks)
+    return np.stack([needs[crossing], index[crossing]], axis=1)
