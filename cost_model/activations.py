@@ -65,13 +65,13 @@ def sequence_split(degrees: Degrees) -> Any:
 def routed_slots(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """Expert slots a token of the rank brings to the busiest rank: top-k, times capacity or imbalance.
 
-    MindFormers spreads tokens over DP·TP before it routes them, so a rank serves its share; Megatron
-    gathers them over TP and splits every expert instead.
+    Whole experts: tokens are spread over TP before they are routed, so a rank serves its share. Split
+    experts: tokens are gathered over TP instead.
     """
     assert model.moe is not None
     factor = rules.capacity_factor if rules.capacity_factor is not None else rules.imbalance
     slots = model.moe.top_k * factor
-    return slots / sequence_split(degrees) if rules.framework == "mindformers" else slots
+    return slots / sequence_split(degrees) if rules.whole_experts else slots
 
 
 def _norm_and_input(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
@@ -129,12 +129,9 @@ def _experts(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     tensors = 3 if model.gated_mlp else 2
     router = 2 * _FP32 * moe.n_experts / sequence_split(degrees)
     shared = _BF16 * tensors * shared_hidden(model) / degrees.tp
+    width = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
+    slot = _BF16 * (model.hidden + tensors * width)
     if rules.framework == "mindformers":
-        slot = _BF16 * (model.hidden + tensors * moe.expert_hidden)
-        slot += _BF16 * (model.hidden + (2 if model.gated_mlp else 0) * moe.expert_hidden)
-        routed = routed_slots(model, degrees, rules) * slot
-    else:
-        routed = routed_slots(model, degrees, rules) * _BF16 * (
-            model.hidden + tensors * moe.expert_hidden / degrees.tp
-        )
+        slot = slot + _BF16 * (model.hidden + (2 if model.gated_mlp else 0) * width)
+    routed = routed_slots(model, degrees, rules) * slot
     return _norm_and_input(model, degrees, rules) + router + shared + routed

@@ -56,14 +56,13 @@ class StateBytes:
 def replicas(degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
     """How many ranks hold the same shard: of a TP-split, a TP-replicated and a routed parameter.
 
-    MindFormers counts TP ranks as replicas of what TP does not split, and takes EP from DP·TP;
-    Megatron and torchtitan shard within DP·CP alone, take EP from it, and split experts over TP too.
+    MindFormers counts TP ranks as replicas of what TP does not split; Megatron and torchtitan shard
+    within DP·CP alone. Whole experts have replicas on TP ranks too; split ones on DP·CP alone.
     """
     data = degrees.dp * degrees.cp
-    if rules.framework == "mindformers":
-        whole = data * degrees.tp
-        return data, whole, np.maximum(whole / degrees.ep, 1)
-    return data, data, np.maximum(data / degrees.ep, 1)
+    every = data * degrees.tp
+    whole = every if rules.framework == "mindformers" else data
+    return data, whole, np.maximum((every if rules.whole_experts else data) / degrees.ep, 1)
 
 
 def group_bytes(
@@ -77,7 +76,7 @@ def group_bytes(
     split, whole, routed = replicas(degrees, rules)
     full = np.greater_equal(degrees.op, split)
     mindformers = rules.framework == "mindformers"
-    expert_split = degrees.ep if mindformers else degrees.ep * degrees.tp
+    expert_split = degrees.ep if rules.whole_experts else degrees.ep * degrees.tp
     latent_split = degrees.tp if mindformers else 1
     parts = [
         (groups.split / degrees.tp, split),

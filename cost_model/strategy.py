@@ -92,6 +92,10 @@ class TrainingRules:
         Dropout after attention scores, attention and MLP: its masks stay alive (GPT-2 and GPT-3 style).
     loss_chunks : int
         Pieces in which logits and loss are computed; only one piece's logits exist at a time.
+    expert_tensor_parallel : bool
+        Megatron, torchtitan: TP splits every expert too, and EP comes from DP·CP. Off
+        (``--expert-tensor-parallel-size 1``, ``--moe-tp-extend-ep``), experts are whole and EP comes
+        from DP·CP·TP, as it always does in MindFormers.
     overhead_mib : float or None
         Memory of runtime and communication buffers on a device, MiB; None = the framework's usual one.
     """
@@ -109,7 +113,13 @@ class TrainingRules:
     vocab_parallel: bool = True
     dropout: bool = False
     loss_chunks: int = 1
+    expert_tensor_parallel: bool = True
     overhead_mib: float | None = None
+
+    @property
+    def whole_experts(self) -> bool:
+        """Whether TP leaves routed experts whole and its ranks count for EP."""
+        return self.framework == "mindformers" or not self.expert_tensor_parallel
 
     def replace(self, **changes: Any) -> TrainingRules:
         """A copy with some rules changed."""

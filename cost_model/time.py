@@ -35,6 +35,10 @@ BACKWARD_TENSOR_EXPOSED = 0.5
 """Share of tensor-parallel communication that backward shows: one of a block's two collectives runs
 beside the weight gradient's product (Korthikanti et al. 2022 §4.2.2; Megatron's asynchronous all-reduce)."""
 
+DATA_EXPOSED = 0.5
+"""Share of gradient reduction and weight gathering that the step shows without a pipeline, where buckets
+are reduced beside the rest of backward (Li et al. 2020, arXiv:2006.15704 §3.2.3); in a pipeline, all of it."""
+
 BACKWARD_TRAFFIC = 1.5
 """Memory traffic of backward over forward: a norm reads input and gradient and writes one (6 bytes for
 4), softmax reads two and writes one (6 for 4), dropout and residuals stay as they are."""
@@ -106,7 +110,7 @@ def lag_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: Dev
 def tail_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Any:
     """Gradient reduction, weight gathering and optimizer of an average stage with a vocabulary matrix, ms.
 
-    Gradients go in fp32; updated weights come back in bf16 where the optimizer is split. Nothing overlaps.
+    Gradients go in fp32; updated weights come back in bf16 where the optimizer is split.
     """
     speed = _Speed.of(device)
     dense_ranks, _, routed_ranks = replicas(degrees, rules)
@@ -117,7 +121,9 @@ def tail_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: De
     reduction = gather_ms(split * reduce_bytes, dense_ranks, degrees.tp, device, speed.network)
     expert_stride = np.maximum(degrees.tp * dense_ranks / routed_ranks, 1)
     experts = gather_ms(routed * reduce_bytes, routed_ranks, expert_stride, device, speed.network)
-    return reduction + np.where(np.greater(routed, 0), experts, 0.0) + speed.bytes(updated * _UPDATE_BYTES)
+    communication = reduction + np.where(np.greater(routed, 0), experts, 0.0)
+    exposed = np.where(np.equal(degrees.pp, 1), DATA_EXPOSED, 1.0)
+    return exposed * communication + speed.bytes(updated * _UPDATE_BYTES)
 
 
 def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> TimeRatios:
@@ -261,12 +267,12 @@ def _tensor_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device:
 def _expert_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: _Speed
 ) -> Any:
-    """Tokens to their experts and back; Megatron also gathers them over TP there and scatters them back."""
+    """Tokens to their experts and back; split experts need them gathered over TP there and scattered back."""
     if model.moe is None or kind == DENSE:
         return 0.0
     slots = micro_batch_tokens(degrees, rules) * routed_slots(model, degrees, rules)
     volume = slots * model.hidden * rules.compute_bytes
-    if rules.framework == "mindformers":
+    if rules.whole_experts:
         return 2 * all_to_all_ms(volume, degrees.ep, 1, device, speed.network)
     exchange = all_to_all_ms(volume / sequence_split(degrees), degrees.ep, degrees.tp, device, speed.network)
     return 2 * exchange + 2 * gather_ms(volume, degrees.tp, 1, device, speed.network)
@@ -299,7 +305,7 @@ def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
     """Parameters of an average stage on one device: TP-split, routed, and those its optimizer updates."""
     split: Any = 0.0
     routed: Any = 0.0
-    expert_split = degrees.ep if rules.framework == "mindformers" else degrees.ep * degrees.tp
+    expert_split = degrees.ep if rules.whole_experts else degrees.ep * degrees.tp
     for kind, count in model.layer_counts().items():
         groups = layer_groups(model, kind)
         split = split + count * (groups.total - groups.routed) / degrees.tp / degrees.pp

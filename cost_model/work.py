@@ -79,10 +79,9 @@ def layer_work(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     grouped_bytes: Any = 0.0
     if not dense and model.moe is not None:
         moe = model.moe
-        mindformers = rules.framework == "mindformers"
         slots = tokens * routed_slots(model, degrees, rules)
-        width = moe.expert_hidden / (1 if mindformers else tp)
-        weights = expert_parameters(model) / (1 if mindformers else tp)
+        width = moe.expert_hidden / (1 if rules.whole_experts else tp)
+        weights = expert_parameters(model) / (1 if rules.whole_experts else tp)
         grouped_flops = 2 * slots * weights
         grouped_bytes = b * (weights * moe.n_experts / degrees.ep + slots * (2 * h + fan * width))
         expert_activation = (3 if model.gated_mlp else 2) * b * width * slots / tokens
