@@ -192,6 +192,7 @@ def solve_compact(
     seed: int = 0,
     workers: int = 1,
     warm_start: PipelinePlan | None = None,
+    cuts: Sequence[tuple[float, ...]] = (),
     on_progress: OnProgress | None = None,
 ) -> Solution:
     """Solve a pipeline problem by the compact MILP with path cuts.
@@ -206,6 +207,8 @@ def solve_compact(
         Relative gap at which a plan counts as optimal.
     warm_start : PipelinePlan, optional
         A plan to begin from.
+    cuts : sequence of tuple of float
+        Path cuts known already, as `CompactModel.cuts` holds them.
 
     Returns
     -------
@@ -217,6 +220,8 @@ def solve_compact(
     try:
         if warm_start is not None:
             run.offer(model, warm_start)
+        for cut in cuts:
+            model.add_cut(cut)
         model.seed()
         root = model.tighten_relaxation(run.deadline)
         if root.status == INFEASIBLE_MODEL:

@@ -143,7 +143,8 @@ def write_mps_file(form: LinearForm, path: str | Path, comments: Sequence[str] =
             right_sides.append(f" RHS {row.name} {side!r}")
         for index, coefficient in zip(row.columns, row.coefficients, strict=True):
             by_column[index].append((row.name, coefficient))
-    lines = [*(f"* {' '.join(comment.split())}" for comment in comments), "NAME pipeline", "ROWS", *row_lines, "COLUMNS"]
+    lines = [f"* {' '.join(comment.split())}" for comment in comments]
+    lines += ["NAME pipeline", "ROWS", *row_lines, "COLUMNS"]
     integer_now, markers = False, 0
     for index, name in enumerate(form.names):
         if bool(form.integer[index]) != integer_now:

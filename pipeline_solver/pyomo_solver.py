@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyomo.environ as pyo
 from numpy.typing import NDArray
 from pyomo.common.errors import ApplicationError
+from pyomo.common.log import LoggingIntercept
 
 from base.errors import InputError, OutsideProgramError
 from pipeline_solver.highs_model import INFEASIBLE_MODEL, OPTIMAL_POINT, STOPPED, MilpOutcome
@@ -27,7 +29,7 @@ GAP_OPTIONS = {
 }
 """What a solver calls the relative gap at which it stops. One that is not listed runs with its own default."""
 
-KNOWN_SOLVERS = ("cbc", "glpk", "gurobi", "cplex", "scip", "xpress", "mosek", "appsi_highs", "highs")
+KNOWN_SOLVERS = ("glpk", "gurobi", "cplex", "scip", "xpress", "mosek", "appsi_highs", "highs")
 """Solvers looked for when a user asks for one that is not there."""
 
 
@@ -89,28 +91,28 @@ class PyomoSolver:
         if len(results.solution):
             model.solutions.load_from(results)
             values = self._model.form.values()
-        bound = _bound(results, optimal, values, self._model.step_time, gap)
+        bound = self._bound(results, optimal, values, gap)
         return MilpOutcome(OPTIMAL_POINT if optimal else STOPPED, values, bound)
 
-
-def _bound(
-    results: Any, optimal: bool, values: NDArray[np.float64] | None, step_time: int, gap: float
-) -> float:
-    reported = results.problem.lower_bound
-    bound = float(reported) if reported is not None and math.isfinite(float(reported)) else -math.inf
-    if optimal and values is not None:
-        # A solver that calls its point optimal proved it within the gap, even where it reports no bound.
-        bound = max(bound, float(values[step_time]) * (1 - gap))
-        bound = min(bound, float(values[step_time]))
-    return bound
+    def _bound(self, results: Any, optimal: bool, values: NDArray[np.float64] | None, gap: float) -> float:
+        value = math.inf if values is None else float(values[self._model.step_time])
+        if optimal and values is not None and self._name in GAP_OPTIONS:
+            # Not the bound reported: Pyomo gives CBC's objective for it where the log holds none.
+            return value - gap * abs(value)
+        reported = results.problem.lower_bound
+        if reported is not None and math.isfinite(float(reported)):
+            return min(float(reported), value)
+        return value if optimal and values is not None else -math.inf
 
 
 def _factory(name: str) -> Any:
     wanted = name.strip().lower()
     executable = _pulp_cbc() if wanted == "cbc" else None
-    factory = pyo.SolverFactory(wanted, executable=executable) if executable else pyo.SolverFactory(wanted)
-    if not _available(factory):
-        usable = [known for known in KNOWN_SOLVERS if known != "cbc" and _available(pyo.SolverFactory(known))]
+    with LoggingIntercept(io.StringIO(), "pyomo"):  # Pyomo logs a traceback for every name it does not know
+        factory = pyo.SolverFactory(wanted, executable=executable) if executable else pyo.SolverFactory(wanted)
+        found = _available(factory)
+        usable = [] if found else [known for known in KNOWN_SOLVERS if _available(pyo.SolverFactory(known))]
+    if not found:
         raise InputError(
             "no such solver here",
             field="solver_name",

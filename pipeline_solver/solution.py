@@ -45,8 +45,8 @@ class Solution:
     statistics : mapping
         Counts for the log: nodes, cuts, rounds, ….
     cuts : tuple of tuple of float
-        Path cuts found: count of each duration class on a critical path (see `event_graph`), for the
-        model file.
+        Path cuts found, for the model file: count of each duration class on a critical path [R] (see
+        `event_graph`), then the path's total lag.
     message : str
         Why there is no plan, or why the proof stopped.
     """

@@ -1,0 +1,94 @@
+"""The solved model as files: `.mps` with readable names and every cut, `.sol` with the variables' values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from base.errors import InputError
+from base.files import write_atomic
+from pipeline_solver.compact_milp import CompactModel, solve_compact
+from pipeline_solver.durations import chunk_durations
+from pipeline_solver.linear_form import INFINITY, LinearForm, Row, write_mps_file
+from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.solution import OPTIMAL, Solution
+from pipeline_solver.start_time_milp import start_time_model
+
+FORMS = ("compact", "full")
+
+COMPLETION_SECONDS = 30.0
+"""Limit on the search for cuts that a solution did not bring; a minute fraction is the rule."""
+
+
+def write_mps(problem: PipelineProblem, solution: Solution, path: str | Path, form: str = "compact") -> Path:
+    """Write the model that a solution solves; any MPS reader finds the reported optimum in it.
+
+    Parameters
+    ----------
+    form : str
+        ``compact``: the plan's variables and the path cuts T >= n_P·d + lag_P that were found, the
+        proven bound being one more row. ``full``: one start variable a task, no cuts.
+
+    Raises
+    ------
+    InputError
+        When the form is unknown or the file cannot be written.
+    """
+    if form not in FORMS:
+        raise InputError("no such form of the model file", field="mps_form", value=form, cure=f"use {', '.join(FORMS)}")
+    comments = [
+        f"{problem.stages} stages, {problem.interleaves} interleaves, {problem.micro_batches} micro-batches, "
+        f"{problem.schedule.name}; minimise step_time, in forward times of a body layer",
+        f"{solution.status}; objective {solution.objective!r}; proven bound {solution.bound!r}",
+        "x_KIND[stage,interleave]: layers; recompute_KIND, select_KIND: those fully, selectively recomputed",
+    ]
+    if form == "full":
+        return write_mps_file(start_time_model(problem)[1], path, comments)
+    return write_mps_file(_with_cuts(problem, solution), path, comments)
+
+
+def write_sol(problem: PipelineProblem, solution: Solution, path: str | Path) -> Path:
+    """Write a solution as text: status, objective and bound, then ``name value`` a line.
+
+    The names are those of the compact model's variables, as the `.mps` has them.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    lines = [
+        f"# status {solution.status}",
+        f"# objective {'unknown' if solution.objective is None else repr(solution.objective)}",
+        f"# bound {'unknown' if solution.bound is None else repr(solution.bound)}",
+        f"# solver {solution.solver}",
+    ]
+    if solution.plan is not None:
+        model = CompactModel.build(problem)
+        values = model.point_of(solution.plan)
+        for name, integer, value in zip(model.form.names, model.form.integer, values.tolist(), strict=True):
+            lines.append(f"{name} {round(value) if integer else value!r}")
+    return write_atomic(path, "\n".join([*lines, ""]))
+
+
+def _with_cuts(problem: PipelineProblem, solution: Solution) -> LinearForm:
+    """The compact model with the solution's cuts, enough of them for its optimum to be the reported one.
+
+    The MILP with cuts knows a plan's step time only from the paths among its cuts. A search by the
+    compact MILP leaves all that matter. One by branch-and-cut leaves those that closed its own
+    branches; with one interleave, where that is quick, the MILP's own rounds add what is missing.
+    """
+    cuts = list(solution.cuts)
+    if solution.status == OPTIMAL and problem.interleaves == 1 and "rounds" not in solution.statistics:
+        again = solve_compact(problem, warm_start=solution.plan, time_limit=COMPLETION_SECONDS, cuts=solution.cuts)
+        cuts += again.cuts
+    model = CompactModel.build(problem)
+    if not cuts:
+        model.seed()
+        model.tighten_relaxation()
+    for cut in cuts:
+        model.add_cut(cut)
+    if solution.plan is not None:
+        model.cut_at(chunk_durations(problem, solution.plan))
+    if solution.bound is not None and 0 < solution.bound < INFINITY:
+        model.form.rows.append(Row("proven_bound", (model.step_time,), (1.0,), lower=float(solution.bound)))
+    return model.form

@@ -1,0 +1,117 @@
+"""The start-time MILP: one start variable a task, no path cuts.
+
+Big and slow, yet plain: the oracle that the compact MILP is compared with, and the full form of the
+model file. Its optimum is the same.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pyomo.environ as pyo
+
+from pipeline.generators import build_schedule
+from pipeline.plan import PipelinePlan
+from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from pipeline_solver.durations import chunk_durations
+from pipeline_solver.event_graph import EventGraph
+from pipeline_solver.highs_model import INFEASIBLE_MODEL, OPTIMAL_POINT, HighsModel
+from pipeline_solver.linear_form import LinearForm, linear_form
+from pipeline_solver.plan_model import PlanModel, plan_model
+from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
+
+
+def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:
+    """State the problem with the start of every task as a variable.
+
+    ``start[s,t]`` is the start of task t in stage s's order. Rows: a task begins after the one before
+    it on its stage, and after its input has arrived; the step ends after every stage's last task and tail.
+    """
+    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    plans = plan_model(problem, schedule)
+    model = plans.model
+    stages, tasks = schedule.order.shape[:2]
+    model.step_time = pyo.Var(domain=pyo.NonNegativeReals)
+    model.start = pyo.Var(range(stages), range(tasks), domain=pyo.NonNegativeReals)
+    model.in_turn = pyo.Constraint(pyo.Any)
+    model.after_input = pyo.Constraint(pyo.Any)
+    model.step_end = pyo.Constraint(pyo.Any)
+    index = {
+        (direction, schedule.position(v, s), micro_batch, split): (s, t)
+        for s, order in enumerate(schedule.order.tolist())
+        for t, (direction, v, micro_batch, split) in enumerate(order)
+    }
+    for s, order in enumerate(schedule.order.tolist()):
+        for t, (direction, v, micro_batch, split) in enumerate(order):
+            if t:
+                before_direction, before_v = order[t - 1][:2]
+                took = plans.durations[_duration_class(schedule, before_direction, before_v, s)]
+                model.in_turn[s, t] = model.start[s, t] - model.start[s, t - 1] - took >= 0
+            needed = _needed(schedule, direction, schedule.position(v, s))
+            if needed is None:
+                continue
+            need_direction, place = needed
+            other, u = index[need_direction, place, micro_batch, split]
+            if (other, u) == (s, t - 1):
+                continue  # said already
+            took = plans.durations[_duration_class(schedule, need_direction, schedule.chunk_at(place)[0], other)]
+            lag = problem.lag if other != s else 0.0
+            model.after_input[s, t] = model.start[s, t] - model.start[other, u] - took >= lag
+        last_direction, last_v = order[-1][:2]
+        took = plans.durations[_duration_class(schedule, last_direction, last_v, s)]
+        model.step_end[s] = model.step_time - model.start[s, tasks - 1] - took >= float(plans.tails[s])
+    return plans, linear_form(model, model.step_time)
+
+
+def solve_start_times(
+    problem: PipelineProblem, *, time_limit: float | None = None, gap: float = 1e-6, seed: int = 0, workers: int = 1
+) -> Solution:
+    """Solve the start-time MILP with HiGHS.
+
+    Parameters
+    ----------
+    time_limit : float, optional
+        Seconds for the solver.
+    gap : float
+        Relative gap at which the plan counts as optimal.
+    """
+    began = time.monotonic()
+    plans, form = start_time_model(problem)
+    outcome = HighsModel(form, seed=seed, threads=workers).solve_milp(gap=gap, time_limit=time_limit)
+    plan: PipelinePlan | None = None
+    objective = None
+    if outcome.values is not None:
+        form.load(outcome.values)
+        plan = plans.plan()
+        objective = EventGraph.from_schedule(plans.schedule, problem.lag).longest_path(chunk_durations(problem, plan))
+    if outcome.status == INFEASIBLE_MODEL:
+        status = INFEASIBLE
+    elif plan is None:
+        status = NO_SOLUTION
+    else:
+        status = OPTIMAL if outcome.status == OPTIMAL_POINT else FEASIBLE
+    bound = outcome.bound if np.isfinite(outcome.bound) else None
+    return Solution(
+        status,
+        plan=plan,
+        objective=objective,
+        bound=min(bound, objective) if bound is not None and objective is not None else bound,
+        solver="HIGHS start-time MILP",
+        seconds=time.monotonic() - began,
+        statistics={"columns": len(form.names), "rows": len(form.rows)},
+    )
+
+
+def _duration_class(schedule: Schedule, direction: int, v: int, s: int) -> int:
+    return (direction * schedule.interleaves + v) * schedule.stages + s
+
+
+def _needed(schedule: Schedule, direction: int, place: int) -> tuple[int, int] | None:
+    """(direction, position in model order) of the task whose output a task needs."""
+    if direction == FORWARD:
+        return (FORWARD, place - 1) if place else None
+    if direction == WEIGHT_GRADIENT:
+        return BACKWARD, place
+    return (FORWARD, place) if place == schedule.chunks - 1 else (BACKWARD, place + 1)
