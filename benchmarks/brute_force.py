@@ -1,0 +1,371 @@
+"""The optimum of small instances by trying every plan, and solvers compared with it.
+
+    python -m benchmarks.brute_force [--instances 500] [--seed 0] [--solvers HIGHS,HIGHS-MILP] [--mps]
+
+Written apart from the solver: memory by walking a stage's tasks, time by playing the schedule for all
+plans at once; only the schedule's order of tasks is shared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.generators import build_schedule
+from pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
+from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule, ScheduleSpec
+from pipeline_solver.problem import LayerKind, PipelineProblem
+
+Choice = tuple[int, ...]
+"""Layers of one chunk: how many by kind, then how many by recompute mode (full, select)."""
+
+
+@dataclass(frozen=True)
+class BruteForce:
+    """Best step time over every plan (inf when there is none), a plan that attains it, and how many were tried."""
+
+    objective: float
+    plan: PipelinePlan | None
+    plans: int
+
+
+def enumerate_optimum(problem: PipelineProblem, most_plans: int = 2_000_000) -> BruteForce | None:
+    """Try every plan.
+
+    Returns
+    -------
+    BruteForce or None
+        None when there are more than `most_plans` plans within memory.
+    """
+    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    modes = [mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio]
+    best, best_plan, tried = math.inf, None, 0
+    stage_choices: dict[tuple[int, tuple[tuple[int, ...], ...]], list[tuple[Choice, ...]]] = {}
+    for split in _splits(problem, schedule):
+        by_stage: list[list[tuple[Choice, ...]]] = []
+        for s in range(problem.stages):
+            held = tuple(split[schedule.position(v, s)] for v in range(problem.interleaves))
+            if (s, held) not in stage_choices:
+                stage_choices[s, held] = list(_stage_choices(problem, schedule, s, held, modes))
+            by_stage.append(stage_choices[s, held])
+        count = math.prod(map(len, by_stage))
+        tried += count
+        if tried > most_plans:
+            return None
+        if not count:
+            continue
+        times = _play_all(problem, schedule, by_stage, modes)
+        winner = int(times.argmin())
+        if times[winner] < best:
+            best = float(times[winner])
+            best_plan = _as_plan(problem, by_stage, winner, modes)
+    return BruteForce(best, best_plan, tried)
+
+
+def random_problem(rng: np.random.Generator) -> PipelineProblem:
+    """A small instance: up to 4 stages, 3 interleaves, 10 layers, 3 recompute modes, several kinds, lags, tails."""
+    stages = int(rng.integers(1, 5))
+    name = str(rng.choice(["gpipe", "1f1b", "interleaved", "megatron-interleaved", "seqpipe", "zero_bubble_v"]))
+    interleaves = {"gpipe": 1, "1f1b": 1, "zero_bubble_v": 2}.get(name, int(rng.integers(1, 4)))
+    micro_batches = int(rng.integers(1, 4)) * stages if name == "megatron-interleaved" else int(rng.integers(1, 10))
+    spec = ScheduleSpec(name, bool(rng.integers(2)), int(rng.integers(2, 4)) if name == "seqpipe" else 1)
+    empty_chunks = rng.random() < 0.15
+    chunks = stages * interleaves
+    layers = int(rng.integers(1 if empty_chunks else chunks, max(chunks, 10) + 1))
+    kind_count = int(rng.integers(1, min(3, layers) + 1))
+    cuts = sorted(rng.choice(np.arange(1, layers), kind_count - 1, replace=False).tolist()) if kind_count > 1 else []
+    counts = np.diff([0, *cuts, layers]).tolist()
+    modes = [[FULL], [FULL, SELECT], [SELECT], []][int(rng.choice(4, p=[0.45, 0.4, 0.1, 0.05]))]
+    kinds = [_random_kind(rng, f"kind{index}", count, modes) for index, count in enumerate(counts)]
+    if rng.random() < 0.2:
+        kinds.append(_random_kind(rng, "mtp", 1, modes, pinned=True))
+    decimals = int(rng.integers(0, 3))
+    mean = sum(kind.count * (kind.layer_mib + 0.6 * stages * kind.activation_mib[NONE]) for kind in kinds) / stages
+    limit = round(float(mean * rng.uniform(0.6, 1.6) + 60), decimals)
+    fixed_layers, most_layers, fixed_recompute = {}, {}, {}
+    if rng.random() < 0.2:
+        chunk = (int(rng.integers(interleaves)), int(rng.integers(stages)))
+        fixed_layers[chunk] = int(rng.integers(1, 4))
+    if rng.random() < 0.2:
+        most_layers[int(rng.integers(interleaves)), int(rng.integers(stages))] = int(rng.integers(1, 5))
+    if modes and rng.random() < 0.2:
+        fixed_recompute[str(rng.choice(modes)), int(rng.integers(interleaves)), int(rng.integers(stages))] = int(
+            rng.integers(0, 3)
+        )
+    return PipelineProblem(
+        stages,
+        interleaves,
+        micro_batches,
+        tuple(kinds),
+        tuple(np.round(rng.uniform(0, 60, stages), decimals).tolist()),
+        (limit,) * stages if rng.random() < 0.7 else tuple(np.round(limit * rng.uniform(0.8, 1.3, stages), 1).tolist()),
+        spec,
+        backward_ratio=round(float(rng.uniform(1, 3)), 3),
+        recompute_ratio={mode: round(float(rng.uniform(0.1, 1.2)), 3) for mode in modes},
+        head_forward=round(float(rng.uniform(0, 2)), 3) if rng.random() < 0.7 else 0.0,
+        embedding_forward=round(float(rng.uniform(0, 0.5)), 3) if rng.random() < 0.3 else 0.0,
+        lag=round(float(rng.uniform(0, 0.5)), 3) if rng.random() < 0.5 else 0.0,
+        tail=tuple(np.round(rng.uniform(0, 3, stages), 3).tolist()) if rng.random() < 0.3 else (),
+        weight_gradient_share=round(float(rng.uniform(0.2, 0.7)), 2),
+        min_layers=0 if empty_chunks else 1,
+        fixed_layers=fixed_layers,
+        max_layers=most_layers,
+        fixed_recompute=fixed_recompute,
+    )
+
+
+def comparable_problem(rng: np.random.Generator, most_plans: int = 200_000) -> tuple[PipelineProblem, BruteForce]:
+    """The next random instance that can be tried out in full, with its optimum."""
+    while True:
+        problem = random_problem(rng)
+        found = enumerate_optimum(problem, most_plans)
+        if found is not None:
+            return problem, found
+
+
+def _random_kind(
+    rng: np.random.Generator, name: str, count: int, modes: list[str], *, pinned: bool = False
+) -> LayerKind:
+    decimals = int(rng.integers(0, 3))
+    kept = round(float(rng.uniform(5, 40)), decimals)
+    activation = {NONE: kept}
+    for mode in modes:
+        # Now and then a mode saves nothing: the profile of the contract has such a one.
+        activation[mode] = kept if rng.random() < 0.1 else round(kept * float(rng.uniform(0.05, 0.8)), decimals)
+    return LayerKind(
+        name,
+        count,
+        round(float(rng.uniform(0.3, 1.2)), 3),
+        round(float(rng.uniform(5, 80)), decimals),
+        activation,
+        pinned_last=pinned,
+    )
+
+
+def _splits(problem: PipelineProblem, schedule: Schedule) -> Iterator[list[tuple[int, ...]]]:
+    """Layers by kind of every chunk, in model order: the model's line of layers cut into runs."""
+    line = [index for index, kind in enumerate(problem.kinds) if not kind.pinned_last for _ in range(kind.count)]
+    for cuts in itertools.combinations_with_replacement(range(len(line) + 1), schedule.chunks - 1):
+        ends = [0, *cuts, len(line)]
+        split = []
+        for place in range(schedule.chunks):
+            run = line[ends[place] : ends[place + 1]]
+            chunk = schedule.chunk_at(place)
+            if len(run) < problem.min_layers or len(run) > problem.max_layers.get(chunk, len(run)):
+                break
+            if len(run) != problem.fixed_layers.get(chunk, len(run)):
+                break
+            split.append(tuple(run.count(index) for index in range(len(problem.kinds))))
+        else:
+            yield split
+
+
+def _stage_choices(
+    problem: PipelineProblem,
+    schedule: Schedule,
+    s: int,
+    held: tuple[tuple[int, ...], ...],
+    modes: list[str],
+) -> Iterator[tuple[Choice, ...]]:
+    """Every recompute of a stage's chunks that fits its memory, as one `Choice` an interleave."""
+    options = []
+    for v, counts in enumerate(held):
+        total = sum(counts)
+        options.append(
+            [
+                (*counts, *taken)
+                for taken in itertools.product(range(total + 1), repeat=len(modes))
+                if sum(taken) <= total
+                and all(
+                    taken[index] == problem.fixed_recompute.get((mode, v, s), taken[index])
+                    for index, mode in enumerate(modes)
+                )
+            ]
+        )
+    for choice in itertools.product(*options):
+        if _peak(problem, schedule, s, choice, modes) <= problem.limit_mib[s] + 1e-6:
+            yield choice
+
+
+def _modes_of(problem: PipelineProblem, choice: Choice, modes: list[str]) -> list[tuple[LayerKind, str]]:
+    kinds = [kind for kind, count in zip(problem.kinds, choice, strict=False) for _ in range(count)]
+    taken = [mode for mode, count in zip(modes, choice[len(problem.kinds) :], strict=True) for _ in range(count)]
+    return list(zip(kinds, [*taken, *[NONE] * (len(kinds) - len(taken))], strict=True))
+
+
+def _pinned(problem: PipelineProblem, schedule: Schedule, v: int, s: int) -> list[LayerKind]:
+    if schedule.position(v, s) != schedule.chunks - 1:
+        return []
+    return [kind for kind in problem.kinds if kind.pinned_last for _ in range(kind.count)]
+
+
+def _peak(
+    problem: PipelineProblem, schedule: Schedule, s: int, choice: tuple[Choice, ...], modes: list[str]
+) -> float:
+    held, kept = problem.static_mib[s], []
+    for v, one in enumerate(choice):
+        layers = _modes_of(problem, one, modes) + [(kind, NONE) for kind in _pinned(problem, schedule, v, s)]
+        held += sum(kind.layer_mib for kind, _ in layers)
+        kept.append(sum(kind.activation_mib[mode] for kind, mode in layers) / problem.schedule.seq_splits)
+    last = WEIGHT_GRADIENT if schedule.spec.name == "zero_bubble_v" else BACKWARD
+    peak = held
+    for direction, v, _, _ in schedule.order[s].tolist():
+        held += kept[v] * ((direction == FORWARD) - (direction == last))
+        peak = max(peak, held)
+    return peak
+
+
+def _play_all(
+    problem: PipelineProblem, schedule: Schedule, by_stage: list[list[tuple[Choice, ...]]], modes: list[str]
+) -> NDArray[np.float64]:
+    """Step time of every combination of the stages' choices, float64 [plans] in row-major order."""
+    shape = tuple(map(len, by_stage))
+    durations: dict[tuple[int, int, int], NDArray[np.float64]] = {}
+    for s, choices in enumerate(by_stage):
+        across = tuple(-1 if axis == s else 1 for axis in range(problem.stages))
+        for v in range(problem.interleaves):
+            rows = np.array([_times(problem, schedule, v, s, choice[v], modes) for choice in choices])
+            for direction in range(rows.shape[1]):
+                durations[direction, v, s] = rows[:, direction].reshape(across)
+    ended: dict[tuple[int, int, int, int], NDArray[np.float64]] = {}
+    clock = [np.zeros((1,) * problem.stages) for _ in range(problem.stages)]
+    queue = [list(map(tuple, order)) for order in schedule.order.tolist()]
+    while any(queue):
+        for s in range(problem.stages):
+            while queue[s]:
+                direction, v, micro_batch, split = queue[s][0]
+                place = schedule.position(v, s)
+                if direction == FORWARD:
+                    source = (FORWARD, place - 1) if place else None
+                elif direction == WEIGHT_GRADIENT:
+                    source = (BACKWARD, place)
+                else:
+                    source = (FORWARD, place) if place == schedule.chunks - 1 else (BACKWARD, place + 1)
+                if source is not None:
+                    if (*source, micro_batch, split) not in ended:
+                        break
+                    lag = problem.lag * (schedule.chunk_at(source[1])[1] != s)
+                    clock[s] = np.maximum(clock[s], ended[(*source, micro_batch, split)] + lag)
+                clock[s] = clock[s] + durations[direction, v, s]
+                ended[direction, place, micro_batch, split] = clock[s]
+                queue[s].pop(0)
+    tails = problem.tail or (0.0,) * problem.stages
+    times = np.zeros(shape)
+    for s in range(problem.stages):
+        times = np.maximum(times, clock[s] + tails[s])
+    return times.ravel()
+
+
+def _times(
+    problem: PipelineProblem, schedule: Schedule, v: int, s: int, choice: Choice, modes: list[str]
+) -> tuple[float, ...]:
+    layers = _modes_of(problem, choice, modes)
+    place = schedule.position(v, s)
+    forward = sum(kind.forward for kind, _ in layers) + sum(k.forward for k in _pinned(problem, schedule, v, s))
+    forward += problem.embedding_forward * (place == 0) + problem.head_forward * (place == schedule.chunks - 1)
+    again = sum(problem.recompute_ratio[mode] * kind.forward for kind, mode in layers if mode != NONE)
+    backward = problem.backward_ratio * forward
+    splits = problem.schedule.seq_splits
+    if schedule.spec.name == "zero_bubble_v":
+        weight = problem.weight_gradient_share * backward
+        return forward / splits, (backward - weight + again) / splits, weight / splits
+    return forward / splits, (backward + again) / splits
+
+
+def _as_plan(
+    problem: PipelineProblem, by_stage: list[list[tuple[Choice, ...]]], winner: int, modes: list[str]
+) -> PipelinePlan:
+    picked = [
+        choices[index]
+        for choices, index in zip(by_stage, np.unravel_index(winner, tuple(map(len, by_stage))), strict=True)
+    ]
+    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    grids = [
+        as_grid([[picked[s][v][entry] for s in range(problem.stages)] for v in range(problem.interleaves)])
+        for entry in range(len(problem.kinds) + len(modes))
+    ]
+    layers = dict(zip((kind.name for kind in problem.kinds), grids, strict=False))
+    last_v, last_s = schedule.chunk_at(schedule.chunks - 1)
+    for kind in problem.kinds:
+        if kind.pinned_last:
+            rows = [[0] * problem.stages for _ in range(problem.interleaves)]
+            rows[last_v][last_s] = kind.count
+            layers[kind.name] = as_grid(rows)
+    return PipelinePlan(layers, dict(zip(modes, grids[len(problem.kinds) :], strict=True)))
+
+
+def faults(problem: PipelineProblem, truth: BruteForce, solver: str, *, mps: bool = False) -> list[str]:
+    """Where a solver's answer, its plan, or its model file under CBC departs from the optimum."""
+    from pipeline_solver.checker import check
+    from pipeline_solver.solution import INFEASIBLE, OPTIMAL
+    from pipeline_solver.solve import solve
+
+    solution = solve(problem, solver=solver)
+    if truth.plan is None:
+        return [] if solution.status == INFEASIBLE else [f"{solver}: {solution.status}, though no plan exists"]
+    if solution.status != OPTIMAL or solution.objective is None or solution.plan is None:
+        return [f"{solver}: {solution.status}, though a plan takes {truth.objective}: {solution.message}"]
+    found = [f"{solver}: {fault}" for fault in check(problem, solution.plan, solution.objective)]
+    if abs(solution.objective - truth.objective) > 1e-6 * max(1.0, truth.objective):
+        found.append(f"{solver}: {solution.objective} instead of {truth.objective}")
+    if mps:
+        value = _mps_optimum(problem, solution)
+        if abs(value - truth.objective) > 1e-6 * max(1.0, truth.objective):
+            found.append(f"{solver}: the model file's optimum under CBC is {value}, not {truth.objective}")
+    return found
+
+
+def _mps_optimum(problem: PipelineProblem, solution: object) -> float:
+    import pulp
+
+    from pipeline_solver.model_files import write_mps
+    from pipeline_solver.solution import Solution
+
+    assert isinstance(solution, Solution)
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_mps(problem, solution, Path(folder) / "model.mps")
+        # Without the row that states the proof: the cuts alone must do.
+        text = "\n".join(line for line in path.read_text().splitlines() if "proven_bound" not in line)
+        path.write_text(text + "\n")
+        variables, model = pulp.LpProblem.fromMPS(str(path))
+        model.solve(pulp.PULP_CBC_CMD(msg=False))
+        return float(variables["step_time"].value())
+
+
+def main() -> int:
+    """Compare solvers with the enumeration on random instances; exit 1 on any difference."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--instances", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--solvers", default="HIGHS,HIGHS-MILP")
+    parser.add_argument("--mps", action="store_true", help="also solve each model file with CBC")
+    arguments = parser.parse_args()
+    rng = np.random.default_rng(arguments.seed)
+    wrong, infeasible, plans, began = 0, 0, 0, time.monotonic()
+    for number in range(arguments.instances):
+        problem, truth = comparable_problem(rng)
+        plans += truth.plans
+        infeasible += truth.plan is None
+        for solver in arguments.solvers.split(","):
+            for fault in faults(problem, truth, solver, mps=arguments.mps):
+                wrong += 1
+                print(f"instance {number} (seed {arguments.seed}): {fault}\n  {problem}", flush=True)
+    print(
+        f"{arguments.instances} instances ({infeasible} without a plan), {plans} plans tried, {wrong} differences, "
+        f"{time.monotonic() - began:.1f} s"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
