@@ -1,15 +1,22 @@
-"""The views of one timeline, each to the file that was asked for."""
+"""The files that show one solved configuration: trace, page, picture."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any, Mapping, Sequence
 
 import pandas as pd
 
+from base.errors import InputError
+from pipeline.plan import PipelinePlan
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import Solution
-from report.planned import planned_timeline
-from report.timeline import Timeline
+from report.chrome_trace import write_chrome_trace
+from report.html import write_html_report
+from report.picture import write_picture
+from report.tables import summary_lines
+from report.timeline import Timeline, side_by_side
 
 
 def write_views(
@@ -20,34 +27,80 @@ def write_views(
     trace: Path | None = None,
     html: Path | None = None,
     picture: Path | None = None,
+    others: Mapping[str, PipelinePlan | Timeline] | None = None,
+    progress: Sequence[tuple[float, float | None, float | None]] = (),
 ) -> dict[str, str]:
-    """Draw a solution; returns the files written, by role."""
-    assert solution.plan is not None
-    return write_timeline(
-        planned_timeline(problem, solution.plan, title), title=title, trace=trace, html=html, picture=picture
-    )
+    """Write the views that were asked for.
 
+    Parameters
+    ----------
+    title : str
+        Name of the configuration.
+    others : mapping of name to PipelinePlan or Timeline, optional
+        What to lay beside the solution: the file's own plan, an even split, a measurement.
+    progress : sequence of (seconds, objective, bound)
+        How the solve went, for the page.
 
-def write_timeline(
-    timeline: Timeline,
-    *,
-    title: str,
-    trace: Path | None = None,
-    html: Path | None = None,
-    picture: Path | None = None,
-) -> dict[str, str]:
-    """Draw a timeline, planned or measured; returns the files written, by role."""
+    Returns
+    -------
+    dict
+        Path of every file written, by role: ``trace``, ``html``, ``png`` (or the picture's suffix).
+
+    Raises
+    ------
+    InputError
+        When there is no plan to show, another plan does not have its shape, or a file cannot be written.
+    """
+    if solution.plan is None:
+        raise InputError("has no plan to draw", field=title, cure="solve it first")
+    main = Timeline.from_plan(problem, solution.plan, title)
+    timelines = {title: main} | {name: _timeline(problem, name, plan) for name, plan in (others or {}).items()}
+    together = _laid_together(timelines, title)
     files: dict[str, str] = {}
     if trace is not None:
-        from report.chrome_trace import write_chrome_trace
-
-        files["trace"] = str(write_chrome_trace(timeline, trace))
-    if picture is not None:
-        from report.picture import write_picture
-
-        files["picture"] = str(write_picture(timeline, picture))
+        files["trace"] = str(write_chrome_trace(together, trace))
     if html is not None:
-        from report.html import write_html_report
-
-        files["html"] = str(write_html_report(html, pd.DataFrame(), plans={title: timeline}, title=title))
+        ranking = pd.DataFrame([_row(problem, solution, title)])
+        files["html"] = str(write_html_report(
+            html, ranking, plans=timelines, progress={title: progress}, title=f"Pipeline of {title}",
+            notes=summary_lines(problem, solution)))
+    if picture is not None:
+        files[picture.suffix.lower().lstrip(".") or "picture"] = str(write_picture(together, picture))
     return files
+
+
+def _timeline(problem: PipelineProblem, name: str, plan: PipelinePlan | Timeline) -> Timeline:
+    if isinstance(plan, Timeline):
+        return plan
+    try:
+        return Timeline.from_plan(problem, plan, name)
+    except ValueError as error:
+        raise InputError(str(error), field=name) from error
+
+
+def _laid_together(timelines: Mapping[str, Timeline], title: str) -> Timeline:
+    if len(timelines) == 1:
+        return next(iter(timelines.values()))
+    try:
+        return side_by_side(timelines, title)
+    except ValueError as error:
+        raise InputError(str(error), field=title, cure="give a unit time, or leave the measurement away") from error
+
+
+def _row(problem: PipelineProblem, solution: Solution, title: str) -> dict[str, Any]:
+    plan = solution.plan
+    assert plan is not None
+    uncounted = [kind.name for kind in problem.kinds if kind.pinned_last]
+    row: dict[str, Any] = {"pp": problem.stages, "vpp": problem.interleaves, "micro_batches": problem.micro_batches,
+                           "objective": solution.objective, "bound": solution.bound, "gap": solution.gap}
+    if solution.objective is not None and problem.unit_ms is not None:
+        row["cost"] = solution.objective * problem.unit_ms
+    return row | {
+        "offset": json.dumps(plan.offset(uncounted)),
+        "recompute": json.dumps(dict(plan.recompute)),
+        "layers": json.dumps(dict(plan.layers)),
+        "peak_memory": json.dumps([round(value) for value in solution.peak_memory_mib]),
+        "memory_limit": json.dumps([round(value) for value in problem.limit_mib]),
+        "solver": solution.solver, "status": solution.status, "time": round(solution.seconds, 3),
+        "reason": solution.message, "file": title,
+    }

@@ -92,8 +92,15 @@ def _memory(
     moment = np.where(direction == FORWARD, start, end)[counts]
     change = (np.where(direction == FORWARD, 1.0, -1.0) * kept[interleave])[counts]
     mib = held + np.cumsum(change)
-    time = np.concatenate([[min(0.0, float(start[0]))], moment])
-    return MemorySteps(time, np.concatenate([[held], mib]), float(problem.limit_mib[stage]))
+    return _without_dips(np.concatenate([[0.0], moment]), np.concatenate([[held], mib]), problem.limit_mib[stage])
+
+
+def _without_dips(time: FloatArray, mib: FloatArray, limit_mib: float) -> MemorySteps:
+    """Steps without those that last no time, save where one is a peak of its own."""
+    instant = np.append(time[1:] == time[:-1], False)
+    before, after = np.concatenate([mib[:1], mib[:-1]]), np.append(mib[1:], mib[-1])
+    keep = ~instant | (mib > np.maximum(before, after))
+    return MemorySteps(time[keep], mib[keep], float(limit_mib))
 
 
 def _hand_overs(schedule: Schedule) -> IntArray:

@@ -208,7 +208,7 @@ class Window:
     end: float
 
 
-def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int = 40) -> tuple[Window, ...]:
+def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int = 24) -> tuple[Window, ...]:
     """The stretches of a timeline worth drawing: all of it, or warm-up, steady window and drain of a big one.
 
     Parameters

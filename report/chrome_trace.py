@@ -1,0 +1,118 @@
+"""A timeline as a Chrome trace, which Perfetto and chrome://tracing open (FORMATS §8)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Iterator
+
+from base.files import write_atomic
+from report.timeline import COMMUNICATION, DIRECTION_NAMES, OPTIMIZER, OTHER, Timeline
+
+US_PER_MS = 1000.0
+
+UNIT_US = 1000.0
+"""Microseconds that stand for one unit where its real time is not known: one unit reads as 1 ms."""
+
+COLOUR_NAMES = ("thread_state_running", "thread_state_iowait", "good", "thread_state_sleeping", "yellow", "grey")
+"""Reserved colour names of chrome://tracing by kind of job; Perfetto colours by name itself."""
+
+RECOMPUTE_COLOUR = "thread_state_unknown"
+
+
+def write_chrome_trace(timeline: Timeline, path: str | Path) -> Path:
+    """Write every task of a timeline as Chrome trace JSON.
+
+    Each stage or device is a process of its own, named and in order; its tasks are on the first
+    thread (overlapping jobs on further ones), the recompute part of a backward is a block inside
+    the backward's, memory is a counter, the hand-over of a micro-batch a flow. Times are µs; where
+    the unit's real time is unknown, one unit is 1,000 µs, and ``otherData`` says so.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    # One event a line: quick to write for a million events, and a diff of two traces reads well.
+    lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in trace_events(timeline))
+    other = json.dumps({
+        "title": timeline.title,
+        "unit_us": unit_us(timeline),
+        "unit": "real time" if timeline.unit_ms is not None else "one body layer's forward shown as 1 ms",
+        "step_units": timeline.span,
+        "notes": list(timeline.notes),
+    })
+    return write_atomic(path, f'{{"displayTimeUnit":"ms","otherData":{other},"traceEvents":[\n{lines}\n]}}\n')
+
+
+def unit_us(timeline: Timeline) -> float:
+    """Microseconds of one unit of the timeline in its trace."""
+    return UNIT_US if timeline.unit_ms is None else timeline.unit_ms * US_PER_MS
+
+
+def trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    """The events of a timeline's trace, metadata first.
+
+    Process ids are row numbers + 1 (0 is the idle process to some viewers); thread ids are lanes + 1.
+    """
+    scale = unit_us(timeline)
+    yield from _names(timeline)
+    for task in range(len(timeline)):
+        yield from _task(timeline, task, scale)
+    for number, (source, target) in enumerate(timeline.flows.tolist(), start=1):
+        yield from _flow(timeline, number, source, target, scale)
+    for row, steps in enumerate(timeline.memory):
+        limit = {} if steps.limit_mib is None else {"limit": steps.limit_mib}
+        for time, mib in zip(steps.time.tolist(), steps.mib.tolist(), strict=True):
+            yield {"ph": "C", "name": "memory MiB", "pid": row + 1, "ts": time * scale, "args": {"used": mib}}
+        if limit and len(steps.time):
+            for time in (float(steps.time[0]), timeline.finish):
+                yield {"ph": "C", "name": "memory limit MiB", "pid": row + 1, "ts": time * scale, "args": limit}
+    pid = timeline.rows + 1
+    ends = [time for time, _ in timeline.marks[1:]] + [timeline.finish]
+    for (time, name), end in zip(timeline.marks, ends, strict=False):
+        yield {"ph": "X", "name": name, "cat": "step", "pid": pid, "tid": 1, "ts": time * scale,
+               "dur": max(0.0, end - time) * scale, "args": {}}
+
+
+def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    names = [*timeline.row_names, *(["steps"] if timeline.marks else [])]
+    for row, name in enumerate(names):
+        pid = row + 1
+        yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": row}}
+        lanes = int(timeline.lane[timeline.stage == row].max(initial=0)) + 1
+        for lane in range(lanes):
+            shown = "jobs" if lane == 0 else f"jobs at the same time ({lane + 1})"
+            yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": lane + 1,
+                   "args": {"name": "steps" if row == timeline.rows else shown}}
+            yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": lane + 1, "args": {"sort_index": lane}}
+
+
+def _task(timeline: Timeline, task: int, scale: float) -> Iterator[dict[str, Any]]:
+    direction = int(timeline.direction[task])
+    pid, tid = int(timeline.stage[task]) + 1, int(timeline.lane[task]) + 1
+    start, end = float(timeline.start[task]) * scale, float(timeline.end[task]) * scale
+    recompute = float(timeline.recompute[task]) * scale
+    args: dict[str, Any] = {"direction": DIRECTION_NAMES[direction]}
+    for key in ("micro_batch", "interleave", "split"):
+        value = int(getattr(timeline, key)[task])
+        if value >= 0 and direction not in (OPTIMIZER, COMMUNICATION, OTHER):
+            args[key] = value
+    if recompute > 0:
+        args["recompute_us"] = recompute
+    yield {"ph": "X", "name": timeline.task_name(task), "cat": DIRECTION_NAMES[direction], "pid": pid, "tid": tid,
+           "ts": start, "dur": end - start, "cname": COLOUR_NAMES[direction], "args": args}
+    if recompute > 0:
+        yield {"ph": "X", "name": "recompute", "cat": "recompute", "pid": pid, "tid": tid, "ts": start,
+               "dur": min(recompute, end - start), "cname": RECOMPUTE_COLOUR, "args": {}}
+
+
+def _flow(timeline: Timeline, number: int, source: int, target: int, scale: float) -> Iterator[dict[str, Any]]:
+    shared = {"name": "hand-over", "cat": "micro-batch", "id": number}
+    # A flow binds to the block around its moment, so both ends lie in the middle of their blocks.
+    for phase, task in (("s", source), ("f", target)):
+        middle = (float(timeline.start[task]) + float(timeline.end[task])) / 2 * scale
+        event = {"ph": phase, **shared, "pid": int(timeline.stage[task]) + 1, "tid": int(timeline.lane[task]) + 1,
+                 "ts": middle}
+        yield event | ({"bp": "e"} if phase == "f" else {})

@@ -1,0 +1,191 @@
+"""A timeline as a still picture (PNG or SVG) for papers and chat."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from base.errors import InputError
+from base.files import write_atomic
+from report.palette import COLOURS, HATCHES, LINES, RECOMPUTE, ink, shade
+from report.timeline import DIRECTION_NAMES, Timeline, Window, drawing_windows
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMATS = ("png", "svg", "pdf")
+
+MOST_CURVES = 8
+"""Memory curves drawn; of more stages, the heaviest ones are."""
+
+ROW_INCHES, LEAST_INCHES, MOST_INCHES = 0.30, 1.5, 16.0
+WIDTH_INCHES, WIDE_INCHES, MANY_TASKS = 14.0, 20.0, 500
+"""A drawing of more than `MANY_TASKS` tasks is wider, so that micro-batch numbers fit their blocks."""
+
+
+def write_picture(timeline: Timeline, path: str | Path) -> Path:
+    """Draw a timeline: rows over time, under it memory against the limit where it is known.
+
+    A big job is drawn as warm-up, a window of the steady state, and drain. The format follows the
+    file's suffix.
+
+    Raises
+    ------
+    InputError
+        When the suffix is none of `FORMATS`, or the file cannot be written.
+    """
+    target = Path(path)
+    kind = target.suffix.lower().lstrip(".")
+    if kind not in FORMATS:
+        raise InputError("must end in " + ", ".join(f".{name}" for name in FORMATS), file=path, field="picture",
+                         value=target.suffix)
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    # Names come from files: no mathematics is read into them; text in an SVG stays text.
+    with rc_context({"text.parse_math": False, "svg.fonttype": "none", "hatch.linewidth": 0.5, "font.size": 9}):
+        figure = Figure(figsize=_size(timeline), layout="constrained")
+        _draw(figure, timeline.in_ms())
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    return write_atomic(path, buffer.getvalue())
+
+
+def _size(timeline: Timeline) -> tuple[float, float]:
+    rows = min(MOST_INCHES, max(LEAST_INCHES, ROW_INCHES * timeline.rows))
+    return _width(timeline), rows + 1.4 + (2.4 if timeline.memory else 0.0)
+
+
+def _width(timeline: Timeline) -> float:
+    return WIDE_INCHES if len(timeline) > MANY_TASKS else WIDTH_INCHES
+
+
+def _draw(figure: Any, timeline: Timeline) -> None:
+    views = drawing_windows(timeline)
+    spans = [max(view.end - view.begin, 1e-12) for view in views]
+    rows = min(MOST_INCHES, max(LEAST_INCHES, ROW_INCHES * timeline.rows))
+    grid = figure.add_gridspec(2 if timeline.memory else 1, len(views), width_ratios=spans,
+                               height_ratios=[rows, 2.2] if timeline.memory else [1])
+    used: set[tuple[int, int]] = set()
+    for at, view in enumerate(views):
+        axes = figure.add_subplot(grid[0, at])
+        _rows(axes, timeline, view, (_width(timeline) - 1.6) / sum(spans), label=at == 0, used=used)
+        if len(views) > 1:
+            axes.set_title(view.name, fontsize=10)
+        if at == len(views) // 2 and not timeline.memory:
+            axes.set_xlabel(_time_label(timeline))
+    step = f"{timeline.span:,.2f} {'units' if timeline.unit_ms is None else 'ms'}"
+    bubble = "" if timeline.bubble is None else f", bubble {timeline.bubble.total:.1%}"
+    figure.suptitle(f"{timeline.title}: {step}{bubble}", fontsize=11)
+    if timeline.memory:
+        _memory(figure.add_subplot(grid[1, :]), timeline)
+    _legend(figure, timeline, used)
+
+
+def _rows(
+    axes: Axes, timeline: Timeline, view: Window, per_unit: float, *, label: bool, used: set[tuple[int, int]]
+) -> None:
+    from matplotlib.collections import PolyCollection
+
+    part = timeline.window(view.begin, view.end)
+    interleaves = _interleaves(timeline)
+    lanes = np.array([int(timeline.lane[timeline.stage == row].max(initial=0)) + 1 for row in range(timeline.rows)])
+    height = 0.84 / lanes[part.stage] if len(part) else np.zeros(0)
+    low = part.stage - 0.42 + part.lane * height
+    kinds = [(int(d), int(v)) for d, v in np.unique(np.stack([part.direction, part.interleave], axis=1), axis=0)]
+    shapes = [(kind, np.flatnonzero((part.direction == kind[0]) & (part.interleave == kind[1]))) for kind in kinds]
+    if (part.recompute > 0).any():
+        shapes.append(((RECOMPUTE, 0), np.flatnonzero(part.recompute > 0)))
+    for (kind, interleave), index in shapes:
+        begin = part.start[index]
+        end = begin + part.recompute[index] if kind == RECOMPUTE else part.end[index]
+        a, b = begin.clip(view.begin, view.end), end.clip(view.begin, view.end)
+        y0, y1 = low[index], low[index] + height[index]
+        corners = np.stack([np.stack([a, y0], 1), np.stack([b, y0], 1), np.stack([b, y1], 1), np.stack([a, y1], 1)], 1)
+        colour = shade(COLOURS[kind], interleave, interleaves)
+        axes.add_collection(PolyCollection(list(corners), facecolor=colour, edgecolor=_edge(colour, kind),
+                                           linewidth=0.35, hatch=HATCHES.get(kind)))
+        used.add((kind, interleave))
+    _numbers(axes, part, view, low + height / 2, height, interleaves, per_unit)
+    for time, name in timeline.marks:
+        if view.begin <= time <= view.end:
+            axes.axvline(time, color="#444444", linestyle=":", linewidth=0.9)
+            axes.annotate(name, (time, -0.55), fontsize=7, annotation_clip=False, va="bottom")
+    axes.set_xlim(view.begin, view.end)
+    axes.set_ylim(timeline.rows - 0.45, -0.55)
+    every = max(1, round(timeline.rows / (MOST_INCHES / 0.16)))
+    ticks = list(range(0, timeline.rows, every))
+    axes.set_yticks(ticks, [timeline.row_names[row] for row in ticks] if label else [""] * len(ticks))
+    axes.tick_params(axis="y", length=0, labelsize=8 if timeline.rows <= 48 else 6)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def _numbers(
+    axes: Axes, part: Timeline, view: Window, middle: Any, height: Any, interleaves: int, per_unit: float
+) -> None:
+    """Micro-batch numbers in blocks that are wide enough for them; `per_unit` is inches a unit of time."""
+    for task in range(len(part)):
+        number = str(part.micro_batch[task])
+        begin = max(view.begin, float(part.start[task] + part.recompute[task]))
+        end = min(view.end, float(part.end[task]))
+        if part.micro_batch[task] < 0 or (end - begin) * per_unit < 0.075 * len(number) + 0.03 or height[task] < 0.3:
+            continue
+        colour = shade(COLOURS[int(part.direction[task])], int(part.interleave[task]), interleaves)
+        axes.text((begin + end) / 2, middle[task], number, ha="center", va="center", fontsize=6.5, color=ink(colour),
+                  clip_on=True)
+
+
+def _memory(axes: Axes, timeline: Timeline) -> None:
+    peaks = [steps.peak_mib for steps in timeline.memory]
+    drawn = sorted(sorted(range(timeline.rows), key=lambda row: -peaks[row])[:MOST_CURVES])
+    styles = ("-", "--", "-.", ":")
+    for at, row in enumerate(row for row in drawn if len(timeline.memory[row].time)):
+        steps = timeline.memory[row]
+        axes.step([*steps.time.tolist(), timeline.finish], [v / 1024 for v in [*steps.mib.tolist(), steps.mib[-1]]],
+                  where="post", linewidth=1.1, color=LINES[at % len(LINES)], linestyle=styles[at % len(styles)],
+                  label=timeline.row_names[row])
+    limits = [steps.limit_mib for steps in timeline.memory if steps.limit_mib is not None]
+    for limit in sorted(set(limits)):
+        axes.axhline(limit / 1024, color="#b2182b", linestyle=(0, (6, 2)), linewidth=1.4, label="limit")
+    axes.set_ylim(0, 1.1 * max([*peaks, *limits, 1.0]) / 1024)
+    axes.set_xlim(timeline.begin, timeline.finish)
+    left_out = f" ({len(drawn)} heaviest of {timeline.rows})" if len(drawn) < timeline.rows else ""
+    axes.set_ylabel("memory, GiB")
+    axes.set_xlabel(_time_label(timeline))
+    axes.set_title(f"memory over the whole step{left_out}", fontsize=9, loc="left")
+    axes.grid(axis="y", linewidth=0.3)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, frameon=False)
+
+
+def _legend(figure: Any, timeline: Timeline, used: set[tuple[int, int]]) -> None:
+    from matplotlib.patches import Patch
+
+    interleaves = _interleaves(timeline)
+    handles = []
+    for kind, interleave in sorted(used, key=lambda one: (one[0] == RECOMPUTE, one)):
+        name = "recompute (in the backward)" if kind == RECOMPUTE else DIRECTION_NAMES[kind]
+        if interleave >= 0 and interleaves > 1 and kind != RECOMPUTE:
+            name += f", interleave {interleave}"
+        colour = shade(COLOURS[kind], interleave, interleaves)
+        handles.append(Patch(facecolor=colour, edgecolor=_edge(colour, kind), hatch=HATCHES.get(kind), label=name,
+                             linewidth=0.5))
+    if handles:
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(7, len(handles)), fontsize=8,
+                      frameon=False)
+
+
+def _edge(colour: str, kind: int) -> str:
+    # A hatch takes the colour of the edge: white shows on dark fills.
+    return "#ffffff" if kind in HATCHES and ink(colour) == "#ffffff" else "#222222"
+
+
+def _time_label(timeline: Timeline) -> str:
+    return "time, units of one body layer's forward" if timeline.unit_ms is None else "time, ms"
+
+
+def _interleaves(timeline: Timeline) -> int:
+    return int(timeline.interleave.max(initial=0)) + 1

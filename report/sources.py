@@ -1,0 +1,141 @@
+"""Measured pipelines as timelines: worker logs of one or several machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterable
+
+import numpy as np
+
+from parsers.worker_log import WorkerLogs, read_worker_logs
+from pipeline.schedule import BACKWARD, FORWARD
+from report.clocks import clock_shifts
+from report.lanes import lanes_of
+from report.timeline import COMMUNICATION, OPTIMIZER, OTHER, Timeline
+
+TYPES = (("forward", FORWARD), ("backward", BACKWARD), ("optimizer", OPTIMIZER), ("send", COMMUNICATION),
+         ("recv", COMMUNICATION), ("comm", COMMUNICATION), ("allreduce", COMMUNICATION))
+"""Kind of job by the beginning of its logged type; every other type (lr, default) is `OTHER`."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A stretch in which a row runs no job, in the timeline's units; `before` and `after` name its neighbours."""
+
+    row: int
+    begin: float
+    end: float
+    before: str
+    after: str
+
+    @property
+    def length(self) -> float:
+        """How long nothing runs."""
+        return self.end - self.begin
+
+
+def load_worker_logs(
+    log_dir: str | Path, devices: Iterable[int] | None = None, multi_machine: bool = False, *, title: str = ""
+) -> Timeline:
+    """The pipeline that Paddle worker logs show, in ms from the first job on.
+
+    Rows are devices, ``GPU0(machine:0)``, by machine and number; a log without a readable job keeps its
+    empty row. Jobs of one device that overlap lie in lanes. Marks are the steps. Clocks of several
+    machines are brought onto one by `clock_shifts`. Notes name what was dropped or moved: bad lines,
+    missing devices, clocks.
+
+    Raises
+    ------
+    InputError
+        When there is no log or no readable job.
+    """
+    found = read_worker_logs(log_dir, devices=devices, multi_machine=multi_machine)
+    shifts = clock_shifts(found.logs)
+    rows, names, jobs = [], [], []
+    for row, log in enumerate(found.logs):
+        names.append(f"GPU{log.device}(machine:{log.machine})")
+        shift = shifts[log.machine].shift_ms if log.machine in shifts else 0.0
+        for job in log.jobs:
+            rows.append(row)
+            jobs.append((job, job.start_ms + shift, job.end_ms + shift))
+    origin = min(start for _, start, _ in jobs)
+    start = np.array([begin - origin for _, begin, _ in jobs])
+    end = np.array([finish - origin for _, _, finish in jobs])
+    stage = np.array(rows, dtype=np.int64)
+    none = np.full(len(jobs), -1, dtype=np.int64)
+    steps: dict[int, float] = {}
+    for (job, _, _), begin in zip(jobs, start.tolist(), strict=True):
+        if job.micro_batch >= 0:
+            steps[job.step] = min(begin, steps.get(job.step, begin))
+    first_step = min((log.profiled_steps[0] for log in found.logs if log.profiled_steps), default=0)
+    return Timeline(
+        title=title or f"worker logs of {Path(log_dir).name}", row_names=tuple(names), stage=stage,
+        direction=np.array([_kind(job.type) for job, _, _ in jobs], dtype=np.int64), interleave=none,
+        micro_batch=np.array([job.micro_batch for job, _, _ in jobs], dtype=np.int64), split=none,
+        start=start, end=end, lane=lanes_of(stage, start, end),
+        labels=tuple(f"{job.type} {job.micro_batch}" if _kind(job.type) in (FORWARD, BACKWARD) else job.type
+                     for job, _, _ in jobs),
+        unit_ms=1.0, marks=tuple(sorted((begin, f"step {first_step + step}") for step, begin in steps.items())),
+        notes=tuple(_notes(found, {m: (s.shift_ms, s.reason) for m, s in shifts.items()})),
+    )
+
+
+def gaps(timeline: Timeline, least: float = 0.0) -> list[Gap]:
+    """Stretches between jobs of a row in which nothing runs, longest first.
+
+    Parameters
+    ----------
+    least : float
+        Leave shorter ones out, in the timeline's units.
+    """
+    result = []
+    for row in range(timeline.rows):
+        mine = np.flatnonzero(timeline.stage == row)
+        reached, last = None, -1
+        for task in mine[np.argsort(timeline.start[mine], kind="stable")].tolist():
+            begin, end = float(timeline.start[task]), float(timeline.end[task])
+            if reached is not None and begin > reached and begin - reached >= least:
+                result.append(Gap(row, reached, begin, timeline.task_name(last), timeline.task_name(task)))
+            if reached is None or end > reached:
+                reached, last = end, task
+    return sorted(result, key=lambda gap: (-gap.length, gap.row, gap.begin))
+
+
+def critical_row(timeline: Timeline) -> int:
+    """The row that works longest: the device that the others wait for."""
+    return int(np.argmax(timeline.busy()))
+
+
+def device_lines(timeline: Timeline, most_gaps: int = 5) -> list[str]:
+    """What a reader asks first, a line each: the critical device, how busy every device is, the longest gaps."""
+    unit = "ms" if timeline.unit_ms is not None else "units"
+    shown = timeline.in_ms()
+    busy, span = shown.busy(), shown.span
+    critical = critical_row(shown)
+    lines = [f"critical device {shown.row_names[critical]}: busy {busy[critical]:,.3f} of {span:,.3f} {unit}"]
+    lines += [f"{name}: busy {time / span:.1%}" if span else f"{name}: idle"
+              for name, time in zip(shown.row_names, busy.tolist(), strict=True)]
+    lines += [f"gap of {gap.length:,.3f} {unit} on {shown.row_names[gap.row]} at {gap.begin:,.3f}, between "
+              f"{gap.before} and {gap.after}" for gap in gaps(shown)[:most_gaps]]
+    return lines
+
+
+def _kind(job_type: str) -> int:
+    return next((kind for beginning, kind in TYPES if job_type.lower().startswith(beginning)), OTHER)
+
+
+def _notes(found: WorkerLogs, shifts: dict[int, tuple[float, str]]) -> list[str]:
+    notes = [f"machine {machine}: clock moved by {shift:+,.3f} ms ({reason})"
+             for machine, (shift, reason) in shifts.items() if reason]
+    notes += [f"missing: {name}" for name in found.missing]
+    bad = sum(log.bad_lines for log in found.logs)
+    if bad:
+        named = [f"machine {log.machine}, {line}" if found.machines > 1 else line
+                 for log in found.logs for line in log.named_bad_lines]
+        notes.append(f"{bad} job line{'s' if bad > 1 else ''} could not be read and "
+                     f"{'are' if bad > 1 else 'is'} left out")
+        notes += named
+        if bad > len(named):
+            notes.append(f"… and {bad - len(named)} more")
+    return notes

@@ -1,0 +1,151 @@
+"""What a terminal shows of a solve: the pipeline in characters, the plan by stage, a live line meanwhile."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator
+
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
+from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.solution import Solution
+from report.tables import gap_text, plan_table, summary_lines
+from report.timeline import COMMUNICATION, OPTIMIZER, OTHER, Timeline, drawing_windows
+
+MARKS = {FORWARD: "F", BACKWARD: "B", WEIGHT_GRADIENT: "W", OPTIMIZER: "O", COMMUNICATION: "C", OTHER: "x"}
+RECOMPUTE_MARK, IDLE_MARK = "r", "."
+STYLES = {"F": "black on #8ecdf2", "B": "black on #e08214", "r": "black on #fdd49e", "W": "white on #007a5a",
+          "O": "white on #9e4a87", "C": "black on #f0e442", "x": "black on #bbbbbb", ".": "dim"}
+
+MOST_ROWS = 16
+"""Rows of a drawing; of more, evenly spaced ones are shown."""
+
+
+def pipeline_text(timeline: Timeline, width: int = 80) -> Text:
+    """The pipeline in characters: a line a stage, a column a stretch of time, the job that fills most of it.
+
+    F forward, r recompute, B backward, W weight gradient, O optimizer, C communication, ``.`` idle. A
+    big job shows warm-up, steady window and drain side by side.
+
+    Parameters
+    ----------
+    width : int
+        Characters a line may take.
+    """
+    views = drawing_windows(timeline, per_row=14)
+    rows = np.unique(np.linspace(0, timeline.rows - 1, min(timeline.rows, MOST_ROWS)).round().astype(int))
+    label = max(len(timeline.row_names[row]) for row in rows) + 1
+    spans = np.array([view.end - view.begin for view in views])
+    room = max(len(views) * 4, width - label - 2 * (len(views) - 1))
+    cells = np.maximum(4, np.floor(room * spans / max(spans.sum(), 1e-300)).astype(int))
+    text = Text()
+    if len(views) > 1:
+        heads = "  ".join(view.name[:n].ljust(n) for view, n in zip(views, cells.tolist(), strict=True))
+        text.append(" " * label + heads + "\n", style="bold")
+    drawn = [_cells(timeline, rows, view.begin, view.end, n) for view, n in zip(views, cells.tolist(), strict=True)]
+    used: set[str] = set()
+    for at, row in enumerate(rows.tolist()):
+        text.append(timeline.row_names[row].rjust(label - 1) + " ")
+        for number, part in enumerate(drawn):
+            text.append("  " if number else "")
+            for mark in part[at]:
+                text.append(mark, style=STYLES[mark])
+                used.add(mark)
+        text.append("\n")
+    names = {"F": "forward", "r": "recompute", "B": "backward", "W": "weight gradient", "O": "optimizer",
+             "C": "communication", "x": "other", ".": "idle"}
+    text.append(" " * label + ", ".join(f"{mark} {name}" for mark, name in names.items() if mark in used), style="dim")
+    if len(rows) < timeline.rows:
+        text.append(f"; {len(rows)} of {timeline.rows} rows", style="dim")
+    return text
+
+
+def print_solution(
+    problem: PipelineProblem, solution: Solution, timeline: Timeline | None = None, console: Console | None = None
+) -> None:
+    """Print what a solve gave: the pipeline, the plan by stage, the summary; colours only on a terminal.
+
+    Parameters
+    ----------
+    timeline : Timeline, optional
+        The plan simulated; made when there is a plan and none is given.
+    console : rich.console.Console, optional
+        Standard output when not given.
+    """
+    out = console or Console(highlight=False)
+    if solution.plan is not None:
+        shown = timeline if timeline is not None else Timeline.from_plan(problem, solution.plan)
+        out.print(pipeline_text(shown, out.width), soft_wrap=True)
+        out.print(plan_table(problem, solution))
+    for line in summary_lines(problem, solution):
+        out.print(Text(line), soft_wrap=True)
+
+
+@contextmanager
+def live_line(title: str, console: Console | None = None) -> Iterator[Callable[[Any], None] | None]:
+    """While a solve runs, one line on standard error: elapsed, best, bound, gap; nothing in a pipe.
+
+    Yields what to give as `on_progress`, a function of ``Progress(seconds, objective, bound, note)``, or
+    None where no terminal would show it. The elapsed time moves on between reports too.
+    """
+    out = console or Console(file=sys.stderr)
+    if not out.is_terminal:
+        yield None
+        return
+    line = _LiveLine(title)
+    with Live(line, console=out, refresh_per_second=4, transient=True):
+        yield line.report
+
+
+class _LiveLine:
+    def __init__(self, title: str) -> None:
+        self.title, self.started = title, time.monotonic()
+        self.latest: Any = None
+
+    def report(self, progress: Any) -> None:
+        self.latest = progress
+
+    def __rich__(self) -> Text:
+        return progress_text(self.title, time.monotonic() - self.started, self.latest)
+
+
+def progress_text(title: str, elapsed: float, latest: Any) -> Text:
+    """The live line: title, elapsed seconds, best plan, bound, gap and the solver's note, as far as known."""
+    text = Text(no_wrap=True, overflow="ellipsis").append(title, style="bold").append(f"  {elapsed:6.1f} s")
+    objective, bound = getattr(latest, "objective", None), getattr(latest, "bound", None)
+    if objective is not None:
+        text.append(f"  best {objective:.4f}", style="green")
+    if bound is not None:
+        text.append(f"  bound {bound:.4f}")
+    if objective and bound is not None:
+        text.append(f"  gap {gap_text(max(0.0, (objective - bound) / objective))}", style="yellow")
+    note = getattr(latest, "note", "")
+    return text.append(f"  {note}", style="dim") if note else text
+
+
+def _cells(timeline: Timeline, rows: Any, begin: float, end: float, count: int) -> list[list[str]]:
+    """For every row the mark of each of `count` equal stretches: the kind of job that fills most of it."""
+    kinds = [*MARKS.values(), RECOMPUTE_MARK]
+    part = timeline.window(begin, end)
+    edges = np.linspace(begin, end, count + 1)
+    width = (end - begin) / count
+    result = []
+    for row in rows.tolist():
+        filled = np.zeros((len(kinds), count))
+        mine = np.flatnonzero(part.stage == row)
+        pieces = [(part.start[mine] + part.recompute[mine], part.end[mine], part.direction[mine])]
+        pieces.append((part.start[mine], part.start[mine] + part.recompute[mine],
+                       np.full(len(mine), len(kinds) - 1)))
+        for starts, ends, kind in pieces:
+            for a, b, k in zip(starts.tolist(), ends.tolist(), kind.tolist(), strict=True):
+                filled[k] += np.clip(np.minimum(b, edges[1:]) - np.maximum(a, edges[:-1]), 0, None)
+        best = filled.argmax(axis=0)
+        idle = filled.sum(axis=0) < 0.5 * width
+        result.append([IDLE_MARK if idle[i] else kinds[best[i]] for i in range(count)])
+    return result
