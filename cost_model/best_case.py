@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_model.activations import activation_bytes
-from cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_at_first_backward
+from cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_lower_bound, schedule_for
 from cost_model.parameters import body_kind
 from cost_model.statics import MIB, layer_state_bytes, static_mib
 from cost_model.strategy import TrainingRules
@@ -46,7 +46,7 @@ def best_case_peak_mib(
         Rows whose first, coarser bound is already above the limit are not refined (they do not fit
         either way).
     schedule : ScheduleSpec
-        Rows with several interleaves use it; when it is ``1f1b``, they use ``interleaved``.
+        Where it is ``1f1b``, rows with several interleaves use ``interleaved``, and the other way round.
 
     Returns
     -------
@@ -93,8 +93,7 @@ class _Search:
         cls, model: ModelSpec, rules: TrainingRules, table: StrategyTable, mode: str, schedule: ScheduleSpec
     ) -> _Search:
         stages, interleaves = int(table.pp[0]), int(table.vpp[0])
-        if interleaves > 1 and schedule.name == "1f1b":
-            schedule = ScheduleSpec("interleaved", schedule.low_memory, schedule.seq_splits)
+        schedule = schedule_for(schedule, interleaves)
         body = body_kind(model)
         counts = model.layer_counts()
         dense = counts.get(DENSE, 0) if body != DENSE else 0
@@ -111,7 +110,7 @@ class _Search:
         base = np.empty((stages, len(table)))
         slope, dense_slope = np.empty_like(base), np.empty_like(base)
         for stage in range(stages):
-            alive = alive_at_first_backward(schedule, stages, interleaves, stage, table.micro_batches)
+            alive = alive_lower_bound(schedule, stages, interleaves, stage, table.micro_batches)
             fewest = np.minimum.reduce(alive)
             base[stage] = least_kept * (sum(alive) - interleaves * fewest)
             slope[stage] = layer[body] + kept[body] * fewest
