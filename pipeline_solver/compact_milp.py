@@ -165,6 +165,10 @@ class CompactModel:
         return MilpOutcome(outcome.status, outcome.values, bound)
 
 
+FIRST_ROUND_NODES = 2000
+"""Nodes of the first round at most; every further round may take twice as many as the one before."""
+
+
 class MilpSolver(Protocol):
     """A MILP solver that has read the model and takes further cuts."""
 
@@ -176,6 +180,7 @@ class MilpSolver(Protocol):
         *,
         gap: float,
         time_limit: float | None = None,
+        node_limit: int | None = None,
         start: NDArray[np.float64] | None = None,
         on_point: Callable[[NDArray[np.float64]], None] | None = None,
     ) -> MilpOutcome:
@@ -232,16 +237,22 @@ def solve_compact(
         known = len(model.cuts)
         while not run.over():
             finest = run.gap_of_round() <= run.gap / 4
+            points: list[NDArray[np.float64]] = []
             outcome = solver.solve_milp(
                 gap=run.gap_of_round(),
                 time_limit=run.left(),
+                # A long round works with the cuts of its beginning: stop it now and then to renew them.
+                node_limit=FIRST_ROUND_NODES * 2**run.rounds,
                 start=model.point_of(run.plan) if run.plan is not None else None,
+                on_point=points.append,
             )
             if outcome.status == INFEASIBLE_MODEL:
                 return run.infeasible()
             run.raise_bound(outcome.bound)
-            # The same plan at the finest gap and no new path: nothing would change in the next round.
-            fresh = outcome.values is not None and run.offer(model, model.plan_of(outcome.values))
+            if outcome.values is not None:
+                points.append(outcome.values)
+            # No new path at the finest gap: nothing would change in the next round.
+            fresh = any([run.offer(model, model.plan_of(point)) for point in points])
             run.stalled = not fresh and not run.closed() and outcome.status != STOPPED and finest
             run.interrupted = run.interrupted or outcome.interrupted
             run.rounds += 1

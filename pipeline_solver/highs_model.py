@@ -100,6 +100,7 @@ class HighsModel:
         *,
         gap: float,
         time_limit: float | None = None,
+        node_limit: int | None = None,
         start: NDArray[np.float64] | None = None,
         on_point: Callable[[NDArray[np.float64]], None] | None = None,
     ) -> MilpOutcome:
@@ -109,6 +110,8 @@ class HighsModel:
         ----------
         gap : float
             Relative gap at which to stop.
+        node_limit : int, optional
+            Nodes of the search tree after which to stop.
         start : float64 [n], optional
             A feasible point.
         on_point : callable, optional
@@ -116,6 +119,8 @@ class HighsModel:
         """
         solver = self._solver
         solver.setOptionValue("mip_rel_gap", gap)
+        if node_limit is not None:
+            solver.setOptionValue("mip_max_nodes", min(node_limit, 2**31 - 1))
         self._limit_time(time_limit)
         if start is not None:
             point = highspy.HighsSolution()

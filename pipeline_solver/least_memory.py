@@ -9,6 +9,8 @@ from pipeline.generators import build_schedule
 from pipeline_solver.checker import MEMORY_TOLERANCE_MIB, exact_peak_memory
 from pipeline_solver.problem import PipelineProblem
 
+ROOM_FOR_A_PLAN = "the memory limits leave room for a plan"
+
 
 @dataclass(frozen=True)
 class LeastMemory:
@@ -77,7 +79,7 @@ def explain_infeasible(problem: PipelineProblem) -> str:
     Returns
     -------
     str
-        A sentence or two; says so when the problem does have a plan.
+        A sentence or two; `ROOM_FOR_A_PLAN` when the problem does have a plan.
     """
     fault = _counting_fault(problem)
     if fault:
@@ -89,7 +91,7 @@ def explain_infeasible(problem: PipelineProblem) -> str:
             "layers a chunk and the order of kinds contradict each other; loosen them"
         )
     if not least.short_by_mib:
-        return "the memory limits leave room for a plan"
+        return ROOM_FOR_A_PLAN
     limit = problem.limit_mib[least.stage]
     return (
         f"no plan fits the memory: at best stage {least.stage} is short by {_mib(least.short_by_mib)} MiB of its "

@@ -295,11 +295,9 @@ def _add_recompute_rows(
                     left + room_early * reached[chunk] <= room_early
                 )
     for (mode, v, s), given in problem.fixed_recompute.items():
-        if mode in modes:
-            counted = _total(
-                model, (recompute[mode, kind.name][s, v] for kind in kinds if (s, v) in layers[kind.name])
-            )
-            model.given_recompute[MODE_PREFIX[mode], s, v] = counted == given
+        able = [kind for kind in kinds if mode in modes and (s, v) in layers[kind.name]]
+        counted = _total(model, (recompute[mode, kind.name][s, v] for kind in able))
+        model.given_recompute[MODE_PREFIX[mode], s, v] = counted == given
     return switches
 
 

@@ -67,10 +67,11 @@ class PyomoSolver:
         *,
         gap: float,
         time_limit: float | None = None,
+        node_limit: int | None = None,
         start: NDArray[np.float64] | None = None,
         on_point: Callable[[NDArray[np.float64]], None] | None = None,
     ) -> MilpOutcome:
-        """Solve the model as it stands; `start` and `on_point` are not used."""
+        """Solve the model as it stands; `node_limit`, `start` and `on_point` are not used."""
         arguments: dict[str, Any] = {"load_solutions": False}
         if time_limit is not None:
             arguments["timelimit"] = max(1, math.ceil(time_limit))

@@ -96,11 +96,14 @@ def complete(problem: PipelineProblem, solution: Solution) -> Solution:
     """
     solution = solution.replace(memory_limit_mib=tuple(map(float, problem.limit_mib)))
     if solution.plan is None:
-        if solution.status == INFEASIBLE and not solution.message:
-            from pipeline_solver.least_memory import explain_infeasible
+        if solution.status != INFEASIBLE:
+            return solution
+        from pipeline_solver.least_memory import ROOM_FOR_A_PLAN, explain_infeasible
 
-            return solution.replace(message=explain_infeasible(problem))
-        return solution
+        message = explain_infeasible(problem)
+        if message == ROOM_FOR_A_PLAN:
+            raise SolverDisagreement(f"{solution.solver} calls the problem infeasible, yet it has a plan")
+        return solution.replace(message=message)
     from pipeline_solver.evaluate import bubble_shares, peak_memory_mib
 
     faults = check(problem, solution.plan, solution.objective)
