@@ -133,6 +133,9 @@ def _find(name: str, known: Mapping[str, Path], what: str, flag: str) -> str:
 def _load(path: Path) -> dict[str, Any]:
     text = read_text(path, limit_bytes=MAX_REGISTRATION_BYTES)
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            # Nested aliases grow without bound when they are shown.
+            raise InputError("anchors and aliases have no place in a registration", file=path, cure="write the values")
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
