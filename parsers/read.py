@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from base.errors import InputError
+from parsers.megatron_shell import read_megatron
 from parsers.mindformers import read_mindformers
 from parsers.training_config import TrainingConfig
 
 _READERS = {
     ".yaml": read_mindformers,
     ".yml": read_mindformers,
+    ".sh": read_megatron,
 }
 CONFIG_SUFFIXES = tuple(_READERS)
 

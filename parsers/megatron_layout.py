@@ -1,0 +1,144 @@
+"""How Megatron and MindSpeed flags place layers, and layouts as text.
+
+A placement is what every chunk holds in model order, as a list of lengths with the positions of the
+layers that do nothing (``--noop-layers``). Megatron's layout string names every stage's content:
+``E`` embedding, ``t`` transformer layer, ``m`` MTP layer, ``L`` loss, with ``|`` between stages, and
+``x*n`` and ``(…)*n`` for repetition.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pipeline.plan import PipelinePlan
+from register.model import MTP
+
+_MAX_LAYOUT = 100_000
+
+
+class LayoutProblem(Exception):
+    """The flags place layers in no consistent way; says why."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Layers of every chunk in model order.
+
+    Parameters
+    ----------
+    slots : tuple of int [chunks]
+        Layer positions of each chunk, those that do nothing included.
+    noops : frozenset of int
+        Positions (from 0) that hold no layer.
+    """
+
+    slots: tuple[int, ...]
+    noops: frozenset[int] = frozenset()
+
+    def held(self) -> list[int]:
+        """Real layers of each chunk."""
+        counts, first = [], 0
+        for slots in self.slots:
+            counts.append(slots - sum(first <= noop < first + slots for noop in self.noops))
+            first += slots
+        return counts
+
+    def real_among_first(self, chunk: int, count: int) -> int:
+        """Real layers among the first `count` positions of a chunk."""
+        first = sum(self.slots[:chunk])
+        count = min(count, self.slots[chunk])
+        return count - sum(first <= noop < first + count for noop in self.noops)
+
+
+def expand_layout(text: str) -> list[str]:
+    """The stages of a layout string, each as its letters: ``Et*3|(tt|)*2,m|L`` -> Ettt, tt, tt, m, L.
+
+    Raises
+    ------
+    LayoutProblem
+        When it is no such string.
+    """
+    flat = re.sub(r"[,\s]", "", text)
+    group = re.compile(r"\(([^()]*)\)\*(\d{1,4})")
+    for _ in range(50):
+        match = group.search(flat)
+        if match is None:
+            break
+        if len(match[1]) * int(match[2]) > _MAX_LAYOUT:
+            raise LayoutProblem("the layout is too long")
+        flat = flat[: match.start()] + match[1] * int(match[2]) + flat[match.end() :]
+    flat = re.sub(r"([A-Za-z|])\*(\d{1,4})", lambda match: match[1] * int(match[2]), flat)
+    if not re.fullmatch(r"[EtmL|]+", flat):
+        odd = re.sub(r"[EtmL|]", "", flat)
+        raise LayoutProblem(f"the layout holds {odd[:20]!r}; it may hold E, t, m, L and |")
+    if len(flat) > _MAX_LAYOUT:
+        raise LayoutProblem("the layout is too long")
+    stages = flat.split("|")
+    if not stages[0].startswith("E") or flat.count("E") != 1:
+        raise LayoutProblem("the layout must start with E, once")
+    if not stages[-1].endswith("L") or flat.count("L") != 1:
+        raise LayoutProblem("the layout must end with L, once")
+    order = flat.replace("|", "")
+    if not re.fullmatch(r"Et*m*L", order):
+        raise LayoutProblem("the layout must run E, t …, m …, L in this order")
+    return stages
+
+
+def layout_text(plan: PipelinePlan) -> str:
+    """A plan as a layout string, stage after stage in model order (interleave by interleave).
+
+    Repeats are folded: ``Ettt|(tttt|)*14,ttmL``.
+    """
+    stages = []
+    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    mtp = plan.layers.get(MTP)
+    for v in range(plan.interleaves):
+        for s in range(plan.stages):
+            count = mtp[v][s] if mtp else 0
+            stages.append(_run("t", body[v][s]) + _run("m", count))
+    stages[0] = "E" + stages[0]
+    stages[-1] += "L"
+    text, index = "", 0
+    while index < len(stages):
+        same = index
+        while same < len(stages) and stages[same] == stages[index]:
+            same += 1
+        repeats, last = same - index, same == len(stages)
+        if repeats > 2 and not last:
+            text += f"({stages[index]}|)*{repeats},"
+        else:
+            text += "|".join(stages[index:same]) + ("" if last else "|")
+        index = same
+    return text
+
+
+def _run(letter: str, count: int) -> str:
+    return letter * count if count < 5 else f"{letter}*{count}"
+
+
+def even_placement(layers: int, chunks: int, noops: frozenset[int]) -> Placement:
+    """The default: every chunk the same number of positions."""
+    if layers % chunks:
+        raise LayoutProblem(f"{layers} layers do not divide over {chunks} chunks")
+    return Placement((layers // chunks,) * chunks, noops)
+
+
+def ends_placement(layers: int, stages: int, interleaves: int, first: int | None, last: int | None) -> Placement:
+    """``--decoder-first/last-pipeline-num-layers``: those of the first and last stage, the rest even.
+
+    With interleaves each stage's layers are spread evenly over its chunks.
+    """
+    middle = stages - (first is not None) - (last is not None)
+    rest = layers - (first or 0) - (last or 0)
+    if rest < 0 or (middle == 0 and rest) or (middle and rest % middle):
+        raise LayoutProblem(f"{rest} layers do not divide over the {middle} stages between")
+    each = rest // middle if middle else 0
+    per_stage = [each] * stages
+    if first is not None:
+        per_stage[0] = first
+    if last is not None:
+        per_stage[-1] = last
+    if any(count % interleaves for count in per_stage):
+        raise LayoutProblem(f"a stage's layers do not divide over {interleaves} interleaves")
+    return Placement(tuple(count // interleaves for count in per_stage) * interleaves)

@@ -1,0 +1,144 @@
+"""The model's shape from Megatron or MindSpeed flags."""
+
+from __future__ import annotations
+
+import re
+
+from parsers.fields import MAX_LAYERS, MAX_SIZE
+from parsers.megatron_flags import Flags
+from register.model import MlaSpec, ModelSpec, MoeSpec
+
+_KNOWN_VOCABULARIES = (("llama3", 128256), ("llama2", 32000), ("mixtral", 32000), ("deepseek3", 129280),
+                       ("qwen3", 151936), ("qwen25", 152064), ("qwen2", 152064), ("gpt", 50257))
+"""Published vocabulary sizes by what a script's name or ``--model-type-hf`` calls the model."""
+
+
+def read_model(flags: Flags, noops: int, notes: list[str]) -> ModelSpec:
+    """Read a model's shape.
+
+    Parameters
+    ----------
+    noops : int
+        Layers among ``--num-layers`` that do nothing.
+    notes : list of str
+        Takes what had to be assumed.
+    """
+    layers = flags.integer("num-layers", high=MAX_LAYERS) - noops
+    if layers < 1:
+        raise flags.error("noop-layers", "leaves no layer that does anything")
+    hidden = flags.integer("hidden-size", high=MAX_SIZE)
+    heads = flags.integer("num-attention-heads", high=MAX_SIZE)
+    kv_heads = heads
+    if flags.has("group-query-attention"):
+        kv_heads = flags.integer("num-query-groups", default=1, high=MAX_SIZE)
+    if heads % kv_heads:
+        raise flags.error("num-query-groups", f"must divide the {heads} attention heads", kv_heads)
+    mla = _read_mla(flags)
+    head_dim = flags.integer("kv-channels", default=None, high=MAX_SIZE)
+    if head_dim is None:
+        if mla is not None:
+            head_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+        elif hidden % heads:
+            raise flags.error("hidden-size", f"must be a multiple of the {heads} attention heads", hidden)
+        else:
+            head_dim = hidden // heads
+    gated = flags.has("swiglu")
+    # Megatron's defaults: 4·hidden, and with SwiGLU two thirds of that, cut to a multiple of 64.
+    ffn = flags.integer(
+        "ffn-hidden-size", default=int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden, high=MAX_SIZE
+    )
+    rotary = flags.text("position-embedding-type", default="learned_absolute") != "learned_absolute" or flags.has(
+        "use-rotary-position-embeddings"
+    )
+    bias = not flags.has("disable-bias-linear")
+    return ModelSpec(
+        name=flags.file.stem,
+        n_layers=layers,
+        hidden=hidden,
+        n_heads=heads,
+        n_kv_heads=kv_heads,
+        head_dim=head_dim,
+        ffn_hidden=ffn,
+        vocab=_read_vocab(flags, notes),
+        gated_mlp=gated,
+        tied_embedding=not flags.has("untie-embeddings-and-output-weights"),
+        learned_positions=0 if rotary else flags.integer("max-position-embeddings", high=MAX_SIZE),
+        norm_bias=flags.text("normalization", default="LayerNorm") == "LayerNorm",
+        attention_bias=bias or flags.has("add-qkv-bias"),
+        output_bias=bias or flags.has("add-dense-bias"),
+        mlp_bias=bias,
+        qk_norm=mla is None and flags.has("qk-layernorm"),
+        mla=mla,
+        moe=_read_moe(flags, layers, ffn, notes),
+        mtp_layers=flags.integer("mtp-num-layers", default=0, low=0, high=64),
+    )
+
+
+def _read_vocab(flags: Flags, notes: list[str]) -> int:
+    """The vocabulary as it is trained: padded to ``--make-vocab-size-divisible-by`` times TP."""
+    if flags.has("padded-vocab-size"):
+        return flags.integer("padded-vocab-size", high=MAX_SIZE)
+    multiple = flags.integer("make-vocab-size-divisible-by", default=128, high=MAX_SIZE)
+    multiple *= flags.integer("tensor-model-parallel-size", default=1)
+    vocab = flags.integer("vocab-size", default=None, high=MAX_SIZE)
+    if vocab is None:
+        named = flags.text("model-type-hf", default="") or flags.file.stem
+        key = re.sub(r"[^a-z0-9]", "", named.lower())
+        known = next((size for name, size in _KNOWN_VOCABULARIES if name in key), None)
+        vocab = known or 32000
+        why = f"taken from the name {named}" if known else "a guess: add --padded-vocab-size"
+        notes.append(f"the script does not say the vocabulary: {-(-vocab // multiple) * multiple} ({why})")
+    return -(-vocab // multiple) * multiple
+
+
+def _read_mla(flags: Flags) -> MlaSpec | None:
+    if not flags.has("multi-latent-attention", "multi-head-latent-attention"):
+        return None
+    return MlaSpec(
+        kv_lora_rank=flags.integer("kv-lora-rank", default=32, high=MAX_SIZE),
+        qk_rope_head_dim=flags.integer("qk-pos-emb-head-dim", "qk-rope-head-dim", default=64, high=MAX_SIZE),
+        qk_nope_head_dim=flags.integer("qk-head-dim", "qk-nope-head-dim", default=128, high=MAX_SIZE),
+        v_head_dim=flags.integer("v-head-dim", default=128, high=MAX_SIZE),
+        q_lora_rank=flags.integer("q-lora-rank", default=None, high=MAX_SIZE),
+    )
+
+
+def _read_moe(flags: Flags, layers: int, ffn: int, notes: list[str]) -> MoeSpec | None:
+    experts = flags.integer("num-experts", default=1, high=MAX_SIZE)
+    if experts <= 1:
+        return None
+    if not flags.has("moe-ffn-hidden-size", "moe-intermediate-size"):
+        notes.append(f"--moe-ffn-hidden-size is missing: --ffn-hidden-size {ffn} is taken for the experts")
+    expert_hidden = flags.integer("moe-ffn-hidden-size", "moe-intermediate-size", default=ffn, high=MAX_SIZE)
+    shared_hidden = flags.integer("moe-shared-expert-intermediate-size", default=None, high=MAX_SIZE)
+    n_shared = flags.integer("n-shared-experts", default=1 if shared_hidden else 0, low=0, high=experts)
+    pattern_dense = _dense_prefix(flags, layers)
+    return MoeSpec(
+        n_experts=experts,
+        top_k=flags.integer("moe-router-topk", default=2, high=experts),
+        expert_hidden=expert_hidden,
+        n_shared=n_shared,
+        shared_hidden=shared_hidden if n_shared else None,
+        first_dense=flags.integer("first-k-dense-replace", default=pattern_dense, low=0, high=layers),
+        correction_bias=flags.has("moe-router-enable-expert-bias"),
+        shared_gate=flags.has("moe-shared-expert-gate", "shared-expert-gate"),
+    )
+
+
+def _dense_prefix(flags: Flags, layers: int) -> int:
+    """Dense layers at the front by ``--moe-layer-freq``: ``1``, or a list such as ``([0]*3+[1]*58)``."""
+    text = flags.text("moe-layer-freq", default="1")
+    if text == "1":
+        return 0
+    bits: list[str] = []
+    terms = re.sub(r"[\s()\"']", "", text).split("+")
+    for term in terms:
+        match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", term)
+        if match is None or len(bits) > MAX_LAYERS:
+            raise flags.error("moe-layer-freq", "dense and MoE layers that alternate are not supported", text,
+                              "dense layers must come first, as in ([0]*3+[1]*58)")
+        bits += match[1].split(",") * int(match[2] or 1)
+    pattern = "".join(bits)
+    if not re.fullmatch("0*1*", pattern):
+        raise flags.error("moe-layer-freq", "dense layers must come first", text)
+    return min(pattern.count("0"), layers)

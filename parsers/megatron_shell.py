@@ -1,0 +1,262 @@
+"""Megatron-LM and MindSpeed-LLM launch scripts, read to a `TrainingConfig`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cost_model.strategy import Strategy, TrainingRules
+from parsers.fields import MAX_LAYERS, MAX_SIZE
+from parsers.megatron_flags import Flags
+from parsers.megatron_layout import (
+    LayoutProblem,
+    Placement,
+    ends_placement,
+    even_placement,
+    expand_layout,
+)
+from parsers.megatron_model import read_model
+from parsers.mindformers_plan import chunk_order
+from parsers.shell_source import ShellScript
+from parsers.training_config import TrainingConfig
+from pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from pipeline.schedule import ScheduleSpec
+from register.model import MTP, ModelSpec
+
+MEGATRON = "megatron"
+V_METHOD = "dualpipev"
+_MINDSPEED = ("num-layer-list", "noop-layers", "schedules-method", "ai-framework", "use-fused-rmsnorm",
+              "use-fused-swiglu", "use-fused-rotary-pos-emb", "moe-tp-extend-ep", "context-parallel-algo",
+              "reuse-fp32-param")
+
+
+def read_megatron(path: Path) -> TrainingConfig:
+    """Read a launch script.
+
+    Raises
+    ------
+    InputError
+        When the script starts no training, or a flag that matters is missing or wrong.
+    """
+    return config_from_script(ShellScript.read(path))
+
+
+def config_from_script(script: ShellScript) -> TrainingConfig:
+    """Read a parsed script; see `read_megatron`."""
+    flags = Flags(script)
+    notes = list(script.notes)
+    noops = _noops(flags)
+    model = read_model(flags, len(noops), notes)
+    schedule, interleaves = _read_schedule(flags, notes)
+    strategy = _read_strategy(flags, interleaves, notes)
+    if flags.integer("num-layers", high=MAX_LAYERS) < strategy.pp * interleaves and not flags.has(LAYOUT):
+        raise flags.error(
+            "pipeline-model-parallel-size",
+            f"asks for {strategy.pp * interleaves} chunks and there are {flags.integer('num-layers')} layers",
+            strategy.pp,
+        )
+    plan: PipelinePlan | None = None
+    try:
+        plan = _read_plan(flags, model, strategy, schedule, noops)
+    except LayoutProblem as problem:
+        notes.append(f"the script settles no plan: {problem}")
+    if schedule.name == "megatron-interleaved" and strategy.micro_batches % strategy.pp:
+        notes.append(f"{strategy.micro_batches} micro-batches are no multiple of the {strategy.pp} stages")
+    return TrainingConfig(
+        path=script.file,
+        format=MEGATRON,
+        model=model,
+        strategy=strategy,
+        rules=_read_rules(flags),
+        schedule=schedule,
+        plan=plan,
+        mtp_counted=False,
+        notes=tuple(notes),
+    )
+
+
+LAYOUT = "pipeline-model-parallel-layout"
+PER_CHUNK = "num-layers-per-virtual-pipeline-stage"
+PER_RANK = "num-virtual-stages-per-pipeline-rank"
+FIRST, LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
+
+
+def is_mindspeed(flags: Flags) -> bool:
+    """Whether the script uses flags that MindSpeed-LLM has and Megatron-LM lacks."""
+    return flags.has(*_MINDSPEED)
+
+
+def _noops(flags: Flags) -> frozenset[int]:
+    layers = flags.integer("num-layers", high=MAX_LAYERS)
+    return frozenset(flags.integers("noop-layers", high=layers - 1) or [])
+
+
+def _read_schedule(flags: Flags, notes: list[str]) -> tuple[ScheduleSpec, int]:
+    pp = flags.integer("pipeline-model-parallel-size", default=1, high=4096)
+    method = flags.text("schedules-method", default=None)
+    if method == V_METHOD:
+        notes.append("dualpipev is taken as the V schedule: two chunks a stage, the second in reverse order")
+        return ScheduleSpec("zero_bubble_v"), 2
+    if method is not None:
+        raise flags.error("schedules-method", "is not a known schedule", method, f"use {V_METHOD} or leave it out")
+    layers = flags.integer("num-layers", high=MAX_LAYERS)
+    interleaves = 1
+    if flags.has(LAYOUT):
+        try:
+            stages = len(expand_layout(flags.text(LAYOUT)))
+        except LayoutProblem as problem:
+            raise flags.error(LAYOUT, str(problem), flags.text(LAYOUT)) from None
+        if stages % pp:
+            raise flags.error(LAYOUT, f"names {stages} chunks for {pp} stages", flags.text(LAYOUT))
+        interleaves = stages // pp
+    elif flags.has(PER_RANK):
+        interleaves = flags.integer(PER_RANK, high=1024)
+    elif flags.has(PER_CHUNK):
+        each = flags.integer(PER_CHUNK, high=MAX_LAYERS)
+        if layers % (pp * each):
+            raise flags.error(PER_CHUNK, f"must divide the {layers} layers of {pp} stages", each)
+        interleaves = layers // (pp * each)
+    return ScheduleSpec("megatron-interleaved" if interleaves > 1 else "1f1b"), interleaves
+
+
+def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy:
+    tp = flags.integer("tensor-model-parallel-size", default=1)
+    pp = flags.integer("pipeline-model-parallel-size", default=1, high=4096)
+    cp = flags.integer("context-parallel-size", default=1)
+    world = flags.world_size()
+    if world is None:
+        notes.append("the script does not say how many ranks it starts: data parallel 1 is assumed")
+    elif world % (tp * pp * cp):
+        notes.append(f"{world} ranks are no multiple of TP·PP·CP = {tp * pp * cp}: data parallel 1 is assumed")
+    dp = max(1, world // (tp * pp * cp)) if world and world % (tp * pp * cp) == 0 else 1
+    mbs = flags.integer("micro-batch-size", default=1)
+    batch = flags.integer("global-batch-size", default=mbs * dp, high=2**31)
+    if batch % (mbs * dp):
+        raise flags.error(
+            "global-batch-size", f"must be a multiple of micro-batch-size · data parallel = {mbs} · {dp}", batch
+        )
+    if flags.has("rampup-batch-size"):
+        notes.append("--rampup-batch-size: the final global batch size is taken")
+    experts = flags.integer("num-experts", default=1, high=MAX_SIZE)
+    ep = flags.integer("expert-model-parallel-size", default=1)
+    if experts % ep:
+        notes.append(f"expert parallel {ep} does not divide the {experts} experts")
+    return Strategy(
+        dp=dp, tp=tp, pp=pp, ep=ep, cp=cp,
+        op=dp * cp if flags.has("use-distributed-optimizer") else 1,
+        sp=flags.has("sequence-parallel"),
+        vpp=interleaves,
+        mbs=mbs,
+        micro_batches=batch // (mbs * dp),
+    )
+
+
+def _read_rules(flags: Flags) -> TrainingRules:
+    half = flags.has("bf16", "fp16")
+    backend = flags.text("attention-backend", default="")
+    return TrainingRules(
+        framework="megatron",
+        seq_length=flags.integer("seq-length", high=MAX_SIZE),
+        parallel_optimizer=flags.has("use-distributed-optimizer"),
+        param_bytes=2 if half else 4,
+        compute_bytes=2 if half else 4,
+        flash_attention=flags.has("use-flash-attn") or backend in ("auto", "flash", "fused"),
+        capacity_factor=flags.number("moe-expert-capacity-factor", default=None) or None,
+        expert_tensor_parallel=not flags.has("moe-tp-extend-ep")
+        and flags.integer("expert-tensor-parallel-size", default=0, low=0) != 1,
+        dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
+    )
+
+
+def placement(flags: Flags, strategy: Strategy, noops: frozenset[int]) -> Placement:
+    """Where the flags put the layer positions, chunk by chunk in model order.
+
+    Raises
+    ------
+    LayoutProblem
+        When they place them in no consistent way.
+    """
+    layers = flags.integer("num-layers", high=MAX_LAYERS)
+    chunks = strategy.pp * strategy.vpp
+    if flags.has(LAYOUT):
+        stages = expand_layout(flags.text(LAYOUT))
+        counts = tuple(stage.count("t") for stage in stages)
+        if sum(counts) != layers:
+            raise LayoutProblem(f"the layout places {sum(counts)} of {layers} layers")
+        return Placement(counts, noops)
+    listed = flags.integers("num-layer-list", low=0)
+    if listed is not None:
+        if strategy.vpp > 1:
+            raise LayoutProblem("--num-layer-list holds for one interleave alone")
+        if len(listed) != strategy.pp or sum(listed) != layers:
+            raise LayoutProblem(
+                f"--num-layer-list names {len(listed)} stages and {sum(listed)} layers; "
+                f"there are {strategy.pp} and {layers}"
+            )
+        return Placement(tuple(listed), noops)
+    first = flags.integer(FIRST, default=None, low=0, high=MAX_LAYERS)
+    last = flags.integer(LAST, default=None, low=0, high=MAX_LAYERS)
+    if first is not None or last is not None:
+        return ends_placement(layers, strategy.pp, strategy.vpp, first, last)
+    extra_first = flags.has("account-for-embedding-in-pipeline-split")
+    extra_last = flags.has("account-for-loss-in-pipeline-split")
+    even = even_placement(layers + extra_first + extra_last, chunks, noops)
+    slots = list(even.slots)
+    slots[0] -= extra_first
+    slots[-1] -= extra_last
+    return Placement(tuple(slots), noops)
+
+
+def _read_plan(
+    flags: Flags, model: ModelSpec, strategy: Strategy, schedule: ScheduleSpec, noops: frozenset[int]
+) -> PipelinePlan:
+    place = placement(flags, strategy, noops)
+    order = chunk_order(strategy.pp, strategy.vpp, schedule.name == "zero_bubble_v")
+    held = place.held()
+    counts = model.layer_counts()
+    layers = {kind: [[0] * strategy.pp for _ in range(strategy.vpp)] for kind in counts}
+    left = {kind: count for kind, count in counts.items() if kind != MTP}
+    for (v, s), room in zip(order, held, strict=True):
+        for kind in left:
+            taken = min(room, left[kind])
+            layers[kind][v][s] = taken
+            left[kind] -= taken
+            room -= taken
+    if MTP in counts:
+        v, s = order[-1]
+        if flags.has(LAYOUT):
+            stages = expand_layout(flags.text(LAYOUT))
+            where = next((index for index, stage in enumerate(stages) if "m" in stage), len(order) - 1)
+            v, s = order[where]
+        layers[MTP][v][s] = counts[MTP]
+    mode, of_chunk = _recompute(flags, place)
+    rows = {each: [[0] * strategy.pp for _ in range(strategy.vpp)] for each in (FULL, SELECT)}
+    for k, (v, s) in enumerate(order):
+        if mode:
+            rows[mode][v][s] = of_chunk[k]
+    modes = {FULL: as_grid(rows[FULL])}
+    if mode == SELECT:
+        modes[SELECT] = as_grid(rows[SELECT])
+    return PipelinePlan({kind: as_grid(grid) for kind, grid in layers.items()}, modes)
+
+
+def _recompute(flags: Flags, place: Placement) -> tuple[str | None, list[int]]:
+    """Mode, and recomputed real layers of each chunk in model order."""
+    held = place.held()
+    granularity = flags.text("recompute-granularity", default=None)
+    if flags.has("recompute-activations") and granularity is None:
+        granularity = "selective"
+    if granularity is None:
+        return None, [0] * len(held)
+    if granularity == "selective":
+        return SELECT, held
+    if granularity != "full":
+        raise flags.error("recompute-granularity", "must be full or selective", granularity)
+    method = flags.text("recompute-method", default=None)
+    if method == "uniform":
+        return FULL, held  # Whatever its group size, every layer is computed again.
+    if method != "block":
+        raise flags.error("recompute-method", "must be uniform or block where the granularity is full", method)
+    count = flags.integer("recompute-num-layers", default=1, low=0, high=MAX_LAYERS)
+    return FULL, [place.real_among_first(k, count) for k in range(len(held))]
+
+
