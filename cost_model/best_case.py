@@ -151,11 +151,13 @@ class _Search:
         stages = len(self.base)
         cheaper = np.minimum(self.slope, self.dense_slope)
         inverse = 1 / cheaper
+        # Row by row: numpy's own sum over an axis depends, in the last digit, on the table's length.
+        weight, weighted = inverse[0], self.base[0] * inverse[0]
+        for stage in range(1, stages):
+            weight, weighted = weight + inverse[stage], weighted + self.base[stage] * inverse[stage]
         share = max(self.interleaves, -(-self.layers // stages))
         high = (self.base + share * np.maximum(self.slope, self.dense_slope)).max(axis=0)
-        low = (self.layers - (self.dense if self.interleaves > 1 else 0) + (self.base * inverse).sum(axis=0)) / (
-            inverse.sum(axis=0)
-        )
+        low = (self.layers - (self.dense if self.interleaves > 1 else 0) + weighted) / weight
         low = np.minimum(low - TOLERANCE_MIB, high)
         refined = np.ones(low.shape, dtype=bool) if limit is None else low <= limit
         # A row stops on its own, so that its figures do not depend on its neighbours.

@@ -130,7 +130,7 @@ def test_a_file_with_device_memory_is_a_device_wherever_it_lies(tmp_path: Path) 
         (A_MODEL.replace("n_kv_heads: 2", "n_kv_heads: 3"), r"n_kv_heads: must divide n_heads \(found 3\)"),
         (A_MODEL + "gated_mlp: 1\n", r"gated_mlp: must be true or false \(found 1\)"),
         (A_MODEL + "moe: 3\n", r"moe: must hold `field: value` lines \(found 3\)"),
-        (A_MODEL + "moe: {n_experts: 4, topk: 2, expert_hidden: 8}\n", r"moe\.topk: is no known field.*did you mean top_k"),
+        (A_MODEL + "moe: {n_experts: 4, topk: 2, expert_hidden: 8}\n", r"moe\.topk: is no known field.*mean top_k"),
         (A_MODEL + "moe: {n_experts: 4, top_k: 8, expert_hidden: 8}\n", r"moe\.top_k: must be <= n_experts"),
         (A_DEVICE.replace("usable_memory_mib: 900", "usable_memory_mib: 9000"), r"usable_memory_mib: must be <= mem"),
         (A_DEVICE + "efficiency: {matmul: 1.7}\n", r"efficiency\.matmul: must be a share in \(0, 1\] \(found 1\.7\)"),
