@@ -1,0 +1,554 @@
+"""Stage configurations: what a stage may hold, each with its task durations (the solver's columns).
+
+A configuration of a stage is a layer tuple (layers by kind in each of its chunks) with a recompute
+choice for every chunk. Only minimal choices are kept: a choice that recomputes longer in some chunk
+and shorter in none, for the same layers, can never be better, for step time grows with every duration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.alive import alive_vectors
+from pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
+from pipeline.schedule import Schedule
+from pipeline_solver.durations import has_weight_gradient, schedule_of
+from pipeline_solver.problem import LayerKind, PipelineProblem
+
+MEMORY_TOLERANCE_MIB = 1e-6
+"""How far rounding may carry a stage above its limit, MiB."""
+
+MAX_TUPLES = 2_000_000
+"""Layer tuples of one stage beyond which the configurations are too many to list."""
+
+
+class TooManyColumns(RuntimeError):
+    """The stage configurations are too many to list; another method must solve the problem."""
+
+
+@dataclass(frozen=True)
+class ChunkType:
+    """One way to fill a chunk: a contiguous run of layers, and the recompute choices worth having.
+
+    Parameters
+    ----------
+    layers : tuple of int [K]
+    first, last : int
+        Least and greatest index in the model of the layer that the chunk starts with.
+    extra, activation : float64 [n]
+        Recompute time and memory a micro-batch of each choice; the first rises, the second falls.
+    recompute : int [n, modes]
+    """
+
+    layers: tuple[int, ...]
+    first: int
+    last: int
+    extra: NDArray[np.float64]
+    activation: NDArray[np.float64]
+    recompute: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StageTuples:
+    """Layer tuples of one stage that memory allows under its most frugal recompute.
+
+    Parameters
+    ----------
+    types : list by interleave of list of ChunkType
+    members : int64 [n, V]
+        Index into ``types[v]`` of each tuple's chunks.
+    totals : int64 [n, K]
+        Layers by kind on the stage.
+    forward : float64 [n, V]
+        Forward time of each chunk, head, embedding and pinned kinds included.
+    room_mib : float64 [n]
+        What the limit leaves for activations.
+    """
+
+    types: list[list[ChunkType]]
+    members: NDArray[np.int64]
+    totals: NDArray[np.int64]
+    forward: NDArray[np.float64]
+    room_mib: NDArray[np.float64]
+
+    def select(self, rows: NDArray) -> StageTuples:
+        """Some of the tuples."""
+        return StageTuples(self.types, self.members[rows], self.totals[rows], self.forward[rows], self.room_mib[rows])
+
+
+@dataclass(frozen=True)
+class ColumnSet:
+    """Configurations of all stages, stage after stage; inside a stage, tuple after tuple.
+
+    Parameters
+    ----------
+    start : int64 [S + 1]
+        First column of each stage.
+    layers : int16 [n, V, K]
+    recompute : int16 [n, V, modes]
+    durations : float64 [n, D·V]
+        Column c of class block b adds to duration class b·S + stage.
+    group : int64 [n]
+        Number of the layer tuple.
+    """
+
+    problem: PipelineProblem
+    start: NDArray[np.int64]
+    layers: NDArray[np.int16]
+    recompute: NDArray[np.int16]
+    durations: NDArray[np.float64]
+    group: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    @cached_property
+    def stage(self) -> NDArray[np.int64]:
+        """Stage of each column, int64 [n]."""
+        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+
+    @cached_property
+    def totals(self) -> NDArray[np.int64]:
+        """Layers by kind on the stage, int64 [n, K]."""
+        return self.layers.sum(axis=1).astype(np.int64)
+
+    @cached_property
+    def work(self) -> NDArray[np.float64]:
+        """Time of one micro-batch on the stage (all its pieces), float64 [n]."""
+        return self.durations.sum(axis=1) * self.problem.schedule.seq_splits
+
+    @cached_property
+    def least_kind(self) -> NDArray[np.int64]:
+        """First kind that each chunk holds, int64 [n, V]; K where it is empty."""
+        held = self.layers > 0
+        return np.where(held.any(axis=2), held.argmax(axis=2), self.layers.shape[2]).astype(np.int64)
+
+    @cached_property
+    def greatest_kind(self) -> NDArray[np.int64]:
+        """Last kind that each chunk holds, int64 [n, V]; -1 where it is empty."""
+        held = self.layers[:, :, ::-1] > 0
+        last = self.layers.shape[2] - 1 - held.argmax(axis=2)
+        return np.where(held.any(axis=2), last, -1).astype(np.int64)
+
+    def plan(self, chosen: NDArray[np.int64]) -> PipelinePlan:
+        """The plan of one column a stage, int [S]."""
+        problem, shape = self.problem, (self.problem.interleaves, self.problem.stages)
+        schedule = schedule_of(problem)
+        layers = {}
+        placed = placed_kinds(problem)
+        for kind in problem.kinds:
+            grid = np.zeros(shape, dtype=np.int64)
+            if kind in placed:
+                grid = self.layers[chosen, :, placed.index(kind)].T
+            elif kind.pinned_last:
+                grid[schedule.chunk_at(schedule.chunks - 1)] = kind.count
+            layers[kind.name] = as_grid(grid.tolist())
+        recompute = {
+            mode: as_grid(self.recompute[chosen, :, j].T.tolist()) for j, mode in enumerate(searched_modes(problem))
+        }
+        return PipelinePlan(layers, recompute)
+
+    def find(self, plan: PipelinePlan) -> NDArray[np.int64] | None:
+        """One column a stage that is the plan or better, int64 [S]; None when there is none."""
+        problem = self.problem
+        placed = placed_kinds(problem)
+        modes = searched_modes(problem)
+        chosen = np.empty(problem.stages, dtype=np.int64)
+        layers = np.stack([np.array(plan.layers[kind.name]) for kind in placed], axis=-1)
+        grids = [np.array(plan.recompute[mode]) if mode in plan.recompute else np.zeros(layers.shape[:2], dtype=int)
+                 for mode in modes]
+        for s in range(problem.stages):
+            rows = np.arange(self.start[s], self.start[s + 1])
+            rows = rows[(self.layers[rows] == layers[:, s]).all(axis=(1, 2))]
+            extra = np.array([
+                _prefix_cost(problem, placed, modes, layers[v, s], [int(grid[v, s]) for grid in grids])[0]
+                for v in range(problem.interleaves)
+            ])
+            cost = recompute_extra(self, rows)
+            rows = rows[(cost <= extra + 1e-9).all(axis=1)]
+            if not len(rows):
+                return None
+            chosen[s] = rows[0]
+        return chosen
+
+
+def recompute_extra(columns: ColumnSet, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Recompute time of each chunk of some columns, float64 [rows, V]."""
+    problem, V = columns.problem, columns.problem.interleaves
+    share = problem.weight_gradient_share if has_weight_gradient(problem) else 0.0
+    d = columns.durations[rows]
+    result: NDArray[np.float64] = (
+        d[:, V : 2 * V] - problem.backward_ratio * (1.0 - share) * d[:, :V]
+    ) * problem.schedule.seq_splits
+    return result
+
+
+def placed_kinds(problem: PipelineProblem) -> list[LayerKind]:
+    """The kinds that the solver places and of which there are layers."""
+    return [kind for kind in problem.free_kinds if kind.count]
+
+
+def searched_modes(problem: PipelineProblem) -> list[str]:
+    """Recompute modes in the order in which a chunk's layers take them."""
+    return [mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio]
+
+
+def stage_tuples(problem: PipelineProblem) -> list[StageTuples]:
+    """The layer tuples of every stage that memory, bounds and the order of kinds allow.
+
+    Raises
+    ------
+    TooManyColumns
+        When one stage has more than `MAX_TUPLES`.
+    """
+    schedule = schedule_of(problem)
+    lower, upper = _chunk_bounds(problem, schedule)
+    alive = alive_vectors(schedule)
+    options: dict = {}
+    tuples = [_tuples_of_stage(problem, schedule, s, alive[s], lower, upper, options) for s in range(problem.stages)]
+    # What one stage takes must leave a total that the others can take.
+    layers = problem.layers
+    sums = [part.totals.sum(axis=1) for part in tuples]
+    if any(not len(total) for total in sums):
+        return [part.select(np.zeros(0, dtype=np.int64)) for part in tuples]
+    most, least = sum(int(total.max()) for total in sums), sum(int(total.min()) for total in sums)
+    return [
+        part.select(np.nonzero((total >= layers - most + total.max()) & (total <= layers - least + total.min()))[0])
+        for part, total in zip(tuples, sums, strict=True)
+    ]
+
+
+def build_columns(
+    problem: PipelineProblem, tuples: list[StageTuples], work_limit: NDArray[np.float64] | None = None
+) -> ColumnSet:
+    """All minimal configurations whose work stays within a limit.
+
+    Parameters
+    ----------
+    work_limit : float64 [S], optional
+        Greatest time of one micro-batch on each stage.
+    """
+    S, V = problem.stages, problem.interleaves
+    schedule = schedule_of(problem)
+    alive = alive_vectors(schedule)
+    parts = []
+    groups = 0
+    for s in range(S):
+        limit = np.inf if work_limit is None else float(work_limit[s])
+        parts.append(_stage_columns(problem, tuples[s], alive[s], limit, groups))
+        groups += len(tuples[s].members)
+    start = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])]).astype(np.int64)
+    layers, recompute, forward, extra, group = (np.concatenate([part[i] for part in parts]) for i in range(5))
+    weight = has_weight_gradient(problem)
+    share = problem.weight_gradient_share if weight else 0.0
+    blocks = [forward, problem.backward_ratio * (1.0 - share) * forward + extra]
+    if weight:
+        blocks.append(problem.backward_ratio * share * forward)
+    durations = np.ascontiguousarray(np.hstack(blocks) / problem.schedule.seq_splits).reshape(-1, len(blocks) * V)
+    return ColumnSet(problem, start, layers, recompute, durations, group)
+
+
+def _chunk_bounds(problem: PipelineProblem, schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Least and greatest layers of each chunk, int64 [V, S]; an empty range where they contradict."""
+    shape = (problem.interleaves, problem.stages)
+    lower = np.full(shape, max(problem.min_layers, 0), dtype=np.int64)
+    upper = np.full(shape, problem.layers, dtype=np.int64)
+    for (v, s), value in problem.max_layers.items():
+        upper[v, s] = min(upper[v, s], value)
+    for (v, s), value in problem.fixed_layers.items():
+        lower[v, s], upper[v, s] = max(lower[v, s], value), min(upper[v, s], value)
+    upper = np.minimum(upper, problem.layers - lower.sum() + lower)
+    return lower, upper
+
+
+def _tuples_of_stage(
+    problem: PipelineProblem,
+    schedule: Schedule,
+    s: int,
+    alive: NDArray[np.float64],
+    lower: NDArray[np.int64],
+    upper: NDArray[np.int64],
+    options: dict,
+) -> StageTuples:
+    """Grow the tuples chunk by chunk in model order, dropping what memory or the other chunks exclude."""
+    V, K = problem.interleaves, len(placed_kinds(problem))
+    chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
+    low = np.concatenate([[0], np.cumsum([lower[c] for c in chunks])])
+    high = np.concatenate([[0], np.cumsum([upper[c] for c in chunks])])
+    layer_mib = np.array([kind.layer_mib for kind in placed_kinds(problem)])
+    room, pinned_forward = _fixed_parts(problem, schedule, s, alive)
+    types: list[list[ChunkType]] = []
+    members = np.zeros((1, 0), dtype=np.int64)
+    totals = np.zeros((1, K), dtype=np.int64)
+    forward = np.zeros((1, 0))
+    weights = np.zeros(1)
+    frugal = np.zeros((1, len(alive)))
+    ends = np.zeros((1, 2), dtype=np.int64)
+    last_place = -1
+    for v in range(V):
+        place = schedule.position(v, s)
+        found = _chunk_types(problem, v, s, place, low, high, lower, upper, options)
+        types.append(found)
+        if not found or not len(members):
+            members = np.zeros((0, V), dtype=np.int64)
+            break
+        held = np.array([kind.layers for kind in found])
+        count = held.sum(axis=1)
+        first = np.array([kind.first for kind in found])
+        last = np.array([kind.last for kind in found])
+        # Layers of the chunks between this stage's previous chunk and this one.
+        gap_low, gap_high = low[place] - low[last_place + 1], high[place] - high[last_place + 1]
+        begin = np.maximum(ends[:, :1] + gap_low, first)
+        until = np.minimum(ends[:, 1:] + gap_high, last)
+        new_weights = weights[:, None] + held @ layer_mib
+        least = np.array([kind.activation.min() for kind in found])
+        need = frugal[:, None, :] + least[None, :, None] * alive[:, v]
+        fits = (new_weights[:, :, None] + need <= room + MEMORY_TOLERANCE_MIB).all(axis=2)
+        old, new = np.nonzero((begin <= until) & fits)
+        if len(old) > MAX_TUPLES:
+            raise TooManyColumns(f"stage {s} has more than {MAX_TUPLES} layer tuples")
+        phi = np.array([kind.forward for kind in placed_kinds(problem)])
+        members = np.hstack([members[old], new[:, None]])
+        forward = np.hstack([forward[old], (held @ phi + pinned_forward[v])[new][:, None]])
+        totals = totals[old] + held[new]
+        weights, frugal = new_weights[old, new], need[old, new]
+        ends = np.stack([begin[old, new], until[old, new]], axis=1) + count[new][:, None]
+        last_place = place
+    if len(members) == 0:
+        return StageTuples(types, np.zeros((0, V), dtype=np.int64), np.zeros((0, K), dtype=np.int64),
+                           np.zeros((0, V)), np.zeros((0, len(alive))))
+    return StageTuples(types, members, totals, forward, room - weights[:, None])
+
+
+def _fixed_parts(
+    problem: PipelineProblem, schedule: Schedule, s: int, alive: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Memory left for the placed layers at each alive vector, and forward time of each chunk besides them."""
+    room = np.full(len(alive), problem.limit_mib[s] - problem.static_mib[s])
+    forward = np.zeros(problem.interleaves)
+    last_v, last_s = schedule.chunk_at(schedule.chunks - 1)
+    first_v, first_s = schedule.chunk_at(0)
+    if s == first_s:
+        forward[first_v] += problem.embedding_forward
+    if s == last_s:
+        forward[last_v] += problem.head_forward
+        for kind in problem.kinds:
+            if kind.pinned_last:
+                forward[last_v] += kind.count * kind.forward
+                room = room - kind.count * (kind.layer_mib + alive[:, last_v] * kind.activation_mib[NONE])
+    return room, forward
+
+
+def _chunk_types(
+    problem: PipelineProblem,
+    v: int,
+    s: int,
+    place: int,
+    low: NDArray[np.int64],
+    high: NDArray[np.int64],
+    lower: NDArray[np.int64],
+    upper: NDArray[np.int64],
+    options: dict,
+) -> list[ChunkType]:
+    """Every contiguous run of layers that a chunk may hold, given what the chunks around it must hold."""
+    layers = problem.layers
+    bounds = np.concatenate([[0], np.cumsum([kind.count for kind in placed_kinds(problem)])])
+    fixed = tuple(problem.fixed_recompute.get((mode, v, s), -1) for mode in searched_modes(problem))
+    found: dict[tuple[int, ...], list[int]] = {}
+    after_low, after_high = int(low[-1] - low[place + 1]), int(high[-1] - high[place + 1])
+    # The lightest layers first: what `count` layers weigh at the least.
+    light = np.cumsum([0.0] + [mib for mib, n in sorted((k.layer_mib, k.count) for k in placed_kinds(problem))
+                               for _ in range(n)])
+    for count in range(int(lower[v, s]), int(upper[v, s]) + 1):
+        if problem.static_mib[s] + light[count] > problem.limit_mib[s] + MEMORY_TOLERANCE_MIB:
+            break
+        begin = max(int(low[place]), layers - count - after_high)
+        until = min(int(high[place]), layers - count - after_low)
+        for start in _telling_starts(count, begin, until, bounds.tolist()):
+            held = tuple(
+                max(0, min(start + count, int(bounds[j + 1])) - max(start, int(bounds[j])))
+                for j in range(len(bounds) - 1)
+            )
+            window = found.setdefault(held, [start, start])
+            window[1] = start
+    result = []
+    for held, (first, last) in found.items():
+        key = (held, fixed)
+        if key not in options:
+            options[key] = _recompute_options(problem, held, fixed)
+        extra, activation, recompute = options[key]
+        if len(extra):
+            result.append(ChunkType(held, first, last, extra, activation, recompute))
+    return result
+
+
+def _telling_starts(count: int, begin: int, until: int, bounds: list[int]) -> list[int]:
+    """Rising starts in [begin, until] with every kind vector among them, at its least and greatest start."""
+    starts = {begin, until}
+    for bound in bounds:
+        starts.update(range(bound - count, bound + 1))
+    return sorted(start for start in starts if begin <= start <= until)
+
+
+def _prefix_cost(
+    problem: PipelineProblem, kinds: list[LayerKind], modes: list[str], held: NDArray | tuple, taken: list[int]
+) -> tuple[float, float]:
+    """Recompute time and activation memory of a chunk whose first layers take the modes in order."""
+    extra = memory = 0.0
+    left = dict(zip(modes, taken, strict=True))
+    for kind, count in zip(kinds, held, strict=True):
+        rest = int(count)
+        for mode in modes:
+            n = min(rest, left[mode])
+            left[mode] -= n
+            rest -= n
+            extra += problem.recompute_ratio[mode] * kind.forward * n
+            memory += kind.activation_mib[mode] * n
+        memory += kind.activation_mib[NONE] * rest
+    return extra, memory
+
+
+def _recompute_options(
+    problem: PipelineProblem, held: tuple[int, ...], fixed: tuple[int, ...]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Pareto-minimal (time, memory) choices of a chunk, by rising time."""
+    kinds, modes = placed_kinds(problem), searched_modes(problem)
+    total = sum(held)
+    choices: list[list[int]] = [[]]
+    for given in fixed:
+        counts = range(total + 1) if given < 0 else [given]
+        choices = [[*taken, n] for taken in choices for n in counts if sum(taken) + n <= total]
+    scored = sorted((*_prefix_cost(problem, kinds, modes, held, taken), taken) for taken in choices)
+    kept: list[tuple[float, float, list[int]]] = []
+    for extra, memory, taken in scored:
+        if not kept or memory < kept[-1][1]:
+            kept.append((extra, memory, taken))
+    return (
+        np.array([entry[0] for entry in kept]),
+        np.array([entry[1] for entry in kept]),
+        np.array([entry[2] for entry in kept], dtype=np.int64).reshape(len(kept), len(modes)),
+    )
+
+
+def _stage_columns(
+    problem: PipelineProblem, tuples: StageTuples, alive: NDArray[np.float64], work_limit: float, first_group: int
+) -> tuple[NDArray, ...]:
+    """Layers, recompute, forward, recompute time and group of one stage's columns."""
+    V, K, M = problem.interleaves, len(placed_kinds(problem)), len(searched_modes(problem))
+    if not len(tuples.members):
+        return (np.zeros((0, V, K), np.int16), np.zeros((0, V, M), np.int16), np.zeros((0, V)), np.zeros((0, V)),
+                np.zeros(0, np.int64))
+    widest = max(len(kind.extra) for row in tuples.types for kind in row)
+    most = max(len(row) for row in tuples.types)
+    extra = np.zeros((V, most, widest))
+    activation = np.zeros((V, most, widest))
+    sizes = np.zeros((V, most), dtype=np.int64)
+    for v, row in enumerate(tuples.types):
+        for t, kind in enumerate(row):
+            n = sizes[v, t] = len(kind.extra)
+            extra[v, t, :n], activation[v, t, :n] = kind.extra, kind.activation
+    spare = work_limit - (1.0 + problem.backward_ratio) * tuples.forward.sum(axis=1)
+    owner, option = minimal_choices(tuples.members, np.ascontiguousarray(tuples.room_mib), alive, extra, activation,
+                                    sizes, spare + 1e-9, MEMORY_TOLERANCE_MIB)
+    layers = np.empty((len(owner), V, K), dtype=np.int16)
+    recompute = np.empty((len(owner), V, M), dtype=np.int16)
+    time = np.empty((len(owner), V))
+    for v, row in enumerate(tuples.types):
+        member, chosen = tuples.members[owner, v], option[:, v]
+        layers[:, v] = np.array([kind.layers for kind in row])[member]
+        table = np.zeros((len(row), widest, M), dtype=np.int16)
+        for t, kind in enumerate(row):
+            table[t, : len(kind.extra)] = kind.recompute
+        recompute[:, v] = table[member, chosen]
+        time[:, v] = extra[v, member, chosen]
+    return layers, recompute, tuples.forward[owner], time, owner + first_group
+
+
+@numba.njit(cache=True)
+def minimal_choices(  # type: ignore[no-untyped-def]
+    members, room, alive, extra, activation, sizes, spare, tolerance
+):
+    """Minimal recompute choices of every tuple that fit its memory and whose time fits `spare`.
+
+    A choice is minimal when no chunk can take its next cheaper option. Two passes: count, then fill.
+
+    Returns
+    -------
+    owner int64 [n], option int64 [n, V]
+    """
+    tuples, V = members.shape
+    P = alive.shape[0]
+    owner = np.zeros(0, dtype=np.int64)
+    option = np.zeros((0, V), dtype=np.int64)
+    at = np.zeros(V, dtype=np.int64)
+    used = np.zeros((V + 1, P))
+    cost = np.zeros(V + 1)
+    # least[v, p]: the memory that chunks v.. need at the least
+    least = np.zeros((V + 1, P))
+    for fill in range(2):
+        found = 0
+        for t in range(tuples):
+            for p in range(P):
+                least[V, p] = 0.0
+            for v in range(V - 1, -1, -1):
+                size = sizes[v, members[t, v]]
+                for p in range(P):
+                    least[v, p] = least[v + 1, p] + alive[p, v] * activation[v, members[t, v], size - 1]
+            v = 0
+            at[0] = 0
+            while v >= 0:
+                kind = members[t, v]
+                if at[v] >= sizes[v, kind]:
+                    v -= 1
+                    if v >= 0:
+                        at[v] += 1
+                    continue
+                cost[v + 1] = cost[v] + extra[v, kind, at[v]]
+                if cost[v + 1] > spare[t]:
+                    v -= 1
+                    if v >= 0:
+                        at[v] += 1
+                    continue
+                fits = True
+                for p in range(P):
+                    used[v + 1, p] = used[v, p] + alive[p, v] * activation[v, kind, at[v]]
+                    if used[v + 1, p] + least[v + 1, p] > room[t, p] + tolerance:
+                        fits = False
+                if not fits:
+                    at[v] += 1
+                    continue
+                if v < V - 1:
+                    v += 1
+                    at[v] = 0
+                    continue
+                minimal = True
+                for w in range(V - 1):
+                    if at[w] == 0:
+                        continue
+                    looser = activation[w, members[t, w], at[w] - 1] - activation[w, members[t, w], at[w]]
+                    over = False
+                    for p in range(P):
+                        if used[V, p] + alive[p, w] * looser > room[t, p] + tolerance:
+                            over = True
+                            break
+                    if not over:
+                        minimal = False
+                        break
+                if minimal:
+                    if fill == 1:
+                        owner[found] = t
+                        for w in range(V):
+                            option[found, w] = at[w]
+                    found += 1
+                v -= 1
+                if v >= 0:
+                    at[v] += 1
+        if fill == 0:
+            owner = np.zeros(found, dtype=np.int64)
+            option = np.zeros((found, V), dtype=np.int64)
+    return owner, option

@@ -1,0 +1,333 @@
+"""The master LP: fractional stage configurations, their task durations, and path cuts on the step time.
+
+Columns λ, one unit of them a stage; layer totals by kind; the order of kinds along the model; task
+durations d = Σ dur·λ as variables of their own; and for each path found, counts·d + constant <= T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import highspy
+import numpy as np
+import scipy.sparse as sparse
+from numpy.typing import NDArray
+
+from pipeline_solver.columns import ColumnSet, placed_kinds
+from pipeline_solver.durations import schedule_of
+
+INFINITY = highspy.kHighsInf
+PRICE_ABOVE = 3000
+"""Columns beyond which the LP holds only some, and takes the others by reduced cost."""
+
+PRICED_A_ROUND = 60
+"""Columns of one stage that may enter after one LP."""
+
+
+class CutPool:
+    """Path cuts without repetition: class counts, and the constant that lags and tails add."""
+
+    def __init__(self, classes: int) -> None:
+        self.counts = np.zeros((256, classes))
+        self.constant = np.zeros(256)
+        self.size = 0
+        self._known: dict[bytes, int] = {}
+
+    def add(self, counts: NDArray[np.float64], constant: float) -> int:
+        """Keep a cut; its number, or -1 when it was known."""
+        key = counts.tobytes()
+        if key in self._known:
+            return -1
+        if self.size == len(self.counts):
+            self.counts = np.vstack([self.counts, np.zeros_like(self.counts)])
+            self.constant = np.concatenate([self.constant, np.zeros_like(self.constant)])
+        self._known[key] = self.size
+        self.counts[self.size], self.constant[self.size] = counts, constant
+        self.size += 1
+        return self.size - 1
+
+    def values(self, durations: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Length of each path under durations (tails left out), float64 [size]."""
+        result: NDArray[np.float64] = self.counts[: self.size] @ durations + self.constant[: self.size]
+        return result
+
+
+@dataclass
+class LpResult:
+    """What one LP solve told.
+
+    Parameters
+    ----------
+    bound : float
+        Valid lower bound on the step time over the allowed columns; -inf when the solve was cut short.
+    value : float
+        Optimum of the LP over the columns it holds; inf when infeasible.
+    weights : float64 [columns] or None
+        λ over all columns.
+    reduced : float64 [columns] or None
+        Reduced cost of every column.
+    least : float64 [S] or None
+        Least reduced cost among each stage's allowed columns, at most 0.
+    entering : int64 or None
+        Columns that would improve the LP.
+    """
+
+    bound: float
+    value: float
+    weights: NDArray[np.float64] | None = None
+    reduced: NDArray[np.float64] | None = None
+    least: NDArray[np.float64] | None = None
+    entering: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+class Master:
+    """One LP that lives through a solve: columns and cuts come and go, the basis stays warm."""
+
+    def __init__(self, columns: ColumnSet, active: NDArray[np.int64], pool: CutPool) -> None:
+        problem = columns.problem
+        self.columns, self.pool = columns, pool
+        self.scale = 1.0 / (problem.micro_batches * problem.schedule.seq_splits)
+        self.S = problem.stages
+        self.blocks = columns.durations.shape[1]
+        self.classes = self.blocks * self.S
+        self.iterations = 0
+        self.solves = 0
+        self._build_matrix()
+        self.rebuild(active)
+
+    def _build_matrix(self) -> None:
+        """The columns' coefficients in every base row (sparse [rows, columns]), and the rows' bounds."""
+        columns, S = self.columns, self.S
+        kinds = placed_kinds(columns.problem)
+        n = len(columns)
+        every = np.arange(n)
+        row, col, val = [columns.stage], [every], [np.ones(n)]
+        lower, upper = [1.0] * S, [1.0] * S
+        count = S
+        for j, kind in enumerate(kinds):
+            held = np.nonzero(columns.totals[:, j])[0]
+            row.append(np.full(len(held), count))
+            col.append(held)
+            val.append(columns.totals[held, j].astype(float))
+            lower.append(float(kind.count))
+            upper.append(float(kind.count))
+            count += 1
+        self.duration_row = count
+        for b in range(self.blocks):
+            row.append(count + b * S + columns.stage)
+            col.append(every)
+            val.append(-columns.durations[:, b])
+        count += self.classes
+        lower += [0.0] * self.classes
+        upper += [0.0] * self.classes
+        self.switches: list[list[tuple[int, float]]] = []
+        for rows, cols, values, bound, switches in self._order_rows(count):
+            row.append(rows)
+            col.append(cols)
+            val.append(values)
+            lower.append(-INFINITY)
+            upper.append(bound)
+            for switch, coefficient in switches:
+                while len(self.switches) <= switch:
+                    self.switches.append([])
+                self.switches[switch].append((count, coefficient))
+            count += 1
+        self.rows = count
+        self.lower, self.upper = np.array(lower), np.array(upper)
+        self.matrix = sparse.csc_matrix(
+            (np.concatenate(val), (np.concatenate(row), np.concatenate(col))), shape=(count, n)
+        )
+        self.matrix.sum_duplicates()
+        self.transposed = self.matrix.T.tocsr()
+
+    def _order_rows(self, first: int) -> list[tuple[NDArray, NDArray, NDArray, float, list[tuple[int, float]]]]:
+        """Rows that keep kinds in order: once a chunk holds a later kind, none after it holds an earlier one.
+
+        Between neighbours that is λ(later in k) + λ(earlier in k+1) <= 1. Where chunks may be empty
+        a switch variable carries the fact on: λ(later in k) <= z_k <= z_{k+1}, λ(earlier in k+1) <= 1 - z_k.
+        """
+        columns = self.columns
+        problem, schedule = columns.problem, schedule_of(columns.problem)
+        K = len(placed_kinds(problem))
+        chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
+        by_stage = [np.arange(columns.start[s], columns.start[s + 1]) for s in range(self.S)]
+        rows = []
+        count, switch = first, 0
+
+        def holding(k: int, test: NDArray[np.bool_]) -> NDArray[np.int64]:
+            v, s = chunks[k]
+            found: NDArray[np.int64] = by_stage[s][test[by_stage[s], v]]
+            return found
+
+        for j in range(K - 1):
+            late, early = columns.greatest_kind > j, columns.least_kind <= j
+            reach = max((k for k in range(len(chunks)) if len(holding(k, early))), default=0)
+            for k in range(reach):
+                a, b = holding(k, late), holding(k + 1, early)
+                if problem.min_layers >= 1:
+                    if len(a) and len(b):
+                        both = np.concatenate([a, b])
+                        rows.append((np.full(len(both), count), both, np.ones(len(both)), 1.0, []))
+                        count += 1
+                    continue
+                none = np.zeros(0, dtype=np.int64)
+                for cols, bound, terms in (
+                    (a, 0.0, [(switch, -1.0)]),
+                    (b, 1.0, [(switch, 1.0)]),
+                    (none, 0.0, [(switch, 1.0), (switch + 1, -1.0)] if k + 1 < reach else []),
+                ):
+                    if terms:
+                        rows.append((np.full(len(cols), count), cols, np.ones(len(cols)), bound, terms))
+                        count += 1
+                switch += 1
+        return rows
+
+    def rebuild(self, active: NDArray[np.int64]) -> None:
+        """Start a fresh LP over the given columns with the cuts that the old one held."""
+        lp = highspy.Highs()
+        for option, value in (("output_flag", False), ("threads", 1), ("presolve", "off"),
+                              ("simplex_dual_edge_weight_strategy", 1)):
+            lp.setOptionValue(option, value)
+        self.lp = lp
+        lp.addVar(0.0, INFINITY)
+        lp.changeColCost(0, 1.0)
+        lp.addVars(self.classes, np.zeros(self.classes), np.full(self.classes, INFINITY))
+        empty_i, empty_f = np.zeros(0, dtype=np.int32), np.zeros(0)
+        for r in range(self.rows):
+            k = r - self.duration_row
+            if 0 <= k < self.classes:
+                lp.addRow(0.0, 0.0, 1, np.array([1 + k], dtype=np.int32), np.ones(1))
+            else:
+                lp.addRow(self.lower[r], self.upper[r], 0, empty_i, empty_f)
+        first = 1 + self.classes
+        for terms in self.switches:
+            lp.addCol(0.0, 0.0, 1.0, len(terms), np.array([t[0] for t in terms], dtype=np.int32),
+                      np.array([t[1] for t in terms]))
+            first += 1
+        self.partial = len(self.columns) > PRICE_ABOVE and len(active) < len(self.columns)
+        self.penalty = 0.0
+        if self.partial:
+            # Artificial columns keep the restricted LP feasible; their price is above any step time.
+            problem = self.columns.problem
+            self.penalty = 4.0 * float(self.columns.work.max()) * problem.micro_batches * problem.stages
+            for r in range(self.duration_row):
+                for sign in (1.0, -1.0):
+                    lp.addCol(self.penalty, 0.0, INFINITY, 1, np.array([r], dtype=np.int32), np.array([sign]))
+                    first += 1
+        self.first_column = first
+        held = getattr(self, "held", [])
+        self.active = np.zeros(0, dtype=np.int64)
+        self.is_active = np.zeros(len(self.columns), dtype=bool)
+        self.held: list[int] = []
+        self._held_set: set[int] = set()
+        self.allowed = np.ones(len(self.columns), dtype=bool)
+        self.add_columns(active)
+        for cut in held:
+            self.hold(cut)
+
+    def add_columns(self, new: NDArray[np.int64]) -> None:
+        """Let columns take part in the LP."""
+        new = new[~self.is_active[new]]
+        if not len(new):
+            return
+        part = self.matrix[:, new]
+        top = np.where(self.allowed[new], INFINITY, 0.0)
+        self.lp.addCols(len(new), np.zeros(len(new)), np.zeros(len(new)), top, part.nnz,
+                        part.indptr[:-1].astype(np.int32), part.indices.astype(np.int32), part.data)
+        self.active = np.concatenate([self.active, new])
+        self.is_active[new] = True
+
+    def hold(self, cut: int) -> None:
+        """Put a cut of the pool into the LP."""
+        if cut < 0 or cut in self._held_set:
+            return
+        self._held_set.add(cut)
+        self.held.append(cut)
+        counts = self.pool.counts[cut]
+        used = np.nonzero(counts)[0]
+        self.lp.addRow(-INFINITY, -self.scale * float(self.pool.constant[cut]), len(used) + 1,
+                       np.concatenate([[0], 1 + used]).astype(np.int32),
+                       np.concatenate([[-self.scale], self.scale * counts[used]]))
+
+    def holds(self, cut: int) -> bool:
+        """Whether the LP has the cut."""
+        return cut in self._held_set
+
+    def allow(self, mask: NDArray[np.bool_]) -> None:
+        """Permit only some columns (a node of the tree)."""
+        self.allowed = mask
+        indices = np.arange(self.first_column, self.first_column + len(self.active), dtype=np.int32)
+        self.lp.changeColsBounds(len(indices), indices, np.zeros(len(indices)),
+                                 np.where(mask[self.active], INFINITY, 0.0))
+
+    def solve(self, iteration_limit: int | None = None) -> LpResult:
+        """Solve the LP over the active and allowed columns, and price the others."""
+        lp = self.lp
+        self.solves += 1
+        if iteration_limit is not None:
+            lp.setOptionValue("simplex_iteration_limit", iteration_limit)
+        lp.run()
+        status = lp.getModelStatus()
+        states = highspy.HighsModelStatus
+        if iteration_limit is not None:
+            lp.setOptionValue("simplex_iteration_limit", 2**31 - 1)
+            if status == states.kIterationLimit:
+                info = lp.getInfo()
+                self.iterations += max(0, info.simplex_iteration_count)
+                return LpResult(-np.inf, float(info.objective_function_value))
+        if status not in (states.kOptimal, states.kInfeasible):
+            lp.clearSolver()
+            lp.run()
+            status = lp.getModelStatus()
+        info = lp.getInfo()
+        self.iterations += max(0, info.simplex_iteration_count)
+        if status == states.kInfeasible:
+            return LpResult(np.inf, np.inf)
+        if status != states.kOptimal:
+            return LpResult(-np.inf, -np.inf)
+        solution = lp.getSolution()
+        value = float(info.objective_function_value)
+        weights = np.zeros(len(self.columns))
+        weights[self.active] = np.array(solution.col_value)[self.first_column :]
+        self.duals = np.array(solution.row_dual)[: self.rows]
+        reduced = -(self.transposed @ self.duals)
+        permitted = np.where(self.allowed, reduced, np.inf)
+        least = np.minimum(np.minimum.reduceat(permitted, self.columns.start[:-1]), 0.0)
+        bound = value + float(least.sum())
+        entering = np.zeros(0, dtype=np.int64)
+        if self.partial and bound < value - 1e-8 * abs(value):
+            entering = self._entering(np.where(self.is_active, np.inf, permitted))
+        return LpResult(bound, value, weights, reduced, least, entering)
+
+    def _entering(self, reduced: NDArray[np.float64]) -> NDArray[np.int64]:
+        parts = []
+        for s in range(self.S):
+            a, b = self.columns.start[s], self.columns.start[s + 1]
+            part = reduced[a:b]
+            k = min(PRICED_A_ROUND, len(part)) - 1
+            best = np.argpartition(part, k)[: k + 1]
+            parts.append(a + best[part[best] < -1e-9 * self.penalty])
+        return np.concatenate(parts)
+
+    def durations(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Task durations of fractional columns, float64 [classes] (tails left out)."""
+        used = np.nonzero(weights > 1e-12)[0]
+        stage = self.columns.stage[used]
+        parts = [
+            np.bincount(stage, weights=weights[used] * self.columns.durations[used, b], minlength=self.S)
+            for b in range(self.blocks)
+        ]
+        return np.concatenate(parts)
+
+    def purge(self) -> None:
+        """Drop the cuts that are slack at the present optimum."""
+        self.lp.run()
+        basic = highspy.HighsBasisStatus.kBasic
+        status = self.lp.getBasis().row_status
+        drop = [i for i in range(len(self.held)) if status[self.rows + i] == basic]
+        if len(drop) < 10:
+            return
+        self.lp.deleteRows(len(drop), np.array([self.rows + i for i in drop], dtype=np.int32))
+        gone = set(drop)
+        self.held = [cut for i, cut in enumerate(self.held) if i not in gone]
+        self._held_set = set(self.held)
