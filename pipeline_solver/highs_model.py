@@ -56,8 +56,8 @@ class HighsModel:
         if relaxed:
             solver.setOptionValue("presolve", "off")  # or every run would begin anew instead of from the last basis
         else:
-            kinds = np.where(form.integer, highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous)
-            solver.changeColsIntegrality(self._columns, indices, kinds)
+            whole = np.nonzero(form.integer)[0].astype(np.int32)
+            solver.changeColsIntegrality(len(whole), whole, np.full(len(whole), highspy.HighsVarType.kInteger))
             # Plans are rounded and judged exactly afterwards: leave the solver little room for error.
             solver.setOptionValue("mip_feasibility_tolerance", 1e-9)
             solver.setOptionValue("mip_abs_gap", 1e-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -51,18 +52,14 @@ class LinearForm:
         """The column of a Pyomo variable."""
         return self._columns[id(variable)]
 
-    @property
+    @cached_property
     def _columns(self) -> dict[int, int]:
-        found = self.__dict__.get("_column_of")
-        if found is None:
-            found = {id(variable): index for index, variable in enumerate(self.variables)}
-            object.__setattr__(self, "_column_of", found)
-        return found
+        return {id(variable): index for index, variable in enumerate(self.variables)}
 
-    def load(self, values: Sequence[float]) -> None:
+    def load(self, values: NDArray[np.float64]) -> None:
         """Hand the columns' values back to the Pyomo variables."""
-        for variable, value in zip(self.variables, values, strict=True):
-            variable.set_value(float(value), skip_validation=True)
+        for variable, value in zip(self.variables, values.tolist(), strict=True):
+            variable.set_value(value, skip_validation=True)
 
     def values(self) -> NDArray[np.float64]:
         """The Pyomo variables' present values, float64 [n]; 0 where a variable has none."""

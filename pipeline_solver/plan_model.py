@@ -228,15 +228,15 @@ def _add_order_rows(
         for place, chunk in enumerate(chunks[:reach]):
             after = chunks[place + 1]
             if place:
-                model.order[(name, "stays", *chunk)] = begun[chunks[place - 1]] <= begun[chunk]
+                model.order[name, "stays", chunk[0], chunk[1]] = begun[chunks[place - 1]] <= begun[chunk]
             for kind in late:
                 if chunk in layers[kind.name]:
-                    model.order[(name, "late", safe_name(kind.name), *chunk)] = (
+                    model.order[name, "late", safe_name(kind.name), chunk[0], chunk[1]] = (
                         layers[kind.name][chunk] <= most[kind.name, chunk] * begun[chunk]
                     )
             for kind in early:
                 if after in layers[kind.name]:
-                    model.order[(name, "early", safe_name(kind.name), *after)] = (
+                    model.order[name, "early", safe_name(kind.name), after[0], after[1]] = (
                         layers[kind.name][after] + most[kind.name, after] * begun[chunk] <= most[kind.name, after]
                     )
     return switches
@@ -259,7 +259,7 @@ def _add_recompute_rows(
     model.given_recompute = pyo.Constraint(pyo.Any)
     for kind in kinds if modes else ():
         for chunk, held in layers[kind.name].items():
-            model.recomputed[(safe_name(kind.name), *chunk)] = (
+            model.recomputed[safe_name(kind.name), chunk[0], chunk[1]] = (
                 pyo.quicksum(recompute[mode, kind.name][chunk] for mode in modes) <= held
             )
     for index in range(len(kinds) - 1):
@@ -290,8 +290,10 @@ def _add_recompute_rows(
                 )
                 room_late = sum(most[kind.name, chunk] for kind in late)
                 room_early = sum(most[kind.name, chunk] for kind in early)
-                model.first_layers[(name, MODE_PREFIX[mode], "late", *chunk)] = taken <= room_late * reached[chunk]
-                model.first_layers[(name, MODE_PREFIX[mode], "early", *chunk)] = (
+                model.first_layers[name, MODE_PREFIX[mode], "late", chunk[0], chunk[1]] = (
+                    taken <= room_late * reached[chunk]
+                )
+                model.first_layers[name, MODE_PREFIX[mode], "early", chunk[0], chunk[1]] = (
                     left + room_early * reached[chunk] <= room_early
                 )
     for (mode, v, s), given in problem.fixed_recompute.items():
