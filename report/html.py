@@ -14,7 +14,7 @@ import pandas as pd
 
 from base.files import write_atomic
 from pipeline.schedule import BACKWARD
-from report.compress import compress, compress_grid, file_stem, in_gib, strategy_text
+from report.compress import compress_grid, file_stem, in_gib, parse_json, strategy_text
 from report.palette import COLOURS, LINES, RECOMPUTE, shade
 from report.timeline import DIRECTION_NAMES, Timeline, drawing_windows
 
@@ -51,8 +51,9 @@ stage, | between interleaves.</p><div id="ranking-table"></div></section>
 <label>beside <select id="plan-b"></select></label></div>{drawings}</section>
 <section id="pruned"><h2>Pruned, and why</h2><div id="pruned-table"></div></section>
 <script id="report-data" type="application/json">{data}</script>
+<script>{table_script}</script>
 <script>{plotly}</script>
-<script>{script}</script>
+<script>{chart_script}</script>
 </body></html>
 """
 
@@ -106,7 +107,9 @@ def write_html_report(
         drawings=DRAWING.format("a") + DRAWING.format("b"),
         data=_embed(data),
         plotly=_plotly(),
-        script="\n".join(_asset(name) for name in ("table.js", "charts.js", "report.js")),
+        # The ranking is on the screen before the browser reads the megabytes of plotly.
+        table_script=_asset("table.js") + _asset("ranking.js"),
+        chart_script=_asset("charts.js") + _asset("report.js"),
     )
     return write_atomic(path, page)
 
@@ -162,8 +165,13 @@ def _as_text(frame: pd.DataFrame) -> list[dict[str, str]]:
 
 
 def _peak_text(row: Mapping[str, str]) -> str:
-    peaks, limits = in_gib(row.get("peak_memory")), in_gib(row.get("memory_limit"))
-    return compress(peaks) + (f" of {compress(limits)}" if peaks and limits else "")
+    """Heaviest stage, its limit and its number; the list by stage stands with the chosen candidate."""
+    peaks, limits = parse_json(row.get("peak_memory")), parse_json(row.get("memory_limit"))
+    if not isinstance(peaks, list) or not peaks:
+        return ""
+    heaviest = max(range(len(peaks)), key=lambda stage: float(peaks[stage]))
+    limit = f" of {in_gib(limits)[heaviest]}" if isinstance(limits, list) and len(limits) == len(peaks) else ""
+    return f"{in_gib(peaks)[heaviest]}{limit}, stage {heaviest}"
 
 
 def _plan_of(row: Mapping[str, str], plans: Mapping[str, Timeline]) -> str | None:

@@ -77,9 +77,7 @@ def _draw(figure: Any, timeline: Timeline) -> None:
             axes.set_title(view.name, fontsize=10)
         if at == len(views) // 2 and not timeline.memory:
             axes.set_xlabel(_time_label(timeline))
-    step = f"{timeline.span:,.2f} {'units' if timeline.unit_ms is None else 'ms'}"
-    bubble = "" if timeline.bubble is None else f", bubble {timeline.bubble.total:.1%}"
-    figure.suptitle(f"{timeline.title}: {step}{bubble}", fontsize=11)
+    figure.suptitle(timeline.heading, fontsize=11)
     if timeline.memory:
         _memory(figure.add_subplot(grid[1, :]), timeline)
     _legend(figure, timeline, used)

@@ -71,6 +71,8 @@ class Timeline:
         Moments worth a line: the steps of a measurement.
     plan : PipelinePlan or None
         What was planned, for layers and recompute by stage.
+    sources : tuple of str
+        Heading of every timeline that was laid into this one, when there are several.
     notes : tuple of str
         What a reader must know of the source (lines dropped, clocks moved).
     """
@@ -92,6 +94,7 @@ class Timeline:
     memory: tuple[MemorySteps, ...] = ()
     bubble: BubbleShares | None = None
     plan: PipelinePlan | None = None
+    sources: tuple[str, ...] = ()
     marks: tuple[tuple[float, str], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -141,6 +144,14 @@ class Timeline:
     def span(self) -> float:
         """From the first start to the last end, units; a plan's step time."""
         return self.finish - self.begin
+
+    @property
+    def heading(self) -> str:
+        """Title, step time and bubble: ``name: 1,132.66 ms, bubble 12.3%``; of each source where there are several."""
+        if self.sources:
+            return "  |  ".join(self.sources)
+        span = f"{self.span:,.2f} units" if self.span_ms is None else f"{self.span_ms:,.2f} ms"
+        return f"{self.title}: {span}" + ("" if self.bubble is None else f", bubble {self.bubble.total:.1%}")
 
     @property
     def span_ms(self) -> float | None:
@@ -225,12 +236,14 @@ def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int 
     chosen = working if working.any() else np.ones(len(timeline), dtype=bool)
     busiest = int(np.bincount(timeline.stage[chosen]).max())
     width = min(timeline.span / 3, timeline.span * per_row / busiest)
-    first_back = timeline.start[timeline.direction == BACKWARD]
-    # The fill ends with the first backward: show it whole when it is longer than the usual window.
-    warm = min(timeline.span / 3, max(width, (float(first_back.min()) - begin) * 1.15 if len(first_back) else 0.0))
-    last_forward = timeline.end[timeline.direction == FORWARD]
-    drain = min(timeline.span / 3,
-                max(width, (finish - float(last_forward.max())) * 1.15 if len(last_forward) else 0.0))
+    # Fill and drain are shown whole where they are longer than the usual window: from the first start
+    # to the last row's first backward, from the first row's last forward to the end.
+    backs = [timeline.start[(timeline.stage == row) & (timeline.direction == BACKWARD)] for row in range(timeline.rows)]
+    fronts = [timeline.end[(timeline.stage == row) & (timeline.direction == FORWARD)] for row in range(timeline.rows)]
+    filled = max((float(times.min()) for times in backs if len(times)), default=begin)
+    emptied = min((float(times.max()) for times in fronts if len(times)), default=finish)
+    warm = min(timeline.span / 3, max(width, (filled - begin) * 1.05))
+    drain = min(timeline.span / 3, max(width, (finish - emptied) * 1.05))
     middle = (begin + finish - width) / 2
     return (Window("warm-up", begin, begin + warm), Window("steady state", middle, middle + width),
             Window("drain", finish - drain, finish))
@@ -276,5 +289,6 @@ def side_by_side(timelines: Mapping[str, Timeline] | Sequence[Timeline], title: 
         title=title or " / ".join(name for name, _ in shown), row_names=tuple(rows), labels=labels,
         **per_task, unit_ms=shown[0][1].unit_ms,
         memory=tuple(memory) if any(len(m.time) for m in memory) else (),
-        marks=tuple(sorted(marks)), notes=tuple(f"{name}: {note}" for name, one in shown for note in one.notes),
+        sources=tuple(replace(one, title=name).heading for name, one in shown), marks=tuple(sorted(marks)),
+        notes=tuple(f"{name}: {note}" for name, one in shown for note in one.notes),
     )

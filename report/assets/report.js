@@ -1,27 +1,5 @@
-// Puts the page together from the data embedded in it: ranking, trade-off, chosen candidate, pipelines, pruning.
+// Charts, the chosen candidate, pipelines and pruning, around the ranking table.
 "use strict";
-
-const REPORT = JSON.parse(document.getElementById("report-data").textContent);
-const PALETTE = REPORT.palette;
-const byId = (id) => document.getElementById(id);
-
-function figure(text) {
-  return text === "" || text === undefined || Number.isNaN(Number(text)) ? null : Number(text);
-}
-
-function list(text) {
-  try {
-    const data = JSON.parse(text);
-    return Array.isArray(data) ? data : [];
-  } catch { return []; }
-}
-
-function grids(text) {
-  try {
-    const data = JSON.parse(text);
-    return data && typeof data === "object" && !Array.isArray(data) ? data : Array.isArray(data) ? { full: data } : {};
-  } catch { return {}; }
-}
 
 // Sum over the interleaves: [vpp][pp] -> [pp].
 function overStages(grid) {
@@ -31,37 +9,6 @@ function overStages(grid) {
 
 function byStage(grouped) {
   return Object.fromEntries(Object.entries(grouped).filter(([, grid]) => grid.length).map(([name, grid]) => [name, overStages(grid)]));
-}
-
-const candidates = REPORT.rows.map((row, index) => {
-  const peaks = list(row.peak_memory).map(Number);
-  return { index, row, name: REPORT.names[index], status: row.status || "unknown", gap: figure(row.gap), peaks, limits: list(row.memory_limit).map(Number),
-    time: figure(REPORT.in_ms ? row.cost : row.objective), peak: peaks.length ? Math.max(...peaks) / 1024 : null };
-});
-const timeTitle = REPORT.in_ms ? "step time, ms" : "step time, units";
-
-function fixed(digits) {
-  return (text) => (figure(text) === null ? text : Number(text).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
-}
-
-function percent(text) {
-  const value = figure(text);
-  return value === null ? text : value <= 1e-6 ? "0 %" : value < 1e-4 ? "<0.01 %" : `${(100 * value).toFixed(2)} %`;
-}
-
-const SHOWN = { cost: fixed(1), objective: fixed(3), bound: fixed(3), gap: percent, time: fixed(2) };
-const TITLES = { cost: "step ms", micro_batches: "m", time: "solve s", peak_memory: "peak GiB" };
-
-function rankingColumns() {
-  const columns = [{ title: "#", number: true, raw: (one) => String(one.index + 1), shown: (one) => String(one.index + 1) }];
-  for (const name of REPORT.columns) {
-    const short = REPORT.short[name];
-    const shown = short ? (one) => short[one.index] : (one) => (SHOWN[name] ? SHOWN[name](one.row[name]) : one.row[name]);
-    // Memory by stage sorts by the heaviest stage.
-    const raw = name === "peak_memory" ? (one) => (one.peak === null ? "" : String(one.peak)) : (one) => one.row[name];
-    columns.push({ title: TITLES[name] || name, name, number: REPORT.numeric.includes(name), wide: Boolean(short) || name === "reason", raw, shown });
-  }
-  return columns;
 }
 
 function facts(host, pairs) {
@@ -125,13 +72,15 @@ function start() {
   byId("plan-a").addEventListener("change", drawPlans);
   byId("plan-b").addEventListener("change", drawPlans);
   byId("pipelines").hidden = !names.length;
-  byId("ranking").hidden = byId("overview").hidden = byId("chosen").hidden = !candidates.length;
-  let table = null;
-  if (candidates.length) {
-    table = new DataTable(byId("ranking-table"), rankingColumns(), candidates, { label: "ranking", choose });
-    tradeOff(byId("trade-off"), candidates, timeTitle, (index) => table.choose(index));
+  byId("chosen").hidden = !candidates.length;
+  byId("overview").hidden = candidates.length < 2;
+  if (candidates.length > 1) {
+    tradeOff(byId("trade-off"), candidates, timeTitle, (index) => rankingTable.choose(index));
     gaps(byId("gaps"), candidates);
-    table.choose(0);
+  }
+  if (candidates.length) {
+    onChoice = choose;
+    rankingTable.choose(rankingTable.selected || 0);
   }
   if (names.length && (!candidates.length || !REPORT.plan_of[0])) drawPlans();
   byId("pruned").hidden = !REPORT.pruned;

@@ -121,7 +121,7 @@ class DataTable {
       const [raw, shown] = this.cells[index][at];
       if (column.number) cell.className = "number";
       if (column.wide) cell.className = "wide";
-      cell.dataset.value = raw;
+      cell.setAttribute("data-value", raw);
       cell.textContent = shown;
       line.append(cell);
     });
