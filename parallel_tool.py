@@ -144,7 +144,7 @@ def run(arguments: Sequence[str]) -> None:
                 cure="leave the flag out; memory and ratios are estimated",
             )
     from nd_search.options import SearchOptions
-    from report.terminal import describe_ranking, describe_search
+    from report.terminal import print_ranking
     from workflows.rank import RankOptions
     from workflows.search import StrategySearchOptions, describe_rules, explain_strategy, search_strategies
 
@@ -184,7 +184,6 @@ def run(arguments: Sequence[str]) -> None:
         print(explain_strategy(options, args.explain))
         return
     done = search_strategies(options)
-    print(describe_search(done.result))
     for role, path in (
         ("candidates", done.candidates_csv),
         ("pruned", done.pruned_csv),
@@ -193,7 +192,7 @@ def run(arguments: Sequence[str]) -> None:
     ):
         print(f"{role:>12}: {path}")
     if done.ranking is not None:
-        print(describe_ranking(done.ranking.table))
+        print_ranking(done.ranking.table)
         print(f"{'ranking':>12}: {done.ranking.csv}")
         if done.ranking.report is not None:
             print(f"{'report':>12}: {done.ranking.report}")

@@ -121,7 +121,7 @@ def run(arguments: Sequence[str]) -> None:
     sources = [path for path in (args.yaml, args.shell, args.toml) if path]
     if len(sources) != 1:
         raise InputError("exactly one configuration is needed", field="-yaml, -shell, -toml", value=sources)
-    from report.terminal import describe_solution, solve_progress
+    from report.terminal import live_line, print_solution
     from workflows.solve_file import SolveFileOptions, solve_file
 
     def path(text: str | None) -> Path | None:
@@ -157,9 +157,9 @@ def run(arguments: Sequence[str]) -> None:
         picture=path(args.png),
         mps_form=args.mps_form,
     )
-    with solve_progress() as on_progress:
+    with live_line("solving") as on_progress:
         solved = solve_file(options, on_progress)
-    print(describe_solution(solved.problem, solved.solution))
+    print_solution(solved.problem, solved.solution)
     for role, name in solved.files.items():
         print(f"{role:>12}: {name}")
 

@@ -78,7 +78,7 @@ def run(arguments: Sequence[str]) -> None:
     """Parse, solve, print."""
     args = build_parser().parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
-    from report.terminal import describe_ranking
+    from report.terminal import print_ranking
     from workflows.candidates import rank_folder
     from workflows.rank import RankOptions
 
@@ -95,7 +95,7 @@ def run(arguments: Sequence[str]) -> None:
         gbs=args.gbs,
     )
     table = ranking.table if args.topn is None else ranking.table.head(args.topn)
-    print(describe_ranking(table))
+    print_ranking(table)
     if len(table) < len(ranking.table):
         log.info("%d further rows are in the CSV", len(ranking.table) - len(table))
     print(f"{'ranking':>12}: {ranking.csv}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from base.console import run_command, start_logging
 from base.errors import InputError
-from workflows.arguments import CommandParser, names
+from workflows.arguments import CommandParser, device_numbers
 
 
 def build_parser() -> CommandParser:
@@ -20,7 +20,7 @@ def build_parser() -> CommandParser:
     )
     source = parser.add_argument_group("sources")
     source.add_argument("--log_dir", metavar="DIR", help="folder of workerlog.N files")
-    source.add_argument("--devices", type=names, metavar="0,1,...", help="devices drawn (default: all)")
+    source.add_argument("--devices", type=device_numbers, metavar="0,1,...", help="devices drawn (default: all)")
     source.add_argument("--multi_machine", action="store_true", help="logs lie in machine*/workerlog.N")
     results = parser.add_argument_group("results")
     results.add_argument(

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -15,7 +16,7 @@ from rich.text import Text
 from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import Solution
-from report.tables import gap_text, plan_table, summary_lines
+from report.tables import gap_text, plan_table, ranking_table, summary_lines
 from report.timeline import COMMUNICATION, OPTIMIZER, OTHER, Timeline, drawing_windows
 
 MARKS = {FORWARD: "F", BACKWARD: "B", WEIGHT_GRADIENT: "W", OPTIMIZER: "O", COMMUNICATION: "C", OTHER: "x"}
@@ -149,3 +150,9 @@ def _cells(timeline: Timeline, rows: Any, begin: float, end: float, count: int) 
         idle = filled.sum(axis=0) < 0.5 * width
         result.append([IDLE_MARK if idle[i] else kinds[best[i]] for i in range(count)])
     return result
+
+
+def print_ranking(table: pd.DataFrame, console: Console | None = None) -> None:
+    """Print the ranking, best first; colours only on a terminal."""
+    out = console or Console(highlight=False)
+    out.print(ranking_table(table))

@@ -149,6 +149,17 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def device_numbers(text: str) -> tuple[int, ...]:
+    """The type of a list of device numbers."""
+    try:
+        numbers = tuple(int(part) for part in names(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of device numbers") from None
+    if any(number < 0 for number in numbers):
+        raise argparse.ArgumentTypeError("device numbers start at 0")
+    return numbers
+
+
 def add_environment_options(parser: CommandParser) -> None:
     """Options of dry-run and register, the same in all three tools."""
     group: Any = parser.add_argument_group("dry-run and register")

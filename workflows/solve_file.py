@@ -110,7 +110,8 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
     solved = SolvedFile(config, memory, problem, solution, files)
     if options.result_json is not None:
         files["result"] = str(options.result_json)
-        write_atomic(options.result_json, json.dumps(result_dict(solved), indent=2) + "\n")
+        lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in result_dict(solved).items())
+        write_atomic(options.result_json, "{\n" + ",\n".join(lines) + "\n}\n")
     return solved
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from base.console import log
 from report.outputs import write_timeline
-from report.sources import load_worker_logs
+from report.sources import device_lines, load_worker_logs
 
 
 def draw_worker_logs(
     folder: Path,
     *,
-    devices: Sequence[str] | None,
+    devices: Sequence[int] | None,
     multi_machine: bool,
     trace: Path | None,
     html: Path | None,
@@ -27,5 +27,6 @@ def draw_worker_logs(
         Files written, by role.
     """
     timeline = load_worker_logs(folder, devices=devices, multi_machine=multi_machine)
-    log.info("%d jobs on %d devices", len(timeline), timeline.rows)
+    for line in (*timeline.notes, *device_lines(timeline)):
+        log.info("%s", line)
     return write_timeline(timeline, title=str(folder), trace=trace, html=html, picture=picture)
