@@ -23,12 +23,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.calibrate import Point, fit, layer_points, step_points  # noqa: E402
-from benchmarks.published import MEGATRON, all_cases, korthikanti, korthikanti_config  # noqa: E402
+from benchmarks.published import MEGATRON, Case, all_cases, korthikanti, korthikanti_config  # noqa: E402
 from cost_model.activations import activation_bytes  # noqa: E402
 from cost_model.alive import alive_micro_batches  # noqa: E402
 from cost_model.memory import memory_profile  # noqa: E402
 from cost_model.parameters import layer_parameters, total_parameters  # noqa: E402
 from cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from cost_model.work import model_flops  # noqa: E402
 from pipeline.plan import FULL, NONE, SELECT  # noqa: E402
 from pipeline.schedule import ScheduleSpec  # noqa: E402
 from register.device import DeviceSpec  # noqa: E402
@@ -68,6 +69,7 @@ class Row:
     published: float
     predicted: float
     left_out: float | None = None
+    note: str = ""
 
     @property
     def error(self) -> float:
@@ -173,14 +175,27 @@ def step_rows() -> list[Row]:
     cases = all_cases()
     for name in dict.fromkeys(case.device for case in cases):
         device = registry.device(name)
-        steps = step_points([case for case in cases if case.device == name])
+        mine = [case for case in cases if case.device == name]
+        steps = step_points(mine)
         extra: list[Point] = layer_points() if name == "a100-80g" else []
         for i, (label, predict, published) in enumerate(steps):
             others = [*steps[:i], *steps[i + 1 :], *extra]
             card = replace(device, efficiency={**device.efficiency, **fit(others, device)})
             table, row = label.split(": ", 1)
-            rows.append(Row(f"{table}, step ms", row, published, predict(device), predict(card)))
+            note = _doubt(mine[i], device)
+            rows.append(Row(f"{table}, step ms", row, published, predict(device), predict(card), note))
     return rows
+
+
+def _doubt(case: Case, device: DeviceSpec) -> str:
+    """What speaks against a published figure itself: the speed it implies, without recompute."""
+    tokens = case.strategy.global_batch * case.rules.seq_length
+    flops = model_flops(case.model, case.rules.seq_length, causal=case.rules.flash_attention)
+    speed = flops * tokens / case.strategy.world_size / case.step_ms / 1e9
+    peak = device.peak_bf16_tflops * case.peak_share
+    if speed > peak:
+        return f"implies {speed:.0f} TFLOP/s a card, beyond its peak of {peak:.0f}"
+    return f"implies {speed:.0f} TFLOP/s a card, {100 * speed / peak:.0f} % of its peak" if speed < 0.1 * peak else ""
 
 
 def summary(rows: Sequence[Row]) -> pd.DataFrame:
@@ -225,7 +240,7 @@ def main() -> None:
         left = "" if row.error_left_out is None else f"{100 * row.error_left_out:+.1f}"
         digits = 0 if row.published >= 1000 else 3
         print(f"{row.name:44s} {row.published:18,.{digits}f} {row.predicted:18,.{digits}f} "
-              f"{100 * row.error:+9.1f} {left:>11s}")  # fmt: skip
+              f"{100 * row.error:+9.1f} {left:>11s}  {row.note}")  # fmt: skip
     print("\n" + summary(rows).to_string(index=False, float_format=lambda v: f"{v:.2f}"))
     if options.csv:
         pd.DataFrame([{**vars(row), "error": row.error, "error_left_out": row.error_left_out} for row in rows]).to_csv(

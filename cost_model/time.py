@@ -26,10 +26,12 @@ ASSUMED_EFFICIENCY: Mapping[str, float] = {
     "grouped_matmul": 0.5,
     "attention": 0.5,
     "memory": 0.8,
+    "operands": 0.8,
     "network": 0.7,
 }
-"""Shares of the peak for a device whose registration gives none: of matrix products, of memory and of
-link bandwidth. Registered devices carry fitted ones."""
+"""Shares of the peak where a device's registration gives none: of matrix products, of memory bandwidth by
+element-wise kernels (a low share stands for unfused ones, which move more than is counted) and by a
+product's operands, and of link bandwidth. Registered devices carry fitted ones."""
 
 BACKWARD_TENSOR_EXPOSED = 0.5
 """Share of tensor-parallel communication that backward shows: one of a block's two collectives runs
@@ -66,8 +68,8 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     """Roofline and collectives of one layer (Williams et al. 2009, doi:10.1145/1498765.1498785), ms."""
     speed = _Speed.of(device)
     work = layer_work(model, kind, degrees, rules)
-    matmul = np.maximum(speed.flops("matmul", work.matmul_flops), speed.bytes(work.matmul_bytes))
-    grouped = np.maximum(speed.flops("grouped_matmul", work.grouped_flops), speed.bytes(work.grouped_bytes))
+    matmul = speed.product("matmul", work.matmul_flops, work.matmul_bytes)
+    grouped = speed.product("grouped_matmul", work.grouped_flops, work.grouped_bytes)
     attention = speed.flops("attention", work.attention_flops)
     scores, traffic = speed.bytes(work.score_bytes), speed.bytes(work.element_bytes)
     tensor = _tensor_ms(model, degrees, rules, device, speed)
@@ -93,7 +95,7 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
 def head_time(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> tuple[Any, Any]:
     """Forward times of LM head with loss, and of the embedding, for one micro-batch, ms."""
     speed, work = _Speed.of(device), head_work(model, degrees, rules)
-    product = np.maximum(speed.flops("matmul", work.flops), speed.bytes(work.bytes))
+    product = speed.product("matmul", work.flops, work.bytes)
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
     gather = gather_ms(boundary, degrees.tp, 1, device, speed.network)
     return product + speed.bytes(work.element_bytes) + gather, speed.bytes(work.embedding_bytes) + gather
@@ -190,14 +192,13 @@ def step_ms(
     # The head's products double in backward as the layers' do; an embedding's gradient is a scatter.
     ends = 3 * head, 2 * embedding
     work = total + ends[0] + ends[1]
+    layers = sum(model.layer_counts().values())
+    largest = np.ceil(layers / degrees.pp) * total / layers
+    slowest = np.where(np.equal(degrees.pp, 1), work, largest + np.maximum(ends[0], ends[1]))
     if balanced:
         share = work / degrees.pp
-        slowest = np.where(np.greater(degrees.pp, 1), np.ceil(share / body - 0.05) * body, share)
-        slowest = np.maximum(slowest, share)
-    else:
-        layers = sum(model.layer_counts().values())
-        largest = np.ceil(layers / degrees.pp) * total / layers
-        slowest = np.where(np.equal(degrees.pp, 1), work, largest + np.maximum(ends[0], ends[1]))
+        # A stage a twentieth of a layer over a whole number of them is evened out by dense layers or recompute.
+        slowest = np.minimum(slowest, np.maximum(np.ceil(share / body - 0.05) * body, share))
     hops = 2 * (degrees.pp - 1) * lag_ms(model, degrees, rules, device)
     fill = (work - slowest) / degrees.vpp
     return degrees.micro_batches * slowest + np.maximum(fill, 0) + hops + tail_ms(model, degrees, rules, device)
@@ -253,9 +254,13 @@ class _Speed:
         """Time of matrix work, ms."""
         return amount / (self.device.peak_bf16_tflops * self.shares[group] * 1e9)
 
-    def bytes(self, amount: Any) -> Any:
+    def bytes(self, amount: Any, group: str = "memory") -> Any:
         """Time of memory traffic, ms."""
-        return amount / (self.device.memory_gb_s * self.shares["memory"] * 1e6)
+        return amount / (self.device.memory_gb_s * self.shares[group] * 1e6)
+
+    def product(self, group: str, flops: Any, operands: Any) -> Any:
+        """Time of a matrix product: its FLOPs or its operands, whichever takes longer, ms."""
+        return np.maximum(self.flops(group, flops), self.bytes(operands, "operands"))
 
 
 def _tensor_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: _Speed) -> Any:
