@@ -6,6 +6,7 @@ from typing import Any, Mapping
 
 from base.errors import InputError
 from cost_model.strategy import Strategy
+from parsers.even_plan import even_plan
 from parsers.fields import Fields
 from parsers.mindformers import config_from_source, offset_section, recompute_entries, swap_is_on
 from parsers.mindformers_plan import chunk_order, written_offset, written_recompute
@@ -103,7 +104,7 @@ def with_strategy(
         _want_schedule(wanted, schedule, strategy.vpp)
     v_shape = schedule.name == "zero_bubble_v"
     if plan is None:
-        plan = _default_plan(current, strategy, v_shape)
+        plan = even_plan(current, strategy, v_shape)
     if (plan.stages, plan.interleaves) != (strategy.pp, strategy.vpp):
         raise ValueError("the plan's shape differs from the strategy's [vpp, pp]")
     _want_plan(wanted, source, current, plan, v_shape=v_shape)
@@ -245,36 +246,3 @@ def _fits(entry: list[Any], stages: int, interleaves: int) -> bool:
     if any(isinstance(row, list) for row in entry):
         return len(entry) == interleaves and all(isinstance(row, bool) or len(row) == stages for row in entry)
     return len(entry) == stages
-
-
-def _default_plan(current: TrainingConfig, strategy: Strategy, v_shape: bool) -> PipelinePlan:
-    """An even split; what is left over goes to the chunks before the last, which holds head and loss.
-
-    Everything is recomputed when the file recomputes anything, else nothing.
-    """
-    counts = current.model.layer_counts()
-    order = chunk_order(strategy.pp, strategy.vpp, v_shape)
-    placed = sum(count for kind, count in counts.items() if current.mtp_counted or kind != MTP)
-    base, left = divmod(placed, len(order))
-    held = {chunk: base for chunk in order}
-    for chunk in order[max(0, len(order) - 1 - left) : len(order) - 1] if left else []:
-        held[chunk] += 1
-    layers = {kind: [[0] * strategy.pp for _ in range(strategy.vpp)] for kind in counts}
-    queue = [(kind, count) for kind, count in counts.items() if current.mtp_counted or kind != MTP]
-    for v, s in order:
-        room = held[v, s]
-        while room and queue:
-            kind, count = queue.pop(0)
-            taken = min(room, count)
-            layers[kind][v][s] += taken
-            room -= taken
-            if count > taken:
-                queue.insert(0, (kind, count - taken))
-    if MTP in counts and not current.mtp_counted:
-        layers[MTP][order[-1][0]][order[-1][1]] = counts[MTP]
-    grid = as_grid([[held[v, s] for s in range(strategy.pp)] for v in range(strategy.vpp)])
-    recomputes = current.plan is None or any(any(map(any, rows)) for rows in current.plan.recompute.values())
-    zeros = as_grid([[0] * strategy.pp] * strategy.vpp)
-    return PipelinePlan(
-        {kind: as_grid(rows) for kind, rows in layers.items()}, {FULL: grid if recomputes else zeros}
-    )

@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 from typing import Mapping
 
+from base.console import log
 from base.errors import InputError
 from base.files import write_atomic
 from cost_model.strategy import Strategy
-from parsers.mindformers_write import with_plan, with_strategy
+from parsers import megatron_write, mindformers_write
+from parsers.megatron_shell import MEGATRON
+from parsers.shell_source import ShellScript
 from parsers.training_config import TrainingConfig
 from parsers.yaml_source import YamlSource
 from pipeline.plan import PipelinePlan
@@ -51,9 +54,11 @@ def write_plan(
     InputError
         When the file cannot express the plan, changed meanwhile, or cannot be written.
     """
-    source = YamlSource.read(config.path)
-    edited = with_plan(source, config, plan, micro_batches)
-    return _store(source.text, edited.text, config.path, output)
+    plan, changes = expressible(config, plan)
+    for change in changes:
+        log.warning("%s: %s", config.path, change)
+    old, new = _planned(config, plan, micro_batches)
+    return _store(old, new, config.path, output)
 
 
 def emit_variant(
@@ -78,9 +83,34 @@ def emit_variant(
     extra : mapping of dotted key to value
         Further entries to set, such as data set paths or profile switches.
     """
+    if config.format == MEGATRON:
+        script = ShellScript.read(config.path)
+        plan = None if plan is None else expressible(config, plan)[0]
+        return write_atomic(output, megatron_write.with_strategy(script, config, strategy, plan, extra).text)
     source = YamlSource.read(config.path)
-    edited = with_strategy(source, config, strategy, plan, extra)
-    return write_atomic(output, edited.text)
+    return write_atomic(output, mindformers_write.with_strategy(source, config, strategy, plan, extra).text)
+
+
+def expressible(config: TrainingConfig, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
+    """The plan itself where the configuration's kind of file can say it, else the nearest that fits memory.
+
+    MindFormers files can say any plan. Megatron's flags know one recompute count for all chunks.
+
+    Returns
+    -------
+    PipelinePlan, tuple of str
+        What `write_plan` writes, and a sentence for each thing that had to change.
+    """
+    return megatron_write.nearest_plan(plan) if config.format == MEGATRON else (plan, ())
+
+
+def _planned(config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None) -> tuple[str, str]:
+    """The file's text before and after."""
+    if config.format == MEGATRON:
+        script = ShellScript.read(config.path)
+        return script.text, megatron_write.with_plan(script, config, plan, micro_batches).text
+    source = YamlSource.read(config.path)
+    return source.text, mindformers_write.with_plan(source, config, plan, micro_batches).text
 
 
 def _store(old: str, new: str, path: Path, output: Path | None) -> Path:

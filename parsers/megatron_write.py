@@ -1,0 +1,274 @@
+"""Plans and strategies written into a Megatron or MindSpeed script, and what its flags can express."""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+from base.errors import InputError
+from cost_model.strategy import Strategy
+from parsers.even_plan import even_plan
+from parsers.megatron_flags import WORLD_FLAGS, Flags
+from parsers.megatron_layout import LayoutProblem, ends_placement, layout_text
+from parsers.megatron_shell import (
+    FIRST,
+    LAST,
+    LAYOUT,
+    PER_CHUNK,
+    PER_RANK,
+    V_METHOD,
+    config_from_script,
+    is_mindspeed,
+)
+from parsers.mindformers_plan import chunk_order
+from parsers.shell_edit import Setting, edit_flags, plain_value, set_variable
+from parsers.shell_source import ShellScript
+from parsers.training_config import TrainingConfig
+from pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from pipeline.schedule import ScheduleSpec
+from register.model import MTP
+
+_PLACING = ("num-layer-list", "noop-layers", LAYOUT, FIRST, LAST, PER_CHUNK, PER_RANK,
+            "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
+_RECOMPUTE = ("recompute-granularity", "recompute-method", "recompute-num-layers", "recompute-activations")
+_BESIDE_LAYERS = ("num-layers", "pipeline-model-parallel-size")
+_BESIDE_RECOMPUTE = ("use-distributed-optimizer", "num-layers")
+_NODE_VARIABLES = ("NNODES", "NUM_NODES", "NODES", "NODE_NUM", "N_NODES")
+Wanted = dict[str, Setting]
+
+
+def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
+    """The plan itself where Megatron's recompute flags can say it, else the nearest that fits memory.
+
+    Megatron recomputes the first N layers of every chunk alike (``block``), or all, or selectively
+    all. The nearest plan keeps the layers and takes the largest N that any chunk asks for, so that no
+    stage holds more than it did; the reason is told.
+
+    Returns
+    -------
+    PipelinePlan, tuple of str
+        The plan, and one sentence for each thing that had to change.
+    """
+    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    full, select = _grid(plan, FULL), _grid(plan, SELECT)
+    shape = [(v, s) for v in range(plan.interleaves) for s in range(plan.stages)]
+    if not any(full[v][s] for v, s in shape) and all(select[v][s] == body[v][s] for v, s in shape):
+        return plan, ()
+    largest = max(full[v][s] for v, s in shape)
+    block = as_grid([[min(largest, held) for held in row] for row in body])
+    if block == full and not any(map(any, select)):
+        return plan, ()
+    if not any(map(any, full)):
+        changed = PipelinePlan(plan.layers, {FULL: full, SELECT: body})
+        return changed, ("selective recompute holds for all layers or none: it is set for all",)
+    until = max(full[v][s] + select[v][s] for v, s in shape)
+    changed = PipelinePlan(plan.layers, {FULL: as_grid([[min(until, held) for held in row] for row in body])})
+    return changed, (
+        f"Megatron recomputes the first N layers of every chunk alike: the nearest that fits memory is N = {until}",
+    )
+
+
+def _grid(plan: PipelinePlan, mode: str) -> tuple[tuple[int, ...], ...]:
+    return plan.recompute.get(mode, ((0,) * plan.stages,) * plan.interleaves)
+
+
+def with_plan(
+    script: ShellScript, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None
+) -> ShellScript:
+    """The script with a plan in it.
+
+    Raises
+    ------
+    InputError
+        When the script's number of stages differs, its flags cannot say the plan, or a value cannot
+        be set on its own.
+    """
+    current = config_from_script(script)
+    if plan.stages != current.strategy.pp:
+        raise InputError(
+            f"has {current.strategy.pp} pipeline stages and the plan {plan.stages}", file=script.file,
+            field="--pipeline-model-parallel-size", cure="write the plan to a script of its own strategy",
+        )
+    wanted: Wanted = {}
+    if micro_batches is not None:
+        wanted["global-batch-size"] = str(current.strategy.dp * current.strategy.mbs * micro_batches)
+    return _placed(script, wanted, plan, config.schedule)
+
+
+def with_strategy(
+    script: ShellScript, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None,
+    extra: Mapping[str, object],
+) -> ShellScript:
+    """The script with another strategy, a plan that fits it, and further flags set."""
+    current = config_from_script(script)
+    flags = Flags(script)
+    wanted: Wanted = {}
+    sizes = {
+        "tensor-model-parallel-size": strategy.tp, "pipeline-model-parallel-size": strategy.pp,
+        "expert-model-parallel-size": strategy.ep, "context-parallel-size": strategy.cp,
+        "micro-batch-size": strategy.mbs, "global-batch-size": strategy.global_batch,
+    }
+    for name, size in sizes.items():
+        if size != 1 or flags.has(name):
+            wanted[name] = str(size)
+    if strategy.sp != current.strategy.sp:
+        wanted["sequence-parallel"] = strategy.sp
+    if (strategy.op > 1) != flags.has("use-distributed-optimizer") and strategy.dp * strategy.cp > 1:
+        wanted["use-distributed-optimizer"] = strategy.op > 1
+    for name, value in extra.items():
+        wanted[name.removeprefix("--").replace("_", "-")] = plain_value(value, script.file, name)
+    if plan is None:
+        plan = even_plan(current, strategy, config.schedule.name == "zero_bubble_v")
+    if (plan.stages, plan.interleaves) != (strategy.pp, strategy.vpp):
+        raise ValueError("the plan's shape differs from the strategy's [vpp, pp]")
+    schedule = config.schedule
+    if schedule.name in ("1f1b", "interleaved", "megatron-interleaved"):
+        schedule = ScheduleSpec("megatron-interleaved" if strategy.vpp > 1 else "1f1b")
+    script, ranks = _launched(script, flags, strategy.world_size)
+    wanted |= ranks
+    script = edit_flags(script, wanted, near=_BESIDE_LAYERS)
+    return _placed(script, {}, plan, schedule)
+
+
+def _launched(script: ShellScript, flags: Flags, world: int) -> tuple[ShellScript, Wanted]:
+    """Make the launcher start so many ranks: by the variable that counts the nodes, else by its flags."""
+    if flags.world_size() == world or not flags.has(*WORLD_FLAGS):
+        return script, {}
+    per_node = flags.integer("nproc-per-node", "local-worker-num", default=8)
+    if world % per_node == 0:
+        for name in _NODE_VARIABLES:
+            changed = set_variable(script, name, str(world // per_node))
+            if changed is not None and Flags(changed).world_size() == world:
+                return changed, {}
+    elif flags.has("nproc-per-node", "local-worker-num"):
+        per_node = world
+    wanted: Wanted = {}
+    for name in ("nproc-per-node", "local-worker-num"):
+        if flags.has(name):
+            wanted[name] = str(per_node)
+    if flags.has("worker-num"):
+        wanted["worker-num"] = str(world)
+    elif flags.has("nnodes"):
+        wanted["nnodes"] = str(world // per_node)
+    else:
+        wanted["nproc-per-node"] = str(world)
+    return script, wanted
+
+
+def _placed(script: ShellScript, wanted: Wanted, plan: PipelinePlan, schedule: ScheduleSpec) -> ShellScript:
+    """Set placing and recompute flags, unless the script already means the plan."""
+    if wanted:
+        script = edit_flags(script, wanted, near=_BESIDE_LAYERS)
+    current = config_from_script(script)
+    if _same(current, plan, schedule):
+        return script
+    flags = Flags(script)
+    before = edit_flags(script, _placing(flags, plan, schedule), near=_BESIDE_LAYERS)
+    reread = config_from_script(before)
+    if not _same(reread, plan, schedule):
+        before = edit_flags(before, _recompute_flags(plan), near=_BESIDE_RECOMPUTE)
+        reread = config_from_script(before)
+    if not _same(reread, plan, schedule):
+        raise InputError("cannot express the plan by its flags", file=script.file,
+                         cure="export the plan as JSON or as a layout instead")
+    return before
+
+
+def _same(config: TrainingConfig, plan: PipelinePlan, schedule: ScheduleSpec) -> bool:
+    if config.plan is None or schedule.name != config.schedule.name:
+        return False
+    return (
+        {kind: grid for kind, grid in config.plan.layers.items() if any(map(any, grid))}
+        == {kind: grid for kind, grid in plan.layers.items() if any(map(any, grid))}
+        and all(_grid(config.plan, mode) == _grid(plan, mode) for mode in (FULL, SELECT))
+    )
+
+
+def _placing(flags: Flags, plan: PipelinePlan, schedule: ScheduleSpec) -> Wanted:
+    """Flags that place the plan's layers, in the form that the script uses or could use."""
+    v_shape = schedule.name == "zero_bubble_v"
+    order = chunk_order(plan.stages, plan.interleaves, v_shape)
+    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    held = [body[v][s] for v, s in order]
+    wanted: Wanted = {name: False for name in _PLACING if flags.has(name)}
+    wanted["num-layers"] = str(sum(held))
+    if v_shape and not flags.has("schedules-method"):
+        wanted["schedules-method"] = V_METHOD
+    elif not v_shape and flags.has("schedules-method"):
+        wanted["schedules-method"] = False
+    mindspeed = is_mindspeed(flags)
+    mtp_elsewhere = MTP in plan.layers and not plan.layers[MTP][order[-1][0]][order[-1][1]]
+    if flags.has(LAYOUT) or mtp_elsewhere:
+        return {**wanted, LAYOUT: layout_text(plan)}
+    if plan.interleaves == 1 and len(set(held)) == 1 and not flags.has("num-layer-list"):
+        return wanted
+    if mindspeed and plan.interleaves == 1 and (flags.has("num-layer-list") or not flags.has("noop-layers")):
+        return {**wanted, "num-layer-list": ",".join(map(str, held))}
+    if mindspeed:
+        return {**wanted, **_with_noops(flags, plan, held, v_shape)}
+    if len(set(held)) == 1:
+        return {**wanted, **_interleave_flag(flags, plan.interleaves, held[0])}
+    ends = _ends(plan, held)
+    if ends is not None:
+        return {**wanted, **ends, **_interleave_flag(flags, plan.interleaves, None)}
+    return {**wanted, LAYOUT: layout_text(plan)}
+
+
+def _interleave_flag(flags: Flags, interleaves: int, each: int | None) -> Wanted:
+    if interleaves == 1:
+        return {}
+    if each is not None and flags.has(PER_CHUNK):
+        return {PER_CHUNK: str(each)}
+    return {PER_RANK: str(interleaves)}
+
+
+def _with_noops(flags: Flags, plan: PipelinePlan, held: list[int], v_shape: bool) -> Wanted:
+    """Every chunk as many positions as the fullest one, the spare ones at its end doing nothing."""
+    each = max(held)
+    now = flags.integer("num-layers")
+    if now % len(held) == 0 and now // len(held) > each:
+        each = now // len(held)
+    spare = [k * each + i for k, count in enumerate(held) for i in range(count, each)]
+    wanted: Wanted = {"num-layers": str(each * len(held))}
+    if spare:
+        wanted["noop-layers"] = ",".join(map(str, spare))
+    if plan.interleaves > 1 and not v_shape:
+        wanted[PER_CHUNK] = str(each)
+    return wanted
+
+
+def _ends(plan: PipelinePlan, held: list[int]) -> Wanted | None:
+    """First- and last-stage flags, when all stages between hold the same."""
+    per_stage = [sum(held[s :: plan.stages]) for s in range(plan.stages)]
+    inner = set(per_stage[1:-1])
+    if len(per_stage) < 3 or len(inner) != 1:
+        return None
+    first = per_stage[0] if per_stage[0] != per_stage[1] else None
+    last = per_stage[-1] if per_stage[-1] != per_stage[1] else None
+    try:
+        if list(ends_placement(sum(held), plan.stages, plan.interleaves, first, last).slots) != held:
+            return None
+    except LayoutProblem:
+        return None
+    wanted: Wanted = {}
+    if first is not None:
+        wanted[FIRST] = str(first)
+    if last is not None:
+        wanted[LAST] = str(last)
+    return wanted
+
+
+def _recompute_flags(plan: PipelinePlan) -> Wanted:
+    """Recompute flags of a plan that `nearest_plan` leaves as it is."""
+    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    full = _grid(plan, FULL)
+    largest = max(map(max, full))
+    if any(map(any, _grid(plan, SELECT))):
+        return {"recompute-activations": False, "recompute-method": False, "recompute-num-layers": False,
+                "recompute-granularity": "selective"}
+    if largest == 0:
+        return {name: False for name in _RECOMPUTE}
+    if full == body:
+        return {"recompute-activations": False, "recompute-granularity": "full", "recompute-method": "uniform",
+                "recompute-num-layers": "1"}
+    return {"recompute-activations": False, "recompute-granularity": "full", "recompute-method": "block",
+            "recompute-num-layers": str(largest)}

@@ -1,0 +1,74 @@
+"""CSV tables of profilers, read row by row: by header, and with every quirk of theirs."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from base.errors import InputError
+
+MAX_CELL = 2**20
+
+
+def stream_rows(
+    path: str | Path, required: Sequence[str], optional: Sequence[str] = ()
+) -> Iterator[tuple[int, list[str | None]]]:
+    """Yield (line number, cells) with the named columns only; an optional column that is absent gives None.
+
+    Carriage returns, quotes around cells, tabs after numbers and empty lines are taken as they come; the
+    file must end with a line end, since a table that was cut looks whole otherwise.
+
+    Raises
+    ------
+    InputError
+        When the file is missing, cut short, has a column twice or lacks a required one, or a row ends
+        before the last named column or has more cells than the header.
+    """
+    file = Path(path)
+    try:
+        with open(file, "rb") as raw:
+            raw.seek(0, 2)
+            size = raw.tell()
+            raw.seek(max(0, size - 1))
+            closed = raw.read(1) in (b"\n", b"\r")
+        if size == 0:
+            raise InputError("is empty", file=file, cure="write the profile again")
+        if not closed:
+            raise InputError("is cut short: the last row has no end", file=file, cure="take the whole file")
+        with open(file, encoding="utf-8-sig", errors="strict", newline="") as stream:
+            csv.field_size_limit(MAX_CELL)
+            reader = csv.reader(stream)
+            header = [name.strip() for name in next(reader, [])]
+            places: list[int | None] = [_place(header, name, file, needed=True) for name in required]
+            places += [_place(header, name, file, needed=False) for name in optional]
+            # Some versions leave out cells at the end of a row, but never before the named columns.
+            width = 1 + max(place for place in places if place is not None)
+            for cells in reader:
+                if not cells:
+                    continue
+                if not width <= len(cells) <= len(header):
+                    raise InputError(
+                        f"has {len(cells)} cells and the header {len(header)}", file=file,
+                        field=f"row {reader.line_num}", cure="is the file cut short?",
+                    )
+                yield reader.line_num, [None if place is None else cells[place] for place in places]
+    except FileNotFoundError:
+        raise InputError("no such file", file=file, cure="check the path") from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=file) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not UTF-8 text: {error.reason}", file=file) from None
+    except csv.Error as error:
+        raise InputError(f"is not a CSV file: {error}", file=file) from None
+
+
+def _place(header: list[str], name: str, file: Path, *, needed: bool) -> int | None:
+    count = header.count(name)
+    if count > 1:
+        raise InputError("has this column twice", file=file, field=name)
+    if count == 0:
+        if needed:
+            raise InputError("has no such column", file=file, field=name, value=",".join(header))
+        return None
+    return header.index(name)

@@ -1,0 +1,231 @@
+"""Flags of a launch script set, added and removed by splicing, in the script's own style."""
+
+from __future__ import annotations
+
+import re
+from typing import Mapping
+
+from base.errors import InputError
+from parsers.megatron_flags import Flag, Flags
+from parsers.shell_source import ShellScript, Word
+
+Setting = str | bool
+"""A flag's value as text, True for a flag without one, False to remove it."""
+
+Splice = tuple[int, int, str]
+_PLAIN = re.compile(r"[\w.,:/@%+=\-]+")
+
+
+def edit_flags(
+    script: ShellScript, wanted: Mapping[str, Setting], *, near: tuple[str, ...] = ("num-layers",)
+) -> ShellScript:
+    """Set flags of the launch.
+
+    A value is changed where it is written: in place, or at the variable that holds it, when nothing
+    else of the launch uses that variable. A new flag goes on a line of its own before one of `near`,
+    with the line ends that its group uses; a flag removed takes its line along.
+
+    Parameters
+    ----------
+    wanted : mapping of flag name to text, True or False
+        Flags to set, to give without a value, or to remove. What already holds stays untouched.
+    near : tuple of str
+        Flags beside which a new one may go.
+
+    Raises
+    ------
+    InputError
+        When a value cannot be set without changing another.
+    """
+    before = Flags(script)
+    for name, setting in wanted.items():
+        if _holds(Flags(script), name, setting):
+            continue
+        script = _reparse(script, _splices(script, name, setting, wanted, near))
+    _verify(before, Flags(script), wanted)
+    return script
+
+
+def _reparse(script: ShellScript, splices: list[Splice]) -> ShellScript:
+    text = script.text
+    for start, end, new in sorted(splices, reverse=True):
+        text = text[:start] + new + text[end:]
+    return ShellScript(text, script.file)
+
+
+def _holds(flags: Flags, name: str, setting: Setting) -> bool:
+    flag = flags.by_name.get(name)
+    if setting is False:
+        return flag is None
+    if flag is None:
+        return False
+    if setting is True:
+        return True
+    return bool(flag.values) and flag.values[0].text == setting
+
+
+def _splices(
+    script: ShellScript, name: str, setting: Setting, wanted: Mapping[str, Setting], near: tuple[str, ...]
+) -> list[Splice]:
+    flags = Flags(script)
+    flag = flags.by_name.get(name)
+    if flag is None:
+        assert setting is not False
+        return [_insertion(script, flags, name, setting, near)]
+    if setting is False:
+        return [_removal(script, each) for each in flags.flags if each.name == name]
+    assert isinstance(setting, str)
+    if not flag.values:
+        span = _span(script, flag.word, name)
+        return [(span[1], span[1], f" {setting}")]
+    value = flag.values[0]
+    place = value.span()
+    if place is not None and not _shared(flags, flag, value, setting, wanted):
+        return [(*place, setting)]
+    via = value.via()
+    own = flag.word.span()
+    if via is None or own is None or via[0] < own[1] or script.text[own[1] : via[0]].strip(" \t\\\r\n\"'"):
+        raise InputError(
+            "has a value put together from several places", file=script.file, field=f"--{name}", value=value.text,
+            cure="write the number after the flag",
+        )
+    return [(*via, setting)]
+
+
+def _shared(flags: Flags, own: Flag, value: Word, setting: str, wanted: Mapping[str, Setting]) -> bool:
+    """Whether the value's characters also reach a flag that is to keep another value."""
+    if value.via() is None:
+        return False
+    places = {char.at for char in value.chars}
+    for flag in flags.flags:
+        if flag is own or wanted.get(flag.name) == setting:
+            continue
+        for word in (flag.word, *flag.values):
+            if places & {char.at for char in word.chars if char.at is not None}:
+                return True
+    return False
+
+
+def _span(script: ShellScript, word: Word, name: str) -> tuple[int, int]:
+    span = word.span()
+    if span is None:
+        raise InputError(
+            "is put together from several places", file=script.file, field=f"--{name}", value=word.text,
+            cure="write the flag in one piece",
+        )
+    return span
+
+
+def _line(text: str, at: int) -> tuple[int, int]:
+    start = text.rfind("\n", 0, at) + 1
+    end = text.find("\n", at)
+    return start, len(text) if end < 0 else end
+
+
+def _insertion(script: ShellScript, flags: Flags, name: str, setting: Setting, near: tuple[str, ...]) -> Splice:
+    text = script.text
+    written = f"--{name}" if setting is True else f"--{name} {setting}"
+    for anchor in (*near, "num-layers", "hidden-size"):
+        flag = flags.by_name.get(anchor)
+        span = flag.word.span() if flag is not None else None
+        if span is None:
+            continue
+        start, end = _line(text, span[0])
+        indent = text[start : span[0]]
+        if indent.strip() or _single_quoted(text, span[0]):
+            return span[0], span[0], written + " "  # The flag shares its line with others.
+        newline = "\r\n" if text[start:end].endswith("\r") else "\n"
+        line = text[start:end].rstrip()
+        previous = text[:start].rstrip("\r\n").rsplit("\n", 1)[-1].rstrip()
+        continued = line.endswith("\\") or previous.endswith("\\") or not _quoted_or_array(script, span[0])
+        return span[0], span[0], written + (" \\" if continued else "") + newline + indent
+    raise InputError("finds no place for a new flag", file=script.file, field=f"--{name}",
+                     cure="write --num-layers in one piece")
+
+
+def _quoted_or_array(script: ShellScript, at: int) -> bool:
+    """Whether a place lies inside a variable's value rather than in the command itself."""
+    for variable in script.variables.values():
+        for word in variable.words:
+            if any(char.at == at for char in word.chars):
+                return True
+    return False
+
+
+def _single_quoted(text: str, at: int) -> bool:
+    """Whether a place lies in a '…' string, where a backslash would become part of the value."""
+    start = text.rfind("'", 0, at)
+    return start > 0 and text[start - 1] == "=" and "'" not in text[start + 1 : at]
+
+
+def _removal(script: ShellScript, flag: Flag) -> Splice:
+    text = script.text
+    start, end = _span(script, flag.word, flag.name)
+    for value in flag.values if not flag.joined else ():
+        # Where the value is written right behind the flag: as an expansion, or as it is.
+        places = [
+            span for span in (value.via(), value.span())
+            if span is not None and span[0] >= end and not text[end : span[0]].strip(" \t\\\r\n\"'")
+        ]
+        if not places:
+            raise InputError("has a value that is not written behind it", file=script.file, field=f"--{flag.name}")
+        end = places[0][1]
+        if text[end : end + 1] in ('"', "'") and text[places[0][0] - 1] == text[end]:
+            end += 1
+    line_start, line_end = _line(text, start)
+    before, after = text[line_start:start], text[end : _line(text, end)[1]]
+    tail = after.strip()
+    alone = not before.strip() and tail in ("", "\\")
+    if alone and (tail == "\\" or _quoted_or_array(script, start)):
+        return line_start, min(len(text), _line(text, end)[1] + 1), ""
+    if after.startswith(" ") and tail:
+        end += 1
+    return start, end, ""
+
+
+def set_variable(script: ShellScript, name: str, value: str) -> ShellScript | None:
+    """The script with a variable's plain value changed; None where it has no such variable."""
+    variable = script.variables.get(name)
+    if variable is None or variable.array:
+        return None
+    span = variable.words[0].span()
+    if span is None or variable.words[0].via() is not None:
+        return None
+    return _reparse(script, [(*span, value)])
+
+
+def _verify(before: Flags, after: Flags, wanted: Mapping[str, Setting]) -> None:
+    """Check that the wanted flags hold and that every other flag of the launch is as it was."""
+    for name, setting in wanted.items():
+        if not _holds(after, name, setting):
+            raise InputError("cannot be set", file=before.file, field=f"--{name}", value=setting)
+
+    def others(flags: Flags) -> list[tuple[str, tuple[str, ...]]]:
+        return [
+            (flag.name, tuple(word.text for word in flag.values)) for flag in flags.flags if flag.name not in wanted
+        ]
+
+    for old, new in zip(others(before), others(after), strict=False):
+        if old != new:
+            raise InputError(
+                "cannot be changed alone", file=before.file, field=f"--{old[0]}", value=" ".join(old[1]),
+                cure="give each flag a value of its own",
+            )
+    if len(others(before)) != len(others(after)):
+        raise InputError("its flags cannot be changed alone", file=before.file)
+
+
+def plain_value(value: object, file: object, name: str) -> Setting:
+    """A setting from plain data; refuses text that a shell would take apart.
+
+    Raises
+    ------
+    InputError
+        When the text holds blanks, quotes, ``$`` or other characters with a meaning to the shell.
+    """
+    if isinstance(value, bool) or value is None:
+        return bool(value)
+    text = str(value)
+    if not _PLAIN.fullmatch(text):
+        raise InputError("holds characters that a shell would take apart", field=f"--{name}", value=text)
+    return text
