@@ -16,7 +16,7 @@ from base.files import write_atomic
 from pipeline.schedule import BACKWARD
 from report.compress import compress_grid, file_stem, in_gib, parse_json, strategy_text
 from report.palette import COLOURS, LINES, RECOMPUTE, shade
-from report.timeline import DIRECTION_NAMES, Timeline, drawing_windows
+from report.timeline import DIRECTION_NAMES, Timeline, drawing_windows, window_shares
 
 SHADES = 8
 """Shades of a colour for the interleaves; more interleaves than these share them."""
@@ -192,6 +192,7 @@ def _plan_data(
         recompute = {mode: [sum(column) for column in zip(*grid, strict=True)]
                      for mode, grid in timeline.plan.recompute.items()}
     bubble = timeline.bubble
+    windows = drawing_windows(shown)
     return {
         "title": timeline.title,
         "rows": list(timeline.row_names),
@@ -199,9 +200,9 @@ def _plan_data(
         "tasks": len(timeline),
         "span": f"{shown.span:,.3f} {unit}",
         "windows": [
-            {"name": window.name, "begin": window.begin, "end": window.end,
+            {"name": window.name, "begin": window.begin, "end": window.end, "share": share,
              "tasks": _tasks(shown.window(window.begin, window.end), window.begin, window.end)}
-            for window in drawing_windows(shown)
+            for window, share in zip(windows, window_shares(windows), strict=True)
         ],
         "memory": [_curve(steps.time.tolist(), steps.mib.tolist()) | {"limit": steps.limit_mib, "peak": steps.peak_mib}
                    for steps in shown.memory],
@@ -227,7 +228,7 @@ def _tasks(part: Timeline, begin: float, end: float) -> dict[str, list[Any]]:
         "micro_batch": part.micro_batch.tolist(),
         "lane": part.lane.tolist(),
         "lanes": [lanes[row] for row in part.stage],
-        "name": [part.task_name(i) for i in range(len(part))],
+        "name": part.task_names(),
         "start": [_short(value) for value in starts.tolist()],
         "end": [_short(value) for value in ends.tolist()],
         "recompute": [_short(value) for value in recompute.tolist()],

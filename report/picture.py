@@ -11,7 +11,7 @@ import numpy as np
 from base.errors import InputError
 from base.files import write_atomic
 from report.palette import COLOURS, HATCHES, LINES, RECOMPUTE, ink, shade
-from report.timeline import DIRECTION_NAMES, Timeline, Window, drawing_windows
+from report.timeline import DIRECTION_NAMES, Timeline, Window, drawing_windows, window_shares
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,14 +65,15 @@ def _width(timeline: Timeline) -> float:
 
 def _draw(figure: Any, timeline: Timeline) -> None:
     views = drawing_windows(timeline)
-    spans = [max(view.end - view.begin, 1e-12) for view in views]
+    shares = window_shares(views)
     rows = min(MOST_INCHES, max(LEAST_INCHES, ROW_INCHES * timeline.rows))
-    grid = figure.add_gridspec(2 if timeline.memory else 1, len(views), width_ratios=spans,
+    grid = figure.add_gridspec(2 if timeline.memory else 1, len(views), width_ratios=shares,
                                height_ratios=[rows, 2.2] if timeline.memory else [1])
     used: set[tuple[int, int]] = set()
     for at, view in enumerate(views):
         axes = figure.add_subplot(grid[0, at])
-        _rows(axes, timeline, view, (_width(timeline) - 1.6) / sum(spans), label=at == 0, used=used)
+        per_unit = (_width(timeline) - 1.6) * shares[at] / max(view.end - view.begin, 1e-12)
+        _rows(axes, timeline, view, per_unit, label=at == 0, used=used)
         if len(views) > 1:
             axes.set_title(view.name, fontsize=10)
         if at == len(views) // 2 and not timeline.memory:
@@ -126,15 +127,14 @@ def _numbers(
     axes: Axes, part: Timeline, view: Window, middle: Any, height: Any, interleaves: int, per_unit: float
 ) -> None:
     """Micro-batch numbers in blocks that are wide enough for them; `per_unit` is inches a unit of time."""
-    for task in range(len(part)):
-        number = str(part.micro_batch[task])
-        begin = max(view.begin, float(part.start[task] + part.recompute[task]))
-        end = min(view.end, float(part.end[task]))
-        if part.micro_batch[task] < 0 or (end - begin) * per_unit < 0.075 * len(number) + 0.03 or height[task] < 0.3:
-            continue
+    begins = np.maximum(view.begin, part.start + part.recompute)
+    ends = np.minimum(view.end, part.end)
+    digits = np.char.str_len(part.micro_batch.astype(str))
+    roomy = (ends - begins) * per_unit >= 0.075 * digits + 0.03
+    for task in np.flatnonzero(roomy & (part.micro_batch >= 0) & (height >= 0.3)).tolist():
         colour = shade(COLOURS[int(part.direction[task])], int(part.interleave[task]), interleaves)
-        axes.text((begin + end) / 2, middle[task], number, ha="center", va="center", fontsize=6.5, color=ink(colour),
-                  clip_on=True)
+        axes.text((begins[task] + ends[task]) / 2, middle[task], str(part.micro_batch[task]), ha="center",
+                  va="center", fontsize=6.5, color=ink(colour), clip_on=True)
 
 
 def _memory(axes: Axes, timeline: Timeline) -> None:

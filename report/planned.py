@@ -100,6 +100,7 @@ def _without_dips(time: FloatArray, mib: FloatArray, limit_mib: float) -> Memory
     instant = np.append(time[1:] == time[:-1], False)
     before, after = np.concatenate([mib[:1], mib[:-1]]), np.append(mib[1:], mib[-1])
     keep = ~instant | (mib > np.maximum(before, after))
+    keep[0] = True
     return MemorySteps(time[keep], mib[keep], float(limit_mib))
 
 

@@ -90,13 +90,14 @@ def gaps(timeline: Timeline, least: float = 0.0) -> list[Gap]:
         Leave shorter ones out, in the timeline's units.
     """
     result = []
+    names = timeline.task_names()
     for row in range(timeline.rows):
         mine = np.flatnonzero(timeline.stage == row)
         reached, last = None, -1
         for task in mine[np.argsort(timeline.start[mine], kind="stable")].tolist():
             begin, end = float(timeline.start[task]), float(timeline.end[task])
             if reached is not None and begin > reached and begin - reached >= least:
-                result.append(Gap(row, reached, begin, timeline.task_name(last), timeline.task_name(task)))
+                result.append(Gap(row, reached, begin, names[last], names[task]))
             if reached is None or end > reached:
                 reached, last = end, task
     return sorted(result, key=lambda gap: (-gap.length, gap.row, gap.begin))

@@ -17,7 +17,7 @@ from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import Solution
 from report.tables import gap_text, plan_table, ranking_table, summary_lines
-from report.timeline import COMMUNICATION, OPTIMIZER, OTHER, Timeline, drawing_windows
+from report.timeline import COMMUNICATION, OPTIMIZER, OTHER, Timeline, drawing_windows, window_shares
 
 MARKS = {FORWARD: "F", BACKWARD: "B", WEIGHT_GRADIENT: "W", OPTIMIZER: "O", COMMUNICATION: "C", OTHER: "x"}
 RECOMPUTE_MARK, IDLE_MARK = "r", "."
@@ -42,9 +42,8 @@ def pipeline_text(timeline: Timeline, width: int = 80) -> Text:
     views = drawing_windows(timeline, per_row=14)
     rows = np.unique(np.linspace(0, timeline.rows - 1, min(timeline.rows, MOST_ROWS)).round().astype(int))
     label = max(len(timeline.row_names[row]) for row in rows) + 1
-    spans = np.array([view.end - view.begin for view in views])
     room = max(len(views) * 4, width - label - 2 * (len(views) - 1))
-    cells = np.maximum(4, np.floor(room * spans / max(spans.sum(), 1e-300)).astype(int))
+    cells = np.maximum(4, np.floor(room * np.array(window_shares(views))).astype(int))
     text = Text()
     if len(views) > 1:
         heads = "  ".join(view.name[:n].ljust(n) for view, n in zip(views, cells.tolist(), strict=True))

@@ -196,18 +196,19 @@ class Timeline:
         return replace(self, **changes, flows=flows[(flows >= 0).all(axis=1)] if len(flows) else flows,
                        labels=tuple(self.labels[i] for i in index) if self.labels else ())
 
-    def task_name(self, task: int) -> str:
-        """How a reader names the task: ``forward 3``, ``backward 3.1 (interleave 1)``."""
+    def task_names(self) -> list[str]:
+        """How a reader names every task: ``forward 3``, ``backward 3.1 (interleave 1)``."""
         if self.labels:
-            return self.labels[task]
-        name = DIRECTION_NAMES[self.direction[task]]
-        if self.micro_batch[task] >= 0:
-            name += f" {self.micro_batch[task]}"
-            if len(self) and self.split.max() > 0:
-                name += f".{self.split[task]}"
-        if self.interleave[task] >= 0 and self.interleave.max() > 0:
-            name += f" (interleave {self.interleave[task]})"
-        return name
+            return list(self.labels)
+        splits, interleaves = self.split.max(initial=0) > 0, self.interleave.max(initial=0) > 0
+        names = []
+        columns = (self.direction, self.micro_batch, self.split, self.interleave)
+        for direction, micro_batch, split, interleave in zip(*(column.tolist() for column in columns), strict=True):
+            name = DIRECTION_NAMES[direction]
+            if micro_batch >= 0:
+                name += f" {micro_batch}.{split}" if splits else f" {micro_batch}"
+            names.append(f"{name} (interleave {interleave})" if interleaves and interleave >= 0 else name)
+        return names
 
 
 @dataclass(frozen=True)
@@ -249,6 +250,13 @@ def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int 
             Window("drain", finish - drain, finish))
 
 
+def window_shares(windows: Sequence[Window], least: float = 0.22) -> list[float]:
+    """Share of the drawing's width for each window: by its length, but never so little that nothing is read."""
+    spans = [max(window.end - window.begin, 1e-300) for window in windows]
+    raised = [max(span / sum(spans), least) for span in spans]
+    return [share / sum(raised) for share in raised]
+
+
 def side_by_side(timelines: Mapping[str, Timeline] | Sequence[Timeline], title: str = "") -> Timeline:
     """Lay several timelines under each other on one clock, each from its own first start.
 
@@ -283,7 +291,7 @@ def side_by_side(timelines: Mapping[str, Timeline] | Sequence[Timeline], title: 
         first_row, first_task = first_row + one.rows, first_task + len(one)
     for key in ("direction", "interleave", "micro_batch", "split", "recompute", "lane"):
         parts[key] = [getattr(one, key) for _, one in shown]
-    labels = tuple(one.task_name(i) for _, one in shown for i in range(len(one)))
+    labels = tuple(name for _, one in shown for name in one.task_names())
     per_task: dict[str, Any] = {key: np.concatenate(values) for key, values in parts.items()}
     return Timeline(
         title=title or " / ".join(name for name, _ in shown), row_names=tuple(rows), labels=labels,

@@ -96,14 +96,12 @@ function rectangles(tasks, pick, from, to) {
 
 function pipeline(host, plan, sameSpan) {
   const traces = [], layout = { height: Math.min(1400, 110 + 24 * plan.rows.length), shapes: [], annotations: [] };
-  const wide = plan.windows.map((one) => one.end - one.begin);
-  const total = wide.reduce((a, b) => a + b, 0) || 1;
   const seen = new Set();
   let left = 0;
   plan.windows.forEach((view, at) => {
     const suffix = at ? String(at + 1) : "";
     const gap = at < plan.windows.length - 1 ? 0.025 : 0;
-    const right = left + wide[at] / total;
+    const right = left + view.share;
     const tasks = view.tasks;
     const end = plan.windows.length === 1 && sameSpan ? view.begin + sameSpan : view.end;
     layout[`xaxis${suffix}`] = { domain: [left, Math.max(left + 0.05, right - gap)], range: [view.begin, end], title: { text: at === 0 ? `time, ${plan.unit}` : "" }, anchor: "y", showgrid: false, zeroline: false };
