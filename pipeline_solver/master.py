@@ -182,8 +182,12 @@ class Master:
                 switch += 1
         return rows
 
-    def rebuild(self, active: NDArray[np.int64]) -> None:
-        """Start a fresh LP over the given columns with the cuts that the old one held."""
+    def rebuild(self, active: NDArray[np.int64], partial: bool | None = None) -> None:
+        """Start a fresh LP over the given columns with the cuts that the old one held.
+
+        ``partial`` says that columns outside may be allowed too, and come in by reduced cost; by
+        default that is so when columns are left out.
+        """
         lp = highspy.Highs()
         for option, value in (("output_flag", False), ("threads", 1), ("presolve", "off"),
                               ("simplex_dual_edge_weight_strategy", 1)):
@@ -204,7 +208,7 @@ class Master:
             lp.addCol(0.0, 0.0, 1.0, len(terms), np.array([t[0] for t in terms], dtype=np.int32),
                       np.array([t[1] for t in terms]))
             first += 1
-        self.partial = len(self.columns) > PRICE_ABOVE and len(active) < len(self.columns)
+        self.partial = len(active) < len(self.columns) if partial is None else partial
         self.penalty = 0.0
         if self.partial:
             # Artificial columns keep the restricted LP feasible; their price is above any step time.

@@ -1,0 +1,305 @@
+"""Exact solver: branch and cut over stage configurations, with proof of the gap.
+
+Columns (`columns`), an LP over them with path cuts (`master`), plans by DP and annealing
+(`incumbents`), and a tree that splits one stage's configurations (`tree_search`). Worker processes
+take slices of the open nodes, measured in simplex iterations, so that without a time limit the result
+depends on the seed and the number of workers alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.plan import PipelinePlan
+from pipeline_solver import columns as columns_module
+from pipeline_solver import event_graph, incumbents
+from pipeline_solver.columns import ColumnSet, StageTuples, build_columns, stage_tuples
+from pipeline_solver.durations import schedule_of
+from pipeline_solver.event_graph import EventGraph
+from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.progress import OnProgress, Progress
+from pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
+from pipeline_solver.tree_search import OutOfTime, Search
+from pipeline_solver.worker_pool import WorkerPool
+
+LOG = logging.getLogger(__name__)
+
+SOLVER_NAME = "branch-and-cut"
+FEW_TUPLES = 2000
+"""Layer tuples up to which all configurations are listed at once."""
+
+MANY_COLUMNS = 20_000
+NODES_A_WORKER = 3
+FIRST_SLICE, LAST_SLICE = 2_000, 20_000
+"""Simplex iterations that a worker gets in the first rounds and at most."""
+
+LEAST_GAP = 2e-7
+"""Gap below which LP tolerances decide, not the search."""
+
+REPORTED_CUTS = 500
+
+
+def branch_and_cut(
+    problem: PipelineProblem,
+    *,
+    time_limit: float | None = None,
+    gap: float = 1e-6,
+    seed: int = 0,
+    workers: int = 1,
+    warm_start: PipelinePlan | None = None,
+    on_progress: OnProgress | None = None,
+) -> Solution:
+    """Find the plan of least step time, and prove it.
+
+    Parameters
+    ----------
+    problem : PipelineProblem
+    time_limit : float, optional
+        Seconds, after which the best plan is returned with its proven bound.
+    gap : float
+        Relative gap at which the plan counts as optimal; below about 4e-7 rounding in the LP decides.
+    seed, workers : int
+        With no time limit the result depends on nothing else.
+    warm_start : PipelinePlan, optional
+        A plan that keeps the problem's rules, to start from.
+    on_progress : callable, optional
+
+    Returns
+    -------
+    Solution
+        `cuts` are the path cuts found: R class counts, then the path's lag. A keyboard interrupt ends
+        the search as a time limit does.
+
+    Raises
+    ------
+    TooManyColumns
+        When the stage configurations cannot be listed.
+    """
+    _announce_compilation()
+    run = _Run(problem, time_limit, gap, seed, max(1, workers), on_progress)
+    try:
+        run.solve(warm_start)
+    except (KeyboardInterrupt, OutOfTime) as stop:
+        run.stopped = "interrupted" if isinstance(stop, KeyboardInterrupt) else "time limit"
+    finally:
+        run.close()
+    return run.solution()
+
+
+class _Run:
+    """One call of `branch_and_cut`: its clock, its search, what it has proven."""
+
+    def __init__(
+        self, problem: PipelineProblem, time_limit: float | None, gap: float, seed: int, workers: int,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self.problem, self.seed, self.workers = problem, seed, workers
+        self.gap = gap
+        self.closing_gap = max(0.5 * gap, LEAST_GAP)
+        self.began = time.monotonic()
+        self.deadline = None if time_limit is None else self.began + time_limit
+        self.on_progress = on_progress
+        self.graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
+        self.search: Search | None = None
+        self.pool: WorkerPool | None = None
+        self.plan: PipelinePlan | None = None
+        self.bound = 0.0
+        self.infeasible = False
+        self.finished = False
+        self.stopped = ""
+        self.nodes = 0
+        self.solves = 0
+        self.rounds = 0
+
+    def report(self, note: str) -> None:
+        """Tell the listener where the search stands."""
+        if self.on_progress is not None:
+            best = self.search.best_time if self.search is not None else np.inf
+            self.on_progress(Progress(time.monotonic() - self.began, float(best) if np.isfinite(best) else None,
+                                      float(self.bound) if self.bound > 0 else None, note))
+
+    def solve(self, warm_start: PipelinePlan | None) -> None:
+        """List columns, bound the root, search the tree."""
+        self.report("listing stage configurations")
+        tuples = stage_tuples(self.problem)
+        if any(not len(part.members) for part in tuples):
+            self.infeasible = True
+            return
+        search = self._search(tuples, warm_start)
+        if search is None:
+            self.infeasible = True
+            return
+        self.report("solving the root")
+        root = search.bound_root()
+        if np.isinf(root) and root > 0 and search.best is None:
+            self.infeasible = True
+            return
+        self.bound = max(self.bound, min(root, search.cutoff))
+        self.report(f"root solved, {len(search.pool.counts)} cuts" if not search.open else "searching the tree")
+        self._tree(search)
+        self.finished = True
+        self.bound = max(self.bound, search.cutoff)
+        if search.best is None:
+            self.infeasible = True
+        self.report("done")
+
+    def _search(self, tuples: list[StageTuples], warm_start: PipelinePlan | None) -> Search | None:
+        """The search with its first plan; with many configurations, only those that the first plan leaves."""
+        problem = self.problem
+        if sum(len(part.members) for part in tuples) <= FEW_TUPLES:
+            columns = build_columns(problem, tuples)
+            if (np.diff(columns.start) == 0).any():
+                return None
+            if len(columns) <= MANY_COLUMNS:
+                search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.deadline)
+                self.search = search
+                if search.programs.exact and search.programs.best(columns.work) is None:
+                    return None
+                search.start(columns.find(warm_start) if warm_start is not None else None)
+                return search
+        known = self._first_plan(tuples, warm_start)
+        if known is None:
+            return None
+        plan, best = known
+        columns = build_columns(problem, tuples, self._work_limit(tuples, best))
+        search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.deadline)
+        self.search = search
+        search.start(columns.find(plan))
+        return search
+
+    def _first_plan(
+        self, tuples: list[StageTuples], warm_start: PipelinePlan | None
+    ) -> tuple[PipelinePlan, float] | None:
+        """A good plan from the configurations of even work; None when there is no plan at all."""
+        problem = self.problem
+        even = np.mean([np.median(part.forward.sum(axis=1)) for part in tuples]) * (1.0 + problem.backward_ratio)
+        limit = even
+        while True:
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                raise OutOfTime
+            capped = np.full(problem.stages, limit)
+            columns = build_columns(problem, tuples, capped)
+            last = limit > 64 * even + 1.0
+            if not (np.diff(columns.start) == 0).any():
+                search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.deadline)
+                chosen = columns.find(warm_start) if warm_start is not None else None
+                if chosen is None:
+                    chosen = search.programs.best(columns.work**2)
+                if chosen is not None:
+                    self.search = search
+                    search.try_choice(chosen)
+                    for attempt in range(6):
+                        search.check_time()
+                        search.anneal(search.best, search.anneal_moves(), 0.02 if attempt < 3 else 0.005)
+                    return columns.plan(search.best), search.best_time
+                if not search.programs.exact and last:
+                    raise columns_module.TooManyColumns("the layer totals are too many for the first plan's DP")
+            if last:
+                return None
+            limit *= 1.05 if limit < 2 * even else 2.0
+
+    def _work_limit(self, tuples: list[StageTuples], best: float) -> NDArray[np.float64]:
+        """Greatest work of each stage in a plan that beats `best`: its tasks fill the step but for fill and drain."""
+        S, V = self.problem.stages, self.problem.interleaves
+        graph, splits = self.graph, self.problem.schedule.seq_splits
+        least = np.array([part.forward.min(axis=0) for part in tuples]).T / splits  # [V, S]
+        share = self.problem.weight_gradient_share if graph.directions == 3 else 0.0
+        blocks = [least, self.problem.backward_ratio * (1 - share) * least, self.problem.backward_ratio * share * least]
+        shortest = np.concatenate([*blocks[: graph.directions], np.zeros((1, S))]).reshape(-1)
+        result = np.empty(S)
+        for s in range(S):
+            own = np.zeros(graph.classes, dtype=bool)
+            own[np.arange(graph.directions * V) * S + s] = True
+            # With the stage's own tasks taking no time, what stands before its first and after its last task.
+            durations = np.where(own, 0.0, shortest)
+            starts = graph.start_times(durations)
+            before = starts[s, 0]
+            result[s] = (best - before) / self.problem.micro_batches + 1e-9
+        return result
+
+    def _tree(self, search: Search) -> None:
+        """Search the tree here, and in worker processes when there are several."""
+        if not search.open:
+            return
+        if self.workers > 1:
+            search.process(FIRST_SLICE, most_open=NODES_A_WORKER * self.workers)
+            self._note(search)
+            if not search.open or search.open[0][0] >= search.cutoff:
+                return
+            self.pool = WorkerPool(self.workers, search, self.deadline, self.seed)
+        slice_size = FIRST_SLICE
+        while search.open and search.open[0][0] < search.cutoff:
+            search.check_time()
+            if self.pool is None:
+                search.process(slice_size)
+            else:
+                self.pool.round(search, slice_size)
+            self.rounds += 1
+            slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
+            self._note(search)
+
+    def _note(self, search: Search) -> None:
+        self.bound = max(self.bound, search.lower_bound())
+        self.report(f"{search.nodes} nodes, {len(search.open)} open, {search.pool.size} cuts")
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self.pool is not None:
+            self.pool.close()
+
+    def solution(self) -> Solution:
+        """What has been found and proven."""
+        seconds = time.monotonic() - self.began
+        search = self.search
+        statistics: dict[str, float] = {"rounds": self.rounds}
+        if search is not None:
+            statistics |= {
+                "columns": len(search.columns), "nodes": search.nodes, "cuts": search.pool.size,
+                "lp_solves": search.lp_solves(),
+            }
+            if search.open and not self.finished:
+                self.bound = max(self.bound, search.lower_bound())
+        base = Solution(INFEASIBLE, solver=SOLVER_NAME, seconds=seconds, statistics=statistics)
+        if self.infeasible:
+            return base
+        if search is None or search.best is None:
+            return base.replace(status=NO_SOLUTION, bound=self.bound or None,
+                                message=f"{self.stopped or 'stopped'} before a plan was found")
+        best = float(search.best_time)
+        bound = min(self.bound, best)
+        optimal = best - bound <= self.gap * abs(best) or self.finished
+        return base.replace(
+            status=OPTIMAL if optimal else FEASIBLE, plan=search.columns.plan(search.best), objective=best, bound=bound,
+            cuts=_reported_cuts(search, self.graph), message="" if optimal else f"stopped: {self.stopped}",
+        )
+
+
+def _reported_cuts(search: Search, graph: EventGraph) -> tuple[tuple[float, ...], ...]:
+    """The LP's cuts and the longest paths of the plan: R class counts and the lag total each."""
+    pool = search.pool
+    held = search.master.held if search.master is not None else []
+    numbers = list(dict.fromkeys([*held, *range(max(0, pool.size - REPORTED_CUTS), pool.size)]))
+    stages = search.problem.stages
+    rows = []
+    for g in numbers:
+        # The pool keeps one constant for tail and lag: which tail it was, follows from the constant.
+        rows.append((*pool.counts[g].tolist(), *[0.0] * stages, float(pool.constant[g])))
+    assert all(len(row) == graph.classes + 1 for row in rows)
+    return tuple(rows)
+
+
+def _announce_compilation() -> None:
+    """Say once that the kernels are being compiled, when no earlier run has left them on the disk."""
+    kernels = (event_graph.longest_path, event_graph.critical_path, columns_module.minimal_choices, incumbents.anneal,
+               incumbents.stage_program)
+    missing = [
+        kernel for kernel in kernels
+        if not list(Path(kernel.stats.cache_path).glob(f"{kernel.py_func.__module__.split('.')[-1]}.*.nbi"))
+    ]
+    if missing:
+        LOG.warning("compiling the solver's kernels: once, about half a minute; later runs find them on the disk")
