@@ -14,6 +14,8 @@ from parsers.profiles.tables import stream_rows
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 KERNELS, TRACE = "kernel_details.csv", "trace_view.json"
+MAX_RAGGED = 0.001
+"""Share of damaged rows that is passed by (with a note); one is always."""
 HARDWARE = "Ascend Hardware"
 COMMUNICATION = ("HCCL", "Communication")
 """Processes of a trace: kernels, and the collectives with the steps each consists of."""
@@ -76,10 +78,14 @@ def read_kernel_details(path: str | Path, *, rank: int | None = None) -> RankPro
     """
     file = Path(path)
     builder = KernelBuilder(file)
+    ragged: list[int] = []
     rows = stream_rows(
-        file, ("Name", "Type", "Accelerator Core", "Start Time(us)", "Duration(us)"), ("Step Id", "Stream ID")
+        file, ("Name", "Type", "Accelerator Core", "Start Time(us)", "Duration(us)"), ("Step Id", "Stream ID"),
+        ragged=ragged,
     )
+    count = 0
     for line, (name, kind, _, start, duration, step, stream) in rows:
+        count += 1
         assert name is not None and kind is not None and start is not None and duration is not None
         try:
             start_ns, duration_ns = parse_us(start), parse_us(duration)
@@ -90,7 +96,11 @@ def read_kernel_details(path: str | Path, *, rank: int | None = None) -> RankPro
             ) from None
         builder.add(name.strip(), kind.strip(), start_ns, duration_ns, step=_number(step), stream=_number(stream),
                     where=f"row {line}")
-    return builder.build(rank)
+    if len(ragged) > max(1, MAX_RAGGED * count):
+        raise InputError(f"has {len(ragged)} rows with another number of cells than the header", file=file,
+                         field=f"row {ragged[0]}", cure="write the profile again")
+    notes = tuple(f"{file}: row {line} has another number of cells than the header and is left out" for line in ragged)
+    return builder.build(rank, notes=notes)
 
 
 def read_trace_view(path: str | Path, *, rank: int | None = None) -> RankProfile:

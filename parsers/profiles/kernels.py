@@ -87,6 +87,7 @@ class RankProfile:
     name: NDArray[np.int32]
     step: NDArray[np.int32]
     names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -140,7 +141,7 @@ class KernelBuilder:
         self._group.append(group)
 
     def build(self, rank: int | None, *, groups: Iterable[int] | None = None,
-              communication_groups: Iterable[int] = ()) -> RankProfile:
+              communication_groups: Iterable[int] = (), notes: tuple[str, ...] = ()) -> RankProfile:
         """The kernels, sorted by start: of all groups, or of `groups`; of `communication_groups` only communication.
 
         Raises
@@ -160,7 +161,7 @@ class KernelBuilder:
         columns = [np.frombuffer(column, dtype=kind)[order] for column, kind in (
             (self._start, np.int64), (self._duration, np.int64), (self._role, np.int8), (self._marker, np.int8),
             (self._name, np.int32), (self._step, np.int32))]
-        profile = RankProfile(self._path, rank, *columns, names=tuple(self._index))  # type: ignore[arg-type]
+        profile = RankProfile(self._path, rank, *columns, names=tuple(self._index), notes=notes)  # type: ignore[arg-type]
         self._check_streams(profile, np.frombuffer(self._stream, dtype=np.int64)[order])
         return profile
 

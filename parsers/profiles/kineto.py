@@ -85,5 +85,6 @@ def _time_ns(event: dict[str, Any], field: str, file: Path) -> int:
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number) or isinstance(value, bool):
-        raise InputError("must be a time in us", file=file, field=f"{field} of {str(event.get('name'))[:60]}", value=value)
+        place = f"{field} of {str(event.get('name'))[:60]}"
+        raise InputError("must be a time in us", file=file, field=place, value=value)
     return round(number * 1000)

@@ -12,18 +12,20 @@ MAX_CELL = 2**20
 
 
 def stream_rows(
-    path: str | Path, required: Sequence[str], optional: Sequence[str] = ()
+    path: str | Path, required: Sequence[str], optional: Sequence[str] = (), *,
+    ragged: list[int] | None = None,
 ) -> Iterator[tuple[int, list[str | None]]]:
     """Yield (line number, cells) with the named columns only; an optional column that is absent gives None.
 
-    Carriage returns, quotes around cells, tabs after numbers and empty lines are taken as they come; the
-    file must end with a line end, since a table that was cut looks whole otherwise.
+    Carriage returns, quotes around cells, tabs after numbers and empty lines are taken as they come; a
+    row with another number of cells than the header is an error, or, where `ragged` is given, is left out
+    and its line number put there. The file must end with a line end, since a table that was cut looks whole otherwise.
 
     Raises
     ------
     InputError
-        When the file is missing, cut short, has a column twice or lacks a required one, or a row ends
-        before the last named column or has more cells than the header.
+        When the file is missing, cut short, has a column twice or lacks a required one, or a row has
+        another number of cells than the header.
     """
     file = Path(path)
     try:
@@ -42,14 +44,16 @@ def stream_rows(
             header = [name.strip() for name in next(reader, [])]
             places: list[int | None] = [_place(header, name, file, needed=True) for name in required]
             places += [_place(header, name, file, needed=False) for name in optional]
-            # Some versions leave out cells at the end of a row, but never before the named columns.
-            width = 1 + max(place for place in places if place is not None)
+            width = len(header)
             for cells in reader:
                 if not cells:
                     continue
-                if not width <= len(cells) <= len(header):
+                if len(cells) != width:
+                    if ragged is not None:
+                        ragged.append(reader.line_num)
+                        continue
                     raise InputError(
-                        f"has {len(cells)} cells and the header {len(header)}", file=file,
+                        f"has {len(cells)} cells and the header {width}", file=file,
                         field=f"row {reader.line_num}", cure="is the file cut short?",
                     )
                 yield reader.line_num, [None if place is None else cells[place] for place in places]

@@ -1,0 +1,139 @@
+"""Ascend profiler's memory and step tables: memory_record.csv, operator_memory.csv, step_trace_time.csv."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from base.errors import InputError
+from parsers.profiles.kernels import parse_us
+from parsers.profiles.tables import stream_rows
+
+MEMORY_RECORD, OPERATOR_MEMORY, STEP_TRACE = "memory_record.csv", "operator_memory.csv", "step_trace_time.csv"
+
+
+@dataclass(frozen=True)
+class MemoryRecord:
+    """Memory of one rank over the profiled time, MiB.
+
+    Parameters
+    ----------
+    peak_reserved_mib : float
+        Most that any component (or the whole process) held.
+    peak_allocated_mib, least_allocated_mib : float or None
+        Most and least that tensors took (framework's own pool); the least, between two steps, is what
+        stays: weights, gradients, optimizer states.
+    last_ns : int
+        Time of the last record.
+    """
+
+    peak_reserved_mib: float
+    peak_allocated_mib: float | None
+    least_allocated_mib: float | None
+    last_ns: int
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """One step as the profiler sums it up, ms; `step` is None in a row over all steps."""
+
+    step: int | None
+    computing_ms: float
+    exposed_communication_ms: float
+    overlapped_ms: float
+    communication_ms: float
+    free_ms: float
+    stage_ms: float
+    bubble_ms: float
+
+
+def read_memory_record(path: str | Path) -> MemoryRecord:
+    """Read ``memory_record.csv``: memory over time by component.
+
+    Raises
+    ------
+    InputError
+        When the table is damaged or empty.
+    """
+    file = Path(path)
+    reserved: list[float] = []
+    # Components count different things; the framework's own pool is the one that comes to hold most.
+    allocated: dict[str, list[float]] = {}
+    last = 0
+    columns = ("Timestamp(us)", "Total Allocated(MB)", "Total Reserved(MB)")
+    for line, (time, used, held, component) in stream_rows(file, (*columns, "Component")):
+        last = max(last, _time(time, file, line))
+        held_mib, used_mib = _figure(held, file, line, columns[2]), _figure(used, file, line, columns[1])
+        if held_mib is not None:
+            reserved.append(held_mib)
+        if used_mib is not None:
+            allocated.setdefault(component or "", []).append(used_mib)
+    if not reserved:
+        raise InputError("holds no record", file=file)
+    pool = max(allocated.values(), key=max, default=[])
+    return MemoryRecord(max(reserved), max(pool, default=None), min(pool, default=None), last)
+
+
+def read_operator_memory(path: str | Path) -> float:
+    """Most memory allocated at once that ``operator_memory.csv`` shows, MiB.
+
+    Raises
+    ------
+    InputError
+        When the table is damaged or empty.
+    """
+    file = Path(path)
+    column = "Allocation Total Allocated(MB)"
+    found = [_figure(cells[0], file, line, column) for line, cells in stream_rows(file, (column,))]
+    totals = [value for value in found if value is not None]
+    if not totals:
+        raise InputError("holds no allocation", file=file)
+    return max(totals)
+
+
+def read_step_trace(path: str | Path) -> list[StepTrace]:
+    """Read ``step_trace_time.csv``: how each step's time splits.
+
+    Raises
+    ------
+    InputError
+        When the table is damaged, or Stage is not computing + exposed communication + free − bubble.
+    """
+    file = Path(path)
+    names = ("Computing", "Communication(Not Overlapped)", "Overlapped", "Communication", "Free", "Stage", "Bubble")
+    steps = []
+    for line, (step, *cells) in stream_rows(file, ("Step", *names)):
+        figures = [_figure(cell, file, line, name) for cell, name in zip(cells, names, strict=True)]
+        known = [value / 1e3 for value in figures if value is not None]
+        if len(known) < len(names):
+            raise InputError("lacks a figure", file=file, field=f"row {line}")
+        computing, exposed, overlapped, communication, free, stage, bubble = known
+        if abs(computing + exposed + free - bubble - stage) > 0.01 * stage + 1e-3:
+            raise InputError("does not add up: Stage = Computing + Communication(Not Overlapped) + Free - Bubble",
+                             file=file, field=f"row {line}", value=stage * 1e3, cure="are two columns swapped?")
+        number = step.strip() if step is not None else ""
+        steps.append(StepTrace(int(number) if number.isdigit() else None, computing, exposed, overlapped,
+                               communication, free, stage, bubble))
+    if not steps:
+        raise InputError("holds no step", file=file)
+    return steps
+
+
+def _time(text: str | None, file: Path, line: int) -> int:
+    try:
+        return parse_us(text or "")
+    except ValueError:
+        raise InputError("must be a time in us", file=file, field=f"row {line}, Timestamp(us)", value=text) from None
+
+
+def _figure(text: str | None, file: Path, line: int, name: str) -> float | None:
+    if text is None or text.strip() in ("", "N/A"):
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1e12:
+        raise InputError("must be a number of at least 0", file=file, field=f"row {line}, column {name}", value=text)
+    return value

@@ -1,0 +1,61 @@
+"""The ranks of one profiled job, in the layout in which the profiler left them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from base.errors import InputError
+from parsers.profiles.ascend import KERNELS, OUTPUT, TRACE, read_ascend_rank
+from parsers.profiles.kernels import RankProfile
+from parsers.profiles.kineto import read_kineto
+
+ASCEND, KINETO = "ascend", "kineto"
+MAX_FOLDERS = 200_000
+
+
+@dataclass(frozen=True)
+class RankSource:
+    """Where one rank's profile lies: an ``ASCEND_PROFILER_OUTPUT`` folder or a Kineto trace."""
+
+    path: Path
+    format: str
+
+    def read(self) -> RankProfile:
+        """Read its kernels; raises InputError as the format's reader does."""
+        return read_ascend_rank(self.path) if self.format == ASCEND else read_kineto(self.path)
+
+
+def rank_sources(folder: str | Path) -> list[RankSource]:
+    """Every rank's profile below a folder, by path.
+
+    Raises
+    ------
+    InputError
+        When the folder is missing, or holds no profile.
+    """
+    top = Path(folder)
+    if not top.is_dir():
+        raise InputError("no such folder", file=top, cure="check the path")
+    found: list[RankSource] = []
+    for number, (place, folders, files) in enumerate(os.walk(top)):
+        if number > MAX_FOLDERS:
+            raise InputError(f"holds more than {MAX_FOLDERS} folders", file=top, cure="name the folder of the profiles")
+        folders.sort()
+        here = Path(place)
+        if here.name == OUTPUT or KERNELS in files or TRACE in files:
+            found.append(RankSource(here, ASCEND))
+            folders.clear()
+            continue
+        found += [RankSource(here / name, KINETO) for name in sorted(files) if _is_kineto(name)]
+    if not found:
+        raise InputError(
+            f"holds no profile: no {OUTPUT} folder and no *trace.json", file=top, cure="name the folder of one job"
+        )
+    return found
+
+
+def _is_kineto(name: str) -> bool:
+    plain = name.lower().removesuffix(".gz")
+    return plain.endswith((".trace.json", "_trace.json", "-trace.json")) or name.lower().endswith(".json.gz")
