@@ -7,12 +7,14 @@ from pathlib import Path
 from base.errors import InputError
 from parsers.megatron_shell import read_megatron
 from parsers.mindformers import read_mindformers
+from parsers.torchtitan import read_torchtitan
 from parsers.training_config import TrainingConfig
 
 _READERS = {
     ".yaml": read_mindformers,
     ".yml": read_mindformers,
     ".sh": read_megatron,
+    ".toml": read_torchtitan,
 }
 CONFIG_SUFFIXES = tuple(_READERS)
 

@@ -10,9 +10,11 @@ from base.console import log
 from base.errors import InputError
 from base.files import write_atomic
 from cost_model.strategy import Strategy
-from parsers import megatron_write, mindformers_write
+from parsers import megatron_write, mindformers_write, torchtitan_write
 from parsers.megatron_shell import MEGATRON
 from parsers.shell_source import ShellScript
+from parsers.toml_edit import TomlSource
+from parsers.torchtitan import TORCHTITAN
 from parsers.training_config import TrainingConfig
 from parsers.yaml_source import YamlSource
 from pipeline.plan import PipelinePlan
@@ -83,9 +85,12 @@ def emit_variant(
     extra : mapping of dotted key to value
         Further entries to set, such as data set paths or profile switches.
     """
+    plan = None if plan is None else expressible(config, plan)[0]
+    if config.format == TORCHTITAN:
+        toml = TomlSource.read(config.path)
+        return write_atomic(output, torchtitan_write.with_strategy(toml, config, strategy, plan, extra).text)
     if config.format == MEGATRON:
         script = ShellScript.read(config.path)
-        plan = None if plan is None else expressible(config, plan)[0]
         return write_atomic(output, megatron_write.with_strategy(script, config, strategy, plan, extra).text)
     source = YamlSource.read(config.path)
     return write_atomic(output, mindformers_write.with_strategy(source, config, strategy, plan, extra).text)
@@ -94,18 +99,24 @@ def emit_variant(
 def expressible(config: TrainingConfig, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
     """The plan itself where the configuration's kind of file can say it, else the nearest that fits memory.
 
-    MindFormers files can say any plan. Megatron's flags know one recompute count for all chunks.
+    MindFormers files can say any plan. Megatron's flags know one recompute count for all chunks,
+    torchtitan one recompute mode for all layers.
 
     Returns
     -------
     PipelinePlan, tuple of str
         What `write_plan` writes, and a sentence for each thing that had to change.
     """
+    if config.format == TORCHTITAN:
+        return torchtitan_write.nearest_plan(plan)
     return megatron_write.nearest_plan(plan) if config.format == MEGATRON else (plan, ())
 
 
 def _planned(config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None) -> tuple[str, str]:
     """The file's text before and after."""
+    if config.format == TORCHTITAN:
+        toml = TomlSource.read(config.path)
+        return toml.text, torchtitan_write.with_plan(toml, config, plan, micro_batches).text
     if config.format == MEGATRON:
         script = ShellScript.read(config.path)
         return script.text, megatron_write.with_plan(script, config, plan, micro_batches).text

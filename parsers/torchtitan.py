@@ -1,0 +1,295 @@
+"""torchtitan TOML files (until February 2026, and the 2024 layout), read to a `TrainingConfig`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from base.errors import InputError
+from cost_model.strategy import Strategy, TrainingRules
+from parsers.fields import MAX_LAYERS, MAX_SIZE, Fields
+from parsers.mindformers_plan import chunk_order
+from parsers.toml_edit import TomlSource
+from parsers.training_config import TrainingConfig
+from pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
+from pipeline.schedule import ScheduleSpec
+from register.model import MlaSpec, ModelSpec, MoeSpec
+from register.registry import Registry
+
+TORCHTITAN = "torchtitan"
+PLACES = ("parallelism", "training", "experimental")
+"""Sections that have held the parallel degrees, newest first."""
+SCHEDULES = {
+    "1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "megatron-interleaved", "zbvzerobubble": "zero_bubble_v",
+}
+PARTS, POINTS = "module_fqns_per_model_part", "pipeline_parallel_split_points"
+
+
+def _deepseek(name: str, layers: int, hidden: int, heads: int, ffn: int, q_rank: int | None, moe: MoeSpec) -> ModelSpec:
+    mla = MlaSpec(512, 64, 128, 128, q_rank)
+    return ModelSpec(name, layers, hidden, heads, heads, 192, ffn, 102400, mla=mla, moe=moe)
+
+
+_OWN_FLAVOURS = {
+    # arXiv:2405.04434 (DeepSeek-V2 and its Lite form), which torchtitan lists under deepseek_v3.
+    ("deepseek_v3", "16b"): _deepseek(
+        "deepseek-v2-lite", 27, 2048, 16, 10944, None, MoeSpec(64, 6, 1408, 2, first_dense=1)
+    ),
+    ("deepseek_v3", "236b"): _deepseek(
+        "deepseek-v2", 60, 5120, 128, 12288, 1536, MoeSpec(160, 6, 1536, 2, first_dense=1)
+    ),
+}
+
+
+def read_torchtitan(path: Path) -> TrainingConfig:
+    """Read a torchtitan TOML file.
+
+    Raises
+    ------
+    InputError
+        When the file is missing, empty, not TOML, names an unknown model, or a value is wrong.
+    """
+    return config_from_source(TomlSource.read(path))
+
+
+def config_from_source(source: TomlSource) -> TrainingConfig:
+    """Read a parsed file; see `read_torchtitan`."""
+    top = Fields(source.data, source.file)
+    if not top.has("model") or not top.has("training"):
+        raise InputError("is not a torchtitan file: it has no [model] and [training]", file=source.file)
+    notes: list[str] = []
+    model = _read_model(top)
+    if model.mtp_layers:
+        model = model.replace(mtp_layers=0)  # torchtitan trains without the MTP module.
+    schedule, interleaves = _read_schedule(top, model)
+    strategy = _read_strategy(top, source.text, interleaves, notes)
+    if model.n_layers < strategy.pp * strategy.vpp:
+        raise _degree_error(top, "pipeline_parallel_degree", f"asks for {strategy.pp * strategy.vpp} chunks and the "
+                            f"model has {model.n_layers} layers", strategy.pp)
+    plan: PipelinePlan | None = None
+    try:
+        plan = _read_plan(top, model, strategy, schedule, notes)
+    except ValueError as problem:
+        notes.append(f"the file settles no plan: {problem}")
+    return TrainingConfig(
+        path=source.file, format=TORCHTITAN, model=model, strategy=strategy, rules=_read_rules(top, strategy),
+        schedule=schedule, plan=plan, mtp_counted=False, notes=tuple(notes),
+    )
+
+
+def home_of(top: Fields, name: str) -> str:
+    """The section that holds a parallel setting, or where this file's generation would hold it."""
+    for place in PLACES:
+        if top.section(place).has(name):
+            return place
+    if top.has("parallelism") or not top.has("experimental"):
+        return "parallelism"
+    return "experimental" if name.startswith(("pipeline", "context")) else "training"
+
+
+def setting(top: Fields, name: str) -> Fields:
+    """The section that holds a parallel setting."""
+    return top.section(home_of(top, name))
+
+
+def _degree_error(top: Fields, name: str, problem: str, value: Any) -> InputError:
+    return setting(top, name).error(name, problem, value)
+
+
+def _read_model(top: Fields) -> ModelSpec:
+    section = top.section("model")
+    name, flavour = section.text("name").lower(), section.text("flavor", "flavour").lower()
+    if (name, flavour) in _OWN_FLAVOURS:
+        return _OWN_FLAVOURS[name, flavour]
+    registry = Registry.load(None)
+    key = f"{name.replace('_', '-')}-{flavour}"
+    if key not in registry.model_names():
+        raise section.error("flavor", f"is not a known flavour of {name}", flavour,
+                            "known models: " + ", ".join(registry.model_names()))
+    return registry.model(key)
+
+
+def _read_schedule(top: Fields, model: ModelSpec) -> tuple[ScheduleSpec, int]:
+    pp = setting(top, "pipeline_parallel_degree").integer("pipeline_parallel_degree", default=1, high=4096)
+    if pp == 1:
+        return ScheduleSpec(), 1
+    section = setting(top, "pipeline_parallel_schedule")
+    written = section.text("pipeline_parallel_schedule", default="1F1B")
+    name = SCHEDULES.get(written.lower())
+    if name is None:
+        raise section.error("pipeline_parallel_schedule", "is not a schedule known here", written,
+                            "use 1F1B, GPipe, Interleaved1F1B or ZBVZeroBubble")
+    several = name in ("megatron-interleaved", "zero_bubble_v")
+    interleaves = 2 if several else 1
+    parts, points = _listed(top, PARTS), _listed(top, POINTS)
+    per_stage = setting(top, "pipeline_parallel_layers_per_stage").integer(
+        "pipeline_parallel_layers_per_stage", default=None, high=MAX_LAYERS
+    )
+    chunks = len(parts) if parts else len(points) + 1 if points else None
+    if chunks is None and per_stage is not None:
+        less = sum(_less_layers(top))
+        chunks = -(-(model.n_layers + less) // per_stage)
+    if chunks is not None:
+        if chunks % pp:
+            raise section.error("pipeline_parallel_degree", f"does not divide the {chunks} model parts", pp)
+        interleaves = chunks // pp
+    if (interleaves > 1) != several or (name == "zero_bubble_v" and interleaves != 2):
+        raise section.error("pipeline_parallel_schedule", f"does not fit {interleaves} model parts a rank", written)
+    return ScheduleSpec(name), interleaves
+
+
+def _less_layers(top: Fields) -> tuple[int, int]:
+    """Layers' worth of room that the first and the last stage leave to embedding and head."""
+    first, last = "pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers"
+    return (
+        setting(top, first).integer(first, default=1, low=0, high=MAX_LAYERS),
+        setting(top, last).integer(last, default=1, low=0, high=MAX_LAYERS),
+    )
+
+
+def _listed(top: Fields, name: str) -> list[Any]:
+    section = setting(top, name)
+    value = section.raw(name)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise section.error(name, "must be a list", value)
+    return value
+
+
+def _read_strategy(top: Fields, text: str, interleaves: int, notes: list[str]) -> Strategy:
+    def degree(name: str, default: int = 1, low: int = 1) -> int:
+        return setting(top, name).integer(name, default=default, low=low)
+
+    tp, pp, cp = degree("tensor_parallel_degree"), degree("pipeline_parallel_degree"), degree("context_parallel_degree")
+    ep, replicas = degree("expert_parallel_degree"), degree("data_parallel_replicate_degree")
+    shard = degree("data_parallel_shard_degree", default=-1, low=-1)
+    if shard == 0:
+        raise _degree_error(top, "data_parallel_shard_degree", "must be -1 or at least 1", 0)
+    if shard == -1:
+        shard = _shard_from_ranks(text, replicas * tp * pp * cp, ep, notes)
+    training = top.section("training")
+    local = training.integer("local_batch_size", "batch_size", default=8)
+    total = training.integer("global_batch_size", default=-1, low=-1, high=2**31)
+    dp = replicas * shard
+    if total > 0 and total % (local * dp):
+        raise training.error("global_batch_size", f"must be a multiple of local batch · data parallel = {local} · {dp}",
+                             total)
+    rounds = total // (local * dp) if total > 0 else 1
+    mbs, micro = local, rounds
+    if pp > 1:
+        name = "pipeline_parallel_microbatch_size"
+        mbs = setting(top, name).integer(name, default=1)
+        if local % mbs:
+            raise setting(top, name).error(name, f"must divide the local batch size {local}", mbs)
+        micro = local // mbs * rounds
+        if rounds > 1:
+            notes.append(f"{rounds} accumulated batches are taken as one pipeline of {micro} micro-batches")
+    return Strategy(
+        dp=dp, tp=tp, pp=pp, ep=ep, cp=cp, op=shard * cp, sp=tp > 1, vpp=interleaves, mbs=mbs, micro_batches=micro
+    )
+
+
+def _shard_from_ranks(text: str, others: int, ep: int, notes: list[str]) -> int:
+    """The sharding degree where the file leaves it to the number of ranks, which it does not hold."""
+    told = re.search(r"#[^\n]*\bpreset for (\d{1,6}) \w+ GPUs", text)
+    if told and int(told[1]) % others == 0:
+        notes.append(f"data_parallel_shard_degree -1: {told[1]} ranks are taken from the file's own comment")
+        return int(told[1]) // others
+    shard = max(1, ep // others) if ep % others == 0 else ep
+    notes.append(f"data_parallel_shard_degree -1 and no number of ranks: {shard} is assumed")
+    return shard
+
+
+def _read_rules(top: Fields, strategy: Strategy) -> TrainingRules:
+    training = top.section("training")
+    sharded = strategy.op > 1
+    experts = setting(top, "expert_tensor_parallel_degree")
+    return TrainingRules(
+        framework="torchtitan",
+        seq_length=training.integer("seq_len", high=MAX_SIZE),
+        parallel_optimizer=sharded, gradient_shard=sharded, parameter_shard=sharded,
+        param_bytes=4,
+        compute_bytes=4 if training.raw("mixed_precision_param") == "float32" else 2,
+        expert_tensor_parallel=experts.integer("expert_tensor_parallel_degree", default=1) != 1,
+    )
+
+
+def default_split(layers: int, chunks: int, first_less: int, last_less: int) -> list[int]:
+    """torchtitan's own split: even over layers and the room left to embedding and head, the first ones take more."""
+    each, left = divmod(layers + first_less + last_less, chunks)
+    sizes = [each + (index < left) for index in range(chunks)]
+    sizes[0] -= first_less
+    sizes[-1] -= last_less
+    if min(sizes) < 0:
+        raise ValueError("the first or last stage is left with fewer than 0 layers")
+    return sizes
+
+
+def _sizes(top: Fields, layers: int, chunks: int) -> list[int]:
+    parts, points = _listed(top, PARTS), _listed(top, POINTS)
+    if chunks == 1:
+        return [layers]
+    if parts:
+        names = [[str(name) for name in part] for part in parts if isinstance(part, list)]
+        places = [[int(name[7:]) for name in part if re.fullmatch(r"layers\.\d{1,6}", name)] for part in names]
+        if [place for part in places for place in part] != list(range(layers)):
+            raise ValueError(f"{PARTS} does not name layers.0 to layers.{layers - 1} in order")
+        return [len(part) for part in places]
+    if points:
+        if not all(isinstance(point, str) and re.fullmatch(r"layers\.\d{1,6}", point) for point in points):
+            raise ValueError(f"{POINTS} must name layers, as in layers.8")
+        cuts = [0, *(int(point[7:]) for point in points), layers]
+        if cuts != sorted(cuts):
+            raise ValueError(f"{POINTS} must rise")
+        return [end - start for start, end in zip(cuts, cuts[1:], strict=False)]
+    return default_split(layers, chunks, *_less_layers(top))
+
+
+def _read_plan(
+    top: Fields, model: ModelSpec, strategy: Strategy, schedule: ScheduleSpec, notes: list[str]
+) -> PipelinePlan:
+    order = chunk_order(strategy.pp, strategy.vpp, schedule.name == "zero_bubble_v")
+    sizes = _sizes(top, model.n_layers, len(order))
+    layers = {kind: [[0] * strategy.pp for _ in range(strategy.vpp)] for kind in model.layer_counts()}
+    left = dict(model.layer_counts())
+    full, select = ([[0] * strategy.pp for _ in range(strategy.vpp)] for _ in range(2))
+    mode, every = _checkpointing(top, notes)
+    first = 0
+    for (v, s), size in zip(order, sizes, strict=True):
+        room = size
+        for kind in left:
+            taken = min(room, left[kind])
+            layers[kind][v][s] = taken
+            left[kind] -= taken
+            room -= taken
+        if mode == FULL:
+            full[v][s] = sum((index + 1) % every == 0 for index in range(first, first + size))
+        elif mode == SELECT:
+            select[v][s] = size
+        first += size
+    modes: dict[str, Grid] = {FULL: as_grid(full)}
+    if mode == SELECT:
+        modes[SELECT] = as_grid(select)
+    return PipelinePlan({kind: as_grid(rows) for kind, rows in layers.items()}, modes)
+
+
+def _checkpointing(top: Fields, notes: list[str]) -> tuple[str | None, int]:
+    """Recompute mode, and of how many layers one is recomputed."""
+    section = top.section("activation_checkpoint")
+    mode = section.text("mode", default="selective")
+    if mode == "none":
+        return None, 1
+    if mode == "full":
+        return FULL, 1
+    if mode != "selective":
+        raise section.error("mode", "must be none, selective or full", mode)
+    option = str(section.raw("selective_ac_option") or "op")
+    if option == "op":
+        return SELECT, 1
+    if not re.fullmatch(r"[1-9]\d{0,4}", option):
+        raise section.error("selective_ac_option", "must be op or a whole number", option)
+    if int(option) > 1:
+        notes.append(f"every {option}th layer is recomputed: their number a chunk is taken, not their places")
+    return FULL, int(option)

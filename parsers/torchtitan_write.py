@@ -1,0 +1,189 @@
+"""Plans and strategies written into a torchtitan TOML file, and what it can express."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from base.errors import InputError
+from cost_model.strategy import Strategy
+from parsers.even_plan import even_plan
+from parsers.fields import Fields
+from parsers.mindformers_plan import chunk_order
+from parsers.toml_edit import TomlPath, TomlSource, edit_toml
+from parsers.torchtitan import PARTS, POINTS, SCHEDULES, config_from_source, home_of
+from parsers.training_config import TrainingConfig
+from pipeline.plan import FULL, SELECT, PipelinePlan
+from pipeline.schedule import ScheduleSpec
+from register.model import MTP
+
+_WRITTEN = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B",
+            "megatron-interleaved": "Interleaved1F1B", "zero_bubble_v": "ZBVZeroBubble"}
+_AC = "activation_checkpoint"
+
+
+def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
+    """The plan itself where one recompute mode holds for all layers, else the nearest that fits memory.
+
+    Any full recompute makes it full everywhere; else any selective one makes it selective everywhere.
+    """
+    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    full, select = plan.recompute.get(FULL), plan.recompute.get(SELECT)
+    any_full = full is not None and any(map(any, full))
+    any_select = select is not None and any(map(any, select))
+    if not any_full and (not any_select or select == body):
+        return plan, ()
+    if any_full and full == body:
+        return plan, ()
+    zeros = tuple((0,) * plan.stages for _ in range(plan.interleaves))
+    modes = {FULL: body} if any_full else {FULL: zeros, SELECT: body}
+    name = "full" if any_full else "selective"
+    return PipelinePlan(plan.layers, modes), (
+        f"torchtitan recomputes all layers alike: the nearest that fits memory is {name} recompute everywhere",
+    )
+
+
+def with_plan(source: TomlSource, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None) -> TomlSource:
+    """The file with a plan in it."""
+    current = config_from_source(source)
+    if plan.stages != current.strategy.pp:
+        raise InputError(
+            f"has {current.strategy.pp} pipeline stages and the plan {plan.stages}", file=source.file,
+            field="pipeline_parallel_degree", cure="write the plan to a file of its own strategy",
+        )
+    if micro_batches is not None:
+        source = edit_toml(source, _batch(Fields(source.data, source.file),
+                                          current.strategy.replace(micro_batches=micro_batches)))
+    return _placed(source, plan, config.schedule)
+
+
+def with_strategy(
+    source: TomlSource, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None,
+    extra: Mapping[str, object],
+) -> TomlSource:
+    """The file with another strategy, a plan that fits it, and further dotted keys set."""
+    current = config_from_source(source)
+    top = Fields(source.data, source.file)
+    shard = strategy.op // strategy.cp if strategy.op % strategy.cp == 0 else 0
+    if shard < 1 or strategy.dp % shard:
+        raise InputError(f"cannot be split {strategy.op} ways over {strategy.dp} x {strategy.cp} replicas",
+                         file=source.file, field="data_parallel_shard_degree")
+    degrees = {
+        "data_parallel_replicate_degree": strategy.dp // shard, "data_parallel_shard_degree": shard,
+        "tensor_parallel_degree": strategy.tp, "pipeline_parallel_degree": strategy.pp,
+        "context_parallel_degree": strategy.cp, "expert_parallel_degree": strategy.ep,
+    }
+    wanted: dict[TomlPath, Any] = {}
+    for name, value in degrees.items():
+        place = home_of(top, name)
+        if value != 1 or top.section(place).has(name) or name == "data_parallel_shard_degree":
+            wanted[place, name] = value
+    schedule = config.schedule
+    if schedule.name in ("1f1b", "interleaved", "megatron-interleaved"):
+        schedule = ScheduleSpec("megatron-interleaved" if strategy.vpp > 1 else "1f1b")
+    for dotted, entry in extra.items():
+        table, _, key = dotted.rpartition(".")
+        wanted[table, key] = entry
+    for name in (PARTS, POINTS, "pipeline_parallel_layers_per_stage"):
+        wanted[home_of(top, name), name] = None  # Written anew for the new stages.
+    wanted |= _batch(top, strategy)
+    if strategy.pp > 1:
+        wanted[home_of(top, "pipeline_parallel_schedule"), "pipeline_parallel_schedule"] = _WRITTEN[schedule.name]
+    if plan is None:
+        plan = even_plan(current, strategy, schedule.name == "zero_bubble_v")
+    if (plan.stages, plan.interleaves) != (strategy.pp, strategy.vpp):
+        raise ValueError("the plan's shape differs from the strategy's [vpp, pp]")
+    wanted |= _split(top, plan, schedule)
+    return _placed(edit_toml(source, wanted), nearest_plan(plan)[0], schedule)
+
+
+def _batch(top: Fields, strategy: Strategy) -> dict[TomlPath, Any]:
+    local = "batch_size" if top.section("training").has("batch_size") else "local_batch_size"
+    name = "pipeline_parallel_microbatch_size"
+    wanted: dict[TomlPath, Any] = {}
+    if strategy.pp > 1:
+        wanted["training", local] = strategy.mbs * strategy.micro_batches
+        wanted["training", "global_batch_size"] = None
+        place = home_of(top, name)
+        if strategy.mbs != 1 or top.section(place).has(name):
+            wanted[place, name] = strategy.mbs
+        return wanted
+    wanted["training", local] = strategy.mbs
+    wanted["training", "global_batch_size"] = strategy.global_batch if strategy.micro_batches > 1 else None
+    return wanted
+
+
+def _split(top: Fields, plan: PipelinePlan, schedule: ScheduleSpec) -> dict[TomlPath, Any]:
+    """The model parts of a plan: each part's modules by name, or (2024 files) the layers where parts begin."""
+    if plan.stages == 1:
+        return {}
+    v_shape = schedule.name == "zero_bubble_v"
+    if top.has("parallelism") or not top.has("experimental"):
+        return {("parallelism", PARTS): part_names(plan, v_shape)}
+    sizes = _chunk_sizes(plan, v_shape)
+    return {("experimental", POINTS): [f"layers.{sum(sizes[:k])}" for k in range(1, len(sizes))]}
+
+
+def part_names(plan: PipelinePlan, v_shape: bool) -> list[list[str]]:
+    """The modules of every model part by name, in model order: ``tok_embeddings, layers.0, …, norm, output``."""
+    parts, first = [], 0
+    for size in _chunk_sizes(plan, v_shape):
+        parts.append([f"layers.{first + index}" for index in range(size)])
+        first += size
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "output"]
+    return parts
+
+
+def _chunk_sizes(plan: PipelinePlan, v_shape: bool) -> list[int]:
+    body = _body(plan)
+    return [body[v][s] for v, s in chunk_order(plan.stages, plan.interleaves, v_shape)]
+
+
+def _placed(source: TomlSource, plan: PipelinePlan, schedule: ScheduleSpec) -> TomlSource:
+    """Set the split and the recompute mode, unless the file already means the plan."""
+    top = Fields(source.data, source.file)
+    if not _same_layers(source, plan, schedule):
+        wanted = _split(top, plan, schedule)
+        if plan.stages > 1:
+            wanted[home_of(top, "pipeline_parallel_schedule"), "pipeline_parallel_schedule"] = _WRITTEN[schedule.name]
+            for name in (PARTS, POINTS, "pipeline_parallel_layers_per_stage"):
+                if (place := (home_of(top, name), name)) not in wanted:
+                    wanted[place] = None
+        source = edit_toml(source, wanted)
+    current = config_from_source(source).plan
+    if current is None or not _same_recompute(current, plan):
+        source = edit_toml(source, _checkpointing(plan))
+    current = config_from_source(source).plan
+    if current is None or not _same_layers(source, plan, schedule) or not _same_recompute(current, plan):
+        raise InputError("cannot express the plan", file=source.file, cure="export the plan as JSON instead")
+    return source
+
+
+def _same_layers(source: TomlSource, plan: PipelinePlan, schedule: ScheduleSpec) -> bool:
+    try:
+        config = config_from_source(source)
+    except InputError:
+        return False
+    written = SCHEDULES.get(_WRITTEN[schedule.name].lower())
+    return (
+        config.plan is not None
+        and (plan.stages == 1 or config.schedule.name == written)
+        and _body(config.plan) == _body(plan)
+    )
+
+
+def _body(plan: PipelinePlan) -> Any:
+    return plan.total_layers([kind for kind in plan.layers if kind != MTP])
+
+
+def _same_recompute(one: PipelinePlan, other: PipelinePlan) -> bool:
+    zeros = ((0,) * one.stages,) * one.interleaves
+    return all(one.recompute.get(mode, zeros) == other.recompute.get(mode, zeros) for mode in (FULL, SELECT))
+
+
+def _checkpointing(plan: PipelinePlan) -> dict[TomlPath, Any]:
+    if any(any(map(any, plan.recompute[mode])) for mode in (FULL,) if mode in plan.recompute):
+        return {(_AC, "mode"): "full"}
+    if SELECT in plan.recompute and any(map(any, plan.recompute[SELECT])):
+        return {(_AC, "mode"): "selective", (_AC, "selective_ac_option"): "op"}
+    return {(_AC, "mode"): "none"}
