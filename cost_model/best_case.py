@@ -11,7 +11,7 @@ from cost_model.activations import activation_bytes
 from cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_lower_bound, schedule_for
 from cost_model.parameters import body_kind
 from cost_model.statics import MIB, layer_state_bytes, static_mib
-from cost_model.strategy import TrainingRules
+from cost_model.strategy import Strategy, TrainingRules
 from cost_model.strategy_table import StrategyTable
 from pipeline.plan import FULL, NONE
 from pipeline.schedule import ScheduleSpec
@@ -71,6 +71,31 @@ def best_case_peak_mib(
             search = _Search.of(model, rules, table.select(block), mode, schedule)
             peak[block], heaviest[block] = search.least_peak(device_limit_mib)
     return peak, heaviest
+
+
+def lightest_layers(
+    model: ModelSpec,
+    strategy: Strategy,
+    rules: TrainingRules,
+    recompute: str = FULL,
+    schedule: ScheduleSpec = ONE_FORWARD_ONE_BACKWARD,
+) -> list[int]:
+    """Layers of every stage under the offset that `best_case_peak_mib` has in mind, int [pp].
+
+    Stages are filled from the front up to the least peak, a layer at least left for each that follows.
+    """
+    search = _Search.of(model, rules, StrategyTable.from_strategies([strategy]), recompute, schedule)
+    _, high = search.bounds(None)
+    room = np.maximum(search.held(high)[:, 0], strategy.vpp).astype(np.int64)
+    if search.dense and search.interleaves > 1:
+        # Dense layers were counted as free: the last stages take what is left over.
+        room += search.dense
+    left, layers = search.layers, []
+    for stage in range(strategy.pp):
+        later = (strategy.pp - 1 - stage) * strategy.vpp
+        layers.append(int(min(room[stage], left - later)) if later else left)
+        left -= layers[-1]
+    return layers
 
 
 @dataclass(frozen=True)
@@ -147,7 +172,16 @@ class _Search:
         return enough
 
     def least_peak(self, limit: float | None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Least peak [n] by bisection between the fractional bound and the even spread, and its stage [n]."""
+        """Least peak [n] and the stage that has it [n]."""
+        low, high = self.bounds(limit)
+        held = np.maximum(self.held(high), 0)
+        return low, np.argmax(self.base + held * self.slope, axis=0).astype(np.int64)
+
+    def bounds(self, limit: float | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Bounds [n] of the least peak, `TOLERANCE_MIB` apart, by bisection.
+
+        It starts from the fractional bound and the even spread; the upper one is always reached.
+        """
         stages = len(self.base)
         cheaper = np.minimum(self.slope, self.dense_slope)
         inverse = 1 / cheaper
@@ -166,6 +200,5 @@ class _Search:
             good = self.fits(middle)
             high = np.where(open_rows & good, middle, high)
             low = np.where(open_rows & ~good, middle, low)
-        held = np.maximum(self.held(high), 0)
-        return low, np.argmax(self.base + held * self.slope, axis=0).astype(np.int64)
+        return low, high
 

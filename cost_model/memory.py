@@ -7,7 +7,7 @@ from typing import Mapping
 
 from cost_model.activations import activation_bytes
 from cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
-from cost_model.best_case import best_case_peak_mib
+from cost_model.best_case import best_case_peak_mib, lightest_layers
 from cost_model.parameters import body_kind
 from cost_model.profile import MemoryProfile
 from cost_model.statics import (
@@ -22,11 +22,11 @@ from cost_model.statics import (
     workspace_bytes,
 )
 from cost_model.strategy import Strategy, TrainingRules
-from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
 from pipeline.schedule import ScheduleSpec
 from register.model import DENSE, MOE, ModelSpec
 
-__all__ = ["StageBreakdown", "best_case_peak_mib", "memory_profile", "stage_breakdown"]
+__all__ = ["StageBreakdown", "best_case_peak_mib", "lightest_plan", "memory_profile", "stage_breakdown"]
 
 
 def memory_profile(
@@ -141,14 +141,13 @@ def stage_breakdown(
     Parameters
     ----------
     plan : PipelinePlan, optional
-        Layers and recompute of every chunk. Without one, layers are spread evenly (the remainder on
-        the later stages) and all use the mode `recompute`.
+        Layers and recompute of every chunk; without one, `lightest_plan` with the mode `recompute`.
 
     Returns
     -------
     list of StageBreakdown, one a stage
     """
-    chosen = even_plan(model, strategy, recompute) if plan is None else plan
+    chosen = lightest_plan(model, strategy, rules, recompute, schedule) if plan is None else plan
     if (chosen.stages, chosen.interleaves) != (strategy.pp, strategy.vpp):
         raise ValueError(
             f"the plan is for {chosen.stages} stages x {chosen.interleaves} interleaves, "
@@ -157,23 +156,35 @@ def stage_breakdown(
     return [_stage(model, strategy, rules, chosen, schedule, stage) for stage in range(strategy.pp)]
 
 
-def even_plan(model: ModelSpec, strategy: Strategy, recompute: str = FULL) -> PipelinePlan:
-    """Layers spread as evenly as they go, larger chunks last, every layer in one recompute mode."""
+def lightest_plan(
+    model: ModelSpec,
+    strategy: Strategy,
+    rules: TrainingRules,
+    recompute: str = FULL,
+    schedule: ScheduleSpec = ONE_FORWARD_ONE_BACKWARD,
+) -> PipelinePlan:
+    """The memory-friendliest plan of a strategy, every layer in one recompute mode.
+
+    With one interleave its peak is `best_case_peak_mib`; with several, a stage's layers are spread
+    evenly over its chunks, the remainder on the later ones.
+    """
+    stages = lightest_layers(model, strategy, rules, recompute, schedule)
+    sizes = [
+        [count // strategy.vpp + (1 if v >= strategy.vpp - count % strategy.vpp else 0) for count in stages]
+        for v in range(strategy.vpp)
+    ]
     kinds = [kind for kind, count in model.layer_counts().items() for _ in range(count)]
-    chunks = strategy.pp * strategy.vpp
-    base, more = divmod(len(kinds), chunks)
-    sizes = [base + (1 if k >= chunks - more else 0) for k in range(chunks)]
     layers = {kind: [[0] * strategy.pp for _ in range(strategy.vpp)] for kind in model.layer_counts()}
     position = 0
-    for chunk, size in enumerate(sizes):
-        v, s = divmod(chunk, strategy.pp)
-        for kind in kinds[position : position + size]:
-            layers[kind][v][s] += 1
-        position += size
-    grid = [[sizes[v * strategy.pp + s] for s in range(strategy.pp)] for v in range(strategy.vpp)]
-    frozen = {kind: tuple(tuple(row) for row in rows) for kind, rows in layers.items()}
-    modes = {} if recompute == NONE else {recompute: tuple(tuple(row) for row in grid)}
-    return PipelinePlan(layers=frozen, recompute=modes)
+    for v, row in enumerate(sizes):
+        for s, size in enumerate(row):
+            for kind in kinds[position : position + size]:
+                layers[kind][v][s] += 1
+            position += size
+    return PipelinePlan(
+        layers={kind: as_grid(rows) for kind, rows in layers.items()},
+        recompute={} if recompute == NONE else {recompute: as_grid(sizes)},
+    )
 
 
 def _stage(

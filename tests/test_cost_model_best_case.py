@@ -11,7 +11,7 @@ import pytest
 
 from cost_model.alive import alive_lower_bound, alive_micro_batches
 from cost_model.best_case import TOLERANCE_MIB
-from cost_model.memory import best_case_peak_mib, memory_profile
+from cost_model.memory import best_case_peak_mib, lightest_plan, memory_profile, stage_breakdown
 from cost_model.strategy import Strategy, TrainingRules
 from cost_model.strategy_table import StrategyTable
 from pipeline.alive import alive_vectors
@@ -85,6 +85,29 @@ def test_with_interleaves_it_is_never_above_the_least_peak_and_not_far_below(
         largest_layer = max(memory_profile(model, strategy, RULES, 0).layer_mib.values())
         assert peak[0] <= expected + 1e-6
         assert peak[0] >= expected - 2.5 * largest_layer
+
+
+@pytest.mark.parametrize("mode", [FULL, NONE])
+@pytest.mark.parametrize("strategy", [
+    Strategy(16, 4, 16, 8, op=16, micro_batches=64), Strategy(8, 4, 5, 8, op=8, micro_batches=3),
+    Strategy(64, 4, 1, 64),
+], ids=lambda strategy: strategy.name)  # fmt: skip
+def test_the_lightest_plan_reaches_the_least_peak(strategy: Strategy, mode: str) -> None:
+    peak, _ = best_case_peak_mib(DEEPSEEK, RULES, StrategyTable.from_strategies([strategy]), mode)
+    parts = stage_breakdown(DEEPSEEK, strategy, RULES, recompute=mode)
+    assert sum(sum(part.layers.values()) for part in parts) == 62
+    assert max(part.total for part in parts) == pytest.approx(peak[0], abs=1.01 * TOLERANCE_MIB)
+
+
+@pytest.mark.parametrize("model", [shallow(20, 3), LLAMA7], ids=lambda model: model.name)
+def test_the_lightest_plan_of_interleaves_holds_every_layer_once(model: ModelSpec) -> None:
+    strategy = Strategy(4, 4, 4, 4, op=4, vpp=2, micro_batches=8)
+    plan = lightest_plan(model, strategy, RULES)
+    held = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
+    assert held == model.layer_counts()
+    assert min(map(min, plan.total_layers())) >= 1
+    peak, _ = best_case_peak_mib(model, RULES, StrategyTable.from_strategies([strategy]))
+    assert max(part.total for part in stage_breakdown(model, strategy, RULES, plan)) >= peak[0]
 
 
 def test_seqpipe_counts_pieces_of_a_sequence() -> None:

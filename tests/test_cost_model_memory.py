@@ -223,7 +223,8 @@ def test_a_plan_of_another_shape_is_refused() -> None:
 def test_one_interleaved_stage_keeps_the_published_share_of_activations() -> None:
     # GPT-3's 96 layers at pp 8, vpp 3: L·(1 + (p−1)/(p·m)) layers alive (Korthikanti 2022 §4.2.3).
     model, strategy = GPT.replace(n_layers=96), Strategy(1, 8, 8, sp=False, vpp=3, micro_batches=64)
-    parts = stage_breakdown(model, strategy, GPT_RULES, None, ScheduleSpec("megatron-interleaved"), recompute=NONE)
+    even = PipelinePlan(layers={"dense": ((4,) * 8,) * 3}, recompute={})
+    parts = stage_breakdown(model, strategy, GPT_RULES, even, ScheduleSpec("megatron-interleaved"))
     layer = float(activation_bytes(model, DENSE, NONE, strategy, GPT_RULES)) / MIB
     assert parts[0].activations["dense"] == pytest.approx(layer * 96 * (1 + 7 / 24))
 
