@@ -91,7 +91,6 @@ def run(arguments: Sequence[str]) -> None:
         register_path=Path(args.register_path),
         backend=args.dryrun_backend,
         parser_result=Path(args.parser_result) if args.parser_result else None,
-        profile_data=Path(args.profile_data_dir),
         gbs=args.gbs,
     )
     table = ranking.table if args.topn is None else ranking.table.head(args.topn)

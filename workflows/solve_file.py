@@ -197,11 +197,14 @@ def _write_outputs(
     assert solution.plan is not None
     name = config.path.stem
     if not options.evaluate:
-        mps = write_mps(problem, solution, options.output / "model_mps" / f"{name}.mps", form=options.mps_form)
-        sol = write_sol(problem, solution, options.output / "sol_output" / f"{name}.sol")
+        mps = options.output / "model_mps" / f"{name}.mps"
+        sol = options.output / "sol_output" / f"{name}.sol"
+        write_mps(problem, solution, mps, form=options.mps_form)
+        write_sol(problem, solution, sol)
         files |= {"mps": str(mps), "sol": str(sol)}
         if options.write:
-            files["config"] = str(write_plan(config, solution.plan, output=options.write_to))
+            write_plan(config, solution.plan, output=options.write_to)
+            files["config"] = str(options.write_to or config.path)
     if options.trace is not None or options.html is not None or options.picture is not None:
         from report.outputs import write_views
 
