@@ -1,0 +1,188 @@
+"""Memory coefficients from measured peaks: non-negative least squares, with what the data do not tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import nnls
+
+from base.errors import InputError
+from base.files import read_text, write_atomic
+from cost_model.profile import MemoryProfile
+from dryrun.linear_memory import Floats, LinearMemory
+from pipeline.plan import PipelinePlan, as_grid
+
+RANK_TOLERANCE = 1e-9
+"""Singular values below this share of the largest are those of directions that no row tells of."""
+_ROUNDS = 8
+PRIOR_SPREAD = 0.3
+"""Relative standard deviation of a prior's coefficient: how far off the estimate usually is."""
+USUAL_SCATTER = 0.003
+"""Relative error of a peak under the linear model, where there are too few rows to see it."""
+CLOSE = 10.0
+"""Weight of the stages of a solved plan against designed ones: the fit has to be right where it is used."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One measured stage of one plan; `weight` says how much its relative error counts."""
+
+    plan: PipelinePlan
+    stage: int
+    peak_mib: float
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Coefficients and how far they can be trusted.
+
+    Parameters
+    ----------
+    unknowns : tuple of str
+        ``static.first``, ``layer.moe``, ``activation.moe.full``, ….
+    values : float64 [unknowns]
+        MiB.
+    standard_error : float64 [unknowns]
+        Of each value, MiB, by the scatter of the residuals; inf where it is not determined.
+    residual : float64 [rows]
+        (measured − fitted) / measured.
+    condition : float
+        Of the system with rows relative to the peak and columns relative to the prior.
+    undetermined : tuple of str
+        Unknowns that the rows leave open: they keep the prior's value, as far as the rows allow.
+    """
+
+    unknowns: tuple[str, ...]
+    values: Floats
+    standard_error: Floats
+    residual: Floats
+    condition: float
+    undetermined: tuple[str, ...]
+
+    def describe(self) -> str:
+        """One line for the log."""
+        rms = float(np.sqrt(np.mean(self.residual**2))) if len(self.residual) else 0.0
+        worst = float(np.abs(self.residual).max(initial=0.0))
+        text = (
+            f"memory fit: {len(self.residual)} stage peaks, {len(self.unknowns)} coefficients, residual "
+            f"{100 * rms:.2f} % (largest {100 * worst:.2f} %), condition {self.condition:.0f}"
+        )
+        return text
+
+
+def fit_memory(memory: LinearMemory, observations: Sequence[Observation], prior: MemoryProfile) -> Fit:
+    """Fit the coefficients to measured peaks.
+
+    Least squares of the relative errors over coefficients >= 0. Columns are scaled by the prior, so
+    that small and large coefficients count alike; directions in which the rows say nothing keep the
+    prior's value. Where peaks scatter, coefficients too small to show above the scatter lean on the
+    prior (Bayesian ridge: each weighs by its own variance); without scatter it has no part in them.
+
+    Parameters
+    ----------
+    prior : MemoryProfile
+        The estimate (or an earlier fit): settles the worst moment of an interleaved stage in the
+        first round, and what the rows leave open.
+    """
+    guess = memory.coefficients(prior)
+    scale = np.maximum(guess, max(1e-3 * float(guess.max(initial=1.0)), 1e-6))
+    peaks = np.array([observation.peak_mib for observation in observations], dtype=np.float64)
+    weights = np.array([observation.weight for observation in observations], dtype=np.float64)
+    values = guess
+    matrix = np.zeros((0, len(guess)))
+    pull = 0.0
+    for _ in range(_ROUNDS):
+        rows = np.concatenate([
+            memory.rows(observation.plan, values, [observation.stage]) for observation in observations
+        ] or [np.zeros((0, len(guess)))])
+        matrix = rows * scale / np.maximum(peaks, 1.0)[:, None]
+        before, values = values, _solve(matrix, np.sqrt(weights), guess / scale, pull) * scale
+        pull = _scatter(matrix, weights, values / scale) / PRIOR_SPREAD
+        if np.allclose(before, values, rtol=1e-9, atol=0.0):
+            break
+    return _report(memory, matrix, weights, values, scale)
+
+
+def _scatter(matrix: Floats, weights: Floats, values: Floats) -> float:
+    """Standard deviation of a peak's relative error, by the residuals; `USUAL_SCATTER` where there are too few."""
+    freedom = len(matrix) - matrix.shape[1]
+    if freedom <= 0:
+        return USUAL_SCATTER
+    return float(np.sqrt((weights * (1.0 - matrix @ values) ** 2).sum() / max(weights.mean(), 1e-12) / freedom))
+
+
+def _open_directions(matrix: Floats) -> tuple[Floats, Floats]:
+    """Singular values [unknowns] and an orthonormal basis of what the rows leave open [open, unknowns]."""
+    unknowns = matrix.shape[1]
+    if not len(matrix):
+        return np.zeros(unknowns), np.eye(unknowns)
+    _, singular, directions = np.linalg.svd(matrix, full_matrices=True)
+    singular = np.concatenate([singular, np.zeros(unknowns - len(singular))])
+    return singular, directions[singular <= RANK_TOLERANCE * singular[0]]
+
+
+def _solve(matrix: Floats, weights: Floats, guess: Floats, pull: float) -> Floats:
+    _, open_directions = _open_directions(matrix)
+    system = np.concatenate([matrix * weights[:, None], open_directions, pull * np.eye(len(guess))])
+    right = np.concatenate([weights, open_directions @ guess, pull * guess])
+    solution: Floats = nnls(system, right)[0]
+    return solution
+
+
+def _report(memory: LinearMemory, matrix: Floats, weights: Floats, values: Floats, scale: Floats) -> Fit:
+    singular, open_directions = _open_directions(matrix)
+    left_open = np.atleast_1d((np.abs(open_directions) > 1e-6).any(axis=0))
+    known = singular[singular > RANK_TOLERANCE * max(float(singular[0]), 1e-300)]
+    residual = 1.0 - matrix @ (values / scale)
+    freedom = len(matrix) - len(known)
+    weighted = matrix * np.sqrt(weights)[:, None]
+    variance = float((weights * residual**2).sum()) / freedom if freedom > 0 else float("inf")
+    error = np.sqrt(np.maximum(np.diag(np.linalg.pinv(weighted.T @ weighted)), 0.0) * variance) * scale
+    return Fit(
+        unknowns=memory.unknowns,
+        values=values,
+        standard_error=np.where(left_open, np.inf, error),
+        residual=residual,
+        condition=float(known[0] / known[-1]) if len(known) else float("inf"),
+        undetermined=tuple(name for name, open_ in zip(memory.unknowns, left_open.tolist(), strict=True) if open_),
+    )
+
+
+def write_observations(observations: Sequence[Observation], path: Path) -> Path:
+    """Keep measured peaks, so that a later check can go on from them."""
+    data = [
+        {
+            "layers": observation.plan.layers,
+            "recompute": observation.plan.recompute,
+            "stage": observation.stage,
+            "peak_mib": observation.peak_mib,
+            "weight": observation.weight,
+        }
+        for observation in observations
+    ]
+    return write_atomic(path, json.dumps(data) + "\n")
+
+
+def read_observations(path: Path) -> list[Observation]:
+    """What `write_observations` kept; nothing when the file is missing or not readable as such."""
+    if not path.is_file():
+        return []
+    try:
+        return [
+            Observation(
+                PipelinePlan(_grids(entry["layers"]), _grids(entry["recompute"])),
+                int(entry["stage"]), float(entry["peak_mib"]), float(entry["weight"]),
+            )
+            for entry in json.loads(read_text(path))
+        ]
+    except (InputError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _grids(data: Mapping[str, list[list[int]]]) -> dict[str, tuple[tuple[int, ...], ...]]:
+    return {str(name): as_grid(rows) for name, rows in data.items()}

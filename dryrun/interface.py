@@ -1,0 +1,122 @@
+"""What every dry-run backend takes and gives: a plan of a strategy in, the peak memory of its stages out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from cost_model.strategy import Strategy
+from parsers.training_config import TrainingConfig
+from pipeline.plan import PipelinePlan
+
+OUT_OF_MEMORY = "out of memory"
+"""The failure that is an answer all the same: the stage needs more than the device has."""
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """One training run whose memory is asked for.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        The job; its schedule holds.
+    strategy : Strategy
+        May differ from the configuration's own.
+    plan : PipelinePlan or None
+        Layers and recompute; None = an even split, recomputed as the file says.
+    stages : tuple of int, optional
+        The stages to run; all when left out.
+    """
+
+    config: TrainingConfig
+    strategy: Strategy
+    plan: PipelinePlan | None
+    stages: tuple[int, ...] | None = None
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """The stages to run."""
+        return tuple(range(self.strategy.pp)) if self.stages is None else self.stages
+
+
+@dataclass(frozen=True)
+class StagePeak:
+    """The peak of one stage, or why there is none.
+
+    Parameters
+    ----------
+    peak_mib : float or None
+        Without fragments, MiB; None after a failure.
+    actual_mib : float or None
+        With fragments, where the log says it, MiB.
+    source : str
+        Backend that gave it: ``mindspore``, ``replay``, ``estimate``, ….
+    log : Path or None
+        The log it was read from.
+    failure : str
+        Why there is no peak.
+    lines : tuple of str
+        The last lines of the log that matter, after a failure.
+    cached : bool
+        Found from an earlier run.
+    """
+
+    stage: int
+    peak_mib: float | None
+    source: str
+    actual_mib: float | None = None
+    log: Path | None = None
+    failure: str = ""
+    lines: tuple[str, ...] = ()
+    seconds: float = 0.0
+    cached: bool = False
+
+
+@dataclass(frozen=True)
+class DryRunResult:
+    """Peaks of the stages asked for, in their order."""
+
+    run: DryRun
+    stages: tuple[StagePeak, ...]
+
+    @property
+    def failures(self) -> tuple[StagePeak, ...]:
+        """The stages without a peak."""
+        return tuple(stage for stage in self.stages if stage.peak_mib is None)
+
+    @property
+    def peak_mib(self) -> float | None:
+        """Peak of the heaviest stage, MiB; None when a stage has none."""
+        peaks = [stage.peak_mib for stage in self.stages]
+        known = [peak for peak in peaks if peak is not None]
+        return max(known) if known and len(known) == len(peaks) else None
+
+    def describe_failure(self) -> str:
+        """The strategy, its first failed stage, the reason and the last lines that matter."""
+        if not self.failures:
+            return ""
+        first = self.failures[0]
+        stages = ", ".join(str(stage.stage) for stage in self.failures)
+        told = f" | {' | '.join(first.lines)}" if first.lines else ""
+        where = f" ({first.log})" if first.log is not None else ""
+        return f"{self.run.strategy.name} stage {stages}: {first.failure}{where}{told}"
+
+
+class DryRunBackend(Protocol):
+    """Something that finds the peak memory of runs. A failed run is part of the answer, never an exception."""
+
+    name: str
+
+    def measure(self, runs: Sequence[DryRun]) -> list[DryRunResult]:
+        """The results in the order of the runs."""
+        ...
+
+    def __enter__(self) -> DryRunBackend: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...

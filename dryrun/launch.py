@@ -1,0 +1,194 @@
+"""How a training file is started for a dry-run: which program, which interpreter, which environment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from base.errors import InputError
+from base.files import read_text
+from cost_model.strategy import Strategy
+
+PROGRAM = "run_mindformer.py"
+INTERPRETER = "TAYLOR_DRYRUN_PYTHON"
+"""Environment variable (or entry of the environment's JSON): the Python that has MindSpore, where it is
+not the one that runs the tool."""
+
+SIMULATION = {
+    "MS_SIMULATION_LEVEL": "1",
+    "MS_MEMORY_STATISTIC": "1",
+    "GLOG_v": "3",
+    "ENABLE_LAZY_INLINE_NO_PIPELINE": "1",
+    "MS_ALLOC_CONF": "memory_tracker:True",
+}
+"""What makes MindSpore compile and count instead of run; the environment's JSON goes before it."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PROBE = (
+    "import importlib.util as u, importlib.metadata as m, sys\n"
+    "spec = u.find_spec('mindspore')\n"
+    "if spec is None: sys.exit(3)\n"
+    "try: print(m.version('mindspore'))\n"
+    "except m.PackageNotFoundError: print('unpackaged')\n"
+)
+_PROBE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """Starts dry-runs of training files.
+
+    Parameters
+    ----------
+    program : Path or None
+        ``run_mindformer.py``; None where only launch scripts are run.
+    interpreter : str
+        Python of the children.
+    environment : mapping
+        What the environment's JSON says.
+    register_path : Path or None
+        Given to the program.
+    """
+
+    program: Path | None
+    interpreter: str = sys.executable
+    environment: Mapping[str, str] | None = None
+    register_path: Path | None = None
+
+    @classmethod
+    def find(cls, program: Path | None, env_json: Path | None, register_path: Path | None) -> Launcher:
+        """Settle what can be started.
+
+        Parameters
+        ----------
+        program : Path or None
+            ``run_mindformer.py`` or the folder that holds it.
+
+        Raises
+        ------
+        InputError
+            When the environment's JSON is bad.
+        """
+        environment = read_environment(env_json)
+        interpreter = environment.get(INTERPRETER) or os.environ.get(INTERPRETER) or sys.executable
+        return cls(
+            find_program(program),
+            interpreter,
+            environment,
+            register_path.resolve() if register_path is not None and register_path.is_dir() else None,
+        )
+
+    def command(self, file: Path) -> tuple[str, ...]:
+        """The command that starts a training file: by its kind, the program, the script, or torchtitan."""
+        suffix = file.suffix.lower()
+        if suffix == ".sh":
+            return ("bash", str(file))
+        if suffix == ".toml":
+            return (self.interpreter, "-m", "torchtitan.train", "--job.config_file", str(file))
+        if self.program is None:
+            raise InputError(
+                f"no {PROGRAM} is known", field="--mindformers_dir, -mindformers", cure="name it or its folder"
+            )
+        words = [self.interpreter, str(self.program), "--config", str(file)]
+        if self.register_path is not None:
+            words += ["--register_path", str(self.register_path)]
+        return tuple(words)
+
+    def settings(self, strategy: Strategy, stage: int) -> dict[str, str]:
+        """The variables that a dry-run of one stage is given: simulation, the user's, and its first rank.
+
+        Ranks are numbered stage by stage, so stage s begins at rank s · world / pp.
+        """
+        world = strategy.world_size
+        return {
+            **SIMULATION,
+            **(self.environment or {}),
+            "RANK_SIZE": str(world),
+            "RANK_ID": str(stage * (world // strategy.pp)),
+        }
+
+    def full_environment(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """This process's environment with the settings over it; the program's folder can be imported from."""
+        environment = {**os.environ, **settings}
+        if self.program is not None:
+            earlier = environment.get("PYTHONPATH")
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self.program.parent), earlier)))
+        return environment
+
+    def mindspore_version(self) -> str | None:
+        """The version of MindSpore that the children would import; None when there is none."""
+        environment = self.full_environment(self.environment or {})
+        return _mindspore_version(self.interpreter, environment.get("PYTHONPATH", ""), environment.get("PATH", ""))
+
+    def fingerprint(self) -> str:
+        """What a result depends on besides file and environment: interpreter, MindSpore, the program's sources."""
+        digest = hashlib.sha256()
+        for part in (self.interpreter, self.mindspore_version() or "", str(self.register_path)):
+            digest.update(part.encode() + b"\0")
+        if self.program is not None:
+            digest.update(_sources(self.program).encode())
+        return digest.hexdigest()
+
+
+def find_program(path: Path | None) -> Path | None:
+    """``run_mindformer.py`` at a path or in it; None when there is none."""
+    if path is None:
+        return None
+    for candidate in (path, path / PROGRAM):
+        if candidate.is_file() and candidate.suffix == ".py":
+            return candidate.resolve()
+    return None
+
+
+def read_environment(path: Path | None) -> dict[str, str]:
+    """The variables of a JSON file; none when the file is missing.
+
+    Raises
+    ------
+    InputError
+        When it is not an object of names and plain values.
+    """
+    if path is None or not path.exists():
+        return {}
+    try:
+        data = json.loads(read_text(path, limit_bytes=2**20))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not JSON: {error}", file=path) from None
+    if not isinstance(data, dict):
+        raise InputError("must be a JSON object of variables", file=path, value=data)
+    for name, value in data.items():
+        if not _NAME.fullmatch(name):
+            raise InputError("is not the name of an environment variable", file=path, field=name)
+        if not isinstance(value, (str, int, float)) or isinstance(value, bool) or "\0" in str(value):
+            raise InputError("must be a text or a number", file=path, field=name, value=value)
+    return {name: str(value) for name, value in data.items()}
+
+
+@lru_cache(maxsize=16)
+def _mindspore_version(interpreter: str, python_path: str, path: str) -> str | None:
+    environment = {**os.environ, "PYTHONPATH": python_path, "PATH": path}
+    try:
+        done = subprocess.run(
+            [interpreter, "-c", _PROBE], env=environment, capture_output=True, text=True, timeout=_PROBE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _sources(program: Path) -> str:
+    """Sizes and times of the Python files that the program is made of, and its own text."""
+    digest = hashlib.sha256(program.read_bytes())
+    package = program.parent / "mindformers"
+    for source in sorted(package.rglob("*.py")) if package.is_dir() else []:
+        state = source.stat()
+        digest.update(f"{source.relative_to(package)} {state.st_size} {state.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

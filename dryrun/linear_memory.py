@@ -1,0 +1,143 @@
+"""The peak of a stage as a linear form of the memory profile's coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_model.profile import MemoryProfile
+from parsers.training_config import TrainingConfig
+from pipeline.alive import alive_vectors
+from pipeline.generators import build_schedule
+from pipeline.plan import FULL, NONE, PipelinePlan
+from pipeline.schedule import ScheduleSpec
+from register.model import DENSE, MOE
+
+Floats = NDArray[np.float64]
+FIRST, MIDDLE, LAST, ONLY = "static.first", "static.middle", "static.last", "static.only"
+
+
+def running_schedule(spec: ScheduleSpec, interleaves: int) -> ScheduleSpec:
+    """The schedule that a number of interleaves means: interleaving added or left out."""
+    if spec.name == "1f1b" and interleaves > 1:
+        return ScheduleSpec("interleaved", spec.low_memory)
+    if spec.name in ("interleaved", "megatron-interleaved") and interleaves == 1:
+        return ScheduleSpec("1f1b")
+    return spec
+
+
+class LinearMemory:
+    """Rows of the linear system for one configuration's stages.
+
+    The unknowns are the static memory of the first, a middle and the last stage (with one stage, of
+    that one; with two, there is no middle one), the memory of one layer by kind, and what one
+    micro-batch leaves alive in one layer by kind and recompute mode. Layer kinds without an entry of
+    their own (MTP) count as the body layer, as in `MemoryProfile`.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        Its strategy and schedule settle how many micro-batches are alive.
+    modes : sequence of str
+        Recompute modes at hand, ``none`` among them.
+    """
+
+    def __init__(self, config: TrainingConfig, modes: Sequence[str] = (NONE, FULL)) -> None:
+        strategy = config.strategy
+        self.config, self.modes = config, tuple(modes)
+        self.stages, self.interleaves = strategy.pp, strategy.vpp
+        self.kinds = tuple(kind for kind in (DENSE, MOE) if kind in config.model.layer_counts()) or (DENSE,)
+        spec = running_schedule(config.schedule, strategy.vpp)
+        self.schedule = build_schedule(spec, strategy.pp, strategy.vpp, strategy.micro_batches)
+        self.alive = alive_vectors(self.schedule)
+        statics = (ONLY,) if self.stages == 1 else (FIRST, LAST) if self.stages == 2 else (FIRST, MIDDLE, LAST)
+        self.unknowns: tuple[str, ...] = (
+            *statics,
+            *(f"layer.{kind}" for kind in self.kinds),
+            *(f"activation.{kind}.{mode}" for kind in self.kinds for mode in self.modes),
+        )
+        self._index = {name: position for position, name in enumerate(self.unknowns)}
+
+    def coefficients(self, profile: MemoryProfile) -> Floats:
+        """The unknowns' values in a profile, float64 [unknowns], MiB."""
+        only = profile.static_mib(1)[0]
+        values = {
+            FIRST: profile.static_first_mib,
+            MIDDLE: profile.static_middle_mib,
+            LAST: profile.static_last_mib,
+            ONLY: only,
+        }
+        for kind in self.kinds:
+            entry = profile.kind_for(kind)
+            values[f"layer.{kind}"] = profile.layer_mib[entry]
+            for mode in self.modes:
+                values[f"activation.{kind}.{mode}"] = profile.activation_mib[entry].get(
+                    mode, profile.activation_mib[entry][NONE]
+                )
+        return np.array([values[name] for name in self.unknowns])
+
+    def profile(self, values: Floats, like: MemoryProfile, source: str) -> MemoryProfile:
+        """The profile that holds these values; limit, and what is no unknown, are those of `like`."""
+        known: Mapping[str, float] = dict(zip(self.unknowns, map(float, values), strict=True))
+        first, middle, last = like.static_first_mib, like.static_middle_mib, like.static_last_mib
+        if self.stages == 1:
+            first = last = middle = known[ONLY]
+        else:
+            first, last = known[FIRST], known[LAST]
+            middle = known.get(MIDDLE, min(first, last))
+        layer = dict(like.layer_mib) | {kind: known[f"layer.{kind}"] for kind in self.kinds}
+        activation = {kind: dict(modes) for kind, modes in like.activation_mib.items()}
+        for kind in self.kinds:
+            held = activation.setdefault(kind, {})
+            before = dict(held)
+            for mode in self.modes:
+                held[mode] = known[f"activation.{kind}.{mode}"]
+            for mode in before.keys() - set(self.modes):
+                # A mode that was not measured keeps its place between those that were.
+                held[mode] = _between(before, held, mode)
+        return MemoryProfile(like.device_limit_mib, first, middle, last, layer, activation, source)
+
+    def rows(self, plan: PipelinePlan, values: Floats, stages: Sequence[int] | None = None) -> Floats:
+        """One row a stage, float64 [stages asked, unknowns]: row · values = peak, MiB.
+
+        With several interleaves a stage has several worst moments; the one that is worst under
+        `values` gives the row.
+        """
+        held = plan.recompute_by_kind()
+        chosen = range(self.stages) if stages is None else stages
+        rows = np.zeros((len(chosen), len(self.unknowns)))
+        first_activation = len(self.unknowns) - len(self.kinds) * len(self.modes)
+        for row, stage in zip(rows, chosen, strict=True):
+            row[self._static(stage)] = 1.0
+            kept = np.zeros((self.interleaves, len(self.unknowns)))
+            for kind, modes in held.items():
+                entry = kind if kind in self.kinds else self.kinds[-1]
+                row[self._index[f"layer.{entry}"]] += sum(
+                    grid[v][stage] for grid in modes.values() for v in range(self.interleaves)
+                )
+                for mode, grid in modes.items():
+                    column = self._index.get(f"activation.{entry}.{mode}")
+                    for v in range(self.interleaves):
+                        if grid[v][stage] and column is None:
+                            raise ValueError(f"the plan recomputes by {mode}, which is no unknown here")
+                        if column is not None:
+                            kept[v, column] += grid[v][stage]
+            moments = self.alive[stage] @ kept
+            worst = int(np.argmax(moments @ values)) if len(moments) else 0
+            if len(moments):
+                row[first_activation:] += moments[worst, first_activation:]
+        return rows
+
+    def _static(self, stage: int) -> int:
+        if self.stages == 1:
+            return self._index[ONLY]
+        name = FIRST if stage == 0 else LAST if stage == self.stages - 1 else MIDDLE
+        return self._index[name]
+
+
+def _between(before: Mapping[str, float], now: Mapping[str, float], mode: str) -> float:
+    span = before[NONE] - before[FULL]
+    share = (before[mode] - before[FULL]) / span if span > 0 else 1.0
+    return max(0.0, now[FULL] + min(1.0, max(0.0, share)) * (now[NONE] - now[FULL]))
