@@ -64,6 +64,8 @@ def _width(timeline: Timeline) -> float:
 
 
 def _draw(figure: Any, timeline: Timeline) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     views = drawing_windows(timeline)
     shares = window_shares(views)
     rows = min(MOST_INCHES, max(LEAST_INCHES, ROW_INCHES * timeline.rows))
@@ -74,6 +76,7 @@ def _draw(figure: Any, timeline: Timeline) -> None:
         axes = figure.add_subplot(grid[0, at])
         per_unit = (_width(timeline) - 1.6) * shares[at] / max(view.end - view.begin, 1e-12)
         _rows(axes, timeline, view, per_unit, label=at == 0, used=used)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=max(3, round(12 * shares[at]))))
         if len(views) > 1:
             axes.set_title(view.name, fontsize=10)
         if at == len(views) // 2 and not timeline.memory:
