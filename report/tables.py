@@ -130,14 +130,15 @@ def _proof(row: Mapping[str, Any]) -> Text:
 
 def _plan_cell(row: Mapping[str, Any]) -> Text:
     text = Text()
-    offset, recompute = compress_grid(row.get("offset")), compress_grid(row.get("recompute"))
+    # Spaces behind the commas let a long list break between its entries.
+    offset, recompute = (compress_grid(row.get(name)).replace(",", ", ") for name in ("offset", "recompute"))
     if offset:
         text.append("offset ", style="dim").append(offset)
     if recompute:
         text.append("\nrecompute ", style="dim").append(recompute)
     peaks, limits = parse_json(row.get("peak_memory")), parse_json(row.get("memory_limit"))
     if isinstance(peaks, (list, tuple)) and peaks:
-        text.append("\npeak ", style="dim").append(compress(in_gib(peaks)))
+        text.append("\npeak ", style="dim").append(compress(in_gib(peaks)).replace(",", ", "))
         if isinstance(limits, (list, tuple)) and len(limits) == len(peaks):
             over = [s for s, (peak, limit) in enumerate(zip(peaks, limits, strict=True)) if peak > limit]
             text.append(" of ", style="dim").append(compress(in_gib(limits)))
