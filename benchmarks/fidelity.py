@@ -10,6 +10,7 @@ other rows of its device (leave-one-out); the targets are checked against those.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +24,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.calibrate import Point, fit, layer_points, step_points  # noqa: E402
-from benchmarks.published import MEGATRON, Case, all_cases, korthikanti, korthikanti_config  # noqa: E402
+from benchmarks.published import MEGATRON, PUBLISHED, Case, all_cases, korthikanti, korthikanti_config  # noqa: E402
 from cost_model.activations import activation_bytes  # noqa: E402
 from cost_model.alive import alive_micro_batches  # noqa: E402
 from cost_model.memory import memory_profile  # noqa: E402
 from cost_model.parameters import layer_parameters, total_parameters  # noqa: E402
 from cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from cost_model.time import head_time, layer_time  # noqa: E402
 from cost_model.work import model_flops  # noqa: E402
 from pipeline.plan import FULL, NONE, SELECT  # noqa: E402
 from pipeline.schedule import ScheduleSpec  # noqa: E402
@@ -37,6 +39,7 @@ from register.model import DENSE  # noqa: E402
 from register.registry import Registry  # noqa: E402
 
 GIB = 2**30
+GALVATRON = PUBLISHED.parent / "galvatron_profiles" / "computation_profiling_bf16_llama2-7b_all.json"
 
 PUBLISHED_PARAMETERS = {
     "llama2-7b": 6_738_415_616,
@@ -55,7 +58,8 @@ PUBLISHED_PARAMETERS = {
 
 DEEPSEEK_FIT = {
     "layer dense": 866, "layer moe": 10691, "static first": 3383, "static middle": 2382, "static last": 8675,
-    "activation dense none": 479, "activation moe none": 765, "activation dense full": 30, "activation moe full": 30,
+    "activation dense none": 479, "activation dense select": 400, "activation dense full": 30,
+    "activation moe none": 765, "activation moe select": 765, "activation moe full": 30,
 }  # fmt: skip
 """MiB, a MindSpore dry-run fit at DP16 TP4 + SP PP16 EP8, s = 4096, b = 1."""
 
@@ -169,6 +173,23 @@ def layer_time_rows(device: DeviceSpec) -> list[Row]:
     return rows
 
 
+def galvatron_rows(device: DeviceSpec) -> list[Row]:
+    """Forward of LLaMA2-7B a sample, s = 2048: one layer, and everything else; no row of the fit.
+
+    Galvatron's profile does not name its card; its bandwidth tables are those of an A100 node.
+    """
+    model, rules = Registry.load().model("llama2-7b"), TrainingRules(framework="megatron", seq_length=2048)
+    data, rows = json.loads(GALVATRON.read_text()), []
+    for mbs in (1, 2, 4, 8, 12):
+        strategy = Strategy(1, 1, 1, mbs=mbs)
+        layer = float(layer_time(model, DENSE, strategy, rules, device).forward) / mbs
+        rest = float(sum(head_time(model, strategy, rules, device))) / mbs
+        for part, found in (("layertype_0", layer), ("layertype_other", rest)):
+            rows.append(Row("Galvatron LLaMA2-7B forward a sample, ms", f"{part} bsz {mbs}",
+                            data[f"{part}_bsz{mbs}_seq2048"], found))  # fmt: skip
+    return rows
+
+
 def step_rows() -> list[Row]:
     """Step times of all three tables, fitted on every row of the device and on every row but the one."""
     registry, rows = Registry.load(), []
@@ -221,7 +242,7 @@ def all_rows() -> list[Row]:
     device = Registry.load().device("a100-80g")
     return [
         *parameter_rows(), *deepseek_rows(), *hand_count_rows(), *korthikanti_memory_rows(),
-        *layer_time_rows(device), *step_rows(),
+        *layer_time_rows(device), *galvatron_rows(device), *step_rows(),
     ]  # fmt: skip
 
 

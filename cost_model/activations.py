@@ -6,10 +6,12 @@ where the norms are, over CP everywhere. With GPT's shape and dropout it is thei
 Rotary models keep the QKV product (V is a view of it) beside the rotated Q and K: 286 MiB a layer of
 LLaMA3-70B at TP8 + SP, s = 8192. Latent attention keeps q, k, the up-projected K/V and the context.
 
-MindFormers runs less fused kernels and keeps more: the fp32 casts of norm inputs, Q before its
-rotation, the two statistics of FlashAttentionScore (fp32 [b, a, s, 8] each), and, a routed slot, the
-split gate/up halves and the expert's output before it is weighted. Read from one published fit
-(479 / 765 / 30 MiB at DeepSeek-V3 TP4 + SP, s = 4096).
+MindFormers runs less fused kernels and keeps more: norm inputs as fp32 casts, Q before its rotation,
+the two statistics of FlashAttentionScore (fp32 [b, a, s, 8] each), the gate's SiLU beside gate, up
+and product, and, a routed slot, gate and up both joined and split, and the expert's output before it
+is weighted. Its default selective patterns rebuild SiLU and product of dense MLPs alone. Read from
+one published fit (dense 479, selective 400; MoE 765 either way; 30 recomputed; DeepSeek-V3 at
+TP4 + SP, s = 4096, MiB).
 """
 
 from __future__ import annotations
@@ -76,9 +78,8 @@ def routed_slots(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
 
 def _norm_and_input(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """A norm's input, the block's input behind it, its dropout mask: bytes a token."""
-    kept = 2 * _BF16 + (1 if rules.dropout else 0)
-    if rules.framework == "mindformers":
-        kept += _FP32
+    norm_input = _FP32 if rules.framework == "mindformers" else _BF16
+    kept = norm_input + _BF16 + (1 if rules.dropout else 0)
     return kept * model.hidden / sequence_split(degrees)
 
 
@@ -115,10 +116,13 @@ def _attention(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select:
 def _mlp(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select: bool) -> Any:
     """Bytes a token of a dense MLP block, its norm and dropout mask included."""
     tensors = 3 if model.gated_mlp else 2
+    activations = 1
+    if model.gated_mlp and rules.framework == "mindformers":
+        tensors, activations = 4, 2
     if select and rules.flash_attention:
-        # Selective recompute beside flash attention rebuilds the activation's product (MindFormers'
+        # Selective recompute beside flash attention rebuilds the activation function (MindFormers'
         # default patterns; Megatron's mlp_act).
-        tensors -= 1
+        tensors -= activations
     return _norm_and_input(model, degrees, rules) + _BF16 * tensors * model.ffn_hidden / degrees.tp
 
 

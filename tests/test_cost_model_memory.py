@@ -39,11 +39,16 @@ GPT_RULES = TrainingRules(
         (lambda p: p.static_middle_mib, 2382),
         (lambda p: p.static_last_mib, 8675),
         (lambda p: p.activation_mib["dense"]["none"], 479),
+        (lambda p: p.activation_mib["dense"]["select"], 400),
         (lambda p: p.activation_mib["moe"]["none"], 765),
+        (lambda p: p.activation_mib["moe"]["select"], 765),
         (lambda p: p.activation_mib["dense"]["full"], 30),
         (lambda p: p.activation_mib["moe"]["full"], 30),
     ],
-    ids=["dense layer", "moe layer", "first", "middle", "last", "dense", "moe", "dense full", "moe full"],
+    ids=[
+        "dense layer", "moe layer", "first", "middle", "last", "dense", "dense select", "moe", "moe select",
+        "dense full", "moe full",
+    ],
 )
 def test_deepseek_v3_under_mindformers_is_within_a_tenth_of_the_published_fit(found, published) -> None:  # type: ignore[no-untyped-def]
     strategy = Strategy(16, 4, 16, 8, op=16, micro_batches=64)
