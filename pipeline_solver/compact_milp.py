@@ -236,10 +236,10 @@ def solve_compact(
         solver = (make_solver or _highs(seed, workers))(model)
         known = len(model.cuts)
         while not run.over():
-            finest = run.gap_of_round() <= run.gap / 4
+            asked = run.gap_of_round()
             points: list[NDArray[np.float64]] = []
             outcome = solver.solve_milp(
-                gap=run.gap_of_round(),
+                gap=asked,
                 time_limit=run.left(),
                 # A long round works with the cuts of its beginning: stop it now and then to renew them.
                 node_limit=FIRST_ROUND_NODES * 2**run.rounds,
@@ -251,9 +251,10 @@ def solve_compact(
             run.raise_bound(outcome.bound)
             if outcome.values is not None:
                 points.append(outcome.values)
-            # No new path at the finest gap: nothing would change in the next round.
             fresh = any([run.offer(model, model.plan_of(point)) for point in points])
-            run.stalled = not fresh and not run.closed() and outcome.status != STOPPED and finest
+            # With no new path and no finer gap to ask for, the next round would be this one again.
+            again = not fresh and outcome.status != STOPPED and run.gap_of_round() >= asked
+            run.stalled = again and not run.closed()
             run.interrupted = run.interrupted or outcome.interrupted
             run.rounds += 1
             run.tell(f"round {run.rounds}: {len(model.cuts)} path cuts")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
@@ -26,10 +27,11 @@ GAP_OPTIONS = {
     "cplex": "mip_tolerances_mipgap",
     "scip": "limits/gap",
     "xpress": "miprelstop",
+    "appsi_highs": "mip_rel_gap",
 }
 """What a solver calls the relative gap at which it stops. One that is not listed runs with its own default."""
 
-KNOWN_SOLVERS = ("glpk", "gurobi", "cplex", "scip", "xpress", "mosek", "appsi_highs", "highs")
+KNOWN_SOLVERS = ("glpk", "gurobi", "cplex", "scip", "xpress", "mosek", "appsi_highs")
 """Solvers looked for when a user asks for one that is not there."""
 
 
@@ -97,13 +99,11 @@ class PyomoSolver:
 
     def _bound(self, results: Any, optimal: bool, values: NDArray[np.float64] | None, gap: float) -> float:
         value = math.inf if values is None else float(values[self._model.step_time])
-        if optimal and values is not None and self._name in GAP_OPTIONS:
-            # Not the bound reported: Pyomo gives CBC's objective for it where the log holds none.
-            return value - gap * abs(value)
         reported = results.problem.lower_bound
-        if reported is not None and math.isfinite(float(reported)):
+        # Pyomo gives CBC's objective for its bound where the log holds none.
+        if self._name != "cbc" and reported is not None and math.isfinite(float(reported)):
             return min(float(reported), value)
-        return value if optimal and values is not None else -math.inf
+        return value - gap * abs(value) if optimal and values is not None else -math.inf
 
 
 def _factory(name: str) -> Any:
@@ -133,5 +133,7 @@ def _available(factory: Any) -> bool:
 def _pulp_cbc() -> str | None:
     import pulp
 
-    path = getattr(pulp.PULP_CBC_CMD(msg=False), "path", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PuLP 4 will no longer ship CBC: the requirement is below 4
+        path = getattr(pulp.PULP_CBC_CMD(msg=False), "path", None)
     return str(path) if path else None
