@@ -122,6 +122,7 @@ def run(arguments: Sequence[str]) -> None:
     if len(sources) != 1:
         raise InputError("exactly one configuration is needed", field="-yaml, -shell, -toml", value=sources)
     from report.terminal import live_line, print_solution
+    from workflows.memory_source import DryRunOptions
     from workflows.solve_file import SolveFileOptions, solve_file
 
     def path(text: str | None) -> Path | None:
@@ -138,7 +139,16 @@ def run(arguments: Sequence[str]) -> None:
         memory_file=path(args.memory),
         dryrun=args.dryrun,
         check=args.check,
-        backend=args.dryrun_backend,
+        dryruns=DryRunOptions(
+            backend=args.dryrun_backend,
+            mindformers=path(args.mindformers),
+            env_json=path(args.env_json),
+            parallel_num=args.parallel_num,
+            small_dataset=path(args.small_dataset),
+            register_path=path(args.register_path),
+            timeout_s=args.dryrun_timeout,
+            retries=args.dryrun_retries,
+        ),
         device=args.device,
         register_path=path(args.register_path),
         evaluate=args.evaluate,

@@ -114,6 +114,11 @@ def positive_int(text: str) -> int:
     return value
 
 
+def non_negative_int(text: str) -> int:
+    """The type of a count that may be 0."""
+    return 0 if text.strip() == "0" else positive_int(text)
+
+
 def non_negative_float(text: str) -> float:
     """The type of a ratio or a time: finite and at least 0."""
     try:
@@ -177,6 +182,20 @@ def add_environment_options(parser: CommandParser) -> None:
     )
     group.add_argument(
         "--parallel_num", type=positive_int, default=2, metavar="N", help="dry-runs at once (default: %(default)s)"
+    )
+    group.add_argument(
+        "--dryrun_timeout",
+        type=positive_float,
+        default=3600.0,
+        metavar="SECONDS",
+        help="limit of one dry-run (default: %(default)g)",
+    )
+    group.add_argument(
+        "--dryrun_retries",
+        type=non_negative_int,
+        default=1,
+        metavar="N",
+        help="further attempts after a crash or a time-out (default: %(default)s)",
     )
     group.add_argument(
         "--small_dataset",

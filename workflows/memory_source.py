@@ -4,19 +4,134 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from base.console import log
-from base.errors import InputError
+from base.errors import InputError, OutsideProgramError
 from cost_model.profile import MemoryProfile
+from dryrun.dataset import ensure_dataset
 from dryrun.estimate import estimate_memory
-from parsers.memory_profile import read_memory_profile
+from dryrun.fit import Observation, read_observations, write_observations
+from dryrun.interface import DryRunBackend
+from dryrun.launch import PROGRAM, Launcher
+from dryrun.linear_memory import LinearMemory
+from dryrun.measure import measure_profile
+from dryrun.mindspore_backend import MindsporeBackend
+from parsers.memory_profile import read_memory_profile, write_memory_profile
 from parsers.training_config import TrainingConfig
+from pipeline.plan import FULL, NONE
 from register.device import DeviceSpec
 
 MEMORY_INFO = Path("memory_info")
 """Folder, below the output folder, of the profiles that dry-runs measured."""
+
+DRYRUNS = Path("dryrun")
+"""Folder, below the output folder, of the dry-runs' files, logs and results."""
+
+
+@dataclass(frozen=True)
+class DryRunOptions:
+    """How dry-runs are run, where they can be.
+
+    Parameters
+    ----------
+    backend : str
+        ``auto`` (MindSpore where it can run, else the estimate), ``mindspore``, ``estimate``, ``torch``.
+    mindformers : Path or None
+        ``run_mindformer.py`` or its folder.
+    env_json : Path or None
+        Environment of the runs.
+    parallel_num : int
+        Runs at once.
+    small_dataset : Path or None
+        Data set that the runs read; written where it is missing.
+    timeout_s : float
+        Seconds one run may take.
+    retries : int
+        Further attempts after a failure that may pass.
+    """
+
+    backend: str = "auto"
+    mindformers: Path | None = None
+    env_json: Path | None = None
+    parallel_num: int = 2
+    small_dataset: Path | None = None
+    register_path: Path | None = None
+    timeout_s: float = 3600.0
+    retries: int = 1
+
+
+def open_backend(
+    options: DryRunOptions, config: TrainingConfig, output: Path
+) -> AbstractContextManager[DryRunBackend | None]:
+    """The backend that dry-runs go to, as a context; None in it when memory has to be estimated.
+
+    What ``auto`` came to is said in one line.
+
+    Raises
+    ------
+    InputError
+        When the backend asked for cannot run here.
+    """
+    if options.backend == "estimate":
+        return nullcontext(None)
+    if options.backend not in ("auto", "mindspore"):
+        require_backend(options.backend)
+    launcher = Launcher.find(options.mindformers, options.env_json, options.register_path)
+    why_not = _why_not(launcher, options, config)
+    if why_not:
+        log.info("dry-runs: none can run here (%s), so memory is estimated", why_not)
+        return nullcontext(None)
+    log.info("dry-runs: by %s with %s", launcher.program or f"bash {config.path}", launcher.interpreter)
+    extra: dict[str, object] = {}
+    if config.format.startswith("mindformers") and options.small_dataset is not None:
+        dataset = ensure_dataset(options.small_dataset, config.rules.seq_length, config.model.vocab, launcher)
+        if dataset is not None:
+            extra["train_dataset.data_loader.dataset_dir"] = str(dataset)
+    return MindsporeBackend(
+        launcher,
+        output / DRYRUNS,
+        extra,
+        parallel=options.parallel_num,
+        timeout_s=options.timeout_s,
+        retries=options.retries,
+    )
+
+
+def _why_not(launcher: Launcher, options: DryRunOptions, config: TrainingConfig) -> str:
+    """Why MindSpore cannot be used; raises where it was asked for and there is nothing to start."""
+    script = not config.format.startswith("mindformers")
+    if launcher.program is None and not (script and options.backend == "mindspore"):
+        place = options.mindformers if options.mindformers is not None else "the flag's default"
+        if options.backend == "mindspore":
+            raise InputError(
+                f"no {PROGRAM} there",
+                field="--mindformers_dir, -mindformers",
+                value=str(place),
+                cure=f"name {PROGRAM} or its folder, or use --dryrun_backend estimate",
+            )
+        return f"no {PROGRAM} at {place}"
+    if options.backend == "mindspore":
+        return ""
+    if script:
+        return f"{config.path.name} is no MindFormers YAML"
+    if launcher.mindspore_version() is None:
+        return f"{launcher.interpreter} has no mindspore"
+    return ""
+
+
+def require_backend(backend: str) -> None:
+    """Refuse a dry-run backend that this installation does not have."""
+    if backend not in ("auto", "estimate", "mindspore"):
+        raise InputError(
+            "this dry-run backend is not available in this version",
+            field="--dryrun_backend",
+            value=backend,
+            cure="use auto, estimate or mindspore, or give measured memory with -memory",
+        )
 
 
 def memory_info_path(config: TrainingConfig, output: Path) -> Path:
@@ -30,46 +145,74 @@ def memory_info_path(config: TrainingConfig, output: Path) -> Path:
     return output / MEMORY_INFO / f"{config.path.stem}-{key}.json"
 
 
+def observations_path(config: TrainingConfig, output: Path) -> Path:
+    """Where the peaks behind a measured profile are kept."""
+    return memory_info_path(config, output).with_suffix(".peaks.json")
+
+
+def keep_measured(
+    config: TrainingConfig, output: Path, profile: MemoryProfile, observations: Sequence[Observation]
+) -> Path:
+    """Keep a measured profile, and the peaks it rests on, for later runs."""
+    write_observations(observations, observations_path(config, output))
+    return write_memory_profile(profile, memory_info_path(config, output))
+
+
+def known_observations(config: TrainingConfig, output: Path) -> list[Observation]:
+    """The peaks that earlier runs measured of this very configuration."""
+    return read_observations(observations_path(config, output))
+
+
 def obtain_memory(
     config: TrainingConfig,
     device: DeviceSpec,
     *,
     memory_file: Path | None,
     dryrun: bool,
-    backend: str,
+    backend: DryRunBackend | None,
     output: Path,
+    modes: Sequence[str] = (NONE, FULL),
+    may_estimate: bool = True,
 ) -> MemoryProfile:
     """The memory profile to solve with; says in one log line which one it is.
 
-    A given file goes first. Without a dry-run, a profile that an earlier run measured for the same
-    configuration comes next, and the estimate last.
+    A given file goes first, then dry-runs where they are wanted and can run. Without a dry-run, a
+    profile that an earlier run measured for the same configuration comes next, and the estimate last.
+
+    Parameters
+    ----------
+    backend : DryRunBackend or None
+        Where dry-runs go; None when none can run.
+    modes : sequence of str
+        Recompute modes whose activations the solve needs.
+    may_estimate : bool
+        Whether to fall back to the estimate when every dry-run failed.
 
     Raises
     ------
     InputError
-        When the file is bad, or a backend is asked for that cannot run here.
+        When the file is bad.
+    OutsideProgramError
+        When every dry-run failed, and `may_estimate` is off.
     """
     if memory_file is not None:
         log.info("memory: profile %s", memory_file)
         return read_memory_profile(memory_file)
     saved = memory_info_path(config, output)
-    if not dryrun and saved.is_file():
+    if dryrun and backend is not None:
+        try:
+            measured = measure_profile(LinearMemory(config, modes), estimate_memory(config, device), backend)
+        except OutsideProgramError as error:
+            if not may_estimate:
+                raise
+            log.warning("%s", error)
+        else:
+            keep_measured(config, output, measured.profile, measured.observations)
+            log.info("memory: measured by %d dry-runs, kept in %s", len(measured.observations), saved)
+            return measured.profile
+    elif not dryrun and saved.is_file():
         log.info("memory: measured by an earlier run, %s", saved)
-        return replace(read_memory_profile(saved), source="saved")
-    require_backend(backend)
-    if dryrun and backend == "auto":
-        log.info("memory: estimated by closed forms (no dry-run can run here)")
-    else:
-        log.info("memory: estimated by closed forms")
+        limit = estimate_memory(config, device).device_limit_mib
+        return replace(read_memory_profile(saved), source="saved", device_limit_mib=limit)
+    log.info("memory: estimated by closed forms")
     return estimate_memory(config, device)
-
-
-def require_backend(backend: str) -> None:
-    """Refuse a dry-run backend that this installation does not have."""
-    if backend not in ("auto", "estimate"):
-        raise InputError(
-            "this dry-run backend is not available in this version",
-            field="--dryrun_backend",
-            value=backend,
-            cure="use auto or estimate, or give measured memory with -memory",
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from base.console import log
 from base.errors import InfeasibleError, InputError, NoSolutionError
 from base.files import write_atomic
 from cost_model.profile import MemoryProfile, TimeRatios
+from dryrun.design import modes_at_hand
+from dryrun.interface import DryRunBackend
+from dryrun.linear_memory import running_schedule
 from parsers.read import read_config
 from parsers.training_config import TrainingConfig
 from parsers.write_back import write_plan
@@ -23,7 +27,8 @@ from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import INFEASIBLE, Solution
 from pipeline_solver.solve import Progress, solve
 from register.registry import Registry
-from workflows.memory_source import obtain_memory
+from workflows.memory_check import solve_checked
+from workflows.memory_source import DryRunOptions, obtain_memory, open_backend
 
 DEFAULT_DEVICE = "ascend-910b"
 
@@ -41,7 +46,7 @@ class SolveFileOptions:
     memory_file: Path | None = None
     dryrun: bool = True
     check: bool = True
-    backend: str = "auto"
+    dryruns: DryRunOptions = field(default_factory=DryRunOptions)
     device: str | None = None
     register_path: Path | None = None
     evaluate: bool = False
@@ -82,30 +87,54 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
         Bad configuration, memory profile or flag value.
     InfeasibleError, NoSolutionError
         No plan exists, or none was found within the limit; nothing is written.
+    OutsideProgramError
+        MindSpore's dry-runs were asked for and every one failed.
     """
     config = read_config(options.path)
     for note in config.notes:
         log.warning("%s: %s", config.path, note)
     device = Registry.load(options.register_path).device(options.device or DEFAULT_DEVICE)
-    memory = obtain_memory(
-        config,
-        device,
-        memory_file=options.memory_file,
-        dryrun=options.dryrun,
-        backend=options.backend,
-        output=options.output,
-    )
-    problem = build_problem(
-        config,
-        memory,
-        options.ratios,
-        search_select=options.search_select,
-        interleaves=options.vpp,
-        schedule=_schedule(options, config),
-    )
-    solution = _evaluate_own(config, problem) if options.evaluate else _solve(options, problem, on_progress)
-    if options.check and options.memory_file is None and not options.evaluate:
-        log.info("check: no dry-run can run here, so the plan rests on the memory figures above")
+
+    def state(profile: MemoryProfile) -> PipelineProblem:
+        return build_problem(
+            config,
+            profile,
+            options.ratios,
+            search_select=options.search_select,
+            interleaves=options.vpp,
+            schedule=_schedule(options, config),
+        )
+
+    running, modes = _running(options, config), modes_at_hand(options.search_select)
+    check = options.check and not options.evaluate
+    with _backend(options, running, check) as backend:
+        memory = obtain_memory(
+            running,
+            device,
+            memory_file=options.memory_file,
+            dryrun=options.dryrun,
+            backend=backend,
+            output=options.output,
+            modes=modes,
+            may_estimate=options.dryruns.backend == "auto",
+        )
+        measured = backend is not None and (not options.dryrun or memory.source != "estimate")
+        if check and backend is not None and measured:
+            checked = solve_checked(
+                running,
+                memory,
+                backend,
+                options.output,
+                modes,
+                state,
+                lambda problem: _solve(options, problem, on_progress),
+            )
+            memory, problem, solution = checked.memory, checked.problem, checked.solution
+        else:
+            problem = state(memory)
+            solution = _evaluate_own(config, problem) if options.evaluate else _solve(options, problem, on_progress)
+            if check and options.memory_file is None:
+                log.info("check: no dry-run can run here, so the plan rests on the memory figures above")
     files = _write_outputs(options, config, problem, solution)
     solved = SolvedFile(config, memory, problem, solution, files)
     if options.result_json is not None:
@@ -146,6 +175,21 @@ def result_dict(solved: SolvedFile) -> dict[str, Any]:
         "message": solution.message,
         "files": dict(solved.files),
     }
+
+
+def _backend(
+    options: SolveFileOptions, config: TrainingConfig, check: bool
+) -> AbstractContextManager[DryRunBackend | None]:
+    """Where dry-runs go; nothing is looked for where none is wanted."""
+    wanted = check or (options.dryrun and options.memory_file is None)
+    return open_backend(options.dryruns, config, options.output) if wanted else nullcontext(None)
+
+
+def _running(options: SolveFileOptions, config: TrainingConfig) -> TrainingConfig:
+    """The configuration with the interleaves and the schedule that are solved for."""
+    vpp = options.vpp if options.vpp is not None else config.strategy.vpp
+    schedule = running_schedule(_schedule(options, config) or config.schedule, vpp)
+    return config.replace(strategy=config.strategy.replace(vpp=vpp), schedule=schedule)
 
 
 def _schedule(options: SolveFileOptions, config: TrainingConfig) -> ScheduleSpec | None:
