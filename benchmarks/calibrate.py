@@ -39,7 +39,10 @@ PULL = 0.05
 DENSE_OVER_MOE = 0.397
 """Measured dense/MoE forward ratio of DeepSeek-V3 at DP16 TP4 PP16 EP8 on Ascend: settles the grouped products."""
 
-TRANSFERRED = {"h100-80g": "a100-80g", "h800-80g": "a100-80g", "h200-141g": "a100-80g", "ascend-a3": "ascend-910b"}
+STARTS_FROM = {"h100-80g": ("a100-80g", ("matmul",))}
+"""Devices with few published rows: whose efficiencies they start from, and which of them their rows settle."""
+
+TRANSFERRED = {"h800-80g": "h100-80g", "h200-141g": "h100-80g", "ascend-a3": "ascend-910b"}
 """Devices without published rows, and whose efficiencies they take."""
 
 Point = tuple[str, Callable[[DeviceSpec], float], float]
@@ -82,10 +85,15 @@ def layer_points() -> list[Point]:
 
 def fit(points: Sequence[Point], device: DeviceSpec) -> dict[str, float]:
     """Efficiencies that suit the points best, shares in (0.02, 1)."""
-    start = np.log([ASSUMED_EFFICIENCY[name] for name in FITTED])
+    base: dict[str, float] = dict(ASSUMED_EFFICIENCY)
+    free = FITTED
+    if device.name in STARTS_FROM:
+        other, free = STARTS_FROM[device.name]
+        base |= Registry.load().device(other).efficiency
+    start = np.log([base[name] for name in free])
 
     def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-        shares = {**ASSUMED_EFFICIENCY, **dict(zip(FITTED, np.exp(logs).tolist(), strict=True))}
+        shares = {**base, **dict(zip(free, np.exp(logs).tolist(), strict=True))}
         card = replace(device, efficiency=shares)
         errors = np.log([predict(card) / published for _, predict, published in points]) / LOSS_SCALE
         # Soft L1 by hand, so that the pull keeps its own, plain square.
@@ -93,7 +101,8 @@ def fit(points: Sequence[Point], device: DeviceSpec) -> dict[str, float]:
         return np.concatenate([soft, PULL * (logs - start) / LOSS_SCALE])
 
     found = least_squares(residuals, start, bounds=(np.log(0.02), 0.0), x_scale=0.1)
-    return dict(zip(FITTED, (round(float(v), 3) for v in np.exp(found.x)), strict=True))
+    shares = {**base, **dict(zip(free, np.exp(found.x).tolist(), strict=True))}
+    return {name: round(float(shares[name]), 3) for name in FITTED}
 
 
 def grouped_share(device: DeviceSpec) -> float:
@@ -129,7 +138,12 @@ def store(name: str, shares: Mapping[str, float]) -> Path:
     path = ROOT / "register" / "devices" / f"{name}.yaml"
     text = read_text(path)
     head = re.split(r"(?m)^(?:# Efficiencies|efficiency:)", text, maxsplit=1)[0]
-    origin = f"taken over from {TRANSFERRED[name]}" if name in TRANSFERRED else "fitted on published step times"
+    origin = "fitted on published step times"
+    if name in TRANSFERRED:
+        origin = f"taken over from {TRANSFERRED[name]}"
+    elif name in STARTS_FROM:
+        other, free = STARTS_FROM[name]
+        origin = f"{', '.join(free)} fitted on published step times, the others taken over from {other}"
     lines = [f"# Efficiencies: shares of the peak, {origin} (benchmarks/calibrate.py).", "efficiency:"]
     lines += [f"  {key}: {value}" for key, value in shares.items()]
     return write_atomic(path, head + "\n".join(lines) + "\n")

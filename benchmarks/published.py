@@ -21,8 +21,10 @@ from typing import Any, Mapping
 import pandas as pd
 
 from cost_model.strategy import Strategy, TrainingRules
+from cost_model.work import model_flops
 from pipeline.plan import FULL, SELECT
 from register.model import ModelSpec
+from register.registry import Registry
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "shared" / "data" / "published"
 
@@ -153,9 +155,27 @@ def mindformers_cases() -> list[Case]:
     return cases
 
 
+def llama3_cases() -> list[Case]:
+    """Training of LLaMA3-405B on H100 (Grattafiori et al. 2024, arXiv:2407.21783 table 4): speed a card.
+
+    Speed is over the model's own FLOPs, attention counted causally. The paper runs interleaved
+    without naming the number of chunks: 8, a layer each, as its memory figures suggest.
+    """
+    model, cases = Registry.load().model("llama3-405b"), []
+    rows = ((1, 64, 32, 8192, 430), (1, 128, 16, 8192, 400), (16, 8, 16, 131072, 380))
+    for cp, dp, micro_batches, seq, tflops in rows:
+        strategy = Strategy(dp, 8, 16, cp=cp, op=dp * cp, vpp=8, micro_batches=micro_batches)
+        rules = TrainingRules(framework="megatron", param_bytes=2, gradient_shard=True, seq_length=seq)
+        flops = model_flops(model, seq, causal=True) * strategy.global_batch * seq
+        step = flops / (tflops * strategy.world_size) / 1e9
+        name = f"405B on {strategy.world_size}, s {seq}"
+        cases.append(Case("LLaMA 3 2024 table 4", name, "h100-80g", model, strategy, rules, step))
+    return cases
+
+
 def all_cases() -> list[Case]:
     """Every published step time."""
-    return [*korthikanti_cases(), *narayanan_cases(), *mindformers_cases()]
+    return [*korthikanti_cases(), *narayanan_cases(), *llama3_cases(), *mindformers_cases()]
 
 
 def _mindformers_model(row: Mapping[str, Any]) -> ModelSpec:

@@ -51,6 +51,20 @@ def test_step_times_left_out_of_the_fit_are_met_in_the_median_and_in_their_order
     assert fidelity.summary(mine)["Kendall"].iloc[0] >= 0.8
 
 
+def test_llama3_405b_on_h100_is_met_within_an_eighth_by_a_share_fitted_on_the_other_rows(
+    steps: list[fidelity.Row],
+) -> None:
+    mine = [row for row in steps if row.section.startswith("LLaMA 3")]
+    assert len(mine) == 3
+    assert max(abs(row.error_left_out or 0) for row in mine) < 0.125
+
+
+def test_a_layer_s_forward_on_a_card_outside_the_fit_is_met_within_a_tenth() -> None:
+    rows = [row for row in fidelity.galvatron_rows(Registry.load().device("a100-80g")) if "layertype_0" in row.name]
+    assert len(rows) == 5
+    assert max(abs(row.error) for row in rows) < 0.10
+
+
 def test_a_figure_beyond_the_card_s_peak_is_marked(steps: list[fidelity.Row]) -> None:
     assert [row.name for row in steps if "beyond its peak" in row.note] == ["finetune_qwen2_72b_32k"]
 
