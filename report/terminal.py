@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -66,6 +67,18 @@ def pipeline_text(timeline: Timeline, width: int = 80) -> Text:
     return text
 
 
+PIPE_WIDTH = 120
+"""Columns of a table that goes into a pipe or a file, where no window sets them."""
+
+
+def print_ranking(
+    table: pd.DataFrame | Sequence[Mapping[str, Any]], *, limit: int | None = None, console: Console | None = None
+) -> None:
+    """Print the ranking, best first as given, on standard output; see `ranking_table`."""
+    out = console or _standard_output()
+    out.print(ranking_table(table, limit=limit))
+
+
 def print_solution(
     problem: PipelineProblem, solution: Solution, timeline: Timeline | None = None, console: Console | None = None
 ) -> None:
@@ -78,7 +91,7 @@ def print_solution(
     console : rich.console.Console, optional
         Standard output when not given.
     """
-    out = console or Console(highlight=False)
+    out = console or _standard_output()
     if solution.plan is not None:
         shown = timeline if timeline is not None else Timeline.from_plan(problem, solution.plan)
         out.print(pipeline_text(shown, out.width), soft_wrap=True)
@@ -101,6 +114,11 @@ def live_line(title: str, console: Console | None = None) -> Iterator[Callable[[
     line = _LiveLine(title)
     with Live(line, console=out, refresh_per_second=4, transient=True):
         yield line.report
+
+
+def _standard_output() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=PIPE_WIDTH)
 
 
 class _LiveLine:
@@ -149,9 +167,3 @@ def _cells(timeline: Timeline, rows: Any, begin: float, end: float, count: int) 
         idle = filled.sum(axis=0) < 0.5 * width
         result.append([IDLE_MARK if idle[i] else kinds[best[i]] for i in range(count)])
     return result
-
-
-def print_ranking(table: pd.DataFrame, console: Console | None = None) -> None:
-    """Print the ranking, best first; colours only on a terminal."""
-    out = console or Console(highlight=False)
-    out.print(ranking_table(table))

@@ -75,6 +75,15 @@ class Browser:
         """A real mouse click, which fails when the element is hidden or covered."""
         self._send("POST", f"{self.session}/element/{self.find(selector)}/click", {})
 
+    def click_at(self, x: int, y: int) -> None:
+        """A real mouse click at a place of the window."""
+        self._send("POST", f"{self.session}/actions", {"actions": [{
+            "type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"},
+            "actions": [{"type": "pointerMove", "duration": 50, "x": x, "y": y}, {"type": "pause", "duration": 100},
+                        {"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}],
+        }]})
+        time.sleep(0.5)
+
     def type(self, selector: str, text: str) -> None:
         """Real key strokes."""
         self._send("POST", f"{self.session}/element/{self.find(selector)}/value", {"text": text})

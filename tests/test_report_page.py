@@ -17,7 +17,10 @@ from tests.report_cases import deepseek, even_plan, ranking
 
 needs_browser = pytest.mark.skipif(bool(missing()), reason=f"no {missing()} on this machine")
 
-HOSTILE = '</script><script>window.attacked=1</script><img src=x onerror="window.attacked=1"> & "quoted" \u2028'
+HOSTILE = (
+    '<!--<script> </script ></script/><script>window.attacked=1</script>'
+    '<img src=x onerror="window.attacked=1"> & "quoted" \u2028'
+)
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +72,11 @@ def test_a_thousand_candidates_open_within_three_seconds_without_error_or_reques
     drawn = chromium.run("return ['trade-off', 'gaps', 'chosen-memory', 'chosen-layers', 'pipeline-a', 'memory-a']"
                          ".map((id) => document.querySelectorAll(`#${id} .plot-container svg path`).length)")
     assert all(count > 0 for count in drawn), drawn
-    # The page's own time, everything drawn; the better of two, since the first also starts the browser itself.
+    # The page's own time, everything drawn; the best of three, since other work may share the machine.
     times = [float(chromium.run("return document.body.dataset.ready"))]
-    chromium.open(thousand[0])
-    times.append(float(chromium.run("return document.body.dataset.ready")))
+    for _ in range(2):
+        chromium.open(thousand[0])
+        times.append(float(chromium.run("return document.body.dataset.ready")))
     assert min(times) < 3000, times
 
 
@@ -159,6 +163,46 @@ def test_hostile_names_stay_text(chromium, tmp_path):
     assert cells(chromium, "reason") == [HOSTILE] * 3
     assert chromium.run("return document.querySelector('h1').textContent") == HOSTILE
     assert chromium.run("return document.querySelector('#pruned-table td').textContent") == HOSTILE
+
+
+@needs_browser
+def test_a_point_of_the_trade_off_selects_its_candidate(chromium, thousand):
+    chromium.open(thousand[0])
+    index = chromium.run(
+        "const host = document.getElementById('trade-off');"
+        "host.scrollIntoView();"
+        "const point = host.querySelector('.scatterlayer .trace .point');"
+        "const trace = host.data[0];"
+        "const box = point.getBoundingClientRect();"
+        "window.at = [Math.round(box.x + box.width / 2), Math.round(box.y + box.height / 2)];"
+        "return trace.customdata[0];")
+    chromium.click_at(*chromium.run("return window.at"))
+    # Points lie on each other: the one on top is chosen, and it is one of those drawn there.
+    chosen = chromium.run("return document.querySelector('#chosen-name').textContent")
+    assert chosen.startswith("#") and (index == 0 or not chosen.startswith("#1 "))
+
+
+@needs_browser
+def test_a_job_of_many_tasks_is_drawn_in_three_windows(chromium, tmp_path):
+    problem = deepseek(16, 2, 256, "interleaved")
+    path = tmp_path / "big.html"
+    write_html_report(path, pd.DataFrame(), plans={"big": Timeline.from_plan(problem, even_plan(problem))})
+    chromium.log("browser")
+    chromium.open(path)
+    assert chromium.log("browser") == []
+    titles = chromium.run("return document.getElementById('pipeline-a').layout.annotations.map((note) => note.text)")
+    assert titles == ["warm-up", "steady state", "drain"]
+
+
+@needs_browser
+def test_pages_with_nothing_to_rank_or_only_failures_open_without_error(chromium, tmp_path):
+    row = {"dp": 1, "tp": 1, "pp": 4, "status": "failed", "reason": "no memory", "file": "a.yaml"}
+    failed = pd.DataFrame([row] * 2)
+    chromium.log("browser")
+    for name, table in (("empty", pd.DataFrame()), ("failed", failed)):
+        chromium.open(write_html_report(tmp_path / f"{name}.html", table))
+        assert chromium.log("browser") == []
+    assert cells(chromium, "reason") == ["no memory"] * 2
 
 
 def test_an_empty_ranking_and_a_failed_row_still_give_a_page(tmp_path):

@@ -121,6 +121,34 @@ def test_flows_pair_up_between_different_stages_and_run_forward_in_time(problem,
         assert pair["s"]["ts"] <= pair["f"]["ts"] and pair["f"]["bp"] == "e"
 
 
+@EACH
+def test_activations_are_there_from_the_forwards_start_to_the_end_of_the_last_backward_of_the_piece(problem):
+    """Memory at the middle of every task, counted anew from the tasks that hold activations then."""
+    plan = even_plan(problem)
+    timeline = Timeline.from_plan(problem, plan)
+    by_kind = plan.recompute_by_kind()
+    kept = {(v, s): sum(kind.activation_mib[mode] * by_kind[kind.name][mode][v][s]
+                        for kind in problem.kinds for mode in ("none", "full")) / problem.schedule.seq_splits
+            for v in range(problem.interleaves) for s in range(problem.stages)}
+    last = WEIGHT_GRADIENT if (timeline.direction == WEIGHT_GRADIENT).any() else BACKWARD
+    rows = zip(timeline.stage.tolist(), timeline.direction.tolist(), timeline.interleave.tolist(),
+               timeline.micro_batch.tolist(), timeline.split.tolist(), timeline.start.tolist(),
+               timeline.end.tolist(), strict=True)
+    tasks = {row[:5]: row[5:] for row in rows}
+    for s in range(problem.stages):
+        held = problem.static_mib[s] + sum(
+            kind.layer_mib * plan.layers[kind.name][v][s] for kind in problem.kinds for v in range(problem.interleaves))
+        lives = [(kept[key[2], s], start, tasks[(s, last, *key[2:])][1])
+                 for key, (start, _) in tasks.items() if key[0] == s and key[1] == FORWARD]
+        steps = timeline.memory[s]
+        for key, (start, end) in tasks.items():
+            if key[0] == s and end > start and key[1] != OPTIMIZER:
+                moment = (start + end) / 2
+                expected = held + sum(mib for mib, born, gone in lives if born <= moment < gone)
+                at = int(np.searchsorted(steps.time, moment, side="right")) - 1
+                assert steps.mib[at] == pytest.approx(expected)
+
+
 def test_one_forward_one_backward_hands_over_each_micro_batch_to_each_neighbour_twice():
     problem = deepseek(4, 1, 6)
     assert len(Timeline.from_plan(problem, even_plan(problem)).flows) == 2 * 3 * 6
