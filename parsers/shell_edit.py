@@ -77,11 +77,11 @@ def _splices(
     assert isinstance(setting, str)
     if not flag.values:
         span = _span(script, flag.word, name)
-        return [(span[1], span[1], f" {setting}")]
+        return [(span[1], span[1], f" {_quoted(script, span[1] - 1, setting)}")]
     value = flag.values[0]
     place = value.span()
     if place is not None and not _shared(flags, flag, value, setting, wanted):
-        return [(*place, setting)]
+        return [(*place, _quoted(script, place[0], setting))]
     via = value.via()
     own = flag.word.span()
     if via is None or own is None or via[0] < own[1] or script.text[own[1] : via[0]].strip(" \t\\\r\n\"'"):
@@ -89,7 +89,7 @@ def _splices(
             "has a value put together from several places", file=script.file, field=f"--{name}", value=value.text,
             cure="write the number after the flag",
         )
-    return [(*via, setting)]
+    return [(*via, _quoted(script, via[0], setting))]
 
 
 def _shared(flags: Flags, own: Flag, value: Word, setting: str, wanted: Mapping[str, Setting]) -> bool:
@@ -122,22 +122,28 @@ def _line(text: str, at: int) -> tuple[int, int]:
     return start, len(text) if end < 0 else end
 
 
+def _quoted(script: ShellScript, at: int, setting: str) -> str:
+    """A value as it must stand at a place: in quotes of its own where the shell would take it apart."""
+    return setting if _PLAIN.fullmatch(setting) or script.quote_at(at) else f"'{setting}'"
+
+
 def _insertion(script: ShellScript, flags: Flags, name: str, setting: Setting, near: tuple[str, ...]) -> Splice:
     text = script.text
-    written = f"--{name}" if setting is True else f"--{name} {setting}"
     for anchor in (*near, "num-layers", "hidden-size"):
         flag = flags.by_name.get(anchor)
         span = flag.word.span() if flag is not None else None
         if span is None:
             continue
+        written = f"--{name}" if setting is True else f"--{name} {_quoted(script, span[0], str(setting))}"
         start, end = _line(text, span[0])
         indent = text[start : span[0]]
-        if indent.strip() or _single_quoted(text, span[0]):
+        if indent.strip():
             return span[0], span[0], written + " "  # The flag shares its line with others.
         newline = "\r\n" if text[start:end].endswith("\r") else "\n"
         line = text[start:end].rstrip()
         previous = text[:start].rstrip("\r\n").rsplit("\n", 1)[-1].rstrip()
         continued = line.endswith("\\") or previous.endswith("\\") or not _quoted_or_array(script, span[0])
+        continued = continued and script.quote_at(span[0]) != "'"  # There a backslash would be a word.
         return span[0], span[0], written + (" \\" if continued else "") + newline + indent
     raise InputError("finds no place for a new flag", file=script.file, field=f"--{name}",
                      cure="write --num-layers in one piece")
@@ -150,12 +156,6 @@ def _quoted_or_array(script: ShellScript, at: int) -> bool:
             if any(char.at == at for char in word.chars):
                 return True
     return False
-
-
-def _single_quoted(text: str, at: int) -> bool:
-    """Whether a place lies in a '…' string, where a backslash would become part of the value."""
-    start = text.rfind("'", 0, at)
-    return start > 0 and text[start - 1] == "=" and "'" not in text[start + 1 : at]
 
 
 def _removal(script: ShellScript, flag: Flag) -> Splice:

@@ -115,6 +115,8 @@ class ShellScript:
     commands: list[Command] = field(default_factory=list)
     variables: dict[str, _Variable] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    quotes: list[tuple[int, int]] = field(default_factory=list)
+    """Spans of '…' and "…" in the text, quotes included."""
 
     def __post_init__(self) -> None:
         self._at = 0
@@ -127,6 +129,11 @@ class ShellScript:
     def read(cls, path: Path) -> ShellScript:
         """Read a script of at most 2 MiB."""
         return cls(read_text(path, limit_bytes=MAX_BYTES), path)
+
+    def quote_at(self, at: int) -> str:
+        """The quote that a place of the text stands in: ``'``, ``"`` or none."""
+        inside = [span for span in self.quotes if span[0] < at < span[1]]
+        return self.text[min(inside)[0]] if inside else ""
 
     # ---- commands ------------------------------------------------------------------------------
 
@@ -256,6 +263,7 @@ class ShellScript:
                 if end < 0:
                     raise self._unclosed("a quote", self._at)
                 current = (current or []) + [Char(text[i], i) for i in range(self._at + 1, end)]
+                self.quotes.append((self._at, end + 1))
                 self._at = end + 1
             elif char == '"':
                 parts = self._double_quoted()
@@ -294,6 +302,7 @@ class ShellScript:
             char = text[self._at]
             if char == '"':
                 self._at += 1
+                self.quotes.append((opened, self._at))
                 return parts
             if char == "\\" and self._at + 1 < len(text):
                 if text.startswith(("\\\n", "\\\r\n"), self._at):
