@@ -1,0 +1,60 @@
+"""A small token data set for dry-runs, so that none of the user's data is needed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from base.console import log
+from dryrun.launch import Launcher
+
+SAMPLES = 64
+_LIMIT_S = 300.0
+_PROGRAM = """
+import sys
+import numpy as np
+from mindspore.mindrecord import FileWriter
+path, length, samples, vocabulary = sys.argv[1], *map(int, sys.argv[2:5])
+writer = FileWriter(file_name=path, shard_num=1, overwrite=True)
+writer.add_schema({"input_ids": {"type": "int32", "shape": [-1]}}, "tokens")
+tokens = np.random.default_rng(0)
+writer.write_raw_data([
+    {"input_ids": tokens.integers(0, vocabulary, length, dtype=np.int32)} for _ in range(samples)
+])
+writer.commit()
+"""
+
+
+def ensure_dataset(path: Path, seq_length: int, vocabulary: int, launcher: Launcher) -> Path | None:
+    """The data set at a path, written by MindSpore's own writer where there is none.
+
+    Samples hold one token more than the sequence, for inputs and labels are cut from it.
+
+    Returns
+    -------
+    Path or None
+        Absolute; None when it is missing and could not be written (the training file's own is used then).
+    """
+    target = path.resolve()
+    if target.exists():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            [launcher.interpreter, "-c", _PROGRAM, str(target), str(seq_length + 1), str(SAMPLES), str(vocabulary)],
+            env=launcher.full_environment(launcher.environment or {}),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.warning("the small data set %s could not be written: %s", path, error)
+        return None
+    if done.returncode or not target.exists():
+        told = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        log.warning("the small data set %s could not be written (%s); the file's own is used", path, told[:200])
+        return None
+    log.info("data set for dry-runs: %s written, %d samples of %d tokens", path, SAMPLES, seq_length + 1)
+    return target
