@@ -1,0 +1,208 @@
+"""The time ratios of one profiled configuration, from the profiles of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from base.errors import InputError, TaylorError
+from cost_model.profile import TimeRatios
+from parsers.profiles.folder import RankSource, rank_sources
+from parsers.profiles.kernels import RankProfile
+from parsers.training_config import TrainingConfig
+from pipeline.plan import PipelinePlan
+from pipeline.schedule import Schedule
+from profiling.match import Misfit, match
+from profiling.measure import Samples, exposed_communication, measure_by_name, measure_windows
+from profiling.memory import StageMemory, read_stage_memory
+from profiling.pattern import Piece, StagePattern, schedule_of, stage_pattern
+from profiling.ratios import KindTimes, RatioFigures, ratios_of
+from profiling.transfer import Transfers, transfer_time, transfers_of
+
+MEASURES = ("dmratio", "bfratio", "re_grow_ration", "hratio", "moe_bw")
+"""The five figures, by their names in the result table."""
+
+
+@dataclass(frozen=True)
+class ExtractedRatios:
+    """What the profiles of one configuration tell.
+
+    Parameters
+    ----------
+    ratios : TimeRatios or None
+        None when the configuration is marked (`problems`), so that no doubtful figure is used in silence.
+    spread : mapping of measure to float
+        Scatter of one sample relative to the figure; measures as in `MEASURES`.
+    samples : mapping of measure to int
+        How many samples each rests on; 0 for one that is not measured.
+    by_kind : mapping of kind to KindTimes
+        Times of each layer kind, ms.
+    transfer_ms : float or None
+        Time to hand an activation to the next stage.
+    memory : mapping of stage to StageMemory
+        Peak and static memory, where the ranks have memory files.
+    steps : int
+        Whole steps measured, over all ranks.
+    stages : tuple of int
+        Stages of which at least one rank was read.
+    problems : tuple of str
+        What does not fit, each with the likeliest cause: the configuration is marked when there is any.
+    missing : tuple of str
+        Measures that the profiles cannot tell; `ratios` holds a default there.
+    notes : tuple of str
+        What was left out or assumed.
+    """
+
+    config: TrainingConfig
+    ratios: TimeRatios | None
+    spread: Mapping[str, float] = field(default_factory=dict)
+    samples: Mapping[str, int] = field(default_factory=dict)
+    by_kind: Mapping[str, KindTimes] = field(default_factory=dict)
+    transfer_ms: float | None = None
+    memory: Mapping[int, StageMemory] = field(default_factory=dict)
+    steps: int = 0
+    stages: tuple[int, ...] = ()
+    problems: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def extract_ratios(config: TrainingConfig, folder: str | Path) -> ExtractedRatios:
+    """Match the profiles below a folder to a configuration's schedule and measure its layers.
+
+    Whatever does not fit, a damaged file included, ends up in `problems` and the configuration has no
+    ratios. Ranks that are absent are no problem: what the others cannot tell is named in `missing`.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        The configuration that was profiled (its stages, layers, recompute, micro-batches).
+    folder : path
+        Folder of its ranks' profiles, in the profiler's own layout.
+
+    Raises
+    ------
+    InputError
+        When there is no such folder or no profile in it.
+    """
+    sources = rank_sources(folder)
+    if config.plan is None:
+        reason = "; ".join(config.notes) or "the file does not settle them"
+        return ExtractedRatios(config, None, problems=(f"layers and recompute are not known: {reason}",))
+    if config.micro_batch_interleave > 1:
+        return ExtractedRatios(config, None, problems=(
+            f"micro_batch_interleave_num is {config.micro_batch_interleave}: overlapped halves of a micro-batch "
+            "cannot be told apart; profile with 1",))
+    collected = _Collected(config, config.plan, schedule_of(config))
+    for source in sources:
+        collected.take(source)
+    return collected.result(Path(folder))
+
+
+class _Collected:
+    """Measurements of the ranks read so far."""
+
+    def __init__(self, config: TrainingConfig, plan: PipelinePlan, schedule: Schedule) -> None:
+        self._config, self._plan, self._schedule = config, plan, schedule
+        self._patterns: dict[int, StagePattern] = {}
+        self._windows: Samples = {}
+        self._by_name: dict[Piece, list[float]] = {}
+        self._bare: dict[str, list[NDArray[np.float64]]] = {}
+        self._transfers: dict[int, Transfers] = {}
+        self._memory: dict[int, StageMemory] = {}
+        self._problems: list[str] = []
+        self._notes: list[str] = []
+        self._seen: dict[int, Path] = {}
+        self._steps: dict[int, int] = {}
+
+    def take(self, source: RankSource) -> None:
+        """Read, match and measure one rank; note what is wrong with it."""
+        try:
+            profile = source.read()
+        except TaylorError as error:
+            self._problems.append(str(error))
+            return
+        self._notes += profile.notes
+        try:
+            rank, stage = self._place(profile)
+            pattern = self._pattern(stage)
+            try:
+                steps = match(profile, pattern, self._schedule.micro_batches, self._config.strategy.cp)
+            except Misfit as misfit:
+                raise Misfit(str(misfit) + self._other_stage(profile, stage)) from None
+            measure_windows(profile, pattern, steps, self._windows)
+        except Misfit as misfit:
+            who = f"rank {profile.rank}" if profile.rank is not None else "a rank without a number"
+            self._problems.append(f"{who} ({profile.path}): {misfit}")
+            return
+        measure_by_name(profile, pattern, steps, self._by_name)
+        for kind, times in exposed_communication(profile, pattern, steps).items():
+            self._bare.setdefault(kind, []).append(times)
+        self._transfers[rank] = transfers_of(profile, self._schedule, stage, len(steps))
+        self._steps[stage] = self._steps.get(stage, 0) + len(steps)
+        if source.format == "ascend":
+            memory, notes = read_stage_memory(source.path, int(profile.end_ns[steps[-1, -1]]))
+            self._notes += notes
+            if memory is not None:
+                known = self._memory.get(stage)
+                self._memory[stage] = memory if known is None else known.worse(memory)
+
+    def _place(self, profile: RankProfile) -> tuple[int, int]:
+        """Rank and stage of a profile: ranks go stage by stage (the pipeline is the outermost dimension)."""
+        strategy = self._config.strategy
+        per_stage = strategy.world_size // strategy.pp
+        rank = profile.rank
+        if rank is None:
+            fitting = [stage for stage in range(strategy.pp) if self._fits(profile, stage)]
+            if len(fitting) != 1:
+                what = f"fits stages {fitting}" if fitting else "fits no stage"
+                raise Misfit(f"its rank is not told by file or folder, and it {what}")
+            self._notes.append(f"{profile.path}: no rank is given; it fits stage {fitting[0]} alone")
+            rank = fitting[0] * per_stage
+        if rank >= strategy.world_size:
+            raise Misfit(f"the configuration has only {strategy.world_size} ranks: a profile of another configuration")
+        if rank in self._seen:
+            raise Misfit(f"another profile of the same rank is {self._seen[rank]}: profiles of two runs are mixed")
+        self._seen[rank] = profile.path
+        return rank, rank // per_stage
+
+    def _pattern(self, stage: int) -> StagePattern:
+        if stage not in self._patterns:
+            self._patterns[stage] = stage_pattern(self._schedule, self._plan, stage)
+        return self._patterns[stage]
+
+    def _fits(self, profile: RankProfile, stage: int) -> bool:
+        try:
+            match(profile, self._pattern(stage), self._schedule.micro_batches, self._config.strategy.cp)
+        except Misfit:
+            return False
+        return True
+
+    def _other_stage(self, profile: RankProfile, stage: int) -> str:
+        others = [other for other in range(self._schedule.stages) if other != stage and self._fits(profile, other)]
+        return f" (it would fit stage {others[0]}, not stage {stage}: another order of ranks?)" if others else ""
+
+    def result(self, folder: Path) -> ExtractedRatios:
+        """The ratios of everything taken."""
+        stages = tuple(sorted(self._steps))
+        absent = [stage for stage in range(self._schedule.stages) if stage not in self._steps]
+        if absent and not self._problems:
+            self._notes.append(f"{folder}: no profile of stage {', '.join(map(str, absent))}")
+        figures = RatioFigures(ratios=None)
+        transfer_ms = None
+        if not self._problems:
+            transfer_ms, lost = transfer_time(self._schedule, self._config.strategy, self._transfers)
+            self._notes += lost
+            figures = ratios_of(self._plan, self._schedule, self._windows, self._by_name,
+                                {kind: np.concatenate(parts) for kind, parts in self._bare.items()}, transfer_ms)
+        if len(self._problems) == 0 and figures.ratios is None and not figures.problems:
+            raise InputError("tells no time of a layer", file=folder)
+        return ExtractedRatios(
+            self._config, figures.ratios, figures.spread, figures.samples, figures.by_kind, transfer_ms, self._memory,
+            sum(self._steps.values()), stages, (*self._problems, *figures.problems), figures.missing,
+            (*self._notes, *figures.notes),
+        )

@@ -1,0 +1,159 @@
+"""Times of one rank between matching points: waiting left out, communication kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parsers.profiles.kernels import COLLECTIVE, COMPUTE, RankProfile
+from profiling.pattern import Piece, StagePattern, Window
+
+Samples = dict[Window, list[NDArray[np.float64]]]
+"""Window -> arrays of measured ms."""
+
+
+def busy_intervals(profile: RankProfile, roles: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Starts and ends (ns) of the maximal stretches in which a kernel of the roles runs."""
+    chosen = np.isin(profile.role, roles)
+    start, end = profile.start_ns[chosen], profile.end_ns[chosen]
+    if not len(start):
+        return start, end
+    reach = np.maximum.accumulate(end)
+    first = np.concatenate(([True], start[1:] > reach[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return start[first], reach[last]
+
+
+def coverage(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
+    """Function of time (ns): how much of the intervals lies before it (ns)."""
+    if not len(starts):
+        return lambda times: np.zeros(times.shape)
+    base = int(starts[0])
+    points = np.stack((starts, ends), axis=1).reshape(-1) - base
+    covered = np.concatenate(([0], np.cumsum(ends - starts)))
+    values = np.stack((covered[:-1], covered[1:]), axis=1).reshape(-1)
+    return lambda times: np.interp((times - base).astype(np.float64), points.astype(np.float64), values)
+
+
+def measure_windows(profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64], samples: Samples) -> None:
+    """Add the times of every window of the rank to `samples`, ms.
+
+    Inside a task everything counts. Where a window holds borders of tasks, the longest idle stretch for
+    each border is taken as waiting and left out; sends and receives are no work.
+    """
+    times = profile.start_ns[steps]
+    wall = np.diff(times, axis=1).astype(np.float64)
+    starts, ends = busy_intervals(profile, (COMPUTE, COLLECTIVE))
+    gap_start, gap_length = ends[:-1], starts[1:] - ends[:-1]
+    borders = np.array([window.borders for window in pattern.windows], dtype=np.int64)[pattern.window]
+    for column in np.flatnonzero(borders):
+        low = np.searchsorted(gap_start, times[:, column])
+        high = np.searchsorted(gap_start, times[:, column + 1])
+        for step in range(len(times)):
+            inside = gap_length[low[step] : high[step]]
+            count = int(borders[column])
+            if len(inside) > count:
+                inside = np.partition(inside, len(inside) - count)[len(inside) - count :]
+            wall[step, column] -= inside.sum()
+    for number, window in enumerate(pattern.windows):
+        samples.setdefault(window, []).append(wall[:, pattern.window == number].reshape(-1) / 1e6)
+
+
+def exposed_communication(
+    profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64]
+) -> dict[str, NDArray[np.float64]]:
+    """Collective time that no computation hides, ms by forward pass of each kind (`after` its attention)."""
+    everything = coverage(*busy_intervals(profile, (COMPUTE, COLLECTIVE)))
+    compute = coverage(*busy_intervals(profile, (COMPUTE,)))
+    times = profile.start_ns[steps]
+    bare = np.diff(everything(times) - compute(times), axis=1) / 1e6
+    result: dict[str, list[NDArray[np.float64]]] = {}
+    for number, window in enumerate(pattern.windows):
+        kind = forward_kind(window)
+        if kind is not None:
+            result.setdefault(kind, []).append(bare[:, pattern.window == number].reshape(-1))
+    return {kind: np.concatenate(parts) for kind, parts in result.items()}
+
+
+def forward_kind(window: Window) -> str | None:
+    """The kind whose whole forward pass a window shows, None when it shows something else."""
+    names = [piece[0] for piece, _ in window.pieces]
+    return window.pieces[0][0][1] if not window.borders and names == ["after", "before"] else None
+
+
+def measure_by_name(
+    profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64], samples: dict[Piece, list[float]],
+    limit: int = 200,
+) -> None:
+    """Add what the names of the kernels tell of single pieces, ms, to `samples`.
+
+    A recomputed pass runs the kernels of the forward again. So the kernels after its attention kernel are
+    recompute as far as they are the ones that follow attention in a forward, and those before it as far
+    back as they are the ones that precede it: where every layer is recomputed, this alone parts recompute
+    from backward. In the same way head and embedding are parted from the layers beside them.
+    """
+    work = np.flatnonzero(np.isin(profile.role, (COMPUTE, COLLECTIVE)))
+    at = np.searchsorted(work, steps)
+    names, starts, ends = profile.name[work], profile.start_ns[work], profile.end_ns[work]
+    forward: dict[str, NDArray[np.int32]] = {}
+    backward: dict[str, NDArray[np.int32]] = {}
+    for number, window in enumerate(pattern.windows):
+        inside = [piece for piece, _ in window.pieces]
+        known = {"before": forward, "back before": backward}.get(inside[-1][0])
+        if window.borders or known is None or [what for what, _ in inside] not in _WHOLE:
+            continue
+        column = int(np.argmax(pattern.window == number))
+        kind = inside[0][1] or inside[1][1]
+        known.setdefault(kind, names[at[0, column] + 1 : at[0, column + 1]])
+    for number, window in enumerate(pattern.windows):
+        inside = [piece for piece, _ in window.pieces]
+        first, last = _ends_by_name(inside, forward, backward)
+        if first is None and last is None:
+            continue
+        for column in np.flatnonzero(pattern.window == number)[:limit]:
+            low, high = int(at[0, column]), int(at[0, column + 1])
+            mine = names[low + 1 : high]
+            if first is not None:
+                same = max(_common(mine, known) for known in first[1])
+                samples.setdefault(first[0], []).append((int(ends[low + same]) - int(starts[low])) / 1e6)
+            if last is not None:
+                same = max(_common(mine[::-1], known[::-1]) for known in last[1])
+                samples.setdefault(last[0], []).append((int(starts[high]) - int(starts[high - same])) / 1e6)
+
+
+_WHOLE = (["after", "before"], ["back after", "back before"])
+"""Windows that show one whole forward, or one whole backward, and nothing else."""
+
+_Ends = tuple[Piece, list[NDArray[np.int32]]]
+
+
+def _ends_by_name(
+    inside: list[Piece], forward: dict[str, NDArray[np.int32]], backward: dict[str, NDArray[np.int32]]
+) -> tuple[_Ends | None, _Ends | None]:
+    """The first and the last piece of a window, each with the names that it may show, where that helps."""
+    whats = {what: (what, kind) for what, kind in inside}
+    first: _Ends | None = None
+    last: _Ends | None = None
+    if "again after" in whats and whats["again after"][1] in forward and "back before" in whats and len(inside) == 2:
+        first = whats["again after"], [forward[whats["again after"][1]]]
+    if "again before" in whats and "back after" in whats and len(inside) == 2 and forward:
+        last = whats["again before"], list(forward.values())
+    if "head" in whats and "back head" in whats and "after" in whats and whats["after"][1] in forward:
+        first = whats["after"], [forward[whats["after"][1]]]
+        if "back before" in whats and whats["back before"][1] in backward:
+            last = whats["back before"], [backward[whats["back before"][1]]]
+    if "embedding" in whats and "back embedding" in whats and "back after" in whats and "before" in whats:
+        if backward:
+            first = whats["back after"], list(backward.values())
+        if forward:
+            last = whats["before"], list(forward.values())
+    return first, last
+
+
+def _common(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
+    """Length of the common beginning."""
+    shorter = min(len(one), len(other))
+    differs = np.flatnonzero(one[:shorter] != other[:shorter])
+    return int(differs[0]) if len(differs) else shorter

@@ -1,0 +1,164 @@
+"""What a rank's profile must show: the attention kernels of every pass, in the order the schedule settles.
+
+A layer pass is cut at the start of its attention kernel. What lies between two neighbouring attention
+kernels of a rank is then a known sum of a few unknown pieces (`Piece`), whatever layers they belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parsers.profiles.kernels import BACKWARD_MARKER, FORWARD_MARKER
+from parsers.training_config import TrainingConfig
+from pipeline.generators import build_schedule
+from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from pipeline.schedule import FORWARD, WEIGHT_GRADIENT, Schedule
+from register.model import MTP
+
+Piece = tuple[str, str]
+"""(what, kind): an unknown time. ``before`` and ``after`` the start of the attention kernel in a forward,
+``again before`` and ``again after`` in a recomputed one, ``back before`` and ``back after`` in a backward;
+``weight`` gradients, ``select`` recompute; ``head`` and ``embedding`` with ``back …`` and ``weight …`` forms.
+What lies before attention in the forward, and after it in the backward, is the attention block, which all
+kinds share: its kind is empty."""
+
+Pass = tuple[str, str]
+"""(kind, recompute mode) of a layer in a chunk."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What lies between two neighbouring attention kernels.
+
+    Parameters
+    ----------
+    pieces : tuple of (Piece, float)
+        How often each piece occurs, sorted.
+    borders : int
+        Borders between tasks, at each of which the rank may wait.
+    """
+
+    pieces: tuple[tuple[Piece, float], ...]
+    borders: int
+    split: int = 0
+
+
+@dataclass(frozen=True)
+class StagePattern:
+    """Attention kernels of one stage in one step.
+
+    Parameters
+    ----------
+    markers : int8 [n]
+        `FORWARD_MARKER` or `BACKWARD_MARKER` in time order.
+    windows : tuple of Window
+        The different windows.
+    window : int64 [n - 1]
+        Which of them lies between marker i and i + 1.
+    layers, recomputed : int
+        Layers of the stage, and how many of them run attention again.
+    """
+
+    stage: int
+    markers: NDArray[np.int8]
+    windows: tuple[Window, ...]
+    window: NDArray[np.int64]
+    layers: int
+    recomputed: int
+
+
+def schedule_of(config: TrainingConfig) -> Schedule:
+    """The exact task order of a configuration's stages."""
+    strategy = config.strategy
+    return build_schedule(config.schedule, strategy.pp, strategy.vpp, strategy.micro_batches)
+
+
+def charged_kinds(plan: PipelinePlan) -> dict[str, str]:
+    """Kind as which each layer kind is timed: itself, but an MTP layer as the body layer before it."""
+    kinds = [kind for kind, grid in plan.layers.items() if any(map(any, grid))]
+    body = [kind for kind in kinds if kind != MTP]
+    return {kind: body[-1] if kind == MTP and body else kind for kind in kinds}
+
+
+def chunk_passes(plan: PipelinePlan, interleave: int, stage: int) -> list[Pass]:
+    """The layers of a chunk in order, each with its recompute mode."""
+    charged, modes = charged_kinds(plan), plan.recompute_by_kind()
+    return [
+        (charged[kind], mode)
+        for kind in charged
+        for mode in (FULL, SELECT, NONE)
+        for _ in range(modes[kind][mode][interleave][stage])
+    ]
+
+
+def stage_pattern(schedule: Schedule, plan: PipelinePlan, stage: int) -> StagePattern:
+    """Markers and windows of one stage, every task of the step in its order."""
+    first, last = schedule.chunk_at(0), schedule.chunk_at(schedule.chunks - 1)
+    weights = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
+    passes = [chunk_passes(plan, v, stage) for v in range(schedule.interleaves)]
+    tasks = {
+        (direction, v): list(_task(passes[v], direction, (v, stage) == first, (v, stage) == last))
+        for direction in range(3 if weights else 2)
+        for v in range(schedule.interleaves)
+    }
+    share = 1.0 / schedule.spec.seq_splits
+    markers: list[int] = []
+    numbers: list[int] = []
+    known: dict[Window, int] = {}
+    open_pieces: dict[Piece, float] = {}
+    borders = 0
+    for direction, v, _, split in schedule.order[stage].tolist():
+        borders += 1
+        for item in tasks[direction, v]:
+            if isinstance(item, tuple):
+                open_pieces[item] = open_pieces.get(item, 0.0) + share
+                continue
+            if markers:
+                window = Window(tuple(sorted(open_pieces.items())), borders, split)
+                numbers.append(known.setdefault(window, len(known)))
+            markers.append(item)
+            open_pieces, borders = {}, 0
+    return StagePattern(
+        stage, np.array(markers, dtype=np.int8), tuple(known), np.array(numbers, dtype=np.int64),
+        sum(map(len, passes)), sum(mode == FULL for chunk in passes for _, mode in chunk),
+    )
+
+
+def _task(passes: list[Pass], direction: int, first: bool, last: bool) -> Iterator[Piece | int]:
+    """Pieces and markers of one task, in order."""
+    if direction == FORWARD:
+        if first:
+            yield "embedding", ""
+        for kind, _ in passes:
+            yield "before", ""
+            yield FORWARD_MARKER
+            yield "after", kind
+        if last:
+            yield "head", ""
+        return
+    if direction == WEIGHT_GRADIENT:
+        if last:
+            yield "weight head", ""
+        for kind, _ in passes:
+            yield "weight", kind
+        if first:
+            yield "weight embedding", ""
+        return
+    if last:
+        yield "back head", ""
+    for kind, mode in reversed(passes):
+        if mode == FULL:
+            yield "again before", ""
+            yield FORWARD_MARKER
+            yield "again after", kind
+        elif mode == SELECT:
+            yield "select", kind
+        yield "back before", kind
+        yield BACKWARD_MARKER
+        yield "back after", ""
+    if first:
+        yield "back embedding", ""

@@ -1,0 +1,212 @@
+"""The five ratios and each kind's own times, from what was measured between attention kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import hypot
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_model.profile import TimeRatios
+from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from pipeline.schedule import WEIGHT_GRADIENT, Schedule
+from profiling.fit import Estimate, LinearFit, SolvedFit, centre
+from profiling.measure import Samples
+from profiling.pattern import Piece, charged_kinds
+from register.model import DENSE
+
+WITHIN, ACROSS, BY_NAME = 5e-4, 5e-3, 1e-2
+"""Relative error that a measurement may bear: inside a task, over a border between tasks, by kernel names."""
+LARGEST_RESIDUAL = 0.2
+LARGEST_SCATTER = 0.3
+
+
+@dataclass(frozen=True)
+class KindTimes:
+    """Times of one layer of a kind, ms; None where the profiles cannot tell.
+
+    `exposed_communication_ms` is the part of the forward in which only communication runs.
+    """
+
+    forward_ms: float
+    backward_ms: float | None
+    recompute_ms: float | None
+    exposed_communication_ms: float | None
+    forward_spread: float
+    forward_samples: int
+
+
+@dataclass(frozen=True)
+class RatioFigures:
+    """Ratios with their spreads and counts, or the problems that forbid them."""
+
+    ratios: TimeRatios | None
+    spread: Mapping[str, float] = field(default_factory=dict)
+    samples: Mapping[str, int] = field(default_factory=dict)
+    by_kind: Mapping[str, KindTimes] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def ratios_of(
+    plan: PipelinePlan, schedule: Schedule, windows: Samples, by_name: Mapping[Piece, list[float]],
+    exposed: Mapping[str, NDArray[np.float64]], transfer_ms: float | None,
+) -> RatioFigures:
+    """Solve the measurements for the layers' times and form the ratios.
+
+    The body layer is the last kind of the plan but MTP, which is timed as the body layer. Head and loss
+    come from forward and backward together, (head forward + head backward) / (1 + bfratio), which is
+    what a step pays for them under one backward ratio.
+    """
+    fit = _equations(schedule, windows, by_name)
+    solved = fit.solve()
+    weights = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
+    kinds = list(dict.fromkeys(charged_kinds(plan).values()))
+    body = kinds[-1]
+    forward = {kind: solved.sum_of([("before", ""), ("after", kind)]) for kind in kinds}
+    again = {kind: solved.sum_of([("again before", ""), ("again after", kind)]) for kind in kinds}
+    backward = {kind: _backward(solved, kind, weights) for kind in kinds}
+    notes: list[str] = []
+    missing: list[str] = []
+    unit = forward[body]
+    if unit is None or unit.value <= 0:
+        return RatioFigures(None, problems=(
+            f"no rank shows the forward of one {body} layer: profile a stage that holds {body} layers",))
+    _share_out_recompute(solved, kinds, forward, backward, again, weights, notes)
+    problems = _contradictions(fit, solved, unit, body, {"forward": forward, "backward": backward, "recompute": again})
+
+    figures: dict[str, Estimate | None] = {"moe_bw": unit, "dmratio": Estimate(1.0, 0.0, unit.count)}
+    if DENSE in kinds and body != DENSE:
+        figures["dmratio"] = _over(forward[DENSE], unit)
+    figures["bfratio"] = _first(backward, forward, body, kinds, "bfratio", notes)
+    figures["re_grow_ration"] = _first(again, forward, body, kinds, "re_grow_ration", notes)
+    beta = figures["bfratio"]
+    figures["hratio"] = _over(_both_ways(solved, "head", beta, weights), unit)
+    embedding = _over(_both_ways(solved, "embedding", beta, weights), unit)
+    default = TimeRatios()
+    fallback = {"dmratio": default.dense_forward, "bfratio": default.backward,
+                "re_grow_ration": default.recompute[FULL], "hratio": default.head}
+    values = dict(fallback)
+    for name in fallback:
+        found = figures[name]
+        if found is None:
+            missing.append(name)
+        else:
+            values[name] = found.value
+    negative = [name for name in values if values[name] < 0]
+    if negative:
+        problems.append(f"{', '.join(negative)} comes out below 0: the profile does not fit the configuration's layers")
+    select = solved.sum_of([("select", body)])
+    share = select.value / unit.value if select is not None else default.recompute[SELECT] * values["re_grow_ration"]
+    by_kind = {kind: _kind_times(forward[kind], backward[kind], again[kind], exposed.get(kind)) for kind in kinds}
+    ratios = TimeRatios(
+        dense_forward=values["dmratio"], backward=values["bfratio"],
+        recompute={FULL: values["re_grow_ration"], SELECT: max(share, 0.0), NONE: 0.0}, head=values["hratio"],
+        unit_ms=unit.value, embedding=max(embedding.value, 0.0) if embedding is not None else 0.0,
+        lag=(transfer_ms or 0.0) / unit.value, source="parsed",
+    )
+    return RatioFigures(
+        ratios if not problems else None,
+        {name: each.scatter / abs(each.value) if each.value else 0.0 for name, each in figures.items() if each},
+        {name: each.count if each is not None else 0 for name, each in figures.items()},
+        {kind: times for kind, times in by_kind.items() if times is not None},
+        tuple(problems), tuple(missing), tuple(notes),
+    )
+
+
+def _equations(schedule: Schedule, windows: Samples, by_name: Mapping[Piece, list[float]]) -> LinearFit:
+    fit = LinearFit()
+    for window, parts in windows.items():
+        samples = np.concatenate(parts)
+        if len(samples):
+            fit.add(dict(window.pieces), centre(samples), ACROSS if window.borders else WITHIN)
+    share = 1.0 / schedule.spec.seq_splits
+    for piece, times in by_name.items():
+        fit.add({piece: share}, centre(np.array(times)), BY_NAME)
+    return fit
+
+
+def _backward(solved: SolvedFit, kind: str, weights: bool) -> Estimate | None:
+    pieces = [("back before", kind), ("back after", "")]
+    return solved.sum_of(pieces + [("weight", kind)] if weights else pieces)
+
+
+def _share_out_recompute(
+    solved: SolvedFit, kinds: list[str], forward: Mapping[str, Estimate | None],
+    backward: dict[str, Estimate | None], again: dict[str, Estimate | None], weights: bool, notes: list[str],
+) -> None:
+    """Where only recompute and backward together are known, take recompute as the forward once more."""
+    for kind in kinds:
+        first = forward[kind]
+        if backward[kind] is not None or first is None:
+            continue
+        pieces = [("again before", ""), ("again after", kind), ("back before", kind), ("back after", "")]
+        both = solved.sum_of(pieces + [("weight", kind)] if weights else pieces)
+        if both is not None and both.value > first.value:
+            backward[kind] = Estimate(both.value - first.value, hypot(both.scatter, first.scatter), both.count)
+            notes.append(f"every {kind} layer is recomputed: its recompute is taken as long as its forward")
+            again[kind] = Estimate(first.value, first.scatter, first.count)
+
+
+def _contradictions(
+    fit: LinearFit, solved: SolvedFit, unit: Estimate, body: str, times: Mapping[str, Mapping[str, Estimate | None]]
+) -> list[str]:
+    problems = []
+    if unit.scatter > LARGEST_SCATTER * unit.value:
+        problems.append(f"the forward of a {body} layer scatters by {unit.scatter / unit.value:.0%}: "
+                        "the profile does not fit the configuration's layers, or the cards were shared")
+    worst = solved.worst_residual()
+    if worst > LARGEST_RESIDUAL:
+        problems.append(f"times between attention kernels contradict each other by {worst:.0%}: "
+                        "the kinds of layers or the recompute list are not those of the configuration")
+    for what, by_kind in times.items():
+        below = [kind for kind, each in by_kind.items() if each is not None and each.value <= 0]
+        problems += [f"the {what} of a {kind} layer comes out at or below 0 ms: the profile does not fit the "
+                     "configuration's layers" for kind in below]
+    return problems
+
+
+def _over(value: Estimate | None, unit: Estimate | None) -> Estimate | None:
+    if value is None or unit is None:
+        return None
+    ratio = value.value / unit.value
+    relative = hypot(value.scatter / value.value if value.value else 0.0, unit.scatter / unit.value)
+    return Estimate(ratio, abs(ratio) * relative, min(value.count, unit.count))
+
+
+def _first(
+    part: Mapping[str, Estimate | None], forward: Mapping[str, Estimate | None], body: str, kinds: list[str],
+    name: str, notes: list[str],
+) -> Estimate | None:
+    """The ratio of the body layer, else of the first other kind that has one."""
+    for kind in [body] + [kind for kind in kinds if kind != body]:
+        found = _over(part[kind], forward[kind])
+        if found is not None:
+            if kind != body:
+                notes.append(f"{name} is that of the {kind} layers: no {body} layer shows it")
+            return found
+    return None
+
+
+def _both_ways(solved: SolvedFit, what: str, beta: Estimate | None, weights: bool) -> Estimate | None:
+    back = [(f"back {what}", "")] + ([(f"weight {what}", "")] if weights else [])
+    both = solved.sum_of([(what, ""), *back])
+    if both is not None and beta is not None:
+        scale = 1.0 + beta.value
+        return Estimate(both.value / scale, both.scatter / scale, both.count)
+    return solved.sum_of([(what, "")])
+
+
+def _kind_times(
+    forward: Estimate | None, backward: Estimate | None, again: Estimate | None, exposed: NDArray[np.float64] | None
+) -> KindTimes | None:
+    if forward is None:
+        return None
+    return KindTimes(
+        forward.value, backward.value if backward else None, again.value if again else None,
+        centre(exposed).value if exposed is not None and len(exposed) else None,
+        forward.scatter / forward.value if forward.value else 0.0, forward.count,
+    )
