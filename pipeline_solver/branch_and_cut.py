@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipeline.plan import PipelinePlan
 from pipeline_solver import columns as columns_module
 from pipeline_solver import event_graph, incumbents
-from pipeline_solver.columns import ColumnSet, StageTuples, build_columns, stage_tuples
+from pipeline_solver.columns import StageTuples, build_columns, stage_tuples
 from pipeline_solver.durations import schedule_of
 from pipeline_solver.event_graph import EventGraph
 from pipeline_solver.problem import PipelineProblem
@@ -195,8 +195,8 @@ class _Run:
                     search.try_choice(chosen)
                     for attempt in range(6):
                         search.check_time()
-                        search.anneal(search.best, search.anneal_moves(), 0.02 if attempt < 3 else 0.005)
-                    return columns.plan(search.best), search.best_time
+                        search.anneal(search.chosen(), search.anneal_moves(), 0.02 if attempt < 3 else 0.005)
+                    return columns.plan(search.chosen()), search.best_time
                 if not search.programs.exact and last:
                     raise columns_module.TooManyColumns("the layer totals are too many for the first plan's DP")
             if last:
@@ -287,7 +287,7 @@ def _reported_cuts(search: Search, graph: EventGraph) -> tuple[tuple[float, ...]
     stages = search.problem.stages
     rows = []
     for g in numbers:
-        # The pool keeps one constant for tail and lag: which tail it was, follows from the constant.
+        # The pool's constant holds the path's lags and the tail it ends with, so the tail counts stay 0.
         rows.append((*pool.counts[g].tolist(), *[0.0] * stages, float(pool.constant[g])))
     assert all(len(row) == graph.classes + 1 for row in rows)
     return tuple(rows)
@@ -299,7 +299,7 @@ def _announce_compilation() -> None:
                incumbents.stage_program)
     missing = [
         kernel for kernel in kernels
-        if not list(Path(kernel.stats.cache_path).glob(f"{kernel.py_func.__module__.split('.')[-1]}.*.nbi"))
+        if not list(Path(kernel.stats.cache_path or ".").glob(f"{kernel.py_func.__module__.split('.')[-1]}.*.nbi"))
     ]
     if missing:
         LOG.warning("compiling the solver's kernels: once, about half a minute; later runs find them on the disk")

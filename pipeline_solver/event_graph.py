@@ -159,9 +159,9 @@ def _cached_topology(
     if not done:
         raise ValueError("the schedule deadlocks")
     tasks = shape[1]
-    place = np.empty(S * tasks, dtype=np.int64)
-    place[owner] = np.arange(1, S * tasks + 1)
-    place = place.reshape(S, tasks)
+    number = np.empty(S * tasks, dtype=np.int64)
+    number[owner] = np.arange(1, S * tasks + 1)
+    place = number.reshape(S, tasks)
     stage, block = owner // tasks, blocks.reshape(-1)[owner]
     task_class = (block * S + stage).astype(np.int32)
     feeder = source_stage[stage, block]

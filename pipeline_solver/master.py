@@ -20,6 +20,9 @@ INFINITY = highspy.kHighsInf
 PRICE_ABOVE = 3000
 """Columns beyond which the LP holds only some, and takes the others by reduced cost."""
 
+RECENT = 1200
+"""Cuts of the pool, the newest ones, that are tried on a new LP point."""
+
 PRICED_A_ROUND = 60
 """Columns of one stage that may enter after one LP."""
 
@@ -46,10 +49,13 @@ class CutPool:
         self.size += 1
         return self.size - 1
 
-    def values(self, durations: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Length of each path under durations (tails left out), float64 [size]."""
-        result: NDArray[np.float64] = self.counts[: self.size] @ durations + self.constant[: self.size]
-        return result
+    def longest(self, durations: NDArray[np.float64], number: int) -> list[tuple[float, int]]:
+        """The longest of the `RECENT` newest paths under durations (tails left out): (length, cut), longest first."""
+        first = max(0, self.size - RECENT)
+        values = self.counts[first : self.size] @ durations + self.constant[first : self.size]
+        number = min(number, len(values))
+        top = np.argpartition(-values, number - 1)[:number] if number else np.zeros(0, dtype=np.int64)
+        return sorted(((float(values[g]), first + int(g)) for g in top), reverse=True)
 
 
 @dataclass
@@ -151,7 +157,7 @@ class Master:
         K = len(placed_kinds(problem))
         chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
         by_stage = [np.arange(columns.start[s], columns.start[s + 1]) for s in range(self.S)]
-        rows = []
+        rows: list[tuple[NDArray, NDArray, NDArray, float, list[tuple[int, float]]]] = []
         count, switch = first, 0
 
         def holding(k: int, test: NDArray[np.bool_]) -> NDArray[np.int64]:

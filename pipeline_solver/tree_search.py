@@ -17,7 +17,13 @@ from pipeline_solver.problem import PipelineProblem
 
 NODE_ROUNDS = 60
 ROOT_ROUNDS = 600
-MAX_HELD_CUTS = 400
+MAX_HELD_CUTS = 120
+"""Cuts that an LP may hold before the slack ones are dropped; longer LPs cost more than they prove."""
+
+STALL_ROUNDS = 6
+STALL_SHARE = 0.1
+"""A node branches when the last `STALL_ROUNDS` cut rounds closed less than this share of what is left."""
+
 STRONG_CANDIDATES = 12
 STRONG_ITERATIONS = 400
 STRONG_ITERATIONS_PRICED = 40
@@ -79,6 +85,11 @@ class Search:
     def cutoff(self) -> float:
         """Bound at which a node holds nothing better."""
         return self.best_time * (1.0 - self.gap)
+
+    def chosen(self) -> NDArray[np.int64]:
+        """The best plan's column on each stage, int64 [S]."""
+        assert self.best is not None
+        return self.best
 
     def lp_solves(self) -> int:
         """LPs solved, those of worker processes included."""
@@ -249,7 +260,8 @@ class Search:
             Proven bound, the last LP (None when infeasible or closed), step time at its durations.
         """
         master, pool = self._master(), self.pool
-        bound, stalled, length = -np.inf, 0, np.inf
+        bound, length = -np.inf, np.inf
+        history: list[float] = []
         centre: NDArray[np.float64] | None = None
         centre_length = np.inf
         result: LpResult | None = None
@@ -260,15 +272,14 @@ class Search:
                 if np.isinf(result.value) and result.value > 0:
                     return np.inf, None, np.inf
                 return bound, None, np.inf
-            bound_before = bound
             bound = max(bound, result.bound)
+            history.append(bound)
             if bound >= self.cutoff:
                 return bound, None, np.inf
             durations = master.durations(result.weights)
-            values = pool.values(durations)
             violated = [
-                int(g) for g in np.argsort(-values)[:8]
-                if values[g] > result.value * (1 + 1e-7) and not master.holds(int(g))
+                g for path_length, g in pool.longest(durations, 8)
+                if path_length > result.value * (1 + 1e-7) and not master.holds(g)
             ][:4]
             length, cut = self.path(durations)
             _, other = self.path(durations, 1)
@@ -290,12 +301,19 @@ class Search:
             master.add_columns(result.entering)
             if not converged and max(new) < 0 and not violated and not len(result.entering):
                 return bound, result, length
-            stalled = stalled + 1 if bound < bound_before + 2e-5 * abs(bound) else 0
-            if stalled >= 8 and not root:
+            if not root and self._stalled(history):
                 return bound, result, length
             if root and turn > 40 and len(master.held) > 3 * MAX_HELD_CUTS:
                 master.purge()
         return bound, result, length
+
+    def _stalled(self, history: list[float]) -> bool:
+        """Whether further cuts promise less than branching: the last ones closed little of what is left."""
+        if len(history) <= STALL_ROUNDS or not np.isfinite(history[-1 - STALL_ROUNDS]):
+            return False
+        gained = history[-1] - history[-1 - STALL_ROUNDS]
+        left = self.cutoff - history[-1] if np.isfinite(self.cutoff) else 1e-2 * abs(history[-1])
+        return gained < STALL_SHARE * left
 
     # ---- the tree ---------------------------------------------------------------------------
 

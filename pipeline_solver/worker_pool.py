@@ -28,8 +28,7 @@ class WorkerPool:
 
     def __init__(self, workers: int, search: Search, deadline: float | None, seed: int) -> None:
         # Forking is quick and shares the columns; where it is not safe or not there, start afresh.
-        method = "fork" if sys.platform.startswith("linux") else "spawn"
-        context = multiprocessing.get_context(method)
+        context: Any = multiprocessing.get_context("fork" if sys.platform.startswith("linux") else "spawn")
         self.shared = search.pool.size
         master = search.master
         assert master is not None
