@@ -83,8 +83,10 @@ def layer_points() -> list[Point]:
     return points
 
 
-def fit(points: Sequence[Point], device: DeviceSpec) -> dict[str, float]:
-    """Efficiencies that suit the points best, shares in (0.02, 1)."""
+def fit(
+    points: Sequence[Point], device: DeviceSpec, guess: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Efficiencies that suit the points best, shares in (0.02, 1); a good guess saves time and changes nothing else."""
     base: dict[str, float] = dict(ASSUMED_EFFICIENCY)
     free = FITTED
     if device.name in STARTS_FROM:
@@ -100,7 +102,8 @@ def fit(points: Sequence[Point], device: DeviceSpec) -> dict[str, float]:
         soft = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
         return np.concatenate([soft, PULL * (logs - start) / LOSS_SCALE])
 
-    found = least_squares(residuals, start, bounds=(np.log(0.02), 0.0), x_scale=0.1)
+    first = start if guess is None else np.log([guess[name] for name in free])
+    found = least_squares(residuals, first, bounds=(np.log(0.02), 0.0), x_scale=0.1, xtol=1e-6, ftol=1e-9)
     shares = {**base, **dict(zip(free, np.exp(found.x).tolist(), strict=True))}
     return {name: round(float(shares[name]), 3) for name in FITTED}
 

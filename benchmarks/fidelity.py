@@ -201,7 +201,7 @@ def step_rows() -> list[Row]:
         extra: list[Point] = layer_points() if name == "a100-80g" else []
         for i, (label, predict, published) in enumerate(steps):
             others = [*steps[:i], *steps[i + 1 :], *extra]
-            card = replace(device, efficiency={**device.efficiency, **fit(others, device)})
+            card = replace(device, efficiency={**device.efficiency, **fit(others, device, device.efficiency)})
             table, row = label.split(": ", 1)
             note = _doubt(mine[i], device)
             rows.append(Row(f"{table}, step ms", row, published, predict(device), predict(card), note))
