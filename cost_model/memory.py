@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Mapping
+from typing import Mapping, Sequence
 
 from cost_model.activations import activation_bytes
 from cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
@@ -26,7 +26,7 @@ from pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
 from pipeline.schedule import ScheduleSpec
 from register.model import DENSE, MOE, ModelSpec
 
-__all__ = ["StageBreakdown", "best_case_peak_mib", "lightest_plan", "memory_profile", "stage_breakdown"]
+__all__ = ["StageBreakdown", "best_case_peak_mib", "even_plan", "lightest_plan", "memory_profile", "stage_breakdown"]
 
 
 def memory_profile(
@@ -173,8 +173,21 @@ def lightest_plan(
         [count // strategy.vpp + (1 if v >= strategy.vpp - count % strategy.vpp else 0) for count in stages]
         for v in range(strategy.vpp)
     ]
+    return _plan_of(model, sizes, recompute)
+
+
+def even_plan(model: ModelSpec, strategy: Strategy, recompute: str = FULL) -> PipelinePlan:
+    """Layers spread as evenly as they go, larger chunks last, every layer in one recompute mode."""
+    chunks = strategy.pp * strategy.vpp
+    base, more = divmod(sum(model.layer_counts().values()), chunks)
+    flat = [base + (1 if chunk >= chunks - more else 0) for chunk in range(chunks)]
+    return _plan_of(model, [flat[v * strategy.pp : (v + 1) * strategy.pp] for v in range(strategy.vpp)], recompute)
+
+
+def _plan_of(model: ModelSpec, sizes: Sequence[Sequence[int]], recompute: str) -> PipelinePlan:
+    """The plan whose chunks have these sizes, int [vpp, pp], kinds in model order."""
     kinds = [kind for kind, count in model.layer_counts().items() for _ in range(count)]
-    layers = {kind: [[0] * strategy.pp for _ in range(strategy.vpp)] for kind in model.layer_counts()}
+    layers = {kind: [[0] * len(sizes[0]) for _ in sizes] for kind in model.layer_counts()}
     position = 0
     for v, row in enumerate(sizes):
         for s, size in enumerate(row):
