@@ -28,6 +28,9 @@ from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.progress import OnProgress, Progress
 from pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
 
+MILP_ROUNDS = "milp_rounds"
+"""Name of the statistic that marks a solution whose cuts are all that its model needs."""
+
 MAX_LP_ROUNDS = 400
 """The relaxation converges in some dozens of rounds; this only ends a numerical stalemate."""
 
@@ -337,7 +340,7 @@ class _Run:
             bound=self.bound,
             solver=self.solver_name,
             seconds=time.monotonic() - self.began,
-            statistics={"rounds": self.rounds, "cuts": len(model.cuts)},
+            statistics={MILP_ROUNDS: self.rounds, "cuts": len(model.cuts)},
             cuts=tuple(model.cuts),
             message=message,
         )

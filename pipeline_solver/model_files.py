@@ -1,4 +1,7 @@
-"""The solved model as files: `.mps` with readable names and every cut, `.sol` with the variables' values."""
+"""The solved model as files: `.mps` with readable names and every cut, `.sol` with the variables' values.
+
+Pyomo is imported only when a file is written: it takes a good part of a second.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,16 @@ from pathlib import Path
 
 from base.errors import InputError
 from base.files import write_atomic
-from pipeline_solver.compact_milp import CompactModel, solve_compact
 from pipeline_solver.durations import chunk_durations
 from pipeline_solver.linear_form import INFINITY, LinearForm, Row, write_mps_file
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import OPTIMAL, Solution
-from pipeline_solver.start_time_milp import start_time_model
 
 FORMS = ("compact", "full")
 
-COMPLETION_SECONDS = 30.0
-"""Limit on the search for cuts that a solution did not bring; a minute fraction is the rule."""
+COMPLETION_SECONDS = 3.0
+"""Limit on the search for path cuts that a solution did not bring. One interleave takes a fraction of it; with
+several the compact MILP may be out of reach, and the row of the proven bound then carries the proof."""
 
 
 def write_mps(problem: PipelineProblem, solution: Solution, path: str | Path, form: str = "compact") -> Path:
@@ -42,8 +44,15 @@ def write_mps(problem: PipelineProblem, solution: Solution, path: str | Path, fo
         "x_KIND[stage,interleave]: layers; recompute_KIND, select_KIND: those fully, selectively recomputed",
     ]
     if form == "full":
+        from pipeline_solver.start_time_milp import start_time_model
+
         return write_mps_file(start_time_model(problem)[1], path, comments)
-    return write_mps_file(_with_cuts(problem, solution), path, comments)
+    model, complete = _with_cuts(problem, solution)
+    if complete:
+        comments.append("path_cut: these alone give the objective; proven_bound only shortens the way")
+    else:
+        comments.append("path_cut: not all that there are; proven_bound holds what the search proved beyond them")
+    return write_mps_file(model, path, comments)
 
 
 def write_sol(problem: PipelineProblem, solution: Solution, path: str | Path) -> Path:
@@ -63,6 +72,8 @@ def write_sol(problem: PipelineProblem, solution: Solution, path: str | Path) ->
         f"# solver {solution.solver}",
     ]
     if solution.plan is not None:
+        from pipeline_solver.compact_milp import CompactModel
+
         model = CompactModel.build(problem)
         values = model.point_of(solution.plan)
         for name, integer, value in zip(model.form.names, model.form.integer, values.tolist(), strict=True):
@@ -70,17 +81,21 @@ def write_sol(problem: PipelineProblem, solution: Solution, path: str | Path) ->
     return write_atomic(path, "\n".join([*lines, ""]))
 
 
-def _with_cuts(problem: PipelineProblem, solution: Solution) -> LinearForm:
-    """The compact model with the solution's cuts, enough of them for its optimum to be the reported one.
+def _with_cuts(problem: PipelineProblem, solution: Solution) -> tuple[LinearForm, bool]:
+    """The compact model with the solution's cuts, and whether they alone make its optimum the reported one.
 
-    The MILP with cuts knows a plan's step time only from the paths among its cuts. A search by the
-    compact MILP leaves all that matter. One by branch-and-cut leaves those that closed its own
-    branches; with one interleave, where that is quick, the MILP's own rounds add what is missing.
+    The model knows a plan's step time only from the paths among its cuts. A search by the compact MILP
+    leaves all that matter, one by branch-and-cut those that closed its last branches: the MILP's own
+    rounds, begun at the plan, add what is missing.
     """
+    from pipeline_solver.compact_milp import MILP_ROUNDS, CompactModel, solve_compact
+
     cuts = list(solution.cuts)
-    if solution.status == OPTIMAL and problem.interleaves == 1 and "rounds" not in solution.statistics:
-        again = solve_compact(problem, warm_start=solution.plan, time_limit=COMPLETION_SECONDS, cuts=solution.cuts)
+    complete = solution.status == OPTIMAL and MILP_ROUNDS in solution.statistics
+    if solution.status == OPTIMAL and not complete:
+        again = solve_compact(problem, warm_start=solution.plan, time_limit=COMPLETION_SECONDS, cuts=cuts)
         cuts += again.cuts
+        complete = again.status == OPTIMAL
     model = CompactModel.build(problem)
     if not cuts:
         model.seed()
@@ -91,4 +106,4 @@ def _with_cuts(problem: PipelineProblem, solution: Solution) -> LinearForm:
         model.cut_at(chunk_durations(problem, solution.plan))
     if solution.bound is not None and 0 < solution.bound < INFINITY:
         model.form.rows.append(Row("proven_bound", (model.step_time,), (1.0,), lower=float(solution.bound)))
-    return model.form
+    return model.form, complete

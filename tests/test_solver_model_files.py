@@ -70,7 +70,9 @@ def test_the_file_of_the_reference_case_has_the_reported_optimum(tmp_path, read,
 def test_a_solution_without_cuts_gets_those_that_its_file_needs(tmp_path):
     problem = reference_problem()
     solution = solve(problem, solver="HIGHS-MILP").replace(cuts=(), statistics={})
-    optimum, _ = highs_optimum(without_the_proof(write_mps(problem, solution, tmp_path / "model.mps")))
+    path = write_mps(problem, solution, tmp_path / "model.mps")
+    assert "these alone give the objective" in path.read_text()
+    optimum, _ = highs_optimum(without_the_proof(path))
     assert optimum == pytest.approx(REFERENCE_OBJECTIVE, rel=1e-6)
 
 
