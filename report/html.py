@@ -103,7 +103,7 @@ def write_html_report(
     page = PAGE.format(
         title=html.escape(title),
         css=_asset("report.css"),
-        notes="".join(f"<p>{html.escape(note)}</p>" for note in notes),
+        notes="".join(f'<p class="note">{html.escape(note)}</p>' for note in notes),
         drawings=DRAWING.format("a") + DRAWING.format("b"),
         data=_embed(data),
         plotly=_plotly(),

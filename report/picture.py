@@ -10,6 +10,7 @@ import numpy as np
 
 from base.errors import InputError
 from base.files import write_atomic
+from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
 from report.palette import COLOURS, HATCHES, LINES, RECOMPUTE, ink, shade
 from report.timeline import DIRECTION_NAMES, Timeline, Window, drawing_windows, window_shares
 
@@ -110,7 +111,7 @@ def _rows(
         colour = shade(COLOURS[kind], interleave, interleaves)
         axes.add_collection(PolyCollection(list(corners), facecolor=colour, edgecolor=_edge(colour, kind),
                                            linewidth=0.35, hatch=HATCHES.get(kind)))
-        used.add((kind, interleave))
+        used.add((kind, max(0, interleave)))
     _numbers(axes, part, view, low + height / 2, height, interleaves, per_unit)
     for time, name in timeline.marks:
         if view.begin <= time <= view.end:
@@ -142,9 +143,10 @@ def _numbers(
 
 def _memory(axes: Axes, timeline: Timeline) -> None:
     peaks = [steps.peak_mib for steps in timeline.memory]
-    drawn = sorted(sorted(range(timeline.rows), key=lambda row: -peaks[row])[:MOST_CURVES])
+    known = [row for row in range(timeline.rows) if len(timeline.memory[row].time)]
+    drawn = sorted(sorted(known, key=lambda row: -peaks[row])[:MOST_CURVES])
     styles = ("-", "--", "-.", ":")
-    for at, row in enumerate(row for row in drawn if len(timeline.memory[row].time)):
+    for at, row in enumerate(drawn):
         steps = timeline.memory[row]
         axes.step([*steps.time.tolist(), timeline.finish], [v / 1024 for v in [*steps.mib.tolist(), steps.mib[-1]]],
                   where="post", linewidth=1.1, color=LINES[at % len(LINES)], linestyle=styles[at % len(styles)],
@@ -154,7 +156,7 @@ def _memory(axes: Axes, timeline: Timeline) -> None:
         axes.axhline(limit / 1024, color="#b2182b", linestyle=(0, (6, 2)), linewidth=1.4, label="limit")
     axes.set_ylim(0, 1.1 * max([*peaks, *limits, 1.0]) / 1024)
     axes.set_xlim(timeline.begin, timeline.finish)
-    left_out = f" ({len(drawn)} heaviest of {timeline.rows})" if len(drawn) < timeline.rows else ""
+    left_out = f" ({len(drawn)} heaviest of {len(known)})" if len(drawn) < len(known) else ""
     axes.set_ylabel("memory, GiB")
     axes.set_xlabel(_time_label(timeline))
     axes.set_title(f"memory over the whole step{left_out}", fontsize=9, loc="left")
@@ -169,7 +171,7 @@ def _legend(figure: Any, timeline: Timeline, used: set[tuple[int, int]]) -> None
     handles = []
     for kind, interleave in sorted(used, key=lambda one: (one[0] == RECOMPUTE, one)):
         name = "recompute (in the backward)" if kind == RECOMPUTE else DIRECTION_NAMES[kind]
-        if interleave >= 0 and interleaves > 1 and kind != RECOMPUTE:
+        if interleaves > 1 and kind in (FORWARD, BACKWARD, WEIGHT_GRADIENT):
             name += f", interleave {interleave}"
         colour = shade(COLOURS[kind], interleave, interleaves)
         handles.append(Patch(facecolor=colour, edgecolor=_edge(colour, kind), hatch=HATCHES.get(kind), label=name,

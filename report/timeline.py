@@ -183,8 +183,24 @@ class Timeline:
         )
 
     def window(self, begin: float, end: float) -> Timeline:
-        """The tasks that run at some time in [begin, end], whole, with everything else as it is."""
-        return self.select(np.flatnonzero((self.end > begin) & (self.start < end)))
+        """The tasks that run at some time in [begin, end], whole, and the marks of that time."""
+        marks = tuple(mark for mark in self.marks if begin <= mark[0] <= end)
+        return replace(self.select(np.flatnonzero((self.end > begin) & (self.start < end))), marks=marks)
+
+    def step(self, number: int) -> Timeline:
+        """One step of a measurement, by its place among the marks: what starts from its mark to the next.
+
+        Raises
+        ------
+        ValueError
+            When there is no such step.
+        """
+        if not 0 <= number < len(self.marks):
+            raise ValueError(f"step {number} of {len(self.marks)} does not exist")
+        begin = self.marks[number][0] if number else -np.inf
+        end = self.marks[number + 1][0] if number + 1 < len(self.marks) else np.inf
+        chosen = self.select(np.flatnonzero((self.start >= begin) & (self.start < end)))
+        return replace(chosen, marks=(self.marks[number],))
 
     def select(self, index: IntArray) -> Timeline:
         """Some of the tasks, by index; flows between dropped tasks go with them."""
@@ -246,8 +262,10 @@ def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int 
     warm = min(timeline.span / 3, max(width, (filled - begin) * 1.05))
     drain = min(timeline.span / 3, max(width, (finish - emptied) * 1.05))
     middle = (begin + finish - width) / 2
-    return (Window("warm-up", begin, begin + warm), Window("steady state", middle, middle + width),
-            Window("drain", finish - drain, finish))
+    # A measurement has several steps, each with its own warm-up and drain.
+    names = ("beginning", "middle", "end") if len(timeline.marks) > 1 else ("warm-up", "steady state", "drain")
+    return (Window(names[0], begin, begin + warm), Window(names[1], middle, middle + width),
+            Window(names[2], finish - drain, finish))
 
 
 def window_shares(windows: Sequence[Window], least: float = 0.22) -> list[float]:

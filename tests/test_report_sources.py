@@ -173,3 +173,23 @@ def test_planned_and_measured_lie_under_each_other(tmp_path):
             lower = np.sort(both.start[(both.stage == stage + 4) & (both.direction == kind)])
             np.testing.assert_allclose(upper, lower, atol=1e-3)
     assert write_picture(both, tmp_path / "both.png").stat().st_size > 10_000
+
+
+def test_one_step_of_a_measurement_can_be_laid_beside_the_plan(tmp_path):
+    truth = planned(4)
+    write_logs(tmp_path, truth, 1, (0,), steps=3)
+    measured = load_worker_logs(tmp_path)
+    steps = [measured.step(number) for number in range(3)]
+    assert [len(step) for step in steps] == [len(truth)] * 3
+    assert [step.span for step in steps] == pytest.approx([truth.span] * 3, abs=1e-3)
+    with pytest.raises(ValueError, match="step 3 of 3"):
+        measured.step(3)
+
+
+def test_a_time_window_keeps_the_jobs_that_run_in_it_and_their_marks(tmp_path):
+    truth = planned(4)
+    write_logs(tmp_path, truth, 1, (0,), steps=3)
+    measured = load_worker_logs(tmp_path)
+    part = measured.window(measured.marks[1][0] - 1, measured.marks[1][0] + 100)
+    assert [name for _, name in part.marks] == ["step 1"] and 0 < len(part) < len(truth)
+    assert (part.end > measured.marks[1][0] - 1).all() and (part.start < measured.marks[1][0] + 100).all()

@@ -87,7 +87,7 @@ function rectangles(tasks, pick, from, to) {
     if (!pick(i)) continue;
     const a = from(i), b = to(i);
     if (b <= a) continue;
-    const low = tasks.row[i] + 0.45 - 0.9 * ((tasks.lane[i] + 1) / tasks.lanes[i]), high = low + 0.9 / tasks.lanes[i];
+    const low = tasks.row[i] - 0.45 + 0.9 * (tasks.lane[i] / tasks.lanes[i]), high = low + 0.9 / tasks.lanes[i];
     x.push(a, b, b, a, a, null);
     y.push(low, low, high, high, low, null);
   }
@@ -105,12 +105,11 @@ function pipeline(host, plan, sameSpan) {
     const tasks = view.tasks;
     const end = plan.windows.length === 1 && sameSpan ? view.begin + sameSpan : view.end;
     layout[`xaxis${suffix}`] = { domain: [left, Math.max(left + 0.05, right - gap)], range: [view.begin, end], title: { text: at === 0 ? `time, ${plan.unit}` : "" }, anchor: "y", showgrid: false, zeroline: false };
-    layout.annotations.push({ text: plain(view.name), xref: "paper", yref: "paper", x: (left + right - gap) / 2, y: 1, yanchor: "bottom", showarrow: false, font: { size: 12 } });
+    layout.annotations.push({ text: plain(view.name), xref: "paper", yref: "paper", x: (left + right - gap) / 2, y: 1, yanchor: "bottom", yshift: plan.marks.length ? 14 : 0, showarrow: false, font: { size: 12 } });
     const groups = new Map();
-    tasks.kind.forEach((kind, i) => {
-      const key = `${kind}/${tasks.interleave[i]}`;
-      if (!groups.has(key)) groups.set(key, [kind, tasks.interleave[i]]);
-    });
+    // Measured jobs have no interleave (-1): they look like those of the first.
+    const interleaves = tasks.interleave.map((v) => Math.max(0, v));
+    tasks.kind.forEach((kind, i) => groups.set(`${kind}/${interleaves[i]}`, [kind, interleaves[i]]));
     const add = (key, name, colour, pattern, shape) => {
       if (!shape.x.length) return;
       const trace = { type: "scatter", mode: "lines", fill: "toself", x: shape.x, y: shape.y, xaxis: `x${suffix}`, name, legendgroup: key, showlegend: !seen.has(key),
@@ -121,27 +120,30 @@ function pipeline(host, plan, sameSpan) {
     };
     for (const [key, [kind, interleave]] of [...groups].sort((a, b) => (a[0] < b[0] ? -1 : 1))) {
       const name = PALETTE.names[kind] + (interleave > 0 ? ` (interleave ${interleave})` : "");
-      add(key, name, PALETTE.shades[kind][Math.max(0, interleave) % PALETTE.shades[kind].length], "",
-        rectangles(tasks, (i) => tasks.kind[i] === kind && tasks.interleave[i] === interleave, (i) => tasks.start[i] + tasks.recompute[i], (i) => tasks.end[i]));
+      add(key, name, PALETTE.shades[kind][interleave % PALETTE.shades[kind].length], "",
+        rectangles(tasks, (i) => tasks.kind[i] === kind && interleaves[i] === interleave, (i) => tasks.start[i] + tasks.recompute[i], (i) => tasks.end[i]));
     }
     add("recompute", "recompute (in the backward)", PALETTE.recompute, "/",
       rectangles(tasks, (i) => tasks.recompute[i] > 0, (i) => tasks.start[i], (i) => tasks.start[i] + tasks.recompute[i]));
-    const few = tasks.row.length <= 700;
-    traces.push({ type: "scatter", mode: few ? "text" : "markers", marker: { size: 6, opacity: 0 }, xaxis: `x${suffix}`, showlegend: false, textfont: { size: 9 },
-      x: tasks.start.map((a, i) => (a + tasks.end[i]) / 2), y: tasks.row.map((row, i) => row + 0.45 - 0.9 * ((tasks.lane[i] + 0.5) / tasks.lanes[i])),
-      text: tasks.micro_batch.map((m) => (m >= 0 ? String(m) : "")), customdata: tasks.name.map((name, i) => [plain(name), plain(plan.rows[tasks.row[i]]), tasks.start[i], tasks.end[i]]),
+    // Numbers stand only in blocks that are wide enough for them (about 6 pixels a digit).
+    const pixels = (Math.max(400, host.clientWidth) - 100) * view.share / Math.max(view.end - view.begin, 1e-12);
+    const fits = (i, text) => (tasks.end[i] - tasks.start[i] - tasks.recompute[i]) * pixels > 6 * text.length + 2;
+    traces.push({ type: "scatter", mode: "markers+text", marker: { size: 6, opacity: 0 }, xaxis: `x${suffix}`, showlegend: false, textfont: { size: 9 },
+      x: tasks.start.map((a, i) => (a + tasks.recompute[i] + tasks.end[i]) / 2), y: tasks.row.map((row, i) => row - 0.45 + 0.9 * ((tasks.lane[i] + 0.5) / tasks.lanes[i])),
+      text: tasks.micro_batch.map((m, i) => (m >= 0 && fits(i, String(m)) ? String(m) : "")), customdata: tasks.name.map((name, i) => [plain(name), plain(plan.rows[tasks.row[i]]), tasks.start[i], tasks.end[i]]),
       hovertemplate: `%{customdata[1]}: %{customdata[0]}<br>%{customdata[2]:.4f} to %{customdata[3]:.4f} ${plan.unit}<extra></extra>` });
     for (const [time, name] of plan.marks) {
       if (time < view.begin || time > view.end) continue;
       layout.shapes.push({ type: "line", xref: `x${suffix}`, yref: "paper", x0: time, x1: time, y0: 0, y1: 1, line: { dash: "dot", width: 1 } });
-      layout.annotations.push({ text: plain(name), xref: `x${suffix}`, yref: "paper", x: time, y: 0, yanchor: "top", showarrow: false, font: { size: 9 } });
+      layout.annotations.push({ text: plain(name), xref: `x${suffix}`, yref: "paper", x: time, y: 1, yanchor: "bottom", showarrow: false, font: { size: 9 } });
     }
     left = right;
   });
   const labelled = plan.rows.length > 40 ? plan.rows.map((_, i) => i).filter((i) => i % 4 === 0) : plan.rows.map((_, i) => i);
   layout.yaxis = { autorange: false, range: [plan.rows.length - 0.4, -0.6], tickvals: labelled, ticktext: labelled.map((i) => plain(plan.rows[i])), showgrid: false, zeroline: false, automargin: true };
-  layout.legend = { orientation: "h", y: 1.04, yanchor: "bottom", x: 0 };
-  layout.margin = { l: 80, r: 16, t: 70, b: 44 };
+  // Above the windows' names: 24 pixels over the plot, whatever its height.
+  layout.legend = { orientation: "h", y: 1 + (plan.marks.length ? 34 : 22) / (layout.height - 128), yanchor: "bottom", x: 0 };
+  layout.margin = { l: 80, r: 16, t: plan.marks.length ? 84 : 70, b: 44 };
   draw(host, traces, layout);
 }
 
