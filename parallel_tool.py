@@ -135,16 +135,16 @@ def run(arguments: Sequence[str]) -> None:
         raise InputError(
             "is not a dimension", field="--search", value=unknown[0], cure="choose of " + ", ".join(DIMENSIONS)
         )
-    for flag in ("dryrun_data_dir", "profile_data_dir"):
-        if getattr(args, flag):
-            raise InputError(
-                "reading earlier measurements is not part of this version",
-                field=f"--{flag}",
-                value=getattr(args, flag),
-                cure="leave the flag out; memory and ratios are estimated",
-            )
+    if args.profile_data_dir:
+        raise InputError(
+            "reading earlier profiles is not part of this version",
+            field="--profile_data_dir",
+            value=args.profile_data_dir,
+            cure="leave the flag out; ratios are estimated",
+        )
     from nd_search.options import SearchOptions
     from report.terminal import print_ranking
+    from workflows.memory_source import dryrun_options
     from workflows.rank import RankOptions
     from workflows.search import StrategySearchOptions, describe_rules, explain_strategy, search_strategies
 
@@ -165,7 +165,8 @@ def run(arguments: Sequence[str]) -> None:
             profile_num=args.profile_num,
             disabled_rules=tuple(args.disable_rule),
         ),
-        backend=args.dryrun_backend,
+        dryruns=dryrun_options(args, args.mindformers_dir),
+        dryrun_data=Path(args.dryrun_data_dir) if args.dryrun_data_dir else None,
         device=args.device,
         register_path=Path(args.register_path),
         rules_path=Path(args.register_path) if args.register_path != parser.get_default("register_path") else None,

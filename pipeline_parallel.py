@@ -122,7 +122,7 @@ def run(arguments: Sequence[str]) -> None:
     if len(sources) != 1:
         raise InputError("exactly one configuration is needed", field="-yaml, -shell, -toml", value=sources)
     from report.terminal import live_line, print_solution
-    from workflows.memory_source import DryRunOptions
+    from workflows.memory_source import dryrun_options
     from workflows.solve_file import SolveFileOptions, solve_file
 
     def path(text: str | None) -> Path | None:
@@ -139,16 +139,7 @@ def run(arguments: Sequence[str]) -> None:
         memory_file=path(args.memory),
         dryrun=args.dryrun,
         check=args.check,
-        dryruns=DryRunOptions(
-            backend=args.dryrun_backend,
-            mindformers=path(args.mindformers),
-            env_json=path(args.env_json),
-            parallel_num=args.parallel_num,
-            small_dataset=path(args.small_dataset),
-            register_path=path(args.register_path),
-            timeout_s=args.dryrun_timeout,
-            retries=args.dryrun_retries,
-        ),
+        dryruns=dryrun_options(args, args.mindformers),
         device=args.device,
         register_path=path(args.register_path),
         evaluate=args.evaluate,

@@ -80,6 +80,7 @@ def run(arguments: Sequence[str]) -> None:
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from report.terminal import print_ranking
     from workflows.candidates import rank_folder
+    from workflows.memory_source import dryrun_options
     from workflows.rank import RankOptions
 
     switch = args.report.strip().lower()
@@ -89,7 +90,7 @@ def run(arguments: Sequence[str]) -> None:
         RankOptions(solver=args.solver_name, time_limit=args.time_limit, workers=args.workers, report=report),
         device=args.device,
         register_path=Path(args.register_path),
-        backend=args.dryrun_backend,
+        dryruns=dryrun_options(args, args.mindformers_dir),
         parser_result=Path(args.parser_result) if args.parser_result else None,
         gbs=args.gbs,
     )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from base.console import log, progress
 from base.errors import InputError, TaylorError
-from cost_model.profile import TimeRatios
+from cost_model.profile import MemoryProfile, TimeRatios
 from cost_model.strategy import Strategy
 from cost_model.time import estimate_ratios
 from dryrun.estimate import estimate_memory
+from dryrun.interface import DryRunBackend
 from parsers.ratios import read_ratios
 from parsers.read import CONFIG_SUFFIXES, read_config
+from parsers.training_config import TrainingConfig
 from register.device import DeviceSpec
 from register.registry import Registry
-from workflows.memory_source import require_backend
+from workflows.memory_source import DryRunOptions, obtain_memory, open_backend
 from workflows.rank import Candidate, Ranking, RankOptions, rank
 from workflows.solve_file import DEFAULT_DEVICE
 
@@ -40,7 +43,12 @@ def config_files(folder: Path) -> list[Path]:
 
 
 def load_candidates(
-    files: Iterable[Path], device: DeviceSpec, *, parser_result: Path | None = None, gbs: int | None = None
+    files: Iterable[Path],
+    device: DeviceSpec,
+    *,
+    parser_result: Path | None = None,
+    gbs: int | None = None,
+    memory_of: Callable[[TrainingConfig], MemoryProfile] | None = None,
 ) -> list[Candidate]:
     """Read each file and join it with its measured ratios; what was not measured is estimated.
 
@@ -50,6 +58,9 @@ def load_candidates(
         CSV of measured ratios by (dp, tp, pp, ep).
     gbs : int, optional
         Global batch to plan for, samples; a file with another batch gets other micro-batches.
+    memory_of : callable, optional
+        Where a configuration's memory comes from; the closed forms when left out. What it cannot
+        tell fails that candidate alone.
     """
     measured = read_ratios(parser_result) if parser_result is not None else {}
     candidates = []
@@ -74,7 +85,12 @@ def load_candidates(
             if ratios is None:
                 ratios = estimate_ratios(config.model, config.strategy, config.rules, device)
                 estimated += 1
-            candidates.append(Candidate(config, estimate_memory(config, device), ratios))
+            try:
+                memory = estimate_memory(config, device) if memory_of is None else memory_of(config)
+            except TaylorError as error:
+                candidates.append(Candidate(config, None, ratios, str(error)))
+                continue
+            candidates.append(Candidate(config, memory, ratios))
     if measured and estimated:
         log.warning(
             "%d of %d candidates have no row in %s: their ratios are estimated (column ratio_source)",
@@ -114,7 +130,7 @@ def rank_folder(
     *,
     device: str | None = None,
     register_path: Path | None = None,
-    backend: str = "auto",
+    dryruns: DryRunOptions = DryRunOptions(),  # noqa: B008 - frozen
     parser_result: Path | None = None,
     gbs: int | None = None,
 ) -> Ranking:
@@ -126,9 +142,33 @@ def rank_folder(
         When the folder holds no configuration, or the ratios' CSV is bad.
     """
     files = config_files(folder)
-    require_backend(backend)
     chosen = Registry.load(register_path).device(device or DEFAULT_DEVICE)
-    log.info("memory: estimated by closed forms (no dry-run can run here)")
     if parser_result is None:
         log.info("time ratios: estimated by closed forms on %s", chosen.name)
-    return rank(load_candidates(files, chosen, parser_result=parser_result, gbs=gbs), options)
+    example = _first_readable(files)
+    with nullcontext(None) if example is None else open_backend(dryruns, example, options.output) as backend:
+        memory_of = memory_by_dryruns(backend, dryruns, chosen, options.output)
+        candidates = load_candidates(files, chosen, parser_result=parser_result, gbs=gbs, memory_of=memory_of)
+    return rank(candidates, options)
+
+
+def _first_readable(files: Iterable[Path]) -> TrainingConfig | None:
+    for path in files:
+        try:
+            return read_config(path)
+        except TaylorError:
+            continue
+    return None
+
+
+def memory_by_dryruns(
+    backend: DryRunBackend | None, dryruns: DryRunOptions, device: DeviceSpec, output: Path
+) -> Callable[[TrainingConfig], MemoryProfile] | None:
+    """What tells a configuration's memory, as `load_candidates` takes it: dry-runs where they can run, else None."""
+    if backend is None:
+        log.info("memory: estimated by closed forms")
+        return None
+    may_estimate = dryruns.backend == "auto"
+    return lambda config: obtain_memory(
+        config, device, memory_file=None, dryrun=True, backend=backend, output=output, may_estimate=may_estimate
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -62,6 +63,24 @@ class DryRunOptions:
     register_path: Path | None = None
     timeout_s: float = 3600.0
     retries: int = 1
+
+
+def dryrun_options(args: Namespace, mindformers: str | None) -> DryRunOptions:
+    """The options of dry-runs as the command lines give them."""
+
+    def path(text: str | None) -> Path | None:
+        return Path(text) if text else None
+
+    return DryRunOptions(
+        backend=args.dryrun_backend,
+        mindformers=path(mindformers),
+        env_json=path(args.env_json),
+        parallel_num=args.parallel_num,
+        small_dataset=path(args.small_dataset),
+        register_path=path(args.register_path),
+        timeout_s=args.dryrun_timeout,
+        retries=args.dryrun_retries,
+    )
 
 
 def open_backend(

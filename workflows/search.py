@@ -11,18 +11,21 @@ import pandas as pd
 
 from base.console import log
 from base.errors import InputError
+from cost_model.memory import best_case_peak_mib
 from cost_model.strategy import Strategy
+from dryrun.interface import DryRunBackend
 from nd_search.emit import emit_yaml, write_candidates_csv, write_pruned_csv
-from nd_search.options import SearchOptions
+from nd_search.options import PeakEstimate, SearchOptions
 from nd_search.rules import list_rules, load_user_rules
 from nd_search.search import SearchResult, explain, search
 from parsers.read import read_config
 from parsers.training_config import TrainingConfig
 from register.device import DeviceSpec
 from register.registry import Registry
-from workflows.candidates import load_candidates
-from workflows.memory_source import require_backend
+from workflows.candidates import load_candidates, memory_by_dryruns
+from workflows.memory_source import DryRunOptions, open_backend
 from workflows.rank import Ranking, RankOptions, rank
+from workflows.search_memory import measured_peaks, replayed_peaks
 from workflows.solve_file import DEFAULT_DEVICE
 
 
@@ -44,7 +47,8 @@ class StrategySearchOptions:
 
     path: Path
     space: SearchOptions
-    backend: str = "auto"
+    dryruns: DryRunOptions = field(default_factory=DryRunOptions)
+    dryrun_data: Path | None = None
     device: str | None = None
     register_path: Path | None = None
     rules_path: Path | None = None
@@ -80,9 +84,15 @@ def search_strategies(options: StrategySearchOptions) -> StrategySearch:
         No strategy fits the device's memory.
     """
     config, device = _read(options)
-    require_backend(options.backend)
-    log.info("memory: estimated by closed forms (no dry-run can run here)")
-    result = search(config, device, options.space, options.rules_path)
+    with open_backend(options.dryruns, config, options.ranking.output) as backend:
+        return _search(options, config, device, backend)
+
+
+def _search(
+    options: StrategySearchOptions, config: TrainingConfig, device: DeviceSpec, backend: DryRunBackend | None
+) -> StrategySearch:
+    peak_of, source = _peaks(options, config, device, backend)
+    result = search(config, device, options.space, options.rules_path, peak_of=peak_of, memory_source=source)
     for step, count in result.counts.items():
         log.info("strategies %s: %d", step, count)
     candidates_csv = write_candidates_csv(result, options.output / "nd_candidate_config.csv")
@@ -101,10 +111,27 @@ def search_strategies(options: StrategySearchOptions) -> StrategySearch:
     if not options.full:
         return done
     pruned = pd.DataFrame([asdict(record) for record in result.pruned])
-    ranking = rank(load_candidates(dryrun_files, device), options.ranking, pruned=pruned)
+    memory_of = memory_by_dryruns(backend, options.dryruns, device, options.ranking.output)
+    candidates = load_candidates(dryrun_files, device, memory_of=memory_of)
+    ranking = rank(candidates, options.ranking, pruned=pruned)
     return StrategySearch(
         config, device, result, candidates_csv, pruned_csv, done.dryrun_files, done.profile_files, ranking
     )
+
+
+def _peaks(
+    options: StrategySearchOptions, config: TrainingConfig, device: DeviceSpec, backend: DryRunBackend | None
+) -> tuple[PeakEstimate, str]:
+    """Where the search takes its peaks from, and the name of that source."""
+    if options.dryrun_data is not None:
+        folder = options.dryrun_data
+        return replayed_peaks(config, device, options.space, options.rules_path, folder, options.output), "replay"
+    if backend is not None:
+        peaks = measured_peaks(config, device, options.space, options.rules_path, backend, options.output)
+        if peaks is not None:
+            return peaks, "dry-run"
+    log.info("memory: estimated by closed forms")
+    return best_case_peak_mib, "estimate"
 
 
 def describe_rules(options: StrategySearchOptions) -> str:

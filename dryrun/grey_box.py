@@ -1,0 +1,165 @@
+"""A few measured strategies speak for a whole space: in 1/EP a stage's memory is a straight line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_model.memory import stage_breakdown
+from cost_model.strategy import Strategy, TrainingRules
+from cost_model.strategy_table import StrategyTable
+from parsers.even_plan import even_plan
+from parsers.training_config import TrainingConfig
+from pipeline.plan import FULL, NONE, PipelinePlan, as_grid
+from pipeline.schedule import ScheduleSpec
+from register.model import MTP, ModelSpec
+
+FAMILY = ("dp", "tp", "pp", "cp", "sp", "vpp", "mbs", "micro_batches")
+"""What strategies have in common whose memory lies on one line in 1/EP."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One measured stage of one strategy under the even plan.
+
+    Parameters
+    ----------
+    estimate_mib : float or None
+        What the closed forms say of the same stage and plan; None where the plan is not known (replayed
+        logs), and the measured peak then stands for the strategy as it is.
+    """
+
+    strategy: Strategy
+    stage: int
+    peak_mib: float
+    estimate_mib: float | None = None
+
+
+@dataclass(frozen=True)
+class _Line:
+    """peak(EP) = constant + slope / EP of one family, MiB; `only` when one EP alone was measured."""
+
+    constant: float
+    slope: float
+    only: int | None
+    measured: dict[int, Measurement]
+
+    def at(self, ep: int) -> float | None:
+        if ep in self.measured:
+            return self.measured[ep].peak_mib
+        return None if self.only is not None else max(0.0, self.constant + self.slope / ep)
+
+
+def family_of(strategy: Strategy) -> tuple[int, ...]:
+    """The key of a strategy's family: everything that the line in 1/EP depends on."""
+    return tuple(int(getattr(strategy, name)) for name in FAMILY)
+
+
+@dataclass
+class CorrectedPeaks:
+    """`PeakEstimate` of the search: the closed forms, corrected by what was measured.
+
+    The expert part of a stage's memory scales with 1/EP, the rest does not, so two measured EP values
+    give all others. Measured under the even plan, a family's ratio of measured to estimated memory is
+    carried over to its best plan. Families without a measurement take the median ratio.
+
+    Parameters
+    ----------
+    base : callable
+        The closed forms (`cost_model.memory.best_case_peak_mib`).
+    mode : str
+        Recompute of all layers in the measured plans: ``full`` or ``none``.
+    """
+
+    base: object
+    config: TrainingConfig
+    measurements: Sequence[Measurement]
+    mode: str = FULL
+    _lines: dict[tuple[int, ...], _Line] = field(default_factory=dict)
+    _median: float = 1.0
+
+    def __post_init__(self) -> None:
+        families: dict[tuple[int, ...], dict[int, Measurement]] = {}
+        for each in self.measurements:
+            families.setdefault(family_of(each.strategy), {})[each.strategy.ep] = each
+        self._lines = {key: _line(known) for key, known in families.items()}
+        ratios = [each.peak_mib / each.estimate_mib for each in self.measurements if each.estimate_mib]
+        self._median = float(np.median(ratios)) if ratios else 1.0
+
+    def __call__(
+        self,
+        model: ModelSpec,
+        rules: TrainingRules,
+        table: StrategyTable,
+        recompute: str = "best",
+        device_limit_mib: float | None = None,
+        schedule: ScheduleSpec = ScheduleSpec(),  # noqa: B008 - frozen
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Peak MiB [n] of the heaviest stage, and that stage [n]."""
+        assert callable(self.base)
+        # No limit is handed on: a lower bound above it, which the closed forms may give, could be corrected below it.
+        peak, stage = self.base(model, rules, table, recompute=recompute, device_limit_mib=None, schedule=schedule)
+        peak, stage = np.array(peak, dtype=np.float64), np.array(stage, dtype=np.int64)
+        known = np.zeros(len(table), dtype=bool)
+        for line in self._lines.values():
+            some = next(iter(line.measured.values()))
+            rows = np.ones(len(table), dtype=bool)
+            for name in FAMILY:
+                rows &= getattr(table, name) == getattr(some.strategy, name)
+            for ep in np.unique(table.ep[rows]).tolist():
+                these = rows & (table.ep == ep)
+                if some.estimate_mib is None:
+                    value = line.at(ep)
+                    if value is not None and (recompute != "none" or ep in line.measured):
+                        peak[these], known[these] = value, True
+                        stage[these] = line.measured[ep].stage if ep in line.measured else some.stage
+                else:
+                    peak[these] *= self._ratio(line, some, int(ep))
+                    known[these] = True
+        peak[~known] *= self._median
+        return peak, stage
+
+    def _ratio(self, line: _Line, some: Measurement, ep: int) -> float:
+        if ep in line.measured:
+            exact = line.measured[ep]
+            assert exact.estimate_mib is not None
+            return exact.peak_mib / exact.estimate_mib
+        value = line.at(ep)
+        if value is None:
+            assert some.estimate_mib is not None
+            return some.peak_mib / some.estimate_mib
+        strategy = some.strategy.replace(ep=ep)
+        return value / estimate_of(self.config, strategy, plan_to_measure(self.config, strategy, self.mode), some.stage)
+
+
+def plan_to_measure(config: TrainingConfig, strategy: Strategy, mode: str) -> PipelinePlan:
+    """An even split, every layer in one recompute mode (``full`` or ``none``)."""
+    plan = even_plan(config, strategy, schedule_of(config, strategy).name == "zero_bubble_v")
+    counted = [kind for kind in plan.layers if config.mtp_counted or kind != MTP]
+    grid = as_grid([[0] * plan.stages] * plan.interleaves) if mode == NONE else plan.total_layers(counted)
+    return PipelinePlan(plan.layers, {FULL: grid})
+
+
+def estimate_of(config: TrainingConfig, strategy: Strategy, plan: PipelinePlan, stage: int) -> float:
+    """The closed forms' peak of one stage of a plan, MiB."""
+    schedule = schedule_of(config, strategy)
+    return stage_breakdown(config.model, strategy, config.rules, plan, schedule)[stage].total
+
+
+def schedule_of(config: TrainingConfig, strategy: Strategy) -> ScheduleSpec:
+    """The schedule that a strategy runs, its number of interleaves considered."""
+    from dryrun.linear_memory import running_schedule
+
+    return running_schedule(config.schedule, strategy.vpp)
+
+
+def _line(known: dict[int, Measurement]) -> _Line:
+    if len(known) == 1:
+        return _Line(0.0, 0.0, next(iter(known)), known)
+    inverse = np.array([1.0 / ep for ep in known])
+    peaks = np.array([each.peak_mib for each in known.values()])
+    slope, constant = np.polyfit(inverse, peaks, 1)
+    return _Line(float(constant), float(slope), None, known)
