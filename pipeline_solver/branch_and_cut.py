@@ -280,10 +280,12 @@ class _Run:
 
 
 def _reported_cuts(search: Search, graph: EventGraph) -> tuple[tuple[float, ...], ...]:
-    """The LP's cuts and the longest paths of the plan: R class counts and the lag total each."""
+    """The plan's longest paths, the LP's cuts and the newest others: R class counts and the lag total each."""
     pool = search.pool
     held = search.master.held if search.master is not None else []
-    numbers = list(dict.fromkeys([*held, *range(max(0, pool.size - REPORTED_CUTS), pool.size)]))
+    durations = search.durations_of(search.chosen())
+    own = [search.cut_on(durations, prefer) for prefer in (0, 1)]
+    numbers = list(dict.fromkeys([*own, *held, *range(max(0, pool.size - REPORTED_CUTS), pool.size)]))
     stages = search.problem.stages
     rows = []
     for g in numbers:

@@ -38,7 +38,7 @@ class CutPool:
 
     def add(self, counts: NDArray[np.float64], constant: float) -> int:
         """Keep a cut; its number, or -1 when it was known."""
-        key = counts.tobytes()
+        key = counts.tobytes() + np.float64(constant).tobytes()
         if key in self._known:
             return -1
         if self.size == len(self.counts):
@@ -48,6 +48,10 @@ class CutPool:
         self.counts[self.size], self.constant[self.size] = counts, constant
         self.size += 1
         return self.size - 1
+
+    def number(self, counts: NDArray[np.float64], constant: float) -> int:
+        """Number of a known cut."""
+        return self._known[counts.tobytes() + np.float64(constant).tobytes()]
 
     def longest(self, durations: NDArray[np.float64], number: int) -> list[tuple[float, int]]:
         """The longest of the `RECENT` newest paths under durations (tails left out): (length, cut), longest first."""

@@ -106,6 +106,13 @@ class Search:
         constant = lag + float(counts[self.classes :] @ self.tails)
         return length, self.pool.add(counts[: self.classes].copy(), constant)
 
+    def cut_on(self, durations: NDArray[np.float64], prefer: int = 0) -> int:
+        """Number of the cut of a longest path under durations [classes], known or new."""
+        _, counts, lag = self.graph.critical_path(np.concatenate([durations, self.tails]), prefer)
+        used, constant = counts[: self.classes].copy(), lag + float(counts[self.classes :] @ self.tails)
+        self.pool.add(used, constant)
+        return self.pool.number(used, constant)
+
     def durations_of(self, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
         """Durations [classes] of one column a stage."""
         return np.ascontiguousarray(self.columns.durations[chosen].T).reshape(-1)
