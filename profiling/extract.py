@@ -17,9 +17,10 @@ from parsers.training_config import TrainingConfig
 from pipeline.plan import PipelinePlan
 from pipeline.schedule import Schedule
 from profiling.match import Misfit, match
-from profiling.measure import Samples, exposed_communication, measure_by_name, measure_windows
+from profiling.measure import exposed_communication, measure_by_name, measure_windows
 from profiling.memory import StageMemory, read_stage_memory
-from profiling.pattern import Piece, StagePattern, schedule_of, stage_pattern
+from profiling.pattern import StagePattern, schedule_of, stage_pattern
+from profiling.pool import RankTimes, pool_windows
 from profiling.ratios import KindTimes, RatioFigures, ratios_of
 from profiling.transfer import Transfers, transfer_time, transfers_of
 
@@ -109,8 +110,7 @@ class _Collected:
     def __init__(self, config: TrainingConfig, plan: PipelinePlan, schedule: Schedule) -> None:
         self._config, self._plan, self._schedule = config, plan, schedule
         self._patterns: dict[int, StagePattern] = {}
-        self._windows: Samples = {}
-        self._by_name: dict[Piece, list[float]] = {}
+        self._windows: list[RankTimes] = []
         self._bare: dict[str, list[NDArray[np.float64]]] = {}
         self._transfers: dict[int, Transfers] = {}
         self._memory: dict[int, StageMemory] = {}
@@ -134,14 +134,14 @@ class _Collected:
                 steps = match(profile, pattern, self._schedule.micro_batches, self._config.strategy.cp)
             except Misfit as misfit:
                 raise Misfit(str(misfit) + self._other_stage(profile, stage)) from None
-            measure_windows(profile, pattern, steps, self._windows)
+            times = measure_windows(profile, pattern, steps)
         except Misfit as misfit:
             who = f"rank {profile.rank}" if profile.rank is not None else "a rank without a number"
             self._problems.append(f"{who} ({profile.path}): {misfit}")
             return
-        measure_by_name(profile, pattern, steps, self._by_name)
-        for kind, times in exposed_communication(profile, pattern, steps).items():
-            self._bare.setdefault(kind, []).append(times)
+        self._windows.append(RankTimes(rank, pattern, times, tuple(measure_by_name(profile, pattern, steps))))
+        for kind, bare in exposed_communication(profile, pattern, steps).items():
+            self._bare.setdefault(kind, []).append(bare)
         self._transfers[rank] = transfers_of(profile, self._schedule, stage, len(steps))
         self._steps[stage] = self._steps.get(stage, 0) + len(steps)
         if source.format == "ascend":
@@ -196,8 +196,9 @@ class _Collected:
         transfer_ms = None
         if not self._problems:
             transfer_ms, lost = transfer_time(self._schedule, self._config.strategy, self._transfers)
-            self._notes += lost
-            figures = ratios_of(self._plan, self._schedule, self._windows, self._by_name,
+            windows, named, straggled = pool_windows(self._windows)
+            self._notes += lost + straggled
+            figures = ratios_of(self._plan, self._schedule, windows, named,
                                 {kind: np.concatenate(parts) for kind, parts in self._bare.items()}, transfer_ms)
         if len(self._problems) == 0 and figures.ratios is None and not figures.problems:
             raise InputError("tells no time of a layer", file=folder)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parsers.profiles.kernels import COLLECTIVE, COMPUTE, RankProfile
 from profiling.pattern import Piece, StagePattern, Window
-
-Samples = dict[Window, list[NDArray[np.float64]]]
-"""Window -> arrays of measured ms."""
 
 
 def busy_intervals(profile: RankProfile, roles: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -37,8 +35,10 @@ def coverage(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Callable[[ND
     return lambda times: np.interp((times - base).astype(np.float64), points.astype(np.float64), values)
 
 
-def measure_windows(profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64], samples: Samples) -> None:
-    """Add the times of every window of the rank to `samples`, ms.
+def measure_windows(
+    profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Times of the windows of a rank, ms, float64 [steps, n - 1].
 
     Inside a task everything counts. Where a window holds borders of tasks, the longest idle stretch for
     each border is taken as waiting and left out; sends and receives are no work.
@@ -57,8 +57,7 @@ def measure_windows(profile: RankProfile, pattern: StagePattern, steps: NDArray[
             if len(inside) > count:
                 inside = np.partition(inside, len(inside) - count)[len(inside) - count :]
             wall[step, column] -= inside.sum()
-    for number, window in enumerate(pattern.windows):
-        samples.setdefault(window, []).append(wall[:, pattern.window == number].reshape(-1) / 1e6)
+    return wall / 1e6
 
 
 def exposed_communication(
@@ -83,11 +82,20 @@ def forward_kind(window: Window) -> str | None:
     return window.pieces[0][0][1] if not window.borders and names == ["after", "before"] else None
 
 
+@dataclass(frozen=True)
+class NamedSample:
+    """Time of a single piece in one window (step, column), ms."""
+
+    piece: Piece
+    step: int
+    column: int
+    time_ms: float
+
+
 def measure_by_name(
-    profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64], samples: dict[Piece, list[float]],
-    limit: int = 200,
-) -> None:
-    """Add what the names of the kernels tell of single pieces, ms, to `samples`.
+    profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64], limit: int = 200
+) -> list[NamedSample]:
+    """What the names of the kernels tell of single pieces.
 
     A recomputed pass runs the kernels of the forward again. So the kernels after its attention kernel are
     recompute as far as they are the ones that follow attention in a forward, and those before it as far
@@ -107,20 +115,25 @@ def measure_by_name(
         column = int(np.argmax(pattern.window == number))
         kind = inside[0][1] or inside[1][1]
         known.setdefault(kind, names[at[0, column] + 1 : at[0, column + 1]])
+    samples: list[NamedSample] = []
     for number, window in enumerate(pattern.windows):
         inside = [piece for piece, _ in window.pieces]
         first, last = _ends_by_name(inside, forward, backward)
         if first is None and last is None:
             continue
-        for column in np.flatnonzero(pattern.window == number)[:limit]:
-            low, high = int(at[0, column]), int(at[0, column + 1])
+        columns = np.flatnonzero(pattern.window == number)[:limit]
+        for step, column in [(step, int(column)) for step in range(len(at)) for column in columns]:
+            low, high = int(at[step, column]), int(at[step, column + 1])
             mine = names[low + 1 : high]
             if first is not None:
                 same = max(_common(mine, known) for known in first[1])
-                samples.setdefault(first[0], []).append((int(ends[low + same]) - int(starts[low])) / 1e6)
+                time = int(ends[low + same]) - int(starts[low])
+                samples.append(NamedSample(first[0], step, column, time / 1e6))
             if last is not None:
                 same = max(_common(mine[::-1], known[::-1]) for known in last[1])
-                samples.setdefault(last[0], []).append((int(starts[high]) - int(starts[high - same])) / 1e6)
+                time = int(starts[high]) - int(starts[high - same])
+                samples.append(NamedSample(last[0], step, column, time / 1e6))
+    return samples
 
 
 _WHOLE = (["after", "before"], ["back after", "back before"])

@@ -59,6 +59,8 @@ class StagePattern:
         The different windows.
     window : int64 [n - 1]
         Which of them lies between marker i and i + 1.
+    micro_batch : int64 [n]
+        Micro-batch of each marker.
     layers, recomputed : int
         Layers of the stage, and how many of them run attention again.
     """
@@ -67,6 +69,7 @@ class StagePattern:
     markers: NDArray[np.int8]
     windows: tuple[Window, ...]
     window: NDArray[np.int64]
+    micro_batch: NDArray[np.int64]
     layers: int
     recomputed: int
 
@@ -108,10 +111,11 @@ def stage_pattern(schedule: Schedule, plan: PipelinePlan, stage: int) -> StagePa
     share = 1.0 / schedule.spec.seq_splits
     markers: list[int] = []
     numbers: list[int] = []
+    owners: list[int] = []
     known: dict[Window, int] = {}
     open_pieces: dict[Piece, float] = {}
     borders = 0
-    for direction, v, _, split in schedule.order[stage].tolist():
+    for direction, v, micro_batch, split in schedule.order[stage].tolist():
         borders += 1
         for item in tasks[direction, v]:
             if isinstance(item, tuple):
@@ -121,10 +125,12 @@ def stage_pattern(schedule: Schedule, plan: PipelinePlan, stage: int) -> StagePa
                 window = Window(tuple(sorted(open_pieces.items())), borders, split)
                 numbers.append(known.setdefault(window, len(known)))
             markers.append(item)
+            owners.append(micro_batch)
             open_pieces, borders = {}, 0
     return StagePattern(
         stage, np.array(markers, dtype=np.int8), tuple(known), np.array(numbers, dtype=np.int64),
-        sum(map(len, passes)), sum(mode == FULL for chunk in passes for _, mode in chunk),
+        np.array(owners, dtype=np.int64), sum(map(len, passes)),
+        sum(mode == FULL for chunk in passes for _, mode in chunk),
     )
 
 

@@ -13,8 +13,8 @@ from cost_model.profile import TimeRatios
 from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from pipeline.schedule import WEIGHT_GRADIENT, Schedule
 from profiling.fit import Estimate, LinearFit, SolvedFit, centre
-from profiling.measure import Samples
-from profiling.pattern import Piece, charged_kinds
+from profiling.pattern import Piece, Window, charged_kinds
+from profiling.pool import Pooled
 from register.model import DENSE
 
 WITHIN, ACROSS, BY_NAME = 5e-4, 5e-3, 1e-2
@@ -52,7 +52,8 @@ class RatioFigures:
 
 
 def ratios_of(
-    plan: PipelinePlan, schedule: Schedule, windows: Samples, by_name: Mapping[Piece, list[float]],
+    plan: PipelinePlan, schedule: Schedule, windows: Mapping[Window, Pooled],
+    by_name: Mapping[Piece, NDArray[np.float64]],
     exposed: Mapping[str, NDArray[np.float64]], transfer_ms: float | None,
 ) -> RatioFigures:
     """Solve the measurements for the layers' times and form the ratios.
@@ -117,15 +118,18 @@ def ratios_of(
     )
 
 
-def _equations(schedule: Schedule, windows: Samples, by_name: Mapping[Piece, list[float]]) -> LinearFit:
+def _equations(
+    schedule: Schedule, windows: Mapping[Window, Pooled], by_name: Mapping[Piece, NDArray[np.float64]]
+) -> LinearFit:
+    """One equation a window; single pieces known by name join where the windows leave them open."""
     fit = LinearFit()
-    for window, parts in windows.items():
-        samples = np.concatenate(parts)
-        if len(samples):
-            fit.add(dict(window.pieces), centre(samples), ACROSS if window.borders else WITHIN)
+    for window, found in windows.items():
+        fit.add(dict(window.pieces), centre(found.times_ms), ACROSS if window.borders else WITHIN)
     share = 1.0 / schedule.spec.seq_splits
+    settled = fit.solve()
     for piece, times in by_name.items():
-        fit.add({piece: share}, centre(np.array(times)), BY_NAME)
+        if settled.sum_of([piece]) is None:
+            fit.add({piece: share}, centre(times), BY_NAME)
     return fit
 
 

@@ -1,0 +1,96 @@
+"""The windows of all ranks put together; micro-batches that straggled are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiling.measure import NamedSample
+from profiling.pattern import Piece, StagePattern, Window
+
+STRAGGLES = 1.15
+"""A micro-batch straggles on a rank when three quarters of its windows take this many times the usual."""
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """Times of one rank's windows, ms, float64 [steps, n - 1], and of the single pieces that names tell."""
+
+    rank: int
+    pattern: StagePattern
+    times_ms: NDArray[np.float64]
+    named: tuple[NamedSample, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """All times of one window, ms, and over how many micro-batches they spread."""
+
+    times_ms: NDArray[np.float64]
+    micro_batches: int
+
+
+def pool_windows(
+    ranks: Iterable[RankTimes],
+) -> tuple[dict[Window, Pooled], dict[Piece, NDArray[np.float64]], list[str]]:
+    """Times by window, times by named piece, and a note on each micro-batch that straggled.
+
+    A slow micro-batch does not only lengthen samples, which a robust centre would pass over: some windows
+    occur once a step, and would show that micro-batch alone.
+    """
+    ranks = list(ranks)
+    usual = {window: float(np.median(found.times_ms)) for window, found in _gather(ranks, {}).items()
+             if found.micro_batches >= 3}
+    notes: list[str] = []
+    dropped: dict[int, NDArray[np.bool_]] = {}
+    for number, each in enumerate(ranks):
+        dropped[number] = _straggling(each, usual, notes)
+    pooled = _gather(ranks, dropped)
+    named: dict[Piece, list[float]] = {}
+    for number, each in enumerate(ranks):
+        for sample in each.named:
+            if not dropped[number][sample.step, sample.column]:
+                named.setdefault(sample.piece, []).append(sample.time_ms)
+    windows = {window: found for window, found in pooled.items() if len(found.times_ms)}
+    return windows, {piece: np.array(times) for piece, times in named.items()}, notes
+
+
+def _straggling(each: RankTimes, usual: dict[Window, float], notes: list[str]) -> NDArray[np.bool_]:
+    """Windows [steps, n - 1] that belong to a straggling micro-batch."""
+    pattern = each.pattern
+    middle = np.array([usual.get(window, 0.0) for window in pattern.windows])[pattern.window]
+    owners = pattern.micro_batch[:-1], pattern.micro_batch[1:]
+    result = np.zeros(each.times_ms.shape, dtype=np.bool_)
+    judged = np.flatnonzero(middle > 0)
+    if not len(judged):
+        return result
+    shares = each.times_ms[:, judged] / middle[judged]
+    for micro_batch in np.unique(pattern.micro_batch):
+        mine = (owners[0] == micro_batch) | (owners[1] == micro_batch)
+        inside = mine[judged]
+        if inside.sum() < 2:
+            continue
+        slow = np.quantile(shares[:, inside], 0.25, axis=1)
+        for step in np.flatnonzero(slow > STRAGGLES):
+            result[step, mine] = True
+            notes.append(f"rank {each.rank}: micro-batch {micro_batch} of measured step {step + 1} straggled "
+                         f"({np.median(shares[step, inside]):.2f} times the usual) and is left out")
+    # Where nearly everything is slow there is no usual to compare with.
+    return result if result.mean() < 0.5 else np.zeros_like(result)
+
+
+def _gather(ranks: list[RankTimes], dropped: dict[int, NDArray[np.bool_]]) -> dict[Window, Pooled]:
+    times: dict[Window, list[NDArray[np.float64]]] = {}
+    owners: dict[Window, set[int]] = {}
+    for number, each in enumerate(ranks):
+        kept = ~dropped[number] if number in dropped else np.ones(each.times_ms.shape, dtype=np.bool_)
+        for index, window in enumerate(each.pattern.windows):
+            columns = np.flatnonzero(each.pattern.window == index)
+            mask = kept[:, columns]
+            times.setdefault(window, []).append(each.times_ms[:, columns][mask])
+            seen = np.broadcast_to(each.pattern.micro_batch[columns], mask.shape)[mask]
+            owners.setdefault(window, set()).update(np.unique(seen).tolist())
+    return {window: Pooled(np.concatenate(parts), len(owners[window])) for window, parts in times.items()}
