@@ -135,13 +135,6 @@ def run(arguments: Sequence[str]) -> None:
         raise InputError(
             "is not a dimension", field="--search", value=unknown[0], cure="choose of " + ", ".join(DIMENSIONS)
         )
-    if args.profile_data_dir:
-        raise InputError(
-            "reading earlier profiles is not part of this version",
-            field="--profile_data_dir",
-            value=args.profile_data_dir,
-            cure="leave the flag out; ratios are estimated",
-        )
     from nd_search.options import SearchOptions
     from report.terminal import print_ranking
     from workflows.memory_source import dryrun_options
@@ -173,7 +166,8 @@ def run(arguments: Sequence[str]) -> None:
         output=Path(args.output_path),
         datasets={"dryrun": args.small_dataset, "profile": args.dataset},
         rank_num=args.rank_num,
-        full=args.full,
+        profile_data=Path(args.profile_data_dir) if args.profile_data_dir else None,
+        full=args.full or bool(args.profile_data_dir),
         ranking=RankOptions(
             solver=args.solver_name, time_limit=args.time_limit, **({"workers": args.workers} if args.workers else {})
         ),

@@ -76,7 +76,8 @@ def build_parser() -> CommandParser:
 
 def run(arguments: Sequence[str]) -> None:
     """Parse, solve, print."""
-    args = build_parser().parse(arguments)
+    parser = build_parser()
+    args = parser.parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from report.terminal import print_ranking
     from workflows.candidates import rank_folder
@@ -85,6 +86,8 @@ def run(arguments: Sequence[str]) -> None:
 
     switch = args.report.strip().lower()
     report: Path | bool = {"on": True, "y": True, "off": False, "n": False}.get(switch, Path(args.report))
+    profiles = Path(args.profile_data_dir)
+    named = args.profile_data_dir != parser.get_default("profile_data_dir")
     ranking = rank_folder(
         Path(args.yaml_path),
         RankOptions(solver=args.solver_name, time_limit=args.time_limit, workers=args.workers, report=report),
@@ -92,6 +95,7 @@ def run(arguments: Sequence[str]) -> None:
         register_path=Path(args.register_path),
         dryruns=dryrun_options(args, args.mindformers_dir),
         parser_result=Path(args.parser_result) if args.parser_result else None,
+        profile_data=profiles if named or profiles.is_dir() else None,
         gbs=args.gbs,
     )
     table = ranking.table if args.topn is None else ranking.table.head(args.topn)

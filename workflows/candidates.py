@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from parsers.training_config import TrainingConfig
 from register.device import DeviceSpec
 from register.registry import Registry
 from workflows.memory_source import DryRunOptions, obtain_memory, open_backend
+from workflows.profiles import parse_profiles
 from workflows.rank import Candidate, Ranking, RankOptions, rank
 from workflows.solve_file import DEFAULT_DEVICE
 
@@ -47,6 +48,7 @@ def load_candidates(
     device: DeviceSpec,
     *,
     parser_result: Path | None = None,
+    profiled: Mapping[Path, TimeRatios] | None = None,
     gbs: int | None = None,
     memory_of: Callable[[TrainingConfig], MemoryProfile] | None = None,
 ) -> list[Candidate]:
@@ -56,6 +58,8 @@ def load_candidates(
     ----------
     parser_result : path, optional
         CSV of measured ratios by (dp, tp, pp, ep).
+    profiled : mapping of file to TimeRatios, optional
+        Ratios parsed from profiles.
     gbs : int, optional
         Global batch to plan for, samples; a file with another batch gets other micro-batches.
     memory_of : callable, optional
@@ -81,7 +85,7 @@ def load_candidates(
                     candidates.append(Candidate(config, None, None, str(error)))
                     continue
             key = (config.strategy.dp, config.strategy.tp, config.strategy.pp, config.strategy.ep)
-            ratios: TimeRatios | None = measured.get(key)
+            ratios = (profiled or {}).get(path) or measured.get(key)
             if ratios is None:
                 ratios = estimate_ratios(config.model, config.strategy, config.rules, device)
                 estimated += 1
@@ -132,23 +136,31 @@ def rank_folder(
     register_path: Path | None = None,
     dryruns: DryRunOptions = DryRunOptions(),  # noqa: B008 - frozen
     parser_result: Path | None = None,
+    profile_data: Path | None = None,
     gbs: int | None = None,
 ) -> Ranking:
     """Solve every candidate file of a folder and rank them.
 
+    Ratios come from `parser_result`, else from the profiles in `profile_data`, else from estimates.
+
     Raises
     ------
     InputError
-        When the folder holds no configuration, or the ratios' CSV is bad.
+        When the folder holds no configuration, or the ratios' CSV or the folder of profiles is bad.
     """
     files = config_files(folder)
     chosen = Registry.load(register_path).device(device or DEFAULT_DEVICE)
-    if parser_result is None:
+    profiled: dict[Path, TimeRatios] = {}
+    if parser_result is None and profile_data is not None:
+        profiled = parse_profiles(files, profile_data, chosen, options.output)
+    elif parser_result is None:
         log.info("time ratios: estimated by closed forms on %s", chosen.name)
     example = _first_readable(files)
     with nullcontext(None) if example is None else open_backend(dryruns, example, options.output) as backend:
         memory_of = memory_by_dryruns(backend, dryruns, chosen, options.output)
-        candidates = load_candidates(files, chosen, parser_result=parser_result, gbs=gbs, memory_of=memory_of)
+        candidates = load_candidates(
+            files, chosen, parser_result=parser_result, profiled=profiled, gbs=gbs, memory_of=memory_of
+        )
     return rank(candidates, options)
 
 

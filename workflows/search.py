@@ -24,6 +24,7 @@ from register.device import DeviceSpec
 from register.registry import Registry
 from workflows.candidates import load_candidates, memory_by_dryruns
 from workflows.memory_source import DryRunOptions, open_backend
+from workflows.profiles import parse_profiles
 from workflows.rank import Ranking, RankOptions, rank
 from workflows.search_memory import measured_peaks, replayed_peaks
 from workflows.solve_file import DEFAULT_DEVICE
@@ -41,6 +42,8 @@ class StrategySearchOptions:
         Folder of the user's own rules (Python): only one that the user named.
     datasets : mapping
         ``dryrun`` and ``profile``: the data set written into the emitted files, where given.
+    profile_data : Path or None
+        Folder of profiles, one folder a configuration, whose ratios go before estimates.
     full : bool
         Go on through ratios, solving, ranking and report.
     """
@@ -55,6 +58,7 @@ class StrategySearchOptions:
     output: Path = Path("output/nd_output")
     datasets: Mapping[str, str] = field(default_factory=dict)
     rank_num: int = 64
+    profile_data: Path | None = None
     full: bool = False
     ranking: RankOptions = field(default_factory=RankOptions)
 
@@ -112,7 +116,11 @@ def _search(
         return done
     pruned = pd.DataFrame([asdict(record) for record in result.pruned])
     memory_of = memory_by_dryruns(backend, options.dryruns, device, options.ranking.output)
-    candidates = load_candidates(dryrun_files, device, memory_of=memory_of)
+    profiled = (
+        {} if options.profile_data is None
+        else parse_profiles(dryrun_files, options.profile_data, device, options.ranking.output)
+    )
+    candidates = load_candidates(dryrun_files, device, profiled=profiled, memory_of=memory_of)
     ranking = rank(candidates, options.ranking, pruned=pruned)
     return StrategySearch(
         config, device, result, candidates_csv, pruned_csv, done.dryrun_files, done.profile_files, ranking

@@ -158,10 +158,12 @@ class KernelBuilder:
         start = np.frombuffer(self._start, dtype=np.int64)
         chosen = np.flatnonzero(keep)
         order = chosen[np.argsort(start[chosen], kind="stable")]
-        columns = [np.frombuffer(column, dtype=kind)[order] for column, kind in (
-            (self._start, np.int64), (self._duration, np.int64), (self._role, np.int8), (self._marker, np.int8),
-            (self._name, np.int32), (self._step, np.int32))]
-        profile = RankProfile(self._path, rank, *columns, names=tuple(self._index), notes=notes)  # type: ignore[arg-type]
+        profile = RankProfile(
+            self._path, rank, start[order], np.frombuffer(self._duration, dtype=np.int64)[order],
+            np.frombuffer(self._role, dtype=np.int8)[order], np.frombuffer(self._marker, dtype=np.int8)[order],
+            np.frombuffer(self._name, dtype=np.int32)[order], np.frombuffer(self._step, dtype=np.int32)[order],
+            names=tuple(self._index), notes=notes,
+        )
         self._check_streams(profile, np.frombuffer(self._stream, dtype=np.int64)[order])
         return profile
 

@@ -1,0 +1,83 @@
+"""Which folder holds the profiles of which configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from base.errors import InputError
+from parsers.read import CONFIG_SUFFIXES
+
+ENDINGS = ("_pretrain",)
+"""Ending of an emitted file's name that a folder's name may leave out."""
+
+
+@dataclass(frozen=True)
+class ProfileFolders:
+    """Folders matched with configurations by name.
+
+    Parameters
+    ----------
+    found : mapping of configuration to folder
+    profiled : mapping of configuration to configuration
+        The file that was really run for the profile: one beside the profiles, else the one of the same
+        name in the ``profile_yaml`` folder beside the configurations' own, else the configuration itself.
+    unknown : tuple of Path
+        Folders that no configuration is named like.
+    absent : tuple of Path
+        Configurations without a folder.
+    """
+
+    found: Mapping[Path, Path]
+    profiled: Mapping[Path, Path]
+    unknown: tuple[Path, ...] = ()
+    absent: tuple[Path, ...] = ()
+
+
+def find_profile_folders(profile_data_dir: str | Path, configs: Iterable[Path]) -> ProfileFolders:
+    """Match the folders in a profile folder with configuration files: a folder is named like its file.
+
+    ``DP2_TP4_PP4_EP8_pretrain/`` and ``DP2_TP4_PP4_EP8/`` both belong to ``DP2_TP4_PP4_EP8_pretrain.yaml``.
+    What lies inside a folder is the profiler's own layout.
+
+    Raises
+    ------
+    InputError
+        When there is no such folder, or two folders belong to one configuration.
+    """
+    top = Path(profile_data_dir)
+    if not top.is_dir():
+        raise InputError("no such folder", file=top, field="--profile_data_dir", cure="check the path")
+    folders = {_key(path.name): path for path in sorted(top.iterdir()) if path.is_dir()}
+    if len(folders) < sum(path.is_dir() for path in top.iterdir()):
+        raise InputError("holds two folders of one configuration", file=top,
+                         value=sorted(path.name for path in top.iterdir() if path.is_dir()))
+    found: dict[Path, Path] = {}
+    absent: list[Path] = []
+    for config in configs:
+        folder = folders.get(_key(config.stem))
+        if folder is None:
+            absent.append(config)
+        else:
+            found[config] = folder
+    unknown = tuple(sorted(set(folders.values()) - set(found.values())))
+    return ProfileFolders(found, {config: _profiled(config, folder) for config, folder in found.items()}, unknown,
+                          tuple(absent))
+
+
+def _profiled(config: Path, folder: Path) -> Path:
+    beside = [path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix in CONFIG_SUFFIXES]
+    reduced = config.parent.parent / "profile_yaml" / config.name
+    if len(beside) > 1:
+        raise InputError("holds several configurations", file=folder, value=[path.name for path in beside],
+                         cure="leave the one that was profiled")
+    if beside:
+        return beside[0]
+    return reduced if reduced.is_file() else config
+
+
+def _key(name: str) -> str:
+    for ending in ENDINGS:
+        name = name.removesuffix(ending)
+    return name.lower()

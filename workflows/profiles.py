@@ -1,0 +1,95 @@
+"""Profiles to ratios for a folder of candidates: parsed once, written as a table, and what failed told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from base.console import log, progress
+from base.errors import TaylorError
+from cost_model.profile import TimeRatios
+from cost_model.strategy import Strategy
+from cost_model.time import estimate_ratios
+from parsers.read import read_config
+from parsers.training_config import TrainingConfig
+from pipeline.plan import FULL, NONE, SELECT
+from profiling.extract import ExtractedRatios, extract_ratios
+from profiling.folders import find_profile_folders
+from profiling.table import RESULT_NAME, write_profiling_result
+from register.device import DeviceSpec
+
+LISTED_NOTES = 3
+"""Notes of one configuration that are logged at once; the others show with --verbose."""
+
+
+def parse_profiles(
+    files: Iterable[Path], profile_data: Path, device: DeviceSpec, output: Path
+) -> dict[Path, TimeRatios]:
+    """Ratios of the candidates that were profiled, by file; also written as ``profiling_result.csv``.
+
+    A marked configuration is left out, with the reason in the log, so that it falls back to estimates.
+    A single figure that the profiles cannot tell is estimated.
+
+    Raises
+    ------
+    InputError
+        When there is no such folder.
+    """
+    folders = find_profile_folders(profile_data, files)
+    for folder in folders.unknown:
+        log.warning("%s: no candidate is named like this folder", folder)
+    ratios: dict[Path, TimeRatios] = {}
+    rows: list[tuple[Strategy, ExtractedRatios]] = []
+    with progress("parsing profiles", len(folders.found)) as advance:
+        for file, folder in folders.found.items():
+            advance(1, folder.name)
+            try:
+                config = read_config(file)
+                found = extract_ratios(read_config(folders.profiled[file]), folder)
+            except TaylorError as error:
+                log.warning("%s: %s; its ratios are estimated", file.name, error)
+                continue
+            _tell(file, found)
+            if found.ratios is None:
+                continue
+            ratios[file] = _completed(found, config, device)
+            rows.append((config.strategy, replace(found, ratios=ratios[file])))
+    if rows:
+        log.info("time ratios: parsed from profiles for %d of %d candidates, %s", len(rows),
+                 len(folders.found) + len(folders.absent), write_profiling_result(rows, output / RESULT_NAME))
+    else:
+        log.warning("%s: no candidate has a profile that can be used", profile_data)
+    return ratios
+
+
+def _completed(found: ExtractedRatios, config: TrainingConfig, device: DeviceSpec) -> TimeRatios:
+    """The parsed ratios, with estimates for what the profiles do not show."""
+    assert found.ratios is not None
+    if not found.missing:
+        return found.ratios
+    guess = estimate_ratios(config.model, config.strategy, config.rules, device)
+    ratios = found.ratios
+    if "dmratio" in found.missing:
+        ratios = replace(ratios, dense_forward=guess.dense_forward)
+    if "bfratio" in found.missing:
+        ratios = replace(ratios, backward=guess.backward)
+    if "hratio" in found.missing:
+        ratios = replace(ratios, head=guess.head)
+    if "re_grow_ration" in found.missing:
+        select = guess.recompute.get(SELECT, ratios.recompute[SELECT])
+        ratios = replace(ratios, recompute={FULL: guess.recompute[FULL], SELECT: select, NONE: 0.0})
+    return ratios
+
+
+def _tell(file: Path, found: ExtractedRatios) -> None:
+    for problem in found.problems[:LISTED_NOTES]:
+        log.warning("%s: %s", file.name, problem)
+    if found.problems:
+        rest = len(found.problems) - LISTED_NOTES
+        more = f" ({rest} more ranks do not fit)" if rest > 0 else ""
+        log.warning("%s: does not fit its profile%s: its ratios are estimated", file.name, more)
+    if found.ratios is not None and found.missing:
+        log.warning("%s: not measured and estimated: %s", file.name, ", ".join(found.missing))
+    for number, note in enumerate(found.notes):
+        (log.info if number < LISTED_NOTES else log.debug)("%s: %s", file.name, note)
