@@ -34,7 +34,8 @@ def solve(
     Parameters
     ----------
     solver : str
-        In any case of letters: ``HIGHS`` (branch-and-cut over stage configurations), ``HIGHS-MILP``
+        In any case of letters: ``HIGHS`` (branch-and-cut over stage configurations;
+        with one interleave the compact MILP), ``HIGHS-MILP``
         (the compact MILP under HiGHS), ``CBC`` (the same under the CBC that PuLP ships), or any
         solver that Pyomo finds.
     time_limit : float, optional
@@ -73,7 +74,7 @@ def solve(
     }
     name = solver.strip().upper()
     if name == "HIGHS":
-        solution = _branch_and_cut(problem, options)
+        solution = _with_highs(problem, options)
     else:
         from pipeline_solver.compact_milp import solve_compact
 
@@ -96,7 +97,7 @@ def complete(problem: PipelineProblem, solution: Solution) -> Solution:
     """
     solution = solution.replace(memory_limit_mib=tuple(map(float, problem.limit_mib)))
     if solution.plan is None:
-        if solution.status != INFEASIBLE:
+        if solution.status != INFEASIBLE or solution.message:
             return solution
         from pipeline_solver.least_memory import ROOM_FOR_A_PLAN, explain_infeasible
 
@@ -114,11 +115,13 @@ def complete(problem: PipelineProblem, solution: Solution) -> Solution:
     )
 
 
-def _branch_and_cut(problem: PipelineProblem, options: dict[str, Any]) -> Solution:
-    try:
-        from pipeline_solver.branch_and_cut import branch_and_cut
-    except ModuleNotFoundError:
+def _with_highs(problem: PipelineProblem, options: dict[str, Any]) -> Solution:
+    if problem.interleaves == 1:
+        # With one interleave the compact MILP needs a few rounds only, and HiGHS's own cuts close what
+        # splits of stages alone leave open (many stages of one or two layers each).
         from pipeline_solver.compact_milp import solve_compact
 
         return solve_compact(problem, solver_name="HIGHS", **options)
+    from pipeline_solver.branch_and_cut import branch_and_cut
+
     return branch_and_cut(problem, **options)
