@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 from pipeline.generators import build_schedule
 from pipeline.plan import PipelinePlan
 from pipeline_solver.durations import chunk_durations
+from pipeline_solver.evaluate import MEMORY_TOLERANCE_MIB, peak_memory_mib
 from pipeline_solver.event_graph import EventGraph
 from pipeline_solver.highs_model import INFEASIBLE_MODEL, STOPPED, HighsModel, MilpOutcome
+from pipeline_solver.least_memory import explain_infeasible, most_frugal_plan
 from pipeline_solver.linear_form import LinearForm, Row, linear_form
 from pipeline_solver.plan_model import PlanModel, plan_model
 from pipeline_solver.problem import PipelineProblem
@@ -228,6 +230,12 @@ def solve_compact(
     try:
         if warm_start is not None:
             run.offer(model, warm_start)
+        elif not run.over():
+            # Whether there is a plan at all is decided without the clock of the step, which is quick.
+            frugal = most_frugal_plan(problem, run.left())
+            if frugal is None or _over_limit(problem, frugal):
+                return run.infeasible(explain_infeasible(problem, frugal))
+            run.offer(model, frugal)
         for cut in cuts:
             model.add_cut(cut)
         model.seed()
@@ -265,7 +273,14 @@ def solve_compact(
             known = len(model.cuts)
     except KeyboardInterrupt:
         run.interrupted = True
+    except TimeoutError:
+        pass  # the clock is asked again below
     return run.solution(model)
+
+
+def _over_limit(problem: PipelineProblem, plan: PipelinePlan) -> bool:
+    peaks = peak_memory_mib(problem, plan)
+    return any(peak > limit + MEMORY_TOLERANCE_MIB for peak, limit in zip(peaks, problem.limit_mib, strict=True))
 
 
 def _highs(seed: int, workers: int) -> Callable[[CompactModel], MilpSolver]:
@@ -322,8 +337,10 @@ class _Run:
             objective = None if self.plan is None else self.objective
             self.on_progress(Progress(time.monotonic() - self.began, objective, self.bound or None, note))
 
-    def infeasible(self) -> Solution:
-        return Solution(INFEASIBLE, solver=self.solver_name, seconds=time.monotonic() - self.began)
+    def infeasible(self, message: str = "") -> Solution:
+        return Solution(
+            INFEASIBLE, solver=self.solver_name, seconds=time.monotonic() - self.began, message=message
+        )
 
     def solution(self, model: CompactModel) -> Solution:
         if self.closed():

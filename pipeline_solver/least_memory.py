@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pipeline.generators import build_schedule
+from pipeline.plan import PipelinePlan
 from pipeline_solver.checker import MEMORY_TOLERANCE_MIB, exact_peak_memory
 from pipeline_solver.problem import PipelineProblem
 
@@ -31,25 +31,58 @@ class LeastMemory:
     short_by_mib: float
 
 
-def least_device_memory(problem: PipelineProblem) -> LeastMemory | None:
+def least_device_memory(problem: PipelineProblem, frugal: PipelinePlan | None = None) -> LeastMemory | None:
     """Find the least device memory with which a problem is feasible.
 
-    A small MILP over the same plans as the solver's, in which time plays no role and the raise of the
-    limits is minimised; the figure is then taken exactly from the plan found.
+    Parameters
+    ----------
+    frugal : PipelinePlan, optional
+        What `most_frugal_plan` gave, where it was asked already.
 
     Returns
     -------
     LeastMemory or None
         None when no amount of memory helps, because layers and chunks do not fit together.
     """
+    frugal = frugal or most_frugal_plan(problem)
+    if frugal is None:
+        return None
+    peaks = exact_peak_memory(problem, frugal)
+    short = [peak - Fraction(limit) for peak, limit in zip(peaks, problem.limit_mib, strict=True)]
+    worst = max(short)
+    raised = worst if worst > MEMORY_TOLERANCE_MIB else Fraction(0)
+    return LeastMemory(float(Fraction(max(problem.limit_mib)) + raised), short.index(worst), float(raised))
+
+
+def most_frugal_plan(problem: PipelineProblem, time_limit: float | None = None) -> PipelinePlan | None:
+    """The plan that needs the least uniform raise of the limits; it fits them when any plan does.
+
+    A small MILP over the same plans as the solver's, in which time plays no role.
+
+    Parameters
+    ----------
+    time_limit : float, optional
+        Seconds.
+
+    Returns
+    -------
+    PipelinePlan or None
+        None when no plan has the given layer and recompute counts, whatever the memory.
+
+    Raises
+    ------
+    TimeoutError
+        When the time limit ends the search.
+    KeyboardInterrupt
+        When Ctrl-C does.
+    """
     import pyomo.environ as pyo
 
-    from pipeline_solver.highs_model import INFEASIBLE_MODEL, HighsModel
+    from pipeline_solver.highs_model import INFEASIBLE_MODEL, STOPPED, HighsModel
     from pipeline_solver.linear_form import Row, linear_form
     from pipeline_solver.plan_model import plan_model
 
-    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
-    plans = plan_model(problem, schedule)
+    plans = plan_model(problem)
     plans.model.short_by = pyo.Var(domain=pyo.NonNegativeReals)
     form = linear_form(plans.model, plans.model.short_by)
     short_by = form.column(plans.model.short_by)
@@ -60,21 +93,24 @@ def least_device_memory(problem: PipelineProblem) -> LeastMemory | None:
         if not row.name.startswith("duration["):
             rows.append(row)
     form.rows[:] = rows
-    outcome = HighsModel(form).solve_milp(gap=0.0)
+    outcome = HighsModel(form).solve_milp(gap=0.0, time_limit=time_limit)
     if outcome.status == INFEASIBLE_MODEL:
         return None
-    if outcome.values is None or outcome.interrupted:
+    if outcome.interrupted:
         raise KeyboardInterrupt
+    if outcome.status == STOPPED or outcome.values is None:
+        raise TimeoutError("the search for the least memory was not finished")
     form.load(outcome.values)
-    peaks = exact_peak_memory(problem, plans.plan(), schedule)
-    short = [peak - Fraction(limit) for peak, limit in zip(peaks, problem.limit_mib, strict=True)]
-    worst = max(short)
-    raised = max(Fraction(0), worst if worst > MEMORY_TOLERANCE_MIB else Fraction(0))
-    return LeastMemory(float(Fraction(max(problem.limit_mib)) + raised), short.index(worst), float(raised))
+    return plans.plan()
 
 
-def explain_infeasible(problem: PipelineProblem) -> str:
+def explain_infeasible(problem: PipelineProblem, frugal: PipelinePlan | None = None) -> str:
     """Why a problem has no plan: what is short, by how much, and what would suffice.
+
+    Parameters
+    ----------
+    frugal : PipelinePlan, optional
+        What `most_frugal_plan` gave, where it was asked already.
 
     Returns
     -------
@@ -84,7 +120,7 @@ def explain_infeasible(problem: PipelineProblem) -> str:
     fault = _counting_fault(problem)
     if fault:
         return fault
-    least = least_device_memory(problem)
+    least = least_device_memory(problem, frugal)
     if least is None:
         return (
             "no plan has the given layer and recompute counts: the layers fixed or capped by chunk, the least "
