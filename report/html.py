@@ -226,9 +226,11 @@ def _tasks(part: Timeline, begin: float, end: float) -> dict[str, list[Any]]:
         "kind": part.direction.tolist(),
         "interleave": part.interleave.tolist(),
         "micro_batch": part.micro_batch.tolist(),
-        "lane": part.lane.tolist(),
-        "lanes": [lanes[row] for row in part.stage],
-        "name": part.task_names(),
+        "split": part.split.tolist() if part.split.max(initial=0) > 0 else [],
+        # Left out where the page's script can say it itself: names and lanes are half of a big page.
+        "lane": part.lane.tolist() if max(lanes, default=1) > 1 else [],
+        "lanes": [lanes[row] for row in part.stage] if max(lanes, default=1) > 1 else [],
+        "name": part.task_names() if part.labels else [],
         "start": [_short(value) for value in starts.tolist()],
         "end": [_short(value) for value in ends.tolist()],
         "recompute": [_short(value) for value in recompute.tolist()],
@@ -245,7 +247,8 @@ def _curve(times: list[float], values: list[float]) -> dict[str, list[float]]:
 
 
 def _short(value: float) -> float:
-    return float(f"{value:.9g}")
+    # Seven digits: a millionth of a step is far below a pixel.
+    return float(f"{value:.7g}")
 
 
 def _embed(data: object) -> str:

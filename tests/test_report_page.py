@@ -195,6 +195,28 @@ def test_a_job_of_many_tasks_is_drawn_in_three_windows(chromium, tmp_path):
 
 
 @needs_browser
+def test_the_page_names_tasks_as_the_trace_does(chromium, tmp_path):
+    """Planned names are made in the page; they must be those that Python gives."""
+    for number, problem in enumerate((deepseek(4, 2, 8, "interleaved"), deepseek(4, 1, 6, "seqpipe", 3))):
+        timeline = Timeline.from_plan(problem, even_plan(problem))
+        chromium.open(write_html_report(tmp_path / f"{number}.html", pd.DataFrame(), plans={"plan": timeline}))
+        named = chromium.run("return document.getElementById('pipeline-a').data.filter((trace) => trace.customdata)"
+                             ".flatMap((trace) => trace.customdata.map((one) => one[0]))")
+        assert named == timeline.task_names()
+
+
+@needs_browser
+def test_the_course_of_a_solve_is_drawn_where_it_is_known(chromium, tmp_path):
+    problem = deepseek(4, 1, 6)
+    course = [(0.1, None, 90.0), (0.5, 120.0, 95.0), (2.0, 100.0, 100.0)]
+    path = write_html_report(tmp_path / "course.html", pd.DataFrame(), progress={"plan": course},
+                             plans={"plan": Timeline.from_plan(problem, even_plan(problem))})
+    chromium.open(path)
+    drawn = chromium.run("return document.getElementById('progress-a').data.map((trace) => [trace.x, trace.y])")
+    assert drawn == [[[0.5, 2.0], [120.0, 100.0]], [[0.1, 0.5, 2.0], [90.0, 95.0, 100.0]]]
+
+
+@needs_browser
 def test_pages_with_nothing_to_rank_or_only_failures_open_without_error(chromium, tmp_path):
     row = {"dp": 1, "tp": 1, "pp": 4, "status": "failed", "reason": "no memory", "file": "a.yaml"}
     failed = pd.DataFrame([row] * 2)

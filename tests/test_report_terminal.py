@@ -16,7 +16,7 @@ from rich.console import Console
 from pipeline_solver.evaluate import evaluate
 from report.compress import compress, compress_grid
 from report.tables import gap_text, plan_table, ranking_table
-from report.terminal import live_line, pipeline_text, print_solution, progress_text
+from report.terminal import live_line, pipeline_text, print_ranking, print_solution, progress_text
 from report.timeline import Timeline
 from tests.report_cases import deepseek, even_plan, ranking
 
@@ -143,3 +143,10 @@ def test_a_ranking_from_records_and_from_a_frame_reads_the_same():
     table = ranking(3)
     assert shown(ranking_table(table)) == shown(ranking_table(table.to_dict("records")))
     assert isinstance(table, pd.DataFrame)
+
+
+def test_a_ranking_in_a_pipe_is_plain_and_wide_enough_to_read(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    print_ranking(ranking(2))
+    text = capsys.readouterr().out
+    assert "\x1b[" not in text and 100 <= max(map(len, text.splitlines())) <= 120

@@ -94,6 +94,20 @@ function rectangles(tasks, pick, from, to) {
   return { x, y };
 }
 
+// What the page's data leave out where it follows from the rest: lanes of one lane, names of planned tasks.
+function complete(tasks) {
+  if (!tasks.lane.length) {
+    tasks.lane = tasks.row.map(() => 0);
+    tasks.lanes = tasks.row.map(() => 1);
+  }
+  if (!tasks.name.length) {
+    const interleaved = tasks.interleave.some((v) => v > 0);
+    tasks.name = tasks.kind.map((kind, i) => PALETTE.names[kind] + (tasks.micro_batch[i] < 0 ? "" : ` ${tasks.micro_batch[i]}`)
+      + (tasks.split.length ? `.${tasks.split[i]}` : "") + (interleaved && tasks.interleave[i] >= 0 ? ` (interleave ${tasks.interleave[i]})` : ""));
+  }
+  return tasks;
+}
+
 function pipeline(host, plan, sameSpan) {
   const traces = [], layout = { height: Math.min(1400, 110 + 24 * plan.rows.length), shapes: [], annotations: [] };
   const seen = new Set();
@@ -102,7 +116,7 @@ function pipeline(host, plan, sameSpan) {
     const suffix = at ? String(at + 1) : "";
     const gap = at < plan.windows.length - 1 ? 0.025 : 0;
     const right = left + view.share;
-    const tasks = view.tasks;
+    const tasks = complete(view.tasks);
     const end = plan.windows.length === 1 && sameSpan ? view.begin + sameSpan : view.end;
     layout[`xaxis${suffix}`] = { domain: [left, Math.max(left + 0.05, right - gap)], range: [view.begin, end], title: { text: at === 0 ? `time, ${plan.unit}` : "" }, anchor: "y", showgrid: false, zeroline: false };
     layout.annotations.push({ text: plain(view.name), xref: "paper", yref: "paper", x: (left + right - gap) / 2, y: 1, yanchor: "bottom", yshift: plan.marks.length ? 14 : 0, showarrow: false, font: { size: 12 } });
