@@ -25,7 +25,7 @@ from parsers.shell_source import ShellScript
 from parsers.training_config import TrainingConfig
 from pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from pipeline.schedule import ScheduleSpec
-from register.model import MTP
+from register.model import DENSE, MOE, MTP
 
 _PLACING = ("num-layer-list", "noop-layers", LAYOUT, FIRST, LAST, PER_CHUNK, PER_RANK,
             "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
@@ -120,6 +120,7 @@ def with_strategy(
         plan = even_plan(current, strategy, config.schedule.name == "zero_bubble_v")
     if (plan.stages, plan.interleaves) != (strategy.pp, strategy.vpp):
         raise ValueError("the plan's shape differs from the strategy's [vpp, pp]")
+    wanted |= _kinds(flags, current, plan)
     schedule = config.schedule
     if schedule.name in ("1f1b", "interleaved", "megatron-interleaved"):
         schedule = ScheduleSpec("megatron-interleaved" if strategy.vpp > 1 else "1f1b")
@@ -129,22 +130,37 @@ def with_strategy(
     return _placed(script, {}, plan, schedule)
 
 
+def _kinds(flags: Flags, current: TrainingConfig, plan: PipelinePlan) -> Wanted:
+    """Flags that say how many layers are dense and how many predict further tokens, where the plan has others."""
+    totals = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
+    wanted: Wanted = {}
+    dense = totals.get(DENSE, 0)
+    if current.model.moe is not None and dense != current.model.n_dense:
+        if flags.has("first-k-dense-replace"):
+            wanted["first-k-dense-replace"] = str(dense)
+        else:
+            wanted["moe-layer-freq"] = f"([0]*{dense}+[1]*{totals.get(MOE, 0)})"
+    if totals.get(MTP, 0) != current.model.mtp_layers:
+        wanted["mtp-num-layers"] = str(totals[MTP]) if totals.get(MTP) else False
+    return wanted
+
+
 def _launched(script: ShellScript, flags: Flags, world: int) -> tuple[ShellScript, Wanted]:
     """Make the launcher start so many ranks: by the variable that counts the nodes, else by its flags."""
     if flags.world_size() == world or not flags.has(*WORLD_FLAGS):
         return script, {}
     per_node = flags.integer("nproc-per-node", "local-worker-num", default=8)
-    if world % per_node == 0:
-        for name in _NODE_VARIABLES:
-            changed = set_variable(script, name, str(world // per_node))
-            if changed is not None and Flags(changed).world_size() == world:
-                return changed, {}
-    elif flags.has("nproc-per-node", "local-worker-num"):
-        per_node = world
     wanted: Wanted = {}
-    for name in ("nproc-per-node", "local-worker-num"):
-        if flags.has(name):
-            wanted[name] = str(per_node)
+    if world % per_node:
+        per_node = world
+        for name in ("nproc-per-node", "local-worker-num"):
+            if flags.has(name):
+                wanted[name] = str(per_node)
+        script = edit_flags(script, wanted, near=_BESIDE_LAYERS, computed=("worker-num", "nnodes"))
+    for name in _NODE_VARIABLES:
+        changed = set_variable(script, name, str(world // per_node))
+        if changed is not None and Flags(changed).world_size() == world:
+            return changed, wanted
     if flags.has("worker-num"):
         wanted["worker-num"] = str(world)
     elif flags.has("nnodes"):

@@ -13,11 +13,13 @@ Setting = str | bool
 """A flag's value as text, True for a flag without one, False to remove it."""
 
 Splice = tuple[int, int, str]
+_USE = re.compile(r"[ \t\\\r\n\"]*(\$\w+|\$\{\w+\})(?=[\s\"\\;|)]|\Z)")
 _PLAIN = re.compile(r"[\w.,:/@%+=\-]+")
 
 
 def edit_flags(
-    script: ShellScript, wanted: Mapping[str, Setting], *, near: tuple[str, ...] = ("num-layers",)
+    script: ShellScript, wanted: Mapping[str, Setting], *, near: tuple[str, ...] = ("num-layers",),
+    computed: tuple[str, ...] = (),
 ) -> ShellScript:
     """Set flags of the launch.
 
@@ -31,6 +33,8 @@ def edit_flags(
         Flags to set, to give without a value, or to remove. What already holds stays untouched.
     near : tuple of str
         Flags beside which a new one may go.
+    computed : tuple of str
+        Flags that may follow along, for the script computes them from the others.
 
     Raises
     ------
@@ -42,7 +46,7 @@ def edit_flags(
         if _holds(Flags(script), name, setting):
             continue
         script = _reparse(script, _splices(script, name, setting, wanted, near))
-    _verify(before, Flags(script), wanted)
+    _verify(before, Flags(script), wanted, computed)
     return script
 
 
@@ -82,14 +86,22 @@ def _splices(
     place = value.span()
     if place is not None and not _shared(flags, flag, value, setting, wanted):
         return [(*place, _quoted(script, place[0], setting))]
-    via = value.via()
-    own = flag.word.span()
-    if via is None or own is None or via[0] < own[1] or script.text[own[1] : via[0]].strip(" \t\\\r\n\"'"):
+    use = _use_behind(script, flag)
+    if use is None:
         raise InputError(
             "has a value put together from several places", file=script.file, field=f"--{name}", value=value.text,
             cure="write the number after the flag",
         )
-    return [(*via, _quoted(script, via[0], setting))]
+    return [(*use, _quoted(script, use[0], setting))]
+
+
+def _use_behind(script: ShellScript, flag: Flag) -> tuple[int, int] | None:
+    """The one expansion (``$NAME``, ``${NAME}``) that stands behind a flag and brings its whole value."""
+    own = Word(flag.word.chars[: len(flag.name) + 3] if flag.joined else flag.word.chars).span()
+    if own is None:
+        return None
+    match = _USE.match(script.text, own[1])
+    return match.span(1) if match else None
 
 
 def _shared(flags: Flags, own: Flag, value: Word, setting: str, wanted: Mapping[str, Setting]) -> bool:
@@ -194,7 +206,7 @@ def set_variable(script: ShellScript, name: str, value: str) -> ShellScript | No
     return _reparse(script, [(*span, value)])
 
 
-def _verify(before: Flags, after: Flags, wanted: Mapping[str, Setting]) -> None:
+def _verify(before: Flags, after: Flags, wanted: Mapping[str, Setting], computed: tuple[str, ...]) -> None:
     """Check that the wanted flags hold and that every other flag of the launch is as it was."""
     for name, setting in wanted.items():
         if not _holds(after, name, setting):
@@ -202,7 +214,8 @@ def _verify(before: Flags, after: Flags, wanted: Mapping[str, Setting]) -> None:
 
     def others(flags: Flags) -> list[tuple[str, tuple[str, ...]]]:
         return [
-            (flag.name, tuple(word.text for word in flag.values)) for flag in flags.flags if flag.name not in wanted
+            (flag.name, tuple(word.text for word in flag.values)) for flag in flags.flags
+            if flag.name not in wanted and flag.name not in computed
         ]
 
     for old, new in zip(others(before), others(after), strict=False):

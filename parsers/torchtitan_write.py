@@ -92,6 +92,10 @@ def with_strategy(
         plan = even_plan(current, strategy, schedule.name == "zero_bubble_v")
     if (plan.stages, plan.interleaves) != (strategy.pp, strategy.vpp):
         raise ValueError("the plan's shape differs from the strategy's [vpp, pp]")
+    placed = sum(map(sum, _body(plan)))
+    if placed != current.model.n_layers:
+        raise InputError(f"has {current.model.n_layers} layers by its flavour; {placed} cannot be asked for",
+                         file=source.file, field="model.flavor")
     wanted |= _split(top, plan, schedule)
     return _placed(edit_toml(source, wanted), nearest_plan(plan)[0], schedule)
 

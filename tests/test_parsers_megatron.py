@@ -507,3 +507,30 @@ def test_the_last_of_two_equal_flags_counts(tmp_path: Path) -> None:
     file = script_of(tmp_path, BASE + "--micro-batch-size 2")
     assert read_config(file).strategy.mbs == 2
     assert Flags(ShellScript.read(file)).integer("micro-batch-size") == 2
+
+
+def test_ranks_that_no_full_node_holds_are_set_through_computed_values(tmp_path: Path) -> None:
+    file = tmp_path / "s.sh"
+    flags = BASE.replace("\n", " ")
+    file.write_text(
+        "PER=8\nNNODES=4\nWORLD=$(($PER*$NNODES))\n"
+        f'D="--worker_num $WORLD --local_worker_num $PER"\nmsrun $D pretrain_gpt.py {flags}\n'
+    )
+    config = read_config(file)
+    assert config.strategy.dp == 4
+    for dp, tp in ((3, 2), (1, 1)):
+        strategy = config.strategy.replace(dp=dp, tp=tp, micro_batches=5)
+        written = emit_variant(config, strategy, tmp_path / "v.sh", plan=None)
+        assert read_config(written).strategy == strategy
+    file.write_text(file.read_text().replace("NNODES", "MACHINES"))
+    strategy = config.strategy.replace(dp=2, micro_batches=5)
+    assert read_config(emit_variant(read_config(file), strategy, tmp_path / "w.sh", plan=None)).strategy == strategy
+
+
+def test_a_plan_of_fewer_layers_takes_the_dense_and_mtp_counts_along(tmp_path: Path) -> None:
+    flags = BASE + MOE_FLAGS
+    for each in (flags, flags.replace("--moe-layer-freq ([0]*2+[1]*22)", "--first-k-dense-replace 2")):
+        config = read_config(script_of(tmp_path, each))
+        plan = block_plan({DENSE: 1, MOE: 7}, 4, 1, [2, 4, 6], 2)
+        back = read_config(emit_variant(config, config.strategy, tmp_path / "v.sh", plan=plan))
+        assert back.plan == plan and back.model.layer_counts() == {DENSE: 1, MOE: 7}
