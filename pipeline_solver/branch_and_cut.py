@@ -34,6 +34,10 @@ FEW_TUPLES = 2000
 """Layer tuples up to which all configurations are listed at once."""
 
 MANY_COLUMNS = 20_000
+NARROWINGS = 4
+NARROWING_GAIN = 0.003
+"""With many columns, how often and for what gain of the first plan they are listed anew under its step time."""
+
 NODES_A_WORKER = 3
 FIRST_SLICE, LAST_SLICE = 2_000, 20_000
 """Simplex iterations that a worker gets in the first rounds and at most."""
@@ -166,10 +170,19 @@ class _Run:
         if known is None:
             return None
         plan, best = known
-        columns = build_columns(problem, tuples, self._work_limit(tuples, best))
-        search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.deadline)
-        self.search = search
-        search.start(columns.find(plan))
+        for _ in range(NARROWINGS):
+            columns = build_columns(problem, tuples, self._work_limit(tuples, best))
+            search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.deadline)
+            chosen = columns.find(plan)
+            if chosen is not None:
+                search.try_choice(chosen)
+            self.search = search
+            search.start(chosen)
+            if len(columns) <= MANY_COLUMNS or search.best_time > best * (1 - NARROWING_GAIN):
+                break
+            # A better plan leaves fewer configurations worth having.
+            plan, best = columns.plan(search.chosen()), search.best_time
+            self.report(f"{len(columns)} stage configurations")
         return search
 
     def _first_plan(
@@ -262,8 +275,9 @@ class _Run:
                 "columns": len(search.columns), "nodes": search.nodes, "cuts": search.pool.size,
                 "lp_solves": search.lp_solves(),
             }
-            if search.open and not self.finished:
-                self.bound = max(self.bound, search.lower_bound())
+            if not self.finished:
+                tree = search.lower_bound() if search.open or search.at_work else 0.0
+                self.bound = max(self.bound, tree, min(search.root_bound, search.cutoff))
         base = Solution(INFEASIBLE, solver=SOLVER_NAME, seconds=seconds, statistics=statistics)
         if self.infeasible:
             return base

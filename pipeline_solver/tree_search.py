@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,19 +30,14 @@ STRONG_ITERATIONS_PRICED = 40
 IMPROVE_EVERY = 4
 """Nodes between two attempts at a better plan."""
 
+FIRST_COLUMNS = 200
+"""Columns of each stage that the LP starts with when it prices."""
+
 SHARED_CUTS = 400
 
 
 class OutOfTime(Exception):
     """The time limit is over; open nodes are in the search's `open`."""
-
-
-@dataclass
-class Node:
-    """Part of the tree: the columns it allows and a valid bound on every plan inside."""
-
-    bound: float
-    mask: NDArray[np.bool_]
 
 
 class Search:
@@ -72,9 +67,10 @@ class Search:
         self.foreign_solves = 0
         self.alive = np.ones(len(columns), dtype=bool)
         self.open: list[tuple[float, int, NDArray[np.bool_]]] = []
+        self.at_work: tuple[float, int, NDArray[np.bool_]] | None = None
+        self.root_bound = 0.0
         self._serial = 0
         self.programs = StagePrograms(columns)
-        self.annealer = Annealer(columns, graph, self.tails)
         self.master: Master | None = None
         self.root_floor = np.full(len(columns), -np.inf)
         self._keys = self._split_keys()
@@ -124,6 +120,11 @@ class Search:
             self.best_time, self.best = length, np.array(chosen, dtype=np.int64)
         return length
 
+    @cached_property
+    def annealer(self) -> Annealer:
+        """Made when first used: its neighbour tables take a while for many columns."""
+        return Annealer(self.columns, self.graph, self.tails)
+
     def anneal(self, chosen: NDArray[np.int64], moves: int, hot: float) -> None:
         """Anneal from a choice; `hot` is a share of the best step time."""
         scale = self.best_time
@@ -170,7 +171,7 @@ class Search:
         if len(active) > PRICE_ABOVE:
             start = self.columns.start
             active = np.unique(np.concatenate([
-                start[s] + self.random.integers(0, start[s + 1] - start[s], 200) for s in range(self.problem.stages)
+                start[s] + self.random.integers(0, start[s + 1] - start[s], FIRST_COLUMNS) for s in range(self.problem.stages)
             ]))
         if warm is not None:
             self.try_choice(warm)
@@ -281,6 +282,8 @@ class Search:
                 return bound, None, np.inf
             bound = max(bound, result.bound)
             history.append(bound)
+            if root:
+                self.root_bound = bound
             if bound >= self.cutoff:
                 return bound, None, np.inf
             durations = master.durations(result.weights)
@@ -329,9 +332,17 @@ class Search:
         heapq.heappush(self.open, (bound, self._serial, mask))
         self._serial += 1
 
+    def replace_open(self, nodes: list[tuple[float, NDArray[np.bool_]]]) -> None:
+        """Take other open nodes in place of all present ones."""
+        entries = [(bound, self._serial + k, mask) for k, (bound, mask) in enumerate(nodes)]
+        self._serial += len(nodes)
+        heapq.heapify(entries)
+        self.open = entries
+
     def lower_bound(self) -> float:
         """Least bound among the open nodes, at most what closes them."""
-        return min(self.open[0][0], self.cutoff) if self.open else self.cutoff
+        bounds = [entry[0] for entry in (*self.open[:1], *([self.at_work] if self.at_work else []))]
+        return min([self.cutoff, *bounds])
 
     def process(self, iteration_budget: int, most_open: int | None = None) -> None:
         """Work on open nodes, best bound first, until the simplex iterations are used up or none is left.
@@ -351,15 +362,18 @@ class Search:
                 self.open.clear()
                 return
             self.check_time()
+            # An interrupt may come between any two steps: the node counts as open until its children do.
+            self.at_work = self.open[0]
             heapq.heappop(self.open)
             try:
                 children = self._branch(bound, mask & self.alive)
-            except BaseException:
+            except OutOfTime:
                 self.push(bound, mask)
                 raise
             for child_bound, child in children:
                 if child_bound < self.cutoff:
                     self.push(child_bound, child)
+            self.at_work = None
 
     def _branch(self, parent_bound: float, mask: NDArray[np.bool_]) -> list[tuple[float, NDArray[np.bool_]]]:
         """Bound a node; its children, or nothing when it is closed."""

@@ -68,7 +68,6 @@ class WorkerPool:
                        search.best_time, iteration_budget))
         answers = [_answer(pipe) for pipe in self.pipes]
         size = search.pool.size
-        search.open.clear()
         out_of_time = False
         for answer in answers:
             for counts, constant in zip(answer["counts"], answer["constant"], strict=True):
@@ -79,10 +78,11 @@ class WorkerPool:
             search.foreign_solves += answer["solves"]
             out_of_time |= answer["out_of_time"]
         self.known = [size] * len(self.pipes)
-        for answer in answers:
-            for bound, packed in answer["open"]:
-                if bound < search.cutoff:
-                    search.push(bound, np.unpackbits(packed, count=n).astype(bool))
+        # The old list stands until the new one is whole: an interrupt must find every open node.
+        search.replace_open([
+            (bound, np.unpackbits(packed, count=n).astype(bool))
+            for answer in answers for bound, packed in answer["open"] if bound < search.cutoff
+        ])
         if out_of_time:
             raise OutOfTime
 

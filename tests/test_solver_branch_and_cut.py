@@ -218,6 +218,32 @@ def test_the_optimum_of_a_small_problem_is_that_of_brute_force(seed: int) -> Non
     assert solution.bound <= expected * (1 + 1e-9) and solution.gap <= 1e-6
 
 
+@pytest.mark.parametrize("seed", range(1000, 1000 + RANDOM_CASES // 2))
+def test_pricing_and_narrowing_change_no_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The road for many columns, taken by small problems: few columns in the LP, listed under a first plan."""
+    monkeypatch.setattr("pipeline_solver.branch_and_cut.FEW_TUPLES", 0)
+    monkeypatch.setattr("pipeline_solver.branch_and_cut.MANY_COLUMNS", 0)
+    monkeypatch.setattr("pipeline_solver.tree_search.PRICE_ABOVE", 3)
+    monkeypatch.setattr("pipeline_solver.tree_search.FIRST_COLUMNS", 1)
+    monkeypatch.setattr("pipeline_solver.master.PRICED_A_ROUND", 1)
+    problem = random_problem(seed)
+    expected = brute_force(problem)
+    solution = branch_and_cut(problem, seed=seed)
+    assert (solution.status == INFEASIBLE) == np.isinf(expected)
+    if solution.plan is not None:
+        assert solution.status == OPTIMAL
+        assert solution.objective == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", [7, 21, 40])
+def test_worker_processes_change_no_optimum(seed: int) -> None:
+    problem = random_problem(seed).replace(limit_mib=(1e9,) * random_problem(seed).stages)
+    alone, together = (branch_and_cut(problem, workers=workers) for workers in (1, 2))
+    assert alone.status == together.status
+    if alone.objective is not None:
+        assert together.objective == pytest.approx(alone.objective, rel=1e-6)
+
+
 def test_the_random_problems_are_of_both_kinds() -> None:
     found = {np.isinf(brute_force(random_problem(seed))) for seed in range(12)}
     assert found == {True, False}
