@@ -103,6 +103,23 @@ def _expanded_size(node: yaml.Node, known: dict[int, int], above: set[int]) -> i
     return known[id(node)]
 
 
+def _construct(loader: _Loader, root: yaml.Node) -> Any:
+    """The data of a node; the nodes stay as written, though the constructor folds merge keys into them."""
+    mappings: dict[int, tuple[yaml.MappingNode, list[Any]]] = {}
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, yaml.MappingNode) and id(node) not in mappings:
+            mappings[id(node)] = node, list(node.value)
+            waiting += [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+    data = loader.construct_document(root)
+    for node, written in mappings.values():
+        node.value = written
+    return data
+
+
 class YamlSource:
     """A YAML file: its text, its data, and where each value stands.
 
@@ -121,7 +138,7 @@ class YamlSource:
             root = loader.get_single_node()
             if root is not None:
                 _expanded_size(root, {}, set())
-            data = loader.construct_document(root) if root is not None else None
+            data = _construct(loader, root) if root is not None else None
         except _TooMuch as error:
             raise InputError(str(error), file=file, cure="is this a training configuration?") from None
         except yaml.YAMLError as error:

@@ -372,3 +372,55 @@ def test_the_kept_original_has_the_files_bytes_even_with_foreign_line_ends(tmp_p
     config = read_config(file)
     write_plan(config, some_plan(config))
     assert (tmp_path / "a.yaml.orig").read_bytes() == mixed
+
+
+def test_a_key_that_comes_by_a_merge_is_overridden_where_it_is_used(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    text = re.sub(r"\nrecompute_config:(\n .*)*", "\nshared: &shared\n  recompute: True\n  mp_comm_recompute: True\n"
+                  "recompute_config:\n  <<: *shared\n  recompute_slice_activation: True", text)
+    file = tmp_path / "a.yaml"
+    file.write_text(text, encoding="utf-8")
+    config = read_config(file)
+    assert config.plan is not None and config.plan.recompute[FULL] == config.plan.total_layers()
+    plan = some_plan(config)
+    written = write_plan(config, plan, output=tmp_path / "b.yaml")
+    assert read_config(written).plan == plan
+    data = yaml.safe_load(written.read_text(encoding="utf-8"))
+    assert data["shared"] == {"recompute": True, "mp_comm_recompute": True}
+    assert data["recompute_config"]["mp_comm_recompute"] is True
+
+
+def test_a_section_that_is_an_alias_is_changed_at_its_anchor(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    text = text.replace("recompute_config:\n", "common: &common\n")
+    text = text.replace("\nmodel:\n", "\nrecompute_config: *common\n\nmodel:\n")
+    file = tmp_path / "a.yaml"
+    file.write_text(text, encoding="utf-8")
+    config = read_config(file)
+    plan = some_plan(config)
+    written = write_plan(config, plan, output=tmp_path / "b.yaml")
+    assert read_config(written).plan == plan
+    new = written.read_text(encoding="utf-8")
+    assert "recompute_config: *common" in new and foreign_lines(new) == foreign_lines(text)
+
+
+def test_of_two_equal_keys_the_last_one_that_counts_is_changed(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text(encoding="utf-8").replace("    offset: [", "    offset: 99  # left over\n    offset: [")
+    file = tmp_path / "a.yaml"
+    file.write_text(text, encoding="utf-8")
+    config = read_config(file)
+    plan = some_plan(config)
+    written = write_plan(config, plan, output=tmp_path / "b.yaml")
+    assert read_config(written).plan == plan and "offset: 99  # left over" in written.read_text(encoding="utf-8")
+
+
+def test_a_symbolic_link_stays_one_and_its_target_is_written(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    target, link = tmp_path / "real" / "a.yaml", tmp_path / "link.yaml"
+    target.write_bytes(EXAMPLE.read_bytes())
+    link.symlink_to(target)
+    config = read_config(link)
+    plan = some_plan(config)
+    write_plan(config, plan)
+    assert link.is_symlink() and read_config(target).plan == plan
+    assert (tmp_path / "real" / "a.yaml.orig").read_bytes() == EXAMPLE.read_bytes()
