@@ -136,7 +136,8 @@ def run(arguments: Sequence[str]) -> None:
             "is not a dimension", field="--search", value=unknown[0], cure="choose of " + ", ".join(DIMENSIONS)
         )
     from nd_search.options import SearchOptions
-    from report.terminal import print_ranking
+    from report.breakdown import breakdown_table
+    from report.terminal import print_ranking, print_table
     from workflows.memory_source import dryrun_options
     from workflows.rank import RankOptions
     from workflows.search import StrategySearchOptions, describe_rules, explain_strategy, search_strategies
@@ -176,7 +177,10 @@ def run(arguments: Sequence[str]) -> None:
         print(describe_rules(options))
         return
     if args.explain:
-        print(explain_strategy(options, args.explain))
+        explanation = explain_strategy(options, args.explain)
+        print("\n".join(explanation.reasons))
+        if explanation.stages:
+            print_table(breakdown_table(explanation.stages, explanation.limit_mib))
         return
     done = search_strategies(options)
     for role, path in (

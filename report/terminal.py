@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
@@ -77,6 +78,11 @@ def print_ranking(
     """Print the ranking, best first as given, on standard output; see `ranking_table`."""
     out = console or _standard_output()
     out.print(ranking_table(table, limit=limit))
+
+
+def print_table(table: Table) -> None:
+    """Print any table on standard output; colours only on a terminal."""
+    _standard_output().print(table)
 
 
 def print_solution(

@@ -11,8 +11,9 @@ import pandas as pd
 
 from base.console import log
 from base.errors import InputError
-from cost_model.memory import best_case_peak_mib
+from cost_model.memory import StageBreakdown, best_case_peak_mib, stage_breakdown
 from cost_model.strategy import Strategy
+from dryrun.estimate import device_limit_mib
 from dryrun.interface import DryRunBackend
 from nd_search.emit import emit_yaml, write_candidates_csv, write_pruned_csv
 from nd_search.options import PeakEstimate, SearchOptions
@@ -20,6 +21,7 @@ from nd_search.rules import list_rules, load_user_rules
 from nd_search.search import SearchResult, explain, search
 from parsers.read import read_config
 from parsers.training_config import TrainingConfig
+from pipeline.plan import FULL, NONE
 from register.device import DeviceSpec
 from register.registry import Registry
 from workflows.candidates import load_candidates, memory_by_dryruns
@@ -77,6 +79,15 @@ class StrategySearch:
     ranking: Ranking | None = None
 
 
+@dataclass(frozen=True)
+class Explanation:
+    """Why a strategy is or is not a candidate; its memory by stage under the most recompute, MiB."""
+
+    reasons: tuple[str, ...]
+    stages: tuple[StageBreakdown, ...]
+    limit_mib: float
+
+
 def search_strategies(options: StrategySearchOptions) -> StrategySearch:
     """Search the strategies of one configuration and write candidates, reasons and files.
 
@@ -117,7 +128,8 @@ def _search(
     pruned = pd.DataFrame([asdict(record) for record in result.pruned])
     memory_of = memory_by_dryruns(backend, options.dryruns, device, options.ranking.output)
     profiled = (
-        {} if options.profile_data is None
+        {}
+        if options.profile_data is None
         else parse_profiles(dryrun_files, options.profile_data, device, options.ranking.output)
     )
     candidates = load_candidates(dryrun_files, device, profiled=profiled, memory_of=memory_of)
@@ -147,7 +159,7 @@ def describe_rules(options: StrategySearchOptions) -> str:
     return list_rules(load_user_rules(options.rules_path))
 
 
-def explain_strategy(options: StrategySearchOptions, name: str) -> str:
+def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     """Why one strategy is, or is not, a candidate, and what memory it needs.
 
     Parameters
@@ -162,7 +174,14 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> str:
     """
     config, device = _read(options)
     strategy = _strategy_of(name, config, options.space.gbs)
-    return "\n".join(explain(config, device, options.space, strategy, options.rules_path))
+    lines = explain(config, device, options.space, strategy, options.rules_path)
+    limit = device_limit_mib(config, device)
+    if strategy.micro_batches < 1 or strategy.pp * strategy.vpp > sum(config.model.layer_counts().values()):
+        return Explanation(tuple(lines), (), limit)
+    recompute = NONE if options.space.recompute == "none" else FULL
+    schedule = schedule_of(config.schedule, config.rules.framework, strategy.vpp)
+    stages = stage_breakdown(config.model, strategy, config.rules, schedule=schedule, recompute=recompute)
+    return Explanation(tuple(lines), tuple(stages), limit)
 
 
 def _read(options: StrategySearchOptions) -> tuple[TrainingConfig, DeviceSpec]:
