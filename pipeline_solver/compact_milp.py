@@ -188,6 +188,7 @@ class MilpSolver(Protocol):
         node_limit: int | None = None,
         start: NDArray[np.float64] | None = None,
         on_point: Callable[[NDArray[np.float64]], None] | None = None,
+        on_bound: Callable[[float], None] | None = None,
     ) -> MilpOutcome:
         """Solve the model as it stands."""
 
@@ -256,6 +257,7 @@ def solve_compact(
                 node_limit=FIRST_ROUND_NODES * 2**run.rounds,
                 start=model.point_of(run.plan) if run.plan is not None else None,
                 on_point=points.append,
+                on_bound=run.note_bound,
             )
             if outcome.status == INFEASIBLE_MODEL:
                 return run.infeasible()
@@ -331,6 +333,12 @@ class _Run:
             self.plan, self.objective = plan, longest
             self.bound = min(self.bound, longest)
         return bool(rows)
+
+    def note_bound(self, bound: float) -> None:
+        """Take a bound that the solver tells in the middle of a round."""
+        if bound > self.bound:
+            self.raise_bound(bound)
+            self.tell(f"round {self.rounds + 1}")
 
     def tell(self, note: str) -> None:
         if self.on_progress is not None:

@@ -48,7 +48,7 @@ class HighsModel:
     def __init__(self, form: LinearForm, *, relaxed: bool = False, seed: int = 0, threads: int = 1) -> None:
         self._columns = len(form.names)
         solver = self._solver = highspy.Highs()
-        for option, value in (("output_flag", False), ("random_seed", seed), ("threads", threads)):
+        for option, value in (("log_to_console", False), ("random_seed", seed), ("threads", threads)):
             solver.setOptionValue(option, value)
         solver.addVars(self._columns, _finite(form.lower), _finite(form.upper))
         indices = np.arange(self._columns, dtype=np.int32)
@@ -103,6 +103,7 @@ class HighsModel:
         node_limit: int | None = None,
         start: NDArray[np.float64] | None = None,
         on_point: Callable[[NDArray[np.float64]], None] | None = None,
+        on_bound: Callable[[float], None] | None = None,
     ) -> MilpOutcome:
         """Solve the model.
 
@@ -116,6 +117,8 @@ class HighsModel:
             A feasible point.
         on_point : callable, optional
             Given every better point as it is found.
+        on_bound : callable, optional
+            Given the proven bound now and then.
         """
         solver = self._solver
         solver.setOptionValue("mip_rel_gap", gap)
@@ -131,11 +134,17 @@ class HighsModel:
             if on_point is not None:
                 on_point(np.array(event.data_out.mip_solution))
 
+        def tell_bound(event: highspy.highs.HighsCallbackEvent) -> None:
+            if on_bound is not None and abs(event.data_out.mip_dual_bound) < highspy.kHighsInf:
+                on_bound(event.data_out.mip_dual_bound)
+
         solver.cbMipImprovingSolution += tell
+        solver.cbMipLogging += tell_bound
         try:
             interrupted = self._run_interruptibly()
         finally:
             solver.cbMipImprovingSolution -= tell
+            solver.cbMipLogging -= tell_bound
         status, info = solver.getModelStatus(), solver.getInfo()
         interrupted = interrupted or status == highspy.HighsModelStatus.kInterrupt
         if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):

@@ -72,8 +72,9 @@ class PyomoSolver:
         node_limit: int | None = None,
         start: NDArray[np.float64] | None = None,
         on_point: Callable[[NDArray[np.float64]], None] | None = None,
+        on_bound: Callable[[float], None] | None = None,
     ) -> MilpOutcome:
-        """Solve the model as it stands; `node_limit`, `start` and `on_point` are not used."""
+        """Solve the model as it stands; `node_limit`, `start` and the callbacks are not used."""
         arguments: dict[str, Any] = {"load_solutions": False}
         if time_limit is not None:
             arguments["timelimit"] = max(1, math.ceil(time_limit))
