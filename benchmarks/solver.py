@@ -1,0 +1,149 @@
+"""How fast the exact solver is: branch-and-cut, compact MILP and start-time MILP side by side.
+
+``python benchmarks/solver.py`` runs the reference cases; ``--cases``, ``--methods``, ``--time_limit`` and
+``--workers`` choose. ``--sweep`` runs sizes S x m x V x layers instead. One table: time, CPU time, nodes,
+bound, gap, and how many times longer each method took than branch-and-cut in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Callable
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from pipeline.plan import FULL, NONE
+from pipeline.schedule import ScheduleSpec
+from pipeline_solver.branch_and_cut import branch_and_cut
+from pipeline_solver.compact_milp import solve_compact
+from pipeline_solver.problem import LayerKind, PipelineProblem
+from pipeline_solver.solution import Solution
+from pipeline_solver.start_time_milp import solve_start_times
+
+Method = Callable[..., Solution]
+
+
+def deepseek(
+    stages: int, interleaves: int, micro_batches: int, layers: int, low_memory: bool = True
+) -> PipelineProblem:
+    """DeepSeek-V3 layers (3 dense, the others MoE) with the memory and ratios of a MindSpore fit."""
+    kinds = (
+        LayerKind("dense", 3, 0.397, 866.0, {NONE: 479.0, FULL: 30.0}),
+        LayerKind("moe", layers - 3, 1.0, 10691.0, {NONE: 765.0, FULL: 30.0}),
+    )
+    static = [3383.0, *[2382.0] * (stages - 2), 8675.0]
+    schedule = ScheduleSpec("1f1b") if interleaves == 1 else ScheduleSpec("interleaved", low_memory=low_memory)
+    return PipelineProblem(
+        stages, interleaves, micro_batches, kinds, tuple(static), (55296.0,) * stages, schedule,
+        backward_ratio=1.839, recompute_ratio={FULL: 1.0}, head_forward=1.5,
+    )
+
+
+def four_stages() -> PipelineProblem:
+    """Few stages with four interleaves: tens of thousands of configurations a stage."""
+    kinds = (
+        LayerKind("dense", 3, 0.7, 900.0, {NONE: 500.0, FULL: 30.0}),
+        LayerKind("moe", 59, 1.0, 2200.0, {NONE: 700.0, FULL: 150.0}),
+    )
+    return PipelineProblem(
+        4, 4, 60, kinds, (6500.0, 2400.0, 2400.0, 8000.0), (55296.0,) * 4, ScheduleSpec("interleaved"),
+        backward_ratio=1.6, recompute_ratio={FULL: 0.7}, head_forward=1.5,
+    )
+
+
+CASES: dict[str, Callable[[], PipelineProblem]] = {
+    "v1": lambda: deepseek(16, 1, 64, 62),
+    "v2": lambda: deepseek(16, 2, 64, 62),
+    "v2-low-memory-off": lambda: deepseek(16, 2, 64, 62, low_memory=False),
+    "v3": lambda: deepseek(16, 3, 64, 62),
+    "64-stages": lambda: deepseek(64, 1, 256, 254),
+    "32-stages": lambda: deepseek(32, 1, 512, 126),
+    "4-stages-v4": four_stages,
+}
+
+SWEEP = [
+    (stages, micro_batches, interleaves, 4 * stages - 2)
+    for stages in (8, 16, 32) for micro_batches in (2 * stages, 8 * stages) for interleaves in (1, 2, 3)
+]
+
+METHODS: dict[str, Method] = {
+    "branch-and-cut": branch_and_cut,
+    "compact MILP": solve_compact,
+    "start-time MILP": solve_start_times,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the chosen cases and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="reference cases to run")
+    parser.add_argument("--sweep", action="store_true", help="run sizes S x m x V x layers instead of the cases")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--time_limit", type=float, default=60.0, help="seconds a solve")
+    parser.add_argument("--workers", type=int, default=2, help="processes of branch-and-cut")
+    parser.add_argument("--gap", type=float, default=1e-6, help="relative gap that counts as proven")
+    options = parser.parse_args(arguments)
+    problems = {name: CASES[name]() for name in options.cases}
+    if options.sweep:
+        problems = {f"S={s} m={m} V={v} L={n}": deepseek(s, v, m, n) for s, m, v, n in SWEEP}
+    # Kernels are compiled, or loaded, before any clock runs.
+    branch_and_cut(deepseek(4, 1, 8, 14), time_limit=60.0)
+    console = Console(width=150)
+    table = Table(title=f"{options.workers} workers, limit {options.time_limit:g} s")
+    for heading in ("case", "method", "status", "step time", "bound", "gap", "seconds", "CPU s", "nodes", "to 1 %",
+                    "times as long"):
+        table.add_column(heading, justify="left" if heading in ("case", "method", "status") else "right")
+    for name, problem in problems.items():
+        reference: float | None = None
+        for method in options.methods:
+            row, seconds = _measure(problem, method, options)
+            ratio = "" if reference is None else f"{seconds / reference:.1f}"
+            if reference is None:
+                reference = seconds
+            table.add_row(name, method, *row, ratio)
+            console.print(name, method, *row, ratio, highlight=False)
+    console.print(table)
+    return 0
+
+
+def _measure(problem: PipelineProblem, method: str, options: argparse.Namespace) -> tuple[list[str], float]:
+    """One solve: the cells of its row, and its seconds."""
+    close: list[float] = []
+
+    def watch(progress: object) -> None:
+        value, bound = getattr(progress, "objective", None), getattr(progress, "bound", None)
+        if not close and value and bound and value - bound <= 0.01 * value:
+            close.append(getattr(progress, "seconds", 0.0))
+
+    def cpu() -> float:
+        return sum(resource.getrusage(who).ru_utime + resource.getrusage(who).ru_stime
+                   for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+    began, used = time.monotonic(), cpu()
+    extra: dict[str, object] = {} if method == "start-time MILP" else {"on_progress": watch}
+    if method == "branch-and-cut":
+        extra["workers"] = options.workers
+    solution = METHODS[method](problem, time_limit=options.time_limit, gap=options.gap, **extra)
+    seconds, used = time.monotonic() - began, cpu() - used
+    nodes = solution.statistics.get("nodes")
+    row = [
+        solution.status, _number(solution.objective, ".6f"), _number(solution.bound, ".6f"),
+        _number(solution.gap, ".1e"), f"{seconds:.2f}", f"{used:.2f}", _number(nodes, ".0f"),
+        f"{close[0]:.1f}" if close else "",
+    ]
+    return row, seconds
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
