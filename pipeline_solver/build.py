@@ -35,7 +35,7 @@ def build_problem(
         When there are fewer layers than chunks, or the profile lacks a mode that is searched.
     """
     vpp = interleaves if interleaves is not None else config.strategy.vpp
-    spec = schedule if schedule is not None else _schedule_for(config.schedule, vpp)
+    spec = schedule if schedule is not None else schedule_for(config.schedule, vpp)
     stages = config.strategy.pp
     modes = (FULL, SELECT) if search_select else (FULL,)
     kinds = _layer_kinds(config, memory, ratios, (*modes, NONE))
@@ -84,7 +84,8 @@ def plan_in_terms_of(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePl
     return PipelinePlan(frozen, {mode: grid for mode, grid in plan.recompute.items() if any(map(any, grid))})
 
 
-def _schedule_for(spec: ScheduleSpec, interleaves: int) -> ScheduleSpec:
+def schedule_for(spec: ScheduleSpec, interleaves: int) -> ScheduleSpec:
+    """The schedule that a file's choice means for a number of interleaves."""
     if spec.name == "1f1b" and interleaves > 1:
         return ScheduleSpec("interleaved", spec.low_memory)
     if spec.name in ("interleaved", "megatron-interleaved") and interleaves == 1:

@@ -22,6 +22,7 @@ from nd_search.search import SearchResult, explain, search
 from parsers.read import read_config
 from parsers.training_config import TrainingConfig
 from pipeline.plan import FULL, NONE
+from pipeline_solver.build import schedule_for
 from register.device import DeviceSpec
 from register.registry import Registry
 from workflows.candidates import load_candidates, memory_by_dryruns
@@ -179,7 +180,7 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     if strategy.micro_batches < 1 or strategy.pp * strategy.vpp > sum(config.model.layer_counts().values()):
         return Explanation(tuple(lines), (), limit)
     recompute = NONE if options.space.recompute == "none" else FULL
-    schedule = schedule_of(config.schedule, config.rules.framework, strategy.vpp)
+    schedule = schedule_for(config.schedule, strategy.vpp)
     stages = stage_breakdown(config.model, strategy, config.rules, schedule=schedule, recompute=recompute)
     return Explanation(tuple(lines), tuple(stages), limit)
 
