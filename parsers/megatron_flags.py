@@ -9,7 +9,8 @@ from typing import Any, Sequence
 
 from base.errors import InputError
 from parsers.fields import MAX_DEGREE
-from parsers.shell_source import Command, ShellScript, Word
+from parsers.shell_source import Command, ShellScript
+from parsers.shell_words import Word
 
 _REQUIRED: Any = object()
 _FLAG = re.compile(r"--([A-Za-z][\w\-]*)(=?)")

@@ -74,6 +74,7 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
     )
 
 
+EXTEND = "moe-tp-extend-ep"
 LAYOUT = "pipeline-model-parallel-layout"
 PER_CHUNK = "num-layers-per-virtual-pipeline-stage"
 PER_RANK = "num-virtual-stages-per-pipeline-rank"
@@ -138,6 +139,9 @@ def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy
         notes.append("--rampup-batch-size: the final global batch size is taken")
     experts = flags.integer("num-experts", default=1, high=MAX_SIZE)
     ep = flags.integer("expert-model-parallel-size", default=1)
+    if flags.has(EXTEND) and tp > 1:
+        ep *= tp
+        notes.append(f"--{EXTEND} spreads the experts over TP's ranks too: expert parallel counts as {ep}")
     if experts % ep:
         notes.append(f"expert parallel {ep} does not divide the {experts} experts")
     return Strategy(
@@ -161,7 +165,7 @@ def _read_rules(flags: Flags) -> TrainingRules:
         compute_bytes=2 if half else 4,
         flash_attention=flags.has("use-flash-attn") or backend in ("auto", "flash", "fused"),
         capacity_factor=flags.number("moe-expert-capacity-factor", default=None) or None,
-        expert_tensor_parallel=not flags.has("moe-tp-extend-ep")
+        expert_tensor_parallel=not flags.has(EXTEND)
         and flags.integer("expert-tensor-parallel-size", default=0, low=0) != 1,
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )

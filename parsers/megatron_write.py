@@ -10,6 +10,7 @@ from parsers.even_plan import even_plan
 from parsers.megatron_flags import WORLD_FLAGS, Flags
 from parsers.megatron_layout import LayoutProblem, ends_placement, layout_text
 from parsers.megatron_shell import (
+    EXTEND,
     FIRST,
     LAST,
     LAYOUT,
@@ -110,6 +111,11 @@ def with_strategy(
     for name, size in sizes.items():
         if size != 1 or flags.has(name):
             wanted[name] = str(size)
+    if flags.has(EXTEND) and strategy.tp > 1:
+        if strategy.ep % strategy.tp == 0:
+            wanted["expert-model-parallel-size"] = str(strategy.ep // strategy.tp)
+        else:  # The other way to say that experts are whole on every rank.
+            wanted |= {EXTEND: False, "expert-tensor-parallel-size": "1"}
     if strategy.sp != current.strategy.sp:
         wanted["sequence-parallel"] = strategy.sp
     if (strategy.op > 1) != flags.has("use-distributed-optimizer") and strategy.dp * strategy.cp > 1:

@@ -7,7 +7,8 @@ from typing import Mapping
 
 from base.errors import InputError
 from parsers.megatron_flags import Flag, Flags
-from parsers.shell_source import ShellScript, Word
+from parsers.shell_source import ShellScript
+from parsers.shell_words import Word
 
 Setting = str | bool
 """A flag's value as text, True for a flag without one, False to remove it."""

@@ -68,6 +68,7 @@ class Figures:
     schedule: str = "1f1b"
 
 
+# --moe-tp-extend-ep multiplies EP by TP: all three DeepSeek-V3 scripts hold 8 experts a rank.
 DEEPSEEK = {DENSE: 3, MOE: 58, MTP: 1}
 V = ((4,) * 8, (2, 4, 4, 4, 4, 4, 4, 4))  # 61 layers and the MTP one: positions 61, 62, 63 hold nothing
 FIGURES = [
@@ -80,10 +81,10 @@ FIGURES = [
     Figures("mindspeed__mcore_qwen25_pretrain_qwen25_72b_8k_pack_ptd.sh", {DENSE: 80}, 8192, 29568, 152064,
             (1, 8, 4, 1), (1, 32), ((4,) * 4,) * 5, ((0,) * 4,) * 5, "megatron-interleaved"),
     Figures("mindspeed__mindspore_deepseek3_pretrain_deepseek3_671b_4k_ms.sh", DEEPSEEK, 7168, 18432, 129280,
-            (16, 4, 8, 8), (1, 240), ((8,) * 7 + (6,),), ((8,) * 7 + (5,),)),
+            (16, 4, 8, 8 * 4), (1, 240), ((8,) * 7 + (6,),), ((8,) * 7 + (5,),)),
     Figures("mindspeed__mindspore_llama3_pretrain_llama3_70b_ms.sh", {DENSE: 80}, 8192, 28672, 128256, (1, 8, 4, 1),
             (1, 512), ((17, 20, 22, 21),), ((0,) * 4,)),
-    Figures("pretrain_deepseek3_671b_4k_A3_ptd.sh", DEEPSEEK, 7168, 18432, 129280, (32, 2, 8, 16), (1, 120), V,
+    Figures("pretrain_deepseek3_671b_4k_A3_ptd.sh", DEEPSEEK, 7168, 18432, 129280, (32, 2, 8, 16 * 2), (1, 120), V,
             ((4,) * 8, (1, 4, 4, 4, 4, 4, 4, 4)), "zero_bubble_v"),
 ]
 
@@ -430,11 +431,12 @@ def test_a_plan_written_into_a_real_script_reads_back_and_touches_no_other_flag(
 @needs_samples
 @needs_bash
 @pytest.mark.parametrize("figures", FIGURES, ids=lambda figures: figures.file[:50])
-def test_a_variant_starts_the_ranks_and_degrees_asked_for(figures: Figures, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ep", [2, 8])
+def test_a_variant_starts_the_ranks_and_degrees_asked_for(figures: Figures, ep: int, tmp_path: Path) -> None:
     config = read_config(SAMPLES / figures.file)
     vpp = 2 if config.schedule.name == "zero_bubble_v" else 1
-    strategy = config.strategy.replace(dp=2, tp=4, pp=4, ep=2 if config.model.moe else 1, op=4, sp=True, vpp=vpp, mbs=2,
-                                       micro_batches=8, cp=2)
+    strategy = config.strategy.replace(dp=2, tp=4, pp=4, ep=ep if config.model.moe else 1, op=4, sp=True, vpp=vpp,
+                                       mbs=2, micro_batches=8, cp=2)
     written = emit_variant(config, strategy, tmp_path / "v.sh", plan=None, extra={"train-iters": 10, "profile": True})
     assert read_config(written).strategy == strategy
     subprocess.run(["bash", "-n", str(written)], check=True, capture_output=True)

@@ -1,0 +1,54 @@
+"""Words of a shell script after expansion, each character with its place in the script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Char(NamedTuple):
+    """One character of an expanded word.
+
+    `at` is where it stands in the script (None when it was computed); `via` is the span of the
+    innermost expansion that brought it, None for a character written in place.
+    """
+
+    text: str
+    at: int | None
+    via: tuple[int, int] | None = None
+    unknown: bool = False
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word after expansion."""
+
+    chars: tuple[Char, ...]
+
+    @property
+    def text(self) -> str:
+        """The word as the program would get it."""
+        return "".join(char.text for char in self.chars)
+
+    @property
+    def unknown(self) -> bool:
+        """Whether a part of it only a running shell would know."""
+        return any(char.unknown for char in self.chars)
+
+    def part(self, start: int) -> Word:
+        """The word from its `start`-th character on."""
+        return Word(self.chars[start:])
+
+    def span(self) -> tuple[int, int] | None:
+        """Where the word stands in the script, when it stands there in one piece."""
+        places = [char.at for char in self.chars]
+        if not places or any(at is None for at in places):
+            return None
+        first = places[0]
+        assert first is not None
+        return (first, first + len(places)) if places == list(range(first, first + len(places))) else None
+
+    def via(self) -> tuple[int, int] | None:
+        """The expansion that the whole word came by, when it is one."""
+        spans = {char.via for char in self.chars}
+        return next(iter(spans)) if len(spans) == 1 else None
