@@ -30,6 +30,9 @@ STRONG_ITERATIONS_PRICED = 40
 IMPROVE_EVERY = 4
 """Nodes between two attempts at a better plan."""
 
+ROOT_ATTEMPTS, IN_VAIN = 12, 3
+"""Annealing runs at the root, and how many without a better plan end them."""
+
 FIRST_COLUMNS = 200
 """Columns of each stage that the LP starts with when it prices."""
 
@@ -211,13 +214,17 @@ class Search:
         return bound
 
     def improve_at_root(self, bound: float) -> None:
-        """DP under LP prices, then annealing, until the bound is met or the attempts are used up."""
+        """DP under LP prices, then annealing, until the bound is met or attempts bring nothing more."""
         self.programs_at_prices(12 if len(self.columns) < 5000 else 4)
-        for attempt in range(10):
+        in_vain = 0
+        for attempt in range(ROOT_ATTEMPTS):
             self.check_time()
-            if self.best is None or self.best_time * (1 - self.gap) <= bound:
+            if self.best is None or self.best_time * (1 - self.gap) <= bound or in_vain >= IN_VAIN:
                 break
+            before, in_vain = self.best_time, in_vain + 1
             self.anneal(self.best, self.anneal_moves() * (1 + attempt // 3), 0.01 if attempt % 2 == 0 else 0.003)
+            if self.best_time < before:
+                in_vain = 0
 
     def programs_at_prices(self, attempts: int) -> None:
         """DP with the columns weighed by the LP's prices of their durations, with some noise."""
