@@ -33,9 +33,11 @@ class RandomRun:
     times: SyntheticTimes
 
 
-def random_run(generator: np.random.Generator, path: Path = Path("synthetic.yaml")) -> RandomRun:
+def random_run(
+    generator: np.random.Generator, path: Path = Path("synthetic.yaml"), *, most_stages: int = 16
+) -> RandomRun:
     """Draw a configuration with one or two kinds of layers, and times for it."""
-    stages = int(generator.integers(2, 17))
+    stages = int(generator.integers(2, most_stages + 1))
     vpp = int(generator.integers(1, 4))
     spec, micro_batches = _schedule(generator, stages, vpp)
     if spec.name == "zero_bubble_v":
@@ -118,10 +120,12 @@ def errors(run: RandomRun, found: ExtractedRatios) -> dict[str, float]:
     return result
 
 
-def run_one(seed: int, noise: float, folder: Path) -> tuple[RandomRun, ExtractedRatios]:
+def run_one(
+    seed: int, noise: float, folder: Path, *, most_stages: int = 16
+) -> tuple[RandomRun, ExtractedRatios]:
     """Draw, write and extract one run."""
     generator = np.random.default_rng(seed)
-    run = random_run(generator)
+    run = random_run(generator, most_stages=most_stages)
     disturbance = Disturbance()
     if noise:
         disturbance = Disturbance(noise, straggler=int(generator.integers(run.config.strategy.micro_batches)))
@@ -138,7 +142,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--noise", type=float, default=0.03)
     args = parser.parse_args()
-    began, worst, marked = time.perf_counter(), {}, 0
+    began, marked = time.perf_counter(), 0
+    worst: dict[str, list[tuple[float, int]]] = {}
     missing: dict[str, int] = {}
     for seed in range(args.seed, args.seed + args.runs):
         with tempfile.TemporaryDirectory() as folder:

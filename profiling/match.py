@@ -79,8 +79,10 @@ def _explain(profile: RankProfile, found: NDArray[np.int8], pattern: StagePatter
         again = (forward - backward) / (steps * micro_batches)
         return (f"{counts}, over {steps} steps: {again:g} layers of this stage run attention again and the "
                 f"configuration recomputes {pattern.recomputed}: wrong recompute list")
-    per_micro_batch = backward / micro_batches
-    if per_micro_batch == int(per_micro_batch):
-        return (f"{counts}: {per_micro_batch:g} layers a micro-batch and the configuration puts {pattern.layers} on "
+    numbers = profile.step[profile.marker != NO_MARKER]
+    told = max(1, len(np.unique(numbers[numbers >= 0])))
+    layers, rest = divmod(backward, micro_batches * told)
+    if not rest:
+        return (f"{counts}, over {told} steps: {layers} layers a micro-batch and the configuration puts {pattern.layers} on "
                 "this stage: wrong offset, or a profile of another stage")
     return f"{counts}: the profile was cut short, or is of another configuration"

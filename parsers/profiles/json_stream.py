@@ -19,6 +19,7 @@ MAX_TRACE_BYTES = 64 * 2**30
 """Most text of one trace, after decompression."""
 
 _SPACE = " \t\r\n"
+_AFTER_VALUE = _SPACE + ",]}"
 
 
 def stream_events(path: str | Path, on_entry: Callable[[str, Any], None] | None = None) -> Iterator[dict[str, Any]]:
@@ -104,8 +105,10 @@ class _Window:
                     raise self.error("is cut short: the text ends inside a value" if cut
                                      else f"is not JSON: {error}") from None
                 continue
-            if end == len(self._text) and start not in '{["' and self._more():
-                continue  # a number may go on in the next piece
+            # A number may go on in the next piece: it has ended only where something else follows.
+            whole = start in '{["' or (end < len(self._text) and self._text[end] in _AFTER_VALUE)
+            if not whole and self._more():
+                continue
             self._at = end
             return value
 
