@@ -165,6 +165,17 @@ def device_numbers(text: str) -> tuple[int, ...]:
     return numbers
 
 
+def time_window(text: str) -> tuple[float, float]:
+    """The type of ``A,B`` with A < B, ms."""
+    first, comma, second = text.partition(",")
+    if not comma:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form A,B")
+    begin, end = non_negative_float(first), non_negative_float(second)
+    if begin >= end:
+        raise argparse.ArgumentTypeError(f"{text!r}: the window must begin before it ends")
+    return begin, end
+
+
 def add_environment_options(parser: CommandParser) -> None:
     """Options of dry-run and register, the same in all three tools."""
     group: Any = parser.add_argument_group("dry-run and register")

@@ -56,8 +56,12 @@ def parse_profiles(
             ratios[file] = _completed(found, config, device)
             rows.append((config.strategy, replace(found, ratios=ratios[file])))
     if rows:
-        log.info("time ratios: parsed from profiles for %d of %d candidates, %s", len(rows),
-                 len(folders.found) + len(folders.absent), write_profiling_result(rows, output / RESULT_NAME))
+        log.info(
+            "time ratios: parsed from profiles for %d of %d candidates, %s",
+            len(rows),
+            len(folders.found) + len(folders.absent),
+            write_profiling_result(rows, output / RESULT_NAME),
+        )
     else:
         log.warning("%s: no candidate has a profile that can be used", profile_data)
     return ratios

@@ -63,8 +63,8 @@ COLUMNS = (
 )
 """Columns of the ranking: strategy, ratios, objective (body-layer forwards), cost (ms a step), proof, plan, memory."""
 
-DRAWN_CANDIDATES = 5
-"""Candidates whose pipeline the report draws: the best; drawing all would make the page heavy."""
+DRAWN_CANDIDATES = 20
+"""Candidates whose pipeline the report draws: the best, as many as a search emits; each adds some 70 kB to the page."""
 
 
 @dataclass(frozen=True)

@@ -84,13 +84,20 @@ def measured_peaks(
     corrected = CorrectedPeaks(best_case_peak_mib, config, measurements, mode)
     log.info(
         "memory: %d of %d dry-runs speak for %d strategies (%s)",
-        len(measurements), len(runs), sum(map(len, families.values())), path,
+        len(measurements),
+        len(runs),
+        sum(map(len, families.values())),
+        path,
     )
     return corrected
 
 
 def replayed_peaks(
-    config: TrainingConfig, device: DeviceSpec, options: SearchOptions, rules_path: Path | None, folder: Path,
+    config: TrainingConfig,
+    device: DeviceSpec,
+    options: SearchOptions,
+    rules_path: Path | None,
+    folder: Path,
     output: Path,
 ) -> CorrectedPeaks:
     """Peaks from the logs of earlier dry-runs: a strategy that has logs takes theirs.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from dryrun.linear_memory import running_schedule
 from parsers.read import read_config
 from parsers.training_config import TrainingConfig
 from parsers.write_back import write_plan
+from pipeline.plan import PipelinePlan
 from pipeline.schedule import ScheduleSpec
 from pipeline_solver.build import build_problem, plan_in_terms_of
 from pipeline_solver.evaluate import evaluate
@@ -29,6 +30,7 @@ from pipeline_solver.solve import Progress, solve
 from register.registry import Registry
 from workflows.memory_check import solve_checked
 from workflows.memory_source import DryRunOptions, obtain_memory, open_backend
+from workflows.saved_result import problem_data
 
 DEFAULT_DEVICE = "ascend-910b"
 
@@ -105,6 +107,13 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
             schedule=_schedule(options, config),
         )
 
+    history: list[tuple[float, float | None, float | None]] = []
+
+    def watch(progress: Progress) -> None:
+        history.append((progress.seconds, progress.objective, progress.bound))
+        if on_progress is not None:
+            on_progress(progress)
+
     running, modes = _running(options, config), modes_at_hand(options.search_select)
     check = options.check and not options.evaluate
     with _backend(options, running, check) as backend:
@@ -127,15 +136,15 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
                 options.output,
                 modes,
                 state,
-                lambda problem: _solve(options, problem, on_progress),
+                lambda problem: _solve(options, problem, watch),
             )
             memory, problem, solution = checked.memory, checked.problem, checked.solution
         else:
             problem = state(memory)
-            solution = _evaluate_own(config, problem) if options.evaluate else _solve(options, problem, on_progress)
+            solution = _evaluate_own(config, problem) if options.evaluate else _solve(options, problem, watch)
             if check and options.memory_file is None:
                 log.info("check: no dry-run can run here, so the plan rests on the memory figures above")
-    files = _write_outputs(options, config, problem, solution)
+    files = _write_outputs(options, config, problem, solution, history)
     solved = SolvedFile(config, memory, problem, solution, files)
     if options.result_json is not None:
         files["result"] = str(options.result_json)
@@ -173,6 +182,7 @@ def result_dict(solved: SolvedFile) -> dict[str, Any]:
         "memory_source": solved.memory.source,
         "bubble": solution.bubble_dict(),
         "message": solution.message,
+        "problem": problem_data(problem),
         "files": dict(solved.files),
     }
 
@@ -234,8 +244,20 @@ def _solve(
     return solution
 
 
+def _own_plan(config: TrainingConfig, problem: PipelineProblem) -> dict[str, PipelinePlan]:
+    """The file's own plan to lay beside the solved one, where it has the same shape."""
+    plan = config.plan
+    if plan is None or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
+        return {}
+    return {"as in the file": plan_in_terms_of(problem, plan)}
+
+
 def _write_outputs(
-    options: SolveFileOptions, config: TrainingConfig, problem: PipelineProblem, solution: Solution
+    options: SolveFileOptions,
+    config: TrainingConfig,
+    problem: PipelineProblem,
+    solution: Solution,
+    history: Sequence[tuple[float, float | None, float | None]],
 ) -> dict[str, str]:
     files: dict[str, str] = {}
     assert solution.plan is not None
@@ -252,7 +274,10 @@ def _write_outputs(
     if options.trace is not None or options.html is not None or options.picture is not None:
         from report.outputs import write_views
 
-        files |= write_views(
-            problem, solution, title=name, trace=options.trace, html=options.html, picture=options.picture
-        )
+        write_views(problem, solution, title=name, trace=options.trace, picture=options.picture)
+        if options.html is not None:
+            own = {} if options.evaluate else _own_plan(config, problem)
+            write_views(problem, solution, title=name, html=options.html, others=own, progress=history)
+        views = {"trace": options.trace, "html": options.html, "picture": options.picture}
+        files |= {role: str(path) for role, path in views.items() if path is not None}
     return files

@@ -1,0 +1,54 @@
+"""A result JSON read back: the problem that was solved and the plan that was found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from base.errors import InputError
+from base.files import read_text
+from pipeline.plan import PipelinePlan, as_grid
+from pipeline_solver.problem import PipelineProblem
+
+_PROBLEM = TypeAdapter(PipelineProblem)
+
+
+def problem_data(problem: PipelineProblem) -> dict[str, Any]:
+    """The problem as plain data: everything that a second solve or a drawing needs."""
+    data = _PROBLEM.dump_python(problem, mode="json")
+    # What nobody pinned says nothing; and JSON has no keys that are pairs.
+    return {key: value for key, value in data.items() if key not in ("fixed_layers", "max_layers", "fixed_recompute")}
+
+
+def read_result(path: Path) -> tuple[PipelineProblem, PipelinePlan]:
+    """Read a ``--result_json`` file.
+
+    Raises
+    ------
+    InputError
+        When it is not JSON, holds no plan, or its problem and plan do not go together.
+    """
+    try:
+        result = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not JSON: {error}", file=path) from None
+    if not isinstance(result, dict) or not result.get("layers") or "problem" not in result:
+        raise InputError("holds no solved plan", file=path, cure="name a file that --result_json wrote")
+    try:
+        problem = _PROBLEM.validate_python(result["problem"])
+        plan = PipelinePlan(
+            {kind: as_grid(rows) for kind, rows in result["layers"].items()},
+            {mode: as_grid(rows) for mode, rows in result["recompute"].items()},
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in ("problem", *first["loc"]))
+        raise InputError(first["msg"], file=path, field=field, value=first.get("input")) from None
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
+        raise InputError(f"the plan is not one: {error}", file=path, field="layers, recompute") from None
+    if (plan.stages, plan.interleaves) != (problem.stages, problem.interleaves):
+        raise InputError("plan and problem differ in stages or interleaves", file=path, field="layers")
+    return problem, plan
