@@ -86,7 +86,7 @@ def run(arguments: Sequence[str]) -> None:
 
     switch = args.report.strip().lower()
     report: Path | bool = {"on": True, "y": True, "off": False, "n": False}.get(switch, Path(args.report))
-    profiles = Path(args.profile_data_dir)
+    profiles, known = Path(args.profile_data_dir), Path(args.nd_path)
     named = args.profile_data_dir != parser.get_default("profile_data_dir")
     ranking = rank_folder(
         Path(args.yaml_path),
@@ -97,6 +97,7 @@ def run(arguments: Sequence[str]) -> None:
         parser_result=Path(args.parser_result) if args.parser_result else None,
         profile_data=profiles if named or profiles.is_dir() else None,
         gbs=args.gbs,
+        nd_path=known if args.nd_path != parser.get_default("nd_path") or known.is_file() else None,
     )
     table = ranking.table if args.topn is None else ranking.table.head(args.topn)
     print_ranking(table)

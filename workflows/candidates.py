@@ -14,6 +14,7 @@ from cost_model.strategy import Strategy
 from cost_model.time import estimate_ratios
 from dryrun.estimate import estimate_memory
 from dryrun.interface import DryRunBackend
+from parsers.candidates import read_candidates
 from parsers.ratios import read_ratios
 from parsers.read import CONFIG_SUFFIXES, read_config
 from parsers.training_config import TrainingConfig
@@ -84,7 +85,7 @@ def load_candidates(
                 except InputError as error:
                     candidates.append(Candidate(config, None, None, str(error)))
                     continue
-            key = (config.strategy.dp, config.strategy.tp, config.strategy.pp, config.strategy.ep)
+            key = _degrees(config.strategy)
             ratios = (profiled or {}).get(path) or measured.get(key)
             if ratios is None:
                 ratios = estimate_ratios(config.model, config.strategy, config.rules, device)
@@ -138,10 +139,12 @@ def rank_folder(
     parser_result: Path | None = None,
     profile_data: Path | None = None,
     gbs: int | None = None,
+    nd_path: Path | None = None,
 ) -> Ranking:
     """Solve every candidate file of a folder and rank them.
 
     Ratios come from `parser_result`, else from the profiles in `profile_data`, else from estimates.
+    The peak memory that a search told (`nd_path`, its candidates' CSV) stands beside the solved one.
 
     Raises
     ------
@@ -161,7 +164,13 @@ def rank_folder(
         candidates = load_candidates(
             files, chosen, parser_result=parser_result, profiled=profiled, gbs=gbs, memory_of=memory_of
         )
-    return rank(candidates, options)
+    peaks = {} if nd_path is None else {(c.dp, c.tp, c.pp, c.ep): c.peak_mib for c in read_candidates(nd_path)}
+    known = [replace(c, nd_peak_mib=peaks.get(_degrees(c.config.strategy))) for c in candidates]
+    return rank(known, options)
+
+
+def _degrees(strategy: Strategy) -> tuple[int, int, int, int]:
+    return strategy.dp, strategy.tp, strategy.pp, strategy.ep
 
 
 def _first_readable(files: Iterable[Path]) -> TrainingConfig | None:

@@ -55,6 +55,7 @@ COLUMNS = (
     "peak_memory",
     "memory_limit",
     "memory_source",
+    "peakMem",
     "solver",
     "status",
     "time",
@@ -69,12 +70,16 @@ DRAWN_CANDIDATES = 20
 
 @dataclass(frozen=True)
 class Candidate:
-    """One strategy to solve, with what is known of it; `failure` says why it cannot be solved."""
+    """One strategy to solve, with what is known of it.
+
+    `failure` says why it cannot be solved; `nd_peak_mib` is the peak memory that the search told, MiB.
+    """
 
     config: TrainingConfig
     memory: MemoryProfile | None
     ratios: TimeRatios | None
     failure: str = ""
+    nd_peak_mib: float | None = None
 
 
 @dataclass(frozen=True)
@@ -272,6 +277,7 @@ def _table(candidates: Sequence[Candidate], rows: Mapping[int, dict[str, Any]], 
                 "moe_fw": ratios.unit_ms,
                 "ratio_source": ratios.source,
             }
+        record["peakMem"] = candidate.nd_peak_mib
         if candidate.memory is not None:
             record["memory_source"] = candidate.memory.source
         record |= rows.get(index, {"status": "interrupted", "reason": "not solved yet"})
