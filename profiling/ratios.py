@@ -75,7 +75,8 @@ def ratios_of(
     unit = forward[body]
     if unit is None or unit.value <= 0:
         return RatioFigures(None, problems=(
-            f"no rank shows the forward of one {body} layer: profile a stage that holds {body} layers",))
+            f"no rank shows the forward of a {body} layer apart from embedding, head or another kind of layer: "
+            f"profile with two {body} layers on one stage, or with the ranks of more stages",))
     _share_out_recompute(solved, kinds, forward, backward, again, weights, notes)
     problems = _contradictions(fit, solved, unit, body, {"forward": forward, "backward": backward, "recompute": again})
 
