@@ -23,6 +23,7 @@ LEGACY, MCORE = "mindformers-legacy", "mindformers-mcore"
 _NO_LIMIT_MIB = 1024 * 1024
 """MindSpore's default of ``max_device_memory``, 1024GB: no limit of the file's own."""
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_DROPOUTS = ("hidden_dropout_rate", "hidden_dropout", "attention_dropout_rate", "attention_dropout")
 _SCHEDULERS = ("1f1b", "gpipe", "seqpipe", "zero_bubble_v")
 
 
@@ -221,6 +222,7 @@ def _read_rules(top: Fields, section: Fields, moe: Fields | None, mcore: bool, n
         compute_bytes=_BYTES[computed],
         flash_attention=section.boolean("use_flash_attention", default=mcore),
         capacity_factor=_read_capacity(moe, mcore) if moe else None,
+        dropout=any(section.number(name, default=0.0, high=1.0) > 0 for name in _DROPOUTS),
         vocab_parallel=not top.section("parallel_config").boolean("vocab_emb_dp", default=True),
     )
 

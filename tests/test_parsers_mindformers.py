@@ -375,3 +375,18 @@ def test_the_optimizers_split_follows_its_switch_and_size(tmp_path: Path, on: st
     if shard:
         changes.append(("parallel_optimizer_threshold: 64", f"optimizer_weight_shard_size: {shard}"))
     assert read_config(changed(tmp_path, *changes)).strategy.op == op
+
+
+@needs_samples
+def test_dropout_and_number_types_are_the_files_own() -> None:
+    gpt = read_config(SAMPLES / "r1.5.0__configs_gpt2_pretrain_gpt2_13b_fp16.yaml").rules
+    qwen = read_config(SAMPLES / "master__configs_qwen3_pretrain_qwen3_32b_4k.yaml").rules
+    assert (gpt.dropout, gpt.param_bytes, gpt.compute_bytes, gpt.flash_attention) == (True, 2, 2, False)
+    assert (qwen.dropout, qwen.param_bytes, qwen.compute_bytes, qwen.flash_attention) == (False, 4, 2, True)
+
+
+@needs_samples
+def test_experts_drop_tokens_only_where_a_capacity_counts() -> None:
+    grouped = "r1.5.0__research_deepseek3_deepseek3_671b_pretrain_deepseek3_671b.yaml"
+    assert read_config(SAMPLES / grouped).rules.capacity_factor is None
+    assert read_config(SAMPLES / "mtp_offset__pretrain_deepseek3_671b.yaml").rules.capacity_factor == 1.5
