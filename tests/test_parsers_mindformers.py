@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from base.errors import InputError
+from cost_model.parameters import total_parameters
 from parsers.read import read_config
 from parsers.yaml_source import MAX_BYTES
 from pipeline.plan import FULL, SELECT
@@ -390,3 +391,18 @@ def test_experts_drop_tokens_only_where_a_capacity_counts() -> None:
     grouped = "r1.5.0__research_deepseek3_deepseek3_671b_pretrain_deepseek3_671b.yaml"
     assert read_config(SAMPLES / grouped).rules.capacity_factor is None
     assert read_config(SAMPLES / "mtp_offset__pretrain_deepseek3_671b.yaml").rules.capacity_factor == 1.5
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        # Published counts; DeepSeek-V3's without MTP and with the routers' correction bias.
+        ("pretrain_deepseek3_671b_1024p", 671_026_419_200),
+        ("pretrain_llama2_7b", 6_738_415_616),
+        ("pretrain_llama3_70b", 70_553_706_496),
+        ("pretrain_mixtral_8x7b", 46_702_792_704),
+        ("pretrain_qwen3_30b_a3b", 30_532_122_624),
+    ],
+)
+def test_the_examples_hold_the_models_they_are_named_after(name: str, parameters: int) -> None:
+    assert total_parameters(read_config(ROOT / "config" / f"{name}.yaml").model) == parameters
