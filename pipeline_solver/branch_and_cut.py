@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from pipeline.plan import PipelinePlan
 from pipeline_solver import columns as columns_module
 from pipeline_solver import event_graph, incumbents
-from pipeline_solver.columns import StageTuples, build_columns, stage_tuples
+from pipeline_solver.columns import StageTuples, TooManyColumns, build_columns, stage_tuples
+from pipeline_solver.compact_milp import solve_compact
 from pipeline_solver.durations import schedule_of
 from pipeline_solver.event_graph import EventGraph
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.progress import OnProgress, Progress
 from pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
-from pipeline_solver.tree_search import OutOfTime, Search
+from pipeline_solver.stopping import OutOfTime, Stopper
+from pipeline_solver.tree_search import Search
 from pipeline_solver.worker_pool import WorkerPool
 
 LOG = logging.getLogger(__name__)
@@ -79,15 +81,18 @@ def branch_and_cut(
         `cuts` are the path cuts found: R class counts, then the path's lag. A keyboard interrupt ends
         the search as a time limit does.
 
-    Raises
-    ------
-    TooManyColumns
-        When the stage configurations cannot be listed.
+    When the stage configurations are too many to list, the compact MILP solves the problem instead.
     """
     _announce_compilation()
     run = _Run(problem, time_limit, gap, seed, max(1, workers), on_progress)
     try:
-        run.solve(warm_start)
+        with run.stopper.catching_interrupts():
+            run.solve(warm_start)
+    except TooManyColumns as reason:
+        LOG.warning("%s: the compact MILP takes over", reason)
+        left = None if time_limit is None else max(1.0, time_limit - (time.monotonic() - run.began))
+        return solve_compact(problem, time_limit=left, gap=gap, seed=seed, workers=workers, warm_start=warm_start,
+                             on_progress=on_progress)
     except (KeyboardInterrupt, OutOfTime) as stop:
         run.stopped = "interrupted" if isinstance(stop, KeyboardInterrupt) else "time limit"
     finally:
@@ -106,7 +111,7 @@ class _Run:
         self.gap = gap
         self.closing_gap = max(0.5 * gap, LEAST_GAP)
         self.began = time.monotonic()
-        self.deadline = None if time_limit is None else self.began + time_limit
+        self.stopper = Stopper(None if time_limit is None else self.began + time_limit)
         self.on_progress = on_progress
         self.graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
         self.search: Search | None = None
@@ -160,7 +165,7 @@ class _Run:
             if (np.diff(columns.start) == 0).any():
                 return None
             if len(columns) <= MANY_COLUMNS:
-                search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.deadline)
+                search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.stopper)
                 self.search = search
                 if search.programs.exact and search.programs.best(columns.work) is None:
                     return None
@@ -172,7 +177,7 @@ class _Run:
         plan, best = known
         for _ in range(NARROWINGS):
             columns = build_columns(problem, tuples, self._work_limit(tuples, best))
-            search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.deadline)
+            search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.stopper)
             chosen = columns.find(plan)
             if chosen is not None:
                 search.try_choice(chosen)
@@ -193,13 +198,12 @@ class _Run:
         even = np.mean([np.median(part.forward.sum(axis=1)) for part in tuples]) * (1.0 + problem.backward_ratio)
         limit = even
         while True:
-            if self.deadline is not None and time.monotonic() > self.deadline:
-                raise OutOfTime
+            self.stopper.check()
             capped = np.full(problem.stages, limit)
             columns = build_columns(problem, tuples, capped)
             last = limit > 64 * even + 1.0
             if not (np.diff(columns.start) == 0).any():
-                search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.deadline)
+                search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.stopper)
                 chosen = columns.find(warm_start) if warm_start is not None else None
                 if chosen is None:
                     chosen = search.programs.best(columns.work**2)
@@ -207,11 +211,11 @@ class _Run:
                     self.search = search
                     search.try_choice(chosen)
                     for attempt in range(6):
-                        search.check_time()
+                        self.stopper.check()
                         search.anneal(search.chosen(), search.anneal_moves(), 0.02 if attempt < 3 else 0.005)
                     return columns.plan(search.chosen()), search.best_time
                 if not search.programs.exact and last:
-                    raise columns_module.TooManyColumns("the layer totals are too many for the first plan's DP")
+                    raise TooManyColumns("the layer totals are too many for the first plan's DP")
             if last:
                 return None
             limit *= 1.05 if limit < 2 * even else 2.0
@@ -244,10 +248,10 @@ class _Run:
             self._note(search)
             if not search.open or search.open[0][0] >= search.cutoff:
                 return
-            self.pool = WorkerPool(self.workers, search, self.deadline, self.seed)
+            self.pool = WorkerPool(self.workers, search, self.stopper.deadline, self.seed)
         slice_size = FIRST_SLICE
         while search.open and search.open[0][0] < search.cutoff:
-            search.check_time()
+            self.stopper.check()
             if self.pool is None:
                 search.process(slice_size)
             else:
@@ -276,7 +280,7 @@ class _Run:
                 "lp_solves": search.lp_solves(),
             }
             if not self.finished:
-                tree = search.lower_bound() if search.open or search.at_work else 0.0
+                tree = search.lower_bound() if search.open else 0.0
                 self.bound = max(self.bound, tree, min(search.root_bound, search.cutoff))
         base = Solution(INFEASIBLE, solver=SOLVER_NAME, seconds=seconds, statistics=statistics)
         if self.infeasible:

@@ -15,42 +15,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.alive import alive_vectors
-from pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
+from pipeline.plan import NONE, PipelinePlan, as_grid
 from pipeline.schedule import Schedule
+from pipeline_solver.chunk_types import (
+    MEMORY_TOLERANCE_MIB,
+    ChunkType,
+    chunk_bounds,
+    chunk_types,
+    placed_kinds,
+    prefix_cost,
+    searched_modes,
+)
 from pipeline_solver.durations import has_weight_gradient, schedule_of
-from pipeline_solver.problem import LayerKind, PipelineProblem
-
-MEMORY_TOLERANCE_MIB = 1e-6
-"""How far rounding may carry a stage above its limit, MiB."""
+from pipeline_solver.problem import PipelineProblem
 
 MAX_TUPLES = 2_000_000
 """Layer tuples of one stage beyond which the configurations are too many to list."""
 
 
+MAX_COLUMNS = 1_500_000
+"""Configurations of one stage beyond which they are too many to list."""
+
+
 class TooManyColumns(RuntimeError):
     """The stage configurations are too many to list; another method must solve the problem."""
-
-
-@dataclass(frozen=True)
-class ChunkType:
-    """One way to fill a chunk: a contiguous run of layers, and the recompute choices worth having.
-
-    Parameters
-    ----------
-    layers : tuple of int [K]
-    first, last : int
-        Least and greatest index in the model of the layer that the chunk starts with.
-    extra, activation : float64 [n]
-        Recompute time and memory a micro-batch of each choice; the first rises, the second falls.
-    recompute : int [n, modes]
-    """
-
-    layers: tuple[int, ...]
-    first: int
-    last: int
-    extra: NDArray[np.float64]
-    activation: NDArray[np.float64]
-    recompute: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -166,7 +154,7 @@ class ColumnSet:
             rows = np.arange(self.start[s], self.start[s + 1])
             rows = rows[(self.layers[rows] == layers[:, s]).all(axis=(1, 2))]
             extra = np.array([
-                _prefix_cost(problem, placed, modes, layers[v, s], [int(grid[v, s]) for grid in grids])[0]
+                prefix_cost(problem, placed, modes, layers[v, s], [int(grid[v, s]) for grid in grids])[0]
                 for v in range(problem.interleaves)
             ])
             cost = recompute_extra(self, rows)
@@ -188,16 +176,6 @@ def recompute_extra(columns: ColumnSet, rows: NDArray[np.int64]) -> NDArray[np.f
     return result
 
 
-def placed_kinds(problem: PipelineProblem) -> list[LayerKind]:
-    """The kinds that the solver places and of which there are layers."""
-    return [kind for kind in problem.free_kinds if kind.count]
-
-
-def searched_modes(problem: PipelineProblem) -> list[str]:
-    """Recompute modes in the order in which a chunk's layers take them."""
-    return [mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio]
-
-
 def stage_tuples(problem: PipelineProblem) -> list[StageTuples]:
     """The layer tuples of every stage that memory, bounds and the order of kinds allow.
 
@@ -207,7 +185,7 @@ def stage_tuples(problem: PipelineProblem) -> list[StageTuples]:
         When one stage has more than `MAX_TUPLES`.
     """
     schedule = schedule_of(problem)
-    lower, upper = _chunk_bounds(problem, schedule)
+    lower, upper = chunk_bounds(problem, schedule)
     alive = alive_vectors(schedule)
     options: dict = {}
     tuples = [_tuples_of_stage(problem, schedule, s, alive[s], lower, upper, options) for s in range(problem.stages)]
@@ -253,19 +231,6 @@ def build_columns(
     return ColumnSet(problem, start, layers, recompute, durations, group)
 
 
-def _chunk_bounds(problem: PipelineProblem, schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Least and greatest layers of each chunk, int64 [V, S]; an empty range where they contradict."""
-    shape = (problem.interleaves, problem.stages)
-    lower = np.full(shape, max(problem.min_layers, 0), dtype=np.int64)
-    upper = np.full(shape, problem.layers, dtype=np.int64)
-    for (v, s), value in problem.max_layers.items():
-        upper[v, s] = min(upper[v, s], value)
-    for (v, s), value in problem.fixed_layers.items():
-        lower[v, s], upper[v, s] = max(lower[v, s], value), min(upper[v, s], value)
-    upper = np.minimum(upper, problem.layers - lower.sum() + lower)
-    return lower, upper
-
-
 def _tuples_of_stage(
     problem: PipelineProblem,
     schedule: Schedule,
@@ -292,7 +257,7 @@ def _tuples_of_stage(
     last_place = -1
     for v in range(V):
         place = schedule.position(v, s)
-        found = _chunk_types(problem, v, s, place, low, high, lower, upper, options)
+        found = chunk_types(problem, v, s, place, low, high, lower, upper, options)
         types.append(found)
         if not found or not len(members):
             members = np.zeros((0, V), dtype=np.int64)
@@ -344,97 +309,6 @@ def _fixed_parts(
     return room, forward
 
 
-def _chunk_types(
-    problem: PipelineProblem,
-    v: int,
-    s: int,
-    place: int,
-    low: NDArray[np.int64],
-    high: NDArray[np.int64],
-    lower: NDArray[np.int64],
-    upper: NDArray[np.int64],
-    options: dict,
-) -> list[ChunkType]:
-    """Every contiguous run of layers that a chunk may hold, given what the chunks around it must hold."""
-    layers = problem.layers
-    bounds = np.concatenate([[0], np.cumsum([kind.count for kind in placed_kinds(problem)])])
-    fixed = tuple(problem.fixed_recompute.get((mode, v, s), -1) for mode in searched_modes(problem))
-    found: dict[tuple[int, ...], list[int]] = {}
-    after_low, after_high = int(low[-1] - low[place + 1]), int(high[-1] - high[place + 1])
-    # The lightest layers first: what `count` layers weigh at the least.
-    light = np.cumsum([0.0] + [mib for mib, n in sorted((k.layer_mib, k.count) for k in placed_kinds(problem))
-                               for _ in range(n)])
-    for count in range(int(lower[v, s]), int(upper[v, s]) + 1):
-        if problem.static_mib[s] + light[count] > problem.limit_mib[s] + MEMORY_TOLERANCE_MIB:
-            break
-        begin = max(int(low[place]), layers - count - after_high)
-        until = min(int(high[place]), layers - count - after_low)
-        for start in _telling_starts(count, begin, until, bounds.tolist()):
-            held = tuple(
-                max(0, min(start + count, int(bounds[j + 1])) - max(start, int(bounds[j])))
-                for j in range(len(bounds) - 1)
-            )
-            window = found.setdefault(held, [start, start])
-            window[1] = start
-    result = []
-    for held, (first, last) in found.items():
-        key = (held, fixed)
-        if key not in options:
-            options[key] = _recompute_options(problem, held, fixed)
-        extra, activation, recompute = options[key]
-        if len(extra):
-            result.append(ChunkType(held, first, last, extra, activation, recompute))
-    return result
-
-
-def _telling_starts(count: int, begin: int, until: int, bounds: list[int]) -> list[int]:
-    """Rising starts in [begin, until] with every kind vector among them, at its least and greatest start."""
-    starts = {begin, until}
-    for bound in bounds:
-        starts.update(range(bound - count, bound + 1))
-    return sorted(start for start in starts if begin <= start <= until)
-
-
-def _prefix_cost(
-    problem: PipelineProblem, kinds: list[LayerKind], modes: list[str], held: NDArray | tuple, taken: list[int]
-) -> tuple[float, float]:
-    """Recompute time and activation memory of a chunk whose first layers take the modes in order."""
-    extra = memory = 0.0
-    left = dict(zip(modes, taken, strict=True))
-    for kind, count in zip(kinds, held, strict=True):
-        rest = int(count)
-        for mode in modes:
-            n = min(rest, left[mode])
-            left[mode] -= n
-            rest -= n
-            extra += problem.recompute_ratio[mode] * kind.forward * n
-            memory += kind.activation_mib[mode] * n
-        memory += kind.activation_mib[NONE] * rest
-    return extra, memory
-
-
-def _recompute_options(
-    problem: PipelineProblem, held: tuple[int, ...], fixed: tuple[int, ...]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Pareto-minimal (time, memory) choices of a chunk, by rising time."""
-    kinds, modes = placed_kinds(problem), searched_modes(problem)
-    total = sum(held)
-    choices: list[list[int]] = [[]]
-    for given in fixed:
-        counts = range(total + 1) if given < 0 else [given]
-        choices = [[*taken, n] for taken in choices for n in counts if sum(taken) + n <= total]
-    scored = sorted((*_prefix_cost(problem, kinds, modes, held, taken), taken) for taken in choices)
-    kept: list[tuple[float, float, list[int]]] = []
-    for extra, memory, taken in scored:
-        if not kept or memory < kept[-1][1]:
-            kept.append((extra, memory, taken))
-    return (
-        np.array([entry[0] for entry in kept]),
-        np.array([entry[1] for entry in kept]),
-        np.array([entry[2] for entry in kept], dtype=np.int64).reshape(len(kept), len(modes)),
-    )
-
-
 def _stage_columns(
     problem: PipelineProblem, tuples: StageTuples, alive: NDArray[np.float64], work_limit: float, first_group: int
 ) -> tuple[NDArray, ...]:
@@ -453,8 +327,11 @@ def _stage_columns(
             n = sizes[v, t] = len(kind.extra)
             extra[v, t, :n], activation[v, t, :n] = kind.extra, kind.activation
     spare = work_limit - (1.0 + problem.backward_ratio) * tuples.forward.sum(axis=1)
-    owner, option = minimal_choices(tuples.members, np.ascontiguousarray(tuples.room_mib), alive, extra, activation,
-                                    sizes, spare + 1e-9, MEMORY_TOLERANCE_MIB)
+    owner, option, complete = minimal_choices(
+        tuples.members, np.ascontiguousarray(tuples.room_mib), alive, extra, activation, sizes, spare + 1e-9,
+        MEMORY_TOLERANCE_MIB, MAX_COLUMNS)
+    if not complete:
+        raise TooManyColumns(f"a stage has more than {MAX_COLUMNS} configurations")
     layers = np.empty((len(owner), V, K), dtype=np.int16)
     recompute = np.empty((len(owner), V, M), dtype=np.int16)
     time = np.empty((len(owner), V))
@@ -471,7 +348,7 @@ def _stage_columns(
 
 @numba.njit(cache=True)
 def minimal_choices(  # type: ignore[no-untyped-def]
-    members, room, alive, extra, activation, sizes, spare, tolerance
+    members, room, alive, extra, activation, sizes, spare, tolerance, most
 ):
     """Minimal recompute choices of every tuple that fit its memory and whose time fits `spare`.
 
@@ -479,7 +356,7 @@ def minimal_choices(  # type: ignore[no-untyped-def]
 
     Returns
     -------
-    owner int64 [n], option int64 [n, V]
+    owner int64 [n], option int64 [n, V], whether all were listed (no more than `most`)
     """
     tuples, V = members.shape
     P = alive.shape[0]
@@ -545,10 +422,12 @@ def minimal_choices(  # type: ignore[no-untyped-def]
                         for w in range(V):
                             option[found, w] = at[w]
                     found += 1
+                    if found > most:
+                        return owner, option, False
                 v -= 1
                 if v >= 0:
                     at[v] += 1
         if fill == 0:
             owner = np.zeros(found, dtype=np.int64)
             option = np.zeros((found, V), dtype=np.int64)
-    return owner, option
+    return owner, option, True

@@ -8,7 +8,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline_solver.columns import ColumnSet, placed_kinds
+from pipeline_solver.chunk_types import placed_kinds
+from pipeline_solver.columns import ColumnSet
 from pipeline_solver.durations import schedule_of
 from pipeline_solver.event_graph import EventGraph, longest_path
 from pipeline_solver.master import CutPool

@@ -13,7 +13,8 @@ import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
 
-from pipeline_solver.columns import ColumnSet, placed_kinds
+from pipeline_solver.chunk_types import placed_kinds
+from pipeline_solver.columns import ColumnSet
 from pipeline_solver.durations import schedule_of
 
 INFINITY = highspy.kHighsInf

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import time
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +13,7 @@ from pipeline_solver.event_graph import EventGraph
 from pipeline_solver.incumbents import Annealer, StagePrograms
 from pipeline_solver.master import PRICE_ABOVE, CutPool, LpResult, Master
 from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.stopping import Stopper
 
 NODE_ROUNDS = 60
 ROOT_ROUNDS = 600
@@ -39,10 +39,6 @@ FIRST_COLUMNS = 200
 SHARED_CUTS = 400
 
 
-class OutOfTime(Exception):
-    """The time limit is over; open nodes are in the search's `open`."""
-
-
 class Search:
     """The tree search over one set of columns.
 
@@ -50,16 +46,16 @@ class Search:
     ----------
     gap : float
         Nodes whose bound reaches ``best_time * (1 - gap)`` are closed.
-    deadline : float or None
-        `time.monotonic()` at which to stop.
+    stopper : Stopper
+        Asked between steps; what it raises leaves `open` whole.
     """
 
     def __init__(
         self, problem: PipelineProblem, columns: ColumnSet, graph: EventGraph, gap: float, seed: int,
-        deadline: float | None,
+        stopper: Stopper,
     ) -> None:
         self.problem, self.columns, self.graph = problem, columns, graph
-        self.gap, self.deadline = gap, deadline
+        self.gap, self.stopper = gap, stopper
         self.random = np.random.default_rng(seed)
         self.tails = np.array(problem.tail or [0.0] * problem.stages, dtype=np.float64)
         self.classes = columns.durations.shape[1] * problem.stages
@@ -70,7 +66,6 @@ class Search:
         self.foreign_solves = 0
         self.alive = np.ones(len(columns), dtype=bool)
         self.open: list[tuple[float, int, NDArray[np.bool_]]] = []
-        self.at_work: tuple[float, int, NDArray[np.bool_]] | None = None
         self.root_bound = 0.0
         self._serial = 0
         self.programs = StagePrograms(columns)
@@ -93,11 +88,6 @@ class Search:
     def lp_solves(self) -> int:
         """LPs solved, those of worker processes included."""
         return self.foreign_solves + (self.master.solves if self.master is not None else 0)
-
-    def check_time(self) -> None:
-        """Raise `OutOfTime` past the deadline."""
-        if self.deadline is not None and time.monotonic() > self.deadline:
-            raise OutOfTime
 
     def path(self, durations: NDArray[np.float64], prefer: int = 0) -> tuple[float, int]:
         """Step time under durations [classes] and the number of its path's cut in the pool (-1: known)."""
@@ -174,7 +164,8 @@ class Search:
         if len(active) > PRICE_ABOVE:
             start = self.columns.start
             active = np.unique(np.concatenate([
-                start[s] + self.random.integers(0, start[s + 1] - start[s], FIRST_COLUMNS) for s in range(self.problem.stages)
+                start[s] + self.random.integers(0, start[s + 1] - start[s], FIRST_COLUMNS)
+                for s in range(self.problem.stages)
             ]))
         if warm is not None:
             self.try_choice(warm)
@@ -218,7 +209,7 @@ class Search:
         self.programs_at_prices(12 if len(self.columns) < 5000 else 4)
         in_vain = 0
         for attempt in range(ROOT_ATTEMPTS):
-            self.check_time()
+            self.stopper.check()
             if self.best is None or self.best_time * (1 - self.gap) <= bound or in_vain >= IN_VAIN:
                 break
             before, in_vain = self.best_time, in_vain + 1
@@ -281,7 +272,7 @@ class Search:
         centre_length = np.inf
         result: LpResult | None = None
         for turn in range(rounds):
-            self.check_time()
+            self.stopper.check()
             result = master.solve()
             if result.weights is None:
                 if np.isinf(result.value) and result.value > 0:
@@ -348,16 +339,15 @@ class Search:
 
     def lower_bound(self) -> float:
         """Least bound among the open nodes, at most what closes them."""
-        bounds = [entry[0] for entry in (*self.open[:1], *([self.at_work] if self.at_work else []))]
-        return min([self.cutoff, *bounds])
+        return min(self.open[0][0], self.cutoff) if self.open else self.cutoff
 
     def process(self, iteration_budget: int, most_open: int | None = None) -> None:
         """Work on open nodes, best bound first, until the simplex iterations are used up or none is left.
 
         Raises
         ------
-        OutOfTime
-            At the deadline; the node at hand is open again.
+        OutOfTime, KeyboardInterrupt
+            From the stopper; the node at hand is open again.
         """
         master = self._master()
         before = master.iterations
@@ -368,19 +358,16 @@ class Search:
             if bound >= self.cutoff:
                 self.open.clear()
                 return
-            self.check_time()
-            # An interrupt may come between any two steps: the node counts as open until its children do.
-            self.at_work = self.open[0]
+            self.stopper.check()
             heapq.heappop(self.open)
             try:
                 children = self._branch(bound, mask & self.alive)
-            except OutOfTime:
+            except BaseException:
                 self.push(bound, mask)
                 raise
             for child_bound, child in children:
                 if child_bound < self.cutoff:
                     self.push(child_bound, child)
-            self.at_work = None
 
     def _branch(self, parent_bound: float, mask: NDArray[np.bool_]) -> list[tuple[float, NDArray[np.bool_]]]:
         """Bound a node; its children, or nothing when it is closed."""
@@ -423,7 +410,7 @@ class Search:
         ceiling = self.best_time if np.isfinite(self.best_time) else 2.0 * abs(bound) + 1.0
         best_score, children = -np.inf, []
         for _, upper, lower in candidates[: STRONG_CANDIDATES // 2 if master.partial else STRONG_CANDIDATES]:
-            self.check_time()
+            self.stopper.check()
             pair = []
             for gone in (upper, lower):
                 child = mask.copy()

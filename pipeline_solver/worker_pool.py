@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
 from multiprocessing.connection import Connection
@@ -15,7 +16,12 @@ from pipeline_solver.columns import ColumnSet
 from pipeline_solver.event_graph import EventGraph
 from pipeline_solver.master import Master
 from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.tree_search import SHARED_CUTS, OutOfTime, Search
+from pipeline_solver.stopping import OutOfTime, Stopper
+from pipeline_solver.tree_search import SHARED_CUTS, Search
+
+POLL_SECONDS = 0.2
+ORPHAN_SECONDS = 5.0
+"""How often a waiting coordinator looks for an interrupt, and a waiting worker for its coordinator."""
 
 
 class WorkerPool:
@@ -66,7 +72,7 @@ class WorkerPool:
             fresh = slice(self.known[k], search.pool.size)
             pipe.send((part, search.pool.counts[fresh].copy(), search.pool.constant[fresh].copy(), search.best,
                        search.best_time, iteration_budget))
-        answers = [_answer(pipe) for pipe in self.pipes]
+        answers = [_answer(pipe, search.stopper) for pipe in self.pipes]
         size = search.pool.size
         out_of_time = False
         for answer in answers:
@@ -78,7 +84,7 @@ class WorkerPool:
             search.foreign_solves += answer["solves"]
             out_of_time |= answer["out_of_time"]
         self.known = [size] * len(self.pipes)
-        # The old list stands until the new one is whole: an interrupt must find every open node.
+        # The old list stands until the new one is whole, so that every open node is found at any moment.
         search.replace_open([
             (bound, np.unpackbits(packed, count=n).astype(bool))
             for answer in answers for bound, packed in answer["open"] if bound < search.cutoff
@@ -95,8 +101,12 @@ class WorkerPool:
             process.join()
 
 
-def _answer(pipe: Connection) -> dict[str, Any]:
+def _answer(pipe: Connection, stopper: Stopper) -> dict[str, Any]:
+    """What a worker sends; an interrupt ends the wait, a time limit is the worker's to notice."""
     try:
+        while not pipe.poll(POLL_SECONDS):
+            if stopper.interrupted:
+                stopper.check()
         answer: dict[str, Any] = pipe.recv()
     except EOFError:
         raise RuntimeError("a solver process died; was it killed, or is the memory full?") from None
@@ -109,7 +119,7 @@ def _work(
 ) -> None:
     """A worker's life: rounds until the pipe closes. Interrupts are the coordinator's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    search = Search(problem, columns, graph, gap, seed, deadline)
+    search = Search(problem, columns, graph, gap, seed, Stopper(deadline))
     _add_cuts(search, state["counts"], state["constant"])
     search.alive, search.root_floor = state["alive"].copy(), state["root_floor"]
     search.best, search.best_time = state["best"], state["best_time"]
@@ -118,8 +128,13 @@ def _work(
         master.rebuild(state["active"], partial=state["partial"])
     for cut in state["held"]:
         master.hold(cut)
+    coordinator = os.getppid()
     while True:
         try:
+            # A forked sibling may hold the other end open, so a dead coordinator shows only as a new parent.
+            while not pipe.poll(ORPHAN_SECONDS):
+                if os.getppid() != coordinator:
+                    return
             part, counts, constant, best, best_time, budget = pipe.recv()
         except (EOFError, OSError):
             return

@@ -235,6 +235,13 @@ def test_pricing_and_narrowing_change_no_optimum(seed: int, monkeypatch: pytest.
         assert solution.objective == pytest.approx(expected, rel=1e-6)
 
 
+def test_configurations_beyond_listing_go_to_the_compact_milp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline_solver.columns.MAX_COLUMNS", 5)
+    solution = branch_and_cut(deepseek(1))
+    assert solution.status == OPTIMAL and "branch" not in solution.solver
+    assert solution.objective == pytest.approx(1132.662249, abs=1e-6)
+
+
 @pytest.mark.parametrize("seed", [7, 21, 40])
 def test_worker_processes_change_no_optimum(seed: int) -> None:
     problem = random_problem(seed).replace(limit_mib=(1e9,) * random_problem(seed).stages)
@@ -277,9 +284,19 @@ def test_the_two_interleave_plan_is_found_at_once_and_its_bound_never_passes_the
     assert solution.bound <= 1068.763749 + 1e-6
 
 
-def test_a_limit_that_no_plan_meets_is_proven_infeasible() -> None:
-    solution = branch_and_cut(deepseek(1, limit=40000.0))
-    assert solution.status == INFEASIBLE and solution.plan is None
+@pytest.mark.parametrize("limit", [40000.0, 47000.0, 52000.0])
+def test_a_limit_that_no_plan_meets_is_proven_infeasible_and_no_other(limit: float) -> None:
+    from pipeline_solver.least_memory import least_device_memory
+
+    least = least_device_memory(deepseek(1))
+    assert least is not None and least.short_by_mib == 0
+    solution = branch_and_cut(deepseek(1, limit=limit))
+    needed = least_device_memory(deepseek(1, limit=limit))
+    assert needed is not None
+    assert (solution.status == INFEASIBLE) == (needed.short_by_mib > 0)
+    raised = limit + needed.short_by_mib
+    assert branch_and_cut(deepseek(1, limit=raised + 1e-3)).status == OPTIMAL
+    assert branch_and_cut(deepseek(1, limit=min(limit, raised - 1.0))).status in (OPTIMAL, INFEASIBLE)
 
 
 def test_more_memory_never_makes_the_step_longer() -> None:

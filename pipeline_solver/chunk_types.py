@@ -1,0 +1,150 @@
+"""Chunks one by one: which runs of layers each may hold, and which recompute choices are worth having."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.plan import FULL, NONE, SELECT
+from pipeline.schedule import Schedule
+from pipeline_solver.problem import LayerKind, PipelineProblem
+
+MEMORY_TOLERANCE_MIB = 1e-6
+"""How far rounding may carry a stage above its limit, MiB."""
+
+@dataclass(frozen=True)
+class ChunkType:
+    """One way to fill a chunk: a contiguous run of layers, and the recompute choices worth having.
+
+    Parameters
+    ----------
+    layers : tuple of int [K]
+    first, last : int
+        Least and greatest index in the model of the layer that the chunk starts with.
+    extra, activation : float64 [n]
+        Recompute time and memory a micro-batch of each choice; the first rises, the second falls.
+    recompute : int [n, modes]
+    """
+
+    layers: tuple[int, ...]
+    first: int
+    last: int
+    extra: NDArray[np.float64]
+    activation: NDArray[np.float64]
+    recompute: NDArray[np.int64]
+
+
+def placed_kinds(problem: PipelineProblem) -> list[LayerKind]:
+    """The kinds that the solver places and of which there are layers."""
+    return [kind for kind in problem.free_kinds if kind.count]
+
+
+def searched_modes(problem: PipelineProblem) -> list[str]:
+    """Recompute modes in the order in which a chunk's layers take them."""
+    return [mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio]
+
+
+def chunk_bounds(problem: PipelineProblem, schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Least and greatest layers of each chunk, int64 [V, S]; an empty range where they contradict."""
+    shape = (problem.interleaves, problem.stages)
+    lower = np.full(shape, max(problem.min_layers, 0), dtype=np.int64)
+    upper = np.full(shape, problem.layers, dtype=np.int64)
+    for (v, s), value in problem.max_layers.items():
+        upper[v, s] = min(upper[v, s], value)
+    for (v, s), value in problem.fixed_layers.items():
+        lower[v, s], upper[v, s] = max(lower[v, s], value), min(upper[v, s], value)
+    upper = np.minimum(upper, problem.layers - lower.sum() + lower)
+    return lower, upper
+
+
+def chunk_types(
+    problem: PipelineProblem,
+    v: int,
+    s: int,
+    place: int,
+    low: NDArray[np.int64],
+    high: NDArray[np.int64],
+    lower: NDArray[np.int64],
+    upper: NDArray[np.int64],
+    options: dict,
+) -> list[ChunkType]:
+    """Every contiguous run of layers that a chunk may hold, given what the chunks around it must hold."""
+    layers = problem.layers
+    bounds = np.concatenate([[0], np.cumsum([kind.count for kind in placed_kinds(problem)])])
+    fixed = tuple(problem.fixed_recompute.get((mode, v, s), -1) for mode in searched_modes(problem))
+    found: dict[tuple[int, ...], list[int]] = {}
+    after_low, after_high = int(low[-1] - low[place + 1]), int(high[-1] - high[place + 1])
+    # The lightest layers first: what `count` layers weigh at the least.
+    light = np.cumsum([0.0] + [mib for mib, n in sorted((k.layer_mib, k.count) for k in placed_kinds(problem))
+                               for _ in range(n)])
+    for count in range(int(lower[v, s]), int(upper[v, s]) + 1):
+        if problem.static_mib[s] + light[count] > problem.limit_mib[s] + MEMORY_TOLERANCE_MIB:
+            break
+        begin = max(int(low[place]), layers - count - after_high)
+        until = min(int(high[place]), layers - count - after_low)
+        for start in _telling_starts(count, begin, until, bounds.tolist()):
+            held = tuple(
+                max(0, min(start + count, int(bounds[j + 1])) - max(start, int(bounds[j])))
+                for j in range(len(bounds) - 1)
+            )
+            window = found.setdefault(held, [start, start])
+            window[1] = start
+    result = []
+    for held, (first, last) in found.items():
+        key = (held, fixed)
+        if key not in options:
+            options[key] = _recompute_options(problem, held, fixed)
+        extra, activation, recompute = options[key]
+        if len(extra):
+            result.append(ChunkType(held, first, last, extra, activation, recompute))
+    return result
+
+
+def _telling_starts(count: int, begin: int, until: int, bounds: list[int]) -> list[int]:
+    """Rising starts in [begin, until] with every kind vector among them, at its least and greatest start."""
+    starts = {begin, until}
+    for bound in bounds:
+        starts.update(range(bound - count, bound + 1))
+    return sorted(start for start in starts if begin <= start <= until)
+
+
+def prefix_cost(
+    problem: PipelineProblem, kinds: list[LayerKind], modes: list[str], held: NDArray | tuple, taken: list[int]
+) -> tuple[float, float]:
+    """Recompute time and activation memory of a chunk whose first layers take the modes in order."""
+    extra = memory = 0.0
+    left = dict(zip(modes, taken, strict=True))
+    for kind, count in zip(kinds, held, strict=True):
+        rest = int(count)
+        for mode in modes:
+            n = min(rest, left[mode])
+            left[mode] -= n
+            rest -= n
+            extra += problem.recompute_ratio[mode] * kind.forward * n
+            memory += kind.activation_mib[mode] * n
+        memory += kind.activation_mib[NONE] * rest
+    return extra, memory
+
+
+def _recompute_options(
+    problem: PipelineProblem, held: tuple[int, ...], fixed: tuple[int, ...]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Pareto-minimal (time, memory) choices of a chunk, by rising time."""
+    kinds, modes = placed_kinds(problem), searched_modes(problem)
+    total = sum(held)
+    choices: list[list[int]] = [[]]
+    for given in fixed:
+        counts = range(total + 1) if given < 0 else [given]
+        choices = [[*taken, n] for taken in choices for n in counts if sum(taken) + n <= total]
+    scored = sorted((*prefix_cost(problem, kinds, modes, held, taken), taken) for taken in choices)
+    kept: list[tuple[float, float, list[int]]] = []
+    for extra, memory, taken in scored:
+        if not kept or memory < kept[-1][1]:
+            kept.append((extra, memory, taken))
+    return (
+        np.array([entry[0] for entry in kept]),
+        np.array([entry[1] for entry in kept]),
+        np.array([entry[2] for entry in kept], dtype=np.int64).reshape(len(kept), len(modes)),
+    )

@@ -1,0 +1,61 @@
+"""When a search must stop: the time limit and Ctrl-C, both noticed only where the search can stand still."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from types import FrameType
+from typing import Iterator
+
+
+class OutOfTime(Exception):
+    """The time limit is over."""
+
+
+class Stopper:
+    """A deadline and a remembered interrupt.
+
+    Parameters
+    ----------
+    deadline : float or None
+        `time.monotonic()` at which to stop.
+    """
+
+    def __init__(self, deadline: float | None) -> None:
+        self.deadline = deadline
+        self.interrupted = False
+
+    def check(self) -> None:
+        """Raise `KeyboardInterrupt` after an interrupt, `OutOfTime` past the deadline."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise OutOfTime
+
+    @contextmanager
+    def catching_interrupts(self) -> Iterator[None]:
+        """Remember the first Ctrl-C for the next `check`; a second one interrupts at once.
+
+        An exception that breaks into a compiled kernel or between two steps of the tree would lose
+        what is proven. Outside the main thread, where Python delivers no signals, nothing changes.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def remember(number: int, frame: FrameType | None) -> None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            self.interrupted = True
+
+        before = signal.getsignal(signal.SIGINT)
+        if before is signal.SIG_IGN or before is None:
+            yield
+            return
+        signal.signal(signal.SIGINT, remember)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
