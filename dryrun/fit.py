@@ -141,8 +141,9 @@ def _report(memory: LinearMemory, matrix: Floats, weights: Floats, values: Float
     residual = 1.0 - matrix @ (values / scale)
     freedom = len(matrix) - len(known)
     weighted = matrix * np.sqrt(weights)[:, None]
-    variance = float((weights * residual**2).sum()) / freedom if freedom > 0 else float("inf")
-    error = np.sqrt(np.maximum(np.diag(np.linalg.pinv(weighted.T @ weighted)), 0.0) * variance) * scale
+    spread = np.sqrt(np.maximum(np.diag(np.linalg.pinv(weighted.T @ weighted)), 0.0)) * scale
+    scatter = float(np.sqrt((weights * residual**2).sum() / freedom)) if freedom > 0 else float("inf")
+    error = np.where(spread > 0, scatter, 0.0) * np.maximum(spread, 1e-300)
     return Fit(
         unknowns=memory.unknowns,
         values=values,

@@ -152,11 +152,13 @@ def peak_of(config: dict, stage: int, stages: int, truth: dict) -> float:
                 keeps.append(kept)
             first += held
     micro_batches = config["parallel_config"].get("micro_batch_num", 1)
-    return peak + (keeps[0] * min(stages - stage, micro_batches) if turns == 1 else walk(keeps, stage, stages, micro_batches))
+    if turns == 1:
+        return peak + keeps[0] * min(stages - stage, micro_batches)
+    return peak + walk(keeps, stage, stages, micro_batches)
 
 
 def walk(keeps: list[float], stage: int, stages: int, micro_batches: int) -> float:
-    """Largest sum kept along the interleaved order with low memory on: rounds of stages, the first with the rest too."""
+    """Largest sum kept along the interleaved order, low memory on: rounds of stages, the first with the rest too."""
     turns = len(keeps)
     first_round = stages + micro_batches % stages
     rounds = [first_round] + [stages] * ((micro_batches - first_round) // stages)
