@@ -12,8 +12,10 @@ from cost_model.profile import TimeRatios
 from pipeline.plan import FULL, NONE, SELECT
 from pipeline.schedule import SCHEDULES
 from workflows.arguments import (
+    AUTO,
     CommandParser,
     add_environment_options,
+    count_or_auto,
     non_negative_float,
     positive_float,
     positive_int,
@@ -65,8 +67,15 @@ def build_parser() -> CommandParser:
     solving.add_argument(
         "-select", type=yes_no, default=False, metavar="y/n", help="search selective recompute too (default: n)"
     )
-    solving.add_argument("-vpp", type=positive_int, metavar="N", help="interleaves (default: from the file)")
-    solving.add_argument("-schedule", choices=SCHEDULES, metavar="NAME", help="one of " + ", ".join(SCHEDULES))
+    solving.add_argument(
+        "-vpp",
+        type=count_or_auto,
+        metavar="N|auto",
+        help="interleaves; auto tries what can run (default: from the file)",
+    )
+    solving.add_argument(
+        "-schedule", choices=(*SCHEDULES, AUTO), metavar="NAME", help="one of " + ", ".join((*SCHEDULES, AUTO))
+    )
     solving.add_argument(
         "-low_mem", type=yes_no, metavar="y/n", help="low-memory interleaving (default: from the file)"
     )
@@ -147,8 +156,10 @@ def run(arguments: Sequence[str]) -> None:
         solver=args.solver_name,
         time_limit=args.t,
         workers=args.workers,
-        vpp=args.vpp,
-        schedule=args.schedule,
+        vpp=None if args.vpp == AUTO else args.vpp,
+        schedule=None if args.schedule == AUTO else args.schedule,
+        auto_vpp=args.vpp == AUTO,
+        auto_schedule=args.schedule == AUTO,
         low_memory=args.low_mem,
         write=args.write,
         write_to=path(args.o),
@@ -161,6 +172,15 @@ def run(arguments: Sequence[str]) -> None:
     with live_line("solving") as on_progress:
         solved = solve_file(options, on_progress)
     print_solution(solved.problem, solved.solution)
+    for one in solved.alternatives:
+        step = (
+            f"step {one.objective:.6f}"
+            if one.objective is not None
+            else f"bound {one.bound}"
+            if one.bound
+            else one.note
+        )
+        print(f"{one.name:>40}: {one.status}, {step}")
     for role, name in solved.files.items():
         print(f"{role:>12}: {name}")
 

@@ -12,6 +12,9 @@ from typing import Any
 from base.errors import InputError
 from base.files import read_text
 
+AUTO = "auto"
+"""The value of a flag whose choice is the tool's."""
+
 _OLD_SPELLINGS = {"mindfomres_dir": "mindformers_dir", "dataset_dir": "dataset"}
 """Flags as the tool's older manual misspells them, accepted in silence."""
 
@@ -117,6 +120,11 @@ def positive_int(text: str) -> int:
 def non_negative_int(text: str) -> int:
     """The type of a count that may be 0."""
     return 0 if text.strip() == "0" else positive_int(text)
+
+
+def count_or_auto(text: str) -> int | str:
+    """The type of a count that may be left to the tool."""
+    return AUTO if text.strip().lower() == AUTO else positive_int(text)
 
 
 def non_negative_float(text: str) -> float:

@@ -28,6 +28,8 @@ from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import INFEASIBLE, Solution
 from pipeline_solver.solve import Progress, solve
 from register.registry import Registry
+from workflows.alternatives import Alternative, choices, solve_alternatives
+from workflows.arguments import AUTO
 from workflows.memory_check import solve_checked
 from workflows.memory_source import DryRunOptions, obtain_memory, open_backend
 from workflows.saved_result import problem_data
@@ -59,6 +61,8 @@ class SolveFileOptions:
     vpp: int | None = None
     schedule: str | None = None
     low_memory: bool | None = None
+    auto_vpp: bool = False
+    auto_schedule: bool = False
     write: bool = True
     write_to: Path | None = None
     result_json: Path | None = None
@@ -71,13 +75,14 @@ class SolveFileOptions:
 
 @dataclass(frozen=True)
 class SolvedFile:
-    """A configuration with its problem and solution, and the files written by role."""
+    """A configuration with its problem and solution, the files written by role, and what else was tried."""
 
     config: TrainingConfig
     memory: MemoryProfile
     problem: PipelineProblem
     solution: Solution
     files: dict[str, str]
+    alternatives: tuple[Alternative, ...] = ()
 
 
 def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None] | None = None) -> SolvedFile:
@@ -107,6 +112,7 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
             schedule=_schedule(options, config),
         )
 
+    alternatives: tuple[Alternative, ...] = ()
     history: list[tuple[float, float | None, float | None]] = []
 
     def watch(progress: Progress) -> None:
@@ -129,6 +135,13 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
         )
         measured = backend is not None and (not options.dryrun or memory.source != "estimate")
         if check and backend is not None and measured:
+            if options.auto_vpp or options.auto_schedule:
+                raise InputError(
+                    "auto is not combined with the dry-run check",
+                    field="-vpp, -schedule",
+                    value="auto",
+                    cure="choose with -check n first, then check the choice",
+                )
             checked = solve_checked(
                 running,
                 memory,
@@ -141,11 +154,16 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
             memory, problem, solution = checked.memory, checked.problem, checked.solution
         else:
             problem = state(memory)
-            solution = _evaluate_own(config, problem) if options.evaluate else _solve(options, problem, watch)
+            if options.evaluate:
+                solution = _evaluate_own(config, problem)
+            elif options.auto_vpp or options.auto_schedule:
+                problem, solution, alternatives = _solve_choices(options, config, problem, watch)
+            else:
+                solution = _solve(options, problem, watch)
             if check and options.memory_file is None:
                 log.info("check: no dry-run can run here, so the plan rests on the memory figures above")
     files = _write_outputs(options, config, problem, solution, history)
-    solved = SolvedFile(config, memory, problem, solution, files)
+    solved = SolvedFile(config, memory, problem, solution, files, alternatives)
     if options.result_json is not None:
         files["result"] = str(options.result_json)
         lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in result_dict(solved).items())
@@ -182,6 +200,18 @@ def result_dict(solved: SolvedFile) -> dict[str, Any]:
         "memory_source": solved.memory.source,
         "bubble": solution.bubble_dict(),
         "message": solution.message,
+        "alternatives": [
+            {
+                "name": one.name,
+                "interleaves": one.interleaves,
+                "schedule": one.schedule.name,
+                "status": one.status,
+                "objective": one.objective,
+                "bound": one.bound,
+                "note": one.note,
+            }
+            for one in solved.alternatives
+        ],
         "problem": problem_data(problem),
         "files": dict(solved.files),
     }
@@ -244,6 +274,20 @@ def _solve(
     return solution
 
 
+def _solve_choices(
+    options: SolveFileOptions, config: TrainingConfig, problem: PipelineProblem, on_progress: Callable[[Progress], None]
+) -> tuple[PipelineProblem, Solution, tuple[Alternative, ...]]:
+    schedule = AUTO if options.auto_schedule else _schedule(options, config)
+    interleaves = AUTO if options.auto_vpp else problem.interleaves
+
+    def solve_one(candidate: PipelineProblem, watch: Callable[[Progress], None]) -> Solution:
+        return solve(
+            candidate, solver=options.solver, time_limit=options.time_limit, workers=options.workers, on_progress=watch
+        )
+
+    return solve_alternatives(problem, choices(config, interleaves, schedule), solve_one, on_progress)
+
+
 def _own_plan(config: TrainingConfig, problem: PipelineProblem) -> dict[str, PipelinePlan]:
     """The file's own plan to lay beside the solved one, where it has the same shape."""
     plan = config.plan
@@ -269,7 +313,10 @@ def _write_outputs(
         write_sol(problem, solution, sol)
         files |= {"mps": str(mps), "sol": str(sol)}
         if options.write:
-            write_plan(config, solution.plan, output=options.write_to)
+            running = config
+            if options.schedule is not None or options.auto_vpp or options.auto_schedule:
+                running = config.replace(schedule=problem.schedule)
+            write_plan(running, solution.plan, output=options.write_to)
             files["config"] = str(options.write_to or config.path)
     if options.trace is not None or options.html is not None or options.picture is not None:
         from report.outputs import write_views

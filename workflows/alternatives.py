@@ -1,0 +1,154 @@
+"""Interleaves and schedules that a framework can run, solved side by side; hopeless ones are cut off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from base.console import log
+from base.errors import InfeasibleError, NoSolutionError
+from parsers.training_config import TrainingConfig
+from pipeline.generators import build_schedule
+from pipeline.schedule import ScheduleSpec
+from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.solution import INFEASIBLE, Solution
+from pipeline_solver.solve import Progress
+from workflows.arguments import AUTO
+
+MOST_INTERLEAVES = 4
+"""Interleaves tried: beyond it warm-up memory and transfers outweigh the smaller bubble in practice."""
+
+CUT_OFF = "cut off"
+IMPOSSIBLE = "impossible"
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """How one choice of interleaves and schedule came out.
+
+    Parameters
+    ----------
+    status : str
+        The solve's own status, ``cut off`` (its bound passed the best plan of another choice) or
+        ``impossible`` (the schedule does not exist for these numbers; `note` says why).
+    objective, bound : float or None
+        In body-layer forward times, comparable between choices.
+    """
+
+    interleaves: int
+    schedule: ScheduleSpec
+    status: str
+    objective: float | None = None
+    bound: float | None = None
+    seconds: float = 0.0
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """Schedule and interleaves as a person writes them."""
+        memory = (
+            "" if self.schedule.name != "interleaved" else f", low memory {'on' if self.schedule.low_memory else 'off'}"
+        )
+        return f"{self.schedule.name} vpp {self.interleaves}{memory}"
+
+    @property
+    def outcome(self) -> str:
+        """Status and figure in a few words."""
+        if self.objective is not None:
+            return f"{self.status}, step {self.objective:.6f}"
+        if self.bound is not None:
+            return f"{self.status}, bound {self.bound:.6f}"
+        return f"{self.status}, {self.note}" if self.note else self.status
+
+
+class _CutOff(Exception):
+    """Raised inside a solve whose bound has passed the best known plan."""
+
+
+def choices(
+    config: TrainingConfig, interleaves: int | str, schedule: ScheduleSpec | str | None
+) -> list[tuple[int, ScheduleSpec]]:
+    """Interleaves and schedules to try: what is given is kept, what is ``auto`` varies as the
+    framework allows. With None the schedule is the framework's own for each number of interleaves."""
+    most = sum(config.model.layer_counts().values()) // config.strategy.pp
+    counts = range(1, min(MOST_INTERLEAVES, most) + 1) if interleaves == AUTO else [int(interleaves)]
+    own = config.schedule
+    found: list[tuple[int, ScheduleSpec]] = []
+    for vpp in counts:
+        if isinstance(schedule, ScheduleSpec):
+            found.append((vpp, schedule))
+            continue
+        if vpp == 1:
+            names = ["1f1b", "gpipe"] if schedule == AUTO else ["1f1b"]
+        elif config.rules.framework == "mindformers":
+            names = ["interleaved"]
+        else:
+            names = ["megatron-interleaved"]
+        for name in names:
+            both = name == "interleaved" and schedule == AUTO
+            found += [(vpp, ScheduleSpec(name, low)) for low in ((True, False) if both else (own.low_memory,))]
+        if vpp == 2 and schedule == AUTO and config.rules.framework != "megatron":
+            found.append((vpp, ScheduleSpec("zero_bubble_v")))
+    return list(dict.fromkeys(found))
+
+
+def solve_alternatives(
+    problem: PipelineProblem,
+    options: Sequence[tuple[int, ScheduleSpec]],
+    solve: Callable[[PipelineProblem, Callable[[Progress], None]], Solution],
+    on_progress: Callable[[Progress], None],
+) -> tuple[PipelineProblem, Solution, tuple[Alternative, ...]]:
+    """Solve every choice, stopping one as soon as its bound passes the best plan so far.
+
+    Raises
+    ------
+    InfeasibleError, NoSolutionError
+        When no choice has a plan, or none was found within the limit.
+    """
+    best: tuple[PipelineProblem, Solution] | None = None
+    outcomes: list[Alternative] = []
+    for interleaves, schedule in options:
+        began = time.monotonic()
+        reached: list[float] = []
+
+        to_beat = float("inf") if best is None else best[1].objective
+
+        def watch(progress: Progress, reached: list[float] = reached, to_beat: float | None = to_beat) -> None:
+            on_progress(progress)
+            if progress.bound is not None:
+                reached.append(progress.bound)
+                if to_beat is not None and progress.bound > to_beat:
+                    raise _CutOff
+
+        try:
+            build_schedule(schedule, problem.stages, interleaves, problem.micro_batches)
+            candidate = problem.replace(interleaves=interleaves, schedule=schedule)
+            solution = solve(candidate, watch)
+        except ValueError as error:
+            outcomes.append(Alternative(interleaves, schedule, IMPOSSIBLE, note=str(error)))
+            continue
+        except _CutOff:
+            seconds = time.monotonic() - began
+            outcomes.append(Alternative(interleaves, schedule, CUT_OFF, bound=reached[-1], seconds=seconds))
+            log.info("%s: cut off, no plan below %.6f", outcomes[-1].name, reached[-1])
+            continue
+        outcomes.append(
+            Alternative(
+                interleaves,
+                schedule,
+                solution.status,
+                solution.objective,
+                solution.bound,
+                solution.seconds,
+                solution.message,
+            )
+        )
+        log.info("%s: %s", outcomes[-1].name, outcomes[-1].outcome)
+        if solution.objective is not None and (best is None or solution.objective < (best[1].objective or 0.0)):
+            best = candidate, solution
+    if best is None:
+        reasons = "; ".join(f"{one.name}: {one.note or one.status}" for one in outcomes)
+        proven = all(one.status in (INFEASIBLE, IMPOSSIBLE) for one in outcomes)
+        raise (InfeasibleError if proven else NoSolutionError)(f"no choice of schedule has a plan: {reasons}")
+    return best[0], best[1], tuple(outcomes)
