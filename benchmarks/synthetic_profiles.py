@@ -1,6 +1,7 @@
 """Write profiles that nobody measured for the configurations of a folder, to try the road from profiles to a ranking.
 
-Run from the repository's root: python -m benchmarks.synthetic_profiles --yaml_path output/profile_yaml --output profile_data [--form kineto]
+Run from the repository's root:
+python -m benchmarks.synthetic_profiles --yaml_path output/profile_yaml --output profile_data [--form kineto]
 Layer times are the estimates of each configuration, moved at random by up to 15 %, with 1 % noise on every kernel
 and one straggling micro-batch. Every file and folder says that it is synthetic.
 """

@@ -83,6 +83,6 @@ def _explain(profile: RankProfile, found: NDArray[np.int8], pattern: StagePatter
     told = max(1, len(np.unique(numbers[numbers >= 0])))
     layers, rest = divmod(backward, micro_batches * told)
     if not rest:
-        return (f"{counts}, over {told} steps: {layers} layers a micro-batch and the configuration puts {pattern.layers} on "
-                "this stage: wrong offset, or a profile of another stage")
+        return (f"{counts}, over {told} steps: {layers} layers a micro-batch and the configuration puts "
+                f"{pattern.layers} on this stage: wrong offset, or a profile of another stage")
     return f"{counts}: the profile was cut short, or is of another configuration"

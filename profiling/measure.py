@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parsers.profiles.kernels import COLLECTIVE, COMPUTE, RankProfile
+from parsers.profiles.kernels import COLLECTIVE, COMPUTE, SEND, RankProfile
 from profiling.pattern import Piece, StagePattern, Window
 
 
@@ -95,12 +95,13 @@ class NamedSample:
 def measure_by_name(
     profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64], limit: int = 200
 ) -> list[NamedSample]:
-    """What the names of the kernels tell of single pieces.
+    """What the names of the kernels, and the sends, tell of single pieces.
 
     A recomputed pass runs the kernels of the forward again. So the kernels after its attention kernel are
     recompute as far as they are the ones that follow attention in a forward, and those before it as far
     back as they are the ones that precede it: where every layer is recomputed, this alone parts recompute
-    from backward. In the same way head and embedding are parted from the layers beside them.
+    from backward. In the same way head and embedding are parted from the layers beside them. And where a
+    task sends its output, the send shows where the task ended.
     """
     work = np.flatnonzero(np.isin(profile.role, (COMPUTE, COLLECTIVE)))
     at = np.searchsorted(work, steps)
@@ -118,6 +119,7 @@ def measure_by_name(
     samples: list[NamedSample] = []
     for number, window in enumerate(pattern.windows):
         inside = [piece for piece, _ in window.pieces]
+        samples += _until_send(profile, pattern, steps, number, limit)
         first, last = _ends_by_name(inside, forward, backward)
         if first is None and last is None:
             continue
@@ -133,6 +135,27 @@ def measure_by_name(
                 same = max(_common(mine[::-1], known[::-1]) for known in last[1])
                 time = int(starts[high]) - int(starts[high - same])
                 samples.append(NamedSample(last[0], step, column, time / 1e6))
+    return samples
+
+
+def _until_send(
+    profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64], number: int, limit: int
+) -> list[NamedSample]:
+    """Times from an attention kernel to the end of its task, told by the first send behind it."""
+    piece = pattern.windows[number].ahead
+    if piece is None:
+        return []
+    sent = profile.start_ns[profile.role == SEND]
+    work_end = np.maximum.accumulate(np.where(np.isin(profile.role, (COMPUTE, COLLECTIVE)), profile.end_ns, 0))
+    columns = np.flatnonzero(pattern.window == number)[:limit]
+    samples = []
+    for step, column in [(step, int(column)) for step in range(len(steps)) for column in columns]:
+        begin, end = (int(profile.start_ns[steps[step, column + shift]]) for shift in (0, 1))
+        first = int(np.searchsorted(sent, begin, side="right"))
+        if first < len(sent) and sent[first] <= end:
+            last = int(np.searchsorted(profile.start_ns, sent[first])) - 1
+            time = min(int(work_end[last]), int(sent[first])) - begin
+            samples.append(NamedSample(piece, step, column, time / 1e6))
     return samples
 
 

@@ -40,11 +40,14 @@ class Window:
         How often each piece occurs, sorted.
     borders : int
         Borders between tasks, at each of which the rank may wait.
+    ahead : Piece or None
+        The one piece before the border, where there is one border and one piece.
     """
 
     pieces: tuple[tuple[Piece, float], ...]
     borders: int
     split: int = 0
+    ahead: Piece | None = None
 
 
 @dataclass(frozen=True)
@@ -114,15 +117,18 @@ def stage_pattern(schedule: Schedule, plan: PipelinePlan, stage: int) -> StagePa
     owners: list[int] = []
     known: dict[Window, int] = {}
     open_pieces: dict[Piece, float] = {}
+    before: list[Piece] = []
     borders = 0
     for direction, v, micro_batch, split in schedule.order[stage].tolist():
         borders += 1
+        before = list(open_pieces) if borders == 1 else before
         for item in tasks[direction, v]:
             if isinstance(item, tuple):
                 open_pieces[item] = open_pieces.get(item, 0.0) + share
                 continue
             if markers:
-                window = Window(tuple(sorted(open_pieces.items())), borders, split)
+                ahead = before[0] if borders == 1 and len(before) == 1 else None
+                window = Window(tuple(sorted(open_pieces.items())), borders, split, ahead)
                 numbers.append(known.setdefault(window, len(known)))
             markers.append(item)
             owners.append(micro_batch)

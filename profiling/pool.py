@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from parsers.profiles.kernels import FORWARD_MARKER
 from profiling.measure import NamedSample
 from profiling.pattern import Piece, StagePattern, Window
 
@@ -68,21 +69,38 @@ def _straggling(each: RankTimes, usual: dict[Window, float], notes: list[str]) -
     if not len(judged):
         return result
     shares = each.times_ms[:, judged] / middle[judged]
-    for micro_batch in np.unique(pattern.micro_batch):
+    members: dict[int, tuple[NDArray[np.bool_], NDArray[np.bool_]]] = {}
+    for micro_batch in np.unique(pattern.micro_batch).tolist():
         mine = (owners[0] == micro_batch) | (owners[1] == micro_batch)
-        # A window between two micro-batches is slow by half: it counts where there is nothing better.
-        inside = ((owners[0] == micro_batch) & (owners[1] == micro_batch))[judged]
-        if inside.sum() < 2:
-            inside = mine[judged]
-        if inside.sum() < 2:
-            continue
-        slow = np.quantile(shares[:, inside], 0.25, axis=1)
-        for step in np.flatnonzero(slow > STRAGGLES):
+        inside = (_mostly(pattern) == micro_batch)[judged]
+        members[micro_batch] = (mine, inside if inside.sum() >= 2 else mine[judged])
+    for step in range(len(shares)):
+        while True:
+            # The slowest first: once its windows are out, its neighbours no longer look slow.
+            left = ~result[step, judged]
+            slow = {micro_batch: float(np.quantile(shares[step, inside & left], 0.25))
+                    for micro_batch, (_, inside) in members.items() if (inside & left).sum() >= 2}
+            worst = max(slow, key=lambda each: slow[each], default=None)
+            if worst is None or slow[worst] <= STRAGGLES:
+                break
+            mine, inside = members[worst]
+            notes.append(f"rank {each.rank}: micro-batch {worst} of measured step {step + 1} straggled "
+                         f"({np.median(shares[step, inside & left]):.2f} times the usual) and is left out")
             result[step, mine] = True
-            notes.append(f"rank {each.rank}: micro-batch {micro_batch} of measured step {step + 1} straggled "
-                         f"({np.median(shares[step, inside]):.2f} times the usual) and is left out")
     # Where nearly everything is slow there is no usual to compare with.
     return result if result.mean() < 0.5 else np.zeros_like(result)
+
+
+def _mostly(pattern: StagePattern) -> NDArray[np.int64]:
+    """The micro-batch to which most of each window belongs, int64 [n - 1]; -1 where it is two alike.
+
+    Most of a forward lies behind its attention kernel, and most of a backward ahead of it.
+    """
+    first, second = pattern.micro_batch[:-1], pattern.micro_batch[1:]
+    ahead, behind = pattern.markers[:-1], pattern.markers[1:]
+    forwards = (ahead == FORWARD_MARKER) & (behind == FORWARD_MARKER)
+    backwards = (ahead != FORWARD_MARKER) & (behind != FORWARD_MARKER)
+    return np.where((first == second) | forwards, first, np.where(backwards, second, -1))
 
 
 def _gather(ranks: list[RankTimes], dropped: dict[int, NDArray[np.bool_]]) -> dict[Window, Pooled]:
