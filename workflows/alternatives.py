@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -118,7 +119,9 @@ def solve_alternatives(
             on_progress(progress)
             if progress.bound is not None:
                 reached.append(progress.bound)
-                if to_beat is not None and progress.bound > to_beat:
+                # HiGHS reports from a thread of its own, where an exception would be lost.
+                here = threading.current_thread() is threading.main_thread()
+                if here and to_beat is not None and progress.bound > to_beat:
                     raise _CutOff
 
         try:

@@ -18,7 +18,7 @@ from dryrun.interface import DryRunBackend
 from dryrun.linear_memory import running_schedule
 from parsers.read import read_config
 from parsers.training_config import TrainingConfig
-from parsers.write_back import write_plan
+from parsers.write_back import expressible, write_plan
 from pipeline.plan import PipelinePlan
 from pipeline.schedule import ScheduleSpec
 from pipeline_solver.build import build_problem, plan_in_terms_of
@@ -296,6 +296,20 @@ def _own_plan(config: TrainingConfig, problem: PipelineProblem) -> dict[str, Pip
     return {"as in the file": plan_in_terms_of(problem, plan)}
 
 
+def _tell_nearest(config: TrainingConfig, problem: PipelineProblem, solution: Solution) -> None:
+    """Say what the nearest plan that the file's flags can express costs, where the solved one is beyond them."""
+    assert solution.plan is not None
+    nearest, reasons = expressible(config, solution.plan)
+    if reasons:
+        held = evaluate(problem, plan_in_terms_of(problem, nearest))
+        log.warning(
+            "the file can hold only the nearest plan: step %.6f instead of %.6f%s",
+            held.objective,
+            solution.objective,
+            f"; {held.message}" if held.message else "",
+        )
+
+
 def _write_outputs(
     options: SolveFileOptions,
     config: TrainingConfig,
@@ -316,6 +330,7 @@ def _write_outputs(
             running = config
             if options.schedule is not None or options.auto_vpp or options.auto_schedule:
                 running = config.replace(schedule=problem.schedule)
+            _tell_nearest(running, problem, solution)
             write_plan(running, solution.plan, output=options.write_to)
             files["config"] = str(options.write_to or config.path)
     if options.trace is not None or options.html is not None or options.picture is not None:
