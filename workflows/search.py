@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
@@ -126,7 +126,17 @@ def _search(
     done = StrategySearch(config, device, result, candidates_csv, pruned_csv, tuple(dryrun_files), tuple(profile_files))
     if not options.full:
         return done
-    pruned = pd.DataFrame([asdict(record) for record in result.pruned])
+    pruned = pd.DataFrame(
+        [
+            {
+                "rule": record.rule,
+                "removed": record.count,
+                "example": record.example.name if record.example else "",
+                "explanation": record.explanation,
+            }
+            for record in result.pruned
+        ]
+    )
     memory_of = memory_by_dryruns(backend, options.dryruns, device, options.ranking.output)
     profiled = (
         {}
