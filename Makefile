@@ -17,7 +17,7 @@ demo: $(STAMP)
 	$(BIN)/python parallel_tool.py --yaml_path config/pretrain_deepseek3_671b_1024p.yaml --full
 	# The second half: profiles (synthetic, and labelled so), parsed to ratios, to a ranking.
 	$(BIN)/python -m benchmarks.synthetic_profiles --yaml_path output/profile_yaml --output output/synthetic_profiles --limit 6
-	$(BIN)/python pipeline_tool.py --profile_data_dir output/synthetic_profiles --time_limit 10 --topn 6
+	$(BIN)/python pipeline_tool.py --profile_data_dir output/synthetic_profiles --time_limit 5 --topn 6
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,9 +141,3 @@ def _memory_record(rank: SyntheticRank, static_mib: float, peak_mib: float) -> s
 
 def _us(nanoseconds: int) -> str:
     return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
-
-
-def label_of(facts: Mapping[str, Any]) -> str | None:
-    """The label in a synthetic trace's own entries, None in a real one."""
-    found = facts.get("synthetic")
-    return found if isinstance(found, str) else None

@@ -19,7 +19,9 @@ from profiling.folders import find_profile_folders
 from profiling.table import RESULT_NAME, write_profiling_result
 from register.device import DeviceSpec
 
-LISTED_NOTES = 3
+LISTED_PROBLEMS = 3
+"""Problems of one configuration that are logged; each rank has its own."""
+LISTED_NOTES = 1
 """Notes of one configuration that are logged at once; the others show with --verbose."""
 
 
@@ -87,13 +89,15 @@ def _completed(found: ExtractedRatios, config: TrainingConfig, device: DeviceSpe
 
 
 def _tell(file: Path, found: ExtractedRatios) -> None:
-    for problem in found.problems[:LISTED_NOTES]:
+    for problem in found.problems[:LISTED_PROBLEMS]:
         log.warning("%s: %s", file.name, problem)
     if found.problems:
-        rest = len(found.problems) - LISTED_NOTES
+        rest = len(found.problems) - LISTED_PROBLEMS
         more = f" ({rest} more ranks do not fit)" if rest > 0 else ""
         log.warning("%s: does not fit its profile%s: its ratios are estimated", file.name, more)
     if found.ratios is not None and found.missing:
         log.warning("%s: not measured and estimated: %s", file.name, ", ".join(found.missing))
     for number, note in enumerate(found.notes):
-        (log.info if number < LISTED_NOTES else log.debug)("%s: %s", file.name, note)
+        hidden = len(found.notes) - LISTED_NOTES if number == LISTED_NOTES - 1 else 0
+        text = f"{note} ({hidden} more notes with --verbose)" if hidden > 0 else note
+        (log.info if number < LISTED_NOTES else log.debug)("%s: %s", file.name, text)
