@@ -19,7 +19,6 @@ from pipeline.plan import PipelinePlan
 from pipeline_solver import columns as columns_module
 from pipeline_solver import event_graph, incumbents
 from pipeline_solver.columns import StageTuples, TooManyColumns, build_columns, stage_tuples
-from pipeline_solver.compact_milp import solve_compact
 from pipeline_solver.durations import schedule_of
 from pipeline_solver.event_graph import EventGraph
 from pipeline_solver.problem import PipelineProblem
@@ -46,6 +45,10 @@ FIRST_SLICE, LAST_SLICE = 2_000, 20_000
 
 LEAST_GAP = 2e-7
 """Gap below which LP tolerances decide, not the search."""
+
+HAND_OVER_ROUNDS = 3
+"""With one interleave, rounds after which the compact MILP goes on with the plan and the cuts: HiGHS's own
+cuts close what splits of stages leave open when many stages hold one or two layers each."""
 
 REPORTED_CUTS = 500
 
@@ -89,6 +92,8 @@ def branch_and_cut(
         with run.stopper.catching_interrupts():
             run.solve(warm_start)
     except TooManyColumns as reason:
+        from pipeline_solver.compact_milp import solve_compact  # here, for Pyomo takes a second to load
+
         LOG.warning("%s: the compact MILP takes over", reason)
         left = None if time_limit is None else max(1.0, time_limit - (time.monotonic() - run.began))
         return solve_compact(problem, time_limit=left, gap=gap, seed=seed, workers=workers, warm_start=warm_start,
@@ -97,7 +102,15 @@ def branch_and_cut(
         run.stopped = "interrupted" if isinstance(stop, KeyboardInterrupt) else "time limit"
     finally:
         run.close()
-    return run.solution()
+    solution = run.solution()
+    if not run.hand_over:
+        return solution
+    from pipeline_solver.compact_milp import solve_compact
+
+    left = None if time_limit is None else max(0.0, time_limit - solution.seconds)
+    closed = solve_compact(problem, time_limit=left, gap=gap, seed=seed, warm_start=solution.plan,
+                           cuts=solution.cuts, on_progress=on_progress)
+    return _merged(solution, closed, gap).replace(seconds=time.monotonic() - run.began)
 
 
 class _Run:
@@ -120,6 +133,7 @@ class _Run:
         self.bound = 0.0
         self.infeasible = False
         self.finished = False
+        self.hand_over = False
         self.stopped = ""
         self.nodes = 0
         self.solves = 0
@@ -151,6 +165,8 @@ class _Run:
         self.bound = max(self.bound, min(root, search.cutoff))
         self.report(f"root solved, {len(search.pool.counts)} cuts" if not search.open else "searching the tree")
         self._tree(search)
+        if self.hand_over:
+            return
         self.finished = True
         self.bound = max(self.bound, search.cutoff)
         if search.best is None:
@@ -257,6 +273,9 @@ class _Run:
             else:
                 self.pool.round(search, slice_size)
             self.rounds += 1
+            if self.problem.interleaves == 1 and self.rounds >= HAND_OVER_ROUNDS and search.open:
+                self.hand_over = True
+                return
             slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
             self._note(search)
 
@@ -295,6 +314,24 @@ class _Run:
             status=OPTIMAL if optimal else FEASIBLE, plan=search.columns.plan(search.best), objective=best, bound=bound,
             cuts=_reported_cuts(search, self.graph), message="" if optimal else f"stopped: {self.stopped}",
         )
+
+
+def _merged(first: Solution, second: Solution, gap: float) -> Solution:
+    """The better plan and the better bound of two solutions of one problem."""
+    if second.status == INFEASIBLE:
+        return second
+    plans = [part for part in (first, second) if part.objective is not None]
+    if not plans:
+        return second
+    best = min(plans, key=lambda part: float(part.objective or 0.0))
+    objective = float(best.objective or 0.0)
+    bound = min(objective, max(float(part.bound or 0.0) for part in (first, second)))
+    optimal = objective - bound <= gap * abs(objective)
+    return best.replace(
+        status=OPTIMAL if optimal else FEASIBLE, bound=bound, solver=SOLVER_NAME,
+        statistics={**second.statistics, **first.statistics}, cuts=tuple(dict.fromkeys((*first.cuts, *second.cuts))),
+        message="" if optimal else second.message or first.message,
+    )
 
 
 def _reported_cuts(search: Search, graph: EventGraph) -> tuple[tuple[float, ...], ...]:
