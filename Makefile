@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint install benchmarks clean
+.PHONY: demo test test-mindspore lint install benchmarks clean
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -21,6 +21,11 @@ demo: $(STAMP)
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest
+
+# A pipeline stage under real MindSpore in simulation (CPU wheel, extra `mindspore`).
+test-mindspore: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mindspore]'
+	$(BIN)/python -m pytest tests/test_dryrun_mindspore.py -rs
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
