@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from base.errors import InputError
-from parsers.profiles.tables import MAX_CELL, stream_rows
+from parsers.profiles.tables import large_cells, stream_rows
 
 TICKS_PER_MS = 1e5
 """The step trace counts in 10 ns."""
@@ -113,8 +113,7 @@ def read_insight_summary(path: str | Path) -> list[InsightSummary]:
 def _operators(file: Path) -> list[str]:
     """Names of the communication operators, from the header."""
     try:
-        with open(file, encoding="utf-8-sig", newline="") as stream:
-            csv.field_size_limit(MAX_CELL)
+        with open(file, encoding="utf-8-sig", newline="") as stream, large_cells():
             header = next(csv.reader(stream), [])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"cannot be read: {error}", file=file) from None

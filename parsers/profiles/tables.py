@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from base.errors import InputError
@@ -38,8 +39,7 @@ def stream_rows(
             raise InputError("is empty", file=file, cure="write the profile again")
         if not closed:
             raise InputError("is cut short: the last row has no end", file=file, cure="take the whole file")
-        with open(file, encoding="utf-8-sig", errors="strict", newline="") as stream:
-            csv.field_size_limit(MAX_CELL)
+        with open(file, encoding="utf-8-sig", errors="strict", newline="") as stream, large_cells():
             reader = csv.reader(stream)
             header = [name.strip() for name in next(reader, [])]
             places: list[int | None] = [_place(header, name, file, needed=True) for name in required]
@@ -65,6 +65,16 @@ def stream_rows(
         raise InputError(f"is not UTF-8 text: {error.reason}", file=file) from None
     except csv.Error as error:
         raise InputError(f"is not a CSV file: {error}", file=file) from None
+
+
+@contextmanager
+def large_cells() -> Iterator[None]:
+    """Let the csv module read cells up to `MAX_CELL`, as profiles hold them; its own limit comes back after."""
+    before = csv.field_size_limit(MAX_CELL)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def _place(header: list[str], name: str, file: Path, *, needed: bool) -> int | None:
