@@ -54,7 +54,7 @@ def measure(world_size: int, gbs: int, device_name: str, limit_mib: float) -> di
     space = build_space(context, options)
     ruled = apply_rules(space, select_rules(context), context)
     after_rules = time.perf_counter()
-    fitting = keep_what_fits(ruled.table, context, config.schedule, options.recompute)
+    fitting = keep_what_fits(ruled.table, context, options.recompute)
     after_memory = time.perf_counter()
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     result = search(config, device, options)

@@ -54,7 +54,7 @@ def candidate_frame(result: SearchResult) -> pd.DataFrame:
         "chosen": chosen.astype(int),
         "recompute": result.recompute,
         "peakMemNoRecompute": np.round(result.peak_none_mib, 1),
-        "source": "estimate",
+        "source": result.memory_source,
     })
 
 

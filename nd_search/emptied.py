@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from base.errors import InputError
 from cost_model.strategy_table import StrategyTable
+from nd_search.memory import peaks
 from nd_search.options import SearchContext
 from nd_search.rules import Rule, judge
 from nd_search.space import StrategySpace
@@ -21,15 +22,18 @@ BATCH_RULES = frozenset(
 """Rules that another global batch can satisfy."""
 
 
-def explain_emptied(space: StrategySpace, rules: Sequence[Rule], context: SearchContext) -> InputError:
+def explain_emptied(
+    space: StrategySpace, rules: Sequence[Rule], context: SearchContext, recompute: str = "best"
+) -> InputError:
     """The error for a space that the rules emptied.
 
     Looks for the strategies that break the fewest rules: those rules are what stands in the way. When
-    only the batch does, the answer is the nearest batch under which some strategy obeys every rule.
+    only the batch does, the answer is the nearest batch under which some strategy obeys every rule and
+    fits the memory (or obeys every rule, where none fits).
     """
     blame: Counter[tuple[str, ...]] = Counter()
     fewest = len(rules) + 1
-    nearest: tuple[int, int] | None = None
+    nearest: Nearest | None = None
     built = 0
     for block in space.blocks():
         if not len(block):
@@ -38,7 +42,7 @@ def explain_emptied(space: StrategySpace, rules: Sequence[Rule], context: Search
         broken = np.column_stack([~judge(rule, block, context) for rule in rules])
         only_batch = ~broken[:, [rule.name not in BATCH_RULES for rule in rules]].any(axis=1)
         if only_batch.any():
-            nearest = _nearer(nearest, _nearest_batch(block.select(only_batch), rules, context))
+            nearest = _nearer(nearest, _nearest_batch(block.select(only_batch), rules, context, recompute))
         number = broken.sum(axis=1)
         least = int(number.min())
         if least > fewest:
@@ -60,32 +64,40 @@ def explain_emptied(space: StrategySpace, rules: Sequence[Rule], context: Search
         return InputError(
             f"leaves no strategy for {context.world_size} ranks: no data-parallel degree splits it into enough "
             "whole micro-batches",
-            field="--gbs", value=context.gbs, cure=f"{nearest[1]} works",
+            field="--gbs", value=context.gbs, cure=f"{nearest[2]} works",
         )
     names, count = blame.most_common(1)[0]
     by_name = {rule.name: rule for rule in rules}
-    told = "; ".join(f"{name} ({by_name[name].explanation}; {by_name[name].relax})" for name in names)
-    together = "the rule" if len(names) == 1 else "the rules together"
+    told = " and ".join(f"{name} ({by_name[name].explanation})" for name in names)
     return InputError(
-        f"no strategy of {built} is left: {count} obey everything but {together} {told}",
-        field="--world_size", value=context.world_size, cure="relax what is named, or --disable_rule it",
+        f"no strategy of {built} for {context.world_size} ranks is left: {count} obey everything but "
+        f"the rule{'s' if len(names) > 1 else ''} {told}",
+        cure=", ".join(dict.fromkeys(by_name[name].relax for name in names)),
     )
 
 
-def _nearer(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
+Nearest = tuple[bool, int, int]
+"""Whether nothing fits the memory, the distance from the asked batch, the batch."""
+
+
+def _nearer(one: Nearest | None, other: Nearest | None) -> Nearest | None:
     return min((each for each in (one, other) if each is not None), default=None)
 
 
-def _nearest_batch(table: StrategyTable, rules: Sequence[Rule], context: SearchContext) -> tuple[int, int] | None:
-    """(distance, batch) of the batch nearest to the asked one that all rules accept for some row."""
+def _nearest_batch(
+    table: StrategyTable, rules: Sequence[Rule], context: SearchContext, recompute: str
+) -> Nearest | None:
+    """The batch nearest to the asked one under which some row obeys all rules, and fits if any does."""
     unit: NDArray[np.int64] = table.dp * table.mbs * context.micro_batch_interleave
     least = np.maximum(table.pp, -(-3 * (table.pp - 1) // (2 * table.vpp)))
     rounds = np.where(table.vpp > 1, table.pp, 1)
     wanted = np.maximum(-(-least // rounds), np.rint(context.gbs / (unit * rounds)).astype(np.int64)) * rounds
     batches = unit * wanted
-    for index in np.argsort(np.abs(batches - context.gbs), kind="stable")[:64]:
+    wanted_table = replace(table, micro_batches=wanted)
+    too_much = peaks(wanted_table, context, recompute, context.device_limit_mib)[0] > context.device_limit_mib
+    for index in np.lexsort((np.abs(batches - context.gbs), too_much))[:64]:
         batch = int(batches[index])
-        row = replace(table.select(slice(index, index + 1)), micro_batches=wanted[index : index + 1])
+        row = wanted_table.select(slice(index, index + 1))
         if all(judge(rule, row, replace(context, gbs=batch)).all() for rule in rules):
-            return abs(batch - context.gbs), batch
+            return bool(too_much[index]), abs(batch - context.gbs), batch
     return None

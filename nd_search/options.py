@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Mapping
+from typing import Mapping, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from base.errors import InputError
+from cost_model.memory import best_case_peak_mib
 from cost_model.strategy import Strategy, TrainingRules
+from cost_model.strategy_table import StrategyTable
 from parsers.training_config import TrainingConfig
+from pipeline.schedule import ScheduleSpec
 from register.device import DeviceSpec
 from register.model import ModelSpec
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "micro_batches")
 """Every dimension of a strategy that can be searched, pinned or bounded, in the order files list them."""
+
+class PeakEstimate(Protocol):
+    """Peak memory of many strategies at once: `cost_model.memory.best_case_peak_mib`, or one fitted to dry-runs."""
+
+    def __call__(
+        self,
+        model: ModelSpec,
+        rules: TrainingRules,
+        table: StrategyTable,
+        recompute: str = "best",
+        device_limit_mib: float | None = None,
+        schedule: ScheduleSpec = ...,
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Peak MiB [n] of the heaviest stage, and that stage [n]."""
+        ...
+
 
 RECOMPUTE_CHOICES = ("best", "none", "full")
 
@@ -98,22 +120,31 @@ class SearchContext:
         Layers that the pipeline deals out (MTP ones included where the file counts them).
     device_limit_mib : float
         Device memory a strategy may use, MiB.
+    peak_of : PeakEstimate
+        Where peak memory comes from.
     """
 
     model: ModelSpec
     rules: TrainingRules
     device: DeviceSpec
     own: Strategy
-    schedule_name: str
+    schedule: ScheduleSpec
     world_size: int
     gbs: int
     micro_batch_interleave: int
     layers: int
     max_expert_parallel: int
     device_limit_mib: float
+    peak_of: PeakEstimate = best_case_peak_mib
 
     @classmethod
-    def settle(cls, config: TrainingConfig, device: DeviceSpec, options: SearchOptions) -> SearchContext:
+    def settle(
+        cls,
+        config: TrainingConfig,
+        device: DeviceSpec,
+        options: SearchOptions,
+        peak_of: PeakEstimate = best_case_peak_mib,
+    ) -> SearchContext:
         """Fill what the options leave open from the file, then from the device."""
         own = config.strategy
         limit = options.device_limit_mib or config.device_limit_mib or float(device.usable_memory_mib)
@@ -122,11 +153,12 @@ class SearchContext:
             rules=config.rules,
             device=device,
             own=own,
-            schedule_name=config.schedule.name,
+            schedule=config.schedule,
             world_size=options.world_size or own.world_size,
             gbs=options.gbs or own.global_batch * config.micro_batch_interleave,
             micro_batch_interleave=config.micro_batch_interleave,
             layers=config.model.n_layers + (config.model.mtp_layers if config.mtp_counted else 0),
             max_expert_parallel=options.max_expert_parallel,
             device_limit_mib=limit,
+            peak_of=peak_of,
         )

@@ -9,20 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from base.errors import InfeasibleError
-from cost_model.memory import best_case_peak_mib
 from cost_model.strategy import Strategy
 from cost_model.strategy_table import StrategyTable
 from nd_search.emptied import explain_emptied
+from nd_search.memory import peaks
 from nd_search.options import SearchContext
 from nd_search.rules import LEGALITY, Rule, judge
 from nd_search.space import StrategySpace
-from pipeline.schedule import ScheduleSpec
 
 MEMORY = "memory"
-
-MEMORY_ROWS = 1 << 15
-"""Strategies whose memory is computed at once: keeps the intermediate arrays to some tens of MiB."""
-
 
 @dataclass(frozen=True)
 class PruneRecord:
@@ -70,8 +65,12 @@ class FittingSpace:
     record: PruneRecord
 
 
-def apply_rules(space: StrategySpace, rules: Sequence[Rule], context: SearchContext) -> RuledSpace:
+def apply_rules(
+    space: StrategySpace, rules: Sequence[Rule], context: SearchContext, recompute: str = "best"
+) -> RuledSpace:
     """Ask every rule of every strategy, legality first.
+
+    `recompute` only serves the error's advice: a batch near the asked one whose strategies also fit.
 
     Raises
     ------
@@ -97,7 +96,7 @@ def apply_rules(space: StrategySpace, rules: Sequence[Rule], context: SearchCont
         kept.append(table)
     table = _concatenate(kept)
     if not len(table):
-        raise explain_emptied(space, ordered, context)
+        raise explain_emptied(space, ordered, context, recompute)
     records = tuple(
         PruneRecord(rule.name, rule.explanation, counts[rule.name], examples.get(rule.name)) for rule in ordered
     )
@@ -105,44 +104,7 @@ def apply_rules(space: StrategySpace, rules: Sequence[Rule], context: SearchCont
     return RuledSpace(table, built, built - illegal, records)
 
 
-def schedule_of(schedule: ScheduleSpec, framework: str, interleaves: int) -> ScheduleSpec:
-    """The schedule that a strategy runs: the file's, with interleaving added or left out as vpp asks."""
-    if schedule.name in ("1f1b", "interleaved", "megatron-interleaved"):
-        if interleaves == 1:
-            return ScheduleSpec("1f1b")
-        name = "interleaved" if framework == "mindformers" else "megatron-interleaved"
-        return schedule if schedule.name != "1f1b" else ScheduleSpec(name, schedule.low_memory)
-    return schedule
-
-
-def peaks(
-    table: StrategyTable,
-    context: SearchContext,
-    schedule: ScheduleSpec,
-    recompute: str = "best",
-    limit_mib: float | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Peak memory of each strategy's heaviest stage, MiB [n], and that stage [n].
-
-    With `limit_mib`, peaks above it may be lower bounds (which saves refining what is pruned anyway).
-    """
-    peak = np.empty(len(table))
-    stage = np.empty(len(table), dtype=np.int64)
-    for interleaved in (False, True):
-        rows = np.flatnonzero((table.vpp > 1) == interleaved)
-        spec = schedule_of(schedule, context.rules.framework, 2 if interleaved else 1)
-        for start in range(0, len(rows), MEMORY_ROWS):
-            part = rows[start : start + MEMORY_ROWS]
-            peak[part], stage[part] = best_case_peak_mib(
-                context.model, context.rules, table.select(part),
-                recompute=recompute, device_limit_mib=limit_mib, schedule=spec,
-            )
-    return peak, stage
-
-
-def keep_what_fits(
-    table: StrategyTable, context: SearchContext, schedule: ScheduleSpec, recompute: str = "best"
-) -> FittingSpace:
+def keep_what_fits(table: StrategyTable, context: SearchContext, recompute: str = "best") -> FittingSpace:
     """Leave out every strategy whose heaviest stage is over the limit even at its best.
 
     Raises
@@ -150,10 +112,10 @@ def keep_what_fits(
     InfeasibleError
         When nothing fits: says the least memory that the best strategy needs.
     """
-    peak, stage = peaks(table, context, schedule, recompute, context.device_limit_mib)
+    peak, stage = peaks(table, context, recompute, context.device_limit_mib)
     fits = peak <= context.device_limit_mib
     if not fits.any():
-        peak, stage = peaks(table, context, schedule, recompute)
+        peak, stage = peaks(table, context, recompute)
         best = int(np.argmin(peak))
         raise InfeasibleError(
             f"no strategy fits {context.device_limit_mib:.0f} MiB a device: of {len(table)} legal ones the lightest, "

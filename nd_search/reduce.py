@@ -7,12 +7,11 @@ from math import gcd
 from typing import Iterator
 
 from base.errors import InputError
-from cost_model.memory import best_case_peak_mib
 from cost_model.strategy import Strategy
 from cost_model.strategy_table import StrategyTable
+from nd_search.memory import peaks
 from nd_search.options import SearchContext
-from nd_search.prune import schedule_of
-from nd_search.rules import LEGALITY, LEGALITY_RULES, judge
+from nd_search.rules import LEGALITY_RULES, judge
 from nd_search.space import divisors
 from parsers.training_config import TrainingConfig
 from pipeline.plan import FULL, PipelinePlan
@@ -63,13 +62,11 @@ def reduce_strategy(
     best: tuple[float, Reduction] | None = None
     for small in _options(config, strategy, rank_num):
         model, plan = _small_layers(config, small)
-        if not _is_legal(config, device, model, small):
+        context = _context(config, device, model, small, device_limit_mib)
+        table = StrategyTable.from_strategies([small])
+        if not all(judge(rule, table, context).all() for rule in LEGALITY_RULES if rule.concerns(context)):
             continue
-        spec = schedule_of(config.schedule, config.rules.framework, small.vpp)
-        peak, _ = best_case_peak_mib(
-            model, config.rules, StrategyTable.from_strategies([small]),
-            recompute="none", device_limit_mib=device_limit_mib, schedule=spec,
-        )
+        peak, _ = peaks(table, context, "none")
         reduction = _told(config, strategy, small, model, plan)
         if peak[0] <= device_limit_mib:
             return reduction
@@ -107,17 +104,16 @@ def _options(config: TrainingConfig, strategy: Strategy, rank_num: int) -> Itera
         )
 
 
-def _is_legal(config: TrainingConfig, device: DeviceSpec, model: ModelSpec, strategy: Strategy) -> bool:
-    layers = model.n_layers + (model.mtp_layers if config.mtp_counted else 0)
-    context = SearchContext(
-        model=model, rules=config.rules, device=device, own=strategy, schedule_name=config.schedule.name,
+def _context(
+    config: TrainingConfig, device: DeviceSpec, model: ModelSpec, strategy: Strategy, device_limit_mib: float
+) -> SearchContext:
+    """What the rules judge the small job by: its own layers, cards and batch."""
+    return SearchContext(
+        model=model, rules=config.rules, device=device, own=strategy, schedule=config.schedule,
         world_size=strategy.world_size, gbs=strategy.global_batch * config.micro_batch_interleave,
-        micro_batch_interleave=config.micro_batch_interleave, layers=layers,
-        max_expert_parallel=strategy.ep, device_limit_mib=float(device.usable_memory_mib),
-    )
-    table = StrategyTable.from_strategies([strategy])
-    return all(
-        judge(rule, table, context).all() for rule in LEGALITY_RULES if rule.kind == LEGALITY and rule.concerns(context)
+        micro_batch_interleave=config.micro_batch_interleave,
+        layers=model.n_layers + (model.mtp_layers if config.mtp_counted else 0),
+        max_expert_parallel=strategy.ep, device_limit_mib=device_limit_mib,
     )
 
 
@@ -172,8 +168,11 @@ def _told(
             changed.append(f"{name}: {int(before)} -> {int(after)}")
     kept.append(f"layer sizes, experts, vocabulary and sequence of {config.model.name}")
     before_counts, after_counts = config.model.layer_counts(), model.layer_counts()
-    for kind in before_counts:
-        changed.append(f"{kind} layers: {before_counts[kind]} -> {after_counts.get(kind, 0)}")
+    for kind, count in before_counts.items():
+        if after_counts[kind] == count:
+            kept.append(f"{kind} layers = {count}")
+        else:
+            changed.append(f"{kind} layers: {count} -> {after_counts[kind]}")
     changed.append("recompute: the first layer of each chunk, so that its kind shows both ways")
     if small.pp * small.vpp == 1 and model.n_dense and model.n_moe:
         changed[-1] = ("recompute: the dense layer and one of two MoE layers; dense layers show under recompute only, "

@@ -9,12 +9,14 @@ from typing import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_model.memory import best_case_peak_mib
 from cost_model.strategy import Strategy
 from cost_model.strategy_table import StrategyTable
 from cost_model.time import quick_step_ms
 from nd_search.choose import choose
-from nd_search.options import SearchContext, SearchOptions
-from nd_search.prune import MEMORY_ROWS, PruneRecord, apply_rules, describe, keep_what_fits, peaks
+from nd_search.memory import MEMORY_ROWS, peaks
+from nd_search.options import PeakEstimate, SearchContext, SearchOptions
+from nd_search.prune import PruneRecord, apply_rules, describe, keep_what_fits
 from nd_search.rules import Rule, judge, load_user_rules, select_rules
 from nd_search.space import build_space
 from parsers.training_config import TrainingConfig
@@ -51,6 +53,8 @@ class SearchResult:
         The recompute assumed: ``best``, ``none`` or ``full``.
     device : DeviceSpec
         What it was searched for.
+    memory_source : str
+        Where the peaks come from.
     """
 
     candidates: StrategyTable
@@ -64,10 +68,17 @@ class SearchResult:
     recompute: str
     peak_none_mib: NDArray[np.float64]
     device: DeviceSpec
+    memory_source: str = "estimate"
 
 
 def search(
-    config: TrainingConfig, device: DeviceSpec, options: SearchOptions, rules_path: Path | None = None
+    config: TrainingConfig,
+    device: DeviceSpec,
+    options: SearchOptions,
+    rules_path: Path | None = None,
+    *,
+    peak_of: PeakEstimate = best_case_peak_mib,
+    memory_source: str = "estimate",
 ) -> SearchResult:
     """Search the strategies of a job.
 
@@ -75,6 +86,8 @@ def search(
     ----------
     rules_path : Path, optional
         Folder of the user's own rules: Python files, which are run, so only a path that the user gave.
+    peak_of, memory_source
+        Where peak memory comes from, and its name for the candidates' file.
 
     Raises
     ------
@@ -84,10 +97,10 @@ def search(
     InfeasibleError
         When no legal strategy fits the memory: says the least that is needed.
     """
-    context = SearchContext.settle(config, device, options)
+    context = SearchContext.settle(config, device, options, peak_of)
     rules = select_rules(context, options.disabled_rules, load_user_rules(rules_path))
-    ruled = apply_rules(build_space(context, options), rules, context)
-    fitting = keep_what_fits(ruled.table, context, config.schedule, options.recompute)
+    ruled = apply_rules(build_space(context, options), rules, context, options.recompute)
+    fitting = keep_what_fits(ruled.table, context, options.recompute)
     estimated_ms = _estimate_ms(fitting.table, context)
     chosen = choose(fitting.table, estimated_ms, options.profile_num)
     by_time = np.argsort(estimated_ms, kind="stable")
@@ -108,8 +121,9 @@ def search(
         },
         device_limit_mib=context.device_limit_mib,
         recompute=options.recompute,
-        peak_none_mib=peaks(fitting.table.select(order), context, config.schedule, "none")[0],
+        peak_none_mib=peaks(fitting.table.select(order), context, "none")[0],
         device=device,
+        memory_source=memory_source,
     )
 
 
@@ -137,7 +151,7 @@ def explain(
         )
     if any(rule.name == "world-size" for rule in broken) or strategy.micro_batches < 1:
         return lines
-    peak, stage = peaks(table, context, config.schedule, options.recompute)
+    peak, stage = peaks(table, context, options.recompute)
     verdict = "fits" if peak[0] <= context.device_limit_mib else "is too much for"
     lines.append(
         f"memory: {peak[0]:.0f} MiB on stage {stage[0]} (recompute: {options.recompute}) {verdict} "

@@ -255,6 +255,15 @@ def test_each_stage_of_a_small_job_shows_its_kinds_with_and_without_recompute() 
     assert reduction.model.n_layers == 9 and reduction.model.n_dense == 2
 
 
+def test_interleaves_stay_and_each_of_their_chunks_shows_both_ways() -> None:
+    large = Strategy(16, 4, 8, 8, op=16, vpp=2, micro_batches=64)
+    reduction = reduce_strategy(job(), DEVICE, large, 64, 200000.0)
+    assert (reduction.strategy.pp, reduction.strategy.vpp, reduction.strategy.dp) == (2, 2, 8)
+    assert reduction.plan.layers[DENSE] == ((2, 0), (0, 0)) and reduction.plan.layers[MOE] == ((1, 2), (2, 2))
+    assert reduction.plan.recompute[FULL] == ((1, 1), (1, 1))
+    assert "mtp layers = 1" in reduction.kept
+
+
 def test_a_dense_model_shrinks_to_one_stage_before_dp_does() -> None:
     own = Strategy(16, 2, 4, op=16, micro_batches=8)
     reduction = reduce_strategy(job(LLAMA2_7B, own), DEVICE, own, 32, 60000.0)
