@@ -146,11 +146,11 @@ def emit_yaml(
         names.append(told.name)
         try:
             reduction = reduce_strategy(config, result.device, strategy, rank_num, result.device_limit_mib)
+            extra = {**_data_keys(config, dataset), **_profile_keys(config), **_layer_keys(config, reduction)}
+            written.append(emit_variant(config, reduction.strategy, target, plan=reduction.plan, extra=extra))
         except InputError as error:
             write_atomic(told, json.dumps({"strategy": describe(strategy), "not_reduced": str(error)}, indent=1) + "\n")
             continue
-        extra = {**_data_keys(config, dataset), **_profile_keys(config), **_layer_keys(config, reduction)}
-        written.append(emit_variant(config, reduction.strategy, target, plan=reduction.plan, extra=extra))
         write_atomic(told, json.dumps(_reduction_text(reduction), indent=1) + "\n")
         names.append(target.name)
     _remove_stale(folder, names)
