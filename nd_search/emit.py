@@ -9,6 +9,7 @@ from typing import Sequence
 import numpy as np
 import pandas as pd
 
+from base.console import log
 from base.errors import InputError
 from base.files import read_text, write_atomic
 from cost_model.strategy_table import StrategyTable
@@ -129,18 +130,30 @@ def emit_yaml(
     Returns
     -------
     list of Path
-        The configurations, aligned with `which` (with `profile`, those that could be reduced).
+        The configurations, in the order of `which`; those that the file's form cannot express (with
+        `profile`: reduce) are left out and named.
+
+    Raises
+    ------
+    InputError
+        When the file's form can express none of them.
     """
     indices = list(result.chosen if which is None else which)
     table = result.candidates.select(np.asarray(indices, dtype=np.int64))
     suffix = config.path.suffix if config.path.suffix in (".sh", ".toml", ".yml") else ".yaml"
     written: list[Path] = []
     names: list[str] = []
+    refused: InputError | None = None
     for stem, strategy in zip(file_stems(table), table, strict=True):
         target = folder / f"{stem}_pretrain{suffix}"
         if not profile:
-            written.append(emit_variant(config, strategy, target, plan=None, extra=_data_keys(config, dataset)))
-            names.append(target.name)
+            try:
+                written.append(emit_variant(config, strategy, target, plan=None, extra=_data_keys(config, dataset)))
+            except InputError as error:
+                log.warning("%s has no file: %s", describe(strategy), error)
+                refused = error
+            else:
+                names.append(target.name)
             continue
         told = folder / f"{stem}_pretrain.reduction.json"
         names.append(told.name)
@@ -153,6 +166,8 @@ def emit_yaml(
             continue
         write_atomic(told, json.dumps(_reduction_text(reduction), indent=1) + "\n")
         names.append(target.name)
+    if refused is not None and not written:
+        raise refused
     _remove_stale(folder, names)
     return written
 
