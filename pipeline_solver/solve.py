@@ -34,10 +34,9 @@ def solve(
     Parameters
     ----------
     solver : str
-        In any case of letters: ``HIGHS`` (branch-and-cut over stage configurations;
-        with one interleave the compact MILP), ``HIGHS-MILP``
-        (the compact MILP under HiGHS), ``CBC`` (the same under the CBC that PuLP ships), or any
-        solver that Pyomo finds.
+        In any case of letters: ``HIGHS`` (branch-and-cut over stage configurations, handing over to the
+        compact MILP what stage splits leave open), ``HIGHS-MILP`` (the compact MILP under HiGHS),
+        ``CBC`` (the same under the CBC that PuLP ships), or any solver that Pyomo finds.
     time_limit : float, optional
         Seconds.
     gap : float
@@ -74,7 +73,9 @@ def solve(
     }
     name = solver.strip().upper()
     if name == "HIGHS":
-        solution = _with_highs(problem, options)
+        from pipeline_solver.branch_and_cut import branch_and_cut
+
+        solution = branch_and_cut(problem, **options)
     else:
         from pipeline_solver.compact_milp import solve_compact
 
@@ -113,15 +114,3 @@ def complete(problem: PipelineProblem, solution: Solution) -> Solution:
     return solution.replace(
         peak_memory_mib=peak_memory_mib(problem, solution.plan), bubble=bubble_shares(problem, solution.plan)
     )
-
-
-def _with_highs(problem: PipelineProblem, options: dict[str, Any]) -> Solution:
-    if problem.interleaves == 1:
-        # With one interleave the compact MILP needs a few rounds only, and HiGHS's own cuts close what
-        # splits of stages alone leave open (many stages of one or two layers each).
-        from pipeline_solver.compact_milp import solve_compact
-
-        return solve_compact(problem, solver_name="HIGHS", **options)
-    from pipeline_solver.branch_and_cut import branch_and_cut
-
-    return branch_and_cut(problem, **options)
