@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,7 +88,7 @@ def build_parser() -> CommandParser:
         help="report the file's own plan, solve nothing (default: n)",
     )
     solving.add_argument(
-        "-workers", type=positive_int, default=1, metavar="N", help="processes of the solver (default: %(default)s)"
+        "-workers", type=positive_int, default=os.cpu_count() or 1, metavar="N", help="processes (default: cores)"
     )
     memory = parser.add_argument_group("memory")
     memory.add_argument("-memory", metavar="FILE", help="memory profile (JSON) instead of a dry-run")
