@@ -89,6 +89,12 @@ def load_candidates(
             ratios = (profiled or {}).get(path) or measured.get(key)
             if ratios is None:
                 ratios = estimate_ratios(config.model, config.strategy, config.rules, device)
+                if measured or profiled:
+                    # Measured ratios carry no end-of-step tail (a table neither transfers nor embedding):
+                    # beside them an estimate that does would rank too low.
+                    ratios = replace(ratios, tail=0.0)
+                if measured:
+                    ratios = replace(ratios, lag=0.0, embedding=0.0)
                 estimated += 1
             try:
                 memory = estimate_memory(config, device) if memory_of is None else memory_of(config)
