@@ -5,15 +5,16 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Iterator
+from typing import Iterator, Sequence
 
 import pytest
 
+from base.errors import InputError
 from cost_model.strategy import Strategy, TrainingRules
 from nd_search.options import SearchContext, SearchOptions
 from nd_search.prune import apply_rules
-from nd_search.rules import EXPERIENCE_RULES, select_rules
-from nd_search.space import build_space
+from nd_search.rules import EXPERIENCE_RULES, Rule, select_rules
+from nd_search.space import StrategySpace, build_space
 from pipeline.schedule import ScheduleSpec
 from register.model import MlaSpec, ModelSpec, MoeSpec
 from tests.nd_search_cases import DEVICE, job
@@ -44,19 +45,19 @@ class Case:
 
 
 def cases(framework: str) -> list[Case]:
-    """Twenty small jobs, odd sizes among them."""
+    """Forty small jobs, odd sizes among them."""
     draw = random.Random(f"legality of {framework}")
     found = []
-    for number in range(20):
-        heads = draw.choice([4, 6, 8, 12, 16])
+    for number in range(40):
+        heads = draw.choice([4, 6, 8, 12, 12, 24])
         experts = draw.choice([None, 4, 6, 8, 12, 16])
         expert_hidden, first_dense = draw.choice([24, 32, 36]), draw.choice([0, 1])
         moe = None if experts is None else MoeSpec(experts, 2, expert_hidden, first_dense=first_dense)
         model = ModelSpec(
-            "tiny", draw.choice([3, 4, 6, 8, 9]), draw.choice([48, 64, 96]), heads,
-            draw.choice([kv for kv in (1, 2, 3, 4, 6, 8) if heads % kv == 0]), 8,
-            draw.choice([48, 64, 100]), draw.choice([90, 96, 128]), moe=moe,
-            mla=MlaSpec(8, 4, 8, 8) if number % 7 == 6 else None, mtp_layers=number % 2,
+            "tiny", draw.choice([3, 4, 6, 8, 9]), draw.choice([48, 64, 80]), heads,
+            draw.choice([heads, *[kv for kv in (1, 2, 3, 4, 6, 8) if heads % kv == 0]]), 8,
+            draw.choice([48, 50, 100]), draw.choice([90, 96, 100]), moe=moe,
+            mla=MlaSpec(8, 4, 8, 8) if number % 3 == 2 else None, mtp_layers=number % 2,
         )
         found.append(Case(
             framework, model, draw.choice([24, 32, 48, 64]), draw.choice([4, 6, 8, 12, 16, 24]),
@@ -153,26 +154,69 @@ def slow_verdict(
     return whole(case.seq, tp * 2 * cp)
 
 
-@pytest.mark.parametrize("framework", ["mindformers", "megatron", "torchtitan"])
-def test_the_legal_set_equals_that_of_a_slow_loop_in_twenty_small_cases(framework: str) -> None:
+def settled(case: Case) -> tuple[SearchContext, SearchOptions]:
+    rules = TrainingRules(
+        framework=case.framework, seq_length=case.seq, parallel_optimizer=case.shard,
+        vocab_parallel=case.vocab_parallel,
+    )
+    config = job(
+        case.model, Strategy(1, 1, 1), rules, schedule=ScheduleSpec(case.schedule), mtp_counted=case.mtp_counted
+    )
+    options = SearchOptions(
+        world_size=case.world, gbs=case.gbs, search=case.dimensions, max_expert_parallel=case.max_ep
+    )
+    return SearchContext.settle(config, DEVICE, options), options
+
+
+def legal_of(space: StrategySpace, rules: Sequence[Rule], context: SearchContext) -> list[Strategy]:
+    """What the rules leave; nothing when they empty the space, which they say by an error."""
+    try:
+        return list(apply_rules(space, rules, context).table)
+    except InputError:
+        return []
+
+
+FRAMEWORKS = ["mindformers", "megatron", "torchtitan"]
+HOLD_BY_CONSTRUCTION = {"world-size", "op-in-replicas"}
+"""Rules that only pins and `--explain` can break: the space is built so that they hold."""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_legal_set_equals_that_of_a_slow_loop_in_forty_small_cases(framework: str) -> None:
     sizes = []
     for case in cases(framework):
-        rules = TrainingRules(
-            framework=framework, seq_length=case.seq, parallel_optimizer=case.shard, vocab_parallel=case.vocab_parallel
-        )
-        config = job(
-            case.model, Strategy(1, 1, 1), rules, schedule=ScheduleSpec(case.schedule), mtp_counted=case.mtp_counted
-        )
-        options = SearchOptions(
-            world_size=case.world, gbs=case.gbs, search=case.dimensions, max_expert_parallel=case.max_ep
-        )
-        context = SearchContext.settle(config, DEVICE, options)
-        legal = list(apply_rules(build_space(context, options), select_rules(context, NO_EXPERIENCE), context).table)
+        context, options = settled(case)
+        legal = legal_of(build_space(context, options), select_rules(context, NO_EXPERIENCE), context)
         slow = set(slow_legal(case))
         assert set(legal) == slow, case
         assert len(legal) == len(slow), f"a strategy twice in {case}"
         sizes.append(len(slow))
-    assert len([size for size in sizes if size >= 5]) >= 10, "most cases should leave something to compare"
+    assert len([size for size in sizes if size >= 5]) >= 20, "most cases should leave something to compare"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_legality_rule_decides_alone_in_some_of_the_cases(framework: str) -> None:
+    asked, decisive = set(), set()
+    for case in cases(framework):
+        context, options = settled(case)
+        space = build_space(context, options)
+        rules = select_rules(context, NO_EXPERIENCE)
+        legal = len(legal_of(space, rules, context))
+        for rule in rules:
+            asked.add(rule.name)
+            if len(legal_of(space, [other for other in rules if other is not rule], context)) > legal:
+                decisive.add(rule.name)
+    assert asked - decisive <= HOLD_BY_CONSTRUCTION
+
+
+@pytest.mark.parametrize(
+    ("pin", "rule"), [({"op": 3}, "op-in-replicas"), ({"dp": 4, "tp": 4, "pp": 2, "op": 3}, "op-in-replicas")]
+)
+def test_a_pinned_optimizer_split_that_does_not_divide_the_replicas_is_refused(pin: dict, rule: str) -> None:
+    options = SearchOptions(world_size=32, gbs=32, fix=pin)
+    context = SearchContext.settle(job(), DEVICE, options)
+    with pytest.raises(InputError, match=rule):
+        apply_rules(build_space(context, options), select_rules(context, NO_EXPERIENCE), context)
 
 
 def test_a_pinned_dimension_and_a_bound_select_from_the_same_legal_set() -> None:
