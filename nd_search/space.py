@@ -168,3 +168,9 @@ def split_by_rule(replicas: Ints, context: SearchContext) -> Ints:
     if 1 < own.op < own.dp * own.cp:
         return np.where(replicas % own.op == 0, own.op, replicas)
     return replicas.copy()
+
+
+def complete(strategy: Strategy, context: SearchContext, options: SearchOptions) -> Strategy:
+    """A strategy with op and sp as the space gives them to its mesh: pinned, else by rule."""
+    op = int(split_by_rule(np.array([strategy.dp * strategy.cp]), context)[0])
+    return strategy.replace(op=options.fix.get("op", op), sp=bool(options.fix.get("sp", strategy.tp > 1)))

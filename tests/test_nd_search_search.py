@@ -15,9 +15,10 @@ from cost_model.memory import best_case_peak_mib
 from cost_model.strategy import Strategy
 from cost_model.strategy_table import StrategyTable
 from nd_search.choose import choose
-from nd_search.options import SearchOptions
+from nd_search.options import SearchContext, SearchOptions
 from nd_search.rules import EXPERIENCE, LEGALITY, built_in_rules, list_rules, load_user_rules
 from nd_search.search import explain, search
+from nd_search.space import complete
 from tests.nd_search_cases import DEVICE, LLAMA2_7B, job
 
 EVERYTHING = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs")
@@ -154,6 +155,18 @@ def test_without_recompute_fewer_strategies_fit() -> None:
     best = set(search(job(), DEVICE, SearchOptions(gbs=1024)).candidates)
     none = set(search(job(), DEVICE, SearchOptions(gbs=1024, recompute="none")).candidates)
     assert none < best
+
+
+@pytest.mark.parametrize("own_sp", [True, False])
+def test_a_candidate_named_by_its_mesh_is_completed_to_the_strategy_that_was_searched(own_sp) -> None:
+    options, config = SearchOptions(world_size=1024, gbs=1024), job()
+    config = config.replace(strategy=config.strategy.replace(sp=own_sp))
+    context = SearchContext.settle(config, DEVICE, options)
+    for found in list(search(config, DEVICE, options).candidates)[:20]:
+        named = config.strategy.replace(
+            dp=found.dp, tp=found.tp, pp=found.pp, ep=found.ep, micro_batches=found.micro_batches
+        )
+        assert complete(named, context, options) == found
 
 
 def test_the_explanation_names_every_broken_rule_and_the_memory() -> None:

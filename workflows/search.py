@@ -16,9 +16,10 @@ from cost_model.strategy import Strategy
 from dryrun.estimate import device_limit_mib
 from dryrun.interface import DryRunBackend
 from nd_search.emit import emit_yaml, write_candidates_csv, write_pruned_csv
-from nd_search.options import PeakEstimate, SearchOptions
+from nd_search.options import PeakEstimate, SearchContext, SearchOptions
 from nd_search.rules import list_rules, load_user_rules
 from nd_search.search import SearchResult, explain, search
+from nd_search.space import complete
 from parsers.read import read_config
 from parsers.training_config import TrainingConfig
 from pipeline.plan import FULL, NONE
@@ -185,6 +186,7 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     """
     config, device = _read(options)
     strategy = _strategy_of(name, config, options.space.gbs)
+    strategy = complete(strategy, SearchContext.settle(config, device, options.space), options.space)
     lines = explain(config, device, options.space, strategy, options.rules_path)
     limit = device_limit_mib(config, device)
     if strategy.micro_batches < 1 or strategy.pp * strategy.vpp > sum(config.model.layer_counts().values()):
@@ -211,7 +213,6 @@ def _strategy_of(name: str, config: TrainingConfig, gbs: int | None) -> Strategy
         degrees[match[1].lower()] = int(match[2])
     own = config.strategy
     strategy = own.replace(**degrees)
-    op = strategy.dp * strategy.cp if config.rules.parallel_optimizer else 1
     batch = gbs or own.global_batch * config.micro_batch_interleave
     per_step = strategy.dp * strategy.mbs * config.micro_batch_interleave
-    return strategy.replace(op=op, sp=own.sp and strategy.tp > 1, micro_batches=batch // per_step)
+    return strategy.replace(micro_batches=batch // per_step)
