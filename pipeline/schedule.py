@@ -65,3 +65,16 @@ class Schedule:
         """Position in model order of the chunk (interleave, stage)."""
         reverse = self.v_shape and interleave % 2
         return interleave * self.stages + (self.stages - 1 - stage if reverse else stage)
+
+    @property
+    def directions(self) -> int:
+        """Kinds of task: forward and backward, with the weight gradient apart 3."""
+        return 3 if (self.order[:, :, 0] == WEIGHT_GRADIENT).any() else 2
+
+    def blocks(self) -> NDArray[np.int64]:
+        """direction · V + interleave of every task, int64 [stages, tasks]."""
+        return (self.order[:, :, 0] * self.interleaves + self.order[:, :, 1]).astype(np.int64)
+
+    def pieces(self) -> NDArray[np.int64]:
+        """micro-batch · splits + sequence split of every task, int64 [stages, tasks]."""
+        return (self.order[:, :, 2] * self.spec.seq_splits + self.order[:, :, 3]).astype(np.int64)

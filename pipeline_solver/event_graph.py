@@ -18,7 +18,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from pipeline.dependencies import feeders
+from pipeline.schedule import Schedule, ScheduleSpec
 
 TIE = 1e-9
 """Two ways into a node count as equally long when they differ by less than this share of the makespan."""
@@ -147,51 +148,34 @@ def critical_path(  # type: ignore[no-untyped-def]
 
 @lru_cache(maxsize=16)
 def _cached_topology(
-    order_bytes: bytes, shape: tuple[int, ...], interleaves: int, micro_batches: int, splits: int, v_shape: bool
+    order_bytes: bytes, shape: tuple[int, ...], spec: ScheduleSpec, interleaves: int, micro_batches: int, v_shape: bool
 ) -> tuple:
     order = np.frombuffer(order_bytes, dtype=np.int32).reshape(shape)
-    directions = 3 if (order[:, :, 0] == WEIGHT_GRADIENT).any() else 2
-    S, V, pieces = shape[0], interleaves, micro_batches * splits
-    source_stage, source_block = _needs(S, V, directions, v_shape)
-    pieces_at = (order[:, :, 2] * splits + order[:, :, 3]).astype(np.int64)
-    blocks = (order[:, :, 0] * V + order[:, :, 1]).astype(np.int64)
-    before, needed, owner, done = _level_order(blocks, pieces_at, source_stage, source_block, pieces)
+    schedule = Schedule(spec, shape[0], interleaves, micro_batches, order, v_shape)
+    source_stage, source_block = feeders(schedule)
+    blocks = schedule.blocks()
+    before, needed, owner, done = _level_order(
+        blocks, schedule.pieces(), source_stage, source_block, micro_batches * spec.seq_splits
+    )
     if not done:
         raise ValueError("the schedule deadlocks")
-    tasks = shape[1]
-    number = np.empty(S * tasks, dtype=np.int64)
-    number[owner] = np.arange(1, S * tasks + 1)
-    place = number.reshape(S, tasks)
+    stages, tasks = shape[:2]
+    number = np.empty(stages * tasks, dtype=np.int64)
+    number[owner] = np.arange(1, stages * tasks + 1)
+    place = number.reshape(stages, tasks)
     stage, block = owner // tasks, blocks.reshape(-1)[owner]
-    task_class = (block * S + stage).astype(np.int32)
+    task_class = (block * stages + stage).astype(np.int32)
     feeder = source_stage[stage, block]
     crosses = (feeder >= 0) & (feeder != stage)
     arrays = (before, needed, task_class, crosses, place[:, -1].astype(np.int32), place)
     for array in arrays:
         array.setflags(write=False)
-    return (directions, *arrays)
+    return (schedule.directions, *arrays)
 
 
 def _topology(schedule: Schedule) -> tuple:
-    return _cached_topology(schedule.order.tobytes(), schedule.order.shape, schedule.interleaves,
-                            schedule.micro_batches, schedule.spec.seq_splits, schedule.v_shape)
-
-
-def _needs(S: int, V: int, directions: int, v_shape: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Stage and block (direction * V + interleave) that a task of each [stage, block] depends on; -1: none."""
-    stage = np.full((S, directions * V), -1, dtype=np.int64)
-    block = np.full((S, directions * V), -1, dtype=np.int64)
-    chunks = [(v, S - 1 - s if v_shape and v % 2 else s) for v in range(V) for s in range(S)]
-    for k, (v, s) in enumerate(chunks):
-        if k > 0:
-            stage[s, FORWARD * V + v], block[s, FORWARD * V + v] = chunks[k - 1][1], FORWARD * V + chunks[k - 1][0]
-        if k < len(chunks) - 1:
-            stage[s, BACKWARD * V + v], block[s, BACKWARD * V + v] = chunks[k + 1][1], BACKWARD * V + chunks[k + 1][0]
-        else:
-            stage[s, BACKWARD * V + v], block[s, BACKWARD * V + v] = s, FORWARD * V + v
-        if directions == 3:
-            stage[s, WEIGHT_GRADIENT * V + v], block[s, WEIGHT_GRADIENT * V + v] = s, BACKWARD * V + v
-    return stage, block
+    return _cached_topology(schedule.order.tobytes(), schedule.order.shape, schedule.spec, schedule.interleaves,
+                            schedule.micro_batches, schedule.v_shape)
 
 
 @numba.njit(cache=True)
