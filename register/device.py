@@ -29,8 +29,6 @@ class DeviceSpec:
     efficiency : mapping
         Fitted shares of the peak by kernel group (``matmul``, ``grouped_matmul``, ``attention``,
         ``memory``, ``network``, …), written by the calibration script; never inside a formula.
-    overhead_mib : float or None
-        Device memory taken by runtime and communication buffers, MiB; None = the framework's usual one.
     full_mesh : bool
         Whether the cards of a node are wired pair by pair: a group of g then reaches only
         (g − 1) / (devices_per_node − 1) of `intra_node_gb_s`. Off for switched fabrics.
@@ -48,6 +46,5 @@ class DeviceSpec:
     devices_per_node: int
     link_latency_us: float = 10.0
     efficiency: Mapping[str, float] = field(default_factory=dict)
-    overhead_mib: float | None = None
     full_mesh: bool = False
     source: str = ""

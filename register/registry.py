@@ -23,7 +23,7 @@ DEFAULT_REGISTER_PATH = Path("register")
 MAX_REGISTRATION_BYTES = 2**20
 _FOLDERS: dict[str, type] = {"models": ModelSpec, "devices": DeviceSpec}
 _MAY_BE_ZERO = {
-    "learned_positions", "mtp_layers", "n_shared", "shared_hidden", "first_dense", "link_latency_us", "overhead_mib",
+    "learned_positions", "mtp_layers", "n_shared", "shared_hidden", "first_dense", "link_latency_us",
 }  # fmt: skip
 _IGNORED = {"source", "kind"}
 Spec = TypeVar("Spec")
