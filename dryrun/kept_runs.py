@@ -1,0 +1,186 @@
+"""Processes that each measure one stage: run a few at a time, their results kept by content and found again."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from base.console import log, progress
+from base.files import write_atomic
+from dryrun.interface import OUT_OF_MEMORY, StagePeak
+from dryrun.processes import Job, Outcome, run_jobs
+
+_SESSION = "session"
+_REPORT_EVERY_S = 30.0
+Place = TypeVar("Place", bound=Hashable)
+
+
+@dataclass
+class StageJob:
+    """One process to run, and what its result is known by.
+
+    Parameters
+    ----------
+    key : str
+        Hash of everything that the result depends on.
+    job : Job
+        Its folder keeps the result; jobs with one folder are the same run.
+    """
+
+    stage: int
+    key: str
+    job: Job
+    attempts: int = 0
+
+
+@dataclass
+class KeptRuns:
+    """Runs the stages' processes that are not known yet.
+
+    A result found in a job's folder is not run again. Failures are kept too, but only until the work that met
+    them ends in order: a killed search finds them again, while a later call gives them another chance.
+
+    Parameters
+    ----------
+    root : Path
+        Folder above the jobs' folders; holds the mark of the work under way.
+    name : str
+        Backend whose results these are.
+    judge : callable
+        How a process ended to the peak it gave.
+    parallel : int
+        Processes at once.
+    retries : int
+        Further attempts after a failure that may pass: a crash, a kill, a time-out.
+    executor : concurrent.futures.Executor, optional
+        Where processes are started; this machine when not given.
+    restore : callable, optional
+        Completes a kept peak by what else lies in its folder; None when that is missing, and it is run again.
+    """
+
+    root: Path
+    name: str
+    judge: Callable[[StageJob, Outcome], StagePeak]
+    parallel: int = 2
+    retries: int = 1
+    executor: Executor | None = None
+    restore: Callable[[StagePeak, Path], StagePeak | None] | None = None
+    _session: str = ""
+
+    def leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the session, unless it is being broken off: then what failed so far stays known."""
+        if kind is None or issubclass(kind, Exception):
+            (self.root / _SESSION).unlink(missing_ok=True)
+            self._session = ""
+
+    def peaks(self, jobs: Mapping[Place, StageJob]) -> dict[Place, StagePeak]:
+        """The peak of every job: kept, or run now. Each failure is part of the answer."""
+        session = self._open_session()
+        found: dict[Place, StagePeak] = {}
+        waiting: dict[Place, StageJob] = {}
+        for place, job in jobs.items():
+            known = self._read(job, session)
+            if known is not None:
+                found[place] = known
+            else:
+                waiting[place] = job
+        if found and waiting:
+            log.info("dry-runs: %d of %d are known from earlier runs", len(found), len(jobs))
+        return found | self._run(waiting, session)
+
+    def _run(self, waiting: Mapping[Place, StageJob], session: str) -> dict[Place, StagePeak]:
+        # Twins (one folder) are run once.
+        twins: dict[Path, list[Place]] = {}
+        for place, stage in waiting.items():
+            twins.setdefault(stage.job.folder, []).append(place)
+        chosen = [waiting[places[0]] for places in twins.values()]
+        found: dict[Place, StagePeak] = {}
+        if not chosen:
+            return found
+        began = told = time.monotonic()
+        done = failed = 0
+        with progress("dry-runs", len(chosen)) as advance:
+
+            def on_done(index: int, outcome: Outcome) -> bool:
+                nonlocal done, failed, told
+                stage = chosen[index]
+                stage.attempts += 1
+                peak = self.judge(stage, outcome)
+                may_pass = outcome.passing and peak.failure not in ("", OUT_OF_MEMORY)
+                if may_pass and stage.attempts <= self.retries:
+                    log.debug("dry-run of stage %d %s; tried again", stage.stage, peak.failure)
+                    return True
+                _write(stage, peak, session)
+                for place in twins[stage.job.folder]:
+                    found[place] = replace(peak, stage=waiting[place].stage)
+                done += 1
+                failed += bool(peak.failure)
+                advance(1, f"{failed} failed" if failed else "")
+                now = time.monotonic()
+                if now - told > _REPORT_EVERY_S and done < len(chosen):
+                    told = now
+                    left = (now - began) / done * (len(chosen) - done)
+                    log.info("dry-runs: %d of %d done, %d failed, about %.0f s left", done, len(chosen), failed, left)
+                return False
+
+            run_jobs([stage.job for stage in chosen], self.parallel, on_done, self.executor)
+        log.info("dry-runs: %d done in %.0f s, %d of them failed", done, time.monotonic() - began, failed)
+        return found
+
+    def _open_session(self) -> str:
+        """The mark of the work under way; that of a killed one is taken over with its failures."""
+        if not self._session:
+            path = self.root / _SESSION
+            try:
+                self._session = path.read_text(encoding="ascii").strip()
+            except (OSError, ValueError):
+                self._session = ""
+            if not self._session:
+                self._session = uuid.uuid4().hex
+                write_atomic(path, self._session + "\n")
+        return self._session
+
+    def _read(self, stage: StageJob, session: str) -> StagePeak | None:
+        folder = stage.job.folder
+        try:
+            data: Any = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            if data["key"] != stage.key or (data["failure"] and data["session"] != session):
+                return None
+            peak = StagePeak(
+                stage.stage,
+                None if data["peak_mib"] is None else float(data["peak_mib"]),
+                self.name,
+                None if data["actual_mib"] is None else float(data["actual_mib"]),
+                stage.job.log,
+                str(data["failure"]),
+                tuple(map(str, data["lines"])),
+                float(data["seconds"]),
+                cached=True,
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return peak if self.restore is None or peak.failure else self.restore(peak, folder)
+
+
+def _write(stage: StageJob, peak: StagePeak, session: str) -> None:
+    data = {
+        "key": stage.key,
+        "stage": peak.stage,
+        "peak_mib": peak.peak_mib,
+        "actual_mib": peak.actual_mib,
+        "failure": peak.failure,
+        "lines": list(peak.lines),
+        "seconds": peak.seconds,
+        "attempts": stage.attempts,
+        "session": session,
+    }
+    write_atomic(stage.job.folder / "result.json", json.dumps(data, indent=1) + "\n")
