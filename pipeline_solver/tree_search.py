@@ -13,6 +13,7 @@ from pipeline_solver.event_graph import EventGraph
 from pipeline_solver.incumbents import Annealer, StagePrograms
 from pipeline_solver.master import PRICE_ABOVE, CutPool, LpResult, Master
 from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.splits import Split, StageSplits
 from pipeline_solver.stopping import Stopper
 
 NODE_ROUNDS = 60
@@ -71,7 +72,7 @@ class Search:
         self.programs = StagePrograms(columns)
         self.master: Master | None = None
         self.root_floor = np.full(len(columns), -np.inf)
-        self._keys = self._split_keys()
+        self.splits = StageSplits(columns, problem.interleaves)
 
     # ---- shared pieces ------------------------------------------------------------------------
 
@@ -388,7 +389,7 @@ class Search:
             self._improve(mask, result.reduced)
             if bound >= self.cutoff:
                 return []
-        candidates = self._splits(result.weights, mask)
+        candidates = self.splits.ways(result.weights, mask)
         if not candidates:
             chosen = np.array([
                 a + int(np.argmax(result.weights[a:b]))
@@ -401,18 +402,18 @@ class Search:
         return self._strong_branch(bound, mask, candidates)
 
     def _strong_branch(
-        self, bound: float, mask: NDArray[np.bool_], candidates: list[tuple[float, NDArray, NDArray]]
+        self, bound: float, mask: NDArray[np.bool_], candidates: list[Split]
     ) -> list[tuple[float, NDArray[np.bool_]]]:
         """Split where both children's LPs rise most."""
         master = self._master()
-        candidates.sort(key=lambda entry: -entry[0])
+        candidates.sort(key=lambda split: -split.merit)
         limit = STRONG_ITERATIONS_PRICED if master.partial else STRONG_ITERATIONS
         ceiling = self.best_time if np.isfinite(self.best_time) else 2.0 * abs(bound) + 1.0
         best_score, children = -np.inf, []
-        for _, upper, lower in candidates[: STRONG_CANDIDATES // 2 if master.partial else STRONG_CANDIDATES]:
+        for split in candidates[: STRONG_CANDIDATES // 2 if master.partial else STRONG_CANDIDATES]:
             self.stopper.check()
             pair = []
-            for gone in (upper, lower):
+            for gone in (split.above, split.below):
                 child = mask.copy()
                 child[gone] = False
                 master.allow(child)
@@ -444,43 +445,3 @@ class Search:
                 continue
             self.try_choice(chosen)
             self.anneal(chosen, self.anneal_moves() * 3 // 4, 0.003)
-
-    def _split_keys(self) -> list[NDArray[np.float64]]:
-        """What columns may be split by: the stage's work, its layers, a chunk's forward, a chunk's time."""
-        V = self.problem.interleaves
-        table = self.columns.durations
-        keys = [self.columns.work, self.columns.totals.sum(axis=1).astype(np.float64)]
-        for v in range(V):
-            keys += [table[:, v], table[:, v::V].sum(axis=1)]
-        return keys
-
-    def _splits(
-        self, weights: NDArray[np.float64], mask: NDArray[np.bool_]
-    ) -> list[tuple[float, NDArray[np.int64], NDArray[np.int64]]]:
-        """Ways to part one stage's columns at the LP mean of a key: (merit, columns above, columns below)."""
-        found = []
-        start = self.columns.start
-        for s in range(self.problem.stages):
-            members = start[s] + np.nonzero(mask[start[s] : start[s + 1]])[0]
-            share = weights[members]
-            if not len(members) or share.max() > 1 - 1e-6:
-                continue
-            used = np.nonzero(share > 1e-12)[0]
-            seen = set()
-            for k, key in enumerate(self._keys):
-                value = key[members]
-                below = value <= float((value[used] * share[used]).sum()) + 1e-9
-                part = float(share[used][below[used]].sum())
-                if not 1e-6 < part < 1 - 1e-6:
-                    continue
-                mark = below.tobytes()
-                if mark in seen:
-                    continue
-                seen.add(mark)
-                merit = min(part, 1 - part) * (float(value.max() - value.min()) if k == 0 else 1.0)
-                found.append((merit, members[~below], members[below]))
-            if not seen:
-                top = int(np.argmax(share))
-                rest = np.delete(members, top)
-                found.append((min(float(share[top]), 1 - float(share[top])), rest, members[top : top + 1]))
-        return found
