@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Protocol
 
 from cost_model.strategy import Strategy
+from dryrun.stage_memory import StageMemory
 from parsers.training_config import TrainingConfig
 from pipeline.plan import PipelinePlan
 
@@ -63,6 +64,8 @@ class StagePeak:
         The last lines of the log that matter, after a failure.
     cached : bool
         Found from an earlier run.
+    memory : StageMemory or None
+        What the peak consists of and how it came about, from backends that see it (``torch``).
     """
 
     stage: int
@@ -74,6 +77,7 @@ class StagePeak:
     lines: tuple[str, ...] = ()
     seconds: float = 0.0
     cached: bool = False
+    memory: StageMemory | None = None
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from dryrun.launch import PROGRAM, Launcher
 from dryrun.linear_memory import LinearMemory
 from dryrun.measure import measure_profile
 from dryrun.mindspore_backend import MindsporeBackend
+from dryrun.torch_backend import TorchBackend, require_torch, torch_version
 from parsers.memory_profile import read_memory_profile, write_memory_profile
 from parsers.training_config import TrainingConfig
 from pipeline.plan import FULL, NONE
@@ -97,8 +98,15 @@ def open_backend(
     """
     if options.backend == "estimate":
         return nullcontext(None)
-    if options.backend not in ("auto", "mindspore"):
-        require_backend(options.backend)
+    if options.backend == "torch":
+        require_torch()
+        log.info("dry-runs: by torch %s on fake tensors, %d stages at once", torch_version(), options.parallel_num)
+        return TorchBackend(
+            output / DRYRUNS / "torch",
+            parallel=options.parallel_num,
+            timeout_s=options.timeout_s,
+            retries=options.retries,
+        )
     launcher = Launcher.find(options.mindformers, options.env_json, options.register_path)
     why_not = _why_not(launcher, options, config)
     if why_not:
@@ -140,17 +148,6 @@ def _why_not(launcher: Launcher, options: DryRunOptions, config: TrainingConfig)
     if launcher.mindspore_version() is None:
         return f"{launcher.interpreter} has no mindspore"
     return ""
-
-
-def require_backend(backend: str) -> None:
-    """Refuse a dry-run backend that this installation does not have."""
-    if backend not in ("auto", "estimate", "mindspore"):
-        raise InputError(
-            "this dry-run backend is not available in this version",
-            field="--dryrun_backend",
-            value=backend,
-            cure="use auto, estimate or mindspore, or give measured memory with -memory",
-        )
 
 
 def memory_info_path(config: TrainingConfig, output: Path) -> Path:

@@ -1,0 +1,210 @@
+"""Dry-runs by the stage model on fake tensors: a process a stage, on any machine that has torch."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pydantic import ValidationError
+
+from base.console import log
+from base.errors import InputError
+from base.files import write_atomic
+from dryrun.grey_box import schedule_of
+from dryrun.interface import DryRun, DryRunResult, StagePeak
+from dryrun.kept_runs import KeptRuns, StageJob
+from dryrun.logs import last_lines
+from dryrun.processes import Job, Outcome
+from dryrun.torch_child import ANSWER, FOUND, JOB, TASK, StageAnswer, StageTask
+from parsers.even_plan import even_plan
+from pipeline.generators import build_schedule
+
+STAGE_MODEL = "dryrun.torch_stage.run"
+"""Module whose `run_stage(run, stage)` gives the `StageMemory`."""
+_ROOT = Path(__file__).resolve().parent.parent
+_MODEL_SOURCES = ("dryrun/torch_stage", "dryrun/stage_memory.py", "cost_model", "pipeline", "register/model.py")
+"""What a stage's figures depend on, below `_ROOT`: a change in it makes kept results void."""
+_FORMAT = 1
+
+
+@dataclass
+class TorchBackend:
+    """Runs the stage model for every stage asked for, each in a process of its own.
+
+    Below `root` lies one folder a different stage, named by everything that its memory depends on: model,
+    strategy, rules, the stage's own layers, recompute and order of tasks, whether it is the first or the last,
+    the version of torch and the stage model's source. So stages that must have the same memory are run once,
+    and a result is found again whatever else changes in the plan (`KeptRuns`).
+
+    Parameters
+    ----------
+    parallel : int
+        Processes at once.
+    retries : int
+        Further attempts after a failure that may pass: a kill, a time-out.
+    executor : concurrent.futures.Executor, optional
+        Where processes are started; this machine when not given.
+    module : str
+        Gives `run_stage`; the tests put a stand-in here.
+    """
+
+    root: Path
+    parallel: int = 2
+    timeout_s: float = 3600.0
+    retries: int = 1
+    executor: Executor | None = None
+    module: str = STAGE_MODEL
+    name: str = "torch"
+
+    def __post_init__(self) -> None:
+        self._kept = KeptRuns(
+            self.root, self.name, self._judge, self.parallel, self.retries, self.executor, restore=_with_memory
+        )
+
+    def __enter__(self) -> TorchBackend:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kept.leave(kind, error, trace)
+
+    def measure(self, runs: Sequence[DryRun]) -> list[DryRunResult]:
+        """Run what is not known yet; every failure is told once and marked in the results."""
+        found: dict[tuple[int, int], StagePeak] = {}
+        jobs: dict[tuple[int, int], StageJob] = {}
+        for index, run in enumerate(runs):
+            try:
+                settled = settle(run)
+                keys = {stage: self._key(settled, stage) for stage in run.asked}
+            except ValueError as error:
+                found |= {(index, s): StagePeak(s, None, self.name, failure=str(error)) for s in run.asked}
+                continue
+            jobs |= {(index, stage): self._job(settled, stage, key) for stage, key in keys.items()}
+        found |= self._kept.peaks(jobs)
+        results = [
+            DryRunResult(run, tuple(_named(found[index, stage]) for stage in run.asked))
+            for index, run in enumerate(runs)
+        ]
+        for result in results:
+            if result.failures:
+                log.warning("dry-run failed: %s", result.describe_failure())
+        return results
+
+    def _job(self, run: DryRun, stage: int, key: str) -> StageJob:
+        folder = self.root.resolve() / f"{run.strategy.name}-{key[:16]}"
+        task = StageTask(self.module, replace(run, stages=(stage,)), stage)
+        write_atomic(folder / JOB, TASK.dump_json(task))
+        command = (sys.executable, "-m", "dryrun.torch_child", str(folder))
+        earlier = os.environ.get("PYTHONPATH")
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), earlier))),
+            # Nothing is computed, so further threads would only take memory.
+            "OMP_NUM_THREADS": "1",
+        }
+        return StageJob(stage, key, Job(command, environment, folder, folder / "dryrun.log", self.timeout_s))
+
+    def _key(self, run: DryRun, stage: int) -> str:
+        """Hash of all that the stage's memory depends on; ValueError where the schedule cannot run."""
+        config, strategy, plan = run.config, run.strategy, run.plan
+        assert plan is not None
+        schedule = build_schedule(config.schedule, strategy.pp, strategy.vpp, strategy.micro_batches)
+        facts: dict[str, Any] = {
+            "model": asdict(config.model),
+            "strategy": asdict(strategy),
+            "rules": asdict(config.rules),
+            "config": [config.format, config.mtp_counted, config.micro_batch_interleave, asdict(config.schedule)],
+            "ends": [stage == 0, stage == strategy.pp - 1],
+            "layers": {kind: [row[stage] for row in grid] for kind, grid in plan.layers.items()},
+            "recompute": {
+                mode: held for mode, grid in plan.recompute.items() if any(held := [row[stage] for row in grid])
+            },
+            "order": hashlib.sha256(schedule.order[stage].tobytes()).hexdigest(),
+            "by": [self.module, torch_version(), _source_hash(), _FORMAT],
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def _judge(self, stage: StageJob, outcome: Outcome) -> StagePeak:
+        path = stage.job.log
+        failure = outcome.failure
+        if failure.endswith("signal 9"):
+            failure += ", as a machine short of memory does"
+        answer = StageAnswer(failure=failure) if failure else _read_answer(stage.job.folder)
+        told = last_lines(path) if failure or answer.failure else ()
+        peak = None if answer.memory is None else answer.memory.peak_mib
+        return StagePeak(
+            stage.stage, peak, self.name, None, path, answer.failure, told, round(outcome.seconds, 3),
+            memory=answer.memory,
+        )  # fmt: skip
+
+
+def settle(run: DryRun) -> DryRun:
+    """The run with its plan and its schedule settled: an even split where it has no plan of its own."""
+    config = run.config.replace(schedule=schedule_of(run.config, run.strategy))
+    if run.plan is not None:
+        return replace(run, config=config)
+    return replace(run, config=config, plan=even_plan(config, run.strategy, config.schedule.name == "zero_bubble_v"))
+
+
+def torch_version() -> str | None:
+    """The version of torch that the children would import; None when there is none."""
+    try:
+        return importlib.metadata.version("torch") if importlib.util.find_spec("torch") is not None else None
+    except importlib.metadata.PackageNotFoundError:
+        return "unpackaged"
+
+
+def require_torch() -> None:
+    """Refuse to go on without torch.
+
+    Raises
+    ------
+    InputError
+        With what installs it.
+    """
+    if torch_version() is None:
+        raise InputError(
+            "torch is not installed",
+            field="--dryrun_backend",
+            value="torch",
+            cure="pip install 'taylor-parallel[torch]' (the CPU build suffices)",
+        )
+
+
+@lru_cache(maxsize=1)
+def _source_hash() -> str:
+    digest = hashlib.sha256()
+    for name in _MODEL_SOURCES:
+        place = _ROOT / name
+        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
+            digest.update(path.relative_to(_ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _named(peak: StagePeak) -> StagePeak:
+    """The peak with its own stage in its memory too, which may be that of a twin."""
+    return peak if peak.memory is None else replace(peak, memory=replace(peak.memory, stage=peak.stage))
+
+
+def _read_answer(folder: Path) -> StageAnswer:
+    try:
+        return FOUND.validate_json((folder / ANSWER).read_bytes())
+    except (OSError, ValidationError):
+        return StageAnswer(failure="left no answer")
+
+
+def _with_memory(peak: StagePeak, folder: Path) -> StagePeak | None:
+    memory = _read_answer(folder).memory
+    return None if memory is None else replace(peak, memory=memory)

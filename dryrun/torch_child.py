@@ -1,0 +1,76 @@
+"""One stage's dry-run in a process of its own: ``python -m dryrun.torch_child FOLDER``.
+
+Reads ``job.json`` there (the run, the stage, the module whose `run_stage` does the work) and writes
+``memory.json``: what `run_stage` gave, or why it could not. Only what ends the process itself (a signal, the
+time limit) leaves no answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from base.errors import TaylorError
+from base.files import write_atomic
+from dryrun.interface import DryRun
+from dryrun.stage_memory import StageMemory
+
+JOB, ANSWER = "job.json", "memory.json"
+HOST_LIMIT_BYTES = 8 << 30
+"""Most memory that one process may take on this machine: five times what the largest known stage needs."""
+
+
+@dataclass(frozen=True)
+class StageTask:
+    """What the child is asked: one stage of a run, by the `run_stage` of a module."""
+
+    module: str
+    run: DryRun
+    stage: int
+
+
+@dataclass(frozen=True)
+class StageAnswer:
+    """What the child found, or why it found nothing."""
+
+    memory: StageMemory | None = None
+    failure: str = ""
+
+
+TASK, FOUND = TypeAdapter(StageTask), TypeAdapter(StageAnswer)
+
+
+def main(folder: Path) -> None:
+    """Run the stage and write the answer."""
+    _bound_memory()
+    task = TASK.validate_json((folder / JOB).read_bytes())
+    try:
+        memory = importlib.import_module(task.module).run_stage(task.run, task.stage)
+        answer = StageAnswer(memory)
+    except MemoryError:
+        traceback.print_exc()
+        answer = StageAnswer(failure=f"needs more than {HOST_LIMIT_BYTES >> 30} GiB of this machine's memory")
+    except (TaylorError, NotImplementedError) as error:
+        answer = StageAnswer(failure=str(error))
+    except Exception as error:
+        traceback.print_exc()
+        answer = StageAnswer(failure=f"{type(error).__name__}: {error}")
+    write_atomic(folder / ANSWER, FOUND.dump_json(answer))
+
+
+def _bound_memory() -> None:
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (HOST_LIMIT_BYTES, most))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
