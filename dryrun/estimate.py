@@ -28,6 +28,7 @@ class EstimateBackend:
     """Peaks by the closed forms, behind the same interface as real dry-runs."""
 
     name = "estimate"
+    exact = True
 
     def __enter__(self) -> EstimateBackend:
         return self

@@ -111,9 +111,13 @@ class DryRunResult:
 
 
 class DryRunBackend(Protocol):
-    """Something that finds the peak memory of runs. A failed run is part of the answer, never an exception."""
+    """Something that finds the peak memory of runs. A failed run is part of the answer, never an exception.
+
+    `exact` backends give the same peak for the same stage every time: no further runs average anything out.
+    """
 
     name: str
+    exact: bool
 
     def measure(self, runs: Sequence[DryRun]) -> list[DryRunResult]:
         """The results in the order of the runs."""

@@ -54,6 +54,7 @@ class MindsporeBackend:
     retries: int = 1
     executor: Executor | None = None
     name: str = "mindspore"
+    exact: bool = False
 
     def __post_init__(self) -> None:
         self._kept = KeptRuns(self.root, self.name, self._judge, self.parallel, self.retries, self.executor)

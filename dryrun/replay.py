@@ -99,6 +99,7 @@ class ReplayBackend:
     """Answers from logs: a stage that has none is a failure that says so."""
 
     name = "replay"
+    exact = False
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

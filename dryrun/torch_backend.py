@@ -66,6 +66,7 @@ class TorchBackend:
     executor: Executor | None = None
     module: str = STAGE_MODEL
     name: str = "torch"
+    exact: bool = True
 
     def __post_init__(self) -> None:
         self._kept = KeptRuns(

@@ -19,7 +19,7 @@ from dryrun.fit import Observation, read_observations, write_observations
 from dryrun.interface import DryRunBackend
 from dryrun.launch import PROGRAM, Launcher
 from dryrun.linear_memory import LinearMemory
-from dryrun.measure import measure_profile
+from dryrun.measure import MAX_RUNS, measure_profile
 from dryrun.mindspore_backend import MindsporeBackend
 from dryrun.torch_backend import TorchBackend, require_torch, torch_version
 from parsers.memory_profile import read_memory_profile, write_memory_profile
@@ -32,6 +32,9 @@ MEMORY_INFO = Path("memory_info")
 
 DRYRUNS = Path("dryrun")
 """Folder, below the output folder, of the dry-runs' files, logs and results."""
+
+SPARE_RUNS = 3
+"""Dry-runs of an exact backend beyond one an unknown: they tell how far memory is from linear in the plan."""
 
 
 @dataclass(frozen=True)
@@ -216,8 +219,10 @@ def obtain_memory(
         return read_memory_profile(memory_file)
     saved = memory_info_path(config, output)
     if dryrun and backend is not None:
+        linear = LinearMemory(config, modes)
+        most = len(linear.unknowns) + SPARE_RUNS if backend.exact else MAX_RUNS
         try:
-            measured = measure_profile(LinearMemory(config, modes), estimate_memory(config, device), backend)
+            measured = measure_profile(linear, estimate_memory(config, device), backend, max_runs=most)
         except OutsideProgramError as error:
             if not may_estimate:
                 raise
