@@ -131,7 +131,9 @@ def run(arguments: Sequence[str]) -> None:
     sources = [path for path in (args.yaml, args.shell, args.toml) if path]
     if len(sources) != 1:
         raise InputError("exactly one configuration is needed", field="-yaml, -shell, -toml", value=sources)
-    from report.terminal import live_line, print_solution
+    from report.breakdown import comparison_table
+    from report.terminal import live_line, print_solution, print_table
+    from workflows.dryrun_result import closed_forms, stage_memories
     from workflows.memory_source import dryrun_options
     from workflows.solve_file import SolveFileOptions, solve_file
 
@@ -173,6 +175,9 @@ def run(arguments: Sequence[str]) -> None:
     with live_line("solving") as on_progress:
         solved = solve_file(options, on_progress)
     print_solution(solved.problem, solved.solution)
+    if measured := stage_memories(solved.dryrun):
+        assert solved.dryrun is not None
+        print_table(comparison_table(measured, closed_forms(solved.dryrun.run), solved.memory.device_limit_mib))
     for one in solved.alternatives:
         step = (
             f"step {one.objective:.6f}"

@@ -1,4 +1,4 @@
-"""The memory of every stage by category, as a table."""
+"""The memory of every stage by category, as a table: by the closed forms, and by a dry-run beside them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from cost_model.memory import StageBreakdown
+from dryrun.stage_memory import StageMemory
 
 
 def breakdown_table(stages: Sequence[StageBreakdown], limit_mib: float | None = None) -> Table:
@@ -29,4 +30,34 @@ def breakdown_table(stages: Sequence[StageBreakdown], limit_mib: float | None = 
         layers = " + ".join(f"{count} {kind}" for kind, count in stage.layers.items() if count)
         cells = [str(stage.stage), layers, f"{stage.alive:g}", *(f"{parts.get(name, 0.0):,.0f}" for name in names)]
         table.add_row(*cells, f"{stage.total:,.0f}", style="bold" if s == heaviest else None)
+    return table
+
+
+def comparison_table(
+    measured: Sequence[StageMemory], estimated: Sequence[StageBreakdown], limit_mib: float | None = None
+) -> Table:
+    """Two rows a stage, a dry-run's categories (MiB) above those of the closed forms, and how far apart the totals are.
+
+    Parameters
+    ----------
+    measured : sequence of StageMemory
+        The stages that have a dry-run.
+    estimated : sequence of StageBreakdown
+        One a stage of the model, of the same plan.
+    """
+    closed = {stage.stage: stage for stage in estimated}
+    pairs = [(one, closed[one.stage]) for one in measured]
+    names = list(dict.fromkeys(name for one, other in pairs for name in (*one.categories, *other.categories())))
+    table = Table(header_style="bold", pad_edge=False, title="memory by stage, MiB: dry-run over closed forms")
+    if limit_mib is not None:
+        table.caption = f"the device may hold {limit_mib:,.0f} MiB"
+    for heading in ("stage", "by", *names, "total", "apart"):
+        table.add_column(heading, justify="right")
+    for one, other in pairs:
+        parts = other.categories()
+        apart = f"{(other.total - one.peak_mib) / one.peak_mib:+.1%}"
+        cells = (f"{one.categories.get(name, 0.0):,.0f}" for name in names)
+        table.add_row(str(one.stage), "dry-run", *cells, f"{one.peak_mib:,.0f}", "")
+        cells = (f"{parts.get(name, 0.0):,.0f}" for name in names)
+        table.add_row("", "forms", *cells, f"{other.total:,.0f}", apart, style="dim")
     return table

@@ -25,8 +25,8 @@ def write_chrome_trace(timeline: Timeline, path: str | Path) -> Path:
 
     Each stage or device is a process of its own, named and in order; its tasks are on the first
     thread (overlapping jobs on further ones), the recompute part of a backward is a block inside
-    the backward's, memory is a counter, the hand-over of a micro-batch a flow. Times are µs; where
-    the unit's real time is unknown, one unit is 1,000 µs, and ``otherData`` says so.
+    the backward's, memory is a counter (a dry-run's another), the hand-over of a micro-batch a flow.
+    Times are µs; where the unit's real time is unknown, one unit is 1,000 µs, and ``otherData`` says so.
 
     Raises
     ------
@@ -60,6 +60,10 @@ def trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
     yield from _names(timeline)
     yield from _tasks(timeline, scale)
     yield from _flows(timeline, scale)
+    for row, steps in enumerate(timeline.dryrun):
+        for time, mib in zip(steps.time.tolist(), steps.mib.tolist(), strict=True):
+            place = {"pid": row + 1, "ts": time * scale}
+            yield {"ph": "C", "name": "memory by dry-run MiB", **place, "args": {"used": mib}}
     for row, steps in enumerate(timeline.memory):
         limit = {} if steps.limit_mib is None else {"limit": steps.limit_mib}
         for time, mib in zip(steps.time.tolist(), steps.mib.tolist(), strict=True):

@@ -206,6 +206,8 @@ def _plan_data(
         ],
         "memory": [_curve(steps.time.tolist(), steps.mib.tolist()) | {"limit": steps.limit_mib, "peak": steps.peak_mib}
                    for steps in shown.memory],
+        "dryrun": [_curve(steps.time.tolist(), steps.mib.tolist()) | {"peak": steps.peak_mib}
+                   for steps in shown.dryrun],
         "marks": [list(mark) for mark in shown.marks],
         "layers": layers,
         "recompute": recompute,

@@ -9,12 +9,14 @@ from typing import Any, Mapping, Sequence
 import pandas as pd
 
 from base.errors import InputError
+from dryrun.stage_memory import StageMemory
 from pipeline.plan import PipelinePlan
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import Solution
 from report.chrome_trace import write_chrome_trace
 from report.html import write_html_report
 from report.picture import write_picture
+from report.planned import with_dryrun
 from report.tables import summary_lines
 from report.timeline import Timeline, side_by_side
 
@@ -28,6 +30,7 @@ def write_views(
     html: Path | None = None,
     picture: Path | None = None,
     others: Mapping[str, PipelinePlan | Timeline] | None = None,
+    dryrun: Sequence[StageMemory] = (),
     progress: Sequence[tuple[float, float | None, float | None]] = (),
 ) -> dict[str, str]:
     """Write the views that were asked for.
@@ -38,6 +41,8 @@ def write_views(
         Name of the configuration.
     others : mapping of name to PipelinePlan or Timeline, optional
         What to lay beside the solution: the file's own plan, an even split, a measurement.
+    dryrun : sequence of StageMemory
+        What a dry-run of the plan saw, stage by stage, to lay beside the planned memory.
     progress : sequence of (seconds, objective, bound)
         How the solve went, for the page.
 
@@ -53,7 +58,7 @@ def write_views(
     """
     if solution.plan is None:
         raise InputError("has no plan to draw", field=title, cure="solve it first")
-    main = Timeline.from_plan(problem, solution.plan, title)
+    main = with_dryrun(Timeline.from_plan(problem, solution.plan, title), dryrun)
     timelines = {title: main} | {name: _timeline(problem, name, plan) for name, plan in (others or {}).items()}
     together = _laid_together(timelines, title)
     files: dict[str, str] = {}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dryrun.stage_memory import StageMemory
 from pipeline.dependencies import dependencies
 from pipeline.generators import build_schedule
 from pipeline.plan import NONE, PipelinePlan
@@ -65,6 +67,32 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
     )
 
 
+def with_dryrun(timeline: Timeline, stages: Iterable[StageMemory]) -> Timeline:
+    """The timeline of a plan with the memory that a dry-run of the same plan saw, task by task.
+
+    While a task runs, its peak is shown; from its end on, what is live then. Tasks that the dry-run left
+    out (it may run fewer micro-batches, for the rest repeats) keep the level before them.
+    """
+    curves = [MemorySteps(np.zeros(0), np.zeros(0))] * timeline.rows
+    for memory in stages:
+        tasks: dict[tuple[int, int, int], list[int]] = {}
+        row = np.flatnonzero((timeline.stage == memory.stage) & (timeline.direction <= WEIGHT_GRADIENT))
+        for task in row[np.argsort(timeline.start[row], kind="stable")].tolist():
+            key = (timeline.direction[task], timeline.interleave[task], timeline.micro_batch[task])
+            tasks.setdefault((int(key[0]), int(key[1]), int(key[2])), []).append(task)
+        times, levels = [], []
+        for moment in memory.moments:
+            left = tasks.get((moment.direction, moment.interleave, moment.micro_batch))
+            if left:
+                task = left.pop(0)
+                times += [float(timeline.start[task]), float(timeline.end[task])]
+                levels += [moment.peak_mib, moment.live_mib]
+        if times:
+            limit = timeline.memory[memory.stage].limit_mib if timeline.memory else None
+            curves[memory.stage] = _without_dips(np.array(times), np.array(levels), limit)
+    return replace(timeline, dryrun=tuple(curves) if any(len(curve.time) for curve in curves) else ())
+
+
 def _kept_mib(problem: PipelineProblem, plan: PipelinePlan) -> FloatArray:
     """What one task's micro-batch (or split of it) leaves alive in each chunk, MiB, float [V, S]."""
     activation = {kind.name: kind.activation_mib for kind in problem.kinds}
@@ -95,13 +123,13 @@ def _memory(
     return _without_dips(np.concatenate([[0.0], moment]), np.concatenate([[held], mib]), problem.limit_mib[stage])
 
 
-def _without_dips(time: FloatArray, mib: FloatArray, limit_mib: float) -> MemorySteps:
+def _without_dips(time: FloatArray, mib: FloatArray, limit_mib: float | None) -> MemorySteps:
     """Steps without those that last no time, save where one is a peak of its own."""
     instant = np.append(time[1:] == time[:-1], False)
     before, after = np.concatenate([mib[:1], mib[:-1]]), np.append(mib[1:], mib[-1])
     keep = ~instant | (mib > np.maximum(before, after))
     keep[0] = True
-    return MemorySteps(time[keep], mib[keep], float(limit_mib))
+    return MemorySteps(time[keep], mib[keep], None if limit_mib is None else float(limit_mib))
 
 
 def _hand_overs(schedule: Schedule) -> IntArray:

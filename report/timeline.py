@@ -67,6 +67,8 @@ class Timeline:
     flows : int [k, 2], optional
         Task pairs (from, to): the hand-over of a micro-batch between rows.
     memory : tuple of MemorySteps, [S] or empty
+    dryrun : tuple of MemorySteps, [S] or empty
+        Memory by a dry-run of the same plan, task by task; no steps where a row has none.
     marks : tuple of (float, str)
         Moments worth a line: the steps of a measurement.
     plan : PipelinePlan or None
@@ -92,6 +94,7 @@ class Timeline:
     flows: IntArray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     unit_ms: float | None = None
     memory: tuple[MemorySteps, ...] = ()
+    dryrun: tuple[MemorySteps, ...] = ()
     bubble: BubbleShares | None = None
     plan: PipelinePlan | None = None
     sources: tuple[str, ...] = ()
@@ -108,7 +111,7 @@ class Timeline:
                 raise ValueError(f"{name} must have one entry a task ({n}), found {len(getattr(self, name))}")
         if self.labels and len(self.labels) != n:
             raise ValueError(f"labels must be empty or have one entry a task ({n}), found {len(self.labels)}")
-        if self.memory and len(self.memory) != len(self.row_names):
+        if any(curves and len(curves) != len(self.row_names) for curves in (self.memory, self.dryrun)):
             raise ValueError("memory must be empty or have one entry a row")
         if n and (self.stage.min() < 0 or self.stage.max() >= len(self.row_names)):
             raise ValueError("a task's stage has no row name")
@@ -179,6 +182,7 @@ class Timeline:
         return replace(
             self, start=self.start * scale, end=self.end * scale, recompute=self.recompute * scale, unit_ms=1.0,
             memory=tuple(replace(steps, time=steps.time * scale) for steps in self.memory),
+            dryrun=tuple(replace(steps, time=steps.time * scale) for steps in self.dryrun),
             marks=tuple((time * scale, name) for time, name in self.marks),
         )
 
@@ -296,6 +300,7 @@ def side_by_side(timelines: Mapping[str, Timeline] | Sequence[Timeline], title: 
     parts: dict[str, list[Any]] = {key: [] for key in ("stage", "start", "end", "flows")}
     rows: list[str] = []
     memory: list[MemorySteps] = []
+    dryrun: list[MemorySteps] = []
     marks: list[tuple[float, str]] = []
     for name, one in shown:
         parts["stage"].append(one.stage + first_row)
@@ -305,6 +310,7 @@ def side_by_side(timelines: Mapping[str, Timeline] | Sequence[Timeline], title: 
         rows += [f"{name}: {row}" for row in one.row_names]
         empty = MemorySteps(np.zeros(0), np.zeros(0))
         memory += [replace(m, time=m.time - one.begin) for m in one.memory] or [empty] * one.rows
+        dryrun += [replace(m, time=m.time - one.begin) for m in one.dryrun] or [empty] * one.rows
         marks += [(time - one.begin, f"{name}: {mark}") for time, mark in one.marks]
         first_row, first_task = first_row + one.rows, first_task + len(one)
     for key in ("direction", "interleave", "micro_batch", "split", "recompute", "lane"):
@@ -315,6 +321,7 @@ def side_by_side(timelines: Mapping[str, Timeline] | Sequence[Timeline], title: 
         title=title or " / ".join(name for name, _ in shown), row_names=tuple(rows), labels=labels,
         **per_task, unit_ms=shown[0][1].unit_ms,
         memory=tuple(memory) if any(len(m.time) for m in memory) else (),
+        dryrun=tuple(dryrun) if any(len(m.time) for m in dryrun) else (),
         sources=tuple(replace(one, title=name).heading for name, one in shown), marks=tuple(sorted(marks)),
         notes=tuple(f"{name}: {note}" for name, one in shown for note in one.notes),
     )

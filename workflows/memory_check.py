@@ -16,6 +16,7 @@ from dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, DryRunResult
 from dryrun.linear_memory import Floats, LinearMemory
 from dryrun.measure import observations_of
 from parsers.training_config import TrainingConfig
+from pipeline.plan import PipelinePlan
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import Solution
 from workflows.memory_source import keep_measured, known_observations
@@ -39,12 +40,15 @@ class Checked:
         As refitted.
     rounds : int
         Dry-runs of whole plans.
+    dryrun : DryRunResult
+        The last one, of this plan.
     """
 
     problem: PipelineProblem
     solution: Solution
     memory: MemoryProfile
     rounds: int
+    dryrun: DryRunResult
 
 
 def solve_checked(
@@ -103,13 +107,25 @@ def solve_checked(
         if not over:
             measured = len(result.stages) - len(result.failures)
             log.info("check: the plan holds on %d of %d stages (round %d)", measured, len(result.stages), round_)
-            return Checked(problem, solution, memory, round_)
+            return Checked(problem, solution, memory, round_, result)
         log.info("check: round %d, over the limit: %s", round_, "; ".join(over.values()))
         margin = _margins(linear, result, memory, limits, margin, round_)
         problem = state(memory).replace(limit_mib=tuple(map(float, limits - margin)))
     raise NoSolutionError(
         f"{config.path}: no plan held in {MAX_ROUNDS} dry-runs; of the last one {'; '.join(over.values())}"
     )
+
+
+def check_plan(config: TrainingConfig, plan: PipelinePlan, backend: DryRunBackend, limit_mib: float) -> DryRunResult:
+    """Dry-run one plan and say whether it holds; nothing is solved."""
+    result = backend.measure([DryRun(config, config.strategy, plan)])[0]
+    over = _over(result, np.full(config.strategy.pp, limit_mib))
+    if over:
+        log.warning("check: over the limit: %s", "; ".join(over.values()))
+    else:
+        measured = len(result.stages) - len(result.failures)
+        log.info("check: the plan holds on %d of %d stages", measured, len(result.stages))
+    return result
 
 
 def _over(result: DryRunResult, limits: Floats) -> dict[int, str]:

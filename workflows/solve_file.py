@@ -14,8 +14,9 @@ from base.errors import InfeasibleError, InputError, NoSolutionError
 from base.files import write_atomic
 from cost_model.profile import MemoryProfile, TimeRatios
 from dryrun.design import modes_at_hand
-from dryrun.interface import DryRunBackend
+from dryrun.interface import DryRunBackend, DryRunResult
 from dryrun.linear_memory import running_schedule
+from dryrun.stage_memory import StageMemory
 from parsers.read import read_config
 from parsers.training_config import TrainingConfig
 from parsers.write_back import expressible, write_plan
@@ -30,7 +31,8 @@ from pipeline_solver.solve import Progress, solve
 from register.registry import Registry
 from workflows.alternatives import Alternative, choices, solve_alternatives
 from workflows.arguments import AUTO
-from workflows.memory_check import solve_checked
+from workflows.dryrun_result import dryrun_dict, stage_memories
+from workflows.memory_check import check_plan, solve_checked
 from workflows.memory_source import DryRunOptions, obtain_memory, open_backend
 from workflows.saved_result import problem_data
 
@@ -75,7 +77,10 @@ class SolveFileOptions:
 
 @dataclass(frozen=True)
 class SolvedFile:
-    """A configuration with its problem and solution, the files written by role, and what else was tried."""
+    """A configuration with its problem and solution, the files written by role, and what else was tried.
+
+    `dryrun` is the dry-run of the solution's plan, where the check made one.
+    """
 
     config: TrainingConfig
     memory: MemoryProfile
@@ -83,6 +88,7 @@ class SolvedFile:
     solution: Solution
     files: dict[str, str]
     alternatives: tuple[Alternative, ...] = ()
+    dryrun: DryRunResult | None = None
 
 
 def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None] | None = None) -> SolvedFile:
@@ -113,6 +119,7 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
         )
 
     alternatives: tuple[Alternative, ...] = ()
+    dryrun: DryRunResult | None = None
     history: list[tuple[float, float | None, float | None]] = []
 
     def watch(progress: Progress) -> None:
@@ -151,19 +158,21 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
                 state,
                 lambda problem: _solve(options, problem, watch),
             )
-            memory, problem, solution = checked.memory, checked.problem, checked.solution
+            memory, problem, solution, dryrun = checked.memory, checked.problem, checked.solution, checked.dryrun
         else:
             problem = state(memory)
             if options.evaluate:
                 solution = _evaluate_own(config, problem)
+                if options.check and backend is not None and solution.plan is not None:
+                    dryrun = check_plan(running, solution.plan, backend, memory.device_limit_mib)
             elif options.auto_vpp or options.auto_schedule:
                 problem, solution, alternatives = _solve_choices(options, config, problem, watch)
             else:
                 solution = _solve(options, problem, watch)
             if check and options.memory_file is None:
                 log.info("check: no dry-run can run here, so the plan rests on the memory figures above")
-    files = _write_outputs(options, config, problem, solution, history)
-    solved = SolvedFile(config, memory, problem, solution, files, alternatives)
+    files = _write_outputs(options, config, problem, solution, history, stage_memories(dryrun))
+    solved = SolvedFile(config, memory, problem, solution, files, alternatives, dryrun)
     if options.result_json is not None:
         files["result"] = str(options.result_json)
         lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in result_dict(solved).items())
@@ -199,6 +208,7 @@ def result_dict(solved: SolvedFile) -> dict[str, Any]:
         "memory_limit": list(solution.memory_limit_mib),
         "memory_source": solved.memory.source,
         "bubble": solution.bubble_dict(),
+        **({} if solved.dryrun is None else {"dryrun": dryrun_dict(solved.dryrun)}),
         "message": solution.message,
         "alternatives": [
             {
@@ -316,6 +326,7 @@ def _write_outputs(
     problem: PipelineProblem,
     solution: Solution,
     history: Sequence[tuple[float, float | None, float | None]],
+    dryrun: Sequence[StageMemory],
 ) -> dict[str, str]:
     files: dict[str, str] = {}
     assert solution.plan is not None
@@ -336,10 +347,12 @@ def _write_outputs(
     if options.trace is not None or options.html is not None or options.picture is not None:
         from report.outputs import write_views
 
-        write_views(problem, solution, title=name, trace=options.trace, picture=options.picture)
+        write_views(problem, solution, title=name, trace=options.trace, picture=options.picture, dryrun=dryrun)
         if options.html is not None:
             own = {} if options.evaluate else _own_plan(config, problem)
-            write_views(problem, solution, title=name, html=options.html, others=own, progress=history)
+            write_views(
+                problem, solution, title=name, html=options.html, others=own, dryrun=dryrun, progress=history
+            )
         views = {"trace": options.trace, "html": options.html, "picture": options.picture}
         files |= {role: str(path) for role, path in views.items() if path is not None}
     return files

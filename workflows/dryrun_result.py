@@ -1,0 +1,40 @@
+"""What the dry-run of a plan tells beyond its peaks, beside the closed forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cost_model.memory import StageBreakdown, stage_breakdown
+from dryrun.interface import DryRun, DryRunResult
+from dryrun.stage_memory import StageMemory
+
+
+def stage_memories(result: DryRunResult | None) -> tuple[StageMemory, ...]:
+    """What the dry-run of a plan tells beyond peaks; nothing from a backend that sees no more."""
+    return () if result is None else tuple(peak.memory for peak in result.stages if peak.memory is not None)
+
+
+def closed_forms(run: DryRun) -> list[StageBreakdown]:
+    """The breakdown by closed forms of the plan that was dry-run, a stage an entry."""
+    return stage_breakdown(run.config.model, run.strategy, run.config.rules, run.plan, run.config.schedule)
+
+
+def dryrun_dict(result: DryRunResult) -> list[dict[str, Any]]:
+    """The dry-run of the plan as plain data, stage by stage: peaks, and by category beside the closed forms."""
+    closed = closed_forms(result.run)
+
+    def rounded(parts: Mapping[str, float]) -> dict[str, float]:
+        return {name: round(value, 3) for name, value in parts.items()}
+
+    return [
+        {
+            "stage": peak.stage,
+            "source": peak.source,
+            "peak_mib": peak.peak_mib,
+            "failure": peak.failure,
+            "categories": {} if peak.memory is None else rounded(peak.memory.categories),
+            "estimate": rounded(closed[peak.stage].categories()),
+        }
+        for peak in result.stages
+    ]
