@@ -136,7 +136,7 @@ def run(arguments: Sequence[str]) -> None:
             "is not a dimension", field="--search", value=unknown[0], cure="choose of " + ", ".join(DIMENSIONS)
         )
     from nd_search.options import SearchOptions
-    from report.breakdown import breakdown_table
+    from report.breakdown import breakdown_table, comparison_table
     from report.terminal import print_ranking, print_table
     from workflows.memory_source import dryrun_options
     from workflows.rank import RankOptions
@@ -181,6 +181,8 @@ def run(arguments: Sequence[str]) -> None:
         print("\n".join(explanation.reasons))
         if explanation.stages:
             print_table(breakdown_table(explanation.stages, explanation.limit_mib))
+        if explanation.measured:
+            print_table(comparison_table(explanation.measured, explanation.stages, explanation.limit_mib))
         return
     done = search_strategies(options)
     for role, path in (

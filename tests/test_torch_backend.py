@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -21,43 +20,14 @@ from parsers.read import read_config
 from pipeline.plan import FULL, PipelinePlan
 from tests.conftest import ROOT
 from tests.dryrun_cases import DEEPSEEK, LLAMA
+from tests.torch_cases import STAND_IN, StandIn
 
 CONFIG = read_config(LLAMA)
 FAILURES = ("crash", "hang", "killed", "error", "refused", "memory")
 
 
-class StandIn:
-    """What the stand-in stage model is told, and what it was asked."""
-
-    def __init__(self, folder: Path, monkeypatch=None, **told: object) -> None:
-        self.journal, self.path = folder / "journal.txt", folder / "standin.json"
-        self.tell(**told)
-        if monkeypatch is not None:
-            monkeypatch.setenv("STANDIN_STAGE", str(self.path))
-
-    def tell(self, **told: object) -> None:
-        self.path.write_text(json.dumps({"journal": str(self.journal), **told}))
-
-    def starts(self) -> list[tuple[str, int]]:
-        lines = self.journal.read_text().splitlines() if self.journal.exists() else []
-        return [(name, int(stage)) for name, stage, _ in map(str.split, lines)]
-
-    def alive(self) -> list[int]:
-        """Processes, begun for this stand-in, that still run."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    words, state = (entry / "environ").read_bytes(), (entry / "stat").read_text()
-                except OSError:
-                    continue
-                if str(self.path).encode() in words and state.rsplit(")", 1)[1].split()[0] != "Z":
-                    found.append(int(entry.name))
-        return found
-
-
 def backend(root, **options):
-    settings = {"parallel": 4, "timeout_s": 30.0, "retries": 0, "module": "tests.standin_torch_stage", **options}
+    settings = {"parallel": 4, "timeout_s": 30.0, "retries": 0, "module": STAND_IN, **options}
     return TorchBackend(root, **settings)
 
 

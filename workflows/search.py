@@ -11,10 +11,11 @@ import pandas as pd
 
 from base.console import log
 from base.errors import InputError
-from cost_model.memory import StageBreakdown, best_case_peak_mib, stage_breakdown
+from cost_model.memory import StageBreakdown, best_case_peak_mib, lightest_plan, stage_breakdown
 from cost_model.strategy import Strategy
 from dryrun.estimate import device_limit_mib
-from dryrun.interface import DryRunBackend
+from dryrun.interface import DryRun, DryRunBackend
+from dryrun.stage_memory import StageMemory
 from nd_search.emit import emit_yaml, write_candidates_csv, write_pruned_csv
 from nd_search.options import PeakEstimate, SearchContext, SearchOptions
 from nd_search.rules import list_rules, load_user_rules
@@ -27,6 +28,7 @@ from pipeline_solver.build import schedule_for
 from register.device import DeviceSpec
 from register.registry import Registry
 from workflows.candidates import load_candidates, memory_by_dryruns
+from workflows.dryrun_result import stage_memories
 from workflows.memory_source import DryRunOptions, open_backend
 from workflows.profiles import parse_profiles
 from workflows.rank import Ranking, RankOptions, rank
@@ -83,11 +85,15 @@ class StrategySearch:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a strategy is or is not a candidate; its memory by stage under the most recompute, MiB."""
+    """Why a strategy is or is not a candidate; its memory by stage under the most recompute, MiB.
+
+    `measured` is what a dry-run of the same plan saw, of the stages that ran, where a backend sees it.
+    """
 
     reasons: tuple[str, ...]
     stages: tuple[StageBreakdown, ...]
     limit_mib: float
+    measured: tuple[StageMemory, ...] = ()
 
 
 def search_strategies(options: StrategySearchOptions) -> StrategySearch:
@@ -161,7 +167,7 @@ def _peaks(
     if backend is not None:
         peaks = measured_peaks(config, device, options.space, options.rules_path, backend, options.output)
         if peaks is not None:
-            return peaks, "dry-run"
+            return peaks, backend.name
     log.info("memory: estimated by closed forms")
     return best_case_peak_mib, "estimate"
 
@@ -193,8 +199,15 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
         return Explanation(tuple(lines), (), limit)
     recompute = NONE if options.space.recompute == "none" else FULL
     schedule = schedule_for(config.schedule, strategy.vpp)
-    stages = stage_breakdown(config.model, strategy, config.rules, schedule=schedule, recompute=recompute)
-    return Explanation(tuple(lines), tuple(stages), limit)
+    plan = lightest_plan(config.model, strategy, config.rules, recompute, schedule)
+    stages = stage_breakdown(config.model, strategy, config.rules, plan, schedule)
+    measured: tuple[StageMemory, ...] = ()
+    if options.dryruns.backend == "torch":
+        with open_backend(options.dryruns, config, options.ranking.output) as backend:
+            assert backend is not None
+            run = DryRun(config.replace(schedule=schedule), strategy, plan)
+            measured = stage_memories(backend.measure([run])[0])
+    return Explanation(tuple(lines), tuple(stages), limit, measured)
 
 
 def _read(options: StrategySearchOptions) -> tuple[TrainingConfig, DeviceSpec]:

@@ -129,7 +129,7 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
 
     running, modes = _running(options, config), modes_at_hand(options.search_select)
     check = options.check and not options.evaluate
-    with _backend(options, running, check) as backend:
+    with _backend(options, running, options.check) as backend:
         memory = obtain_memory(
             running,
             device,
