@@ -1,0 +1,73 @@
+"""Run the campaign and write its table into docs/reliability.md.
+
+    python -m benchmarks.reliability [--parts solver,inputs] [--processes 2] [--fresh] [--share 0.01]
+
+Every portion's result is kept under output/reliability, so that a killed campaign goes on where it was; results of
+other code are measured anew. With a share below 1 the table is printed and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from base.console import log, start_logging
+from base.files import read_text, write_atomic
+from benchmarks.reliability.campaign import ROOT, Figure, Part, run_part
+
+PARTS = ("solver", "determinism", "kills", "inputs", "files", "load", "commands", "coverage")
+PAGE = ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- table: written by make reliability -->", "<!-- end of the table -->"
+
+
+def table(figures: Sequence[tuple[str, Figure]]) -> str:
+    """The figures, each with the part it is of, as a Markdown table."""
+    lines = ["| figure | asked | measured | holds | how | command |", "|---|---|---|---|---|---|"]
+    for part, figure in figures:
+        command = f"`python -m benchmarks.reliability --parts {part}`"
+        cells = (figure.name, figure.asked, figure.measured, "yes" if figure.passed else "**no**", figure.how, command)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def with_table(page: str, text: str) -> str:
+    """The page with the text between its marks replaced."""
+    before, mark, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise ValueError(f"{PAGE} has lost the marks of its table")
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+
+
+def main() -> int:
+    """Command line; exit code 1 when a figure does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default=",".join(PARTS), help="of " + ",".join(PARTS))
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--share", type=float, default=1.0, help="part of the full size, to try the campaign out")
+    parser.add_argument("--fresh", action="store_true", help="measure again what an earlier campaign left")
+    arguments = parser.parse_args()
+    start_logging()
+    names = arguments.parts.split(",")
+    found: list[tuple[str, Figure]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = ROOT / "output" / "reliability" if arguments.share == 1.0 else Path(scratch)
+        for name in names:
+            log.info("%s", name)
+            part: Part = importlib.import_module(f"benchmarks.reliability.{name}").PART
+            options = {"share": arguments.share, "processes": arguments.processes, "fresh": arguments.fresh}
+            found += [(name, figure) for figure in run_part(part, folder, **options)]
+    text = table(found)
+    print(text)
+    if names == list(PARTS) and arguments.share == 1.0:
+        write_atomic(PAGE, with_table(read_text(PAGE), text))
+    return 0 if all(figure.passed for _, figure in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""Parts of the campaign, cut into portions whose results are kept, so that a killed campaign goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from base.console import log
+from base.files import write_atomic
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = (
+    "base", "register", "pipeline", "cost_model", "parsers", "dryrun", "nd_search", "pipeline_solver", "profiling",
+    "report", "workflows",
+)  # fmt: skip
+SCRIPTS = ("parallel_tool", "pipeline_tool", "pipeline_parallel", "timeline_tool")
+
+Result = dict[str, Any]
+"""What a portion measured, as plain JSON; ``faults`` (a list of sentences) is what went wrong."""
+
+
+@dataclass(frozen=True)
+class Portion:
+    """A piece of a part that is run as a whole: ``function(**arguments)`` in a process of its own."""
+
+    name: str
+    function: Callable[..., Result]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the table.
+
+    Parameters
+    ----------
+    asked, measured : str
+        What must hold, and what was found.
+    passed : bool
+    how : str
+        How it was measured.
+    """
+
+    name: str
+    asked: str
+    measured: str
+    passed: bool
+    how: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the campaign.
+
+    Parameters
+    ----------
+    portions : callable
+        The portions at a share of the full size, ``portions(1.0)`` being the campaign itself.
+    figures : callable
+        The table's rows from the portions' results by name.
+    at_once : int
+        Portions that may run side by side.
+    """
+
+    name: str
+    portions: Callable[[float], Sequence[Portion]]
+    figures: Callable[[Mapping[str, Result]], Sequence[Figure]]
+    at_once: int = 2
+
+
+def code_digest(root: Path = ROOT) -> str:
+    """The state of the code: a result of other code is measured anew."""
+    digest = hashlib.sha256()
+    sources = [path for name in PACKAGES for path in (root / name).rglob("*.py")]
+    sources += [root / f"{name}.py" for name in SCRIPTS] + list((root / "benchmarks" / "reliability").glob("*.py"))
+    for path in sorted(sources):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def run_part(part: Part, folder: Path, *, share: float = 1.0, processes: int = 2, fresh: bool = False) -> list[Figure]:
+    """Run what is missing of a part and give its figures.
+
+    Parameters
+    ----------
+    folder : path
+        Where the portions' results are kept, a JSON each.
+    fresh : bool
+        Run again what an earlier campaign left.
+    """
+    code = code_digest()
+    kept = {portion.name: folder / part.name / f"{portion.name}.json" for portion in part.portions(share)}
+    results: dict[str, Result] = {}
+    missing: list[Portion] = []
+    for portion in part.portions(share):
+        found = None if fresh else _kept(kept[portion.name], code)
+        if found is None:
+            missing.append(portion)
+        else:
+            results[portion.name] = found
+    if missing:
+        # A process each, started afresh: threads and signal handlers of one portion must not reach another.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(max(1, min(processes, part.at_once, len(missing))), mp_context=context) as pool:
+            futures = {pool.submit(_timed, portion): portion for portion in missing}
+            for future in as_completed(futures):
+                portion, (seconds, result) = futures[future], future.result()
+                results[portion.name] = result
+                data = {"code": code, "seconds": round(seconds, 1), "result": result}
+                write_atomic(kept[portion.name], json.dumps(data, indent=1) + "\n")
+                faults = len(result.get("faults", []))
+                log.info("%s: %s: %.0f s, %d faults", part.name, portion.name, seconds, faults)
+    return list(part.figures(results))
+
+
+def _timed(portion: Portion) -> tuple[float, Result]:
+    began = time.monotonic()
+    result = portion.function(**portion.arguments)
+    return time.monotonic() - began, result
+
+
+def _kept(path: Path, code: str) -> Result | None:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(data, dict) or data.get("code") != code or not isinstance(data.get("result"), dict):
+        return None
+    result: Result = data["result"]
+    return result
+
+
+def chosen(results: Mapping[str, Result], prefix: str) -> list[Result]:
+    """The results of the portions of one kind, in order of their names."""
+    return [results[name] for name in sorted(results) if name.startswith(prefix)]
+
+
+def total(results: Sequence[Result], key: str) -> int:
+    """Sum of a count over portions."""
+    return int(sum(result[key] for result in results))
+
+
+def faults_of(results: Sequence[Result]) -> list[str]:
+    """Everything that went wrong."""
+    return [fault for result in results for fault in result["faults"]]
+
+
+def split(count: int, pieces: int) -> list[int]:
+    """A count cut into at most `pieces` nearly equal positive parts."""
+    pieces = max(1, min(pieces, count))
+    return [count // pieces + (k < count % pieces) for k in range(pieces)]

@@ -1,0 +1,236 @@
+"""A command line run in a forked child that is watched: its time, its memory, what it writes and starts."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reliability.campaign import SCRIPTS
+
+POLL_SECONDS = 0.002
+FOREIGN_ERROR = 70
+"""Exit code of a child whose command let an exception out."""
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CHANGES = {
+    "os.mkdir": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.link": (0, 1),
+    "os.symlink": (1,), "os.truncate": (0,), "os.chmod": (0,), "os.chown": (0,), "shutil.rmtree": (0,),
+}  # fmt: skip
+_STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn", "socket.connect")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended.
+
+    Parameters
+    ----------
+    code : int
+        Exit code; the negative signal when one ended it.
+    output, errors : str
+        Standard output and standard error.
+    timed_out : bool
+    peak_mib : float
+        Largest resident size of the child or of one of its own children.
+    strayed : tuple of str
+        What it wrote outside its folder, and programs it started or hosts it called.
+    """
+
+    code: int
+    output: str
+    errors: str
+    seconds: float
+    timed_out: bool
+    peak_mib: float
+    strayed: tuple[str, ...]
+
+
+def preload() -> None:
+    """Import all that a command needs, so that a forked child starts at once; no thread may be running yet."""
+    for name in SCRIPTS:
+        importlib.import_module(name)
+    for name in (
+        "benchmarks.synthetic_profiles", "dryrun.mindspore_backend", "dryrun.replay", "matplotlib.figure",
+        "matplotlib.backends.backend_agg", "nd_search.search", "pipeline_solver.branch_and_cut",
+        "pipeline_solver.compact_milp", "pipeline_solver.pyomo_solver", "plotly", "pulp", "report.html",
+        "report.outputs", "report.terminal", "rich.progress", "rich.table", "scipy.optimize", "workflows.candidates",
+        "workflows.extract", "workflows.search", "workflows.solve_file", "workflows.timeline",
+    ):  # fmt: skip
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue  # a child that needs it will say so
+
+
+def run_forked(
+    tool: str,
+    words: Sequence[str | Path],
+    folder: Path,
+    *,
+    seconds: float = 10.0,
+    memory_mib: int = 1024,
+    may_start: bool = False,
+    kill_after: float | None = None,
+    before: Callable[[], None] | None = None,
+) -> Outcome:
+    """Run ``tool.main()`` in a forked child of this process.
+
+    Parameters
+    ----------
+    tool : str
+        Module of a command line, ``pipeline_tool``.
+    words : sequence of str or path
+        Its arguments.
+    folder : path
+        Working folder, the only place where it may write (besides a temporary folder of its own).
+    seconds : float
+        After which it and all that it started are killed.
+    memory_mib : int
+        Address space that it may take beyond what this process has.
+    may_start : bool
+        Whether it may start programs.
+    kill_after : float, optional
+        Kill it with SIGKILL after so many seconds, as a power cut would.
+    before : callable, optional
+        Called in the child first.
+    """
+    with tempfile.TemporaryDirectory(prefix="reliability-") as own:
+        out, err, strayed, scratch = (Path(own) / name for name in ("out", "err", "strayed", "tmp"))
+        scratch.mkdir()
+        began = time.monotonic()
+        child = os.fork()
+        if child == 0:
+            try:
+                _become(folder, out, err, scratch, memory_mib)
+                _watch(strayed, (folder, scratch), may_start)
+                if before is not None:
+                    before()
+                code = _call(tool, words)
+            except BaseException:  # noqa: BLE001 - whatever escapes is what is looked for
+                traceback.print_exc()
+                code = FOREIGN_ERROR
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+        code, timed_out, usage = _wait(child, began, seconds, kill_after)
+        spent = time.monotonic() - began
+        seen = strayed.read_text(encoding="utf-8", errors="replace").splitlines() if strayed.exists() else []
+        return Outcome(
+            code, _text(out), _text(err), spent, timed_out, usage.ru_maxrss / 1024, tuple(dict.fromkeys(seen))
+        )
+
+
+def _become(folder: Path, out: Path, err: Path, scratch: Path, memory_mib: int) -> None:
+    os.setsid()
+    os.chdir(folder)
+    for path, number in ((out, 1), (err, 2)):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(handle, number)
+        os.close(handle)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - lives as long as the process
+    sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    os.environ["TMPDIR"] = str(scratch)
+    tempfile.tempdir = str(scratch)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if memory_mib:
+        limit = _address_space() + memory_mib * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _address_space() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
+
+
+def _call(tool: str, words: Sequence[str | Path]) -> int:
+    sys.argv = [f"{tool}.py", *map(str, words)]
+    try:
+        return int(sys.modules[tool].main())
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+
+
+def _wait(
+    child: int, began: float, seconds: float, kill_after: float | None
+) -> tuple[int, bool, resource.struct_rusage]:
+    timed_out = False
+    try:
+        while True:
+            done, status, usage = os.wait4(child, os.WNOHANG)
+            if done:
+                break
+            spent = time.monotonic() - began
+            if spent > seconds or (kill_after is not None and spent > kill_after):
+                timed_out = spent > seconds
+                kill_group(child)
+                _, status, usage = os.wait4(child, 0)
+                break
+            time.sleep(POLL_SECONDS)
+    finally:
+        kill_group(child)  # what it left behind
+    return os.waitstatus_to_exitcode(status), timed_out, usage
+
+
+def kill_group(leader: int) -> None:
+    """Kill a process group, should there be anybody left in it."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _watch(report: Path, allowed: Iterable[Path], may_start: bool) -> None:
+    """Write down every change outside the allowed folders, and every program started, by Python's own audit."""
+    roots = tuple(os.path.realpath(path) + os.sep for path in allowed)
+    handle = os.open(report, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def outside(path: Any) -> bool:
+        if isinstance(path, int) or path is None:
+            return False
+        text = os.fsdecode(path)
+        # What Python and numba keep of compiled code is theirs.
+        if text.startswith("/dev/") or "__pycache__" in text or text.endswith((".nbi", ".nbc")):
+            return False
+        real = os.path.realpath(text)
+        return not any((real + os.sep).startswith(root) for root in roots)
+
+    def tell(text: str) -> None:
+        os.write(handle, text.replace("\n", " ").encode("utf-8", "replace") + b"\n")
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, mode, flags = arguments
+            if (flags or 0) & _WRITES and outside(path):
+                tell(f"wrote {path}")
+        elif event in _CHANGES:
+            for place in _CHANGES[event]:
+                if outside(arguments[place]):
+                    tell(f"{event} {arguments[place]}")
+        elif event in _STARTS and not may_start:
+            tell(f"{event} {arguments[0]}")
+
+    sys.addaudithook(hook)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def tree_of(folder: Path) -> dict[str, bytes | None]:
+    """Every file below a folder with its content (None for a folder), by relative path."""
+    found: dict[str, bytes | None] = {}
+    for path in sorted(folder.rglob("*")):
+        found[str(path.relative_to(folder))] = path.read_bytes() if path.is_file() else None
+    return found
