@@ -17,8 +17,9 @@ from base.files import read_text
 from parsers.shell_arithmetic import evaluate
 from parsers.shell_words import Char, Word
 
-MAX_BYTES = 2 * 2**20
-MAX_EXPANDED = 2_000_000
+MAX_BYTES = 2**18
+"""Launch scripts have some kilobytes; this reader takes a few seconds for a megabyte."""
+MAX_EXPANDED = 500_000
 """Most characters that all expansions of a script may produce together."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*")

@@ -21,13 +21,13 @@ MAX_NAMED = 20
 _MARK = re.compile(r"Profiler Info:\s*Job|micro_batch_id|job_(?:start|end)_time")
 _LEAD = "Profiler Info: Job ("
 _JOB = re.compile(
-    r"^\s*Job\s*\((?P<id>\d+)\)\s*,\s*type\s*=\s*(?P<type>[^,]+?)\s*,\s*"
-    r"micro_batch_id\s*=\s*(?P<micro>-?\d+)\s*,\s*"
-    r"job_start_time\s*=\s*(?P<start>\d+(?:\.\d+)?)\s*,\s*job_end_time\s*=\s*(?P<end>\d+(?:\.\d+)?)"
+    r"^\s*Job\s*\((?P<id>\d{1,9})\)\s*,\s*type\s*=\s*(?P<type>[^,]+?)\s*,\s*"
+    r"micro_batch_id\s*=\s*(?P<micro>-?\d{1,9})\s*,\s*"
+    r"job_start_time\s*=\s*(?P<start>\d{1,15}(?:\.\d{1,12})?)\s*,\s*job_end_time\s*=\s*(?P<end>\d{1,15}(?:\.\d{1,12})?)"
 )
-_STEPS = re.compile(r"Schedule Profiler start at step (\d+) and end at step (\d+)")
-_FILE = re.compile(r"^workerlog\.(\d+)$")
-_MACHINE = re.compile(r"^machine\D*(\d+)?$")
+_STEPS = re.compile(r"Schedule Profiler start at step (\d{1,9}) and end at step (\d{1,9})")
+_FILE = re.compile(r"^workerlog\.(\d{1,9})$")
+_MACHINE = re.compile(r"^machine\D*(\d{1,9})?$")
 
 
 @dataclass(frozen=True)
