@@ -43,9 +43,13 @@ class HighsModel:
     ----------
     relaxed : bool
         Forget integrality: every run is an LP, started from the basis of the last one.
+    presolve : bool
+        Let HiGHS simplify a MILP before it searches; the optimum is the same without.
     """
 
-    def __init__(self, form: LinearForm, *, relaxed: bool = False, seed: int = 0, threads: int = 1) -> None:
+    def __init__(
+        self, form: LinearForm, *, relaxed: bool = False, seed: int = 0, threads: int = 1, presolve: bool = True
+    ) -> None:
         self._columns = len(form.names)
         solver = self._solver = highspy.Highs()
         for option, value in (("log_to_console", False), ("random_seed", seed), ("threads", threads)):
@@ -53,9 +57,10 @@ class HighsModel:
         solver.addVars(self._columns, _finite(form.lower), _finite(form.upper))
         indices = np.arange(self._columns, dtype=np.int32)
         solver.changeColsCost(self._columns, indices, form.cost)
-        if relaxed:
-            solver.setOptionValue("presolve", "off")  # or every run would begin anew instead of from the last basis
-        else:
+        if relaxed or not presolve:
+            # An LP with presolve would begin every run anew instead of from the last basis.
+            solver.setOptionValue("presolve", "off")
+        if not relaxed:
             whole = np.nonzero(form.integer)[0].astype(np.int32)
             solver.changeColsIntegrality(len(whole), whole, np.full(len(whole), highspy.HighsVarType.kInteger))
             # Plans are rounded and judged exactly afterwards: leave the solver little room for error.

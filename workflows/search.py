@@ -118,10 +118,11 @@ def _search(
     result = search(config, device, options.space, options.rules_path, peak_of=peak_of, memory_source=source)
     for step, count in result.counts.items():
         log.info("strategies %s: %d", step, count)
+    siblings = options.output.parent
+    # The files first: where the configuration's form can hold none of them, nothing at all is left behind.
+    dryrun_files = emit_yaml(result, config, siblings / "dryrun_yaml", dataset=options.datasets.get("dryrun"))
     candidates_csv = write_candidates_csv(result, options.output / "nd_candidate_config.csv")
     pruned_csv = write_pruned_csv(result, options.output / "pruned.csv")
-    siblings = options.output.parent
-    dryrun_files = emit_yaml(result, config, siblings / "dryrun_yaml", dataset=options.datasets.get("dryrun"))
     profile_files = emit_yaml(
         result,
         config,
