@@ -47,6 +47,16 @@ def enumerate_optimum(problem: PipelineProblem, most_plans: int = 2_000_000) -> 
     BruteForce or None
         None when there are more than `most_plans` plans within memory.
     """
+    if len(problem.uniform_recompute) > 1:
+        found = [
+            enumerate_optimum(problem.replace(uniform_recompute=(choice,)), most_plans)
+            for choice in problem.uniform_recompute
+        ]
+        counted = [one for one in found if one is not None]
+        if len(counted) < len(found):
+            return None
+        best_one = min(counted, key=lambda one: one.objective)
+        return BruteForce(best_one.objective, best_one.plan, sum(one.plans for one in counted))
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     modes = [mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio]
     best, best_plan, tried = math.inf, None, 0
@@ -188,6 +198,11 @@ def _stage_choices(
                 if sum(taken) <= total
                 and all(
                     taken[index] == problem.fixed_recompute.get((mode, v, s), taken[index])
+                    for index, mode in enumerate(modes)
+                )
+                and all(
+                    taken[index] == (min(most, total) if mode == of else 0)
+                    for of, most in problem.uniform_recompute
                     for index, mode in enumerate(modes)
                 )
             ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Mapping
+from typing import Mapping, Sequence
 
 from base.console import log
 from base.errors import InputError
@@ -17,7 +17,7 @@ from parsers.toml_edit import TomlSource
 from parsers.torchtitan import TORCHTITAN
 from parsers.training_config import TrainingConfig
 from parsers.yaml_source import YamlSource
-from pipeline.plan import PipelinePlan
+from pipeline.plan import FULL, SELECT, PipelinePlan
 
 ORIGINAL_SUFFIX = ".orig"
 
@@ -110,6 +110,25 @@ def expressible(config: TrainingConfig, plan: PipelinePlan) -> tuple[PipelinePla
     if config.format == TORCHTITAN:
         return torchtitan_write.nearest_plan(plan)
     return megatron_write.nearest_plan(plan) if config.format == MEGATRON else (plan, ())
+
+
+def uniform_recompute(config: TrainingConfig, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """What one recompute choice for all chunks the configuration's kind of file can say, of the modes searched.
+
+    Returns
+    -------
+    tuple of (mode, int)
+        As `PipelineProblem.uniform_recompute`: Megatron counts fully recomputed layers a chunk, or
+        recomputes selectively everywhere; torchtitan all or nothing. Empty for MindFormers, which says any plan.
+    """
+    layers = sum(config.model.layer_counts().values())
+    if config.format == MEGATRON:
+        choices = [(FULL, count) for count in range(layers + 1)]
+    elif config.format == TORCHTITAN:
+        choices = [(FULL, 0), (FULL, layers)]
+    else:
+        return ()
+    return tuple(choice for choice in [*choices, (SELECT, layers)] if choice[0] in modes)
 
 
 def _planned(config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None) -> tuple[str, str]:

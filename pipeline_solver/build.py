@@ -5,6 +5,7 @@ from __future__ import annotations
 from base.errors import InputError
 from cost_model.profile import MemoryProfile, TimeRatios
 from parsers.training_config import TrainingConfig
+from parsers.write_back import uniform_recompute
 from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from pipeline.schedule import ScheduleSpec
 from pipeline_solver.problem import LayerKind, PipelineProblem
@@ -33,6 +34,9 @@ def build_problem(
     ------
     InputError
         When there are fewer layers than chunks, or the profile lacks a mode that is searched.
+
+    Where the configuration's kind of file knows one recompute choice for all chunks alone, the problem is
+    stated so: what is solved can be written.
     """
     vpp = interleaves if interleaves is not None else config.strategy.vpp
     spec = schedule if schedule is not None else schedule_for(config.schedule, vpp)
@@ -63,6 +67,7 @@ def build_problem(
         lag=ratios.lag,
         tail=(ratios.tail,) * stages if ratios.tail else (),
         unit_ms=ratios.unit_ms,
+        uniform_recompute=uniform_recompute(config, modes),
     )
 
 

@@ -186,7 +186,22 @@ def _recompute_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
                 faults.append(
                     f"Chunk [{v}][{s}] recomputes {counts.get(mode, 0)} layers in mode {mode}, {given} are given."
                 )
+    if problem.uniform_recompute and not any(
+        _is_uniform(problem, plan, mode, most) for mode, most in problem.uniform_recompute
+    ):
+        faults.append("The plan does not recompute the first layers of every chunk alike, as one of the choices asks.")
     return faults
+
+
+def _is_uniform(problem: PipelineProblem, plan: PipelinePlan, mode: str, most: int) -> bool:
+    """Whether every chunk recomputes its first `most` layers in the mode, and no others."""
+    for v in range(problem.interleaves):
+        for s in range(problem.stages):
+            taken = {of: grid[v][s] for of, grid in plan.recompute.items() if grid[v][s]}
+            asked = min(most, _free_total(problem, plan, v, s))
+            if taken != ({mode: asked} if asked else {}):
+                return False
+    return True
 
 
 def _free_total(problem: PipelineProblem, plan: PipelinePlan, v: int, s: int) -> int:

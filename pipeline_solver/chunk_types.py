@@ -138,6 +138,9 @@ def _recompute_options(
     for given in fixed:
         counts = range(total + 1) if given < 0 else [given]
         choices = [[*taken, n] for taken in choices for n in counts if sum(taken) + n <= total]
+    if problem.uniform_recompute:
+        ((mode, most),) = problem.uniform_recompute  # the choices are solved one by one
+        choices = [taken for taken in choices if taken == [min(most, total) * (of == mode) for of in modes]]
     scored = sorted((*prefix_cost(problem, kinds, modes, held, taken), taken) for taken in choices)
     kept: list[tuple[float, float, list[int]]] = []
     for extra, memory, taken in scored:

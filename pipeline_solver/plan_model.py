@@ -21,6 +21,8 @@ from pipeline.generators import build_schedule
 from pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
 from pipeline.schedule import WEIGHT_GRADIENT, Schedule
 from pipeline_solver.problem import LayerKind, PipelineProblem
+from pipeline_solver.uniform_recompute import uniform_choice
+from pipeline_solver.uniform_rows import add_uniform_rows
 
 MODE_PREFIX = {FULL: "recompute", SELECT: "select"}
 DIRECTION_NAMES = ("forward", "backward", "weight_gradient")
@@ -55,6 +57,10 @@ class PlanModel:
         1 where a chunk or one before it holds the kind or a later one.
     reached : dict of (mode, kind index) to pyomo Var
         1 where recompute in the mode or one before it goes on into the kind.
+    uniform : pyomo Var or None
+        1 for the one choice of `PipelineProblem.uniform_recompute` that holds for every chunk.
+    whole : dict of mode to pyomo Var
+        1 where a chunk has no more layers than that choice recomputes: all of them are.
     """
 
     problem: PipelineProblem
@@ -65,6 +71,8 @@ class PlanModel:
     durations: dict[int, Any]
     begun: dict[int, Any]
     reached: dict[tuple[str, int], Any]
+    uniform: Any
+    whole: dict[str, Any]
 
     @cached_property
     def tails(self) -> NDArray[np.float64]:
@@ -115,6 +123,13 @@ class PlanModel:
             for (s, v), entry in variable.items():
                 taken = any(by_kind[name][of][v][s] for name in list(self.layers)[index:] for of in modes)
                 entry.set_value(int(taken), skip_validation=True)
+        if self.uniform is not None and (chosen := uniform_choice(self.problem, plan)) is not None:
+            self.uniform[chosen].set_value(1, skip_validation=True)
+            held = plan.total_layers(list(self.layers))
+            for mode, variable in self.whole.items():
+                for (s, v), entry in variable.items():
+                    again = plan.recompute[mode][v][s] if mode in plan.recompute else 0
+                    entry.set_value(int(again == held[v][s]), skip_validation=True)
 
 
 def plan_model(problem: PipelineProblem, schedule: Schedule | None = None) -> PlanModel:
@@ -148,7 +163,9 @@ def plan_model(problem: PipelineProblem, schedule: Schedule | None = None) -> Pl
     reached = _add_recompute_rows(model, problem, kinds, chunks, layers, recompute, most)
     _add_memory_rows(model, problem, schedule, kinds, layers, recompute)
     durations = _add_durations(model, problem, schedule, kinds, layers, recompute)
-    return PlanModel(problem, schedule, model, layers, recompute, durations, begun, reached)
+    prefixes = {mode: MODE_PREFIX[mode] for mode in searched_modes(problem)}
+    uniform, whole = add_uniform_rows(model, problem, prefixes, kinds, chunks, layers, recompute, most)
+    return PlanModel(problem, schedule, model, layers, recompute, durations, begun, reached, uniform, whole)
 
 
 def _bounds(most: dict[tuple[str, Chunk], int], name: str) -> Any:

@@ -72,6 +72,9 @@ class PipelineProblem:
         Upper bounds on a chunk's total of layers.
     fixed_recompute : mapping of (mode, interleave, stage) to int
         Recomputed layers that are given.
+    uniform_recompute : tuple of (mode, int)
+        When not empty, one of these holds for every chunk alike: its first so many layers (all, where it
+        holds fewer) are recomputed in that mode, and no others. What the flags of some launchers can say.
     unit_ms : float or None
         Real time of one unit, ms.
     """
@@ -94,6 +97,7 @@ class PipelineProblem:
     fixed_layers: Mapping[tuple[int, int], int] = field(default_factory=dict)
     max_layers: Mapping[tuple[int, int], int] = field(default_factory=dict)
     fixed_recompute: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
+    uniform_recompute: tuple[tuple[str, int], ...] = ()
     unit_ms: float | None = None
 
     def __post_init__(self) -> None:
@@ -106,6 +110,8 @@ class PipelineProblem:
             raise ValueError("tail must be empty or have one entry a stage")
         if not self.kinds or all(kind.pinned_last for kind in self.kinds):
             raise ValueError("at least one layer kind must be free to place")
+        if any(count < 0 or (count and mode not in self.recompute_ratio) for mode, count in self.uniform_recompute):
+            raise ValueError("uniform_recompute must name modes of recompute_ratio with counts >= 0")
         for kind in self.kinds:
             if kind.count < 0 or kind.forward < 0 or kind.layer_mib < 0:
                 raise ValueError(f"kind {kind.name}: count, forward and layer_mib must be >= 0")

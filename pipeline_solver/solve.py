@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from functools import partial
+from typing import Any, Callable
 
 from pipeline.plan import PipelinePlan
 from pipeline_solver.checker import check
@@ -71,21 +72,30 @@ def solve(
         "warm_start": warm_start,
         "on_progress": on_progress,
     }
+    run = _runner(solver)
+    if problem.uniform_recompute:
+        from pipeline_solver.uniform_recompute import solve_uniform
+
+        solution = solve_uniform(problem, run, solver.strip().upper() == "HIGHS", **options)
+    else:
+        solution = run(problem, **options)
+    return complete(problem, solution).replace(seconds=time.monotonic() - began)
+
+
+def _runner(solver: str) -> Callable[..., Solution]:
+    """The function behind a solver's name: problem, then the options by name."""
     name = solver.strip().upper()
     if name == "HIGHS":
         from pipeline_solver.branch_and_cut import branch_and_cut
 
-        solution = branch_and_cut(problem, **options)
-    else:
-        from pipeline_solver.compact_milp import solve_compact
+        return branch_and_cut
+    from pipeline_solver.compact_milp import solve_compact
 
-        if name == "HIGHS-MILP":
-            solution = solve_compact(problem, **options)
-        else:
-            from pipeline_solver.pyomo_solver import pyomo_solver_maker
+    if name == "HIGHS-MILP":
+        return solve_compact
+    from pipeline_solver.pyomo_solver import pyomo_solver_maker
 
-            solution = solve_compact(problem, solver_name=name, make_solver=pyomo_solver_maker(solver), **options)
-    return complete(problem, solution).replace(seconds=time.monotonic() - began)
+    return partial(solve_compact, solver_name=name, make_solver=pyomo_solver_maker(solver))
 
 
 def complete(problem: PipelineProblem, solution: Solution) -> Solution:

@@ -20,7 +20,10 @@ def problem_data(problem: PipelineProblem) -> dict[str, Any]:
     """The problem as plain data: everything that a second solve or a drawing needs."""
     data = _PROBLEM.dump_python(problem, mode="json")
     # What nobody pinned says nothing; and JSON has no keys that are pairs.
-    return {key: value for key, value in data.items() if key not in ("fixed_layers", "max_layers", "fixed_recompute")}
+    unpinned = {"fixed_layers", "max_layers", "fixed_recompute"}
+    if not problem.uniform_recompute:
+        unpinned.add("uniform_recompute")
+    return {key: value for key, value in data.items() if key not in unpinned}
 
 
 def read_result(path: Path) -> tuple[PipelineProblem, PipelinePlan]:

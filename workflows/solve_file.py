@@ -19,7 +19,7 @@ from dryrun.linear_memory import running_schedule
 from dryrun.stage_memory import StageMemory
 from parsers.read import read_config
 from parsers.training_config import TrainingConfig
-from parsers.write_back import expressible, write_plan
+from parsers.write_back import write_plan
 from pipeline.plan import PipelinePlan
 from pipeline.schedule import ScheduleSpec
 from pipeline_solver.build import build_problem, plan_in_terms_of
@@ -28,6 +28,7 @@ from pipeline_solver.model_files import write_mps, write_sol
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import INFEASIBLE, Solution
 from pipeline_solver.solve import Progress, solve
+from pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
 from register.registry import Registry
 from workflows.alternatives import Alternative, choices, solve_alternatives
 from workflows.arguments import AUTO
@@ -37,6 +38,9 @@ from workflows.memory_source import DryRunOptions, obtain_memory, open_backend
 from workflows.saved_result import problem_data
 
 DEFAULT_DEVICE = "ascend-910b"
+
+EQUAL_STEPS = 2e-6
+"""Relative difference below which two proven step times are the same: twice the gap of a proof."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +214,7 @@ def result_dict(solved: SolvedFile) -> dict[str, Any]:
         "bubble": solution.bubble_dict(),
         **({} if solved.dryrun is None else {"dryrun": dryrun_dict(solved.dryrun)}),
         "message": solution.message,
+        **_unrestricted(solution),
         "alternatives": [
             {
                 "name": one.name,
@@ -225,6 +230,14 @@ def result_dict(solved: SolvedFile) -> dict[str, Any]:
         "problem": problem_data(problem),
         "files": dict(solved.files),
     }
+
+
+def _unrestricted(solution: Solution) -> dict[str, Any]:
+    """What any recompute by chunk would reach, where the file can only express one choice for all."""
+    found = solution.statistics
+    if UNRESTRICTED_BOUND not in found:
+        return {}
+    return {"unrestricted": {"objective": found.get(UNRESTRICTED_OBJECTIVE), "bound": found[UNRESTRICTED_BOUND]}}
 
 
 def _backend(
@@ -306,18 +319,25 @@ def _own_plan(config: TrainingConfig, problem: PipelineProblem) -> dict[str, Pip
     return {"as in the file": plan_in_terms_of(problem, plan)}
 
 
-def _tell_nearest(config: TrainingConfig, problem: PipelineProblem, solution: Solution) -> None:
-    """Say what the nearest plan that the file's flags can express costs, where the solved one is beyond them."""
-    assert solution.plan is not None
-    nearest, reasons = expressible(config, solution.plan)
-    if reasons:
-        held = evaluate(problem, plan_in_terms_of(problem, nearest))
-        log.warning(
-            "the file can hold only the nearest plan: step %.6f instead of %.6f%s",
-            held.objective,
-            solution.objective,
-            f"; {held.message}" if held.message else "",
-        )
+def _tell_restriction(config: TrainingConfig, solution: Solution) -> None:
+    """Say what the file's one recompute choice for all chunks costs against plans that it cannot express."""
+    free = solution.statistics.get(UNRESTRICTED_OBJECTIVE)
+    if free is None or solution.objective is None:
+        return
+    cost = solution.objective / free - 1.0 if free else 0.0
+    if cost <= EQUAL_STEPS:
+        log.info("%s: the file can express the best plan of all", config.path)
+        return
+    log.warning(
+        "%s: this kind of file sets one recompute choice for all chunks: the best plan that it can express takes "
+        "%.6f (proven bound %.6f), %.2f %% more than %.6f (bound %.6f), the best of any recompute by chunk",
+        config.path,
+        solution.objective,
+        solution.bound or 0.0,
+        100.0 * cost,
+        free,
+        solution.statistics[UNRESTRICTED_BOUND],
+    )
 
 
 def _write_outputs(
@@ -332,6 +352,7 @@ def _write_outputs(
     assert solution.plan is not None
     name = config.path.stem
     if not options.evaluate:
+        _tell_restriction(config, solution)
         mps = options.output / "model_mps" / f"{name}.mps"
         sol = options.output / "sol_output" / f"{name}.sol"
         write_mps(problem, solution, mps, form=options.mps_form)
@@ -341,7 +362,6 @@ def _write_outputs(
             running = config
             if options.schedule is not None or options.auto_vpp or options.auto_schedule:
                 running = config.replace(schedule=problem.schedule)
-            _tell_nearest(running, problem, solution)
             write_plan(running, solution.plan, output=options.write_to)
             files["config"] = str(options.write_to or config.path)
     if options.trace is not None or options.html is not None or options.picture is not None:

@@ -1,0 +1,173 @@
+"""Problems in which one recompute choice holds for every chunk alike, as the flags of some launchers ask.
+
+The choice is a small number, so the problem is solved once for each: a choice is cut off as soon as its
+proven bound reaches the best plan so far. Before them the problem without the rule is solved: its plan may
+keep the rule by itself, its bound holds for every choice, and what it reaches tells what the rule costs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Callable
+
+from pipeline.plan import PipelinePlan
+from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.progress import OnProgress, Progress
+from pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
+
+UNRESTRICTED_OBJECTIVE, UNRESTRICTED_BOUND = "unrestricted_objective", "unrestricted_bound"
+"""Names of the statistics that hold the step time and the bound without the rule."""
+
+FIRST_SHARE = 0.4
+"""Share of the time limit that the problem without the rule may take."""
+
+
+class _CutOff(Exception):
+    """The bound of a choice has reached the best plan so far."""
+
+
+def uniform_choice(problem: PipelineProblem, plan: PipelinePlan) -> int | None:
+    """Index of the choice that a plan follows in every chunk; None when it follows none."""
+    held = plan.total_layers([kind.name for kind in problem.free_kinds if kind.name in plan.layers])
+    cells = [(v, s) for v in range(plan.interleaves) for s in range(plan.stages)]
+    for index, (mode, most) in enumerate(problem.uniform_recompute):
+        modes = {mode, *plan.recompute}
+        if all(
+            (plan.recompute[of][v][s] if of in plan.recompute else 0) == (min(most, held[v][s]) if of == mode else 0)
+            for v, s in cells
+            for of in modes
+        ):
+            return index
+    return None
+
+
+def solve_uniform(
+    problem: PipelineProblem,
+    run: Callable[..., Solution],
+    one_by_one: bool,
+    *,
+    time_limit: float | None,
+    gap: float,
+    on_progress: OnProgress | None,
+    **options: Any,
+) -> Solution:
+    """Solve a problem with `uniform_recompute`.
+
+    Parameters
+    ----------
+    run : callable
+        A solver: problem, then the options by name.
+    one_by_one : bool
+        The solver takes one choice at a time; otherwise its model says all of them.
+    options
+        Further ones for the solver.
+
+    Returns
+    -------
+    Solution
+        `bound` holds for every choice; the statistics hold what is reached without the rule.
+    """
+    began = time.monotonic()
+    deadline = None if time_limit is None else began + time_limit
+
+    def left(share: float = 1.0) -> float | None:
+        return None if deadline is None else max(0.01, share * (deadline - time.monotonic()))
+
+    free = run(problem.replace(uniform_recompute=()), time_limit=left(FIRST_SHARE), gap=gap, on_progress=on_progress,
+               **options)
+    floor = free.bound or 0.0
+    known = {UNRESTRICTED_BOUND: floor}
+    if free.objective is not None:
+        known[UNRESTRICTED_OBJECTIVE] = free.objective
+    if free.status == INFEASIBLE or (free.plan is not None and uniform_choice(problem, free.plan) is not None):
+        return free.replace(statistics={**free.statistics, **known})
+    if not one_by_one:
+        found = run(problem, time_limit=left(), gap=gap, on_progress=on_progress, **options)
+        bound = None if found.bound is None else max(found.bound, floor)
+        return found.replace(bound=bound, statistics={**found.statistics, **known})
+
+    options["warm_start"] = None  # a plan for another choice says nothing of this one
+    best: Solution | None = None
+    stopped, bound = "", float("inf")
+    done: list[tuple[str, int]] = []
+    for choice in _distinct(problem):
+        if best is not None and best.objective is not None:
+            # A plan that beats the best has no chunk of more layers: counts from there on are the same choice.
+            room = _most_layers(problem, best.objective)
+            if any(of == choice[0] and room <= most <= choice[1] for of, most in done):
+                continue
+        if deadline is not None and time.monotonic() >= deadline:
+            stopped, bound = "the time limit ended the search", min(bound, floor)
+            break
+        done.append(choice)
+        try:
+            found = run(
+                problem.replace(uniform_recompute=(choice,)), time_limit=left(), gap=gap,
+                on_progress=_watch(best, floor, gap, began, choice, on_progress), **options,
+            )
+        except _CutOff:
+            assert best is not None and best.objective is not None
+            bound = min(bound, best.objective * (1.0 - gap / 2))
+            continue
+        if found.status == INFEASIBLE:
+            continue
+        bound = min(bound, max(found.bound or 0.0, floor))
+        if found.status in (FEASIBLE, NO_SOLUTION):
+            stopped = found.message
+        if found.objective is not None and (best is None or found.objective < (best.objective or 0.0)):
+            best = found
+    seconds = time.monotonic() - began
+    if best is None or best.objective is None:
+        status = NO_SOLUTION if stopped else INFEASIBLE
+        return Solution(status, bound=floor if stopped else None, solver=free.solver, seconds=seconds,
+                        statistics=known, message=stopped)
+    bound = min(bound, best.objective)
+    optimal = best.objective - bound <= gap * abs(best.objective)
+    return best.replace(
+        status=OPTIMAL if optimal else FEASIBLE, bound=bound, seconds=seconds,
+        statistics={**best.statistics, **known}, message="" if optimal else stopped,
+    )
+
+
+def _distinct(problem: PipelineProblem) -> list[tuple[str, int]]:
+    """The choices that differ: no chunk holds more layers than the others leave, and nothing is nothing."""
+    most = max(1, problem.layers - (problem.stages * problem.interleaves - 1) * max(problem.min_layers, 0))
+    first_mode = problem.uniform_recompute[0][0]
+    return list(dict.fromkeys(
+        (mode if count else first_mode, min(count, most)) for mode, count in problem.uniform_recompute
+    ))
+
+
+def _most_layers(problem: PipelineProblem, step_time: float) -> int:
+    """Layers that a stage can run forward and backward for all micro-batches within a step."""
+    left = step_time * (1.0 + 1e-9) / (problem.micro_batches * (1.0 + problem.backward_ratio))
+    most = 0
+    for kind in sorted(problem.free_kinds, key=lambda kind: kind.forward):
+        held = kind.count if left >= kind.count * kind.forward else int(left / kind.forward)
+        most += held
+        left -= held * kind.forward
+        if held < kind.count:
+            break
+    return most
+
+
+def _watch(
+    best: Solution | None, floor: float, gap: float, began: float, choice: tuple[str, int],
+    on_progress: OnProgress | None,
+) -> OnProgress:
+    """Passes progress on as that of the whole, and ends a choice that cannot win."""
+    thread = threading.get_ident()
+    to_beat = None if best is None else best.objective
+
+    def watch(progress: Progress) -> None:
+        if on_progress is not None:
+            found = [value for value in (progress.objective, to_beat) if value is not None]
+            note = f"{choice[0]} recompute of {choice[1]} layers a chunk: {progress.note}"
+            on_progress(Progress(time.monotonic() - began, min(found, default=None), floor or None, note))
+        # A solver may report from a thread of its own, where an exception would be lost.
+        reached = progress.bound is not None and to_beat is not None and progress.bound >= to_beat * (1.0 - gap / 2)
+        if reached and threading.get_ident() == thread:
+            raise _CutOff
+
+    return watch
