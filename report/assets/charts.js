@@ -163,11 +163,11 @@ function pipeline(host, plan, sameSpan) {
 
 // Planned memory as lines and, where there is a dry-run of the plan, what it saw as dots of the same colour.
 function memoryCurves(host, plan) {
-  const traces = [];
+  const traces = [], first = plan.dryrun.findIndex((one) => one.time.length);
   const add = (one, row, kind, dash) => {
     if (!one.time.length) return;
     const name = plain(plan.rows[row]);
-    traces.push({ type: "scatter", mode: "lines", name: kind ? `${name} ${kind}` : name, legendgroup: name, x: one.time, y: one.mib.map((value) => value / 1024), line: { shape: "hv", width: 1.3, dash, color: `hsl(${Math.round((360 * row) / plan.rows.length)} 65% 42%)` },
+    traces.push({ type: "scatter", mode: "lines", name: kind ? "dotted: by dry-run" : name, legendgroup: name, showlegend: !kind || row === first, x: one.time, y: one.mib.map((value) => value / 1024), line: { shape: "hv", width: 1.3, dash, color: `hsl(${Math.round((360 * row) / plan.rows.length)} 65% 42%)` },
       hovertemplate: `${name} ${kind}: %{y:.2f} GiB at %{x:.2f}<extra></extra>` });
   };
   plan.memory.forEach((one, row) => {
@@ -178,5 +178,5 @@ function memoryCurves(host, plan) {
   const shapes = limits.map((limit) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: limit / 1024, y1: limit / 1024, line: { color: "#b2182b", dash: "dash", width: 1.5 } }));
   const annotations = limits.map((limit) => ({ text: `limit ${(limit / 1024).toFixed(1)} GiB`, xref: "paper", x: 1, xanchor: "right", y: limit / 1024, yanchor: "bottom", showarrow: false, font: { color: "#b2182b", size: 11 } }));
   const top = Math.max(0, ...limits, ...plan.memory.map((one) => one.peak), ...plan.dryrun.map((one) => one.peak)) / 1024;
-  draw(host, traces, { height: 340, shapes, annotations, showlegend: traces.length <= 32, legend: { orientation: "v" }, xaxis: { title: { text: `time, ${plan.unit}` } }, yaxis: { title: { text: "memory, GiB" }, range: [0, top * 1.06] } });
+  draw(host, traces, { height: 340, shapes, annotations, showlegend: plan.memory.length <= 32, legend: { orientation: "v" }, xaxis: { title: { text: `time, ${plan.unit}` } }, yaxis: { title: { text: "memory, GiB" }, range: [0, top * 1.06] } });
 }

@@ -43,6 +43,8 @@ function showPlan(suffix, name, sameSpan) {
   pipeline(byId(`pipeline-${suffix}`), plan, sameSpan);
   const curves = byId(`memory-${suffix}`);
   curves.hidden = !plan.memory.some((one) => one.time.length);
+  // Task by task it has detail that wants the page's width.
+  curves.style.gridColumn = plan.dryrun.length ? "1 / -1" : "";
   if (!curves.hidden) memoryCurves(curves, plan);
   const layers = byId(`layers-${suffix}`);
   layers.hidden = !Object.keys(plan.layers).length;
