@@ -82,7 +82,7 @@ class TorchBackend:
         self._kept.leave(kind, error, trace)
 
     def measure(self, runs: Sequence[DryRun]) -> list[DryRunResult]:
-        """Run what is not known yet; every failure is told once and marked in the results."""
+        """Run what is not known yet; every reason for a failure is told once, and marked in the results."""
         found: dict[tuple[int, int], StagePeak] = {}
         jobs: dict[tuple[int, int], StageJob] = {}
         for index, run in enumerate(runs):
@@ -98,9 +98,7 @@ class TorchBackend:
             DryRunResult(run, tuple(_named(found[index, stage]) for stage in run.asked))
             for index, run in enumerate(runs)
         ]
-        for result in results:
-            if result.failures:
-                log.warning("dry-run failed: %s", result.describe_failure())
+        _tell_failures(results)
         return results
 
     def _job(self, run: DryRun, stage: int, key: str) -> StageJob:
@@ -143,12 +141,22 @@ class TorchBackend:
         if failure.endswith("signal 9"):
             failure += ", as a machine short of memory does"
         answer = StageAnswer(failure=failure) if failure else _read_answer(stage.job.folder)
-        told = last_lines(path) if failure or answer.failure else ()
+        told = last_lines(path) if failure else ()
         peak = None if answer.memory is None else answer.memory.peak_mib
         return StagePeak(
             stage.stage, peak, self.name, None, path, answer.failure, told, round(outcome.seconds, 3),
             memory=answer.memory,
         )  # fmt: skip
+
+
+def _tell_failures(results: Sequence[DryRunResult]) -> None:
+    """A line for every reason; one fault of a configuration would else be told by each of its stages."""
+    failed = [result for result in results if result.failures]
+    for reason in dict.fromkeys(peak.failure for result in failed for peak in result.failures):
+        of_it = [result for result in failed if any(peak.failure == reason for peak in result.failures)]
+        count = sum(peak.failure == reason for result in of_it for peak in result.failures)
+        first = replace(of_it[0], stages=tuple(p for p in of_it[0].stages if p.failure == reason))
+        log.warning("%d dry-runs failed, the first: %s", count, first.describe_failure())
 
 
 def settle(run: DryRun) -> DryRun:

@@ -68,8 +68,19 @@ def test_a_stage_that_fails_is_told_with_its_reason_and_the_others_go_on(tmp_pat
     assert reasons[4] == "attention: is not modelled (found 'linear')"
     assert "8 GiB of this machine's memory" in reasons[5]
     assert reasons[6:] == ["", ""] and all(peak.peak_mib > 0 for peak in result.stages[6:])
-    assert any("RuntimeError" in line for line in result.stages[3].lines)
+    assert "RuntimeError" in result.stages[3].log.read_text()
     assert standin.alive() == []
+
+
+def test_one_reason_that_many_stages_fail_for_is_told_once(tmp_path, monkeypatch, caplog):
+    run = run_of(pp=8, dp=1, vpp=1)
+    StandIn(tmp_path, monkeypatch, fail={run.strategy.name: "error"})
+    with caplog.at_level("WARNING", "taylor"), backend(tmp_path / "runs") as runner:
+        runner.measure([run])
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
+        f"8 dry-runs failed, the first: {run.strategy.name} stage 0, 1, 2, 3, 4, 5, 6, 7: "
+        "RuntimeError: no fake kernel for aten::magic"
+    ]
 
 
 def test_a_crash_is_tried_again_and_an_error_of_the_model_is_not(tmp_path, monkeypatch):
