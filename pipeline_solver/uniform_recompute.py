@@ -88,7 +88,7 @@ def solve_uniform(
         return found.replace(bound=bound, statistics={**found.statistics, **known})
 
     options["warm_start"] = None  # a plan for another choice says nothing of this one
-    best: Solution | None = None
+    best = None if free.plan is None else _nearest(problem, free.plan, free.solver)
     stopped, bound = "", float("inf")
     done: list[tuple[str, int]] = []
     for choice in _distinct(problem):
@@ -130,13 +130,37 @@ def solve_uniform(
     )
 
 
+def _nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Solution | None:
+    """The best plan with the layers of a free one that follows a choice; None when none fits the memory."""
+    from pipeline_solver.checker import check
+    from pipeline_solver.evaluate import MEMORY_TOLERANCE_MIB, evaluate, peak_memory_mib
+
+    held = free.total_layers([kind.name for kind in problem.free_kinds if kind.name in free.layers])
+    best: Solution | None = None
+    fitting: set[str] = set()
+    for mode, most in _distinct(problem):
+        if mode in fitting:
+            continue  # a greater count takes longer
+        plan = PipelinePlan(free.layers, {
+            of: tuple(tuple(min(most, count) if of == mode else 0 for count in row) for row in held)
+            for of in problem.recompute_ratio
+        })
+        peaks = zip(peak_memory_mib(problem, plan), problem.limit_mib, strict=True)
+        if any(peak > limit + MEMORY_TOLERANCE_MIB for peak, limit in peaks) or check(problem, plan):
+            continue
+        fitting.add(mode)
+        objective = evaluate(problem, plan).objective
+        if objective is not None and (best is None or objective < (best.objective or 0.0)):
+            best = Solution(FEASIBLE, plan=plan, objective=objective, solver=solver)
+    return best
+
+
 def _distinct(problem: PipelineProblem) -> list[tuple[str, int]]:
-    """The choices that differ: no chunk holds more layers than the others leave, and nothing is nothing."""
+    """The choices that differ, counts rising: no chunk has more layers than the others leave, nothing is nothing."""
     most = max(1, problem.layers - (problem.stages * problem.interleaves - 1) * max(problem.min_layers, 0))
     first_mode = problem.uniform_recompute[0][0]
-    return list(dict.fromkeys(
-        (mode if count else first_mode, min(count, most)) for mode, count in problem.uniform_recompute
-    ))
+    choices = {(mode if count else first_mode, min(count, most)) for mode, count in problem.uniform_recompute}
+    return sorted(choices, key=lambda choice: (choice[1], choice[0]))
 
 
 def _most_layers(problem: PipelineProblem, step_time: float) -> int:
