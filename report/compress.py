@@ -61,7 +61,7 @@ def number(value: object) -> float | None:
 
 
 def strategy_text(row: Mapping[str, Any]) -> str:
-    """``DP16 TP4 PP16 EP8 m64``; degrees of 1 are left out, save DP, TP and PP."""
+    """``DP16 TP4 PP16 EP8 m64``; degrees of 1 are left out, save DP, TP and PP. Without any, the file's name."""
     always = ("dp", "tp", "pp")
     parts = []
     for name in ("dp", "tp", "pp", "ep", "cp", "vpp", "mbs"):
@@ -69,7 +69,8 @@ def strategy_text(row: Mapping[str, Any]) -> str:
         if degree is not None and (degree != 1 or name in always):
             parts.append(f"{name.upper()}{degree:.0f}")
     micro_batches = number(row.get("micro_batches"))
-    return " ".join(parts + ([f"m{micro_batches:.0f}"] if micro_batches is not None else []))
+    text = " ".join(parts + ([f"m{micro_batches:.0f}"] if micro_batches is not None else []))
+    return text or file_stem(row.get("file"))
 
 
 def file_stem(value: object) -> str:

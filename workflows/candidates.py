@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def config_files(folder: Path) -> list[Path]:
         raise InputError(
             "no such folder", file=folder, cure="run parallel_tool.py first, or name the folder of candidates"
         )
-    files = sorted(path for path in folder.iterdir() if path.suffix in CONFIG_SUFFIXES and path.is_file())
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in CONFIG_SUFFIXES and path.is_file())
     if not files:
         raise InputError("holds no configuration file", file=folder, cure="run parallel_tool.py first")
     return files
@@ -54,6 +54,8 @@ def load_candidates(
     memory_of: Callable[[TrainingConfig], MemoryProfile] | None = None,
 ) -> list[Candidate]:
     """Read each file and join it with its measured ratios; what was not measured is estimated.
+
+    A file that cannot be read keeps its place, with the reason.
 
     Parameters
     ----------
@@ -78,6 +80,7 @@ def load_candidates(
                 config = read_config(path)
             except TaylorError as error:
                 log.warning("%s", error)
+                candidates.append(Candidate(None, None, None, str(error), unread=path))
                 continue
             if gbs is not None:
                 try:
@@ -106,12 +109,10 @@ def load_candidates(
         log.warning(
             "%d of %d candidates have no row in %s: their ratios are estimated (column ratio_source)",
             estimated,
-            len(candidates),
+            len([c for c in candidates if c.config is not None]),
             parser_result,
         )
-    unused = set(measured) - {
-        (c.config.strategy.dp, c.config.strategy.tp, c.config.strategy.pp, c.config.strategy.ep) for c in candidates
-    }
+    unused = set(measured) - {_degrees(c.config.strategy) for c in candidates if c.config is not None}
     if unused:
         log.warning(
             "%s: %d rows have no configuration file, the first is dp,tp,pp,ep = %s",
@@ -164,14 +165,27 @@ def rank_folder(
         profiled = parse_profiles(files, profile_data, chosen, options.output)
     elif parser_result is None:
         log.info("time ratios: estimated by closed forms on %s", chosen.name)
-    example = _first_readable(files)
-    with nullcontext(None) if example is None else open_backend(dryruns, example, options.output) as backend:
-        memory_of = memory_by_dryruns(backend, dryruns, chosen, options.output)
+    with ExitStack() as open_backends:
+        by_family = {
+            family: memory_by_dryruns(
+                open_backends.enter_context(open_backend(dryruns, example, options.output)),
+                dryruns,
+                chosen,
+                options.output,
+            )
+            for family, example in _examples(files).items()
+        }
         candidates = load_candidates(
-            files, chosen, parser_result=parser_result, profiled=profiled, gbs=gbs, memory_of=memory_of
+            files,
+            chosen,
+            parser_result=parser_result,
+            profiled=profiled,
+            gbs=gbs,
+            memory_of=lambda config: _memory(by_family[_family(config)], config, chosen),
         )
     peaks = {} if nd_path is None else {(c.dp, c.tp, c.pp, c.ep): c.peak_mib for c in read_candidates(nd_path)}
-    known = [replace(c, nd_peak_mib=peaks.get(_degrees(c.config.strategy))) for c in candidates]
+    known = [c if c.config is None else replace(c, nd_peak_mib=peaks.get(_degrees(c.config.strategy)))
+             for c in candidates]
     return rank(known, options)
 
 
@@ -179,13 +193,25 @@ def _degrees(strategy: Strategy) -> tuple[int, int, int, int]:
     return strategy.dp, strategy.tp, strategy.pp, strategy.ep
 
 
-def _first_readable(files: Iterable[Path]) -> TrainingConfig | None:
+def _family(config: TrainingConfig) -> str:
+    """What decides how a configuration is dry-run: MindFormers files go to its launcher, scripts launch themselves."""
+    return "mindformers" if config.format.startswith("mindformers") else "script"
+
+
+def _examples(files: Iterable[Path]) -> dict[str, TrainingConfig]:
+    """The first readable configuration of each family."""
+    examples: dict[str, TrainingConfig] = {}
     for path in files:
-        try:
-            return read_config(path)
-        except TaylorError:
-            continue
-    return None
+        with suppress(TaylorError):
+            config = read_config(path)
+            examples.setdefault(_family(config), config)
+    return examples
+
+
+def _memory(
+    measure: Callable[[TrainingConfig], MemoryProfile] | None, config: TrainingConfig, device: DeviceSpec
+) -> MemoryProfile:
+    return estimate_memory(config, device) if measure is None else measure(config)
 
 
 def memory_by_dryruns(

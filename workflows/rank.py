@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ from pipeline_solver.build import build_problem
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import FEASIBLE, OPTIMAL, Solution
 from pipeline_solver.solve import solve
+
+DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs", "micro_batches")
+"""Columns of the ranking that are whole numbers."""
 
 COLUMNS = (
     "dp",
@@ -73,13 +77,29 @@ class Candidate:
     """One strategy to solve, with what is known of it.
 
     `failure` says why it cannot be solved; `nd_peak_mib` is the peak memory that the search told, MiB.
+    A file that cannot be read has no `config`, only its `unread` path.
     """
 
-    config: TrainingConfig
+    config: TrainingConfig | None
     memory: MemoryProfile | None
     ratios: TimeRatios | None
     failure: str = ""
     nd_peak_mib: float | None = None
+    unread: Path | None = None
+
+    @property
+    def path(self) -> Path:
+        """The candidate's file.
+
+        Raises
+        ------
+        ValueError
+            When it has neither a configuration nor a path.
+        """
+        path = self.unread if self.config is None else self.config.path
+        if path is None:
+            raise ValueError("a candidate needs a configuration, or the path of the file that cannot be read")
+        return path
 
 
 @dataclass(frozen=True)
@@ -131,13 +151,13 @@ def rank(
     problems: dict[str, PipelineProblem] = {}
     for index, candidate in enumerate(candidates):
         try:
-            if candidate.failure or candidate.memory is None or candidate.ratios is None:
+            if candidate.failure or candidate.config is None or candidate.memory is None or candidate.ratios is None:
                 raise TaylorError(candidate.failure or "no memory profile or time ratios")
             problem = build_problem(candidate.config, candidate.memory, candidate.ratios)
         except TaylorError as error:
             rows[index] = {"status": "failed", "reason": str(error)}
             continue
-        problems[candidate.config.path.stem] = problem
+        problems[candidate.path.name] = problem
         kept = kept_rows / f"{_key(problem, options)}.json"
         row = _read_row(kept)
         if row is None:
@@ -167,10 +187,13 @@ def _write_report(
     from report.planned import planned_timeline
 
     timelines = {}
+    stems = Counter(Path(name).stem for name in problems)
     for _, row in table.head(DRAWN_CANDIDATES).iterrows():
-        plan, name = plan_of_row(row), Path(row["file"]).stem
-        if plan is not None and name in problems:
-            timelines[name] = planned_timeline(problems[name], plan, name)
+        plan, file = plan_of_row(row), Path(row["file"])
+        if plan is not None and file.name in problems:
+            # Files of several kinds may share a stem; the page takes the whole path too.
+            name = file.stem if stems[file.stem] == 1 else row["file"]
+            timelines[name] = planned_timeline(problems[file.name], plan, file.name if name != file.stem else name)
     write_html_report(path, table, plans=timelines, pruned=pruned, title="Taylor: strategies ranked by step time")
 
 
@@ -263,11 +286,10 @@ def _row_of_future(future: Future[dict[str, Any]]) -> dict[str, Any]:
 def _table(candidates: Sequence[Candidate], rows: Mapping[int, dict[str, Any]], folder: Path) -> pd.DataFrame:
     records = []
     for index, candidate in enumerate(candidates):
-        strategy, ratios = candidate.config.strategy, candidate.ratios
-        record: dict[str, Any] = {
-            name: getattr(strategy, name)
-            for name in ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "micro_batches")
-        }
+        ratios = candidate.ratios
+        record: dict[str, Any] = {}
+        if candidate.config is not None:
+            record |= {name: getattr(candidate.config.strategy, name) for name in (*DEGREES, "sp")}
         if ratios is not None:
             record |= {
                 "dmratio": ratios.dense_forward,
@@ -282,14 +304,16 @@ def _table(candidates: Sequence[Candidate], rows: Mapping[int, dict[str, Any]], 
             record["memory_source"] = candidate.memory.source
         record |= rows.get(index, {"status": "interrupted", "reason": "not solved yet"})
         plan = plan_of_row(record)
-        record["file"] = str(candidate.config.path)
-        if plan is not None:
+        record["file"] = str(candidate.path)
+        if plan is not None and candidate.config is not None:
             try:
-                record["file"] = str(write_plan(candidate.config, plan, output=folder / candidate.config.path.name))
+                record["file"] = str(write_plan(candidate.config, plan, output=folder / candidate.path.name))
             except TaylorError as error:
                 record["reason"] = str(error)
         records.append(record)
     table = pd.DataFrame.from_records(records, columns=list(COLUMNS))
+    for name in DEGREES:  # whole numbers, also beside a row without any
+        table[name] = table[name].astype("Int64" if table[name].isna().any() else "int64")
     solved = table["status"].isin([OPTIMAL, FEASIBLE])
     keys = pd.DataFrame(
         {
