@@ -10,6 +10,7 @@ from pathlib import Path
 from base.console import run_command, start_logging
 from base.errors import InputError
 from cost_model.profile import TimeRatios
+from parsers.export import FORMS
 from pipeline.plan import FULL, NONE, SELECT
 from pipeline.schedule import SCHEDULES
 from workflows.arguments import (
@@ -22,6 +23,7 @@ from workflows.arguments import (
     positive_int,
     yes_no,
 )
+from workflows.export import export_option, export_saved, print_exports, store_exports
 
 
 def build_parser() -> CommandParser:
@@ -109,6 +111,15 @@ def build_parser() -> CommandParser:
         default="compact",
         help="model file: compact with path cuts, or one variable a task (default: %(default)s)",
     )
+    results.add_argument(
+        "--export",
+        type=export_option,
+        action="append",
+        default=[],
+        metavar="FORM[=FILE]",
+        help="the plan for another launcher, printed or in a file: " + ", ".join(FORMS) + "; may be repeated, "
+        "and goes with -extract y and a result JSON too",
+    )
     results.add_argument("--result_json", metavar="FILE", help="the result as JSON")
     results.add_argument("--trace", metavar="FILE", help="Chrome trace of the step")
     results.add_argument("--html", metavar="FILE", help="report page")
@@ -126,7 +137,12 @@ def run(arguments: Sequence[str]) -> None:
 
         if not args.solution:
             raise InputError("is needed with -extract y", field="-solution", cure="name a .sol or a result JSON")
-        print(describe_saved_solution(Path(args.solution)))
+        description = describe_saved_solution(Path(args.solution))
+        texts = export_saved(args.export, Path(args.solution)) if args.export else []
+        print(description)
+        print_exports(texts)
+        for role, name in store_exports(texts).items():
+            print(f"{role}: {name}")
         return
     sources = [path for path in (args.yaml, args.shell, args.toml) if path]
     if len(sources) != 1:
@@ -170,6 +186,7 @@ def run(arguments: Sequence[str]) -> None:
         trace=path(args.trace),
         html=path(args.html),
         picture=path(args.png),
+        exports=args.export,
         mps_form=args.mps_form,
     )
     with live_line("solving") as on_progress:
@@ -187,6 +204,7 @@ def run(arguments: Sequence[str]) -> None:
             else one.note
         )
         print(f"{one.name:>40}: {one.status}, {step}")
+    print_exports(solved.exports)
     for role, name in solved.files.items():
         print(f"{role:>12}: {name}")
 

@@ -101,6 +101,9 @@ def _grid(plan: PipelinePlan, mode: str) -> Grid:
     return plan.recompute.get(mode, ((0,) * plan.stages,) * plan.interleaves)
 
 
+PLACING_FORMS = ("megatron-layout", "mindspeed-list", "torchtitan")
+"""Forms that say where layers stand and nothing of recompute."""
+
 FORMS: dict[str, Callable[[PipelinePlan, bool, bool], str]] = {
     "megatron-layout": _layout,
     "mindspeed-list": _mindspeed,

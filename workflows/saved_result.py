@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from base.errors import InputError
 from base.files import read_text
 from pipeline.plan import PipelinePlan, as_grid
 from pipeline_solver.problem import PipelineProblem
+
+MTP_AMONG_LAYERS = "mtp_among_layers"
+"""Key of a result: how many layers of the last kind are MTP layers, where the problem does not part them."""
 
 _PROBLEM = TypeAdapter(PipelineProblem)
 
@@ -26,7 +30,16 @@ def problem_data(problem: PipelineProblem) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key not in unpinned}
 
 
-def read_result(path: Path) -> tuple[PipelineProblem, PipelinePlan]:
+@dataclass(frozen=True)
+class SavedResult:
+    """What a result file holds; `mtp_layers` of the last kind's layers predict further tokens (MTP)."""
+
+    problem: PipelineProblem
+    plan: PipelinePlan
+    mtp_layers: int = 0
+
+
+def read_result(path: Path) -> SavedResult:
     """Read a ``--result_json`` file.
 
     Raises
@@ -54,4 +67,7 @@ def read_result(path: Path) -> tuple[PipelineProblem, PipelinePlan]:
         raise InputError(f"the plan is not one: {error}", file=path, field="layers, recompute") from None
     if (plan.stages, plan.interleaves) != (problem.stages, problem.interleaves):
         raise InputError("plan and problem differ in stages or interleaves", file=path, field="layers")
-    return problem, plan
+    mtp_layers = result.get(MTP_AMONG_LAYERS, 0)
+    if not isinstance(mtp_layers, int) or not 0 <= mtp_layers <= problem.layers:
+        raise InputError("must be a count of layers", file=path, field=MTP_AMONG_LAYERS, value=mtp_layers)
+    return SavedResult(problem, plan, mtp_layers)

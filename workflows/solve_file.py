@@ -29,13 +29,15 @@ from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import INFEASIBLE, Solution
 from pipeline_solver.solve import Progress, solve
 from pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
+from register.model import MTP
 from register.registry import Registry
 from workflows.alternatives import Alternative, choices, solve_alternatives
 from workflows.arguments import AUTO
 from workflows.dryrun_result import dryrun_dict, stage_memories
+from workflows.export import Export, export_texts, refuse_impossible, store_exports
 from workflows.memory_check import check_plan, solve_checked
 from workflows.memory_source import DryRunOptions, obtain_memory, open_backend
-from workflows.saved_result import problem_data
+from workflows.saved_result import MTP_AMONG_LAYERS, problem_data
 
 DEFAULT_DEVICE = "ascend-910b"
 
@@ -75,6 +77,7 @@ class SolveFileOptions:
     trace: Path | None = None
     html: Path | None = None
     picture: Path | None = None
+    exports: Sequence[Export] = ()
     mps_form: str = "compact"
     output: Path = Path("pipeline_output")
 
@@ -92,6 +95,7 @@ class SolvedFile:
     solution: Solution
     files: dict[str, str]
     alternatives: tuple[Alternative, ...] = ()
+    exports: Sequence[tuple[Export, str]] = ()
     dryrun: DryRunResult | None = None
 
 
@@ -132,6 +136,8 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
             on_progress(progress)
 
     running, modes = _running(options, config), modes_at_hand(options.search_select)
+    if not (options.auto_vpp or options.auto_schedule):
+        refuse_impossible(options.exports, running.strategy.vpp, running.schedule)
     check = options.check and not options.evaluate
     with _backend(options, running, options.check) as backend:
         memory = obtain_memory(
@@ -175,8 +181,11 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
                 solution = _solve(options, problem, watch)
             if check and options.memory_file is None:
                 log.info("check: no dry-run can run here, so the plan rests on the memory figures above")
+    assert solution.plan is not None
+    exports = export_texts(options.exports, problem, solution.plan, _mtp_among_layers(config, problem))
     files = _write_outputs(options, config, problem, solution, history, stage_memories(dryrun))
-    solved = SolvedFile(config, memory, problem, solution, files, alternatives, dryrun)
+    files |= store_exports(exports)
+    solved = SolvedFile(config, memory, problem, solution, files, alternatives, exports, dryrun)
     if options.result_json is not None:
         files["result"] = str(options.result_json)
         lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in result_dict(solved).items())
@@ -215,6 +224,7 @@ def result_dict(solved: SolvedFile) -> dict[str, Any]:
         **({} if solved.dryrun is None else {"dryrun": dryrun_dict(solved.dryrun)}),
         "message": solution.message,
         **_unrestricted(solution),
+        **({MTP_AMONG_LAYERS: mtp} if (mtp := _mtp_among_layers(solved.config, problem)) else {}),
         "alternatives": [
             {
                 "name": one.name,
@@ -230,6 +240,11 @@ def result_dict(solved: SolvedFile) -> dict[str, Any]:
         "problem": problem_data(problem),
         "files": dict(solved.files),
     }
+
+
+def _mtp_among_layers(config: TrainingConfig, problem: PipelineProblem) -> int:
+    """MTP layers that the problem counts with the kind before them."""
+    return 0 if any(kind.name == MTP for kind in problem.kinds) else config.model.mtp_layers
 
 
 def _unrestricted(solution: Solution) -> dict[str, Any]:

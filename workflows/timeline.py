@@ -52,8 +52,8 @@ def draw_timeline(options: TimelineOptions) -> dict[str, str]:
     shown: dict[str, Timeline] = {}
     notes: list[str] = []
     if options.solution is not None:
-        problem, plan = read_result(options.solution)
-        shown["planned"] = Timeline.from_plan(problem, plan, options.solution.stem)
+        saved = read_result(options.solution)
+        shown["planned"] = Timeline.from_plan(saved.problem, saved.plan, options.solution.stem)
     if options.log_dir is not None:
         shown["worker logs"] = load_worker_logs(options.log_dir, options.devices, options.multi_machine)
     if options.profile_dir is not None:

@@ -1,0 +1,131 @@
+"""A plan in the words of other launchers: what was asked for, to a file or for the terminal."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from base.console import log
+from base.errors import InputError
+from base.files import write_atomic
+from parsers.export import FORMS, PLACING_FORMS, export_plan
+from parsers.mindformers_plan import chunk_order
+from pipeline.plan import PipelinePlan, as_grid
+from pipeline.schedule import ScheduleSpec
+from pipeline_solver.problem import PipelineProblem
+from register.model import DENSE, MTP
+from workflows.saved_result import read_result
+
+V_SCHEDULE = "zero_bubble_v"
+"""The schedule whose odd interleaves run through the stages in reverse."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A form of `parsers.export.FORMS`, and the file to write; None prints it."""
+
+    form: str
+    path: Path | None = None
+
+
+def export_option(text: str) -> Export:
+    """The type of ``FORM`` or ``FORM=FILE`` on a command line."""
+    form, _, file = text.partition("=")
+    if form not in FORMS:
+        raise argparse.ArgumentTypeError(f"{form!r} is none of {', '.join(FORMS)}")
+    return Export(form, Path(file) if file else None)
+
+
+def refuse_impossible(exports: Sequence[Export], interleaves: int, schedule: ScheduleSpec) -> None:
+    """Tell before a solve, not after it, that a form cannot say any plan of so many interleaves.
+
+    Raises
+    ------
+    InputError
+        When that is so.
+    """
+    least = PipelinePlan({DENSE: as_grid([[1]] * interleaves)}, {})
+    for one in exports:
+        export_plan(least, one.form, v_shape=schedule.name == V_SCHEDULE)
+
+
+def export_texts(
+    exports: Sequence[Export], problem: PipelineProblem, plan: PipelinePlan, mtp_layers: int = 0
+) -> list[tuple[Export, str]]:
+    """The text of every export.
+
+    Parameters
+    ----------
+    mtp_layers : int
+        MTP layers that the problem counts as the last ones of another kind.
+
+    Raises
+    ------
+    InputError
+        When a form cannot say the plan.
+    """
+    v_shape = problem.schedule.name == V_SCHEDULE
+    pinned = any(kind.pinned_last for kind in problem.kinds)
+    told = with_mtp(plan, mtp_layers, v_shape)
+    texts = []
+    for one in exports:
+        texts.append((one, export_plan(told, one.form, mtp_counted=not pinned, v_shape=v_shape)))
+        if one.form in PLACING_FORMS and any(any(map(any, grid)) for grid in plan.recompute.values()):
+            log.warning("export %s: says where layers stand, not which are recomputed; json says both", one.form)
+    return texts
+
+
+def with_mtp(plan: PipelinePlan, mtp_layers: int, v_shape: bool) -> PipelinePlan:
+    """The plan with its last layers in model order named as the MTP ones they are."""
+    if not mtp_layers or MTP in plan.layers:
+        return plan
+    layers = {kind: [list(row) for row in grid] for kind, grid in plan.layers.items()}
+    last_kind = list(layers)[-1]
+    layers[MTP] = [[0] * plan.stages for _ in range(plan.interleaves)]
+    left = mtp_layers
+    for v, s in reversed(chunk_order(plan.stages, plan.interleaves, v_shape)):
+        moved = min(left, layers[last_kind][v][s])
+        layers[last_kind][v][s] -= moved
+        layers[MTP][v][s] += moved
+        left -= moved
+    return PipelinePlan({kind: as_grid(rows) for kind, rows in layers.items()}, plan.recompute)
+
+
+def store_exports(texts: Sequence[tuple[Export, str]]) -> dict[str, str]:
+    """Write those that have a file; by role ``export FORM``.
+
+    Raises
+    ------
+    InputError
+        When a file cannot be written.
+    """
+    files = {}
+    for one, text in texts:
+        if one.path is not None:
+            write_atomic(one.path, text + "\n")
+            files[f"export {one.form}"] = str(one.path)
+    return files
+
+
+def print_exports(texts: Sequence[tuple[Export, str]]) -> None:
+    """Print those without a file, each under its form."""
+    for one, text in texts:
+        if one.path is None:
+            print(f"{one.form}: {text}" if "\n" not in text else f"{one.form}:\n{text}")
+
+
+def export_saved(exports: Sequence[Export], solution: Path) -> list[tuple[Export, str]]:
+    """The exports of a saved result.
+
+    Raises
+    ------
+    InputError
+        When the file is no result JSON (a ``.sol`` names no schedule), or a form cannot say its plan.
+    """
+    if solution.suffix == ".sol":
+        raise InputError("does not say the schedule that an export needs", file=solution,
+                         cure="name the result JSON of the same run (--result_json)")
+    saved = read_result(solution)
+    return export_texts(exports, saved.problem, saved.plan, saved.mtp_layers)
