@@ -35,12 +35,23 @@ def sources(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", ["legacy.yaml", "mcore.yaml", "string.sh", "array.sh", "syntax.sh", "t.toml"])
+@pytest.mark.parametrize("name", ["legacy.yaml", "mcore.yaml", "string.sh", "array.sh", "syntax.sh"])
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused_and_what_is_read_can_be_written(
     name: str, data: st.DataObject, tmp_path: Path
 ) -> None:
+    damage_and_write(name, data, tmp_path)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_damaged_toml_is_read_or_refused_and_what_is_read_can_be_written(data: st.DataObject, tmp_path: Path) -> None:
+    damage_and_write("t.toml", data, tmp_path)
+
+
+def damage_and_write(name: str, data: st.DataObject, tmp_path: Path) -> None:
+    """Cut pieces out of a sound text and put odd ones in; what still reads is written, and reads again."""
     text = sources(tmp_path)[name]
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(text)))

@@ -333,9 +333,11 @@ def test_nothing_in_a_script_is_ever_executed(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def block_plan(counts: dict[str, int], stages: int, vpp: int, cuts: list[int], block: int | None) -> PipelinePlan:
+def block_plan(
+    counts: dict[str, int], stages: int, vpp: int, cuts: list[int], block: int | None, v_shape: bool = False
+) -> PipelinePlan:
     """Layers cut at the given places; the first `block` of each chunk recomputed (None: all selectively)."""
-    order = chunk_order(stages, vpp, False)
+    order = chunk_order(stages, vpp, v_shape)
     kinds = [kind for kind, count in counts.items() if kind != MTP for _ in range(count)]
     bounds = [0, *sorted(cuts), len(kinds)]
     layers = {kind: [[0] * stages for _ in range(vpp)] for kind in counts}
@@ -345,7 +347,7 @@ def block_plan(counts: dict[str, int], stages: int, vpp: int, cuts: list[int], b
         for kind in kinds[bounds[k] : bounds[k + 1]]:
             layers[kind][v][s] += 1
     if MTP in counts:
-        layers[MTP][-1][-1] = counts[MTP]
+        layers[MTP][order[-1][0]][order[-1][1]] = counts[MTP]
     zeros = as_grid([[0] * stages] * vpp)
     modes = {FULL: zeros, SELECT: as_grid(body)} if block is None else {
         FULL: as_grid([[min(block, held) for held in row] for row in body])
@@ -370,15 +372,18 @@ def test_any_plan_survives_the_way_through_a_script_of_any_style(
         flags += each + "\n"
     file = script_of(tmp_path, flags, style)
     config = read_config(file)
-    vpp = data.draw(st.integers(1, 2))
-    config = config.replace(schedule=ScheduleSpec("megatron-interleaved" if vpp > 1 else "1f1b"))
+    vpp = data.draw(st.integers(1, 3))
+    v_shape = mindspeed and vpp == 2 and data.draw(st.booleans())
+    config = config.replace(schedule=ScheduleSpec(
+        "zero_bubble_v" if v_shape else "megatron-interleaved" if vpp > 1 else "1f1b"
+    ))
     cuts = data.draw(st.lists(st.integers(0, 24), min_size=4 * vpp - 1, max_size=4 * vpp - 1))
     block = data.draw(st.none() | st.integers(0, 8))
-    plan = block_plan(config.model.layer_counts(), 4, vpp, cuts, block)
+    plan = block_plan(config.model.layer_counts(), 4, vpp, cuts, block, v_shape)
     assert expressible(config, plan) == (plan, ())
     written = write_plan(config, plan, output=tmp_path / "out.sh", micro_batches=16)
     back = read_config(written)
-    assert back.plan == plan and back.strategy.micro_batches == 16
+    assert (back.plan, back.schedule.name) == (plan, config.schedule.name) and back.strategy.micro_batches == 16
     assert (back.model, back.strategy.tp, back.rules) == (config.model.replace(name="out"), 2, config.rules)
     subprocess.run(["bash", "-n", str(written)], check=True, capture_output=True)
     assert known_arguments(written) == arguments_under_bash(written, tmp_path)
