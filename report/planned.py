@@ -70,26 +70,30 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
 def with_dryrun(timeline: Timeline, stages: Iterable[StageMemory]) -> Timeline:
     """The timeline of a plan with the memory that a dry-run of the same plan saw, task by task.
 
-    While a task runs, its peak is shown; from its end on, what is live then. Tasks that the dry-run left
-    out (it may run fewer micro-batches, for the rest repeats) keep the level before them.
+    While a task runs, its peak is shown; from its end on, what is live then. A dry-run may end where nothing new
+    can show; the tasks after that are drawn as the last of their kind: the same rise while they run, the same
+    change by their end.
     """
     curves = [MemorySteps(np.zeros(0), np.zeros(0))] * timeline.rows
     for memory in stages:
-        tasks: dict[tuple[int, int, int], list[int]] = {}
         row = np.flatnonzero((timeline.stage == memory.stage) & (timeline.direction <= WEIGHT_GRADIENT))
-        for task in row[np.argsort(timeline.start[row], kind="stable")].tolist():
-            key = (timeline.direction[task], timeline.interleave[task], timeline.micro_batch[task])
-            tasks.setdefault((int(key[0]), int(key[1]), int(key[2])), []).append(task)
+        tasks = row[np.argsort(timeline.start[row], kind="stable")].tolist()
+        if not memory.moments or not tasks:
+            continue
         times, levels = [], []
-        for moment in memory.moments:
-            left = tasks.get((moment.direction, moment.interleave, moment.micro_batch))
-            if left:
-                task = left.pop(0)
-                times += [float(timeline.start[task]), float(timeline.end[task])]
-                levels += [moment.peak_mib, moment.live_mib]
-        if times:
-            limit = timeline.memory[memory.stage].limit_mib if timeline.memory else None
-            curves[memory.stage] = _without_dips(np.array(times), np.array(levels), limit)
+        rise_and_change: dict[tuple[int, int], tuple[float, float]] = {}
+        live = memory.moments[0].live_mib
+        for at, task in enumerate(tasks):
+            kind = (int(timeline.direction[task]), int(timeline.interleave[task]))
+            if at < len(memory.moments):
+                moment = memory.moments[at]
+                rise_and_change[kind] = (moment.peak_mib - live, moment.live_mib - live)
+            rise, change = rise_and_change.get(kind, (0.0, 0.0))
+            times += [float(timeline.start[task]), float(timeline.end[task])]
+            levels += [live + rise, live + change]
+            live += change
+        limit = timeline.memory[memory.stage].limit_mib if timeline.memory else None
+        curves[memory.stage] = _without_dips(np.array(times), np.array(levels), limit)
     return replace(timeline, dryrun=tuple(curves) if any(len(curve.time) for curve in curves) else ())
 
 

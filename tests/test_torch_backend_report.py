@@ -53,14 +53,23 @@ def test_a_task_shows_its_peak_while_it_runs_and_what_is_left_after_it():
     assert shown.dryrun[2].peak_mib == 1200.0 and shown.dryrun[2].limit_mib == PROBLEM.limit_mib[2]
 
 
-def test_tasks_that_the_dry_run_left_out_keep_the_level_before_them():
+def test_tasks_after_the_dry_runs_end_are_drawn_as_the_last_of_their_kind():
     timeline = Timeline.from_plan(PROBLEM, PLAN)
-    moments = tuple(m for m in moments_of(timeline, 3) if m.micro_batch not in (2, 3))
-    shown = with_dryrun(timeline, [StageMemory(3, 1200.0, {}, moments)])
-    by_key = {(int(timeline.direction[i]), int(timeline.micro_batch[i])): i for i in tasks_of(timeline, 3)}
-    left_out = by_key[FORWARD, 2]
-    before = next(m for m in moments if (m.direction, m.micro_batch) == (BACKWARD, 1))
-    assert level(shown.dryrun[3], float(timeline.start[left_out]) + 1e-6) == before.live_mib
+    tasks = tasks_of(timeline, 2)
+    kept = {FORWARD: 50.0, BACKWARD: -50.0}
+    live, moments = 1000.0, []
+    for i in tasks[:6]:
+        direction = int(timeline.direction[i])
+        moments.append(Moment(direction, 0, int(timeline.micro_batch[i]), live + kept[direction], live + 70.0))
+        live += kept[direction]
+    assert {moment.direction for moment in moments} == {FORWARD, BACKWARD}
+    shown = with_dryrun(timeline, [StageMemory(2, 1200.0, {}, tuple(moments))])
+    live = 1000.0
+    for i in tasks:
+        begin, end = float(timeline.start[i]), float(timeline.end[i])
+        assert level(shown.dryrun[2], (begin + end) / 2) == pytest.approx(live + 70.0)
+        live += kept[int(timeline.direction[i])]
+    assert level(shown.dryrun[2], timeline.finish + 1.0) == live == 1000.0
 
 
 def test_without_moments_nothing_is_drawn():
