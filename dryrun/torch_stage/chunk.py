@@ -1,0 +1,150 @@
+"""One chunk of a stage: its layers, with embedding or head where the model begins or ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from dryrun.torch_stage.counter import TRANSIENT, Charged, active_counter
+from dryrun.torch_stage.ends import Embedding, Head, PredictionModule
+from dryrun.torch_stage.kernels import GradientQueue
+from dryrun.torch_stage.layers import Layer, NormLayer
+from dryrun.torch_stage.sharding import Enter, Leave, ShardedBlock
+from dryrun.torch_stage.site import Site
+from dryrun.torch_stage.weights import Weight
+from pipeline.plan import RECOMPUTE_MODES, PipelinePlan
+from register.model import MTP
+
+LOGITS = "logits"
+
+
+def activations_of(kind: str) -> str:
+    """Category of what layers of a kind keep."""
+    return f"activations {kind}"
+
+
+def layer_list(plan: PipelinePlan, interleave: int, stage: int) -> list[tuple[str, str]]:
+    """(kind, recompute mode) of a chunk's layers in order."""
+    by_kind = plan.recompute_by_kind()
+    return [
+        (kind, mode)
+        for kind, modes in by_kind.items()
+        for mode in RECOMPUTE_MODES
+        for _ in range(modes[mode][interleave][stage])
+    ]
+
+
+@contextmanager
+def _survivors(name: str) -> Iterator[None]:
+    counter = active_counter()
+    if counter is None:
+        yield
+        return
+    with counter.survivors(name):
+        yield
+
+
+class Chunk:
+    """Forward of one chunk; backward is autograd's.
+
+    Parameters
+    ----------
+    layers : list of (kind, mode)
+    embedding : Embedding or None
+        Of the model's first chunk; and of the last one, for its prediction modules.
+    first, last : bool
+        Whether the chunk begins or ends the model.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        queue: GradientQueue,
+        layers: list[tuple[str, str]],
+        *,
+        first: bool,
+        last: bool,
+        embedding: Embedding | None = None,
+        tied: bool = False,
+    ) -> None:
+        self.site = site
+        self.first, self.last = first, last
+        self.embedding = embedding
+        modules = [(kind, mode) for kind, mode in layers if kind == MTP]
+        if (first or modules) and embedding is None:
+            self.embedding = Embedding(site)
+        self.kinds = [kind for kind, _ in layers if kind != MTP]
+        self.layers = [Layer(site, queue, kind, mode) for kind, mode in layers if kind != MTP]
+        self.modules = [PredictionModule(site, queue, mode) for _, mode in modules]
+        table = self.embedding.table if tied and self.embedding is not None else None
+        self.head = Head(site, queue, table) if last else None
+        self.blocks: list[ShardedBlock] = []
+        if site.rules.parameter_shard:
+            self._shard(embedding is None)
+
+    def _shard(self, own_embedding: bool) -> None:
+        groups: list[list[Weight]] = []
+        if self.embedding is not None and own_embedding:
+            groups.append(self.embedding.weights())
+        groups += [layer.weights() for layer in self.layers] + [module.weights() for module in self.modules]
+        if self.head is not None:
+            groups.append(self.head.weights())
+        self.blocks = [ShardedBlock(group, keep=self.site.strategy.pp > 1) for group in groups]
+        for before, after in zip(self.blocks, self.blocks[1:], strict=False):
+            before.after, after.before = after, before
+
+    def __call__(self, x: Tensor | None, tokens: Tensor) -> Tensor:
+        """The residual stream behind the chunk, or the loss behind the last one."""
+        blocks = iter(self.blocks)
+        first = activations_of(self.kinds[0] if self.kinds else MTP)
+        own_embedding = self.embedding is not None and (self.first or bool(self.modules))
+        embedding_block = next(blocks) if self.blocks and own_embedding else None
+        if x is None:
+            with _survivors(first):
+                x = self._embed(tokens, embedding_block)
+        for kind, layer in zip(self.kinds, self.layers, strict=True):
+            with _survivors(activations_of(kind)):
+                x = _run(layer, x, next(blocks, None))
+        if self.head is None:
+            return x
+        bodies = [x]
+        for module in self.modules:
+            with _survivors(activations_of(MTP)):
+                embedded = self._embed(tokens, None if self.first else embedding_block)
+                bodies.append(_run(_with(module, embedded), bodies[-1], next(blocks, None)))
+                del embedded
+        head_block = next(blocks, None)
+        losses = []
+        # The modules' losses come first, the model's own last (Megatron).
+        for place in reversed(range(len(bodies))):
+            norm = self.modules[place - 1].norms[2] if place else None
+            y = Charged.apply(bodies.pop(), LOGITS, TRANSIENT)
+            losses.append(_run(_loss(self.head, tokens, norm), y, head_block))
+            losses[-1] = Charged.apply(losses[-1], TRANSIENT, LOGITS)
+            del y
+        with _survivors(LOGITS):
+            return torch.stack(losses).sum()
+
+    def _embed(self, tokens: Tensor, block: ShardedBlock | None) -> Tensor:
+        assert self.embedding is not None
+        if block is None:
+            return self.embedding(tokens, self.embedding.root)
+        y = self.embedding(tokens, Enter.apply(self.embedding.root, block))
+        return Leave.apply(y, block)
+
+
+def _with(module: PredictionModule, embedded: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda x: module(x, embedded)
+
+
+def _loss(head: Head, tokens: Tensor, norm: NormLayer | None) -> Callable[[Tensor], Tensor]:
+    return lambda x: head.loss(x, tokens, norm=norm)
+
+
+def _run(block: Callable[[Tensor], Tensor], x: Tensor, sharded: ShardedBlock | None) -> Tensor:
+    if sharded is None:
+        return block(x)
+    return Leave.apply(block(Enter.apply(x, sharded)), sharded)

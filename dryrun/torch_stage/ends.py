@@ -1,0 +1,256 @@
+"""The model's two ends: embedding, and head with loss; and the multi-token-prediction modules before the head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dryrun.torch_stage.counter import fused
+from dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Recompute, gathered, scattered
+from dryrun.torch_stage.layers import DROPOUT_RATE, Layer, NormLayer
+from dryrun.torch_stage.site import MEGATRON, MINDFORMERS, Site
+from dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
+from register.model import DENSE, MOE
+
+
+class Lookup(torch.autograd.Function):
+    """Rows of the (vocabulary-parallel) table, reduced over TP and scattered. Saves the token numbers.
+
+    The table's gradient is added row by row to the fp32 one. `root` carries the graph: a kernel with no
+    differentiable input would have none.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, root: Tensor, tokens: Tensor, weight: Weight, scatter: int, dtype: torch.dtype) -> Tensor:
+        ctx.save_for_backward(tokens)
+        ctx.weight, ctx.scatter = weight, scatter
+        return scattered(_looked_up(tokens, weight, dtype), scatter)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        (tokens,) = ctx.saved_tensors
+        _add_rows(ctx.weight, tokens, gathered(dy, ctx.scatter))
+        return None, None, None, None, None
+
+
+@fused
+def _looked_up(tokens: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
+    if weight.tensor is None:
+        # Read from the fp32 table of the optimizer's share: only the rows are made.
+        return torch.empty((len(tokens), weight.shape[1]), dtype=dtype, device=tokens.device)
+    # Rows that other ranks hold are zeros here; which ones they are does not matter to memory.
+    return weight.tensor[tokens % weight.shape[0]].to(dtype)
+
+
+@fused
+def _add_rows(weight: Weight, tokens: Tensor, dy: Tensor) -> None:
+    if weight.whole_gradient:
+        weight.main_grad.index_add_(0, tokens % weight.shape[0], dy.float())
+    else:
+        # Sharded gradients: a whole one is made for the moment and reduced.
+        weight.add_gradient(lambda: torch.zeros(weight.shape, dtype=dy.dtype, device=dy.device))
+
+
+class Mask(torch.autograd.Function):
+    """Dropout of the embedding. Saves the mask, one byte an element."""
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
+        mask = torch.rand(x.shape, device=x.device) >= rate
+        ctx.save_for_backward(mask)
+        ctx.rate = rate
+        return (x * mask / (1 - rate)).to(x.dtype)
+
+    @staticmethod
+    @fused
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        (mask,) = ctx.saved_tensors
+        return (dy * mask / (1 - ctx.rate)).to(dy.dtype), None
+
+
+class Embedding:
+    """Token and learned position embedding: token numbers [tokens] to the residual stream."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        model, mindformers = site.model, site.framework == MINDFORMERS
+        split = site.rules.vocab_parallel or mindformers
+        rows, group = (site.vocabulary, SPLIT) if split else (model.vocab, REPLICATED)
+        self.table = Weight(site, (rows, model.hidden), group, copy=not mindformers)
+        self.positions = None
+        if model.learned_positions:
+            # Positions are not split over TP: every rank adds the rows of its tokens.
+            self.positions = Weight(
+                site, (model.learned_positions, model.hidden), REPLICATED, copy=not mindformers
+            )
+        self.root = torch.empty(0, requires_grad=True, device=site.device)
+
+    def weights(self) -> list[Weight]:
+        """Every weight of the embedding."""
+        return [self.table] if self.positions is None else [self.table, self.positions]
+
+    def __call__(self, tokens: Tensor, root: Tensor) -> Tensor:
+        site = self.site
+        y = Lookup.apply(root, tokens, self.table, site.shard_ways, site.residual_dtype)
+        if self.positions is not None:
+            place = torch.arange(site.shard_tokens, device=site.device)
+            y = y + Lookup.apply(root, place, self.positions, 1, site.residual_dtype)
+        return Mask.apply(y, DROPOUT_RATE) if site.rules.dropout else y
+
+
+class VocabularyCrossEntropy(torch.autograd.Function):
+    """Megatron's cross entropy over logits split by vocabulary.
+
+    One fp32 copy of the logits becomes, in place, the softmax that is saved, and in backward the
+    gradient. Beside it live the bf16 logits in forward and the bf16 gradient in backward: 6 bytes a logit.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
+        softmax = logits.float()
+        if softmax is logits:
+            softmax = logits.clone()
+        loss, target = _in_place_softmax(softmax, target)
+        ctx.save_for_backward(softmax, target)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        gradient, target = ctx.saved_tensors
+        _subtract_target(gradient, target, dy)
+        return gradient, None
+
+
+@fused
+def _in_place_softmax(wide: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    target = target % wide.shape[1]
+    wide.sub_(wide.max(-1, keepdim=True)[0])
+    predicted = wide.gather(1, target[:, None])[:, 0]
+    wide.exp_()
+    total = wide.sum(-1)
+    wide.div_(total[:, None])
+    return (total.log() - predicted).mean(), target
+
+
+@fused
+def _subtract_target(softmax: Tensor, target: Tensor, dy: Tensor) -> None:
+    softmax.scatter_add_(1, target[:, None], torch.full_like(target[:, None], -1, dtype=softmax.dtype))
+    softmax.mul_(dy / softmax.shape[0])
+
+
+class UnfusedCrossEntropy(torch.autograd.Function):
+    """MindFormers' cross entropy: each step makes a tensor of its own; saves the softmax.
+
+    Shifted logits, their exponentials and the softmax, fp32, beside the bf16 logits: 14 bytes a logit.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
+        shifted = _shifted(logits)
+        target = target % logits.shape[1]
+        exponential = torch.exp(shifted)
+        total = exponential.sum(-1, keepdim=True)
+        softmax = exponential / total
+        ctx.save_for_backward(softmax, target)
+        return (total[:, 0].log() - shifted.gather(1, target[:, None])[:, 0]).mean()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        softmax, target = ctx.saved_tensors
+        gradient = softmax.clone()
+        _subtract_target(gradient, target, dy)
+        return gradient, None
+
+
+@fused
+def _shifted(logits: Tensor) -> Tensor:
+    wide = logits.float()
+    return wide - wide.max(-1, keepdim=True)[0]
+
+
+class Head:
+    """Final norm, product with the vocabulary, and loss; the loss's own logits live while it is computed.
+
+    Parameters
+    ----------
+    table : Weight, optional
+        The embedding's table where head and embedding share one.
+    """
+
+    def __init__(self, site: Site, queue: GradientQueue, table: Weight | None = None) -> None:
+        self.site, self.queue = site, queue
+        self.norm = NormLayer(site)
+        self.tied = table is not None
+        self.table = Weight(site, (site.vocabulary, site.model.hidden), SPLIT) if table is None else table
+        self.logits: list[Tensor] = []
+
+    def weights(self) -> list[Weight]:
+        """Every weight of the head, a shared one left out."""
+        return self.norm.weights() if self.tied else [*self.norm.weights(), self.table]
+
+    def loss(self, x: Tensor, target: Tensor, *, norm: NormLayer | None = None) -> Tensor:
+        """Mean loss of [n, hidden] of the residual stream; `norm` stands in for the head's own."""
+        x = (self.norm if norm is None else norm)(x)
+        chunks = self.site.rules.loss_chunks
+        if chunks == 1:
+            return self._chunk(x, target)
+        # One chunk's logits at a time: they are rebuilt in backward.
+        rows, targets = x.tensor_split(chunks), target.tensor_split(chunks)
+        losses = [Recompute.apply(self._chunk, part, wanted) for part, wanted in zip(rows, targets, strict=True)]
+        return torch.stack(losses).mean()
+
+    def _chunk(self, x: Tensor, target: Tensor) -> Tensor:
+        ways = self.site.shard_ways
+        if self.site.framework not in (MEGATRON, MINDFORMERS) and ways > 1:
+            x, ways = Gather.apply(x, ways), 1
+        logits = Linear.apply(x, self.table, self.queue, ways)
+        target = target[: logits.shape[0]]
+        if self.site.framework == MEGATRON:
+            return VocabularyCrossEntropy.apply(logits, target)
+        if self.site.framework == MINDFORMERS:
+            return UnfusedCrossEntropy.apply(logits, target)
+        # The stage keeps its output until the micro-batch's backward is over.
+        self.logits.append(logits)
+        return torch.nn.functional.cross_entropy(logits.float(), target % logits.shape[1])
+
+
+class PredictionModule:
+    """One multi-token-prediction module (DeepSeek-V3 §2.2): two norms, a projection, a layer, a final norm."""
+
+    def __init__(self, site: Site, queue: GradientQueue, mode: str) -> None:
+        self.site, self.queue = site, queue
+        hidden, tp = site.model.hidden, site.strategy.tp
+        self.norms = [NormLayer(site) for _ in range(3)]
+        self.projection = Weight(site, (-(-hidden // tp), 2 * hidden), SPLIT)
+        self.layer = Layer(site, queue, MOE if site.model.n_moe else DENSE, mode)
+
+    def weights(self) -> list[Weight]:
+        """Every weight of the module, embedding and head left out."""
+        return [*(w for norm in self.norms for w in norm.weights()), self.projection, *self.layer.weights()]
+
+    def __call__(self, x: Tensor, embedded: Tensor) -> Tensor:
+        ways = self.site.shard_ways
+        joined = torch.cat([self.norms[0](x), self.norms[1](embedded)], -1)
+        part = Linear.apply(joined, self.projection, self.queue, ways)
+        del joined
+        return self.layer(_Regather.apply(part, x.shape, x.dtype))
+
+
+class _Regather(torch.autograd.Function):
+    """Columns split over TP to whole rows of the residual stream: gather of features, then this rank's tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        ctx.shape, ctx.dtype = x.shape, x.dtype
+        if x.shape == shape:
+            return x.to(dtype, copy=True)
+        return torch.empty(shape, dtype=dtype, device=x.device)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        if dy.shape == ctx.shape:
+            return dy.to(ctx.dtype), None, None
+        return torch.empty(ctx.shape, dtype=ctx.dtype, device=dy.device), None, None

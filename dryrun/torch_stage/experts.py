@@ -1,0 +1,237 @@
+"""Mixture-of-experts kernels and block: router, permutation, exchange over EP, grouped products.
+
+Which expert a token goes to can't be known without data, so tokens are spread evenly and the busiest
+rank receives capacity or imbalance times its even share, as `cost_model.activations.routed_slots` says.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dryrun.torch_stage.counter import fused
+from dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Scatter, SwiGLU
+from dryrun.torch_stage.mlp import Mlp
+from dryrun.torch_stage.site import MINDFORMERS, Site
+from dryrun.torch_stage.weights import REPLICATED, ROUTED, Weight
+
+
+class Permute(torch.autograd.Function):
+    """Rows of x [n, h] in the order of `index` [n·k]: a copy a slot. Saves the index."""
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.rows = x.shape[0]
+        return x[index]
+
+    @staticmethod
+    @fused
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        (index,) = ctx.saved_tensors
+        return _summed(dy, index, ctx.rows), None
+
+
+class Unpermute(torch.autograd.Function):
+    """Sums slots [n·k, h] into their tokens' rows [n, h]. Saves the index."""
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, x: Tensor, index: Tensor, rows: int) -> Tensor:
+        ctx.save_for_backward(index)
+        return _summed(x, index, rows)
+
+    @staticmethod
+    @fused
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        (index,) = ctx.saved_tensors
+        return dy[index], None, None
+
+
+def _summed(slots: Tensor, index: Tensor, rows: int) -> Tensor:
+    wide = torch.zeros((rows, *slots.shape[1:]), dtype=torch.float32, device=slots.device)
+    return wide.index_add(0, index, slots.float()).to(slots.dtype)
+
+
+class Exchange(torch.autograd.Function):
+    """All-to-all over EP: rows leave, `rows` of them arrive, in a new tensor. Saves nothing."""
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, x: Tensor, rows: int) -> Tensor:
+        ctx.rows = x.shape[0]
+        return _exchanged(x, rows)
+
+    @staticmethod
+    @fused
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        return _exchanged(dy, ctx.rows), None
+
+
+def _exchanged(x: Tensor, rows: int) -> Tensor:
+    if rows <= x.shape[0]:
+        return x[:rows].clone()
+    return torch.cat([x, x.new_zeros((rows - x.shape[0], *x.shape[1:]))])
+
+
+class GroupedLinear(torch.autograd.Function):
+    """One product an expert over its own rows: x [n, i] with weights [e, o, i], rows spread evenly. Saves x."""
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, x: Tensor, weight: Weight, queue: GradientQueue) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.weight, ctx.queue = weight, queue
+        return _flat(torch.bmm(_grouped(x, weight.shape[0]), weight.read().transpose(1, 2)), x.shape[0])
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        weight = ctx.weight
+        dx = _grouped_input_gradient(dy, weight)
+        ctx.queue.add(weight, lambda: _grouped_weight_gradient(x, dy, weight.shape[0]))
+        return dx, None, None
+
+
+@fused
+def _grouped_input_gradient(dy: Tensor, weight: Weight) -> Tensor:
+    return _flat(torch.bmm(_grouped(dy, weight.shape[0]), weight.read()), dy.shape[0])
+
+
+@fused
+def _grouped_weight_gradient(x: Tensor, dy: Tensor, experts: int) -> Tensor:
+    return torch.bmm(_grouped(dy, experts).transpose(1, 2), _grouped(x, experts))
+
+
+def _grouped(x: Tensor, experts: int) -> Tensor:
+    """[n, f] as [experts, n/experts, f], padded where n is no multiple."""
+    each = -(-x.shape[0] // experts)
+    missing = each * experts - x.shape[0]
+    if missing:
+        x = torch.cat([x, x.new_zeros((missing, x.shape[1]))])
+    return x.reshape(experts, each, x.shape[1])
+
+
+def _flat(x: Tensor, rows: int) -> Tensor:
+    y = x.reshape(-1, x.shape[2])
+    return y if y.shape[0] == rows else y[:rows].clone()
+
+
+class JoinedSwiGLU(torch.autograd.Function):
+    """MindFormers' expert activation: the joined product is split into copies of gate and up.
+
+    Saves the joined product and both copies.
+    """
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, joined: Tensor) -> Tensor:
+        gate, up = (half.clone() for half in joined.chunk(2, -1))
+        ctx.save_for_backward(joined, gate, up)
+        return (torch.nn.functional.silu(gate.float()) * up).to(joined.dtype)
+
+    @staticmethod
+    @fused
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        joined, gate, up = ctx.saved_tensors
+        wide, shape = gate.float(), torch.sigmoid(gate.float())
+        dgate = dy * up * (shape + wide * shape * (1 - shape))
+        return torch.cat([dgate, dy * wide * shape], -1).to(joined.dtype)
+
+
+class Experts:
+    """Router, routed experts and shared experts; [n, h] of the residual stream's tokens to the same shape.
+
+    Kept for backward: the router's scores (fp32) and choices, and, a slot, the expert's input, its joined
+    product and the activation. The copies that leave for other ranks and come back live for a moment.
+    """
+
+    def __init__(self, site: Site, queue: GradientQueue) -> None:
+        moe = site.model.moe
+        assert moe is not None
+        self.site, self.queue, self.moe = site, queue, moe
+        tp, ep = site.strategy.tp, site.strategy.ep
+        h = site.model.hidden
+        width = moe.expert_hidden if site.rules.whole_experts else -(-moe.expert_hidden // tp)
+        held = -(-moe.n_experts // ep)
+        self.router = Weight(site, (moe.n_experts, h), REPLICATED)
+        self.correction = Weight(site, (moe.n_experts,), REPLICATED) if moe.correction_bias else None
+        self.gate = Weight(site, (1, h), REPLICATED) if moe.shared_gate else None
+        self.w1 = Weight(site, (held, width * (2 if site.model.gated_mlp else 1), h), ROUTED)
+        self.w2 = Weight(site, (held, h, width), ROUTED)
+        shared = moe.shared_hidden if moe.shared_hidden is not None else moe.n_shared * moe.expert_hidden
+        self.shared = Mlp(site, queue, shared) if shared else None
+        factor = site.rules.capacity_factor if site.rules.capacity_factor is not None else site.rules.imbalance
+        self.sent = site.shard_tokens * moe.top_k
+        self.received = math.ceil(self.sent * factor)
+        # Experts that TP splits see the tokens of every TP rank.
+        self.tp_ways = 1 if site.rules.whole_experts else site.shard_ways
+
+    def weights(self) -> list[Weight]:
+        """Every weight of the block."""
+        own = [self.router, self.correction, self.gate, self.w1, self.w2]
+        return [w for w in own if w is not None] + (self.shared.weights() if self.shared else [])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        probability, index = self._route(x)
+        y = self._routed(x, probability, index)
+        if self.shared is not None:
+            y = y + self._shared(x)
+        return y
+
+    def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Probabilities of the slots [n·k] in the order of `index` [n·k], the tokens sorted by expert."""
+        k, experts, rows = self.moe.top_k, self.moe.n_experts, x.shape[0]
+        logits = Linear.apply(x, self.router, self.queue, 1, 1, torch.float32)
+        scores = torch.softmax(logits, -1) if self.correction is None else torch.sigmoid(logits)
+        del logits
+        choice = (torch.arange(rows, device=x.device)[:, None] * k + torch.arange(k, device=x.device)) % experts
+        picked = scores.gather(1, choice)
+        picked = picked / picked.sum(-1, keepdim=True)
+        order = torch.argsort(choice.reshape(-1), stable=True)
+        return picked.reshape(-1)[order], order // k
+
+    def _routed(self, x: Tensor, probability: Tensor, index: Tensor) -> Tensor:
+        unfused = self.site.framework == MINDFORMERS
+        slots = self._dispatch(Permute.apply(x, index))
+        joined = GroupedLinear.apply(slots, self.w1, self.queue)
+        del slots
+        if unfused:
+            product = JoinedSwiGLU.apply(joined)
+        elif self.site.model.gated_mlp:
+            product = SwiGLU.apply(joined, self._dispatch(probability))
+        else:
+            product = torch.nn.functional.gelu(joined)
+        del joined
+        y = GroupedLinear.apply(product, self.w2, self.queue)
+        del product
+        y = self._combine(y)
+        if unfused:
+            # Weighted where the tokens come together: the unweighted result is kept.
+            y = y * probability[:, None].to(y.dtype)
+        return Unpermute.apply(y, index, x.shape[0])
+
+    @property
+    def _exchanges(self) -> bool:
+        return self.site.strategy.ep > 1 or self.received != self.sent
+
+    def _dispatch(self, slots: Tensor) -> Tensor:
+        if self._exchanges:
+            slots = Exchange.apply(slots, self.received)
+        return slots if self.tp_ways == 1 else Gather.apply(slots, self.tp_ways)
+
+    def _combine(self, slots: Tensor) -> Tensor:
+        if self.tp_ways > 1:
+            slots = Scatter.apply(slots, self.tp_ways)
+        return Exchange.apply(slots, self.sent) if self._exchanges else slots
+
+    def _shared(self, x: Tensor) -> Tensor:
+        assert self.shared is not None
+        y = self.shared(x, rebuild=False)
+        if self.gate is None:
+            return y
+        return y * torch.sigmoid(Linear.apply(x, self.gate, self.queue))

@@ -1,0 +1,308 @@
+"""Dense kernels, one autograd function each: what it saves for backward, and what it holds for a moment.
+
+Activations are [tokens, features], tokens in the order (position, sample); under sequence parallelism
+the residual stream is a 1/TP share of them. There is no process group: a gather makes a tensor of the
+gathered size, a scatter one of the scattered size. The arithmetic is real, so that on real tensors
+without parallelism gradients can be compared with an ordinary implementation's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dryrun.torch_stage.counter import fused
+from dryrun.torch_stage.weights import Weight
+
+_EPSILON = 1e-5
+
+
+class GradientQueue:
+    """Weight gradients of matrix products: made at once, or kept for a task of their own (zero bubble).
+
+    A postponed one keeps the product's input and the gradient of its output alive.
+    """
+
+    def __init__(self, postpone: bool = False) -> None:
+        self.postpone = postpone
+        self.waiting: list[tuple[Weight, Callable[[], Tensor]]] = []
+
+    def add(self, weight: Weight, make: Callable[[], Tensor]) -> None:
+        """Make a weight's gradient now, or when `run_all` is called."""
+        if self.postpone:
+            self.waiting.append((weight, make))
+        else:
+            weight.add_gradient(make)
+
+    def take(self) -> list[tuple[Weight, Callable[[], Tensor]]]:
+        """What waits; the queue is empty afterwards."""
+        waiting, self.waiting = self.waiting, []
+        return waiting
+
+
+def gathered(x: Tensor, ways: int) -> Tensor:
+    """All-gather along tokens: [n, f] -> [n·ways, f]; the same tensor where `ways` is 1."""
+    return x if ways == 1 else x.repeat(ways, *[1] * (x.dim() - 1))
+
+
+def scattered(x: Tensor, ways: int) -> Tensor:
+    """Reduce-scatter along tokens: [n, f] -> [n/ways, f]; the same tensor where `ways` is 1."""
+    return x if ways == 1 else x[: -(-x.shape[0] // ways)].clone()
+
+
+class Gather(torch.autograd.Function):
+    """All-gather of a sequence-parallel tensor; backward reduce-scatters. Saves nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ways: int) -> Tensor:
+        ctx.ways = ways
+        return gathered(x, ways)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        return scattered(dy, ctx.ways), None
+
+
+class Scatter(torch.autograd.Function):
+    """Reduce-scatter into a sequence-parallel tensor; backward gathers. Saves nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ways: int) -> Tensor:
+        ctx.ways = ways
+        return scattered(x, ways)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        return gathered(dy, ctx.ways), None
+
+
+class Linear(torch.autograd.Function):
+    """y = x·Wᵀ, split over TP by columns or rows.
+
+    Saves its input (the share of it, under sequence parallelism) and no weight. Column-parallel: the
+    gathered input lives during the product, and again in backward beside the gradient to be
+    scattered. Row-parallel: the product before its reduce-scatter, and in backward the gathered
+    gradient. `gather` and `scatter` are the ways, 1 for none.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Weight, queue: GradientQueue, gather: int = 1, scatter: int = 1,
+        out_dtype: torch.dtype | None = None,
+    ) -> Tensor:  # fmt: skip
+        ctx.save_for_backward(x)
+        ctx.weight, ctx.queue, ctx.gather, ctx.scatter = weight, queue, gather, scatter
+        y = scattered(gathered(x, gather) @ weight.read().t(), scatter)
+        return y if out_dtype is None else y.to(out_dtype)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        weight, gather = ctx.weight, ctx.gather
+        dy = gathered(dy.to(x.dtype), ctx.scatter)
+        # The input's gradient first; its scatter overlaps the weight's gradient, which needs the gathered input.
+        dx = dy @ weight.read()
+        ctx.queue.add(weight, lambda: dy.t() @ gathered(x, gather))
+        return scattered(dx, gather), None, None, None, None, None
+
+
+class Bias(torch.autograd.Function):
+    """Adds a vector in place of the product's output, as a matrix product's epilogue does. Saves nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Weight) -> Tensor:
+        ctx.weight = weight
+        ctx.mark_dirty(x)
+        return x.add_(weight.read())
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        ctx.weight.add_gradient(lambda: dy.sum(0))
+        return dy, None
+
+
+class Norm(torch.autograd.Function):
+    """RMSNorm, or LayerNorm where there is a bias, over the last dimension.
+
+    Saves its input and one or two fp32 statistics a row; gives the compute type.
+    """
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, x: Tensor, weight: Weight, bias: Weight | None, out_dtype: torch.dtype) -> Tensor:
+        wide = x.float()
+        mean = wide.mean(-1, keepdim=True) if bias is not None else None
+        centred = wide if mean is None else wide - mean
+        scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + _EPSILON)
+        y = centred * scale * weight.read()
+        if bias is not None:
+            y = y + bias.read()
+        ctx.save_for_backward(x, mean, scale)
+        ctx.weight, ctx.bias = weight, bias
+        # A cast that changes nothing would return a view of the wide input's buffer.
+        return y.to(out_dtype)
+
+    @staticmethod
+    @fused
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        x, mean, scale = ctx.saved_tensors
+        wide, dwide = x.float(), dy.float()
+        unit = (wide if mean is None else wide - mean) * scale
+        rows = unit.shape[-1]
+        if ctx.bias is not None:
+            ctx.bias.add_gradient(lambda: dwide.reshape(-1, rows).sum(0))
+        ctx.weight.add_gradient(lambda: (dwide * unit).reshape(-1, rows).sum(0))
+        dunit = dwide * ctx.weight.read()
+        inner = dunit - unit * (dunit * unit).mean(-1, keepdim=True)
+        if mean is not None:
+            inner = inner - dunit.mean(-1, keepdim=True)
+        return (inner * scale).to(x.dtype), None, None, None
+
+
+class Rotate(torch.autograd.Function):
+    """Rotary position embedding of [s, b, heads, d] over the last dimension, into a new tensor.
+
+    Saves nothing (the angles are constants), or its input where `keep`: MindFormers' unfused rotation.
+    """
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, x: Tensor, start: int, keep: bool) -> Tensor:
+        ctx.start = start
+        if keep:
+            ctx.save_for_backward(x)
+        return _rotate(x, start, 1.0)
+
+    @staticmethod
+    @fused
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        return _rotate(dy, ctx.start, -1.0), None, None
+
+
+def _rotate(x: Tensor, start: int, sign: float) -> Tensor:
+    """Rotate the pairs (i, i + n/2) of the dimensions from `start` on; the ones before it are copied."""
+    still, turned = x[..., :start].float(), x[..., start:].float()
+    half = turned.shape[-1] // 2
+    speed = torch.arange(half, device=x.device, dtype=torch.float32) / half
+    angle = torch.arange(x.shape[0], device=x.device, dtype=torch.float32)[:, None] * torch.exp(-speed * math.log(1e4))
+    cos, sin = angle.cos()[:, None, None], sign * angle.sin()[:, None, None]
+    left, right = turned[..., :half], turned[..., half:]
+    return torch.cat([still, left * cos - right * sin, left * sin + right * cos], -1).to(x.dtype)
+
+
+class SwiGLU(torch.autograd.Function):
+    """silu(gate)·up of one joined tensor [n, 2f], optionally weighted by a probability a row.
+
+    Saves the joined input (and the probabilities); nothing else lives beside the result.
+    """
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, joined: Tensor, probability: Tensor | None) -> Tensor:
+        ctx.save_for_backward(joined, probability)
+        gate, up = joined.float().chunk(2, -1)
+        y = torch.nn.functional.silu(gate) * up
+        if probability is not None:
+            y = y * probability[:, None]
+        return y.to(joined.dtype)
+
+    @staticmethod
+    @fused
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        joined, probability = ctx.saved_tensors
+        gate, up = joined.float().chunk(2, -1)
+        dwide, shape = dy.float(), torch.sigmoid(gate)
+        silu = gate * shape
+        dprobability = None
+        if probability is not None:
+            dprobability = (dwide * silu * up).sum(-1).to(probability.dtype)
+            dwide = dwide * probability[:, None]
+        dgate = dwide * up * (shape + silu * (1 - shape))
+        return torch.cat([dgate, dwide * silu], -1).to(joined.dtype), dprobability
+
+
+class SiLU(torch.autograd.Function):
+    """silu(x), an operator of its own. Saves its input."""
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.nn.functional.silu(x)
+
+    @staticmethod
+    @fused
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        shape = torch.sigmoid(x.float())
+        return (dy * (shape + x * shape * (1 - shape))).to(x.dtype)
+
+
+class GELU(torch.autograd.Function):
+    """gelu(x), bias included in x. Saves its input."""
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.nn.functional.gelu(x)
+
+    @staticmethod
+    @fused
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        wide = x.float()
+        normal = 0.5 * (1 + torch.erf(wide / math.sqrt(2)))
+        density = torch.exp(-0.5 * wide.square()) / math.sqrt(2 * math.pi)
+        return (dy * (normal + wide * density)).to(x.dtype)
+
+
+class DropoutAdd(torch.autograd.Function):
+    """residual + dropout(x) in the residual's type. Saves the mask, one byte an element; none without dropout."""
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, x: Tensor, residual: Tensor, rate: float) -> Tensor:
+        mask = None
+        if rate:
+            mask = torch.rand(x.shape, device=x.device) >= rate
+            x = x * mask / (1 - rate)
+        ctx.save_for_backward(mask)
+        ctx.rate, ctx.dtype = rate, x.dtype
+        return residual + x
+
+    @staticmethod
+    @fused
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        (mask,) = ctx.saved_tensors
+        # Without dropout and a cast both gradients are the one that came in.
+        dx = dy if mask is None else dy * mask / (1 - ctx.rate)
+        return dx.to(ctx.dtype), dy, None
+
+
+class Recompute(torch.autograd.Function):
+    """Runs a block without a graph and runs it again in backward. Saves the block's inputs alone.
+
+    In backward the rebuilt block lives beside the gradient of its output, as in Megatron's checkpoint.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, block: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        ctx.block = block
+        ctx.save_for_backward(*inputs)
+        with torch.no_grad():
+            return block(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        inputs = [x.detach().requires_grad_(x.is_floating_point()) for x in ctx.saved_tensors]
+        with torch.enable_grad():
+            y = ctx.block(*inputs)
+        edge = torch.autograd.graph.get_gradient_edge(y)
+        del y
+        torch.autograd.backward(edge, dy)
+        return None, *(x.grad for x in inputs)

@@ -1,0 +1,113 @@
+"""The dense MLP block, gated or not, in the operators of each framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dryrun.torch_stage.kernels import (
+    GELU,
+    Bias,
+    Gather,
+    GradientQueue,
+    Linear,
+    SiLU,
+    SwiGLU,
+    gathered,
+    scattered,
+)
+from dryrun.torch_stage.site import MEGATRON, TORCHTITAN, Site, share
+from dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
+
+
+class RebuiltLinear(torch.autograd.Function):
+    """A row-parallel product whose input, an activation function's result, is rebuilt in backward.
+
+    Saves the function's inputs alone (Megatron's ``mlp_act``, MindFormers' selective recompute).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, activation: Callable[..., Tensor], weight: Weight, queue: GradientQueue, scatter: int,
+        *inputs: Tensor,
+    ) -> Tensor:  # fmt: skip
+        ctx.save_for_backward(*inputs)
+        ctx.activation, ctx.weight, ctx.queue, ctx.scatter = activation, weight, queue, scatter
+        return scattered(activation(*inputs) @ weight.read().t(), scatter)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        inputs = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+        with torch.enable_grad():
+            product = ctx.activation(*inputs)
+        dy = gathered(dy.to(product.dtype), ctx.scatter)
+        dproduct = dy @ ctx.weight.read()
+        ctx.queue.add(ctx.weight, partial(_weight_gradient, dy, product.detach()))
+        edge = torch.autograd.graph.get_gradient_edge(product)
+        del product
+        torch.autograd.backward(edge, dproduct)
+        return None, None, None, None, *(x.grad for x in inputs)
+
+
+def _weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
+    return dy.t() @ x
+
+
+def _joined_swiglu(joined: Tensor) -> Tensor:
+    return SwiGLU.apply(joined, None)
+
+
+def _silu_and_product(gate: Tensor, up: Tensor) -> Tensor:
+    return SiLU.apply(gate) * up
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return GELU.apply(x)
+
+
+class Mlp:
+    """[n, h] of the residual stream's tokens to the same shape.
+
+    Megatron: one joined product and a fused SwiGLU. MindFormers and torchtitan: gate and up apart, SiLU
+    and product as operators; torchtitan's products save their gathered input.
+    """
+
+    def __init__(self, site: Site, queue: GradientQueue, width: int) -> None:
+        self.site, self.queue = site, queue
+        model, part = site.model, share(width, site.strategy.tp)
+        parts = [part]
+        if model.gated_mlp:
+            parts = [2 * part] if site.framework == MEGATRON else [part, part]
+        self.up = [Weight(site, (rows, model.hidden), SPLIT) for rows in parts]
+        self.down = Weight(site, (model.hidden, part), SPLIT)
+        self.up_bias = [Weight(site, (rows,), SPLIT) for rows in parts] if model.mlp_bias else []
+        self.down_bias = Weight(site, (model.hidden,), REPLICATED) if model.mlp_bias else None
+
+    def weights(self) -> list[Weight]:
+        """Every weight of the block."""
+        return [*self.up, self.down, *self.up_bias, *([self.down_bias] if self.down_bias else [])]
+
+    def __call__(self, x: Tensor, *, rebuild: bool) -> Tensor:
+        """`rebuild`: the activation function runs again in backward instead of being kept."""
+        ways = self.site.shard_ways
+        gather = ways
+        if self.site.framework == TORCHTITAN and ways > 1:
+            x, gather = Gather.apply(x, ways), 1
+        parts = [Linear.apply(x, weight, self.queue, gather) for weight in self.up]
+        del x
+        for i, bias in enumerate(self.up_bias):
+            parts[i] = Bias.apply(parts[i], bias)
+        activation = _gelu
+        if self.site.model.gated_mlp:
+            activation = _joined_swiglu if len(parts) == 1 else _silu_and_product  # type: ignore[assignment]
+        if rebuild:
+            y = RebuiltLinear.apply(activation, self.down, self.queue, ways, *parts)
+        else:
+            product = activation(*parts)
+            del parts
+            y = Linear.apply(product, self.down, self.queue, 1, ways)
+        return y if self.down_bias is None else Bias.apply(y, self.down_bias)

@@ -1,0 +1,120 @@
+"""The dry-run of one pipeline stage on fake tensors: what `dryrun`'s torch backend calls, once a stage."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import replace
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from cost_model.alive import schedule_for
+from cost_model.memory import even_plan
+from cost_model.statics import overhead_mib
+from dryrun.interface import DryRun
+from dryrun.stage_memory import Moment, StageMemory
+from dryrun.torch_stage.chunk import LOGITS, Chunk, activations_of, layer_list
+from dryrun.torch_stage.counter import TRANSIENT, LiveCounter
+from dryrun.torch_stage.kernels import GradientQueue
+from dryrun.torch_stage.site import Site
+from dryrun.torch_stage.step import MIB, StageStep, Task, tasks_worth_running
+from dryrun.torch_stage.weights import BUFFERS, GRADIENTS, OPTIMIZER, WEIGHTS
+from parsers.training_config import TrainingConfig
+from pipeline.generators import build_schedule
+from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from pipeline.schedule import WEIGHT_GRADIENT, Schedule
+
+OVERHEAD = "overhead"
+
+
+def run_stage(run: DryRun, stage: int, *, whole_step: bool = False) -> StageMemory:
+    """Run one stage's step on fake tensors and tell its peak.
+
+    Parameters
+    ----------
+    run : DryRun
+        Its plan, or without one an even split in the file's recompute mode.
+    whole_step : bool
+        Run every task. Otherwise the step ends where no later task can show anything new; the peak is
+        the same, and the moments end there.
+
+    Raises
+    ------
+    ValueError
+        When the schedule cannot run with these numbers, or the plan has another shape.
+    """
+    began = time.monotonic()
+    strategy = run.strategy
+    plan = settled_plan(run)
+    if (plan.stages, plan.interleaves) != (strategy.pp, strategy.vpp):
+        raise ValueError(
+            f"the plan is for {plan.stages} stages x {plan.interleaves} interleaves, "
+            f"the strategy for {strategy.pp} x {strategy.vpp}"
+        )
+    spec = schedule_for(run.config.schedule, strategy.vpp)
+    schedule = build_schedule(spec, strategy.pp, strategy.vpp, strategy.micro_batches)
+    site = Site(run.config.model, strategy, run.config.rules, pieces=spec.seq_splits)
+    counter = LiveCounter()
+    with FakeTensorMode(), counter:
+        moments = _run(site, counter, schedule, plan, stage, whole_step)
+    overhead = overhead_mib(run.config.rules)
+    at_peak = counter.at_peak
+    names = [WEIGHTS, GRADIENTS, OPTIMIZER, *map(activations_of, plan.layers), LOGITS, BUFFERS, TRANSIENT]
+    categories = {name: at_peak.pop(name, 0) / MIB for name in names}
+    assert not at_peak, f"memory of no known category: {at_peak}"
+    return StageMemory(
+        stage=stage,
+        peak_mib=counter.peak / MIB + overhead,
+        categories={**categories, OVERHEAD: overhead},
+        moments=tuple(
+            replace(moment, live_mib=moment.live_mib + overhead, peak_mib=moment.peak_mib + overhead)
+            for moment in moments
+        ),
+        seconds=time.monotonic() - began,
+        max_rss_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    )
+
+
+def settled_plan(run: DryRun) -> PipelinePlan:
+    """The run's plan; without one an even split, every layer in the mode of the file's own plan (else full)."""
+    if run.plan is not None:
+        return run.plan
+    return even_plan(run.config.model, run.strategy, _mode_of(run.config))
+
+
+def _mode_of(config: TrainingConfig) -> str:
+    if config.plan is None:
+        return FULL
+    for mode in (FULL, SELECT):
+        if any(map(any, config.plan.recompute.get(mode, ()))):
+            return mode
+    return NONE
+
+
+def stage_chunks(
+    site: Site, queue: GradientQueue, schedule: Schedule, plan: PipelinePlan, stage: int
+) -> list[Chunk]:
+    """The chunks of a stage, interleave by interleave; a tied head shares the first chunk's table on one stage."""
+    chunks: list[Chunk] = []
+    embedding = None
+    for v in range(schedule.interleaves):
+        place = schedule.position(v, stage)
+        first, last = place == 0, place == schedule.chunks - 1
+        tied = last and site.model.tied_embedding and (first or embedding is not None)
+        chunks.append(
+            Chunk(site, queue, layer_list(plan, v, stage), first=first, last=last, embedding=embedding, tied=tied)
+        )
+        if first:
+            embedding = chunks[-1].embedding
+    return chunks
+
+
+def _run(
+    site: Site, counter: LiveCounter, schedule: Schedule, plan: PipelinePlan, stage: int, whole_step: bool
+) -> list[Moment]:
+    order: list[Task] = [(int(d), int(v), int(i), int(q)) for d, v, i, q in schedule.order[stage]]
+    postponed = any(direction == WEIGHT_GRADIENT for direction, *_ in order)
+    queue = GradientQueue(postpone=postponed)
+    step = StageStep(site, counter, queue, stage_chunks(site, queue, schedule, plan, stage), schedule.micro_batches)
+    wanted = len(order) if whole_step else tasks_worth_running(order, postponed)
+    return [step.run(task) for task in order[:wanted]]

@@ -1,0 +1,100 @@
+"""Fully sharded blocks (FSDP2, ZeRO-3): weights gathered around their use, gradients reduced after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dryrun.torch_stage.weights import BUFFERS, Weight, charged
+
+
+class ShardedBlock:
+    """The weights of one layer (or end of the model) that are gathered and reduced together.
+
+    Without a pipeline they are gathered before the block's forward and dropped after it, gathered again
+    before its backward and dropped after it; the block that follows in time is gathered one ahead
+    (Zhao et al. 2023, arXiv:2304.11277 §4.3). In a pipeline torch keeps them from the first forward on
+    and adds unsharded fp32 gradients until the last micro-batch (`torch.distributed.pipelining`:
+    ``set_reshard_after_backward(False)``, ``set_requires_gradient_sync(False)``; torchtitan's default is
+    not to reshard after forward in a pipeline).
+    """
+
+    def __init__(self, weights: list[Weight], keep: bool) -> None:
+        self.members = weights
+        self.keep = keep
+        self.before: ShardedBlock | None = None
+        self.after: ShardedBlock | None = None
+        self._whole: dict[int, Tensor] = {}
+        self._reducing: list[Tensor] = []
+
+    def gather(self) -> None:
+        """Have the weights, in the compute type."""
+        with charged(BUFFERS):
+            for weight in self.members:
+                if weight.tensor is None:
+                    weight.tensor = torch.empty(weight.shape, dtype=weight.site.dtype, device=weight.site.device)
+
+    def drop(self) -> None:
+        """Give the gathered weights back."""
+        if not self.keep:
+            for weight in self.members:
+                if not weight.kept:
+                    weight.tensor = None
+
+    def reduce(self) -> None:
+        """After a backward: add up the gradients (pipeline), or scatter them from an fp32 buffer."""
+        if self.after is not None:
+            # The buffer of the block before, in time, is free once its reduction is over.
+            self.after._reducing = []
+        with charged(BUFFERS):
+            for weight in self.members:
+                if weight.pending is None:
+                    continue
+                if not self.keep:
+                    self._reducing.append(weight.pending.float())
+                elif id(weight) in self._whole:
+                    self._whole[id(weight)].add_(weight.pending)
+                else:
+                    self._whole[id(weight)] = weight.pending.float()
+                weight.pending = None
+        if self.before is None:
+            self._reducing = []
+        self.drop()
+
+
+class Enter(torch.autograd.Function):
+    """Marks the way into a sharded block: gathers in forward, reduces when backward has come back here."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, block: ShardedBlock) -> Tensor:
+        ctx.block = block
+        block.gather()
+        if block.after is not None:
+            block.after.gather()
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        ctx.block.reduce()
+        return dy, None
+
+
+class Leave(torch.autograd.Function):
+    """Marks the way out of a sharded block: drops in forward, gathers when backward comes in."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, block: ShardedBlock) -> Tensor:
+        ctx.block = block
+        if block.after is not None:
+            # The last block is needed again at once.
+            block.drop()
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        ctx.block.gather()
+        if ctx.block.before is not None:
+            ctx.block.before.gather()
+        return dy, None

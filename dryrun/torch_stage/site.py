@@ -1,0 +1,86 @@
+"""Sizes of one rank's share of the work, already divided by the parallel degrees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from cost_model.strategy import Strategy, TrainingRules
+from register.model import ModelSpec
+
+MINDFORMERS, MEGATRON, TORCHTITAN = "mindformers", "megatron", "torchtitan"
+
+
+def share(count: int, ways: int) -> int:
+    """The largest part of `count` things given to `ways` ranks."""
+    return -(-count // ways)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What every layer of a stage needs to know of its rank.
+
+    Parameters
+    ----------
+    pieces : int
+        Pieces of a sequence that go through the pipeline one by one (seqpipe).
+    device : torch.device
+    """
+
+    model: ModelSpec
+    strategy: Strategy
+    rules: TrainingRules
+    pieces: int = 1
+    device: torch.device = torch.device("cpu")
+
+    @property
+    def framework(self) -> str:
+        """Whose operators run."""
+        return self.rules.framework
+
+    @cached_property
+    def sequence(self) -> int:
+        """Positions of one sample on this rank."""
+        return share(self.rules.seq_length, self.strategy.cp * self.pieces)
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of one micro-batch that pass through the matrix products split over TP."""
+        return self.sequence * self.strategy.mbs
+
+    @property
+    def shard_ways(self) -> int:
+        """Ways in which the residual stream is split: TP under sequence parallelism, else 1."""
+        return self.strategy.tp if self.strategy.sp else 1
+
+    @cached_property
+    def shard_tokens(self) -> int:
+        """Tokens of the residual stream."""
+        return share(self.tokens, self.shard_ways)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type in which matrix products run."""
+        return torch.float32 if self.rules.compute_bytes >= 4 else torch.bfloat16
+
+    @property
+    def residual_dtype(self) -> torch.dtype:
+        """Type of the residual stream: MindFormers keeps it in fp32."""
+        return torch.float32 if self.framework == MINDFORMERS else self.dtype
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return share(self.model.n_heads, self.strategy.tp)
+
+    @property
+    def kv_heads(self) -> int:
+        """Key and value heads; copied where TP exceeds their number."""
+        return max(1, share(self.model.n_kv_heads, self.strategy.tp))
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the head, and of a split embedding."""
+        return share(self.model.vocab, self.strategy.tp)
