@@ -1,9 +1,9 @@
 """Exact solver: branch and cut over stage configurations, with proof of the gap.
 
 Columns (`columns`), an LP over them with path cuts (`master`), plans by DP and annealing
-(`incumbents`), and a tree that splits one stage's configurations (`tree_search`). Worker processes
-take slices of the open nodes, measured in simplex iterations, so that without a time limit the result
-depends on the seed and the number of workers alone.
+(`incumbents`), and a tree that splits one stage's configurations (`tree_search`). The open nodes are
+worked on in a fixed number of shares, measured in simplex iterations, so that without a time limit the
+result depends on the seed alone, whatever the number of worker processes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline_solver.progress import OnProgress, Progress
 from pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
 from pipeline_solver.stopping import OutOfTime, Stopper
 from pipeline_solver.tree_search import Search
-from pipeline_solver.worker_pool import WorkerPool
+from pipeline_solver.worker_pool import SHARES, WorkerPool
 
 LOG = logging.getLogger(__name__)
 
@@ -39,9 +39,9 @@ NARROWINGS = 4
 NARROWING_GAIN = 0.003
 """With many columns, how often and for what gain of the first plan they are listed anew under its step time."""
 
-NODES_A_WORKER = 3
+NODES_A_SHARE = 3
 FIRST_SLICE, LAST_SLICE = 2_000, 20_000
-"""Simplex iterations that a worker gets in the first rounds and at most."""
+"""Simplex iterations that a share of the tree gets in the first rounds and at most."""
 
 LEAST_GAP = 2e-7
 """Gap below which LP tolerances decide, not the search."""
@@ -72,8 +72,10 @@ def branch_and_cut(
         Seconds, after which the best plan is returned with its proven bound.
     gap : float
         Relative gap at which the plan counts as optimal; below about 4e-7 rounding in the LP decides.
-    seed, workers : int
+    seed : int
         With no time limit the result depends on nothing else.
+    workers : int
+        Processes that share the work; the result is the same with any number.
     warm_start : PipelinePlan, optional
         A plan that keeps the problem's rules, to start from.
     on_progress : callable, optional
@@ -259,19 +261,15 @@ class _Run:
         """Search the tree here, and in worker processes when there are several."""
         if not search.open:
             return
-        if self.workers > 1:
-            search.process(FIRST_SLICE, most_open=NODES_A_WORKER * self.workers)
-            self._note(search)
-            if not search.open or search.open[0][0] >= search.cutoff:
-                return
-            self.pool = WorkerPool(self.workers, search, self.stopper.deadline, self.seed)
+        search.process(FIRST_SLICE, most_open=NODES_A_SHARE * SHARES)
+        self._note(search)
+        if not search.open or search.open[0][0] >= search.cutoff:
+            return
+        self.pool = WorkerPool(self.workers, search, self.seed)
         slice_size = FIRST_SLICE
         while search.open and search.open[0][0] < search.cutoff:
             self.stopper.check()
-            if self.pool is None:
-                search.process(slice_size)
-            else:
-                self.pool.round(search, slice_size)
+            self.pool.round(search, slice_size)
             self.rounds += 1
             if self.problem.interleaves == 1 and self.rounds >= HAND_OVER_ROUNDS and search.open:
                 self.hand_over = True

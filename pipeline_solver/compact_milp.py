@@ -204,6 +204,7 @@ def solve_compact(
     workers: int = 1,
     warm_start: PipelinePlan | None = None,
     cuts: Sequence[tuple[float, ...]] = (),
+    most_rounds: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Solution:
     """Solve a pipeline problem by the compact MILP with path cuts.
@@ -220,6 +221,8 @@ def solve_compact(
         A plan to begin from.
     cuts : sequence of tuple of float
         Path cuts known already, as `CompactModel.cuts` holds them.
+    most_rounds : int, optional
+        Rounds after which to stop: a limit that, unlike the clock's, is the same on every machine.
 
     Returns
     -------
@@ -247,7 +250,7 @@ def solve_compact(
         run.tell(f"{len(model.cuts)} path cuts at the relaxation")
         solver = (make_solver or _highs(seed, workers))(model)
         known = len(model.cuts)
-        while not run.over():
+        while not run.over() and (most_rounds is None or run.rounds < most_rounds):
             asked = run.gap_of_round()
             points: list[NDArray[np.float64]] = []
             outcome = solver.solve_milp(
@@ -356,7 +359,7 @@ class _Run:
         else:
             status = NO_SOLUTION if self.plan is None else FEASIBLE
             message = "interrupted" if self.interrupted else "the solver made no headway" if self.stalled else (
-                "the time limit ended the search"
+                "the limit ended the search"
             )
         return Solution(
             status,

@@ -16,9 +16,11 @@ from pipeline_solver.solution import OPTIMAL, Solution
 
 FORMS = ("compact", "full")
 
-COMPLETION_SECONDS = 3.0
-"""Limit on the search for path cuts that a solution did not bring. One interleave takes a fraction of it; with
-several the compact MILP may be out of reach, and the row of the proven bound then carries the proof."""
+COMPLETION_ROUNDS = 4
+COMPLETION_CHUNKS = 12
+"""Limits on the search for path cuts that a solution did not bring: MILP rounds, and with several interleaves the
+chunks. One interleave takes a fraction of a second; with several the compact MILP is soon out of reach, and the row
+of the proven bound then carries the proof. The clock has no say: the same solution gives the same file."""
 
 
 def write_mps(problem: PipelineProblem, solution: Solution, path: str | Path, form: str = "compact") -> Path:
@@ -92,8 +94,9 @@ def _with_cuts(problem: PipelineProblem, solution: Solution) -> tuple[LinearForm
 
     cuts = list(solution.cuts)
     complete = solution.status == OPTIMAL and MILP_ROUNDS in solution.statistics
-    if solution.status == OPTIMAL and not complete:
-        again = solve_compact(problem, warm_start=solution.plan, time_limit=COMPLETION_SECONDS, cuts=cuts)
+    within_reach = problem.interleaves == 1 or problem.stages * problem.interleaves <= COMPLETION_CHUNKS
+    if solution.status == OPTIMAL and not complete and within_reach:
+        again = solve_compact(problem, warm_start=solution.plan, most_rounds=COMPLETION_ROUNDS, cuts=cuts)
         cuts += again.cuts
         complete = again.status == OPTIMAL
     model = CompactModel.build(problem)

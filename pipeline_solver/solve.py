@@ -42,8 +42,10 @@ def solve(
         Seconds.
     gap : float
         Relative gap at which a plan counts as optimal.
-    seed, workers : int
+    seed : int
         With no time limit the result depends on nothing else.
+    workers : int
+        Processes that share the work; the result is the same with any number.
     warm_start : PipelinePlan, optional
         A plan to begin from; one that breaks the problem's rules is passed over.
     on_progress : callable, optional

@@ -1,4 +1,4 @@
-"""Worker processes for the tree: rounds in which each takes a slice of the open nodes."""
+"""Rounds over the tree: the open nodes dealt out in shares, worked on by one process or several."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,46 +20,56 @@ from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.stopping import OutOfTime, Stopper
 from pipeline_solver.tree_search import SHARED_CUTS, Search
 
+SHARES = 4
+"""Shares that a round deals out, whatever the number of processes: the search, and so its result, is the same."""
+
 POLL_SECONDS = 0.2
 ORPHAN_SECONDS = 5.0
 """How often a waiting coordinator looks for an interrupt, and a waiting worker for its coordinator."""
 
 
 class WorkerPool:
-    """Processes that each keep an LP of their own, warm from round to round.
+    """The shares of the tree, each with an LP of its own, warm from round to round.
 
-    A round hands every worker its share of the open nodes, the cuts and the best plan found by the
+    A round hands every share its part of the open nodes, the cuts and the best plan found by the
     others, and a budget of simplex iterations; it ends when all have answered. Nothing in it depends
-    on the clock but the deadline.
+    on the clock but the deadline, and nothing on the number of processes that do the work.
+
+    Parameters
+    ----------
+    workers : int
+        Processes; 1 works in this one.
     """
 
-    def __init__(self, workers: int, search: Search, deadline: float | None, seed: int) -> None:
-        # Forking is quick and shares the columns; where it is not safe or not there, start afresh.
-        context: Any = multiprocessing.get_context("fork" if sys.platform.startswith("linux") else "spawn")
+    def __init__(self, workers: int, search: Search, seed: int) -> None:
         self.shared = search.pool.size
         master = search.master
         assert master is not None
-        held = list(master.held)
         state = {
             "counts": search.pool.counts[: self.shared].copy(), "constant": search.pool.constant[: self.shared].copy(),
-            "held": held, "alive": search.alive, "root_floor": search.root_floor, "best": search.best,
+            "held": list(master.held), "alive": search.alive, "root_floor": search.root_floor, "best": search.best,
             "best_time": search.best_time, "partial": master.partial, "active": master.active,
         }
+        self.known = [self.shared] * SHARES
         self.pipes: list[Connection] = []
-        self.processes = []
-        for k in range(workers):
+        self.processes: list[Any] = []
+        self.own: list[_Share] = []
+        seeds = [seed * 1009 + k + 1 for k in range(SHARES)]
+        if workers == 1:
+            self.own = [_Share(search, state, own_seed, search.stopper) for own_seed in seeds]
+            return
+        # Forking is quick and shares the columns; where it is not safe or not there, start afresh.
+        context: Any = multiprocessing.get_context("fork" if sys.platform.startswith("linux") else "spawn")
+        origin = _Origin(search.problem, search.columns, search.graph, search.gap)
+        for k in range(min(workers, SHARES)):
             here, there = context.Pipe()
             process = context.Process(
-                target=_work, daemon=True,
-                args=(there, search.problem, search.columns, search.graph, search.gap, seed * 1009 + k + 1, deadline,
-                      state),
+                target=_work, daemon=True, args=(there, origin, state, seeds[k::workers], search.stopper.deadline)
             )
             process.start()
             there.close()
             self.pipes.append(here)
             self.processes.append(process)
-        self.known = [self.shared] * workers
-        self.solves = 0
 
     def round(self, search: Search, iteration_budget: int) -> None:
         """Deal out the open nodes, wait for all, gather what is left and what was learned.
@@ -67,14 +78,15 @@ class WorkerPool:
         """
         nodes = sorted(search.open, key=lambda entry: entry[:2])
         n = len(search.columns)
-        for k, pipe in enumerate(self.pipes):
-            part = [(bound, np.packbits(mask)) for bound, _, mask in nodes[k :: len(self.pipes)]]
+        tasks = []
+        for k in range(SHARES):
+            part = [(bound, np.packbits(mask)) for bound, _, mask in nodes[k::SHARES]]
             fresh = slice(self.known[k], search.pool.size)
-            pipe.send((part, search.pool.counts[fresh].copy(), search.pool.constant[fresh].copy(), search.best,
-                       search.best_time, iteration_budget))
-        answers = [_answer(pipe, search.stopper) for pipe in self.pipes]
+            tasks.append((part, search.pool.counts[fresh].copy(), search.pool.constant[fresh].copy(), search.best,
+                          search.best_time, iteration_budget))
         size = search.pool.size
         out_of_time = False
+        answers = self._answers(tasks, search)
         for answer in answers:
             for counts, constant in zip(answer["counts"], answer["constant"], strict=True):
                 search.pool.add(counts, float(constant))
@@ -83,7 +95,7 @@ class WorkerPool:
             search.nodes += answer["nodes"]
             search.foreign_solves += answer["solves"]
             out_of_time |= answer["out_of_time"]
-        self.known = [size] * len(self.pipes)
+        self.known = [size] * SHARES
         # The old list stands until the new one is whole, so that every open node is found at any moment.
         search.replace_open([
             (bound, np.unpackbits(packed, count=n).astype(bool))
@@ -91,6 +103,24 @@ class WorkerPool:
         ])
         if out_of_time:
             raise OutOfTime
+
+    def _answers(self, tasks: list[Any], search: Search) -> list[dict[str, Any]]:
+        """The shares' answers in their order, whoever works on them."""
+        if self.own:
+            try:
+                return [share.work(*task) for share, task in zip(self.own, tasks, strict=True)]
+            except KeyboardInterrupt:
+                for share in self.own:
+                    if share.search.best is not None and share.search.best_time < search.best_time:
+                        search.best, search.best_time = share.search.best, share.search.best_time
+                raise
+        count = len(self.pipes)
+        for k, pipe in enumerate(self.pipes):
+            pipe.send(tasks[k::count])
+        answers: list[dict[str, Any]] = [{}] * SHARES
+        for k, pipe in enumerate(self.pipes):
+            answers[k::count] = _answer(pipe, search.stopper)
+        return answers
 
     def close(self) -> None:
         """End the processes."""
@@ -101,50 +131,44 @@ class WorkerPool:
             process.join()
 
 
-def _answer(pipe: Connection, stopper: Stopper) -> dict[str, Any]:
-    """What a worker sends; an interrupt ends the wait, a time limit is the worker's to notice."""
-    try:
-        while not pipe.poll(POLL_SECONDS):
-            if stopper.interrupted:
-                stopper.check()
-        answer: dict[str, Any] = pipe.recv()
-    except EOFError:
-        raise RuntimeError("a solver process died; was it killed, or is the memory full?") from None
-    return answer
+@dataclass(frozen=True)
+class _Origin:
+    """What every share starts from and none changes."""
+
+    problem: PipelineProblem
+    columns: ColumnSet
+    graph: EventGraph
+    gap: float
 
 
-def _work(
-    pipe: Connection, problem: PipelineProblem, columns: ColumnSet, graph: EventGraph, gap: float, seed: int,
-    deadline: float | None, state: dict[str, Any],
-) -> None:
-    """A worker's life: rounds until the pipe closes. Interrupts are the coordinator's business."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    search = Search(problem, columns, graph, gap, seed, Stopper(deadline))
-    _add_cuts(search, state["counts"], state["constant"])
-    search.alive, search.root_floor = state["alive"].copy(), state["root_floor"]
-    search.best, search.best_time = state["best"], state["best_time"]
-    search.master = master = Master(columns, state["active"], search.pool)
-    if master.partial != state["partial"]:
-        master.rebuild(state["active"], partial=state["partial"])
-    for cut in state["held"]:
-        master.hold(cut)
-    coordinator = os.getppid()
-    while True:
-        try:
-            # A forked sibling may hold the other end open, so a dead coordinator shows only as a new parent.
-            while not pipe.poll(ORPHAN_SECONDS):
-                if os.getppid() != coordinator:
-                    return
-            part, counts, constant, best, best_time, budget = pipe.recv()
-        except (EOFError, OSError):
-            return
+class _Share:
+    """One share of the tree: a search with an LP of its own."""
+
+    def __init__(self, origin: Search | _Origin, state: dict[str, Any], seed: int, stopper: Stopper) -> None:
+        self.search = search = Search(origin.problem, origin.columns, origin.graph, origin.gap, seed, stopper)
+        _add_cuts(search, state["counts"], state["constant"])
+        search.alive, search.root_floor = state["alive"].copy(), state["root_floor"]
+        search.best, search.best_time = state["best"], state["best_time"]
+        search.master = master = Master(origin.columns, state["active"], search.pool)
+        if master.partial != state["partial"]:
+            master.rebuild(state["active"], partial=state["partial"])
+        for cut in state["held"]:
+            master.hold(cut)
+
+    def work(
+        self, part: list[tuple[float, NDArray[np.uint8]]], counts: NDArray[np.float64], constant: NDArray[np.float64],
+        best: NDArray[np.int64] | None, best_time: float, budget: int,
+    ) -> dict[str, Any]:
+        """Work on some nodes with what the others have learned; what is left of them and what was learned here."""
+        search, master = self.search, self.search.master
+        assert master is not None
         _add_cuts(search, counts, constant)
         if best_time < search.best_time:
             search.best, search.best_time = best, best_time
         search.alive &= search.root_floor <= search.cutoff + 1e-9 * abs(search.cutoff)
         search.open.clear()
         for bound, packed in part:
-            search.push(bound, np.unpackbits(packed, count=len(columns)).astype(bool))
+            search.push(bound, np.unpackbits(packed, count=len(search.columns)).astype(bool))
         known, nodes, solves = search.pool.size, search.nodes, master.solves
         out_of_time = False
         try:
@@ -152,12 +176,43 @@ def _work(
         except OutOfTime:
             out_of_time = True
         tail = slice(max(known, search.pool.size - SHARED_CUTS), search.pool.size)
-        pipe.send({
+        return {
             "open": [(bound, np.packbits(mask)) for bound, _, mask in search.open],
             "counts": search.pool.counts[tail].copy(), "constant": search.pool.constant[tail].copy(),
             "best": search.best, "best_time": search.best_time, "nodes": search.nodes - nodes,
             "solves": master.solves - solves, "out_of_time": out_of_time,
-        })
+        }
+
+
+def _answer(pipe: Connection, stopper: Stopper) -> list[dict[str, Any]]:
+    """What a worker sends; an interrupt ends the wait, a time limit is the worker's to notice."""
+    try:
+        while not pipe.poll(POLL_SECONDS):
+            if stopper.interrupted:
+                stopper.check()
+        answers: list[dict[str, Any]] = pipe.recv()
+    except EOFError:
+        raise RuntimeError("a solver process died; was it killed, or is the memory full?") from None
+    return answers
+
+
+def _work(
+    pipe: Connection, origin: _Origin, state: dict[str, Any], seeds: list[int], deadline: float | None
+) -> None:
+    """A worker's life: rounds until the pipe closes. Interrupts are the coordinator's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    shares = [_Share(origin, state, seed, Stopper(deadline)) for seed in seeds]
+    coordinator = os.getppid()
+    while True:
+        try:
+            # A forked sibling may hold the other end open, so a dead coordinator shows only as a new parent.
+            while not pipe.poll(ORPHAN_SECONDS):
+                if os.getppid() != coordinator:
+                    return
+            tasks = pipe.recv()
+        except (EOFError, OSError):
+            return
+        pipe.send([share.work(*task) for share, task in zip(shares, tasks, strict=True)])
 
 
 def _add_cuts(search: Search, counts: NDArray[np.float64], constant: NDArray[np.float64]) -> None:

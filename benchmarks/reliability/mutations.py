@@ -15,7 +15,7 @@ WORD = re.compile(rb"[A-Za-z_][\w./-]{2,}")
 ODD_VALUES = (
     b"NaN", b"nan", b".nan", b"Infinity", b"-inf", b".inf", b"1e308", b"1e999", b"-1", b"-999999999", b"0", b"0.5",
     b"9" * 40, b"9" * 400, b"9" * 5000, b"99999999", b"1" + b"0" * 18, b"''", b'""', b"null", b"true", b"[]", b"{}",
-    b"[[[1]]]", b"text", b"2026-01-01", b"0x10", b"1_000", b"12:30:45", b"3 apples", "四".encode(), b"\xff\xfe",
+    b"[[[1]]]", b"text", b"2026-01-01", b"0x10", b"1_0", b"12:30:45", b"3 apples", "四".encode(), b"\xff\xfe",
     b"1e-400", b"-0.0", b"1.7976931348623157e308",
 )  # fmt: skip
 """Values that stand where a sound number or word stood."""

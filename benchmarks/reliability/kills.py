@@ -1,0 +1,116 @@
+"""Killed at random moments and started again: nothing half-written, nothing solved twice, the same result."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.reliability.campaign import Figure, Part, Portion, Result, chosen, faults_of, split, total
+from benchmarks.reliability.jobs import Job, job
+from benchmarks.reliability.outputs import comparable, differences, is_debris
+from benchmarks.reliability.sandbox import preload, run_forked
+
+KILLS = 50
+KILLED = ("one-interleave", "search", "ranking")
+"""A job of each tool."""
+
+
+def portions(share: float = 1.0) -> list[Portion]:
+    """Portions of the kills of each job."""
+    return [
+        Portion(f"killed-{name}-{k}", killed, {"name": name, "count": count, "seed": k})
+        for name in KILLED
+        for k, count in enumerate(split(max(1, round(KILLS * share)), 5))
+    ]
+
+
+def killed(name: str, count: int, seed: int) -> Result:
+    """Kill a job with SIGKILL at random moments, look at what is there, start it again, compare."""
+    preload()
+    rng = np.random.default_rng([6, seed])
+    one = job(name)
+    found: list[str] = []
+    before, reference, seconds = _undisturbed(one)
+    early = debris = kept = 0
+    for number in range(count):
+        with tempfile.TemporaryDirectory(prefix="killed-") as own:
+            folder = Path(own)
+            one.prepare(folder)
+            moment = float(rng.uniform(0.0, 1.05)) * seconds
+            outcome = run_forked(one.tool, one.arguments(2), folder, seconds=600.0, memory_mib=0, kill_after=moment,
+                                 may_start=True)  # fmt: skip
+            early += outcome.code == -9
+            halves = [
+                text for name_, content in comparable(folder).items()
+                if content not in (before.get(name_), reference.get(name_)) for text in [name_]
+            ]  # fmt: skip
+            where = f"{name}, seed {seed}, kill {number} after {moment:.3f} s"
+            found += [f"{where}: {text} is neither old nor new" for text in halves]
+            debris += sum(is_debris(path) for path in folder.rglob("*") if path.is_file())
+            rows = _kept_rows(folder)
+            kept += len(rows)
+            _settle(folder)
+            again = run_forked(one.tool, one.arguments(2), folder, seconds=600.0, memory_mib=0, may_start=True)
+            if again.code:
+                found.append(f"{where}: started again, exit code {again.code}: {again.errors[-400:]}")
+                continue
+            found += [f"{where}: started again, {text}" for text in differences(reference, _one_ranking(folder))]
+            rewritten = [path for path, when in rows.items() if _kept_rows(folder).get(path) != when]
+            found += [f"{where}: {path} was solved again" for path in rewritten]
+    return {"kills": count, "before_the_end": early, "kept_rows": kept, "debris": debris, "faults": found}
+
+
+def _undisturbed(one: Job) -> tuple[dict[str, bytes], dict[str, bytes], float]:
+    """The input, what a whole run leaves, and how long it takes once its kernels are loaded."""
+    for _ in range(2):
+        with tempfile.TemporaryDirectory(prefix="whole-") as own:
+            folder = Path(own)
+            one.prepare(folder)
+            before = comparable(folder)
+            outcome = run_forked(one.tool, one.arguments(2), folder, seconds=600.0, memory_mib=0, may_start=True)
+            if outcome.code:
+                raise RuntimeError(f"{one.name}: exit code {outcome.code}: {outcome.errors[-800:]}")
+            reference = comparable(folder)
+    return before, reference, outcome.seconds
+
+
+def _kept_rows(folder: Path) -> dict[str, int]:
+    """Solved candidates that a killed run kept, with the time of their writing, ns."""
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "pipeline_output" / "solved").glob("*.json")}
+
+
+def _settle(folder: Path) -> None:
+    """Wait until a second ranking gets a name of its own, should the killed one have written its table."""
+    if list((folder / "pipeline_output").glob("test_result_*.csv")):
+        time.sleep(1.1)
+
+
+def _one_ranking(folder: Path) -> dict[str, bytes]:
+    """What is there, the newest ranking alone counting: an earlier one is history, not a result."""
+    tables = sorted((folder / "pipeline_output").glob("test_result_*.csv"))
+    for stale in tables[:-1]:
+        stale.unlink()
+    return comparable(folder)
+
+
+def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
+    """Rows of the table."""
+    part = chosen(results, "killed")
+    wrong = len(faults_of(part))
+    return [
+        Figure(
+            "determinism: after a kill", "killed at 50 random moments and started again: the same bytes",
+            f"{total(part, 'kills')} kills of {len(KILLED)} tools ({total(part, 'before_the_end')} before the end), "
+            f"{total(part, 'kept_rows')} solved rows found again, {wrong} faults",
+            not wrong,
+            "SIGKILL to the tool and its workers; every file old or new then, and all as undisturbed after the second "
+            "start",
+        )
+    ]  # fmt: skip
+
+
+PART = Part("kills", portions, figures)

@@ -1,0 +1,61 @@
+"""What a run left behind, times aside: what two runs are compared by."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+COMPARED = (".csv", ".yaml", ".yml", ".sh", ".toml", ".mps", ".sol", ".json", ".orig")
+"""Endings of the files compared; pages and pictures draw the solve's own clock."""
+
+_STAMP = re.compile(r"(test_result_)\d{14}(?:_\d+)?")
+_TIMES = re.compile(rb'("(?:solve_seconds|seconds|time|wall_seconds)": )[0-9.eE+-]+')
+
+
+def comparable(folder: Path) -> dict[str, bytes]:
+    """Every output file below a folder by its name without time stamps, with times taken out of its content."""
+    found: dict[str, bytes] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix in COMPARED and not is_debris(path):
+            content = path.read_bytes().replace(os.path.realpath(folder).encode(), b".")
+            found[_STAMP.sub(r"\1", str(path.relative_to(folder)))] = without_times(path.name, content)
+    return found
+
+
+def without_times(name: str, content: bytes) -> bytes:
+    """A file's content without the columns and keys that hold wall-clock times, and without stamps in paths."""
+    if name.endswith(".csv"):
+        rows = list(csv.reader(io.StringIO(content.decode("utf-8"))))
+        if rows and "time" in rows[0]:
+            place = rows[0].index("time")
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerows(row[:place] + row[place + 1 :] for row in rows)
+            content = text.getvalue().encode()
+    elif name.endswith(".json"):
+        content = _TIMES.sub(rb"\g<1>0", content)
+    return content
+
+
+def differences(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]:
+    """Files that two runs do not share byte for byte."""
+    return [
+        f"{name} {'is missing in one' if name not in one or name not in other else _first_difference(one[name], other[name])}"
+        for name in sorted({*one, *other})
+        if one.get(name) != other.get(name)
+    ]
+
+
+def is_debris(path: Path) -> bool:
+    """Whether a file is the temporary one of a write that was killed."""
+    return path.name.startswith(".")
+
+
+def _first_difference(one: bytes, other: bytes) -> str:
+    for number, (a, b) in enumerate(zip(one.splitlines(), other.splitlines(), strict=False), 1):
+        if a != b:
+            return f"line {number}: {a[:80]!r} and {b[:80]!r}"
+    return f"has {len(one)} and {len(other)} bytes"
