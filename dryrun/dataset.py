@@ -9,6 +9,7 @@ from base.console import log
 from dryrun.launch import Launcher
 
 SAMPLES = 64
+LARGEST_BYTES = 1 << 30
 _LIMIT_S = 300.0
 _PROGRAM = """
 import sys
@@ -25,23 +26,32 @@ writer.commit()
 """
 
 
-def ensure_dataset(path: Path, seq_length: int, vocabulary: int, launcher: Launcher) -> Path | None:
+def ensure_dataset(
+    path: Path, seq_length: int, vocabulary: int, launcher: Launcher, samples: int = SAMPLES
+) -> Path | None:
     """The data set at a path, written by MindSpore's own writer where there is none.
 
     Samples hold one token more than the sequence, for inputs and labels are cut from it.
+
+    Parameters
+    ----------
+    samples : int
+        One step's batch over all ranks at least: a program that drops what does not fill one has no step to
+        count with less. `SAMPLES` at least; no more than fit in `LARGEST_BYTES`.
 
     Returns
     -------
     Path or None
         Absolute; None when it is missing and could not be written (the training file's own is used then).
     """
+    samples = max(SAMPLES, min(samples, LARGEST_BYTES // (4 * (seq_length + 1))))
     target = path.resolve()
     if target.exists():
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(
-            [launcher.interpreter, "-c", _PROGRAM, str(target), str(seq_length + 1), str(SAMPLES), str(vocabulary)],
+            [launcher.interpreter, "-c", _PROGRAM, str(target), str(seq_length + 1), str(samples), str(vocabulary)],
             env=launcher.full_environment(launcher.environment or {}),
             capture_output=True,
             text=True,
@@ -56,5 +66,5 @@ def ensure_dataset(path: Path, seq_length: int, vocabulary: int, launcher: Launc
         told = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         log.warning("the small data set %s could not be written (%s); the file's own is used", path, told[:200])
         return None
-    log.info("data set for dry-runs: %s written, %d samples of %d tokens", path, SAMPLES, seq_length + 1)
+    log.info("data set for dry-runs: %s written, %d samples of %d tokens", path, samples, seq_length + 1)
     return target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +71,8 @@ def design_runs(
     known: Sequence[Cell] = (),
     avoid: Sequence[Cell] = (),
     seed: int = 0,
+    pool: Iterable[Cell] | None = None,
+    goal: float = 0.0,
 ) -> list[Cell]:
     """Choose stages of plans whose peaks determine all coefficients best.
 
@@ -89,6 +91,11 @@ def design_runs(
         Measured already: they count, and are not chosen again.
     avoid : sequence of Cell
         Failed already: not chosen again.
+    pool : iterable of Cell, optional
+        What to choose from; `POOL` random plans of the job when left out.
+    goal : float
+        A coefficient whose relative standard error is at most this many times a peak's counts no more;
+        when none is left, the choice ends before `number`.
 
     Returns
     -------
@@ -96,35 +103,49 @@ def design_runs(
         Fewer than asked for where no others fit the limit.
     """
     values = memory.coefficients(prior)
-    scale = np.maximum(values, max(1e-3 * float(values.max(initial=1.0)), 1e-6))
+    scale = column_scale(values)
     rows: list[Floats] = []
     cells: list[Cell] = []
     seen = {_key(memory.rows(cell.plan, values, [cell.stage])[0]) for cell in (*known, *avoid)}
-    for plan in random_plans(memory, POOL, seed):
-        for stage, row in enumerate(memory.rows(plan, values)):
-            if float(row @ values) <= limit_mib and _key(row) not in seen:
-                seen.add(_key(row))
-                rows.append(row)
-                cells.append(Cell(plan, stage))
+    for cell in stages_of(random_plans(memory, POOL, seed)) if pool is None else pool:
+        row = memory.rows(cell.plan, values, [cell.stage])[0]
+        if float(row @ values) <= limit_mib and _key(row) not in seen:
+            seen.add(_key(row))
+            rows.append(row)
+            cells.append(cell)
     if not cells:
         return []
-    pool = np.array(rows)
-    pool = pool * scale / np.maximum(pool @ values, 1.0)[:, None]
+    candidates = np.array(rows)
+    candidates = candidates * scale / np.maximum(candidates @ values, 1.0)[:, None]
     spread = np.eye(len(values)) / _RIDGE
     for cell in known:
         row = memory.rows(cell.plan, values, [cell.stage])[0]
         spread = _with_row(spread, row * scale / max(float(row @ values), 1.0))
     wanted = RUNS_PER_UNKNOWN * len(values) if number is None else number
     chosen: list[Cell] = []
-    free = np.ones(len(pool), dtype=bool)
-    for _ in range(min(wanted, len(pool))):
-        projected = pool @ spread
-        gain = (projected**2).sum(axis=1) / (1.0 + (projected * pool).sum(axis=1))
+    free = np.ones(len(candidates), dtype=bool)
+    for _ in range(min(wanted, len(candidates))):
+        unsure = np.sqrt(np.diag(spread)) > goal
+        if not unsure.any():
+            break
+        projected = candidates @ spread
+        gain = (projected[:, unsure] ** 2).sum(axis=1) / (1.0 + (projected * candidates).sum(axis=1))
         best = int(np.argmax(np.where(free, gain, -1.0)))
         free[best] = False
-        spread = _with_row(spread, pool[best])
+        spread = _with_row(spread, candidates[best])
         chosen.append(cells[best])
     return chosen
+
+
+def stages_of(plans: Iterable[PipelinePlan]) -> Iterator[Cell]:
+    """Every stage of every plan."""
+    return (Cell(plan, stage) for plan in plans for stage in range(plan.stages))
+
+
+def column_scale(values: Floats) -> Floats:
+    """Units in which small and large coefficients count alike, MiB [unknowns]."""
+    scale: Floats = np.maximum(values, max(1e-3 * float(values.max(initial=1.0)), 1e-6))
+    return scale
 
 
 def _with_row(spread: Floats, row: Floats) -> Floats:

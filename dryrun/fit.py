@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 from scipy.optimize import nnls
+from scipy.special import chdtri, fdtrc
 
 from base.errors import InputError
 from base.files import read_text, write_atomic
 from cost_model.profile import MemoryProfile
+from dryrun.design import column_scale
 from dryrun.linear_memory import Floats, LinearMemory
 from pipeline.plan import PipelinePlan, as_grid
 
@@ -23,6 +25,11 @@ PRIOR_SPREAD = 0.3
 """Relative standard deviation of a prior's coefficient: how far off the estimate usually is."""
 USUAL_SCATTER = 0.003
 """Relative error of a peak under the linear model, where there are too few rows to see it."""
+CLEAR = 0.05
+"""Relative standard error below which a coefficient stands on its rows alone."""
+DOUBT = 0.001
+"""Chance at which rows of other jobs that follow the same coefficients are taken for such that do not."""
+_ROUNDING_MIB = 0.3
 CLOSE = 10.0
 """Weight of the stages of a solved plan against designed ones: the fit has to be right where it is used."""
 
@@ -51,6 +58,8 @@ class Fit:
         Of each value, MiB, by the scatter of the residuals; inf where it is not determined.
     residual : float64 [rows]
         (measured − fitted) / measured.
+    scatter : float
+        Relative standard deviation of a peak about the fit; inf with no more rows than unknowns.
     condition : float
         Of the system with rows relative to the peak and columns relative to the prior.
     undetermined : tuple of str
@@ -61,8 +70,15 @@ class Fit:
     values: Floats
     standard_error: Floats
     residual: Floats
+    scatter: float
     condition: float
     undetermined: tuple[str, ...]
+
+    @property
+    def caution(self) -> float:
+        """By how much the scatter may be larger than it looks (at 99 %): few residuals may be small by chance."""
+        freedom = len(self.residual) - len(self.unknowns)
+        return float(np.sqrt(freedom / chdtri(freedom, 0.99))) if freedom > 0 else float("inf")
 
     def describe(self) -> str:
         """One line for the log."""
@@ -80,8 +96,8 @@ def fit_memory(memory: LinearMemory, observations: Sequence[Observation], prior:
 
     Least squares of the relative errors over coefficients >= 0. Columns are scaled by the prior, so
     that small and large coefficients count alike; directions in which the rows say nothing keep the
-    prior's value. Where peaks scatter, coefficients too small to show above the scatter lean on the
-    prior (Bayesian ridge: each weighs by its own variance); without scatter it has no part in them.
+    prior's value. Where peaks scatter, coefficients that do not show above the scatter lean on the
+    prior (Bayesian ridge: each weighs by its own variance); it has no part in those that do.
 
     Parameters
     ----------
@@ -90,22 +106,54 @@ def fit_memory(memory: LinearMemory, observations: Sequence[Observation], prior:
         first round, and what the rows leave open.
     """
     guess = memory.coefficients(prior)
-    scale = np.maximum(guess, max(1e-3 * float(guess.max(initial=1.0)), 1e-6))
+    scale = column_scale(guess)
     peaks = np.array([observation.peak_mib for observation in observations], dtype=np.float64)
     weights = np.array([observation.weight for observation in observations], dtype=np.float64)
     values = guess
     matrix = np.zeros((0, len(guess)))
-    pull = 0.0
+    pull = np.zeros(len(guess))
     for _ in range(_ROUNDS):
         rows = np.concatenate([
             memory.rows(observation.plan, values, [observation.stage]) for observation in observations
         ] or [np.zeros((0, len(guess)))])
         matrix = rows * scale / np.maximum(peaks, 1.0)[:, None]
         before, values = values, _solve(matrix, np.sqrt(weights), guess / scale, pull) * scale
-        pull = _scatter(matrix, weights, values / scale) / PRIOR_SPREAD
+        pull = _pull(matrix, weights, values / scale)
         if np.allclose(before, values, rtol=1e-9, atol=0.0):
             break
     return _report(memory, matrix, weights, values, scale)
+
+
+def agree(own: Fit, both: Fit, own_rows: Sequence[Observation]) -> bool:
+    """Whether rows of other jobs follow the same coefficients as the job's own.
+
+    Chow's predictive test (Chow 1960): the squared residuals that come with the new rows, over those
+    that the job's own rows leave by themselves, are F-distributed when the coefficients are the same.
+
+    Parameters
+    ----------
+    own, both : Fit
+        To the job's own rows, and to these with the others behind them.
+    """
+    new, freedom = len(both.residual) - len(own.residual), len(own_rows) - len(own.unknowns)
+    if new <= 0 or freedom <= 0:
+        return True
+    # Logs hold whole MiB, so even exact peaks scatter by a third of one.
+    rounding = sum((_ROUNDING_MIB / max(row.peak_mib, 1.0)) ** 2 for row in own_rows)
+    alone = max(float((own.residual**2).sum()), rounding) / freedom
+    more = float((both.residual**2).sum() - (own.residual**2).sum()) / new
+    return bool(fdtrc(new, freedom, max(more, 0.0) / alone) >= DOUBT)
+
+
+def _pull(matrix: Floats, weights: Floats, values: Floats) -> Floats:
+    """How much each coefficient leans on the prior [unknowns]; nothing once its own rows tell it better."""
+    scatter = _scatter(matrix, weights, values)
+    weighted = matrix * np.sqrt(weights)[:, None]
+    error = scatter * np.sqrt(np.maximum(np.diag(np.linalg.pinv(weighted.T @ weighted)), 0.0))
+    _, open_directions = _open_directions(matrix)
+    vague = (error > CLEAR * np.maximum(values, 1e-12)) | (np.abs(open_directions) > 1e-6).any(axis=0)
+    result: Floats = np.where(vague, scatter / PRIOR_SPREAD, 0.0)
+    return result
 
 
 def _scatter(matrix: Floats, weights: Floats, values: Floats) -> float:
@@ -126,9 +174,9 @@ def _open_directions(matrix: Floats) -> tuple[Floats, Floats]:
     return singular, directions[singular <= RANK_TOLERANCE * singular[0]]
 
 
-def _solve(matrix: Floats, weights: Floats, guess: Floats, pull: float) -> Floats:
+def _solve(matrix: Floats, weights: Floats, guess: Floats, pull: Floats) -> Floats:
     _, open_directions = _open_directions(matrix)
-    system = np.concatenate([matrix * weights[:, None], open_directions, pull * np.eye(len(guess))])
+    system = np.concatenate([matrix * weights[:, None], open_directions, np.diag(pull)])
     right = np.concatenate([weights, open_directions @ guess, pull * guess])
     solution: Floats = nnls(system, right)[0]
     return solution
@@ -149,6 +197,7 @@ def _report(memory: LinearMemory, matrix: Floats, weights: Floats, values: Float
         values=values,
         standard_error=np.where(left_open, np.inf, error),
         residual=residual,
+        scatter=float(np.sqrt((residual**2).sum() / freedom)) if freedom > 0 else float("inf"),
         condition=float(known[0] / known[-1]) if len(known) else float("inf"),
         undetermined=tuple(name for name, open_ in zip(memory.unknowns, left_open.tolist(), strict=True) if open_),
     )

@@ -11,8 +11,8 @@ from cost_model.profile import MemoryProfile
 from parsers.training_config import TrainingConfig
 from pipeline.alive import alive_vectors
 from pipeline.generators import build_schedule
-from pipeline.plan import FULL, NONE, PipelinePlan
-from pipeline.schedule import ScheduleSpec
+from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from pipeline.schedule import Schedule, ScheduleSpec
 from register.model import DENSE, MOE
 
 Floats = NDArray[np.float64]
@@ -29,7 +29,7 @@ def running_schedule(spec: ScheduleSpec, interleaves: int) -> ScheduleSpec:
 
 
 class LinearMemory:
-    """Rows of the linear system for one configuration's stages.
+    """Rows of the linear system for one configuration's stages, and for the stages of its probes (`dryrun.probes`).
 
     The unknowns are the static memory of the first, a middle and the last stage (with one stage, of
     that one; with two, there is no middle one), the memory of one layer by kind, and what one
@@ -49,9 +49,8 @@ class LinearMemory:
         self.config, self.modes = config, tuple(modes)
         self.stages, self.interleaves = strategy.pp, strategy.vpp
         self.kinds = tuple(kind for kind in (DENSE, MOE) if kind in config.model.layer_counts()) or (DENSE,)
-        spec = running_schedule(config.schedule, strategy.vpp)
-        self.schedule = build_schedule(spec, strategy.pp, strategy.vpp, strategy.micro_batches)
-        self.alive = alive_vectors(self.schedule)
+        self.schedule = self.schedule_of(self.stages)
+        self._alive: dict[int, tuple[Floats, ...]] = {}
         statics = (ONLY,) if self.stages == 1 else (FIRST, LAST) if self.stages == 2 else (FIRST, MIDDLE, LAST)
         self.unknowns: tuple[str, ...] = (
             *statics,
@@ -59,6 +58,22 @@ class LinearMemory:
             *(f"activation.{kind}.{mode}" for kind in self.kinds for mode in self.modes),
         )
         self._index = {name: position for position, name in enumerate(self.unknowns)}
+
+    def micro_batches_of(self, stages: int) -> int:
+        """Micro-batches of a probe with a number of stages: the job's own, or as many more as fill the pipeline."""
+        own = self.config.strategy.micro_batches
+        return own if stages == self.stages else -(-own // stages) * stages
+
+    def schedule_of(self, stages: int) -> Schedule:
+        """The job's schedule over a number of stages."""
+        spec = running_schedule(self.config.schedule, self.interleaves)
+        return build_schedule(spec, stages, self.interleaves, self.micro_batches_of(stages))
+
+    def alive_of(self, stages: int) -> tuple[Floats, ...]:
+        """Micro-batches alive on each of a number of stages, float64 [moments, interleaves] a stage."""
+        if stages not in self._alive:
+            self._alive[stages] = alive_vectors(self.schedule_of(stages))
+        return self._alive[stages]
 
     def coefficients(self, profile: MemoryProfile) -> Floats:
         """The unknowns' values in a profile, float64 [unknowns], MiB."""
@@ -103,38 +118,48 @@ class LinearMemory:
         """One row a stage, float64 [stages asked, unknowns]: row · values = peak, MiB.
 
         With several interleaves a stage has several worst moments; the one that is worst under
-        `values` gives the row.
+        `values` gives the row. The plan may be a probe's, of another number of stages.
         """
-        held = plan.recompute_by_kind()
-        chosen = range(self.stages) if stages is None else stages
+        chosen = range(plan.stages) if stages is None else stages
+        alive = self.alive_of(plan.stages)
         rows = np.zeros((len(chosen), len(self.unknowns)))
         first_activation = len(self.unknowns) - len(self.kinds) * len(self.modes)
         for row, stage in zip(rows, chosen, strict=True):
-            row[self._static(stage)] = 1.0
+            row[self._static(stage, plan.stages)] = 1.0
             kept = np.zeros((self.interleaves, len(self.unknowns)))
-            for kind, modes in held.items():
-                entry = kind if kind in self.kinds else self.kinds[-1]
-                row[self._index[f"layer.{entry}"]] += sum(
-                    grid[v][stage] for grid in modes.values() for v in range(self.interleaves)
-                )
-                for mode, grid in modes.items():
+            for v in range(self.interleaves):
+                for (kind, mode), count in _held(plan, v, stage).items():
+                    entry = kind if kind in self.kinds else self.kinds[-1]
                     column = self._index.get(f"activation.{entry}.{mode}")
-                    for v in range(self.interleaves):
-                        if grid[v][stage] and column is None:
-                            raise ValueError(f"the plan recomputes by {mode}, which is no unknown here")
-                        if column is not None:
-                            kept[v, column] += grid[v][stage]
-            moments = self.alive[stage] @ kept
+                    if column is None:
+                        raise ValueError(f"the plan recomputes by {mode}, which is no unknown here")
+                    row[self._index[f"layer.{entry}"]] += count
+                    kept[v, column] += count
+            moments = alive[stage] @ kept
             worst = int(np.argmax(moments @ values)) if len(moments) else 0
             if len(moments):
                 row[first_activation:] += moments[worst, first_activation:]
         return rows
 
-    def _static(self, stage: int) -> int:
+    def _static(self, stage: int, stages: int) -> int:
         if self.stages == 1:
             return self._index[ONLY]
-        name = FIRST if stage == 0 else LAST if stage == self.stages - 1 else MIDDLE
-        return self._index[name]
+        return self._index[FIRST if stage == 0 else LAST if stage == stages - 1 else MIDDLE]
+
+
+def _held(plan: PipelinePlan, interleave: int, stage: int) -> dict[tuple[str, str], int]:
+    """Layers of one chunk by kind and mode, without zeros; as `PipelinePlan.recompute_by_kind`, for one chunk alone."""
+    left = {mode: plan.recompute[mode][interleave][stage] for mode in (FULL, SELECT) if mode in plan.recompute}
+    counts: dict[tuple[str, str], int] = {}
+    for kind, grid in plan.layers.items():
+        held = grid[interleave][stage]
+        for mode in left:
+            taken = min(held, left[mode])
+            counts[kind, mode] = taken
+            left[mode] -= taken
+            held -= taken
+        counts[kind, NONE] = held
+    return {key: count for key, count in counts.items() if count}
 
 
 def _between(before: Mapping[str, float], now: Mapping[str, float], mode: str) -> float:

@@ -15,7 +15,7 @@ from parsers.yaml_edit import edit_yaml, lookup
 from parsers.yaml_source import YamlPath, YamlSource
 from pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
 from pipeline.schedule import ScheduleSpec
-from register.model import MTP
+from register.model import DENSE, MOE, MTP
 
 _MODEL = ("model", "model_config")
 _PIPELINE = ("parallel", "pipeline_config")
@@ -79,7 +79,10 @@ def with_strategy(
     source: YamlSource, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None,
     extra: Mapping[str, object],
 ) -> YamlSource:
-    """The file with another strategy, a plan that fits it, and further dotted keys set."""
+    """The file with another strategy, a plan that fits it, and further dotted keys set.
+
+    Where the plan holds more or fewer layers than the model, the model's layer counts follow it.
+    """
     current = config_from_source(source)
     wanted: Wanted = {}
     degrees = {
@@ -108,6 +111,7 @@ def with_strategy(
     if (plan.stages, plan.interleaves) != (strategy.pp, strategy.vpp):
         raise ValueError("the plan's shape differs from the strategy's [vpp, pp]")
     _want_plan(wanted, source, current, plan, v_shape=v_shape)
+    _want_layers(wanted, source, current, plan)
     for dotted, entry in extra.items():
         wanted[tuple(int(part) if part.isdigit() else part for part in dotted.split("."))] = entry
     return edit_yaml(source, wanted, followed=_FOLLOWED, beside=_BESIDE)
@@ -195,6 +199,25 @@ def _want_plan(wanted: Wanted, source: YamlSource, current: TrainingConfig, plan
     ])
     _want_select(wanted, source, until, old_select, indices, held)
     _want_comm(wanted, source, plan, until, old_select, indices, held)
+
+
+def _want_layers(wanted: Wanted, source: YamlSource, current: TrainingConfig, plan: PipelinePlan) -> None:
+    """The model's layer counts by kind, where the plan's differ; its MTP layers stay."""
+    counts = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
+    body, dense = counts.get(DENSE, 0) + counts.get(MOE, 0), counts.get(DENSE, 0)
+    if body != current.model.n_layers:
+        paths = [(*_MODEL, name) for name in ("num_hidden_layers", "num_layers")]
+        for path in [path for path in paths if lookup(source.data, path) is not None] or paths[:1]:
+            wanted[path] = body
+    if current.model.moe is not None and dense != current.model.n_dense:
+        section: YamlPath = _MODEL
+        if lookup(source.data, ("moe_config", "expert_num")) is not None:
+            section = ("moe_config",)
+        by_list, by_count = (*section, "mlp_only_layers"), (*section, "first_k_dense_replace")
+        if lookup(source.data, by_list):
+            wanted[by_list] = list(range(dense))
+        else:
+            wanted[by_count] = dense
 
 
 def _is_on(entry: Any) -> bool:

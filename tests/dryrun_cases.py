@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from pathlib import Path
 
+import yaml
+
+from dryrun.interface import DryRunResult, StagePeak
+from parsers.write_back import emit_variant
+from tests import standin_run_mindformer
 from tests.conftest import ROOT
 
 LLAMA = ROOT / "config" / "pretrain_llama3_70b.yaml"
@@ -65,3 +71,35 @@ class StandIn:
                 if str(self.truth).encode() in words and state != "Z":
                     found.append(int(entry.name))
         return found
+
+
+class InProcess:
+    """The stand-in without its process: a training file is written for each run, and answered as the stand-in would."""
+
+    name, exact = "in-process", False
+
+    def __init__(self, folder: Path, coefficients: dict, noise: float = 0.0, seed: object = "") -> None:
+        self.file, self.noise, self.seed = folder / "config.yaml", noise, seed
+        self.truth = {"coefficients": coefficients}
+        self.measured: list[tuple[int, int]] = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def measure(self, runs):
+        results = []
+        for run in runs:
+            text = emit_variant(run.config, run.strategy, self.file, plan=run.plan).read_text(encoding="utf-8")
+            peaks = [self.answer(yaml.load(text, yaml.CSafeLoader), text, stage) for stage in run.asked]
+            results.append(DryRunResult(run, tuple(peaks)))
+        return results
+
+    def answer(self, config, text, stage):
+        stages = config["parallel_config"]["pipeline_stage"]
+        self.measured.append((stages, stage))
+        draw = random.Random(f"{self.seed}{text}{stage}").uniform(-1, 1)
+        peak = standin_run_mindformer.peak_of(config, stage, stages, self.truth) * (1 + self.noise * draw)
+        return StagePeak(stage, float(round(peak)), self.name)

@@ -116,8 +116,9 @@ def peak_of(config: dict, stage: int, stages: int, truth: dict) -> float:
     total = model.get("num_layers", model.get("num_hidden_layers")) + model.get("mtp_depth", 0)
     pipeline = (config.get("parallel") or {}).get("pipeline_config") or {}
     turns = model.get("pp_interleave_num", 1) if pipeline.get("pipeline_interleave") else 1
-    has_experts = (moe.get("expert_num") or model.get("n_routed_experts") or 1) > 1
-    dense = min(total, moe.get("first_k_dense_replace") or 0) if has_experts else total
+    has_experts = (moe.get("expert_num") or model.get("n_routed_experts") or model.get("num_experts") or 1) > 1
+    prefix = moe.get("first_k_dense_replace") or model.get("first_k_dense_replace") or 0
+    dense = min(total, prefix) if has_experts else total
     offset = model.get("offset", 0)
     rows = offset if isinstance(offset, list) and isinstance(offset[0], list) else [offset] * turns
     rows = [[row] * stages if isinstance(row, int) else row for row in rows]

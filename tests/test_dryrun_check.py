@@ -106,10 +106,14 @@ def test_with_noise_of_2_percent_the_plan_holds_within_4_rounds(road, tmp_path, 
     assert max(true_peaks(name, result)) <= LIMIT[name] / 0.98
     slack = {"llama": 0.01, "deepseek": 0.035}[name]
     assert result["objective"] <= (1 + slack) * true_optimum(name, tmp_path)
-    body = list(profile.layer_mib)[-1]
     truth = CASES[name][1]
-    assert profile.layer_mib[body] == pytest.approx(truth["layer"][body], rel=0.03)
-    assert profile.activation_mib[body]["none"] == pytest.approx(truth["activation"][body]["none"], rel=0.03)
+    assert profile.static_first_mib == pytest.approx(truth["static"]["first"], rel=0.03)
+    assert profile.static_middle_mib == pytest.approx(truth["static"]["middle"], rel=0.03)
+    assert profile.static_last_mib == pytest.approx(truth["static"]["last"], rel=0.03)
+    for kind, layer in truth["layer"].items():
+        assert profile.layer_mib[kind] == pytest.approx(layer, rel=0.03)
+        for mode, kept in truth["activation"][kind].items():
+            assert profile.activation_mib[kind][mode] == pytest.approx(kept, rel=0.03)
 
 
 @pytest.mark.parametrize("drift", [{"layer": 1.1}, {"none": 1.1}])

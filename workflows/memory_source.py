@@ -19,7 +19,7 @@ from dryrun.fit import Observation, read_observations, write_observations
 from dryrun.interface import DryRunBackend
 from dryrun.launch import PROGRAM, Launcher
 from dryrun.linear_memory import LinearMemory
-from dryrun.measure import MAX_RUNS, measure_profile
+from dryrun.measure import MAX_RUNS, PROBE_STAGES, measure_profile
 from dryrun.mindspore_backend import MindsporeBackend
 from dryrun.torch_backend import TorchBackend, require_torch, torch_version
 from parsers.memory_profile import read_memory_profile, write_memory_profile
@@ -118,7 +118,12 @@ def open_backend(
     log.info("dry-runs: by %s with %s", launcher.program or f"bash {config.path}", launcher.interpreter)
     extra: dict[str, object] = {}
     if config.format.startswith("mindformers") and options.small_dataset is not None:
-        dataset = ensure_dataset(options.small_dataset, config.rules.seq_length, config.model.vocab, launcher)
+        strategy = config.strategy
+        # Probes have as many micro-batches as stages.
+        batch = strategy.dp * strategy.mbs * config.micro_batch_interleave * max(
+            strategy.micro_batches, PROBE_STAGES[-1]
+        )
+        dataset = ensure_dataset(options.small_dataset, config.rules.seq_length, config.model.vocab, launcher, batch)
         if dataset is not None:
             extra["train_dataset.data_loader.dataset_dir"] = str(dataset)
     return MindsporeBackend(
@@ -222,7 +227,10 @@ def obtain_memory(
         linear = LinearMemory(config, modes)
         most = len(linear.unknowns) + SPARE_RUNS if backend.exact else MAX_RUNS
         try:
-            measured = measure_profile(linear, estimate_memory(config, device), backend, max_runs=most)
+            measured = measure_profile(
+                linear, estimate_memory(config, device), backend, max_runs=most,
+                probes=config.format.startswith("mindformers") and not backend.exact,
+            )
         except OutsideProgramError as error:
             if not may_estimate:
                 raise
