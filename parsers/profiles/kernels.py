@@ -19,8 +19,8 @@ COMPUTE, COLLECTIVE, SEND, RECEIVE, TRANSFER = 0, 1, 2, 3, 4
 NO_MARKER, FORWARD_MARKER, BACKWARD_MARKER = 0, 1, 2
 """Attention kernels: one of each a layer and micro-batch."""
 
-MOST_DIGITS = 15
-"""Digits of a time in us; with more, nanoseconds would not fit into 64 bits."""
+MOST_US = 9 * 10**15
+"""A time in us beyond which nanoseconds would not fit into 64 bits: 285 years (the clocks of 2024 show 1.7e15)."""
 
 MAX_KERNEL_NS = 3_600_000_000_000
 """An hour: no kernel runs that long, so a longer one is another column's value."""
@@ -198,13 +198,15 @@ def parse_us(text: str) -> int:
     Raises
     ------
     ValueError
-        When the text is not a number, or beyond what 64 bits of nanoseconds hold (300 years).
+        When the text is not a number, or beyond what 64 bits of nanoseconds hold (285 years).
     """
     text = text.strip()
     whole, point, part = text.partition(".")
-    if whole.isdigit() and len(whole) < MOST_DIGITS and (part.isdigit() or not point) and whole.isascii():
+    if whole.isdigit() and len(whole) <= 16 and (part.isdigit() or not point) and whole.isascii():
+        if int(whole) >= MOST_US:
+            raise ValueError(text)
         return int(whole) * 1000 + (int((part + "000")[:3]) if part else 0)
     value = float(text)
-    if not abs(value) < 10**MOST_DIGITS or "_" in text:
+    if not abs(value) < MOST_US or "_" in text:
         raise ValueError(text)
     return round(value * 1000)

@@ -11,7 +11,7 @@ import numpy as np
 
 from base.errors import InputError
 from parsers.profiles.json_stream import stream_events
-from parsers.profiles.kernels import COLLECTIVE, MOST_DIGITS, RECEIVE, SEND, KernelBuilder, RankProfile
+from parsers.profiles.kernels import COLLECTIVE, MOST_US, RECEIVE, SEND, KernelBuilder, RankProfile
 
 _KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 _STEP = re.compile(r"ProfilerStep#(\d{1,9})")
@@ -84,7 +84,7 @@ def _time_ns(event: dict[str, Any], field: str, file: Path) -> int:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not abs(number) < 10**MOST_DIGITS or isinstance(value, bool):
+    if not abs(number) < MOST_US or isinstance(value, bool):
         place = f"{field} of {str(event.get('name'))[:60]}"
         raise InputError("must be a time in us", file=file, field=place, value=value)
     return round(number * 1000)
