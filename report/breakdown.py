@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from cost_model.memory import StageBreakdown
@@ -48,16 +49,18 @@ def comparison_table(
     closed = {stage.stage: stage for stage in estimated}
     pairs = [(one, closed[one.stage]) for one in measured]
     names = list(dict.fromkeys(name for one, other in pairs for name in (*one.categories, *other.categories())))
-    table = Table(header_style="bold", pad_edge=False, title="memory by stage, MiB: dry-run over closed forms")
+    table = Table(
+        header_style="bold", pad_edge=False, box=SIMPLE_HEAD, title="memory by stage, MiB: dry-run over closed forms"
+    )
     if limit_mib is not None:
         table.caption = f"the device may hold {limit_mib:,.0f} MiB"
-    for heading in ("stage", "by", *names, "total", "apart"):
-        table.add_column(heading, justify="right")
+    for heading in ("stage", *names, "total", "apart"):
+        table.add_column(heading, justify="right", overflow="fold")
     for one, other in pairs:
         parts = other.categories()
         apart = f"{(other.total - one.peak_mib) / one.peak_mib:+.1%}"
         cells = (f"{one.categories.get(name, 0.0):,.0f}" for name in names)
-        table.add_row(str(one.stage), "dry-run", *cells, f"{one.peak_mib:,.0f}", "")
+        table.add_row(f"{one.stage} dry-run", *cells, f"{one.peak_mib:,.0f}", "")
         cells = (f"{parts.get(name, 0.0):,.0f}" for name in names)
-        table.add_row("", "forms", *cells, f"{other.total:,.0f}", apart, style="dim")
+        table.add_row("forms", *cells, f"{other.total:,.0f}", apart, style="dim")
     return table
