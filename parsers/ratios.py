@@ -17,6 +17,8 @@ DEGREES = ("dp", "tp", "pp", "ep")
 RATIOS = ("dmratio", "bfratio", "re_grow_ration", "hratio")
 UNIT = ("moe_bw", "moe_fw")
 """Names of the column with the real forward time of one MoE (body) layer in ms."""
+TRANSFER, EMBEDDING = "transfer_ms", "embedding_ratio"
+"""Further columns: time to hand an activation to the next stage, ms; embedding over the body layer, forward."""
 
 _DEFAULT_SELECT = TimeRatios().recompute[SELECT]
 _MAX_RATIO = 1e6
@@ -28,7 +30,8 @@ def read_ratios(path: str | Path) -> dict[tuple[int, int, int, int], TimeRatios]
     Columns: ``dp,tp,pp,ep`` the strategy; ``dmratio`` dense over MoE layer, forward; ``bfratio``
     backward over forward; ``re_grow_ration`` recompute over forward; ``hratio`` head and loss over
     the MoE layer, forward; ``moe_bw`` (or ``moe_fw``) the forward time of one MoE layer in ms.
-    Others are passed by. The recompute ratio given is the full one; the selective one, which the
+    ``transfer_ms`` and ``embedding_ratio`` are read where they are; without the column, or in an empty
+    cell, they are zero. Others are passed by. The recompute ratio given is the full one; the selective one, which the
     file does not hold, is the default share of it.
 
     Returns
@@ -47,6 +50,7 @@ def read_ratios(path: str | Path) -> dict[tuple[int, int, int, int], TimeRatios]
     header = [name.strip() for name in table[0][1]]
     place = {name: _column(header, (name,), file) for name in (*DEGREES, *RATIOS)}
     place["unit"] = _column(header, UNIT, file)
+    place |= {name: _column(header, (name,), file) for name in (TRANSFER, EMBEDDING) if name in header}
     ratios: dict[tuple[int, int, int, int], TimeRatios] = {}
     first_seen: dict[tuple[int, int, int, int], int] = {}
     for line, cells in table[1:]:
@@ -55,6 +59,10 @@ def read_ratios(path: str | Path) -> dict[tuple[int, int, int, int], TimeRatios]
         dp, tp, pp, ep = (_degree(cells[place[name]], file, line, name) for name in DEGREES)
         dense, backward, recompute, head = (_ratio(cells[place[name]], file, line, name) for name in RATIOS)
         unit_ms = _ratio(cells[place["unit"]], file, line, header[place["unit"]], above_zero=True)
+        transfer_ms, embedding = (
+            _ratio(cells[place[name]], file, line, name) if name in place and cells[place[name]].strip() else 0.0
+            for name in (TRANSFER, EMBEDDING)
+        )
         key = (dp, tp, pp, ep)
         if key in ratios:
             raise InputError(
@@ -67,6 +75,8 @@ def read_ratios(path: str | Path) -> dict[tuple[int, int, int, int], TimeRatios]
             recompute={FULL: recompute, SELECT: _DEFAULT_SELECT * recompute, NONE: 0.0},
             head=head,
             unit_ms=unit_ms,
+            embedding=embedding,
+            lag=transfer_ms / unit_ms,
             source="parsed",
         )
     if not ratios:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from base.files import write_atomic
 from cost_model.strategy import Strategy
+from parsers.ratios import EMBEDDING, TRANSFER
 from pipeline.plan import FULL
 from profiling.extract import MEASURES, ExtractedRatios
 
@@ -16,7 +17,7 @@ RESULT_NAME = "profiling_result.csv"
 COLUMNS = (
     "dp", "tp", "pp", "ep", *MEASURES,
     *(f"{name}_spread" for name in MEASURES), *(f"{name}_samples" for name in MEASURES),
-    "transfer_ms", "embedding_ratio", "peak_mib", "static_mib", "steps", "stages_seen", "not_measured",
+    TRANSFER, EMBEDDING, "peak_mib", "static_mib", "steps", "stages_seen", "not_measured",
 )
 """The nine of the user contract first; `not_measured` names the figures that are defaults."""
 

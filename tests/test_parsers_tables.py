@@ -111,6 +111,16 @@ def test_ratios_read_with_either_name_of_the_last_column_and_any_order(tmp_path:
         found = ratios[16, 4, 16, 8]
         assert (found.dense_forward, found.backward, found.head, found.unit_ms) == (0.397, 1.839, 1.5, 21.4)
         assert found.recompute[FULL] == 1.0 and found.source == "parsed"
+        assert (found.lag, found.embedding, found.tail) == (0.0, 0.0, 0.0)
+
+
+def test_transfer_and_embedding_are_read_where_they_are_given(tmp_path: Path) -> None:
+    file = tmp_path / "r.csv"
+    second = ROW.replace("16,4,16", "8,8,16")
+    file.write_text(f"{HEADER},embedding_ratio,transfer_ms\n{ROW},0.125,2.14\n{second},, \n")
+    first, other = read_ratios(file).values()
+    assert (first.lag, first.embedding) == (pytest.approx(0.1), 0.125)
+    assert (other.lag, other.embedding) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +144,9 @@ def test_ratios_read_with_either_name_of_the_last_column_and_any_order(tmp_path:
         (f"{HEADER}\n{ROW.replace('16,4,16', '16,4.5,16')}", "row 2, column tp: must be a whole number"),
         (f"{HEADER}\n{ROW.replace('16,4,16', '0,4,16')}", "row 2, column dp: must be a whole number"),
         (f"{HEADER}\n{ROW.replace('1.839', '=1+1')}", "'=1+1'"),
+        (f"{HEADER},transfer_ms\n{ROW},-1", "row 2, column transfer_ms: must be at least 0"),
+        (f"{HEADER},embedding_ratio\n{ROW},nan", "row 2, column embedding_ratio: must be a finite number"),
+        (f"{HEADER},transfer_ms,transfer_ms\n{ROW},1,1", "transfer_ms: has this column twice"),
         (f'{HEADER}\n"{"x" * 200_000}"', "is not a CSV file"),
     ],
 )

@@ -17,6 +17,7 @@ from profiling.folders import find_profile_folders
 from profiling.synthetic import SyntheticTimes, write_synthetic_profiles
 from register.registry import Registry
 from tests.conftest import ROOT
+from workflows.candidates import load_candidates
 from workflows.profiles import parse_profiles
 
 CONFIG = ROOT / "config" / "pretrain_deepseek3_671b_1024p.yaml"
@@ -57,6 +58,7 @@ def test_profiles_lead_to_a_ranking_and_a_table_that_leads_to_it_again(run_tool,
     by_source = {row["ratio_source"]: row for row in rows(ranking)}
     assert set(by_source) == {"parsed", "estimate"}
     assert float(by_source["parsed"]["moe_fw"]) == pytest.approx(float(parsed[0]["moe_bw"]), rel=1e-3)
+    assert float(parsed[0]["transfer_ms"]) > 0 and float(parsed[0]["embedding_ratio"]) > 0
     [ratios] = read_ratios(table).values()
     assert ratios.backward == pytest.approx(float(by_source["parsed"]["bfratio"]), rel=1e-3)
 
@@ -68,6 +70,20 @@ def test_the_search_goes_on_to_parsing_and_solving(run_tool, searched: Path) -> 
     assert "parsed from profiles for 2 of 2 candidates" in done.stderr
     [ranking] = (searched / "pipeline_output").glob("test_result_*.csv")
     assert {row["ratio_source"] for row in rows(ranking)} == {"parsed"}
+
+
+def test_the_table_of_a_profile_run_gives_the_ratios_of_the_profiles(searched: Path) -> None:
+    files = sorted((searched / "output" / "dryrun_yaml").glob("*.yaml"))
+    device = Registry.load(None).device("ascend-910b")
+    profiled = parse_profiles(files, searched / "profile_data", device, searched / "out")
+    direct = load_candidates(files, device, profiled=profiled)
+    by_table = load_candidates(files, device, parser_result=searched / "out" / "profiling_result.csv")
+    for one, other in zip(direct, by_table, strict=True):
+        assert one.ratios is not None and other.ratios is not None
+        for name in ("dense_forward", "backward", "head", "unit_ms", "embedding", "lag", "tail"):
+            assert getattr(other.ratios, name) == pytest.approx(getattr(one.ratios, name), rel=1e-5), name
+        assert one.ratios.lag > 0 and one.ratios.embedding > 0 and one.ratios.tail == 0
+        assert other.ratios.recompute[FULL] == pytest.approx(one.ratios.recompute[FULL], rel=1e-5)
 
 
 def test_a_folder_of_profiles_that_is_not_there_is_named(run_tool, searched: Path) -> None:

@@ -29,6 +29,22 @@ def test_an_estimate_beside_a_measured_row_counts_only_what_the_row_counts(tmp_p
     assert mixed[1].ratios.unit_ms == alone[1].ratios.unit_ms
 
 
+def test_an_estimate_keeps_the_costs_that_every_measured_row_tells(tmp_path):
+    device = Registry.load(None).device("ascend-910b")
+    files = [ROOT / "config" / "pretrain_deepseek3_671b_1024p.yaml", ROOT / "config" / "pretrain_llama3_70b.yaml"]
+    header = HEADER.replace("\n", ",transfer_ms,embedding_ratio\n")
+    table = tmp_path / "r.csv"
+    table.write_text(header + "16,4,16,8,0.4,1.8,1,1.5,20,2,0.1\n")
+    [alone] = load_candidates(files[1:], device)
+    measured, estimated = load_candidates(files, device, parser_result=table)
+    assert (measured.ratios.lag, measured.ratios.embedding) == (0.1, 0.1)
+    assert (estimated.ratios.lag, estimated.ratios.embedding) == (alone.ratios.lag, alone.ratios.embedding)
+    assert estimated.ratios.tail == 0.0 < alone.ratios.tail
+    table.write_text(header + "16,4,16,8,0.4,1.8,1,1.5,20,2,0.1\n8,4,16,8,0.4,1.8,1,1.5,20,,0.1\n")
+    estimated = load_candidates(files, device, parser_result=table)[1]
+    assert estimated.ratios.lag == 0.0 and estimated.ratios.embedding == alone.ratios.embedding
+
+
 def test_a_folder_of_yaml_shell_and_toml_is_ranked_and_what_cannot_be_read_keeps_its_row(run_tool, tmp_path):
     folder = tmp_path / "candidates"
     folder.mkdir()

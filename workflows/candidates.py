@@ -15,7 +15,7 @@ from cost_model.time import estimate_ratios
 from dryrun.estimate import estimate_memory
 from dryrun.interface import DryRunBackend
 from parsers.candidates import read_candidates
-from parsers.ratios import read_ratios
+from parsers.ratios import EMBEDDING, TRANSFER, read_ratios
 from parsers.read import CONFIG_SUFFIXES, read_config
 from parsers.training_config import TrainingConfig
 from register.device import DeviceSpec
@@ -70,6 +70,7 @@ def load_candidates(
         tell fails that candidate alone.
     """
     measured = read_ratios(parser_result) if parser_result is not None else {}
+    left_out = _left_out(measured, parser_result)
     candidates = []
     estimated = 0
     paths = list(files)
@@ -93,11 +94,14 @@ def load_candidates(
             if ratios is None:
                 ratios = estimate_ratios(config.model, config.strategy, config.rules, device)
                 if measured or profiled:
-                    # Measured ratios carry no end-of-step tail (a table neither transfers nor embedding):
-                    # beside them an estimate that does would rank too low.
-                    ratios = replace(ratios, tail=0.0)
-                if measured:
-                    ratios = replace(ratios, lag=0.0, embedding=0.0)
+                    # Measured ratios carry no end-of-step tail, and a table perhaps neither transfers nor
+                    # embedding: beside them an estimate that does would rank too low.
+                    ratios = replace(
+                        ratios,
+                        tail=0.0,
+                        lag=0.0 if TRANSFER in left_out else ratios.lag,
+                        embedding=0.0 if EMBEDDING in left_out else ratios.embedding,
+                    )
                 estimated += 1
             try:
                 memory = estimate_memory(config, device) if memory_of is None else memory_of(config)
@@ -121,6 +125,21 @@ def load_candidates(
             min(unused),
         )
     return candidates
+
+
+def _left_out(measured: Mapping[tuple[int, int, int, int], TimeRatios], table: Path | None) -> list[str]:
+    """Columns of costs that some rows of a ratios' table do not tell: estimates beside them go without too."""
+    left_out = []
+    for column, told in (
+        (TRANSFER, [ratios.lag > 0 for key, ratios in measured.items() if key[2] > 1]),
+        (EMBEDDING, [ratios.embedding > 0 for ratios in measured.values()]),
+    ):
+        if not all(told):
+            left_out.append(column)
+            if any(told):
+                log.warning("%s: %d of %d rows tell no %s: theirs counts as zero", table, told.count(False),
+                            len(told), column)
+    return left_out
 
 
 def _with_batch(strategy: Strategy, gbs: int, path: Path) -> Strategy:
