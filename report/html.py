@@ -10,13 +10,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from base.files import write_atomic
 from pipeline.schedule import BACKWARD
 from report.compress import compress_grid, file_stem, in_gib, parse_json, strategy_text
 from report.palette import COLOURS, LINES, RECOMPUTE, shade
-from report.timeline import DIRECTION_NAMES, Timeline, drawing_windows, window_shares
+from report.timeline import DIRECTION_NAMES, MemorySteps, Timeline, drawing_windows, window_shares
 
 SHADES = 8
 """Shades of a colour for the interleaves; more interleaves than these share them."""
@@ -193,6 +194,8 @@ def _plan_data(
                      for mode, grid in timeline.plan.recompute.items()}
     bubble = timeline.bubble
     windows = drawing_windows(shown)
+    # Task by task is what a dry-run is looked at for; the page begins with the warm-up.
+    closely = windows[0].end if shown.dryrun else -np.inf
     return {
         "title": timeline.title,
         "rows": list(timeline.row_names),
@@ -204,10 +207,9 @@ def _plan_data(
              "tasks": _tasks(shown.window(window.begin, window.end), window.begin, window.end)}
             for window, share in zip(windows, window_shares(windows), strict=True)
         ],
-        "memory": [_curve(steps.time.tolist(), steps.mib.tolist()) | {"limit": steps.limit_mib, "peak": steps.peak_mib}
+        "memory": [_curve(steps, closely) | {"limit": steps.limit_mib, "peak": steps.peak_mib}
                    for steps in shown.memory],
-        "dryrun": [_curve(steps.time.tolist(), steps.mib.tolist()) | {"peak": steps.peak_mib}
-                   for steps in shown.dryrun],
+        "dryrun": [_curve(steps, closely) | {"peak": steps.peak_mib} for steps in shown.dryrun],
         "marks": [list(mark) for mark in shown.marks],
         "layers": layers,
         "recompute": recompute,
@@ -239,10 +241,14 @@ def _tasks(part: Timeline, begin: float, end: float) -> dict[str, list[Any]]:
     }
 
 
-def _curve(times: list[float], values: list[float]) -> dict[str, list[float]]:
+def _curve(steps: MemorySteps, closely: float) -> dict[str, list[float]]:
+    """Points of a curve: all of them up to the time `closely`, from there on the highest of each stretch."""
+    times, values = steps.time.tolist(), steps.mib.tolist()
     if len(times) > CURVE_POINTS:
-        size = -(-len(times) // CURVE_POINTS)
-        kept = [(times[i], max(values[i:i + size])) for i in range(0, len(times), size)]
+        whole = int(np.searchsorted(steps.time, closely, side="right"))
+        size = max(1, -(-(len(times) - whole) // CURVE_POINTS))
+        kept = list(zip(times[:whole], values[:whole], strict=True))
+        kept += [(times[i], max(values[i:i + size])) for i in range(whole, len(times), size)]
         kept.append((times[-1], values[-1]))
         times, values = [time for time, _ in kept], [value for _, value in kept]
     return {"time": [_short(value) for value in times], "mib": [round(value, 1) for value in values]}

@@ -177,6 +177,11 @@ function memoryCurves(host, plan) {
   const limits = [...new Set(plan.memory.map((one) => one.limit).filter((limit) => limit !== null))];
   const shapes = limits.map((limit) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: limit / 1024, y1: limit / 1024, line: { color: "#b2182b", dash: "dash", width: 1.5 } }));
   const annotations = limits.map((limit) => ({ text: `limit ${(limit / 1024).toFixed(1)} GiB`, xref: "paper", x: 1, xanchor: "right", y: limit / 1024, yanchor: "bottom", showarrow: false, font: { color: "#b2182b", size: 11 } }));
+  const xaxis = { title: { text: `time, ${plan.unit}` } };
+  if (first >= 0 && plan.windows.length > 1) {
+    xaxis.range = [plan.windows[0].begin, plan.windows[0].end];
+    xaxis.title.text += " (the warm-up; double-click for the whole step)";
+  }
   const top = Math.max(0, ...limits, ...plan.memory.map((one) => one.peak), ...plan.dryrun.map((one) => one.peak)) / 1024;
-  draw(host, traces, { height: 340, shapes, annotations, showlegend: plan.memory.length <= 32, legend: { orientation: "v" }, xaxis: { title: { text: `time, ${plan.unit}` } }, yaxis: { title: { text: "memory, GiB" }, range: [0, top * 1.06] } });
+  draw(host, traces, { height: 340, shapes, annotations, showlegend: plan.memory.length <= 32, legend: { orientation: "v" }, xaxis, yaxis: { title: { text: "memory, GiB" }, range: [0, top * 1.06] } });
 }
