@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,12 +15,19 @@ from cost_model.profile import TimeRatios
 from parsers.profiles.folder import RankSource, rank_sources
 from parsers.profiles.kernels import RankProfile
 from parsers.training_config import TrainingConfig
-from pipeline.plan import PipelinePlan
+from pipeline.plan import SELECT, PipelinePlan
 from pipeline.schedule import Schedule
-from profiling.match import Misfit, match
+from profiling.match import Misfit, match, reruns_attention_alone
 from profiling.measure import exposed_communication, measure_by_name, measure_windows
 from profiling.memory import StageMemory, read_stage_memory
-from profiling.pattern import StagePattern, schedule_of, stage_pattern
+from profiling.pattern import (
+    ATTENTION_ALONE,
+    NO_ATTENTION,
+    WITH_ATTENTION,
+    StagePattern,
+    schedule_of,
+    stage_pattern,
+)
 from profiling.pool import RankTimes, pool_windows
 from profiling.ratios import KindTimes, RatioFigures, ratios_of
 from profiling.transfer import Transfers, transfer_time, transfers_of
@@ -109,7 +117,7 @@ class _Collected:
 
     def __init__(self, config: TrainingConfig, plan: PipelinePlan, schedule: Schedule) -> None:
         self._config, self._plan, self._schedule = config, plan, schedule
-        self._patterns: dict[int, StagePattern] = {}
+        self._patterns: dict[int, list[StagePattern]] = {}
         self._windows: list[RankTimes] = []
         self._bare: dict[str, list[NDArray[np.float64]]] = {}
         self._transfers: dict[int, Transfers] = {}
@@ -129,9 +137,8 @@ class _Collected:
         self._notes += profile.notes
         try:
             rank, stage = self._place(profile)
-            pattern = self._pattern(stage)
             try:
-                steps = match(profile, pattern, self._schedule.micro_batches, self._config.strategy.cp)
+                pattern, steps = self._matched(profile, stage)
             except Misfit as misfit:
                 raise Misfit(str(misfit) + self._other_stage(profile, stage)) from None
             times = measure_windows(profile, pattern, steps)
@@ -170,14 +177,31 @@ class _Collected:
         self._seen[rank] = profile.path
         return rank, rank // per_stage
 
-    def _pattern(self, stage: int) -> StagePattern:
+    def _matched(self, profile: RankProfile, stage: int) -> tuple[StagePattern, NDArray[np.int64]]:
+        """The pattern of a stage that a profile shows, and its markers; the first misfit when it shows none."""
         if stage not in self._patterns:
-            self._patterns[stage] = stage_pattern(self._schedule, self._plan, stage)
-        return self._patterns[stage]
+            # Selective recompute may run attention again or not: its kernels tell which, for the counts differ.
+            megatron = self._config.rules.framework == "megatron"
+            forms = [NO_ATTENTION, ATTENTION_ALONE if megatron else WITH_ATTENTION]
+            selects = any(row[stage] for row in self._plan.recompute.get(SELECT, ()))
+            self._patterns[stage] = [
+                stage_pattern(self._schedule, self._plan, stage, form) for form in forms[: 2 if selects else 1]
+            ]
+        usual, *others = self._patterns[stage]
+        micro_batches, ring = self._schedule.micro_batches, self._config.strategy.cp
+        try:
+            return usual, match(profile, usual, micro_batches, ring)
+        except Misfit:
+            for pattern in others:
+                with suppress(Misfit):
+                    steps = match(profile, pattern, micro_batches, ring)
+                    if reruns_attention_alone(profile, pattern, steps):
+                        return pattern, steps
+            raise
 
     def _fits(self, profile: RankProfile, stage: int) -> bool:
         try:
-            match(profile, self._pattern(stage), self._schedule.micro_batches, self._config.strategy.cp)
+            self._matched(profile, stage)
         except Misfit:
             return False
         return True

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from parsers.profiles.kernels import FORWARD_MARKER, NO_MARKER, RankProfile
+from parsers.profiles.kernels import COLLECTIVE, COMPUTE, FORWARD_MARKER, NO_MARKER, RankProfile
 from profiling.pattern import StagePattern
+
+MOST_BETWEEN = 6
+"""Kernels (copies, casts) that may stand between attention run again and its backward; a layer's rest has a dozen."""
 
 
 class Misfit(Exception):
@@ -38,6 +41,19 @@ def match(profile: RankProfile, pattern: StagePattern, micro_batches: int, ring:
             _check_steps(profile, steps)
             return steps
     raise Misfit(_explain(profile, found, pattern, micro_batches))
+
+
+def reruns_attention_alone(profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64]) -> bool:
+    """Whether little runs between an attention kernel of selective recompute and its backward.
+
+    Where a layer is recomputed in full, its attention kernels come in the same order, but the rest of its
+    forward lies between them: a profile of another recompute list must not pass for a selective one.
+    """
+    columns = np.flatnonzero([[what for (what, _), _ in window.pieces] == ["select"] for window in pattern.windows])
+    columns = np.flatnonzero(np.isin(pattern.window, columns))
+    worked = np.cumsum(np.isin(profile.role, (COMPUTE, COLLECTIVE)))
+    between: NDArray[np.int64] = worked[steps[:, columns + 1]] - worked[steps[:, columns]] - 1
+    return bool((between <= MOST_BETWEEN).all())
 
 
 def _check_steps(profile: RankProfile, steps: NDArray[np.int64]) -> None:

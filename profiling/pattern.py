@@ -22,7 +22,8 @@ from register.model import MTP
 Piece = tuple[str, str]
 """(what, kind): an unknown time. ``before`` and ``after`` the start of the attention kernel in a forward,
 ``again before`` and ``again after`` in a recomputed one, ``back before`` and ``back after`` in a backward;
-``weight`` gradients, ``select`` recompute; ``head`` and ``embedding`` with ``back …`` and ``weight …`` forms.
+``weight`` gradients, ``select`` recompute (``select before``: what of it precedes attention that runs again);
+``head`` and ``embedding`` with ``back …`` and ``weight …`` forms.
 What lies before attention in the forward, and after it in the backward, is the attention block, which all
 kinds share: its kind is empty."""
 
@@ -101,13 +102,26 @@ def chunk_passes(plan: PipelinePlan, interleave: int, stage: int) -> list[Pass]:
     ]
 
 
-def stage_pattern(schedule: Schedule, plan: PipelinePlan, stage: int) -> StagePattern:
-    """Markers and windows of one stage, every task of the step in its order."""
+NO_ATTENTION, ATTENTION_ALONE, WITH_ATTENTION = "no attention", "attention alone", "with attention"
+"""What selective recompute runs again: operators of the MLP say, the attention kernel, or both."""
+
+
+def stage_pattern(
+    schedule: Schedule, plan: PipelinePlan, stage: int, selective: str = NO_ATTENTION
+) -> StagePattern:
+    """Markers and windows of one stage, every task of the step in its order.
+
+    Parameters
+    ----------
+    selective : str
+        `NO_ATTENTION`: selective recompute shows no marker. `ATTENTION_ALONE` (Megatron's core attention) and
+        `WITH_ATTENTION`: it runs the attention kernel again right before its backward.
+    """
     first, last = schedule.chunk_at(0), schedule.chunk_at(schedule.chunks - 1)
     weights = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
     passes = [chunk_passes(plan, v, stage) for v in range(schedule.interleaves)]
     tasks = {
-        (direction, v): list(_task(passes[v], direction, (v, stage) == first, (v, stage) == last))
+        (direction, v): list(_task(passes[v], direction, (v, stage) == first, (v, stage) == last, selective))
         for direction in range(3 if weights else 2)
         for v in range(schedule.interleaves)
     }
@@ -136,11 +150,11 @@ def stage_pattern(schedule: Schedule, plan: PipelinePlan, stage: int) -> StagePa
     return StagePattern(
         stage, np.array(markers, dtype=np.int8), tuple(known), np.array(numbers, dtype=np.int64),
         np.array(owners, dtype=np.int64), sum(map(len, passes)),
-        sum(mode == FULL for chunk in passes for _, mode in chunk),
+        sum(mode == FULL or (mode == SELECT and selective != NO_ATTENTION) for chunk in passes for _, mode in chunk),
     )
 
 
-def _task(passes: list[Pass], direction: int, first: bool, last: bool) -> Iterator[Piece | int]:
+def _task(passes: list[Pass], direction: int, first: bool, last: bool, selective: str) -> Iterator[Piece | int]:
     """Pieces and markers of one task, in order."""
     if direction == FORWARD:
         if first:
@@ -167,9 +181,14 @@ def _task(passes: list[Pass], direction: int, first: bool, last: bool) -> Iterat
             yield "again before", ""
             yield FORWARD_MARKER
             yield "again after", kind
-        elif mode == SELECT:
+        elif mode == SELECT and selective == NO_ATTENTION:
             yield "select", kind
         yield "back before", kind
+        if mode == SELECT and selective != NO_ATTENTION:
+            if selective == WITH_ATTENTION:
+                yield "select before", kind
+            yield FORWARD_MARKER
+            yield "select", kind
         yield BACKWARD_MARKER
         yield "back after", ""
     if first:

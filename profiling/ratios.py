@@ -101,7 +101,8 @@ def ratios_of(
     negative = [name for name in values if values[name] < 0]
     if negative:
         problems.append(f"{', '.join(negative)} comes out below 0: the profile does not fit the configuration's layers")
-    select = solved.sum_of([("select", body)])
+    before = [("select before", body)] if ("select before", body) in solved.index else []
+    select = solved.sum_of([*before, ("select", body)])
     share = select.value / unit.value if select is not None else default.recompute[SELECT] * values["re_grow_ration"]
     by_kind = {kind: _kind_times(forward[kind], backward[kind], again[kind], exposed.get(kind)) for kind in kinds}
     ratios = TimeRatios(

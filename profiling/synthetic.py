@@ -41,6 +41,8 @@ class SyntheticTimes:
         After the last task of a step.
     weight_share : float
         Share of a backward that is the weight gradient, where the schedule splits it.
+    select_attention : bool
+        Selective recompute is the attention kernel once more, right before its backward; else an operator of the MLP.
     """
 
     forward_ms: Mapping[str, float]
@@ -53,6 +55,7 @@ class SyntheticTimes:
     transfer_ms: float = 0.0
     tail_ms: float = 0.0
     weight_share: float = 0.5
+    select_attention: bool = False
 
     @classmethod
     def from_ratios(cls, ratios: TimeRatios, plan: PipelinePlan, transfer_ms: float | None = None) -> SyntheticTimes:
@@ -221,9 +224,12 @@ class _Tasks:
             for kind, mode in reversed(passes):
                 if mode == FULL:
                     kernels += self._forward(kind, self._again, times.recompute_ms[kind])
-                elif mode == SELECT:
-                    kernels += _piece((("SwiGlu", 1.0),), times.select_ratio * times.forward_ms[kind])
+                select_ms = times.select_ratio * times.forward_ms[kind] if mode == SELECT else 0.0
+                if not times.select_attention:
+                    kernels += _piece((("SwiGlu", 1.0),), select_ms)
                 kernels += _piece(_BACK_MLP, self._kept * times.backward_ms[kind] - self._back_after)
+                if times.select_attention:
+                    kernels += _piece((("FlashAttentionScore", 1.0),), select_ms)
                 kernels += _piece(_BACK_AFTER, self._back_after)
             kernels += _piece(_BACK_EMBEDDING, self._kept * beta * times.embedding_ms if first else 0.0)
         return kernels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from benchmarks.profile_extraction import errors, random_run, run_one
 from cost_model.profile import TimeRatios
 from cost_model.strategy import Strategy, TrainingRules
 from parsers.training_config import TrainingConfig
-from pipeline.plan import FULL, PipelinePlan
+from pipeline.plan import FULL, SELECT, PipelinePlan
 from pipeline.schedule import ScheduleSpec
 from profiling.extract import ExtractedRatios, extract_ratios
 from profiling.synthetic import Disturbance, SyntheticTimes, write_synthetic_profiles
@@ -162,6 +163,52 @@ def test_a_profile_in_which_nothing_is_recomputed_says_so(tmp_path: Path) -> Non
     config = job({DENSE: ((2, 2),)}, ((0, 0),))
     found = extract_ratios(config, write(config, tmp_path))
     assert found.missing == ("re_grow_ration",) and found.problems == ()
+
+
+def selecting(framework: str, full: tuple[int, ...], select: tuple[int, ...]) -> TrainingConfig:
+    """Three stages of MoE layers, some recomputed in full, some selectively."""
+    config = job({DENSE: ((2, 0, 0),), MOE: ((1, 3, 3),)}, (full,))
+    assert config.plan is not None
+    return config.replace(rules=TrainingRules(framework=framework),
+                          plan=PipelinePlan(config.plan.layers, {FULL: (full,), SELECT: (select,)}))
+
+
+def with_attention(config: TrainingConfig, folder: Path) -> Path:
+    """Its profiles, in which selective recompute runs the attention kernel again."""
+    assert config.plan is not None
+    times = replace(SyntheticTimes.from_ratios(RATIOS, config.plan), select_attention=True)
+    write_synthetic_profiles(config, times, folder)
+    return folder
+
+
+@pytest.mark.parametrize(("framework", "full", "select"), [
+    ("megatron", (1, 1, 0), (1, 1, 2)), ("megatron", (0, 0, 0), (3, 3, 3)), ("mindformers", (1, 1, 1), (1, 1, 1)),
+])
+def test_selective_recompute_that_runs_attention_again_is_recognised(
+    framework: str, full: tuple[int, ...], select: tuple[int, ...], tmp_path: Path
+) -> None:
+    config = selecting(framework, full, select)
+    found = extract_ratios(config, with_attention(config, tmp_path))
+    assert found.problems == () and found.ratios is not None
+    assert found.ratios.recompute[SELECT] == pytest.approx(0.3, rel=1e-3)
+    assert found.missing == (() if any(full) else ("re_grow_ration",))
+    for name, value in (("dense_forward", 0.4), ("backward", 2.1), ("head", 1.7), ("unit_ms", 12.0)):
+        assert getattr(found.ratios, name) == pytest.approx(value, rel=1e-3)
+
+
+def test_what_selective_recompute_adds_before_attention_is_not_taken_for_backward(tmp_path: Path) -> None:
+    """MindFormers' patterns may run more than attention again: with every layer selective the two cannot be parted."""
+    config = selecting("mindformers", (0, 0, 0), (3, 3, 3))
+    found = extract_ratios(config, with_attention(config, tmp_path))
+    assert found.problems == () and found.ratios is not None
+    assert "bfratio" in found.missing
+    assert found.ratios.unit_ms == pytest.approx(12.0, rel=1e-3)
+
+
+def test_full_recompute_does_not_pass_for_selective(tmp_path: Path) -> None:
+    write(selecting("megatron", (3, 3, 3), (0, 0, 0)), tmp_path)
+    text = marked(selecting("megatron", (0, 0, 0), (3, 3, 3)), tmp_path)
+    assert "wrong recompute list" in text
 
 
 def test_a_rank_without_a_number_is_placed_where_alone_it_fits(tmp_path: Path) -> None:
