@@ -49,9 +49,9 @@ def reruns_attention_alone(profile: RankProfile, pattern: StagePattern, steps: N
     Where a layer is recomputed in full, its attention kernels come in the same order, but the rest of its
     forward lies between them: a profile of another recompute list must not pass for a selective one.
     """
-    columns = np.flatnonzero([[what for (what, _), _ in window.pieces] == ["select"] for window in pattern.windows])
-    columns = np.flatnonzero(np.isin(pattern.window, columns))
-    worked = np.cumsum(np.isin(profile.role, (COMPUTE, COLLECTIVE)))
+    again = np.flatnonzero([[what for (what, _), _ in window.pieces] == ["select"] for window in pattern.windows])
+    columns = np.flatnonzero(np.isin(pattern.window, again))
+    worked: NDArray[np.int64] = np.cumsum(np.isin(profile.role, (COMPUTE, COLLECTIVE)))
     between: NDArray[np.int64] = worked[steps[:, columns + 1]] - worked[steps[:, columns]] - 1
     return bool((between <= MOST_BETWEEN).all())
 
