@@ -61,6 +61,10 @@ class InputError(TaylorError):
         super().__init__(text)
 
 
+class WriteError(InputError):
+    """A file cannot be written: no fault of what was to be written (exit code 2)."""
+
+
 class InfeasibleError(TaylorError):
     """No plan exists, and that is proven (exit code 3)."""
 

@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from base.errors import InputError
+from base.errors import InputError, WriteError
 
 MAX_TEXT_BYTES = 64 * 2**20
 """Largest text file read whole; configuration files are a thousandth of it."""
@@ -27,7 +27,7 @@ def write_atomic(path: str | Path, content: str | bytes) -> Path:
 
     Raises
     ------
-    InputError
+    WriteError
         When the folder or the file cannot be written; the old file is untouched.
     """
     target = Path(os.path.realpath(path))
@@ -46,7 +46,7 @@ def write_atomic(path: str | Path, content: str | bytes) -> Path:
         os.replace(temporary, target)
         temporary = None
     except OSError as error:
-        raise InputError(
+        raise WriteError(
             f"cannot be written: {error.strerror or error}", file=path, cure="free the disk or choose another place"
         ) from error
     finally:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from base.console import log
-from base.errors import InputError
+from base.errors import InputError, WriteError
 from base.files import read_text, write_atomic
 from cost_model.strategy_table import StrategyTable
 from nd_search.prune import describe
@@ -137,6 +137,8 @@ def emit_yaml(
     ------
     InputError
         When the file's form can express none of them.
+    WriteError
+        When a file cannot be written.
     """
     indices = list(result.chosen if which is None else which)
     table = result.candidates.select(np.asarray(indices, dtype=np.int64))
@@ -149,6 +151,8 @@ def emit_yaml(
         if not profile:
             try:
                 written.append(emit_variant(config, strategy, target, plan=None, extra=_data_keys(config, dataset)))
+            except WriteError:
+                raise  # no fault of the strategy's: what an earlier emission left stays
             except InputError as error:
                 log.warning("%s has no file: %s", describe(strategy), error)
                 refused = error
@@ -161,6 +165,8 @@ def emit_yaml(
             reduction = reduce_strategy(config, result.device, strategy, rank_num, result.device_limit_mib)
             extra = {**_data_keys(config, dataset), **_profile_keys(config), **_layer_keys(config, reduction)}
             written.append(emit_variant(config, reduction.strategy, target, plan=reduction.plan, extra=extra))
+        except WriteError:
+            raise
         except InputError as error:
             write_atomic(told, json.dumps({"strategy": describe(strategy), "not_reduced": str(error)}, indent=1) + "\n")
             continue

@@ -359,7 +359,7 @@ class _Run:
         else:
             status = NO_SOLUTION if self.plan is None else FEASIBLE
             message = "interrupted" if self.interrupted else "the solver made no headway" if self.stalled else (
-                "the limit ended the search"
+                "the time limit ended the search" if self.left() == 0.0 else "the limit of rounds ended the search"
             )
         return Solution(
             status,

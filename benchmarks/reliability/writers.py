@@ -1,0 +1,181 @@
+"""Everything that writes a file, each ready to write one of two contents: what the campaign disturbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from base.files import write_atomic
+from benchmarks.reliability.campaign import ROOT
+from benchmarks.reliability.specimens import SHELL, TOML
+from cost_model.profile import MemoryProfile, TimeRatios
+from pipeline.plan import FULL, NONE, PipelinePlan, as_grid
+from pipeline_solver.problem import LayerKind, PipelineProblem
+from pipeline_solver.solution import Solution
+
+Writer = Callable[[Path, int], object]
+"""Writes content 0 or 1 into a folder; nothing else there is touched."""
+
+
+@cache
+def _solved(which: int) -> tuple[PipelineProblem, Solution]:
+    """A problem worked by hand, and one of two plans for it as a solution."""
+    from pipeline_solver.evaluate import evaluate
+
+    problem = PipelineProblem(
+        2, 1, 4, (LayerKind("body", 4, 1.0, 10.0, {NONE: 4.0, FULL: 1.0}),), (5.0, 7.0), (100.0, 100.0)
+    )
+    plan = PipelinePlan({"body": as_grid([[2, 2], [1, 3]][which : which + 1])}, {FULL: as_grid([[1, which]])})
+    return problem, evaluate(problem, plan).replace(seconds=0.0)
+
+
+def _plan_into(name: str, text: str) -> Writer:
+    def write(folder: Path, which: int) -> object:
+        from parsers.read import read_config
+        from parsers.write_back import write_plan
+
+        path = folder / name
+        if which == 0:
+            return path.write_bytes(text.encode())
+        config = read_config(path)
+        assert config.plan is not None
+        held = config.plan.recompute.get(FULL, ())
+        again = as_grid([[0 if any(map(any, held)) else 1] * config.plan.stages] * config.plan.interleaves)
+        return write_plan(config, PipelinePlan(config.plan.layers, {FULL: again}))
+
+    return write
+
+
+def _variant(folder: Path, which: int) -> object:
+    from parsers.read import read_config
+    from parsers.write_back import emit_variant
+
+    config = read_config(ROOT / "config" / "pretrain_llama2_7b.yaml")
+    return emit_variant(config, config.strategy.replace(micro_batches=8 + which), folder / "a.yaml", plan=None)
+
+
+def _searched(what: str) -> Writer:
+    def write(folder: Path, which: int) -> object:
+        from nd_search.emit import emit_yaml, write_candidates_csv, write_pruned_csv
+        from nd_search.options import SearchOptions
+        from nd_search.search import search
+        from parsers.read import read_config
+        from register.registry import Registry
+
+        config = read_config(ROOT / "config" / "pretrain_llama2_7b.yaml")
+        device = Registry.load(None).device("ascend-910b")
+        result = search(config, device, SearchOptions(gbs=512 * (1 + which), profile_num=2), None)
+        if what == "candidates":
+            return write_candidates_csv(result, folder / "candidates.csv")
+        if what == "pruned":
+            return write_pruned_csv(result, folder / "pruned.csv")
+        return emit_yaml(result, config, folder, profile=what == "profile", rank_num=8)
+
+    return write
+
+
+def _model(form: str) -> Writer:
+    def write(folder: Path, which: int) -> object:
+        from pipeline_solver.model_files import write_mps
+
+        return write_mps(*_solved(which), folder / "model.mps", form=form)
+
+    return write
+
+
+def _sol(folder: Path, which: int) -> object:
+    from pipeline_solver.model_files import write_sol
+
+    return write_sol(*_solved(which), folder / "plan.sol")
+
+
+def _view(role: str, name: str) -> Writer:
+    def write(folder: Path, which: int) -> object:
+        from report.outputs import write_views
+
+        problem, solution = _solved(which)
+        views: Mapping[str, Path] = {role: folder / name}
+        return write_views(problem, solution, title="train", **views)  # type: ignore[arg-type]
+
+    return write
+
+
+def _result(folder: Path, which: int) -> object:
+    from workflows.solve_file import SolveFileOptions, solve_file
+
+    path = ROOT / "config" / "pretrain_llama2_7b.yaml"
+    return solve_file(SolveFileOptions(
+        path, TimeRatios(backward=2.0 + which), dryrun=False, check=False, evaluate=True, write=False,
+        result_json=folder / "result.json", output=folder,
+    ))  # fmt: skip
+
+
+def _memory(folder: Path, which: int) -> object:
+    from parsers.memory_profile import write_memory_profile
+
+    profile = MemoryProfile(55296.0, 3383.0 + which, 2382.0, 8675.0, {"dense": 866.0}, {"dense": {NONE: 479.0, FULL: 30.0}})
+    return write_memory_profile(profile, folder / "memory.json")
+
+
+def _observations(folder: Path, which: int) -> object:
+    from dryrun.fit import Observation, write_observations
+
+    plan = PipelinePlan({"dense": as_grid([[2, 2]])}, {FULL: as_grid([[1, 0]])})
+    return write_observations([Observation(plan, 0, 40_000.0 + which)], folder / "peaks.json")
+
+
+def _ratios(folder: Path, which: int) -> object:
+    from parsers.read import read_config
+    from profiling.extract import ExtractedRatios
+    from profiling.table import write_profiling_result
+
+    config = read_config(ROOT / "config" / "pretrain_llama2_7b.yaml")
+    found = ExtractedRatios(config, TimeRatios(unit_ms=5.0 + which))
+    return write_profiling_result([(config.strategy, found)], folder / "profiling_result.csv")
+
+
+def _synthetic(form: str) -> Writer:
+    def write(folder: Path, which: int) -> object:
+        from parsers.read import read_config
+        from profiling.synthetic import SyntheticTimes, write_synthetic_profiles
+
+        config = read_config(ROOT / "config" / "pretrain_llama2_7b.yaml")
+        assert config.plan is not None
+        config = replace(config, strategy=config.strategy.replace(micro_batches=2))
+        times = SyntheticTimes.from_ratios(TimeRatios(unit_ms=5.0 + which), config.plan)
+        return write_synthetic_profiles(config, times, folder, form=form, steps=1, stages=(0,))
+
+    return write
+
+
+def _text(folder: Path, which: int) -> object:
+    return write_atomic(folder / "table.csv", "old\n" * 5000 if which == 0 else "new row\n" * 4000)
+
+
+WRITERS: Mapping[str, Writer] = {
+    "text": _text,
+    "plan-into-yaml": _plan_into("train.yaml", (ROOT / "config" / "pretrain_llama2_7b.yaml").read_text(encoding="utf-8")),
+    "plan-into-shell": _plan_into("train.sh", SHELL),
+    "plan-into-toml": _plan_into("train.toml", TOML),
+    "variant": _variant,
+    "candidates": _searched("candidates"),
+    "pruned": _searched("pruned"),
+    "dryrun-files": _searched("dryrun"),
+    "profile-files": _searched("profile"),
+    "mps-compact": _model("compact"),
+    "mps-full": _model("full"),
+    "sol": _sol,
+    "result": _result,
+    "trace": _view("trace", "trace.json"),
+    "page": _view("html", "page.html"),
+    "picture-png": _view("picture", "plan.png"),
+    "picture-svg": _view("picture", "plan.svg"),
+    "memory": _memory,
+    "observations": _observations,
+    "ratios": _ratios,
+    "synthetic-ascend": _synthetic("ascend"),
+    "synthetic-kineto": _synthetic("kineto"),
+}  # fmt: skip
+"""Every writer by name."""
