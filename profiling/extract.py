@@ -30,6 +30,7 @@ from profiling.pattern import (
 )
 from profiling.pool import RankTimes, pool_windows
 from profiling.ratios import KindTimes, RatioFigures, ratios_of
+from profiling.tasks import measure_tasks, names_tasks, task_pattern
 from profiling.transfer import Transfers, transfer_time, transfers_of
 
 MEASURES = ("dmratio", "bfratio", "re_grow_ration", "hratio", "moe_bw")
@@ -137,6 +138,9 @@ class _Collected:
         self._notes += profile.notes
         try:
             rank, stage = self._place(profile)
+            if names_tasks(profile):
+                self._take_tasks(profile, rank, stage)
+                return
             try:
                 pattern, steps = self._matched(profile, stage)
             except Misfit as misfit:
@@ -157,6 +161,16 @@ class _Collected:
             if memory is not None:
                 known = self._memory.get(stage)
                 self._memory[stage] = memory if known is None else known.worse(memory)
+
+    def _take_tasks(self, profile: RankProfile, rank: int, stage: int) -> None:
+        """Measure a rank by the ranges that name its tasks."""
+        pattern = task_pattern(self._schedule, self._plan, stage)
+        times = measure_tasks(profile, pattern)
+        self._notes.append(f"rank {rank}: no attention kernel of a known name; measured by its forward and backward "
+                           "ranges, which do not show how many layers ran: offset and recompute count as configured")
+        self._windows.append(RankTimes(rank, pattern, times))
+        self._transfers[rank] = transfers_of(profile, self._schedule, stage, len(times))
+        self._steps[stage] = self._steps.get(stage, 0) + len(times)
 
     def _place(self, profile: RankProfile) -> tuple[int, int]:
         """Rank and stage of a profile: ranks go stage by stage (the pipeline is the outermost dimension)."""

@@ -154,6 +154,19 @@ def stage_pattern(
     )
 
 
+def task_pieces(
+    schedule: Schedule, plan: PipelinePlan, stage: int, direction: int, interleave: int
+) -> dict[Piece, float]:
+    """How often each piece occurs in one task, a share where sequences are split."""
+    chunk = interleave, stage
+    first, last = (chunk == schedule.chunk_at(place) for place in (0, schedule.chunks - 1))
+    pieces: dict[Piece, float] = {}
+    for item in _task(chunk_passes(plan, interleave, stage), direction, first, last, NO_ATTENTION):
+        if isinstance(item, tuple):
+            pieces[item] = pieces.get(item, 0.0) + 1.0 / schedule.spec.seq_splits
+    return pieces
+
+
 def _task(passes: list[Pass], direction: int, first: bool, last: bool, selective: str) -> Iterator[Piece | int]:
     """Pieces and markers of one task, in order."""
     if direction == FORWARD:

@@ -126,6 +126,8 @@ def _equations(
     """One equation a window; single pieces known by name join where the windows leave them open."""
     fit = LinearFit()
     for window, found in windows.items():
+        if not window.pieces:
+            continue
         fit.add(dict(window.pieces), centre(found.times_ms), ACROSS if window.borders else WITHIN)
     share = 1.0 / schedule.spec.seq_splits
     settled = fit.solve()

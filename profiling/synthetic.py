@@ -25,6 +25,9 @@ BLOCK_SHARE, BLOCK_BACK_SHARE = 0.25, 0.3
 """Shares of the shortest layer's forward and backward that the attention block takes before, and after, its kernel."""
 
 
+TASK_NAMES = {FORWARD: "forward", BACKWARD: "backward", WEIGHT_GRADIENT: "weight gradient"}
+
+
 @dataclass(frozen=True)
 class SyntheticTimes:
     """True times of a synthetic run, ms.
@@ -110,7 +113,7 @@ class SyntheticRun:
 def write_synthetic_profiles(
     config: TrainingConfig, times: SyntheticTimes, folder: str | Path, *, form: str = "ascend", steps: int = 2,
     disturbance: Disturbance | None = None, seed: int = 0, stages: Sequence[int] | None = None,
-    memory_mib: Mapping[int, tuple[float, float]] | None = None, trace_only: bool = False,
+    memory_mib: Mapping[int, tuple[float, float]] | None = None, trace_only: bool = False, task_ranges: bool = False,
 ) -> SyntheticRun:
     """Write the profiles that a run of a configuration with given times would leave, one rank a stage.
 
@@ -128,6 +131,8 @@ def write_synthetic_profiles(
         Written as memory_record.csv (Ascend).
     trace_only : bool
         Write trace_view.json instead of kernel_details.csv (Ascend).
+    task_ranges : bool
+        Name the tasks by ranges, and leave attention without a name of its own (Kineto).
 
     Raises
     ------
@@ -154,7 +159,7 @@ def write_synthetic_profiles(
     for stage in range(schedule.stages) if stages is None else stages:
         rank = ranks[stage]
         if form == "kineto":
-            write_kineto_rank(target, rank)
+            write_kineto_rank(target, rank, task_ranges=task_ranges)
         elif form == "ascend":
             write_ascend_rank(target, rank, memory_mib.get(stage) if memory_mib else None, trace_only=trace_only)
         else:
@@ -272,6 +277,7 @@ def _play(
                 rank.kernels.append(SyntheticKernel(name, at, float(length), step, role == COLLECTIVE))
                 at += float(length + gap)
             posted = float(ends[stage, index])
+            rank.tasks.append((TASK_NAMES[direction], float(starts[stage, index]), posted))
             if direction != WEIGHT_GRADIENT and _leaves(schedule, direction, v, stage):
                 rank.kernels.append(SyntheticKernel("hcom_send_", posted, times.transfer_ms, step, True))
         if times.tail_ms:

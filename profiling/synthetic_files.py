@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,12 @@ class SyntheticKernel:
 
 @dataclass
 class SyntheticRank:
-    """One rank's kernels and its clock's offset, ns."""
+    """One rank's kernels, its tasks (name, start and end in ms), and its clock's offset, ns."""
 
     rank: int
     skew_ns: int
     kernels: list[SyntheticKernel]
+    tasks: list[tuple[str, float, float]] = field(default_factory=list)
 
     def rows(self) -> Iterator[tuple[SyntheticKernel, int, int]]:
         """Kernels by start, with start and length in ns on the rank's clock."""
@@ -76,8 +77,9 @@ def write_ascend_rank(
     return output
 
 
-def write_kineto_rank(folder: Path, rank: SyntheticRank) -> Path:
-    """Write one rank as a Kineto trace."""
+def write_kineto_rank(folder: Path, rank: SyntheticRank, *, task_ranges: bool = False) -> Path:
+    """Write one rank as a Kineto trace, on demand with ranges that name tasks and attention that is not fused."""
+    plain = {"FlashAttentionScore", "FlashAttentionScoreGrad"} if task_ranges else set()
     base = EPOCH_US * 1000
     lines = []
     bounds: dict[int, tuple[int, int]] = {}
@@ -85,14 +87,24 @@ def write_kineto_rank(folder: Path, rank: SyntheticRank) -> Path:
         arguments: dict[str, Any] = {"device": 0, "stream": 20 if kernel.communicates else 7, "correlation": number}
         if kernel.kind in _GPU_COLLECTIVES:
             arguments["Collective name"] = _GPU_COLLECTIVES[kernel.kind]
+        name = "void bmm_softmax()" if kernel.kind in plain else _GPU_NAMES.get(kernel.kind)
         lines.append(json.dumps({
-            "ph": "X", "cat": "kernel", "name": _GPU_NAMES.get(kernel.kind, f"void {kernel.kind}_kernel()"), "pid": 0,
+            "ph": "X", "cat": "kernel", "name": name or f"void {kernel.kind}_kernel()", "pid": 0,
             "tid": arguments["stream"], "ts": (start - base) / 1000, "dur": length / 1000, "args": arguments}))
         low, high = bounds.get(kernel.step, (start, start))
         bounds[kernel.step] = min(low, start), max(high, start + length)
     lines += [json.dumps({"ph": "X", "cat": "gpu_user_annotation", "name": f"ProfilerStep#{FIRST_STEP + step}",
                           "pid": 0, "tid": 7, "ts": (low - base) / 1000, "dur": (high - low) / 1000, "args": {}})
               for step, (low, high) in bounds.items()]
+    if task_ranges:
+        for name, begin_ms, end_ms in rank.tasks:
+            begin, end = (round(time * 1e6) + rank.skew_ns for time in (begin_ms, end_ms))
+            # Each stream has a range of its own; the one of the transfers begins with the wait for the receive.
+            lines += [
+                json.dumps({"ph": "X", "cat": "gpu_user_annotation", "name": f"## {name} ##", "pid": 0, "tid": tid,
+                            "ts": (begin - early) / 1000, "dur": (end - begin + early) / 1000, "args": {}})
+                for tid, early in ((7, 0), (20, 50_000))
+            ]
     head = {"schemaVersion": 1, "synthetic": LABEL, "distributedInfo": {"backend": "nccl", "rank": rank.rank},
             "baseTimeNanoseconds": base}
     text = json.dumps(head)[:-1] + ', "traceEvents": [\n' + ",\n".join(lines) + "\n]}\n"

@@ -211,6 +211,58 @@ def test_full_recompute_does_not_pass_for_selective(tmp_path: Path) -> None:
     assert "wrong recompute list" in text
 
 
+UNFUSED = job({DENSE: ((2, 0, 0, 0),), MOE: ((1, 3, 2, 2),)}, ((1, 1, 0, 2),))
+
+
+def test_ranges_that_name_tasks_serve_where_attention_is_not_fused(tmp_path: Path) -> None:
+    found = extract_ratios(UNFUSED, write(UNFUSED, tmp_path, form="kineto", task_ranges=True))
+    assert found.problems == () and found.ratios is not None
+    assert found.ratios.unit_ms == pytest.approx(12.0, rel=1e-3)
+    assert found.ratios.backward == pytest.approx(2.1, rel=1e-3)
+    assert found.ratios.recompute[FULL] == pytest.approx(0.9, rel=1e-3)
+    assert found.ratios.head == pytest.approx(1.7, rel=1e-3)
+    assert found.transfer_ms == pytest.approx(0.05 * 12.0, rel=1e-3)
+    # Stage 0 alone holds dense layers, beside the embedding: their time cannot be told.
+    assert found.missing == ("dmratio",)
+    assert sum("measured by its forward and backward ranges" in note for note in found.notes) == 4
+
+
+def test_a_straggler_and_noise_leave_ranges_within_two_percent(tmp_path: Path) -> None:
+    folder = write(UNFUSED, tmp_path, form="kineto", task_ranges=True, steps=3,
+                   disturbance=Disturbance(0.03, straggler=2), seed=4)
+    found = extract_ratios(UNFUSED, folder)
+    assert found.problems == () and found.ratios is not None
+    assert found.ratios.unit_ms == pytest.approx(12.0, rel=0.02)
+    assert found.ratios.backward == pytest.approx(2.1, rel=0.02)
+    assert any("straggled" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("fault", ["cut", "renamed", "overlapping", "another order"])
+def test_ranges_that_do_not_fit_the_schedule_are_marked(fault: str, tmp_path: Path) -> None:
+    write(UNFUSED, tmp_path, form="kineto", task_ranges=True)
+    file = tmp_path / "synthetic_rank-4.pt.trace.json"
+    trace = json.loads(file.read_text())
+    ranges = [event for event in trace["traceEvents"] if "##" in event["name"] and event["tid"] == 7]
+    if fault == "cut":
+        trace["traceEvents"].remove(ranges[-1])
+    elif fault == "renamed":
+        for event in ranges:
+            event["name"] = event["name"].replace("backward", "forward")
+    elif fault == "overlapping":
+        ranges[3]["dur"] += ranges[4]["dur"] + ranges[4]["ts"] - ranges[3]["ts"]
+    else:
+        ranges[2]["name"], ranges[3]["name"] = ranges[3]["name"], ranges[2]["name"]
+    file.write_text(json.dumps(trace))
+    text = marked(UNFUSED, tmp_path)
+    assert "ranges" in text and "rank 4" in text
+
+
+def test_a_weight_gradient_of_its_own_is_beyond_ranges(tmp_path: Path) -> None:
+    config = job({DENSE: ((2, 2), (2, 2))}, ((0, 0), (0, 0)), schedule=ScheduleSpec("zero_bubble_v"))
+    write(config, tmp_path, form="kineto", task_ranges=True)
+    assert "weight gradient" in marked(config, tmp_path)
+
+
 def test_a_rank_without_a_number_is_placed_where_alone_it_fits(tmp_path: Path) -> None:
     write(MIXED, tmp_path)
     for path in tmp_path.glob("*/profiler_info_*.json"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -79,6 +79,10 @@ class RankProfile:
         Index into `names`: the kernel's type where there is one, else its name without a number.
     step : int32 [n]
         The profiler's step number; −1 where it gives none.
+    task_start_ns, task_end_ns : int64 [k]
+        Ranges on the device that name a task (``## forward ##``), by start.
+    task_marker : int8 [k]
+        `FORWARD_MARKER` or `BACKWARD_MARKER` of each range.
     """
 
     path: Path
@@ -91,6 +95,9 @@ class RankProfile:
     step: NDArray[np.int32]
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    task_start_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    task_end_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    task_marker: NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, dtype=np.int8))
 
     def __len__(self) -> int:
         return len(self.start_ns)
