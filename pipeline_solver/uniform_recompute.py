@@ -23,6 +23,9 @@ FIRST_SHARE = 0.4
 """Share of the time limit that the problem without the rule may take."""
 
 
+INTERRUPTED = "interrupted"
+
+
 class _CutOff(Exception):
     """The bound of a choice has reached the best plan so far."""
 
@@ -80,9 +83,10 @@ def solve_uniform(
     known = {UNRESTRICTED_BOUND: floor}
     if free.objective is not None:
         known[UNRESTRICTED_OBJECTIVE] = free.objective
-    if free.status == INFEASIBLE or (free.plan is not None and uniform_choice(problem, free.plan) is not None):
+    proven = free.status == OPTIMAL and free.plan is not None and uniform_choice(problem, free.plan) is not None
+    if free.status == INFEASIBLE or proven:
         return free.replace(statistics={**free.statistics, **known})
-    if not one_by_one:
+    if not one_by_one and not _interrupted(free):
         found = run(problem, time_limit=left(), gap=gap, on_progress=on_progress, **options)
         bound = None if found.bound is None else max(found.bound, floor)
         return found.replace(bound=bound, statistics={**found.statistics, **known})
@@ -97,8 +101,9 @@ def solve_uniform(
             room = _most_layers(problem, best.objective)
             if any(of == choice[0] and room <= most <= choice[1] for of, most in done):
                 continue
-        if deadline is not None and time.monotonic() >= deadline:
-            stopped, bound = "the time limit ended the search", min(bound, floor)
+        late = deadline is not None and time.monotonic() >= deadline
+        if late or _interrupted(free) or stopped == INTERRUPTED:
+            stopped, bound = INTERRUPTED if not late else "the time limit ended the search", min(bound, floor)
             break
         done.append(choice)
         try:
@@ -114,7 +119,7 @@ def solve_uniform(
             continue
         bound = min(bound, max(found.bound or 0.0, floor))
         if found.status in (FEASIBLE, NO_SOLUTION):
-            stopped = found.message
+            stopped = INTERRUPTED if _interrupted(found) else found.message
         if found.objective is not None and (best is None or found.objective < (best.objective or 0.0)):
             best = found
     seconds = time.monotonic() - began
@@ -128,6 +133,11 @@ def solve_uniform(
         status=OPTIMAL if optimal else FEASIBLE, bound=bound, seconds=seconds,
         statistics={**best.statistics, **known}, message="" if optimal else stopped,
     )
+
+
+def _interrupted(solution: Solution) -> bool:
+    """Whether Ctrl-C ended a solve: solvers return what they have, and say so."""
+    return INTERRUPTED in solution.message
 
 
 def _nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Solution | None:

@@ -7,12 +7,18 @@ import pytest
 
 from benchmarks.brute_force import enumerate_optimum, faults, random_problem
 from pipeline.plan import FULL, NONE, SELECT
+from pipeline_solver.branch_and_cut import branch_and_cut
 from pipeline_solver.checker import check
 from pipeline_solver.model_files import write_sol
 from pipeline_solver.problem import LayerKind
-from pipeline_solver.solution import INFEASIBLE, OPTIMAL
+from pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL
 from pipeline_solver.solve import solve
-from pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE, uniform_choice
+from pipeline_solver.uniform_recompute import (
+    UNRESTRICTED_BOUND,
+    UNRESTRICTED_OBJECTIVE,
+    solve_uniform,
+    uniform_choice,
+)
 from tests.solver_cases import plan_of, reference_problem, small_problem
 
 
@@ -79,6 +85,28 @@ def test_a_stopped_search_keeps_a_true_bound():
     result = solve(problem, time_limit=1.5)
     assert 900.0 < result.bound <= 1105.943249  # the optimum under the rule; without it 1068.763749
     assert result.objective is None or result.objective >= 1105.943249 * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("first", [1, 4])
+def test_ctrl_c_ends_all_choices_and_keeps_the_best_plan_with_a_true_bound(first):
+    """The solver that is interrupted returns what it has; the choices after it are not begun."""
+    problem = reference_problem(uniform_recompute=tuple((FULL, most) for most in range(63)))
+    asked = []
+
+    def run(asked_problem, **options):
+        asked.append(asked_problem.uniform_recompute)
+        found = branch_and_cut(asked_problem, **options)
+        if len(asked) < first:
+            return found
+        if found.plan is None:
+            return found.replace(status=NO_SOLUTION, message="interrupted before a plan was found")
+        return found.replace(status=FEASIBLE, message="stopped: interrupted")
+
+    result = solve_uniform(problem, run, True, time_limit=None, gap=1e-6, on_progress=None)
+    assert len(asked) == first
+    assert result.status == FEASIBLE and result.message == "interrupted"
+    assert check(problem, result.plan, result.objective) == []
+    assert result.bound <= 1190.662249 <= result.objective * (1 + 1e-6)
 
 
 def test_selective_recompute_everywhere_is_a_choice_of_its_own():
