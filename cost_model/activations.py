@@ -12,6 +12,11 @@ and product, and, a routed slot, gate and up both joined and split, and the expe
 is weighted. Its default selective patterns rebuild SiLU and product of dense MLPs alone. Read from
 one published fit (dense 479, selective 400; MoE 765 either way; 30 recomputed; DeepSeek-V3 at
 TP4 + SP, s = 4096, MiB).
+
+torchtitan runs plain modules: products save their input as it was gathered over TP (latents, router
+and shared experts work on all its tokens too), Q, K and V are products of their own (nothing but V
+outlives the rotation), grouped keys and values are copied for every query head unless one is left,
+and the gate's SiLU stays beside gate, up and product. Found by `dryrun.torch_stage`.
 """
 
 from __future__ import annotations
@@ -79,8 +84,14 @@ def routed_slots(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
 def _norm_and_input(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """A norm's input, the block's input behind it, its dropout mask: bytes a token."""
     norm_input = _FP32 if rules.framework == "mindformers" else _BF16
-    kept = norm_input + _BF16 + (1 if rules.dropout else 0)
-    return kept * model.hidden / sequence_split(degrees)
+    kept = norm_input + (1 if rules.dropout else 0)
+    block_input = _BF16 / _input_split(degrees, rules)
+    return (kept / sequence_split(degrees) + block_input) * model.hidden
+
+
+def _input_split(degrees: Degrees, rules: TrainingRules) -> Any:
+    """Ways in which the input that a block's products save is split: torchtitan saves it gathered."""
+    return 1 if rules.framework == "torchtitan" else sequence_split(degrees)
 
 
 def _attention(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select: bool) -> Any:
@@ -92,7 +103,7 @@ def _attention(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select:
         mla = model.mla
         qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
         latent = 2 * mla.kv_lora_rank + mla.qk_rope_head_dim + 2 * (mla.q_lora_rank or 0)
-        result = result + _BF16 * latent / sequence_split(degrees)
+        result = result + _BF16 * latent / _input_split(degrees, rules)
         # q, k, the K/V up-projection (V is a view of it) and the context.
         result = result + _BF16 * heads * (2 * qk_dim + mla.qk_nope_head_dim + 2 * mla.v_head_dim)
         if unfused:
@@ -101,10 +112,15 @@ def _attention(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select:
     else:
         q = heads * model.head_dim
         # Key/value heads are copied where TP exceeds their number.
-        kv = np.maximum(model.n_kv_heads / degrees.tp, 1) * model.head_dim
-        result = result + _BF16 * (2 * q + 2 * kv)
-        if not model.learned_positions:
-            result = result + _BF16 * (q + kv)
+        kv_heads = np.maximum(model.n_kv_heads / degrees.tp, 1)
+        kv = kv_heads * model.head_dim
+        if rules.framework == "torchtitan":
+            copied = np.where(kv_heads > 1, q, kv)
+            result = result + _BF16 * (2 * q + 2 * copied + (q + kv if model.qk_norm else 0))
+        else:
+            result = result + _BF16 * (2 * q + 2 * kv)
+            if not model.learned_positions:
+                result = result + _BF16 * (q + kv)
     if rules.flash_attention:
         return result + heads * (2 * 8 * _FP32 if unfused else _FP32)
     if not select:
@@ -117,7 +133,7 @@ def _mlp(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select: bool)
     """Bytes a token of a dense MLP block, its norm and dropout mask included."""
     tensors = 3 if model.gated_mlp else 2
     activations = 1
-    if model.gated_mlp and rules.framework == "mindformers":
+    if model.gated_mlp and rules.framework != "megatron":
         tensors, activations = 4, 2
     if select and rules.flash_attention:
         # Selective recompute beside flash attention rebuilds the activation function (MindFormers'
@@ -131,8 +147,9 @@ def _experts(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     moe = model.moe
     assert moe is not None
     tensors = 3 if model.gated_mlp else 2
-    router = 2 * _FP32 * moe.n_experts / sequence_split(degrees)
-    shared = _BF16 * tensors * shared_hidden(model) / degrees.tp
+    router = 2 * _FP32 * moe.n_experts / _input_split(degrees, rules)
+    shared = _BF16 * (tensors if rules.framework == "megatron" or not model.gated_mlp else 4)
+    shared = shared * shared_hidden(model) / degrees.tp
     width = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
     slot = _BF16 * (model.hidden + tensors * width)
     if rules.framework == "mindformers":

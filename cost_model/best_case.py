@@ -131,7 +131,7 @@ class _Search:
             for kind in layer
         }
         least_kept = np.minimum.reduce(list(kept.values()))
-        first, middle, last = static_mib(model, table, rules)
+        first, middle, last = static_mib(model, table, rules, schedule)
         base = np.empty((stages, len(table)))
         slope, dense_slope = np.empty_like(base), np.empty_like(base)
         for stage in range(stages):

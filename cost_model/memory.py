@@ -14,9 +14,10 @@ from cost_model.statics import (
     MIB,
     buffer_bytes,
     embedding_state_bytes,
+    end_of_step_bytes,
+    head_stage,
     head_state_bytes,
     layer_state_bytes,
-    logits_bytes,
     overhead_mib,
     static_mib,
     workspace_bytes,
@@ -43,8 +44,8 @@ def memory_profile(
     device_limit_mib : float
         What one device may hold, MiB; copied into the profile.
     schedule : ScheduleSpec
-        Accepted for symmetry with `best_case_peak_mib`: the coefficients do not depend on it (a
-        sequence split shows in the number of micro-batches alive).
+        Says which stage holds the head; nothing else depends on it (a sequence split shows in the
+        number of micro-batches alive).
 
     Returns
     -------
@@ -52,9 +53,8 @@ def memory_profile(
         Entries for the kinds the model's body has; the MTP layer is charged as the body layer, its
         projection and copy of the embedding being in the last stage's static memory.
     """
-    del schedule
     kinds = [kind for kind in (DENSE, MOE) if kind in model.layer_counts()] or [body_kind(model)]
-    first, middle, last = (float(value) for value in static_mib(model, strategy, rules))
+    first, middle, last = (float(value) for value in static_mib(model, strategy, rules, schedule))
     return MemoryProfile(
         device_limit_mib=float(device_limit_mib),
         static_first_mib=first,
@@ -215,8 +215,10 @@ def _stage(
     if stage == 0:
         states.append(embedding_state_bytes(model, strategy, rules))
         counts.append(1)
-    last = stage == strategy.pp - 1
+    last = stage == head_stage(schedule, strategy.pp)
+    logits, workspace = 0.0, float(workspace_bytes(model, strategy, rules))
     if last:
+        logits, workspace = (float(part) for part in end_of_step_bytes(model, strategy, rules))
         states.append(head_state_bytes(model, strategy, rules))
         counts.append(1)
     vectors = alive_micro_batches(schedule, strategy.pp, strategy.vpp, strategy.micro_batches)[stage]
@@ -246,8 +248,8 @@ def _stage(
         gradients=sum(float(n * state.gradients) for n, state in zip(counts, states, strict=True)) / MIB,
         optimizer=sum(float(n * state.optimizer) for n, state in zip(counts, states, strict=True)) / MIB,
         activations=kept[worst],
-        logits=float(logits_bytes(model, strategy, rules)) / MIB if last else 0.0,
+        logits=logits / MIB,
         buffers=float(buffer_bytes(model, strategy, rules)) / MIB,
-        workspace=float(workspace_bytes(model, strategy, rules)) / MIB,
+        workspace=workspace / MIB,
         overhead=overhead_mib(rules),
     )

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from cost_model.activations import activation_bytes, micro_batch_tokens, sequence_split
+from cost_model.activations import activation_bytes, micro_batch_tokens, routed_slots, sequence_split
 from cost_model.parameters import ParameterGroups, body_kind, embedding_parameters, head_parameters, layer_groups
 from cost_model.states import StateBytes, group_bytes
 from cost_model.strategy import TrainingRules
 from cost_model.strategy_table import Degrees
 from pipeline.plan import FULL, NONE
-from register.model import MTP, ModelSpec
+from pipeline.schedule import ScheduleSpec
+from register.model import MOE, MTP, ModelSpec
 
 MIB = 2**20
 
@@ -21,14 +22,40 @@ FRAMEWORK_OVERHEAD_MIB = {"mindformers": 1536.0, "megatron": 1536.0, "torchtitan
 left of a published fit's 2382 MiB middle stage after buffers and workspace. The other two: CUDA context
 and NCCL channels as commonly seen, about 1-1.5 GiB."""
 
-LOGITS_BYTES = {"mindformers": 14, "megatron": 10, "torchtitan": 14}
-"""Bytes a logit at the loss's worst moment: bf16 logits 2, fp32 cast 4, softmax 4, gradient 4; Megatron's
-vocabulary-parallel cross entropy works in place on one of them."""
+LOGITS_BYTES = {"mindformers": 14, "megatron": 6, "torchtitan": 14}
+"""Bytes a logit at the loss's worst moment: bf16 logits 2, fp32 cast 4, softmax 4, gradient 4. Megatron's
+vocabulary-parallel cross entropy makes one fp32 copy and turns it, in place, into softmax and gradient."""
+
+_SOFTMAX_BYTES = 4
 
 
 def layer_state_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> StateBytes:
     """Weights, gradients and optimizer states of one layer on one device, bytes."""
-    return group_bytes(layer_groups(model, body_kind(model) if kind == MTP else kind), degrees, rules)
+    return _states(layer_groups(model, body_kind(model) if kind == MTP else kind), degrees, rules)
+
+
+def _states(
+    groups: ParameterGroups, degrees: Degrees, rules: TrainingRules, *, copy_weights: bool = True
+) -> StateBytes:
+    """`group_bytes`, and what torchtitan's sharding leaves whole in a pipeline.
+
+    There parameters stay gathered from the first forward on, and gradients are added up unsharded, in
+    fp32, until the last micro-batch (torchtitan's default ``fsdp_reshard_after_forward``; torch's
+    pipeline stages turn resharding and reduction off for all but the last backward).
+    """
+    state = group_bytes(groups, degrees, rules, copy_weights=copy_weights)
+    if not (rules.parameter_shard and rules.framework == "torchtitan"):
+        return state
+    whole = _gathered(groups, degrees, rules)
+    kept = StateBytes(whole.weights, whole.gradients)
+    return state + _scaled(kept, np.where(np.greater(degrees.pp, 1), 1.0, 0.0))
+
+
+def _gathered(groups: ParameterGroups, degrees: Degrees, rules: TrainingRules) -> StateBytes:
+    """A block's parameters in the compute type and their fp32 gradients, not sharded."""
+    return group_bytes(
+        groups, degrees, rules.replace(parameter_shard=False, gradient_shard=False, param_bytes=rules.compute_bytes)
+    )
 
 
 def embedding_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
@@ -37,11 +64,16 @@ def embedding_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRul
     MindFormers counts as split over TP whatever ``vocab_emb_dp`` says: the published fit of its
     DeepSeek-V3, whose files set that flag, has 1001 MiB more on the first stage than on a middle one,
     which is 4 + 12/16 bytes for a quarter of the table and a third of what a whole one would take.
+    Learned positions are never split: every TP rank holds them all.
     """
-    count, mindformers = embedding_parameters(model), rules.framework == "mindformers"
-    split = rules.vocab_parallel or mindformers
-    groups = ParameterGroups(split=count) if split else ParameterGroups(replicated=count)
-    return group_bytes(groups, degrees, rules, copy_weights=not mindformers)
+    mindformers = rules.framework == "mindformers"
+    positions = model.learned_positions * model.hidden
+    table = embedding_parameters(model) - positions
+    if rules.vocab_parallel or mindformers:
+        groups = ParameterGroups(split=table, replicated=positions)
+    else:
+        groups = ParameterGroups(replicated=table + positions)
+    return _states(groups, degrees, rules, copy_weights=not mindformers)
 
 
 def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
@@ -52,7 +84,7 @@ def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
     """
     alone = np.equal(degrees.pp, 1)
     groups = ParameterGroups(split=head_parameters(model), replicated=model.hidden)
-    result = group_bytes(groups, degrees, rules)
+    result = _states(groups, degrees, rules)
     if model.tied_embedding:
         result = _scaled(result, np.where(alone, 0.0, 1.0))
     if model.mtp_layers:
@@ -62,44 +94,112 @@ def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
             replicated=model.mtp_layers * (module.replicated - body.replicated),
         )
         copy = _scaled(embedding_state_bytes(model, degrees, rules), np.where(alone, 0.0, 1.0))
-        result = result + group_bytes(extra, degrees, rules) + copy
+        result = result + _states(extra, degrees, rules) + copy
     return result
 
 
 def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    """Logits and loss of one micro-batch at its worst moment, one set for the head and one an MTP module."""
-    values = micro_batch_tokens(degrees, rules) * model.vocab / degrees.tp / rules.loss_chunks
-    return values * LOGITS_BYTES[rules.framework] * (1 + model.mtp_layers)
+    """Logits and loss of one micro-batch at its worst moment.
+
+    MindFormers: one set for the head and one an MTP module, as a published fit has it. The others: the
+    head comes last and finds the modules' softmax; its input and norm, and what the modules' projections
+    save, are kept beside.
+    """
+    tokens = micro_batch_tokens(degrees, rules)
+    values = tokens * model.vocab / degrees.tp / rules.loss_chunks
+    if rules.framework == "mindformers":
+        return values * LOGITS_BYTES[rules.framework] * (1 + model.mtp_layers)
+    split = sequence_split(degrees)
+    normed = 1 if rules.framework == "torchtitan" else split
+    kept = tokens * model.hidden * rules.compute_bytes * (1 / split + 1 / normed) * (1 + model.mtp_layers)
+    # A module keeps its embedding, and both norms' results side by side.
+    kept = kept + tokens * model.hidden * rules.compute_bytes * 3 / split * model.mtp_layers
+    earlier = _SOFTMAX_BYTES * model.mtp_layers if rules.loss_chunks == 1 else 0
+    return values * (LOGITS_BYTES[rules.framework] + earlier) + kept
 
 
 def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    """Pipeline transfers (an activation and a gradient, double-buffered) and FSDP's gathered layers.
+    """Pipeline transfers, and FSDP's gathered layers where there is no pipeline.
+
+    MindFormers: an activation and a gradient, double-buffered. Megatron: the gradients received and sent
+    last (a received activation is its layer's input). torchtitan: an input and a gradient for every
+    micro-batch of the step, made before it (`torch.distributed.pipelining`), less the inputs that are
+    in use, and the outputs kept until their backward: together two a micro-batch.
 
     FSDP holds the gathered parameters of two layers (the present and the prefetched one) and the fp32
-    gradient of one before it is scattered (Zhao et al. 2023, arXiv:2304.11277 §4.3).
+    gradient of one before it is scattered (Zhao et al. 2023, arXiv:2304.11277 §4.3); in a pipeline see
+    `layer_state_bytes`.
     """
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes / sequence_split(degrees)
-    result = np.where(np.greater(degrees.pp, 1), 4 * boundary, 0.0)
+    piped = np.greater(degrees.pp, 1)
+    if rules.framework == "torchtitan":
+        count = 2 * degrees.micro_batches * degrees.vpp
+    else:
+        count = 2 if rules.framework == "megatron" else 4
+    result = np.where(piped, count * boundary, 0.0)
     if rules.parameter_shard:
-        gathered = group_bytes(
-            layer_groups(model, body_kind(model)),
-            degrees,
-            rules.replace(parameter_shard=False, gradient_shard=False, param_bytes=rules.compute_bytes),
-        )
-        result = result + 2 * gathered.weights + gathered.gradients
+        gathered = _gathered(layer_groups(model, body_kind(model)), degrees, rules)
+        alone = True if rules.framework != "torchtitan" else np.logical_not(piped)
+        result = result + np.where(alone, 2 * gathered.weights + gathered.gradients, 0.0)
     return result
 
 
 def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    """Room for the backward of one layer: what recompute rebuilds of the largest kind of layer."""
-    rebuilt = [
-        activation_bytes(model, kind, NONE, degrees, rules) - activation_bytes(model, kind, FULL, degrees, rules)
-        for kind in model.layer_counts()
-    ]
-    largest = rebuilt[0]
-    for other in rebuilt[1:]:
-        largest = np.maximum(largest, other)
+    """Room for the backward of one layer, of the largest kind: what recompute rebuilds, and the gradients beside.
+
+    Under MindFormers the former alone: its overhead is what a published fit leaves beside that.
+    """
+    largest: Any = 0.0
+    for kind in model.layer_counts():
+        none, full = (activation_bytes(model, kind, mode, degrees, rules) for mode in (NONE, FULL))
+        room = none - full
+        if rules.framework != "mindformers":
+            room = room + gradient_room_bytes(model, kind, degrees, rules)
+        largest = np.maximum(largest, room)
     return largest
+
+
+def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> Any:
+    """Most that the backward of one layer holds beyond what its forward kept.
+
+    It is at its start, in the MLP: a dense one holds the gathered gradient of its output beside the
+    gradient of the activation's result, then that beside the gradient of gate and up (torchtitan: three
+    gradients of its unfused activation, or two gathered ones). Experts hold the gradient of their slots
+    before and after the all-to-all or the gather.
+    """
+    tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
+    gathered = np.where(np.greater(ways, 1), tokens * model.hidden * rules.compute_bytes, 0.0)
+    kind = body_kind(model) if kind == MTP else kind
+    gates = 2 if model.gated_mlp else 1
+    apart = rules.framework == "torchtitan" and model.gated_mlp
+    if kind == MOE and model.moe is not None:
+        slots = routed_slots(model, degrees, rules) * tokens
+        width = model.moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
+        if rules.whole_experts:
+            other = np.where(np.greater(degrees.ep, 1), tokens * model.moe.top_k / ways, 0.0)
+        else:
+            other = np.where(np.greater(ways, 1), slots / ways, 0.0)
+        return rules.compute_bytes * np.maximum((slots + other) * model.hidden, gates * width * slots)
+    width = model.ffn_hidden / degrees.tp
+    product = tokens * width * rules.compute_bytes
+    if apart:
+        return np.maximum(3 * product, 2 * gathered)
+    # Behind a dropout the output's gradient is a tensor of its own.
+    dropped = tokens * model.hidden * rules.compute_bytes / ways if rules.dropout else 0.0
+    return np.maximum(dropped + gathered + product, gates * product)
+
+
+def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any]:
+    """Logits and workspace of the last stage at its worst moment.
+
+    The loss is over before the first layer's backward begins, so the larger of the two counts alone;
+    under MindFormers both, as a published fit has it.
+    """
+    logits, workspace = logits_bytes(model, degrees, rules), workspace_bytes(model, degrees, rules)
+    if rules.framework == "mindformers":
+        return logits, workspace
+    loss = np.greater_equal(logits, workspace)
+    return np.where(loss, logits, 0.0), np.where(loss, 0.0, workspace)
 
 
 def overhead_mib(rules: TrainingRules) -> float:
@@ -107,12 +207,25 @@ def overhead_mib(rules: TrainingRules) -> float:
     return FRAMEWORK_OVERHEAD_MIB[rules.framework] if rules.overhead_mib is None else rules.overhead_mib
 
 
-def static_mib(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
-    """Static memory of the first, a middle and the last stage, MiB; with one stage first + last − middle counts."""
-    common = buffer_bytes(model, degrees, rules) + workspace_bytes(model, degrees, rules)
-    middle = common / MIB + overhead_mib(rules)
+def head_stage(schedule: ScheduleSpec, stages: int) -> int:
+    """The stage that holds the model's last chunk: the last one, or the first where the stages form a V."""
+    return 0 if schedule.name == "zero_bubble_v" else stages - 1
+
+
+def static_mib(
+    model: ModelSpec, degrees: Degrees, rules: TrainingRules, schedule: ScheduleSpec | None = None
+) -> tuple[Any, Any, Any]:
+    """Static memory of the first, a middle and the last stage, MiB; with one stage first + last − middle counts.
+
+    Where the schedule's stages form a V, the head is on the first stage and the last is a middle one.
+    """
+    buffers = buffer_bytes(model, degrees, rules) / MIB + overhead_mib(rules)
+    middle = buffers + workspace_bytes(model, degrees, rules) / MIB
     first = middle + embedding_state_bytes(model, degrees, rules).total / MIB
-    last = middle + (head_state_bytes(model, degrees, rules).total + logits_bytes(model, degrees, rules)) / MIB
+    at_loss = sum(end_of_step_bytes(model, degrees, rules))
+    last = buffers + (head_state_bytes(model, degrees, rules).total + at_loss) / MIB
+    if schedule is not None and head_stage(schedule, 2) == 0:
+        return first + last - middle, middle, middle
     return first, middle, last
 
 

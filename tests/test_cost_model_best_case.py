@@ -36,7 +36,7 @@ def shallow(layers: int, first_dense: int, mtp: int = 0) -> ModelSpec:
 
 def least_peak_by_trying_all(model: ModelSpec, strategy: Strategy, mode: str, spec: ScheduleSpec) -> float:
     """The smallest peak over all offsets with a layer a chunk at least, MiB."""
-    profile = memory_profile(model, strategy, RULES, 0)
+    profile = memory_profile(model, strategy, RULES, 0, spec)
     kinds = [profile.kind_for(kind) for kind, count in model.layer_counts().items() for _ in range(count)]
     pp, vpp = strategy.pp, strategy.vpp
     vectors = alive_vectors(build_schedule(spec, pp, vpp, strategy.micro_batches))

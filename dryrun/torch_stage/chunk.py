@@ -47,6 +47,12 @@ def _survivors(name: str) -> Iterator[None]:
         yield
 
 
+def _move(tensor: Tensor, name: str) -> None:
+    counter = active_counter()
+    if counter is not None:
+        counter.move(tensor, name)
+
+
 class Chunk:
     """Forward of one chunk; backward is autograd's.
 
@@ -92,7 +98,7 @@ class Chunk:
         groups += [layer.weights() for layer in self.layers] + [module.weights() for module in self.modules]
         if self.head is not None:
             groups.append(self.head.weights())
-        self.blocks = [ShardedBlock(group, keep=self.site.strategy.pp > 1) for group in groups]
+        self.blocks = [ShardedBlock(group, self.site) for group in groups]
         for before, after in zip(self.blocks, self.blocks[1:], strict=False):
             before.after, after.before = after, before
 
@@ -106,16 +112,26 @@ class Chunk:
             with _survivors(first):
                 x = self._embed(tokens, embedding_block)
         for kind, layer in zip(self.kinds, self.layers, strict=True):
+            # A layer's input is its own, whoever made it.
+            _move(x, activations_of(kind))
             with _survivors(activations_of(kind)):
                 x = _run(layer, x, next(blocks, None))
         if self.head is None:
             return x
+        _move(x, LOGITS)
         bodies = [x]
         for module in self.modules:
+            block = next(blocks, None)
+            y = bodies[-1] if block is None else Enter.apply(bodies[-1], block)
+            # The module's projection counts with the head, its layer as a layer.
+            with _survivors(LOGITS):
+                y = module.project(y, self._embed(tokens, None if self.first else embedding_block))
+            _move(y, activations_of(MTP))
             with _survivors(activations_of(MTP)):
-                embedded = self._embed(tokens, None if self.first else embedding_block)
-                bodies.append(_run(_with(module, embedded), bodies[-1], next(blocks, None)))
-                del embedded
+                y = module.layer(y)
+            bodies.append(y if block is None else Leave.apply(y, block))
+            del y
+            _move(bodies[-1], LOGITS)
         head_block = next(blocks, None)
         losses = []
         # The modules' losses come first, the model's own last (Megatron).
@@ -134,10 +150,6 @@ class Chunk:
             return self.embedding(tokens, self.embedding.root)
         y = self.embedding(tokens, Enter.apply(self.embedding.root, block))
         return Leave.apply(y, block)
-
-
-def _with(module: PredictionModule, embedded: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda x: module(x, embedded)
 
 
 def _loss(head: Head, tokens: Tensor, norm: NormLayer | None) -> Callable[[Tensor], Tensor]:

@@ -231,12 +231,13 @@ class PredictionModule:
         """Every weight of the module, embedding and head left out."""
         return [*(w for norm in self.norms for w in norm.weights()), self.projection, *self.layer.weights()]
 
-    def __call__(self, x: Tensor, embedded: Tensor) -> Tensor:
+    def project(self, x: Tensor, embedded: Tensor) -> Tensor:
+        """The layer's input from the hidden state before and the next token's embedding."""
         ways = self.site.shard_ways
         joined = torch.cat([self.norms[0](x), self.norms[1](embedded)], -1)
         part = Linear.apply(joined, self.projection, self.queue, ways)
         del joined
-        return self.layer(_Regather.apply(part, x.shape, x.dtype))
+        return _Regather.apply(part, x.shape, x.dtype)
 
 
 class _Regather(torch.autograd.Function):

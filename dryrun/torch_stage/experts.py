@@ -15,7 +15,7 @@ from torch import Tensor
 from dryrun.torch_stage.counter import fused
 from dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Scatter, SwiGLU
 from dryrun.torch_stage.mlp import Mlp
-from dryrun.torch_stage.site import MINDFORMERS, Site
+from dryrun.torch_stage.site import MINDFORMERS, TORCHTITAN, Site
 from dryrun.torch_stage.weights import REPLICATED, ROUTED, Weight
 
 
@@ -166,10 +166,12 @@ class Experts:
         shared = moe.shared_hidden if moe.shared_hidden is not None else moe.n_shared * moe.expert_hidden
         self.shared = Mlp(site, queue, shared) if shared else None
         factor = site.rules.capacity_factor if site.rules.capacity_factor is not None else site.rules.imbalance
-        self.sent = site.shard_tokens * moe.top_k
+        routed = site.shard_tokens if site.rules.whole_experts or site.framework != TORCHTITAN else site.tokens
+        self.sent = routed * moe.top_k
         self.received = math.ceil(self.sent * factor)
-        # Experts that TP splits see the tokens of every TP rank.
-        self.tp_ways = 1 if site.rules.whole_experts else site.shard_ways
+        # Experts that TP splits see the tokens of every TP rank. torchtitan has gathered them before.
+        self.gathers = site.framework == TORCHTITAN and site.shard_ways > 1
+        self.tp_ways = 1 if site.rules.whole_experts or self.gathers else site.shard_ways
 
     def weights(self) -> list[Weight]:
         """Every weight of the block."""
@@ -177,11 +179,21 @@ class Experts:
         return [w for w in own if w is not None] + (self.shared.weights() if self.shared else [])
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.gathers:
+            return self._on_gathered(Gather.apply(x, self.site.shard_ways))
+        y = self._routed(x, *self._route(x))
+        return y if self.shared is None else y + self._shared(x, self.site.shard_ways)
+
+    def _on_gathered(self, x: Tensor) -> Tensor:
+        """torchtitan: router and shared experts work on every token of the TP group, and save them.
+
+        Whole experts take this rank's share of the slots; split ones take all, and their results are partial.
+        """
         probability, index = self._route(x)
-        y = self._routed(x, probability, index)
+        y = self._routed(x, probability[: self.sent], index[: self.sent])
         if self.shared is not None:
-            y = y + self._shared(x)
-        return y
+            y = y + self._shared(x, 1)
+        return Scatter.apply(y, self.site.shard_ways)
 
     def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Probabilities of the slots [n·k] in the order of `index` [n·k], the tokens sorted by expert."""
@@ -229,9 +241,9 @@ class Experts:
             slots = Scatter.apply(slots, self.tp_ways)
         return Exchange.apply(slots, self.sent) if self._exchanges else slots
 
-    def _shared(self, x: Tensor) -> Tensor:
+    def _shared(self, x: Tensor, ways: int) -> Tensor:
         assert self.shared is not None
-        y = self.shared(x, rebuild=False)
+        y = self.shared(x, rebuild=False, ways=ways)
         if self.gate is None:
             return y
         return y * torch.sigmoid(Linear.apply(x, self.gate, self.queue))

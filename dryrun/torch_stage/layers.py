@@ -85,7 +85,8 @@ class Attention(_AttentionBase):
     """Multi-head and grouped-query attention.
 
     Megatron and MindFormers multiply Q, K and V at once: values stay views of that product, which stays
-    alive beside the rotated queries and keys. torchtitan multiplies them apart.
+    alive beside the rotated queries and keys. torchtitan multiplies them apart, and copies grouped keys
+    and values for every query head.
     """
 
     def __init__(self, site: Site, queue: GradientQueue) -> None:
@@ -119,7 +120,15 @@ class Attention(_AttentionBase):
             q, k = (norm(part) for norm, part in zip(self.qk_norms, (q, k), strict=True))
         if not self.site.model.learned_positions:
             q, k = Rotate.apply(q, 0, False), Rotate.apply(k, 0, False)
+        if self.site.framework == TORCHTITAN:
+            k, v = (_repeated(part, self.site.heads) for part in (k, v))
         return q, k, v
+
+
+def _repeated(x: Tensor, heads: int) -> Tensor:
+    """Keys or values [s, b, g, d] copied for every query head, as torchtitan's ``repeat_kv`` does."""
+    ways = heads // x.shape[2]
+    return x if ways == 1 else x.unsqueeze(3).expand(-1, -1, -1, ways, -1).flatten(2, 3)
 
 
 class Reshard(torch.autograd.Function):
@@ -241,6 +250,7 @@ class Layer:
 
     def _mlp(self, x: Tensor) -> Tensor:
         if self.mlp is not None:
-            return self.mlp(x, rebuild=self.mode == SELECT and self.site.rules.flash_attention)
+            rebuild = self.mode == SELECT and self.site.rules.flash_attention
+            return self.mlp(x, rebuild=rebuild, ways=self.site.shard_ways)
         assert self.experts is not None
         return self.experts(x)

@@ -91,9 +91,8 @@ class Mlp:
         """Every weight of the block."""
         return [*self.up, self.down, *self.up_bias, *([self.down_bias] if self.down_bias else [])]
 
-    def __call__(self, x: Tensor, *, rebuild: bool) -> Tensor:
-        """`rebuild`: the activation function runs again in backward instead of being kept."""
-        ways = self.site.shard_ways
+    def __call__(self, x: Tensor, *, rebuild: bool, ways: int) -> Tensor:
+        """`rebuild`: the activation function runs again in backward. `ways`: ranks over which x's tokens are split."""
         gather = ways
         if self.site.framework == TORCHTITAN and ways > 1:
             x, gather = Gather.apply(x, ways), 1

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dryrun.torch_stage.weights import BUFFERS, Weight, charged
+from dryrun.torch_stage.site import TORCHTITAN, Site
+from dryrun.torch_stage.weights import BUFFERS, GRADIENTS, WEIGHTS, Weight, charged
 
 
 class ShardedBlock:
@@ -21,9 +22,9 @@ class ShardedBlock:
     not to reshard after forward in a pipeline).
     """
 
-    def __init__(self, weights: list[Weight], keep: bool) -> None:
+    def __init__(self, weights: list[Weight], site: Site) -> None:
         self.members = weights
-        self.keep = keep
+        self.keep = site.framework == TORCHTITAN and site.strategy.pp > 1
         self.before: ShardedBlock | None = None
         self.after: ShardedBlock | None = None
         self._whole: dict[int, Tensor] = {}
@@ -31,7 +32,7 @@ class ShardedBlock:
 
     def gather(self) -> None:
         """Have the weights, in the compute type."""
-        with charged(BUFFERS):
+        with charged(WEIGHTS if self.keep else BUFFERS):
             for weight in self.members:
                 if weight.tensor is None:
                     weight.tensor = torch.empty(weight.shape, dtype=weight.site.dtype, device=weight.site.device)
@@ -48,7 +49,7 @@ class ShardedBlock:
         if self.after is not None:
             # The buffer of the block before, in time, is free once its reduction is over.
             self.after._reducing = []
-        with charged(BUFFERS):
+        with charged(GRADIENTS if self.keep else BUFFERS):
             for weight in self.members:
                 if weight.pending is None:
                     continue

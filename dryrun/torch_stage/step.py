@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -35,7 +35,7 @@ class _Piece:
     edge: torch.autograd.graph.GradientEdge
     sent: Tensor | None = None
     logits: list[Tensor] = field(default_factory=list)
-    waiting: list[tuple[Weight, object]] = field(default_factory=list)
+    waiting: list[tuple[Weight, Callable[[], Tensor]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,9 @@ class StageStep:
         elif direction == BACKWARD:
             self._backward(v, batch, piece)
         else:
-            for weight, make in self.alive.pop((v, batch, piece)).waiting:
-                weight.add_gradient(make)  # type: ignore[arg-type]
+            with torch.no_grad():
+                for weight, make in self.alive.pop((v, batch, piece)).waiting:
+                    weight.add_gradient(make)
         return Moment(direction, v, batch, self.counter.total / MIB, self.counter.window_peak / MIB)
 
     def _own_buffers(self, micro_batches: int) -> None:
@@ -166,9 +167,6 @@ class StageStep:
         received = None
         if not chunk.first:
             received = self._receive(FORWARD, v, batch, piece).requires_grad_()
-            if not self.buffered:
-                # It becomes the first layer's input.
-                self.counter.move(received, activations_of(chunk.kinds[0] if chunk.kinds else MTP))
         self.sent_output = None
         tokens = torch.zeros(self.site.tokens, dtype=torch.int64, device=self.site.device)
         y = chunk(received, tokens)
@@ -198,5 +196,7 @@ class StageStep:
             self.sent_gradient = kept.received.grad
             if self.sent_gradient is not None:
                 self.counter.move(self.sent_gradient, BUFFERS)
+        if self.buffered and kept.received is not None:
+            self.counter.move(kept.received, BUFFERS)
         if self.queue.postpone:
-            self.alive[v, batch, piece] = _Piece(None, kept.edge, waiting=list(self.queue.take()))
+            self.alive[v, batch, piece] = _Piece(None, kept.edge, waiting=self.queue.take())
