@@ -1,0 +1,103 @@
+"""The commands that the READMEs print, typed as they stand, in both languages."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Result, chosen, faults_of, total
+from benchmarks.reliability.specimens import WORKER_LINE
+
+READMES = ("README.md", "README.zh-CN.md")
+ELSEWHERE = ("make", "pip")
+"""Programs that install or run everything; a test cannot run the test suite."""
+
+SECONDS = 1800.0
+
+_BLOCK = re.compile(r"^```(?:sh|bash|shell)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def portions(share: float = 1.0) -> list[Portion]:
+    """One portion: the commands build on each other's files. A small share leaves the rankings out."""
+    return [Portion("typed", typed, {"most_seconds": SECONDS, "quick": share < 1})]
+
+
+def commands_of(page: str) -> list[list[str]]:
+    """Every command of a page's shell blocks as words, comments and continuations taken out."""
+    lines = [line for block in _BLOCK.findall(page) for line in block.replace("\\\n", " ").splitlines()]
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [line for line in words if line]
+
+
+def is_slow(words: Sequence[str]) -> bool:
+    """Whether a command solves a whole folder of candidates."""
+    return "pipeline_tool.py" in words or "--full" in words
+
+
+def is_at_hand(words: Sequence[str]) -> bool:
+    """Whether what a command needs is installed: the dry-run on fake tensors is an extra."""
+    return "torch" not in words or importlib.util.find_spec("torch") is not None
+
+
+def prepare(folder: Path) -> None:
+    """A folder as a user has it: the examples, and a log to draw."""
+    shutil.copytree(ROOT / "config", folder / "config")
+    (folder / "log").mkdir()
+    for device in (0, 1):
+        lines = [WORKER_LINE.format(job=0, kind="forward", m=m, a=1000.0 + 9 * m, b=1008.0 + 9 * m) for m in range(4)]
+        (folder / "log" / f"workerlog.{device}").write_text("".join(lines))
+
+
+def type_command(words: Sequence[str], folder: Path, most_seconds: float) -> tuple[int, str]:
+    """Run one command of a README in a folder; its exit code and what it said."""
+    assert words[0] == "python", words
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    program = [sys.executable, str(ROOT / words[1]), *words[2:]]
+    done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, timeout=most_seconds)
+    return done.returncode, done.stdout + done.stderr
+
+
+def typed(most_seconds: float = SECONDS, quick: bool = False) -> Result:
+    """Type every command of the English README, in its order; the Chinese one must print the same commands."""
+    english, chinese = (commands_of((ROOT / name).read_text(encoding="utf-8")) for name in READMES)
+    found = [] if english == chinese else [f"the two READMEs print other commands: {english} and {chinese}"]
+    run, seconds = 0, []
+    with tempfile.TemporaryDirectory(prefix="readme-") as own:
+        folder = Path(own)
+        prepare(folder)
+        for words in english:
+            if words[0] in ELSEWHERE or not is_at_hand(words) or (quick and is_slow(words)):
+                continue
+            began = time.monotonic()
+            code, text = type_command(words, folder, most_seconds)
+            seconds.append(round(time.monotonic() - began, 1))
+            run += 1
+            if code or "Traceback" in text:
+                found.append(f"{' '.join(words)}: exit code {code}: {text[-500:]}")
+    return {"commands": run, "seconds": seconds, "faults": found}
+
+
+def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
+    """Rows of the table."""
+    part = chosen(results, "typed")
+    wrong = len(faults_of(part))
+    return [
+        Figure(
+            "surface: README commands", "executed, English and Chinese",
+            f"{total(part, 'commands')} commands, the same in both, {wrong} faults",
+            not wrong,
+            "typed in their order in a folder that holds the examples and a log; `make` and `pip` apart",
+        )
+    ]  # fmt: skip
+
+
+PART = Part("commands", portions, figures, at_once=1)

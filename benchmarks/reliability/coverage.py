@@ -1,0 +1,85 @@
+"""Lines of the core packages that the tests execute."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.reliability.campaign import PACKAGES, ROOT, Figure, Part, Portion, Result, chosen
+
+LEAST = 0.90
+SECONDS = 7200.0
+
+CONFIG = """\
+[run]
+source = {packages}
+parallel = true
+concurrency = multiprocessing,thread
+data_file = {data}
+patch = subprocess,_exit
+[report]
+exclude_also =
+    if TYPE_CHECKING:
+    @(numba\\.)?njit
+"""
+"""Compiled kernels run as machine code, of which no line is seen: their Python twins are compared with them in tests."""
+
+
+def portions(share: float = 1.0) -> list[Portion]:
+    """The whole suite; a small share runs the tests of the lowest package alone."""
+    return [Portion("suite", suite, {"tests": "tests" if share == 1.0 else "tests/test_base_files.py"})]
+
+
+def suite(tests: str = "tests") -> Result:
+    """Run the test suite with every process's lines recorded."""
+    with tempfile.TemporaryDirectory(prefix="coverage-") as own:
+        config, told = Path(own) / "coveragerc", Path(own) / "coverage.json"
+        packages = ",".join(str(ROOT / name) for name in PACKAGES)
+        config.write_text(CONFIG.format(packages=packages, data=Path(own) / "data"))
+        environment = {**os.environ, "COVERAGE_PROCESS_START": str(config)}
+        coverage = [sys.executable, "-m", "coverage"]
+        run = subprocess.run(
+            [*coverage, "run", f"--rcfile={config}", "-m", "pytest", "-q", tests],
+            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS,
+        )  # fmt: skip
+        for step in (["combine", "-q"], ["json", "-q", "-o", str(told)]):
+            words = [*coverage, step[0], f"--rcfile={config}", *step[1:]]
+            subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+        files = json.loads(told.read_text())["files"]
+    lines: dict[str, list[int]] = {name: [0, 0] for name in PACKAGES}
+    missing: dict[str, int] = {}
+    for name, data in files.items():
+        package = Path(name).parts[0] if not Path(name).is_absolute() else Path(name).relative_to(ROOT).parts[0]
+        summary = data["summary"]
+        lines[package][0] += summary["covered_lines"]
+        lines[package][1] += summary["num_statements"]
+        missing[name] = summary["missing_lines"]
+    worst = sorted(missing, key=lambda name: -missing[name])[:12]
+    tail = run.stdout.strip().splitlines()[-1:] or [""]
+    return {"packages": lines, "worst": {name: missing[name] for name in worst}, "suite": tail[0],
+            "faults": [] if run.returncode == 0 else [f"the suite ended with {run.returncode}: {run.stdout[-1500:]}"]}  # fmt: skip
+
+
+def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
+    """Rows of the table."""
+    [result] = chosen(results, "suite")
+    lines: dict[str, list[int]] = result["packages"]
+    shares = {name: covered / count for name, (covered, count) in lines.items() if count}
+    covered, count = (sum(part[place] for part in lines.values()) for place in (0, 1))
+    told = ", ".join(f"{name} {100 * share:.0f}" for name, share in shares.items())
+    return [
+        Figure(
+            "coverage by lines", "core packages above 90 %",
+            f"{100 * covered / max(1, count):.1f} % of {count:,} lines ({told})",
+            all(share >= LEAST for share in shares.values()),
+            "the whole suite, lines of child processes included; compiled kernels are compared with their Python twins",
+        )
+    ]  # fmt: skip
+
+
+PART = Part("coverage", portions, figures, at_once=1)
