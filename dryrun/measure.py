@@ -91,7 +91,8 @@ def measure_profile(
     if fit.undetermined:
         log.warning("memory fit: not determined by the dry-runs, estimated instead: %s", ", ".join(fit.undetermined))
     loose = [name for name in survey.unsure if name not in fit.undetermined]
-    if loose:
+    # An exact backend's residual is how far memory is from linear in the plan, which the check corrects: no scatter.
+    if loose and not backend.exact:
         error = dict(zip(fit.unknowns, fit.standard_error, strict=True))
         value = dict(zip(fit.unknowns, fit.values, strict=True))
         told = ", ".join(f"{name} {value[name]:.0f} +- {error[name]:.0f} MiB" for name in loose)
