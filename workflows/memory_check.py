@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +20,19 @@ from pipeline.plan import PipelinePlan
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import Solution
 from workflows.memory_source import keep_measured, known_observations
+from workflows.near_plans import NearPlan, StageRecord, near_plans
 
 MAX_ROUNDS = 8
+BEST_OF_ROUNDS = 4
+"""Rounds in which a better plan than the one that held is looked for, where peaks scatter."""
+PLANS = 5
+"""Plans dry-run in one of these rounds."""
+CALM = 0.004
+"""Relative scatter of peaks about the fit up to which a program counts as one that repeats itself."""
+SAFE = 2.0
+"""Standard deviations of scatter that a plan's stages stay below their limits to be sure to hold."""
+SURE = 0.98
+"""Chance of a stage to keep its limit from which on it is dry-run only after the others of its plan."""
 BEYOND = 0.02
 """Share of the limit by which a stage that ran out of memory is taken to be over it, for its peak is unknown."""
 WIDER = 1.5
@@ -30,18 +41,18 @@ WIDER = 1.5
 
 @dataclass(frozen=True)
 class Checked:
-    """A plan that held.
+    """The best plan that held.
 
     Parameters
     ----------
     problem : PipelineProblem
-        What was solved last; its limits are lowered by what dry-runs showed beyond the fitted memory.
+        What it solves; its limits differ from the device's by what dry-runs showed beyond the fitted memory.
     memory : MemoryProfile
         As refitted.
     rounds : int
-        Dry-runs of whole plans.
+        Rounds of dry-runs, of one plan each, or of several where peaks scatter.
     dryrun : DryRunResult
-        The last one, of this plan.
+        This plan's.
     """
 
     problem: PipelineProblem
@@ -66,6 +77,9 @@ def solve_checked(
     stage's excess is taken off that stage's limit; from the third round on, every stage keeps a margin
     of the largest excess seen, and the margin widens: so the loop ends.
 
+    Where peaks scatter about the fit, whether the best plan holds is a matter of chance, so in each of
+    `BEST_OF_ROUNDS` rounds some near it are dry-run too (`near_plans`), and the best that held is taken.
+
     Parameters
     ----------
     config : TrainingConfig
@@ -84,36 +98,125 @@ def solve_checked(
     """
     linear = LinearMemory(config, modes)
     observations = known_observations(config, output) if memory.source in ("dry-run", "saved") else []
+    scatter = fit_memory(linear, observations, memory).scatter if len(observations) > len(linear.unknowns) else 0.0
     limits = np.full(linear.stages, memory.device_limit_mib)
     margin = np.zeros(linear.stages)
     prior, problem = memory, state(memory)
+    search = None if scatter <= CALM else _Search(StageRecord(linear), limits, scatter, solve)
+    best: tuple[NearPlan, DryRunResult] | None = None
     for round_ in range(1, MAX_ROUNDS + 1):
-        try:
-            solution = solve(problem)
-        except InfeasibleError as error:
-            if round_ == 1:
-                raise
-            raise InfeasibleError(f"after {round_ - 1} dry-runs of solved plans nothing fits: {error}") from error
-        assert solution.plan is not None
-        result = backend.measure([DryRun(config.replace(schedule=problem.schedule), config.strategy, solution.plan)])[0]
-        observations += observations_of([result], CLOSE)
-        over = _over(result, limits)
-        for peak in result.failures:
-            if peak.failure != OUT_OF_MEMORY:
-                log.warning("check: stage %d could not be checked: %s", peak.stage, peak.failure)
+        batch: list[NearPlan] = []
+        if best is None:
+            try:
+                solution = solve(problem)
+            except InfeasibleError as error:
+                if round_ == 1:
+                    raise
+                raise InfeasibleError(f"after {round_ - 1} dry-runs of solved plans nothing fits: {error}") from error
+            batch.append(NearPlan(problem, solution, np.zeros(linear.stages)))
+        if search is not None and round_ <= BEST_OF_ROUNDS:
+            batch += search.more(state(memory), _peaks(linear, memory), best[0] if best else None, batch)
+        if not batch:
+            break
+        results = _dry_run(config, backend, batch, limits)
+        over: dict[int, str] = {}
+        for near, result in zip(batch, results, strict=True):
+            observations += observations_of([result], 1.0 if search is not None else CLOSE)
+            exceeded = _over(result, limits)
+            over = over or exceeded
+            if search is not None:
+                search.record.add(result)
+            for peak in result.failures:
+                if peak.failure != OUT_OF_MEMORY:
+                    log.warning("check: stage %d could not be checked: %s", peak.stage, peak.failure)
+            if not exceeded and (best is None or near.time < best[0].time):
+                best = (near, result)
         if observations:
             memory = _refit(linear, observations, prior)
             keep_measured(config, output, memory, observations)
-        if not over:
-            measured = len(result.stages) - len(result.failures)
-            log.info("check: the plan holds on %d of %d stages (round %d)", measured, len(result.stages), round_)
-            return Checked(problem, solution, memory, round_, result)
+        if best is not None:
+            if search is None or round_ == BEST_OF_ROUNDS:
+                break
+            continue
         log.info("check: round %d, over the limit: %s", round_, "; ".join(over.values()))
-        margin = _margins(linear, result, memory, limits, margin, round_)
+        margin = _margins(linear, results[0], memory, limits, margin, round_)
+        if search is not None:
+            margin = np.maximum(margin, SAFE * scatter * limits)
         problem = state(memory).replace(limit_mib=tuple(map(float, limits - margin)))
-    raise NoSolutionError(
-        f"{config.path}: no plan held in {MAX_ROUNDS} dry-runs; of the last one {'; '.join(over.values())}"
+    if best is None:
+        raise NoSolutionError(
+            f"{config.path}: no plan held in {MAX_ROUNDS} dry-runs; of the last one {'; '.join(over.values())}"
+        )
+    near, result = best
+    rounds = round_ if batch else round_ - 1
+    log.info(
+        "check: the plan holds on %d of %d stages (round %d)",
+        len(result.stages) - len(result.failures), len(result.stages), rounds,
     )
+    return Checked(near.problem, near.solution, memory, rounds, result)
+
+
+@dataclass
+class _Search:
+    """The search for better plans where peaks scatter."""
+
+    record: StageRecord
+    limits: Floats
+    scatter: float
+    solve: Callable[[PipelineProblem], Solution]
+    tried: list[PipelinePlan] = field(default_factory=list)
+
+    def more(
+        self, problem: PipelineProblem, peaks: Callable[[PipelinePlan], Floats], best: NearPlan | None,
+        chosen: Sequence[NearPlan],
+    ) -> list[NearPlan]:
+        """Further plans for a round; they are known as tried from now on."""
+        self.tried += [near.plan for near in chosen]
+        to_beat = best.time if best is not None else self._surely(problem)
+        found = near_plans(
+            problem, self.record, peaks, self.limits, self.scatter, self.solve,
+            tried=self.tried, to_beat=to_beat, number=PLANS - len(chosen),
+        )
+        self.tried += [near.plan for near in found]
+        return found
+
+    def _surely(self, problem: PipelineProblem) -> float:
+        """Step time of a plan that is all but sure to hold; infinite when there is none."""
+        safe = tuple(map(float, (1.0 - SAFE * self.scatter) * self.limits))
+        try:
+            return self.solve(problem.replace(limit_mib=safe)).objective or np.inf
+        except (InfeasibleError, NoSolutionError):
+            return np.inf
+
+
+def _peaks(linear: LinearMemory, memory: MemoryProfile) -> Callable[[PipelinePlan], Floats]:
+    values = linear.coefficients(memory)
+
+    def peaks(plan: PipelinePlan) -> Floats:
+        fitted: Floats = linear.rows(plan, values) @ values
+        return fitted
+
+    return peaks
+
+
+def _dry_run(
+    config: TrainingConfig, backend: DryRunBackend, batch: Sequence[NearPlan], limits: Floats
+) -> list[DryRunResult]:
+    """Dry-run plans: the stages that may fail first, and the others only where these hold."""
+    def run(near: NearPlan, stages: Sequence[int]) -> DryRun:
+        return DryRun(config.replace(schedule=near.problem.schedule), config.strategy, near.plan, tuple(stages))
+
+    doubtful = [np.flatnonzero(near.chances < SURE).tolist() for near in batch]
+    results = backend.measure([run(near, stages) for near, stages in zip(batch, doubtful, strict=True)])
+    held = [index for index, result in enumerate(results) if not _over(result, limits)]
+    rest = [[stage for stage in range(len(limits)) if stage not in doubtful[index]] for index in held]
+    later = [(index, stages) for index, stages in zip(held, rest, strict=True) if stages]
+    if later:
+        more = backend.measure([run(batch[index], stages) for index, stages in later])
+        for (index, _), result in zip(later, more, strict=True):
+            stages = sorted((*results[index].stages, *result.stages), key=lambda peak: peak.stage)
+            results[index] = DryRunResult(run(batch[index], [peak.stage for peak in stages]), tuple(stages))
+    return results
 
 
 def check_plan(config: TrainingConfig, plan: PipelinePlan, backend: DryRunBackend, limit_mib: float) -> DryRunResult:

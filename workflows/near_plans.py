@@ -1,0 +1,171 @@
+"""Where peaks scatter, the best plan may fail its own dry-run by chance: which others are worth a try."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from base.errors import InfeasibleError, NoSolutionError
+from dryrun.interface import OUT_OF_MEMORY, DryRunResult
+from dryrun.linear_memory import Floats, LinearMemory
+from pipeline.plan import PipelinePlan
+from pipeline_solver.problem import PipelineProblem
+from pipeline_solver.solution import Solution
+
+SOLVES = 24
+"""Problems solved in search of such plans, a round."""
+PATIENCE_S = 60.0
+"""Seconds for it, a round."""
+LEAST_GAIN = 0.002
+"""Expected share of the step time below which no try is worth its dry-runs."""
+REACH = 2.0
+"""Standard deviations within which a stage may turn out on either side of its limit."""
+_SAME_MIB = 1.5
+
+
+@dataclass(frozen=True)
+class NearPlan:
+    """A plan, the problem it solves, and how likely each stage is within its limit [stages]."""
+
+    problem: PipelineProblem
+    solution: Solution
+    chances: Floats
+
+    @property
+    def plan(self) -> PipelinePlan:
+        """Its layers and recompute."""
+        assert self.solution.plan is not None
+        return self.solution.plan
+
+    @property
+    def time(self) -> float:
+        """Its step time."""
+        assert self.solution.objective is not None
+        return self.solution.objective
+
+    @property
+    def chance(self) -> float:
+        """How likely it holds."""
+        return float(np.prod(self.chances))
+
+
+@dataclass
+class StageRecord:
+    """What was measured of a stage's content: the same layers and recompute may come again in another plan.
+
+    Where the same content gave the same peak in every plan, as a program does that repeats itself, a stage
+    that was over its limit once is not tried again. Where it scatters anew, one excess says little.
+    """
+
+    linear: LinearMemory
+    peaks: dict[tuple[int, bytes], list[float]] = field(default_factory=dict)
+
+    def add(self, result: DryRunResult) -> None:
+        """Take in a plan's peaks."""
+        assert result.run.plan is not None
+        for peak in result.stages:
+            if peak.peak_mib is not None or peak.failure == OUT_OF_MEMORY:
+                key = self._key(result.run.plan, peak.stage)
+                self.peaks.setdefault(key, []).append(math.inf if peak.peak_mib is None else peak.peak_mib)
+
+    @property
+    def anew(self) -> bool:
+        """Whether some content gave different peaks in different plans."""
+        return any(max(known) - min(known) > _SAME_MIB for known in self.peaks.values())
+
+    def chances(self, plan: PipelinePlan, fitted: Floats, limits: Floats, scatter: float) -> Floats:
+        """How likely each stage is within its limit: as it was measured, else by the fit and its scatter."""
+        anew = self.anew
+        chances = np.empty(len(fitted))
+        for stage, (peak, limit) in enumerate(zip(fitted.tolist(), limits.tolist(), strict=True)):
+            known = self.peaks.get(self._key(plan, stage), [])
+            if known and not anew:
+                chances[stage] = float(max(known) <= limit)
+            else:
+                chances[stage] = 0.5 * (1.0 + math.erf((limit / peak - 1.0) / scatter / math.sqrt(2.0)))
+        return chances
+
+    def _key(self, plan: PipelinePlan, stage: int) -> tuple[int, bytes]:
+        ones = np.ones(len(self.linear.unknowns))
+        return stage, self.linear.rows(plan, ones, [stage])[0].tobytes()
+
+
+def near_plans(
+    problem: PipelineProblem,
+    record: StageRecord,
+    fitted: Callable[[PipelinePlan], Floats],
+    limits: Floats,
+    scatter: float,
+    solve: Callable[[PipelineProblem], Solution],
+    *,
+    tried: Sequence[PipelinePlan],
+    to_beat: float,
+    number: int,
+) -> list[NearPlan]:
+    """Plans not tried yet, by the step time that each can be expected to save.
+
+    A best-first walk: from the optimum with limits as they are, and with limits that a stage may turn out
+    to keep, to the optima with one stage's limit lowered below what the plan needs there.
+
+    Parameters
+    ----------
+    problem : PipelineProblem
+        With the fitted memory.
+    fitted : callable
+        Plan to fitted peaks, MiB [stages].
+    limits : float64 [stages]
+        What dry-runs have to keep within, MiB.
+    scatter : float
+        Relative standard deviation of a peak about the fit.
+    to_beat : float
+        Step time of the best plan that held, or that surely holds.
+
+    Returns
+    -------
+    list of NearPlan
+        At most `number`, best first; none where nothing is worth it.
+    """
+    until = time.monotonic() + PATIENCE_S
+    known: dict[str, NearPlan] = {}
+    queue: list[tuple[float, int, tuple[float, ...]]] = []
+    seen: set[tuple[int, ...]] = set()
+    done = [repr(plan) for plan in tried]
+
+    def push(worth: float, allowed: Floats) -> None:
+        key = tuple(map(round, allowed.tolist()))
+        if key not in seen:
+            seen.add(key)
+            heapq.heappush(queue, (-worth, len(seen), tuple(map(float, allowed))))
+
+    push(math.inf, limits)
+    push(math.inf, limits * (1.0 + 0.5 * scatter))
+    solves = 0
+    while queue and solves < SOLVES and time.monotonic() < until:
+        allowed = np.array(heapq.heappop(queue)[2])
+        solves += 1
+        try:
+            solved = problem.replace(limit_mib=tuple(map(float, allowed)))
+            solution = solve(solved)
+        except (InfeasibleError, NoSolutionError):
+            continue
+        if solution.plan is None or solution.objective is None or solution.objective >= to_beat:
+            continue
+        peaks = fitted(solution.plan)
+        near = NearPlan(solved, solution, record.chances(solution.plan, peaks, limits, scatter))
+        known.setdefault(repr(solution.plan), near)
+        worth = near.chance * (to_beat - near.time)
+        # A plan that was tried has neighbours that differ on any stage; else those where it is tight matter.
+        tight = peaks > (1.0 - REACH * scatter) * limits
+        around = np.ones_like(tight) if repr(solution.plan) in done else tight
+        for stage in np.flatnonzero(around).tolist():
+            lower = allowed.copy()
+            lower[stage] = min(lower[stage], peaks[stage] - 1.0)
+            push(worth, lower)
+    fresh = [near for key, near in known.items() if key not in done]
+    fresh.sort(key=lambda near: -near.chance * (to_beat - near.time))
+    return [near for near in fresh if near.chance * (to_beat - near.time) > LEAST_GAIN * to_beat][:number]
