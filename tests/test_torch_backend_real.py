@@ -69,7 +69,9 @@ def test_the_check_finds_a_plan_within_a_tight_limit_that_the_stage_model_confir
         again = backend.measure([DryRun(config, config.strategy, config.plan)])[0]
     assert [peak.peak_mib for peak in again.stages] == peaks and all(peak.cached for peak in again.stages)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert sum(event["name"] == "memory by dry-run MiB" for event in events) > 30
+    counters = [event for event in events if event["name"] == "memory by dry-run MiB"]
+    shown = [max(event["args"]["used"] for event in counters if event["pid"] == stage + 1) for stage in range(2)]
+    assert shown == pytest.approx(peaks, rel=1e-9)
     assert "dry-run" in done.stdout and "forms" in done.stdout
 
 
