@@ -40,6 +40,8 @@ _PROBE = (
     "except m.PackageNotFoundError: print('unpackaged')\n"
 )
 _PROBE_S = 60.0
+_SCRIPT = 'eval "$(cat -- "$1")"'
+"""Runs a variant of a script under the original's name ($0): ``dirname $0`` then says the original's folder."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,17 @@ class Launcher:
             register_path.resolve() if register_path is not None and register_path.is_dir() else None,
         )
 
-    def command(self, file: Path) -> tuple[str, ...]:
-        """The command that starts a training file: by its kind, the program, the script, or torchtitan."""
+    def command(self, file: Path, original: Path | None = None) -> tuple[str, ...]:
+        """The command that starts a training file: by its kind, the program, the script, or torchtitan.
+
+        Parameters
+        ----------
+        original : Path, optional
+            The file that `file` is a variant of: a script finds what lies beside it by its own name.
+        """
         suffix = file.suffix.lower()
         if suffix == ".sh":
-            return ("bash", str(file))
+            return ("bash", "-c", _SCRIPT, str(original or file), str(file))
         if suffix == ".toml":
             return (self.interpreter, "-m", "torchtitan.train", "--job.config_file", str(file))
         if self.program is None:
@@ -101,6 +109,13 @@ class Launcher:
         if self.register_path is not None:
             words += ["--register_path", str(self.register_path)]
         return tuple(words)
+
+    def working_folder(self, original: Path) -> Path | None:
+        """Where a file's dry-run runs: scripts and TOML name program, data and assets from their own folder.
+
+        None for a YAML, whose program is known by its path: it runs in the dry-run's own folder.
+        """
+        return original.resolve().parent if original.suffix.lower() in (".sh", ".toml") else None
 
     def settings(self, strategy: Strategy, stage: int) -> dict[str, str]:
         """The variables that a dry-run of one stage is given: simulation, the user's, and its first rank.

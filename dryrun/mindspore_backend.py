@@ -75,14 +75,15 @@ class MindsporeBackend:
         for index, run in enumerate(runs):
             try:
                 folder, key = self._prepare(run, fingerprint)
-                command = self.launcher.command(folder / _file_name(run))
+                command = self.launcher.command(folder / _file_name(run), run.config.path.resolve())
             except TaylorError as error:
                 found |= {(index, s): StagePeak(s, None, self.name, failure=str(error)) for s in run.asked}
                 continue
             for stage in run.asked:
                 place = folder / f"stage_{stage}"
                 environment = self.launcher.full_environment(self.launcher.settings(run.strategy, stage))
-                job = Job(command, environment, place, place / "dryrun.log", self.timeout_s)
+                where = self.launcher.working_folder(run.config.path)
+                job = Job(command, environment, place, place / "dryrun.log", self.timeout_s, where)
                 jobs[index, stage] = StageJob(stage, key, job)
         found |= self._kept.peaks(jobs)
         results = [
@@ -117,7 +118,8 @@ class MindsporeBackend:
             text = made.read_bytes()
             digest = hashlib.sha256()
             settings = {**self.launcher.settings(run.strategy, 0), "RANK_ID": ""}
-            command = self.launcher.command(Path(_file_name(run)))
+            where = self.launcher.working_folder(run.config.path)
+            command = (*self.launcher.command(Path(_file_name(run))), str(where))
             for part in (text, json.dumps([settings, command, fingerprint, _FORMAT], sort_keys=True).encode()):
                 digest.update(hashlib.sha256(part).digest())
             key = digest.hexdigest()

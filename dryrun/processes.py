@@ -30,11 +30,13 @@ class Job:
     Parameters
     ----------
     folder : Path
-        Working folder, created when missing.
+        Its own folder, created when missing.
     log : Path
         Takes standard output and error as they come.
     environment : mapping
         The whole environment.
+    run_in : Path or None
+        Working folder, where it is not its own.
     """
 
     command: tuple[str, ...]
@@ -42,6 +44,7 @@ class Job:
     folder: Path
     log: Path
     timeout_s: float
+    run_in: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def run_job(job: Job, stop: threading.Event | None = None) -> Outcome:
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            cwd=job.folder,
+            cwd=job.run_in or job.folder,
             env=dict(job.environment),
             start_new_session=True,
         )

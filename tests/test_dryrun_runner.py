@@ -204,7 +204,7 @@ def test_a_bad_environment_file_is_refused_with_the_entry_named(tmp_path, text, 
 
 def test_shell_and_toml_files_are_started_by_bash_and_by_torchtitan():
     launcher = Launcher(None, "/usr/bin/python3")
-    assert launcher.command(Path("a.sh")) == ("bash", "a.sh")
+    assert launcher.command(Path("a.sh"))[0] == "bash" and launcher.command(Path("a.sh"))[-1] == "a.sh"
     assert launcher.command(Path("a.toml"))[:3] == ("/usr/bin/python3", "-m", "torchtitan.train")
     with pytest.raises(InputError, match="run_mindformer.py"):
         launcher.command(Path("a.yaml"))
