@@ -27,7 +27,9 @@ from pipeline.schedule import WEIGHT_GRADIENT, Schedule
 OVERHEAD = "overhead"
 
 
-def run_stage(run: DryRun, stage: int, *, whole_step: bool = False) -> StageMemory:
+def run_stage(
+    run: DryRun, stage: int, *, whole_step: bool = False, see_kernels: bool = False
+) -> StageMemory:
     """Run one stage's step on fake tensors and tell its peak.
 
     Parameters
@@ -37,6 +39,8 @@ def run_stage(run: DryRun, stage: int, *, whole_step: bool = False) -> StageMemo
     whole_step : bool
         Run every task. Otherwise the step ends where no later task can show anything new; the peak is
         the same, and the moments end there.
+    see_kernels : bool
+        Count what kernels make inside too: what real tensors on a CPU need (`LiveCounter`).
 
     Raises
     ------
@@ -54,7 +58,7 @@ def run_stage(run: DryRun, stage: int, *, whole_step: bool = False) -> StageMemo
     spec = schedule_for(run.config.schedule, strategy.vpp)
     schedule = build_schedule(spec, strategy.pp, strategy.vpp, strategy.micro_batches)
     site = Site(run.config.model, strategy, run.config.rules, pieces=spec.seq_splits)
-    counter = LiveCounter()
+    counter = LiveCounter(see_kernels)
     with FakeTensorMode(), counter:
         moments = _run(site, counter, schedule, plan, stage, whole_step)
     overhead = overhead_mib(run.config.rules)

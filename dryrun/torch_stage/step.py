@@ -168,7 +168,8 @@ class StageStep:
         if not chunk.first:
             received = self._receive(FORWARD, v, batch, piece).requires_grad_()
         self.sent_output = None
-        tokens = torch.zeros(self.site.tokens, dtype=torch.int64, device=self.site.device)
+        with charged(BUFFERS):
+            tokens = torch.zeros(self.site.tokens, dtype=torch.int64, device=self.site.device)
         y = chunk(received, tokens)
         kept = _Piece(received, torch.autograd.graph.get_gradient_edge(y))
         if not chunk.last:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from cost_model.parameters import ParameterGroups
-from cost_model.states import GRADIENT_BYTES, group_bytes
+from cost_model.states import GRADIENT_BYTES, MASTER_AND_MOMENTS_BYTES, group_bytes
 from dryrun.torch_stage.counter import LiveCounter, active_counter, fused
 from dryrun.torch_stage.site import MEGATRON, MINDFORMERS, Site
 
@@ -60,8 +60,14 @@ class Weight:
                 self.tensor = torch.empty(shape, dtype=site.dtype, device=site.device)
             elif states.weights:
                 self.weight_shard = _bytes(states.weights, site)
+        optimizer = float(states.optimizer)
         with charged(OPTIMIZER):
-            self.optimizer = _bytes(states.optimizer, site)
+            whole_optimizer = optimizer >= count * MASTER_AND_MOMENTS_BYTES
+            if self.tensor is None and whole_optimizer and not site.rules.parameter_shard:
+                # No copy is kept: the fp32 master weight itself is read.
+                self.tensor = torch.empty(shape, dtype=torch.float32, device=site.device)
+                optimizer -= 4 * count
+            self.optimizer = _bytes(optimizer, site)
         whole_gradient = float(states.gradients) >= count * GRADIENT_BYTES
         with charged(GRADIENTS):
             if whole_gradient:
