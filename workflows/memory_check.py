@@ -102,7 +102,9 @@ def solve_checked(
     limits = np.full(linear.stages, memory.device_limit_mib)
     margin = np.zeros(linear.stages)
     prior, problem = memory, state(memory)
-    search = None if scatter <= CALM else _Search(StageRecord(linear), limits, scatter, solve)
+    # What an exact backend leaves of a fit is no scatter: the same plan has the same peaks.
+    calm = backend.exact or scatter <= CALM
+    search = None if calm else _Search(StageRecord(linear), limits, scatter, solve)
     best: tuple[NearPlan, DryRunResult] | None = None
     for round_ in range(1, MAX_ROUNDS + 1):
         batch: list[NearPlan] = []
