@@ -78,8 +78,9 @@ def layer_rows(modes: list[str]) -> None:
                     used = rules.replace(seq_length=sequence)
                     found = layer_memory(model, kind, mode, strategy, used)
                     closed = float(activation_bytes(model, kind, mode, strategy, used))
+                    off = 100 * (closed / found.kept - 1)
                     print(f"{name}, {rules.framework}, {kind}, {mode}: {found.kept / MIB:.1f} / {closed / MIB:.1f} "
-                          f"({100 * (closed / found.kept - 1):+.1f} %), backward {found.backward / MIB:.1f}")  # fmt: skip
+                          f"({off:+.1f} %), backward {found.backward / MIB:.1f}")  # fmt: skip
 
 
 def main() -> int:

@@ -70,7 +70,9 @@ def test_one_forward_one_backward_needs_the_micro_batches_in_flight_and_one_more
 @pytest.mark.parametrize("spec", [ScheduleSpec(), ScheduleSpec("zero_bubble_v")], ids=["1f1b", "zero bubble"])
 def test_when_the_step_is_over_only_states_and_buffers_are_left(spec: ScheduleSpec) -> None:
     vpp = 2 if spec.name == "zero_bubble_v" else 1
-    run = cases.job(cases.LATENT, Strategy(2, 2, 2, 2, op=2, vpp=vpp, micro_batches=4),
+    # In a V the model ends on the first stage, where an even split puts no prediction module.
+    model = cases.LATENT.replace(mtp_layers=2 - vpp)
+    run = cases.job(model, Strategy(2, 2, 2, 2, op=2, vpp=vpp, micro_batches=4),
                     cases.MEGATRON.replace(expert_tensor_parallel=False), spec)  # fmt: skip
     for stage in range(2):
         found = run_stage(run, stage, whole_step=True)
@@ -190,6 +192,13 @@ def test_without_a_plan_the_layers_are_spread_evenly_in_the_file_s_mode() -> Non
         asked = type(run)(run.config.replace(plan=plan), strategy, None)
         assert settled_plan(asked) == plan
     assert settled_plan(type(run)(run.config, strategy, None)) == even_plan(cases.LLAMA, strategy, FULL)
+
+
+def test_a_prediction_module_away_from_the_head_is_refused() -> None:
+    plan = PipelinePlan({DENSE: ((2, 0),), MOE: ((2, 4),), "mtp": ((1, 0),)}, {})
+    rules = cases.MEGATRON.replace(expert_tensor_parallel=False)
+    with pytest.raises(ValueError, match="belongs to the chunk that ends the model"):
+        run_stage(cases.job(cases.LATENT, Strategy(1, 1, 2), rules, plan=plan), 0)
 
 
 def test_a_plan_of_another_shape_is_refused() -> None:

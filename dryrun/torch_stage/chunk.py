@@ -82,6 +82,8 @@ class Chunk:
         modules = [(kind, mode) for kind, mode in layers if kind == MTP]
         if (first or modules) and embedding is None:
             self.embedding = Embedding(site)
+        if modules and not last:
+            raise ValueError("a prediction module (MTP) belongs to the chunk that ends the model, beside the head")
         self.kinds = [kind for kind, _ in layers if kind != MTP]
         self.layers = [Layer(site, queue, kind, mode) for kind, mode in layers if kind != MTP]
         self.modules = [PredictionModule(site, queue, mode) for _, mode in modules]
