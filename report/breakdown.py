@@ -10,6 +10,11 @@ from rich.table import Table
 from cost_model.memory import StageBreakdown
 from dryrun.stage_memory import StageMemory
 
+_HYPHENATED = {
+    "gradients": "gradi- ents", "optimizer": "opti- mizer", "workspace": "work- space", "overhead": "over- head",
+}  # fmt: skip
+"""Where long headings break."""
+
 
 def breakdown_table(stages: Sequence[StageBreakdown], limit_mib: float | None = None) -> Table:
     """A column a category (MiB), a row a stage; the heaviest stage is marked.
@@ -21,11 +26,7 @@ def breakdown_table(stages: Sequence[StageBreakdown], limit_mib: float | None = 
     """
     heaviest = max(range(len(stages)), key=lambda s: stages[s].total)
     names = list(dict.fromkeys(name for stage in stages for name in stage.categories()))
-    table = Table(header_style="bold", pad_edge=False, title="memory by stage, MiB")
-    if limit_mib is not None:
-        table.caption = f"the device may hold {limit_mib:,.0f} MiB"
-    for heading in ("stage", "layers", "alive", *names, "total"):
-        table.add_column(heading, justify="right")
+    table = _table("memory by stage, MiB", ("stage", "layers", "alive", *names, "total"), limit_mib)
     for s, stage in enumerate(stages):
         parts = stage.categories()
         layers = " + ".join(f"{count} {kind}" for kind, count in stage.layers.items() if count)
@@ -49,13 +50,8 @@ def comparison_table(
     closed = {stage.stage: stage for stage in estimated}
     pairs = [(one, closed[one.stage]) for one in measured]
     names = list(dict.fromkeys(name for one, other in pairs for name in (*one.categories, *other.categories())))
-    table = Table(
-        header_style="bold", pad_edge=False, box=SIMPLE_HEAD, title="memory by stage, MiB: dry-run over closed forms"
-    )
-    if limit_mib is not None:
-        table.caption = f"the device may hold {limit_mib:,.0f} MiB"
-    for heading in ("stage", *names, "total", "apart"):
-        table.add_column(heading, justify="right", overflow="fold")
+    headings = ("stage", *names, "total", "apart")
+    table = _table("memory by stage, MiB: dry-run over closed forms", headings, limit_mib)
     for one, other in pairs:
         parts = other.categories()
         apart = f"{(other.total - one.peak_mib) / one.peak_mib:+.1%}"
@@ -63,4 +59,15 @@ def comparison_table(
         table.add_row(f"{one.stage} dry-run", *cells, f"{one.peak_mib:,.0f}", "")
         cells = (f"{parts.get(name, 0.0):,.0f}" for name in names)
         table.add_row("forms", *cells, f"{other.total:,.0f}", apart, style="dim")
+    return table
+
+
+def _table(title: str, headings: Sequence[str], limit_mib: float | None) -> Table:
+    """An empty table narrow enough for fourteen columns of figures in a log."""
+    table = Table(header_style="bold", pad_edge=False, padding=(0, 1, 0, 0), box=SIMPLE_HEAD, title=title)
+    if limit_mib is not None:
+        table.caption = f"the device may hold {limit_mib:,.0f} MiB"
+    for heading in headings:
+        words = _HYPHENATED.get(heading, heading.replace("activations", "activ.")).split()
+        table.add_column("\n".join(words), justify="right", min_width=max(map(len, words)), overflow="fold")
     return table
