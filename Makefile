@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-mindspore lint install benchmarks clean
+.PHONY: demo test reliability test-mindspore lint install benchmarks clean
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -26,6 +26,10 @@ test: $(STAMP) lint
 test-mindspore: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mindspore]'
 	$(BIN)/python -m pytest tests/test_dryrun_mindspore.py -rs
+
+# What must never go wrong, measured anew: docs/reliability.md. A killed campaign goes on where it was.
+reliability: $(STAMP)
+	$(BIN)/python -m benchmarks.reliability
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

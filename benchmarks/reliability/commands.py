@@ -39,8 +39,8 @@ def commands_of(page: str) -> list[list[str]]:
 
 
 def is_slow(words: Sequence[str]) -> bool:
-    """Whether a command solves a whole folder of candidates."""
-    return "pipeline_tool.py" in words or "--full" in words
+    """Whether a command solves a whole folder of candidates, or runs stages on fake tensors."""
+    return "pipeline_tool.py" in words or "--full" in words or "torch" in words
 
 
 def is_at_hand(words: Sequence[str]) -> bool:

@@ -27,7 +27,7 @@ exclude_also =
     if TYPE_CHECKING:
     @(numba\\.)?njit
 """
-"""Compiled kernels run as machine code, of which no line is seen: their Python twins are compared with them in tests."""
+"""Compiled kernels run as machine code, of which no line is seen: tests compare them with their Python twins."""
 
 
 def portions(share: float = 1.0) -> list[Portion]:
@@ -61,8 +61,8 @@ def suite(tests: str = "tests") -> Result:
         missing[name] = summary["missing_lines"]
     worst = sorted(missing, key=lambda name: -missing[name])[:12]
     tail = run.stdout.strip().splitlines()[-1:] or [""]
-    return {"packages": lines, "worst": {name: missing[name] for name in worst}, "suite": tail[0],
-            "faults": [] if run.returncode == 0 else [f"the suite ended with {run.returncode}: {run.stdout[-1500:]}"]}  # fmt: skip
+    found = [] if run.returncode == 0 else [f"the suite ended with {run.returncode}: {run.stdout[-1500:]}"]
+    return {"packages": lines, "worst": {name: missing[name] for name in worst}, "suite": tail[0], "faults": found}
 
 
 def figures(results: Mapping[str, Result]) -> Sequence[Figure]:

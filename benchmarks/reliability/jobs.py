@@ -94,4 +94,5 @@ def _candidates(folder: Path) -> None:
         strategy = config.strategy.replace(
             tp=tp, pp=pp, dp=128 // tp // pp, ep=min(8, 128 // pp), micro_batches=8 * pp * tp // 8, op=128 // tp // pp
         )
-        emit_variant(config, strategy, folder / "files" / f"DP{strategy.dp}_TP{tp}_PP{pp}_EP{strategy.ep}.yaml", plan=None)
+        name = f"DP{strategy.dp}_TP{tp}_PP{pp}_EP{strategy.ep}.yaml"
+        emit_variant(config, strategy, folder / "files" / name, plan=None)

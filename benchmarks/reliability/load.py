@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def large(count: int) -> Result:
         if seen.peak_mib > MEMORY_MIB:
             found.append(f"{seen.peak_mib:.0f} MiB")
         steps = {int(done) for done, of in _BAR.findall(seen.text) if int(of) == made}
-        if len(steps) < min(10, made):
+        if len(steps) < min(10, made // 2 + 1):  # the bar is drawn ten times a second, a solve may be quicker
             found.append(f"progress shown at {sorted(steps)} of {made} only")
         table = pd.read_csv(next((folder / "pipeline_output").glob("test_result_*.csv"), os.devnull))
         if len(table) != made:
@@ -139,13 +139,13 @@ def write_candidates(folder: Path, count: int) -> int:
     return len(emit_yaml(result, config, folder / "files", which=which))
 
 
-def watch(folder: Path, interrupt_after: float | None) -> Watched:
-    """Rank the candidates of a folder on two processes, in a terminal, with a limit of 2 s a solve.
+def watch(folder: Path, interrupt: float | Callable[[], bool] | None) -> Watched:
+    """Rank the candidates of a folder on two processes, in a terminal, with a limit of 20 s a solve.
 
     Parameters
     ----------
-    interrupt_after : float or None
-        Seconds after which Ctrl-C is typed.
+    interrupt : float, callable or None
+        Seconds after which Ctrl-C is typed, or what tells when.
     """
     words = [sys.executable, str(ROOT / "pipeline_tool.py"), "--yaml_path", "files", "--workers", "2",
              "--time_limit", "20", "--report", "off"]  # fmt: skip
@@ -171,7 +171,8 @@ def watch(folder: Path, interrupt_after: float | None) -> Watched:
             break
         if spent - looked > SAMPLE_SECONDS:
             peak, looked = max(peak, _resident_mib(process.pid)), spent
-        if interrupt_after is not None and not typed and spent > interrupt_after:
+        due = interrupt() if callable(interrupt) else interrupt is not None and spent > interrupt
+        if due and not typed:
             _interrupt(process.pid)
             typed = True
         if spent > SECONDS:

@@ -134,13 +134,15 @@ def code_planted(text: bytes, rng: np.random.Generator, form: str, trap: Trap) -
     touch = b"touch " + canary
     python = b"__import__('os').system('" + touch + b"')"
     payloads = {
-        "yaml": (b"!!python/object/apply:os.system ['" + touch + b"']", b"!!python/object/new:os.system [" + touch + b"]",
+        "yaml": (b"!!python/object/apply:os.system ['" + touch + b"']",
+                 b"!!python/object/new:os.system [" + touch + b"]",
                  b"!!python/name:os.system", b"!<tag:yaml.org,2002:python/object/apply:os.system> ['" + touch + b"']",
                  python, b'"${' + touch + b'}"'),
         "sh": (b"$(" + touch + b")", b"`" + touch + b"`", b"$((a[$(" + touch + b")]))", b"; " + touch + b" ;",
                b"<(" + touch + b")", b"${x:-$(" + touch + b")}", b"\neval " + touch + b"\n"),
         "csv": (b"=cmd|'/C " + touch + b"'!A0", b'"=SYSTEM(""' + touch + b'"")"', python, b"@SUM(1)*" + python),
-    }.get(form, (python, b'{"__reduce__": "' + touch + b'"}', b"$(" + touch + b")", b"cos\nsystem\n(S'" + touch + b"'\ntR.",
+    }.get(form, (python, b'{"__reduce__": "' + touch + b'"}', b"$(" + touch + b")",
+                 b"cos\nsystem\n(S'" + touch + b"'\ntR.",
                  b"${{" + python + b"}}", b"{{" + python + b"}}"))  # fmt: skip
     pattern = NUMBER if rng.random() < 0.5 else WORD
     return _replace(pattern, text, rng, lambda: _pick(rng, payloads))

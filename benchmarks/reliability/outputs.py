@@ -42,11 +42,13 @@ def without_times(name: str, content: bytes) -> bytes:
 
 def differences(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]:
     """Files that two runs do not share byte for byte."""
-    return [
-        f"{name} {'is missing in one' if name not in one or name not in other else _first_difference(one[name], other[name])}"
-        for name in sorted({*one, *other})
-        if one.get(name) != other.get(name)
-    ]
+    found = []
+    for name in sorted({*one, *other}):
+        if name not in one or name not in other:
+            found.append(f"{name} is missing in one")
+        elif one[name] != other[name]:
+            found.append(f"{name} {_first_difference(one[name], other[name])}")
+    return found
 
 
 def is_debris(path: Path) -> bool:

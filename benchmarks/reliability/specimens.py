@@ -155,12 +155,14 @@ def make_specimens(folder: Path) -> list[Specimen]:
         place = add(form, f"{key}-searched", target, "parallel_tool", f"--{key}_path", target, *few)
         (place / target).write_text(text)
     for model in ("pretrain_deepseek3_128p", "pretrain_qwen3_30b_a3b", "pretrain_llama2_7b"):
-        words = ("-yaml", "train.yaml", *solve)
-        shutil.copy(_config(model), add("yaml", f"{model}-solved", "train.yaml", "pipeline_parallel", *words) / "train.yaml")
+        words: tuple[str, ...] = ("-yaml", "train.yaml", *solve)
+        place = add("yaml", f"{model}-solved", "train.yaml", "pipeline_parallel", *words)
+        _copy(model, place / "train.yaml")
         words = ("--yaml_path", "train.yaml", *few)
-        shutil.copy(_config(model), add("yaml", f"{model}-searched", "train.yaml", "parallel_tool", *words) / "train.yaml")
+        place = add("yaml", f"{model}-searched", "train.yaml", "parallel_tool", *words)
+        _copy(model, place / "train.yaml")
     place = add("yaml", "evaluated", "train.yaml", "pipeline_parallel", "-yaml", "train.yaml", "-evaluate", "y")
-    shutil.copy(_config("pretrain_deepseek3_128p"), place / "train.yaml")
+    _copy("pretrain_deepseek3_128p", place / "train.yaml")
     rank = ("--yaml_path", "files", "--time_limit", "2", "--workers", "1", "--report", "off")
     place = add("yaml", "ranked", "files/odd.yaml", "pipeline_tool", *rank)
     for name in ("odd.yaml", "sound.yaml"):
@@ -184,7 +186,8 @@ def make_specimens(folder: Path) -> list[Specimen]:
     _copy("pretrain_llama2_7b", place / "files" / "sound.yaml")
     _write(place / "nd.csv", f"dp,tp,pp,ep,peakMem\n{degrees},52810\n32,2,16,8,54102\n")
 
-    place = add("json", "memory", "memory.json", "pipeline_parallel", "-yaml", "train.yaml", "-memory", "memory.json", *solve)
+    words = ("-yaml", "train.yaml", "-memory", "memory.json", *solve)
+    place = add("json", "memory", "memory.json", "pipeline_parallel", *words)
     _copy("pretrain_llama2_7b", place / "train.yaml")
     _write(place / "memory.json", json.dumps(MEMORY, indent=1))
     place = add("json", "flags", "flags.json", "parallel_tool", "--config", "flags.json")
@@ -200,7 +203,8 @@ def make_specimens(folder: Path) -> list[Specimen]:
     _write(place / "run_mindformer.py", STAND_IN)
     shutil.copy(ROOT / "config/env_config.json", place / "env.json")
     result = json.dumps(RESULT, indent=1)
-    place = add("json", "result-printed", "result.json", "pipeline_parallel", "-extract", "y", "-solution", "result.json")
+    words = ("-extract", "y", "-solution", "result.json")
+    place = add("json", "result-printed", "result.json", "pipeline_parallel", *words)
     _write(place / "result.json", result)
     place = add("json", "result-drawn", "result.json", "timeline_tool", "--solution", "result.json", "--html", "t.html")
     _write(place / "result.json", result)
@@ -220,16 +224,16 @@ def make_specimens(folder: Path) -> list[Specimen]:
         _write(place / f"logs/DP2_TP2_PP4_EP1/rank_{rank_number}.log", DRYRUN_LOG.format(peak=40111, actual=41000))
     place = add("log", "solution", "train.sol", "pipeline_parallel", "-extract", "y", "-solution", "train.sol")
     _write(place / "train.sol", "# status optimal\n# objective 10.5\n# bound 10.5\n# solver branch-and-cut\n"
-           "x_dense[0,0] 4\nx_dense[1,0] 5\nrecompute_dense[0,0] 2\nrecompute_dense[1,0] 0\nstep_time 10.5\n")  # fmt: skip
+           "x_dense[0,0] 4\nx_dense[1,0] 5\nrecompute_dense[0,0] 2\nstep_time 10.5\n")  # fmt: skip
 
     for form, name in (("ascend", "trace_view.json"), ("ascend", "kernel_details.csv"), ("ascend", "profiler_info"),
                        ("ascend", "memory_record.csv"), ("kineto", "pt.trace.json")):  # fmt: skip
-        for tool, words in (("timeline_tool", ("--profile_dir", "profiles/train")),
+        for tool, own_words in (("timeline_tool", ("--profile_dir", "profiles/train")),
                             ("pipeline_tool", (*rank, "--profile_data_dir", "profiles"))):  # fmt: skip
             place = folder / f"{tool}-{name}"
             _copy("pretrain_llama2_7b", place / "files" / "train.yaml")
             target = _profiles(place, form, name)
-            made.append(Specimen("trace", place.name, place, target, Command(tool, words)))
+            made.append(Specimen("trace", place.name, place, target, Command(tool, own_words)))
     return made
 
 
@@ -266,13 +270,9 @@ RESULT = {
 """A saved result of a problem worked by hand."""
 
 
-def _config(name: str) -> Path:
-    return ROOT / "config" / f"{name}.yaml"
-
-
 def _copy(name: str, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(_config(name), target)
+    shutil.copy(ROOT / "config" / f"{name}.yaml", target)
 
 
 def _write(path: Path, text: str) -> None:

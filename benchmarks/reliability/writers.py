@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from cost_model.profile import MemoryProfile, TimeRatios
 from pipeline.plan import FULL, NONE, PipelinePlan, as_grid
 from pipeline_solver.problem import LayerKind, PipelineProblem
 from pipeline_solver.solution import Solution
+
+LLAMA = ROOT / "config" / "pretrain_llama2_7b.yaml"
 
 Writer = Callable[[Path, int], object]
 """Writes content 0 or 1 into a folder; nothing else there is touched."""
@@ -52,7 +53,7 @@ def _variant(folder: Path, which: int) -> object:
     from parsers.read import read_config
     from parsers.write_back import emit_variant
 
-    config = read_config(ROOT / "config" / "pretrain_llama2_7b.yaml")
+    config = read_config(LLAMA)
     return emit_variant(config, config.strategy.replace(micro_batches=8 + which), folder / "a.yaml", plan=None)
 
 
@@ -64,7 +65,7 @@ def _searched(what: str) -> Writer:
         from parsers.read import read_config
         from register.registry import Registry
 
-        config = read_config(ROOT / "config" / "pretrain_llama2_7b.yaml")
+        config = read_config(LLAMA)
         device = Registry.load(None).device("ascend-910b")
         result = search(config, device, SearchOptions(gbs=512 * (1 + which), profile_num=2), None)
         if what == "candidates":
@@ -105,7 +106,7 @@ def _view(role: str, name: str) -> Writer:
 def _result(folder: Path, which: int) -> object:
     from workflows.solve_file import SolveFileOptions, solve_file
 
-    path = ROOT / "config" / "pretrain_llama2_7b.yaml"
+    path = LLAMA
     return solve_file(SolveFileOptions(
         path, TimeRatios(backward=2.0 + which), dryrun=False, check=False, evaluate=True, write=False,
         result_json=folder / "result.json", output=folder,
@@ -115,7 +116,8 @@ def _result(folder: Path, which: int) -> object:
 def _memory(folder: Path, which: int) -> object:
     from parsers.memory_profile import write_memory_profile
 
-    profile = MemoryProfile(55296.0, 3383.0 + which, 2382.0, 8675.0, {"dense": 866.0}, {"dense": {NONE: 479.0, FULL: 30.0}})
+    kept = {"dense": {NONE: 479.0, FULL: 30.0}}
+    profile = MemoryProfile(55296.0, 3383.0 + which, 2382.0, 8675.0, {"dense": 866.0}, kept)
     return write_memory_profile(profile, folder / "memory.json")
 
 
@@ -131,7 +133,7 @@ def _ratios(folder: Path, which: int) -> object:
     from profiling.extract import ExtractedRatios
     from profiling.table import write_profiling_result
 
-    config = read_config(ROOT / "config" / "pretrain_llama2_7b.yaml")
+    config = read_config(LLAMA)
     found = ExtractedRatios(config, TimeRatios(unit_ms=5.0 + which))
     return write_profiling_result([(config.strategy, found)], folder / "profiling_result.csv")
 
@@ -141,9 +143,9 @@ def _synthetic(form: str) -> Writer:
         from parsers.read import read_config
         from profiling.synthetic import SyntheticTimes, write_synthetic_profiles
 
-        config = read_config(ROOT / "config" / "pretrain_llama2_7b.yaml")
+        config = read_config(LLAMA)
         assert config.plan is not None
-        config = replace(config, strategy=config.strategy.replace(micro_batches=2))
+        config = config.replace(strategy=config.strategy.replace(micro_batches=2))
         times = SyntheticTimes.from_ratios(TimeRatios(unit_ms=5.0 + which), config.plan)
         return write_synthetic_profiles(config, times, folder, form=form, steps=1, stages=(0,))
 
@@ -156,7 +158,7 @@ def _text(folder: Path, which: int) -> object:
 
 WRITERS: Mapping[str, Writer] = {
     "text": _text,
-    "plan-into-yaml": _plan_into("train.yaml", (ROOT / "config" / "pretrain_llama2_7b.yaml").read_text(encoding="utf-8")),
+    "plan-into-yaml": _plan_into("train.yaml", LLAMA.read_text(encoding="utf-8")),
     "plan-into-shell": _plan_into("train.sh", SHELL),
     "plan-into-toml": _plan_into("train.toml", TOML),
     "variant": _variant,

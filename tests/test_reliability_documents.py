@@ -1,0 +1,74 @@
+"""What is written about the code holds: documented functions, commands of the READMEs, the campaign's table."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from benchmarks.reliability import commands
+from benchmarks.reliability.__main__ import BEGIN, END, PAGE, PARTS, with_table
+from benchmarks.reliability.campaign import PACKAGES, SCRIPTS
+from tests.conftest import ROOT
+
+SOURCES = sorted(path for name in (*PACKAGES, "benchmarks") for path in (ROOT / name).rglob("*.py")) + [
+    ROOT / f"{name}.py" for name in SCRIPTS
+]
+
+
+OF_TORCH = {"forward", "backward", "setup_context"}
+"""Methods that torch gives their meaning; the class says what it computes."""
+
+
+def undocumented(tree: ast.Module) -> list[str]:
+    """Public modules, classes, functions and methods without a docstring, by name."""
+    found = [] if ast.get_docstring(tree) else ["the module"]
+    todo: list[tuple[str, ast.AST]] = [("", tree)]
+    while todo:
+        prefix, node = todo.pop()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                name = child.name
+                if name.startswith("_") or name in OF_TORCH or _is_stub(child):
+                    continue
+                if not ast.get_docstring(child):
+                    found.append(prefix + name)
+                if isinstance(child, ast.ClassDef):
+                    todo.append((f"{prefix}{name}.", child))
+    return found
+
+
+def _is_stub(node: ast.AST) -> bool:
+    """Whether a function is a mere declaration, of a protocol's attribute or an overload."""
+    body = getattr(node, "body", [])
+    return len(body) == 1 and isinstance(body[0], ast.Expr) and getattr(body[0].value, "value", None) is ...
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_public_says_what_it_is(path: Path):
+    assert undocumented(ast.parse(path.read_text(encoding="utf-8"))) == []
+
+
+def test_a_missing_docstring_is_found():
+    text = '"""A."""\nclass A:\n    """B."""\n    def f(self): return 1\ndef _g(): pass'
+    assert undocumented(ast.parse(text)) == ["A.f"]
+
+
+def test_the_readmes_print_the_same_commands_in_both_languages():
+    english, chinese = (commands.commands_of((ROOT / name).read_text(encoding="utf-8")) for name in commands.READMES)
+    assert english == chinese and len(english) >= 7
+    assert all(words[0] in ("python", *commands.ELSEWHERE) for words in english)
+
+
+def test_the_quick_commands_of_the_readme_run_as_they_are_printed():
+    result = commands.typed(quick=True)
+    assert result["faults"] == [] and result["commands"] >= 4
+
+
+def test_the_page_has_room_for_the_table_and_a_part_for_each_of_its_commands():
+    page = PAGE.read_text(encoding="utf-8")
+    assert "NEW" in with_table(page, "NEW") and page.index(BEGIN) < page.index(END)
+    assert all((ROOT / "benchmarks" / "reliability" / f"{name}.py").is_file() for name in PARTS)
+    with pytest.raises(ValueError, match="marks"):
+        with_table("no marks", "NEW")
