@@ -175,7 +175,12 @@ class _Search:
         """Least peak [n] and the stage that has it [n]."""
         low, high = self.bounds(limit)
         held = np.maximum(self.held(high), 0)
-        return low, np.argmax(self.base + held * self.slope, axis=0).astype(np.int64)
+        filled = self.base + held * self.slope
+        if self.dense and self.interleaves == 1:
+            before = np.cumsum(held, axis=0) - held
+            in_front = np.minimum(np.maximum(self.dense - before, 0), held)
+            filled += in_front * (self.dense_slope - self.slope)
+        return low, np.argmax(filled, axis=0).astype(np.int64)
 
     def bounds(self, limit: float | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Bounds [n] of the least peak, `TOLERANCE_MIB` apart, by bisection.

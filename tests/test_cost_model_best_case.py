@@ -63,9 +63,11 @@ def least_peak_by_trying_all(model: ModelSpec, strategy: Strategy, mode: str, sp
 def test_without_interleaves_it_is_the_least_peak_over_all_offsets(model: ModelSpec, pp: int, mode: str) -> None:
     for m in (2, 16):
         strategy = Strategy(4, 4, pp, 4, op=4, micro_batches=m)
-        peak, _ = best_case_peak_mib(model, RULES, StrategyTable.from_strategies([strategy]), mode)
+        peak, heaviest = best_case_peak_mib(model, RULES, StrategyTable.from_strategies([strategy]), mode)
         expected = least_peak_by_trying_all(model, strategy, mode, ScheduleSpec())
         assert expected - 1.01 * TOLERANCE_MIB <= peak[0] <= expected + 1e-6
+        plan = lightest_plan(model, strategy, RULES, mode)
+        assert stage_breakdown(model, strategy, RULES, plan)[heaviest[0]].total == pytest.approx(expected, abs=0.1)
 
 
 @pytest.mark.parametrize("spec", [
