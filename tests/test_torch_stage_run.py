@@ -81,6 +81,16 @@ def test_when_the_step_is_over_only_states_and_buffers_are_left(spec: ScheduleSp
         assert states - 1e-9 <= found.moments[-1].live_mib <= states + 4 * boundary_mib
 
 
+def test_leaving_out_a_kernel_s_arithmetic_changes_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = cases.MEGATRON.replace(expert_tensor_parallel=False)
+    run = cases.job(cases.LATENT, Strategy(2, 2, 2, 2, op=2, micro_batches=3), rules, mode=SELECT)
+    quick = run_stage(run, 1)
+    for module in ("kernels", "attention"):
+        monkeypatch.setattr(f"dryrun.torch_stage.{module}.only_shapes", lambda _: False)
+    whole = run_stage(run, 1)
+    assert (quick.peak_mib, quick.categories, quick.moments) == (whole.peak_mib, whole.categories, whole.moments)
+
+
 def test_the_categories_are_those_of_the_closed_forms_and_sum_to_the_peak() -> None:
     strategy = Strategy(2, 2, 2, 2, op=2, micro_batches=4)
     run = cases.job(cases.LATENT, strategy, cases.MEGATRON.replace(expert_tensor_parallel=False))

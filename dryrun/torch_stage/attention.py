@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dryrun.torch_stage.counter import fused
+from dryrun.torch_stage.counter import empty_of, fused, only_shapes
 
 
 class FlashAttention(torch.autograd.Function):
@@ -53,6 +53,10 @@ def _scores(q: Tensor, k: Tensor) -> Tensor:
 
 @fused
 def _attend(q: Tensor, k: Tensor, v: Tensor, statistics: int) -> tuple[Tensor, Tensor]:
+    if only_shapes(q):
+        s, b, heads, _ = q.shape
+        wanted = (b, heads, s) if statistics == 1 else (b, heads, s, statistics)
+        return empty_of(q, (s, b, heads, v.shape[3])), torch.empty(wanted, dtype=torch.float32, device=q.device)
     scores = _scores(q, k)
     rows = torch.logsumexp(scores, -1)
     wide = v.float().repeat_interleave(q.shape[2] // v.shape[2], 2)
@@ -65,6 +69,8 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, statistics: int) -> tuple[Tensor, T
 def _attend_backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, rows: Tensor, dy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if only_shapes(q):
+        return empty_of(q), empty_of(k), empty_of(v)
     groups, d = q.shape[2] // k.shape[2], q.shape[3]
     rows = rows if rows.dim() == 3 else rows[..., 0]
     probability = torch.exp(_scores(q, k) - rows[..., None])

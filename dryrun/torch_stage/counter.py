@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
@@ -220,6 +221,17 @@ def _switch(category: str) -> None:
     counter = active_counter()
     if counter is not None:
         counter.switch(category)
+
+
+def only_shapes(x: torch.Tensor) -> bool:
+    """Whether a kernel may leave out its arithmetic: no values to compute, and nobody counts its inside."""
+    counter = active_counter()
+    return isinstance(x, FakeTensor) and counter is not None and not counter.see_kernels
+
+
+def empty_of(x: torch.Tensor, shape: tuple[int, ...] | None = None) -> torch.Tensor:
+    """A contiguous tensor of x's type, in its shape unless another is given."""
+    return torch.empty(x.shape if shape is None else shape, dtype=x.dtype, device=x.device)
 
 
 def fused(function: Function) -> Function:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dryrun.torch_stage.counter import fused
+from dryrun.torch_stage.counter import empty_of, fused, only_shapes
 from dryrun.torch_stage.weights import Weight
 
 _EPSILON = 1e-5
@@ -185,6 +185,8 @@ class Rotate(torch.autograd.Function):
 
 def _rotate(x: Tensor, start: int, sign: float) -> Tensor:
     """Rotate the pairs (i, i + n/2) of the dimensions from `start` on; the ones before it are copied."""
+    if only_shapes(x):
+        return empty_of(x)
     still, turned = x[..., :start].float(), x[..., start:].float()
     half = turned.shape[-1] // 2
     speed = torch.arange(half, device=x.device, dtype=torch.float32) / half

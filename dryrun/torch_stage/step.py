@@ -140,10 +140,13 @@ class StageStep:
         elif direction == BACKWARD:
             self._backward(v, batch, piece)
         else:
-            with torch.no_grad():
-                for weight, make in self.alive.pop((v, batch, piece)).waiting:
-                    weight.add_gradient(make)
+            self._weight_gradients(v, batch, piece)
         return Moment(direction, v, batch, self.counter.total / MIB, self.counter.window_peak / MIB)
+
+    def _weight_gradients(self, v: int, batch: int, piece: int) -> None:
+        with torch.no_grad():
+            for weight, make in self.alive.pop((v, batch, piece)).waiting:
+                weight.add_gradient(make)
 
     def _own_buffers(self, micro_batches: int) -> None:
         with charged(BUFFERS):
