@@ -20,6 +20,7 @@ from pipeline.schedule import Schedule
 from profiling.match import Misfit, match, reruns_attention_alone
 from profiling.measure import exposed_communication, measure_by_name, measure_windows
 from profiling.memory import StageMemory, read_stage_memory
+from profiling.norms import find_norms
 from profiling.pattern import (
     ATTENTION_ALONE,
     NO_ATTENTION,
@@ -150,7 +151,8 @@ class _Collected:
             who = f"rank {profile.rank}" if profile.rank is not None else "a rank without a number"
             self._problems.append(f"{who} ({profile.path}): {misfit}")
             return
-        self._windows.append(RankTimes(rank, pattern, times, tuple(measure_by_name(profile, pattern, steps))))
+        self._windows.append(RankTimes(rank, pattern, times, tuple(measure_by_name(profile, pattern, steps)),
+                                       find_norms(profile, pattern, steps)))
         for kind, bare in exposed_communication(profile, pattern, steps).items():
             self._bare.setdefault(kind, []).append(bare)
         self._transfers[rank] = transfers_of(profile, self._schedule, stage, len(steps))
@@ -234,9 +236,9 @@ class _Collected:
         transfer_ms = None
         if not self._problems:
             transfer_ms, lost = transfer_time(self._schedule, self._config.strategy, self._transfers)
-            windows, named, straggled = pool_windows(self._windows)
+            measured, straggled = pool_windows(self._windows)
             self._notes += lost + straggled
-            figures = ratios_of(self._plan, self._schedule, windows, named,
+            figures = ratios_of(self._plan, self._schedule, measured,
                                 {kind: np.concatenate(parts) for kind, parts in self._bare.items()}, transfer_ms)
         if len(self._problems) == 0 and figures.ratios is None and not figures.problems:
             raise InputError("tells no time of a layer", file=folder)

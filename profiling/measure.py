@@ -100,8 +100,9 @@ def measure_by_name(
     A recomputed pass runs the kernels of the forward again. So the kernels after its attention kernel are
     recompute as far as they are the ones that follow attention in a forward, and those before it as far
     back as they are the ones that precede it: where every layer is recomputed, this alone parts recompute
-    from backward. In the same way head and embedding are parted from the layers beside them. And where a
-    task sends its output, the send shows where the task ended.
+    from backward. In the same way the embedding is parted from the layers beside it; the head is not, for it
+    begins as a next layer would (`norms.find_norms`). And where a task sends its output, the send shows where
+    the task ended.
     """
     work = np.flatnonzero(np.isin(profile.role, (COMPUTE, COLLECTIVE)))
     at = np.searchsorted(work, steps)
@@ -128,11 +129,11 @@ def measure_by_name(
             low, high = int(at[step, column]), int(at[step, column + 1])
             mine = names[low + 1 : high]
             if first is not None:
-                same = max(_common(mine, known) for known in first[1])
+                same = max(common_beginning(mine, known) for known in first[1])
                 time = int(ends[low + same]) - int(starts[low])
                 samples.append(NamedSample(first[0], step, column, time / 1e6))
             if last is not None:
-                same = max(_common(mine[::-1], known[::-1]) for known in last[1])
+                same = max(common_beginning(mine[::-1], known[::-1]) for known in last[1])
                 time = int(starts[high]) - int(starts[high - same])
                 samples.append(NamedSample(last[0], step, column, time / 1e6))
     return samples
@@ -176,10 +177,6 @@ def _ends_by_name(
         first = whats["again after"], [forward[whats["again after"][1]]]
     if "again before" in whats and "back after" in whats and len(inside) == 2 and forward:
         last = whats["again before"], list(forward.values())
-    if "head" in whats and "back head" in whats and "after" in whats and whats["after"][1] in forward:
-        first = whats["after"], [forward[whats["after"][1]]]
-        if "back before" in whats and whats["back before"][1] in backward:
-            last = whats["back before"], [backward[whats["back before"][1]]]
     if "embedding" in whats and "back embedding" in whats and "back after" in whats and "before" in whats:
         if backward:
             first = whats["back after"], list(backward.values())
@@ -188,7 +185,7 @@ def _ends_by_name(
     return first, last
 
 
-def _common(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
+def common_beginning(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
     """Length of the common beginning."""
     shorter = min(len(one), len(other))
     differs = np.flatnonzero(one[:shorter] != other[:shorter])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parsers.profiles.kernels import FORWARD_MARKER
 from profiling.measure import NamedSample
+from profiling.norms import RankNorms, head_samples
 from profiling.pattern import Piece, StagePattern, Window
 
 STRAGGLES = 1.15
@@ -18,12 +19,13 @@ STRAGGLES = 1.15
 
 @dataclass(frozen=True)
 class RankTimes:
-    """Times of one rank's windows, ms, float64 [steps, n - 1], and of the single pieces that names tell."""
+    """Times of one rank's windows, ms, float64 [steps, n - 1], of the pieces that names tell, and its norm kernels."""
 
     rank: int
     pattern: StagePattern
     times_ms: NDArray[np.float64]
     named: tuple[NamedSample, ...] = ()
+    norms: RankNorms = RankNorms()
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,17 @@ class Pooled:
     micro_batches: int
 
 
-def pool_windows(
-    ranks: Iterable[RankTimes],
-) -> tuple[dict[Window, Pooled], dict[Piece, NDArray[np.float64]], list[str]]:
-    """Times by window, times by named piece, and a note on each micro-batch that straggled.
+@dataclass(frozen=True)
+class Measured:
+    """Times of all ranks, ms: by window, by piece that names tell, and by piece that the final norm parts."""
+
+    windows: Mapping[Window, Pooled]
+    by_name: Mapping[Piece, NDArray[np.float64]] = field(default_factory=dict)
+    by_norm: Mapping[Piece, NDArray[np.float64]] = field(default_factory=dict)
+
+
+def pool_windows(ranks: Iterable[RankTimes]) -> tuple[Measured, list[str]]:
+    """The times of all ranks, and a note on each micro-batch that straggled.
 
     A slow micro-batch does not only lengthen samples, which a robust centre would pass over: some windows
     occur once a step, and would show that micro-batch alone.
@@ -50,13 +59,22 @@ def pool_windows(
     for number, each in enumerate(ranks):
         dropped[number] = _straggling(each, usual, notes)
     pooled = _gather(ranks, dropped)
-    named: dict[Piece, list[float]] = {}
-    for number, each in enumerate(ranks):
-        for sample in each.named:
-            if not dropped[number][sample.step, sample.column]:
-                named.setdefault(sample.piece, []).append(sample.time_ms)
     windows = {window: found for window, found in pooled.items() if len(found.times_ms)}
-    return windows, {piece: np.array(times) for piece, times in named.items()}, notes
+    by_name = _by_piece([each.named for each in ranks], dropped)
+    by_norm = _by_piece(head_samples([each.norms for each in ranks]), dropped)
+    return Measured(windows, by_name, by_norm), notes
+
+
+def _by_piece(
+    samples: list[tuple[NamedSample, ...]], dropped: dict[int, NDArray[np.bool_]]
+) -> dict[Piece, NDArray[np.float64]]:
+    """Times of each piece, ms, of all ranks' samples that belong to no straggling micro-batch."""
+    times: dict[Piece, list[float]] = {}
+    for number, mine in enumerate(samples):
+        for sample in mine:
+            if not dropped[number][sample.step, sample.column]:
+                times.setdefault(sample.piece, []).append(sample.time_ms)
+    return {piece: np.array(found) for piece, found in times.items()}
 
 
 def _straggling(each: RankTimes, usual: dict[Window, float], notes: list[str]) -> NDArray[np.bool_]:

@@ -13,8 +13,8 @@ from cost_model.profile import TimeRatios
 from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from pipeline.schedule import WEIGHT_GRADIENT, Schedule
 from profiling.fit import Estimate, LinearFit, SolvedFit, centre
-from profiling.pattern import Piece, Window, charged_kinds
-from profiling.pool import Pooled
+from profiling.pattern import charged_kinds
+from profiling.pool import Measured
 from register.model import DENSE
 
 WITHIN, ACROSS, BY_NAME = 5e-4, 5e-3, 1e-2
@@ -52,8 +52,7 @@ class RatioFigures:
 
 
 def ratios_of(
-    plan: PipelinePlan, schedule: Schedule, windows: Mapping[Window, Pooled],
-    by_name: Mapping[Piece, NDArray[np.float64]],
+    plan: PipelinePlan, schedule: Schedule, measured: Measured,
     exposed: Mapping[str, NDArray[np.float64]], transfer_ms: float | None,
 ) -> RatioFigures:
     """Solve the measurements for the layers' times and form the ratios.
@@ -62,7 +61,7 @@ def ratios_of(
     come from forward and backward together, (head forward + head backward) / (1 + bfratio), which is
     what a step pays for them under one backward ratio.
     """
-    fit = _equations(schedule, windows, by_name)
+    fit, by_norm = _equations(schedule, measured)
     solved = fit.solve()
     weights = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
     kinds = list(dict.fromkeys(charged_kinds(plan).values()))
@@ -70,7 +69,7 @@ def ratios_of(
     forward = {kind: solved.sum_of([("before", ""), ("after", kind)]) for kind in kinds}
     again = {kind: solved.sum_of([("again before", ""), ("again after", kind)]) for kind in kinds}
     backward = {kind: _backward(solved, kind, weights) for kind in kinds}
-    notes: list[str] = []
+    notes = ["the final norm's kernel tells where the last layer ends and the head begins"] if by_norm else []
     missing: list[str] = []
     unit = forward[body]
     if unit is None or unit.value <= 0:
@@ -120,21 +119,28 @@ def ratios_of(
     )
 
 
-def _equations(
-    schedule: Schedule, windows: Mapping[Window, Pooled], by_name: Mapping[Piece, NDArray[np.float64]]
-) -> LinearFit:
-    """One equation a window; single pieces known by name join where the windows leave them open."""
+def _equations(schedule: Schedule, measured: Measured) -> tuple[LinearFit, bool]:
+    """One equation a window; single pieces known otherwise join where those leave them open.
+
+    Returns also whether any piece is known by the final norm. Those join one by one: so none of them can
+    change what the other measurements settle.
+    """
     fit = LinearFit()
-    for window, found in windows.items():
+    for window, found in measured.windows.items():
         if not window.pieces:
             continue
         fit.add(dict(window.pieces), centre(found.times_ms), ACROSS if window.borders else WITHIN)
     share = 1.0 / schedule.spec.seq_splits
     settled = fit.solve()
-    for piece, times in by_name.items():
+    for piece, times in measured.by_name.items():
         if settled.sum_of([piece]) is None:
             fit.add({piece: share}, centre(times), BY_NAME)
-    return fit
+    by_norm = False
+    for piece, times in measured.by_norm.items():
+        if fit.solve().sum_of([piece]) is None:
+            fit.add({piece: share}, centre(times), BY_NAME)
+            by_norm = True
+    return fit, by_norm
 
 
 def _backward(solved: SolvedFit, kind: str, weights: bool) -> Estimate | None:

@@ -181,8 +181,8 @@ _MLP = {
 }
 _BACK_AFTER = (("FlashAttentionScoreGrad", 0.5), ("RotaryMulGrad", 0.1), ("MatMulV2", 0.3), ("RmsNormGrad", 0.1))
 _BACK_MLP = (("SwiGluGrad", 0.1), ("MatMulV2", 0.4), ("hcom_allReduce_", 0.1), ("MatMulV2", 0.2), ("RmsNormGrad", 0.2))
-_HEAD = (("Cast", 0.05), ("MatMulV2", 0.7), ("CrossEntropyLoss", 0.25))
-_BACK_HEAD = (("CrossEntropyLossGrad", 0.25), ("MatMulV2", 0.75))
+_HEAD = (("RmsNorm", 0.05), ("MatMulV3", 0.7), ("CrossEntropyLoss", 0.25))
+_BACK_HEAD = (("CrossEntropyLossGrad", 0.25), ("MatMulV2", 0.7), ("RmsNormGrad", 0.05))
 _EMBEDDING, _BACK_EMBEDDING = (("GatherV3", 1.0),), (("EmbeddingDenseGrad", 1.0),)
 _WEIGHT = (("MatMulV3", 0.7), ("Add", 0.3))
 

@@ -33,6 +33,8 @@ _GPU = re.compile(
     r"|_scaled_dot_product_\w*attention|_attn_(?:fwd|bwd)\b",
     re.IGNORECASE,
 )
+_NORM = re.compile(r"(?:layer|rms)_?norm|(?<![a-z])ln_(?:fwd|bwd)|GammaBeta|cuComputeGradInput", re.IGNORECASE)
+_NORM_BACKWARD = re.compile(r"grad|bwd|backward|backprop|GammaBeta", re.IGNORECASE)
 _GPU_BACKWARD = re.compile(r"bwd|backward|bprop|cutlassB|fmha_b|dgrad", re.IGNORECASE)
 
 
@@ -59,6 +61,25 @@ def classify(name: str, kind: str = "") -> tuple[int, int]:
     if _GPU.search(head) and not _GPU_AUXILIARY.search(head):
         return COMPUTE, BACKWARD_MARKER if _GPU_BACKWARD.search(head) else FORWARD_MARKER
     return COMPUTE, NO_MARKER
+
+
+def norm_marker(label: str) -> int:
+    """`FORWARD_MARKER` or `BACKWARD_MARKER` of a norm kernel (layer norm, RMS norm), `NO_MARKER` of any other.
+
+    Ascend: ``RmsNorm``, ``AddRmsNorm``, ``LayerNormV3``, ``RmsNormGrad``, ``LayerNormXBackpropV3``; GPUs:
+    ``vectorized_layer_norm_kernel``, ``rmsnorm_fwd_tuned_kernel``, ``cuApplyRMSNorm``,
+    ``layer_norm_grad_input_kernel``, ``GammaBetaBackward…``. A kernel that a compiler fused of several
+    operators is none, nor are norms over all gradients (``LpNorm…``, ``l2norm``) and batches.
+
+    Parameters
+    ----------
+    label : str
+        As in `RankProfile.names`.
+    """
+    head = label.split("<")[0].rsplit("/", 1)[-1]
+    if "_fused_" in head or not _NORM.search(head):
+        return NO_MARKER
+    return BACKWARD_MARKER if _NORM_BACKWARD.search(head) else FORWARD_MARKER
 
 
 @dataclass(frozen=True)
