@@ -16,11 +16,12 @@ from base.console import log
 from base.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = (
+EVERYTHING = (
     "base", "register", "pipeline", "cost_model", "parsers", "dryrun", "nd_search", "pipeline_solver", "profiling",
-    "report", "workflows",
+    "report", "workflows", "parallel_tool.py", "pipeline_tool.py", "pipeline_parallel.py", "timeline_tool.py",
+    "benchmarks/reliability",
 )  # fmt: skip
-SCRIPTS = ("parallel_tool", "pipeline_tool", "pipeline_parallel", "timeline_tool")
+"""Folders and files that a figure rests on, unless its part names fewer."""
 
 Result = dict[str, Any]
 """What a portion measured, as plain JSON; ``faults`` (a list of sentences) is what went wrong."""
@@ -67,20 +68,24 @@ class Part:
         The table's rows from the portions' results by name.
     at_once : int
         Portions that may run side by side.
+    sources : tuple of str
+        Folders and files whose code the figures rest on: portions are measured again when it changes.
     """
 
     name: str
     portions: Callable[[float], Sequence[Portion]]
     figures: Callable[[Mapping[str, Result]], Sequence[Figure]]
     at_once: int = 2
+    sources: tuple[str, ...] = EVERYTHING
 
 
-def code_digest(root: Path = ROOT) -> str:
+def code_digest(sources: Sequence[str] = EVERYTHING, root: Path = ROOT) -> str:
     """The state of the code: a result of other code is measured anew."""
     digest = hashlib.sha256()
-    sources = [path for name in PACKAGES for path in (root / name).rglob("*.py")]
-    sources += [root / f"{name}.py" for name in SCRIPTS] + list((root / "benchmarks" / "reliability").glob("*.py"))
-    for path in sorted(sources):
+    files: set[Path] = set()
+    for place in (root / name for name in sources):
+        files |= set(place.rglob("*.py")) if place.is_dir() else {place}
+    for path in sorted(files):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
@@ -95,7 +100,7 @@ def run_part(part: Part, folder: Path, *, share: float = 1.0, processes: int = 2
     fresh : bool
         Run again what an earlier campaign left.
     """
-    code = code_digest()
+    code = code_digest(part.sources)
     kept = {portion.name: folder / part.name / f"{portion.name}.json" for portion in part.portions(share)}
     results: dict[str, Result] = {}
     missing: list[Portion] = []

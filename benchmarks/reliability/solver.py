@@ -262,4 +262,6 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ]  # fmt: skip
 
 
-PART = Part("solver", portions, figures)
+PART = Part("solver", portions, figures, sources=(
+    "base", "pipeline", "pipeline_solver", "benchmarks/brute_force.py", "benchmarks/reliability/solver.py",
+))  # fmt: skip
