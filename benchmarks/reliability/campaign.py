@@ -16,11 +16,12 @@ from base.console import log
 from base.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[2]
-EVERYTHING = (
+PACKAGES = (
     "base", "register", "pipeline", "cost_model", "parsers", "dryrun", "nd_search", "pipeline_solver", "profiling",
-    "report", "workflows", "parallel_tool.py", "pipeline_tool.py", "pipeline_parallel.py", "timeline_tool.py",
-    "benchmarks/reliability",
+    "report", "workflows",
 )  # fmt: skip
+SCRIPTS = ("parallel_tool", "pipeline_tool", "pipeline_parallel", "timeline_tool")
+EVERYTHING = (*PACKAGES, *(f"{name}.py" for name in SCRIPTS), "benchmarks/reliability")
 """Folders and files that a figure rests on, unless its part names fewer."""
 
 Result = dict[str, Any]
