@@ -173,27 +173,38 @@ def lightest_plan(
         [count // strategy.vpp + (1 if v >= strategy.vpp - count % strategy.vpp else 0) for count in stages]
         for v in range(strategy.vpp)
     ]
-    return _plan_of(model, sizes, recompute)
+    return _plan_of(model, sizes, recompute, schedule)
 
 
-def even_plan(model: ModelSpec, strategy: Strategy, recompute: str = FULL) -> PipelinePlan:
+def even_plan(
+    model: ModelSpec, strategy: Strategy, recompute: str = FULL, schedule: ScheduleSpec = ONE_FORWARD_ONE_BACKWARD
+) -> PipelinePlan:
     """Layers spread as evenly as they go, larger chunks last, every layer in one recompute mode."""
     chunks = strategy.pp * strategy.vpp
     base, more = divmod(sum(model.layer_counts().values()), chunks)
-    flat = [base + (1 if chunk >= chunks - more else 0) for chunk in range(chunks)]
-    return _plan_of(model, [flat[v * strategy.pp : (v + 1) * strategy.pp] for v in range(strategy.vpp)], recompute)
+    sizes = [[base] * strategy.pp for _ in range(strategy.vpp)]
+    for v, s in _chunks(strategy.vpp, strategy.pp, schedule)[chunks - more :]:
+        sizes[v][s] += 1
+    return _plan_of(model, sizes, recompute, schedule)
 
 
-def _plan_of(model: ModelSpec, sizes: Sequence[Sequence[int]], recompute: str) -> PipelinePlan:
+def _chunks(interleaves: int, stages: int, schedule: ScheduleSpec) -> list[tuple[int, int]]:
+    """(interleave, stage) of the chunks in model order."""
+    back = schedule.name == "zero_bubble_v"
+    return [(v, stages - 1 - s if back and v % 2 else s) for v in range(interleaves) for s in range(stages)]
+
+
+def _plan_of(
+    model: ModelSpec, sizes: Sequence[Sequence[int]], recompute: str, schedule: ScheduleSpec
+) -> PipelinePlan:
     """The plan whose chunks have these sizes, int [vpp, pp], kinds in model order."""
     kinds = [kind for kind, count in model.layer_counts().items() for _ in range(count)]
     layers = {kind: [[0] * len(sizes[0]) for _ in sizes] for kind in model.layer_counts()}
     position = 0
-    for v, row in enumerate(sizes):
-        for s, size in enumerate(row):
-            for kind in kinds[position : position + size]:
-                layers[kind][v][s] += 1
-            position += size
+    for v, s in _chunks(len(sizes), len(sizes[0]), schedule):
+        for kind in kinds[position : position + sizes[v][s]]:
+            layers[kind][v][s] += 1
+        position += sizes[v][s]
     return PipelinePlan(
         layers={kind: as_grid(rows) for kind, rows in layers.items()},
         recompute={} if recompute == NONE else {recompute: as_grid(sizes)},

@@ -227,6 +227,13 @@ def test_an_even_plan_puts_the_larger_chunks_last_and_holds_every_layer_once() -
     assert plan.recompute == {}
 
 
+def test_an_even_plan_of_a_v_shape_ends_on_the_first_stage() -> None:
+    plan = even_plan(DEEPSEEK, Strategy(1, 1, 4, vpp=2), NONE, ScheduleSpec("zero_bubble_v"))
+    assert plan.layers["mtp"] == ((0, 0, 0, 0), (1, 0, 0, 0))
+    assert plan.total_layers() == ((7, 7, 8, 8), (8, 8, 8, 8))
+    assert plan.layers["dense"] == ((3, 0, 0, 0), (0, 0, 0, 0))
+
+
 def test_a_plan_of_another_shape_is_refused() -> None:
     plan = PipelinePlan(layers={"dense": ((16, 16),)}, recompute={})
     with pytest.raises(ValueError, match="2 stages x 1 interleaves.*4 x 1"):

@@ -83,7 +83,7 @@ def settled_plan(run: DryRun) -> PipelinePlan:
     """The run's plan; without one an even split, every layer in the mode of the file's own plan (else full)."""
     if run.plan is not None:
         return run.plan
-    return even_plan(run.config.model, run.strategy, _mode_of(run.config))
+    return even_plan(run.config.model, run.strategy, _mode_of(run.config), run.config.schedule)
 
 
 def _mode_of(config: TrainingConfig) -> str:
