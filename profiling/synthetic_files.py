@@ -17,6 +17,9 @@ _GPU_NAMES = {
     "FlashAttentionScore": "void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4>>(Flash_fwd_params)",
     "FlashAttentionScoreGrad":
         "void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128, 64, 128, 8>>(Flash_bwd_params)",
+    "RmsNorm": "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<Kernel_traits>(ForwardKernelParams)",
+    "RmsNormGrad":
+        "void transformer_engine::normalization::rmsnorm_bwd_tuned_kernel<Kernel_traits>(BackwardKernelParams)",
     "hcom_send_": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
     "hcom_receive_": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
     "hcom_allReduce_": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from parsers.profiles.ascend import ascend_rank, read_ascend_rank, read_kernel_details, read_trace_view
 from parsers.profiles.ascend_tables import read_memory_record, read_operator_memory, read_step_trace
 from parsers.profiles.folder import rank_sources
-from parsers.profiles.kernels import COLLECTIVE, COMPUTE, FORWARD_MARKER, NO_MARKER
+from parsers.profiles.kernels import BACKWARD_MARKER, COLLECTIVE, COMPUTE, FORWARD_MARKER, NO_MARKER, norm_marker
 from parsers.profiles.kineto import read_kineto
 from parsers.profiles.mindinsight import read_insight_steps, read_insight_summary
 from tests.conftest import SHARED
@@ -70,6 +71,19 @@ def test_a_language_model_without_flash_attention_has_no_marker() -> None:
     assert not (profile.marker != NO_MARKER).any()
     assert int((profile.role == COLLECTIVE).sum()) == 19
     assert profile.commonest(2) == [("MemSet", 84), ("Cast", 75)]
+
+
+def test_the_final_norm_of_a_real_model_is_followed_by_the_head_as_by_a_layer() -> None:
+    """By hand: two layers, each with a norm ahead of attention and one behind; the fifth norm is the final one.
+
+    The first product of the head bears the same name as that of a layer, so only the count of norms tells it.
+    """
+    profile = read_kernel_details(ASCEND / "llm_kernel_details" / "kernel_details.csv")
+    marker = np.array([norm_marker(name) for name in profile.names])[profile.name]
+    norms = np.flatnonzero(marker == FORWARD_MARKER)
+    assert norms.tolist() == [32, 55, 67, 90, 102]
+    assert [profile.names[profile.name[at + 1]] for at in norms] == ["MatMul"] * 5
+    assert not (marker == BACKWARD_MARKER).any()
 
 
 def test_a_trace_without_collectives_is_read() -> None:

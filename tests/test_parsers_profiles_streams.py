@@ -23,6 +23,7 @@ from parsers.profiles.kernels import (
     SEND,
     TRANSFER,
     classify,
+    norm_marker,
     parse_us,
 )
 from parsers.profiles.tables import stream_rows
@@ -113,6 +114,34 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 ])
 def test_kernels_are_known_by_type_or_name(name: str, kind: str, role: int, marker: int) -> None:
     assert classify(name, kind) == (role, marker)
+
+
+@pytest.mark.parametrize("label, marker", [
+    ("RmsNorm", FORWARD_MARKER),
+    ("AddRmsNorm", FORWARD_MARKER),
+    ("LayerNormV3", FORWARD_MARKER),
+    ("LayerNormV4", FORWARD_MARKER),
+    ("aclnnRmsNorm_RmsNorm_RmsNorm", FORWARD_MARKER),
+    ("RmsNormGrad", BACKWARD_MARKER),
+    ("LayerNormXBackpropV3", BACKWARD_MARKER),
+    ("LayerNormBetaGammaBackpropV2", BACKWARD_MARKER),
+    ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int)", FORWARD_MARKER),
+    ("void at::native::(anonymous namespace)::layer_norm_grad_input_kernel<float>(int)", BACKWARD_MARKER),
+    ("void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float>(int)", BACKWARD_MARKER),
+    ("void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<T>(P)", FORWARD_MARKER),
+    ("void transformer_engine::normalization::ln_bwd_finalize_tuned_kernel<T>(P)", BACKWARD_MARKER),
+    ("void cuApplyRMSNorm<float, float>(float*)", FORWARD_MARKER),
+    ("void cuComputePartGradGammaBeta<float>(float*)", BACKWARD_MARKER),
+    ("_layer_norm_fwd_1pass_kernel", FORWARD_MARKER),
+    ("triton_red_fused_add_native_layer_norm_3", NO_MARKER),
+    ("LpNormReduceV2", NO_MARKER),
+    ("void multi_tensor_apply_kernel<L2NormFunctor>(int)", NO_MARKER),
+    ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float>(int)", NO_MARKER),
+    ("Default/network/ffn_layernorm/Cast", NO_MARKER),
+    ("RotaryMul", NO_MARKER),
+])
+def test_norm_kernels_are_known_by_name_and_direction(label: str, marker: int) -> None:
+    assert norm_marker(label) == marker
 
 
 def test_a_table_that_ends_inside_a_row_is_an_error(tmp_path: Path) -> None:
