@@ -31,7 +31,7 @@ from cost_model.strategy_table import Degrees
 from pipeline.plan import FULL, NONE, SELECT
 from register.model import DENSE, MOE, MTP, ModelSpec
 
-_BF16, _FP32 = 2, 4
+_FP32 = 4
 
 
 def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, rules: TrainingRules) -> Any:
@@ -47,7 +47,7 @@ def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, r
     tokens = micro_batch_tokens(degrees, rules)
     if mode == FULL:
         # Only the layer's input is kept; MindFormers keeps the residual stream in fp32.
-        kept = _FP32 if rules.framework == "mindformers" else _BF16
+        kept = _FP32 if rules.framework == "mindformers" else rules.compute_bytes
         return tokens * model.hidden * kept / sequence_split(degrees)
     if mode not in (NONE, SELECT):
         raise ValueError(f"unknown recompute mode {mode!r}")
@@ -83,9 +83,9 @@ def routed_slots(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
 
 def _norm_and_input(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """A norm's input, the block's input behind it, its dropout mask: bytes a token."""
-    norm_input = _FP32 if rules.framework == "mindformers" else _BF16
+    norm_input = _FP32 if rules.framework == "mindformers" else rules.compute_bytes
     kept = norm_input + (1 if rules.dropout else 0)
-    block_input = _BF16 / _input_split(degrees, rules)
+    block_input = rules.compute_bytes / _input_split(degrees, rules)
     return (kept / sequence_split(degrees) + block_input) * model.hidden
 
 
@@ -103,11 +103,11 @@ def _attention(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select:
         mla = model.mla
         qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
         latent = 2 * mla.kv_lora_rank + mla.qk_rope_head_dim + 2 * (mla.q_lora_rank or 0)
-        result = result + _BF16 * latent / _input_split(degrees, rules)
+        result = result + rules.compute_bytes * latent / _input_split(degrees, rules)
         # q, k, the K/V up-projection (V is a view of it) and the context.
-        result = result + _BF16 * heads * (2 * qk_dim + mla.qk_nope_head_dim + 2 * mla.v_head_dim)
+        result = result + rules.compute_bytes * heads * (2 * qk_dim + mla.qk_nope_head_dim + 2 * mla.v_head_dim)
         if unfused:
-            result = result + _BF16 * heads * qk_dim
+            result = result + rules.compute_bytes * heads * qk_dim
             result = result + _FP32 * (mla.kv_lora_rank + (mla.q_lora_rank or 0)) / sequence_split(degrees)
     else:
         q = heads * model.head_dim
@@ -116,16 +116,17 @@ def _attention(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select:
         kv = kv_heads * model.head_dim
         if rules.framework == "torchtitan":
             copied = np.where(kv_heads > 1, q, kv)
-            result = result + _BF16 * (2 * q + 2 * copied + (q + kv if model.qk_norm else 0))
+            result = result + rules.compute_bytes * (2 * q + 2 * copied + (q + kv if model.qk_norm else 0))
         else:
-            result = result + _BF16 * (2 * q + 2 * kv)
+            result = result + rules.compute_bytes * (2 * q + 2 * kv)
             if not model.learned_positions:
-                result = result + _BF16 * (q + kv)
+                result = result + rules.compute_bytes * (q + kv)
     if rules.flash_attention:
         return result + heads * (2 * 8 * _FP32 if unfused else _FP32)
     if not select:
         # Softmax output; with dropout its mask and output too (Korthikanti's 5as²b).
-        result = result + (5 if rules.dropout else _BF16) * heads * rules.seq_length
+        scores = 2 * rules.compute_bytes + 1 if rules.dropout else rules.compute_bytes
+        result = result + scores * heads * rules.seq_length
     return result
 
 
@@ -139,7 +140,7 @@ def _mlp(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select: bool)
         # Selective recompute beside flash attention rebuilds the activation function (MindFormers'
         # default patterns; Megatron's mlp_act).
         tensors -= activations
-    return _norm_and_input(model, degrees, rules) + _BF16 * tensors * model.ffn_hidden / degrees.tp
+    return _norm_and_input(model, degrees, rules) + rules.compute_bytes * tensors * model.ffn_hidden / degrees.tp
 
 
 def _experts(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
@@ -148,11 +149,11 @@ def _experts(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     assert moe is not None
     tensors = 3 if model.gated_mlp else 2
     router = 2 * _FP32 * moe.n_experts / _input_split(degrees, rules)
-    shared = _BF16 * (tensors if rules.framework == "megatron" or not model.gated_mlp else 4)
+    shared = rules.compute_bytes * (tensors if rules.framework == "megatron" or not model.gated_mlp else 4)
     shared = shared * shared_hidden(model) / degrees.tp
     width = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
-    slot = _BF16 * (model.hidden + tensors * width)
+    slot = rules.compute_bytes * (model.hidden + tensors * width)
     if rules.framework == "mindformers":
-        slot = slot + _BF16 * (model.hidden + (2 if model.gated_mlp else 0) * width)
+        slot = slot + rules.compute_bytes * (model.hidden + (2 if model.gated_mlp else 0) * width)
     routed = routed_slots(model, degrees, rules) * slot
     return _norm_and_input(model, degrees, rules) + router + shared + routed
