@@ -41,7 +41,7 @@ def main() -> int:
             return 1
     truth = json.loads(Path(os.environ["STANDIN_TRUTH"]).read_text())
     text = Path(args.config).read_text(encoding="utf-8")
-    config = yaml.safe_load(text)
+    config = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     parallel = config["parallel_config"]
     stages = parallel["pipeline_stage"]
     rank, world = int(os.environ["RANK_ID"]), int(os.environ["RANK_SIZE"])

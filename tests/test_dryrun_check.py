@@ -37,7 +37,7 @@ def road(tmp_path, run_tool):
         standin = StandIn(tmp_path, truth, **told)
         done = run_tool(
             "pipeline_parallel.py", "-yaml", config, "-mindformers", standin.folder, "--env_json", standin.env_json,
-            "--result_json", "result.json", "--parallel_num", "4", *RATIOS[name], *words,
+            "--result_json", "result.json", "--parallel_num", "4", *RATIOS[name], *words, timeout=400,
         )
         assert done.returncode == expect, done.stderr
         result = json.loads((tmp_path / "result.json").read_text()) if expect == 0 else None
