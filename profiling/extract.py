@@ -18,7 +18,7 @@ from parsers.training_config import TrainingConfig
 from pipeline.plan import SELECT, PipelinePlan
 from pipeline.schedule import Schedule
 from profiling.match import Misfit, match, reruns_attention_alone
-from profiling.measure import exposed_communication, measure_by_name, measure_windows
+from profiling.measure import again_after_send, exposed_communication, measure_by_name, measure_windows
 from profiling.memory import StageMemory, read_stage_memory
 from profiling.norms import find_norms
 from profiling.pattern import (
@@ -152,7 +152,8 @@ class _Collected:
             self._problems.append(f"{who} ({profile.path}): {misfit}")
             return
         self._windows.append(RankTimes(rank, pattern, times, tuple(measure_by_name(profile, pattern, steps)),
-                                       find_norms(profile, pattern, steps)))
+                                       find_norms(profile, pattern, steps),
+                                       tuple(again_after_send(profile, pattern, steps))))
         for kind, bare in exposed_communication(profile, pattern, steps).items():
             self._bare.setdefault(kind, []).append(bare)
         self._transfers[rank] = transfers_of(profile, self._schedule, stage, len(steps))

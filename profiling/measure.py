@@ -160,6 +160,41 @@ def _until_send(
     return samples
 
 
+def again_after_send(profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64]) -> list[NamedSample]:
+    """Recompute behind attention, of kinds whose forward a send ends: it runs the kernels ahead of that send again."""
+    sent = np.flatnonzero(profile.role == SEND)
+    samples: dict[str, list[NamedSample]] = {}
+    for number, window in enumerate(pattern.windows):
+        if window.ahead is None or window.ahead[0] != "after" or window.ahead[1] in samples:
+            continue
+        column = int(np.argmax(pattern.window == number))
+        begin, end = int(steps[0, column]), int(steps[0, column + 1])
+        first = int(np.searchsorted(sent, begin, side="right"))
+        if first < len(sent) and sent[first] <= end:
+            samples[window.ahead[1]] = again_after(profile, pattern, steps, window.ahead[1], begin, int(sent[first]))
+    return [sample for mine in samples.values() for sample in mine]
+
+
+def again_after(
+    profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64], kind: str, begin: int, end: int
+) -> list[NamedSample]:
+    """Recompute of a kind behind attention, as far as it runs the kernels that its forward runs (`begin` to `end`)."""
+    works = np.isin(profile.role, (COMPUTE, COLLECTIVE))
+    known = profile.name[begin + 1 : end][works[begin + 1 : end]]
+    again = [number for number, window in enumerate(pattern.windows)
+             if [piece for piece, _ in window.pieces] == [("again after", kind), ("back before", kind)]]
+    samples = []
+    for step in range(len(steps)):
+        for column in np.flatnonzero(np.isin(pattern.window, again)):
+            low, high = int(steps[step, column]), int(steps[step, column + 1])
+            mine = np.flatnonzero(works[low + 1 : high]) + low + 1
+            same = common_beginning(profile.name[mine], known)
+            last = int(mine[same - 1]) if same else low
+            time = int(profile.end_ns[last]) - int(profile.start_ns[low])
+            samples.append(NamedSample(("again after", kind), step, int(column), time / 1e6))
+    return samples
+
+
 _WHOLE = (["after", "before"], ["back after", "back before"])
 """Windows that show one whole forward, or one whole backward, and nothing else."""
 

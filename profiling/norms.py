@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parsers.profiles.kernels import BACKWARD_MARKER, COLLECTIVE, COMPUTE, FORWARD_MARKER, RankProfile, norm_marker
-from profiling.measure import NamedSample, common_beginning
+from parsers.profiles.kernels import BACKWARD_MARKER, COMPUTE, FORWARD_MARKER, RankProfile, norm_marker
+from profiling.measure import NamedSample, again_after
 from profiling.pattern import Piece, StagePattern
 
 MOST_NORMS = 12
@@ -62,7 +62,7 @@ def find_norms(profile: RankProfile, pattern: StagePattern, steps: NDArray[np.in
         Samples of a window a step, at most.
     """
     marker = np.array([norm_marker(name) for name in profile.names], dtype=np.int8)[profile.name]
-    marker[~np.isin(profile.role, (COMPUTE,))] = 0
+    marker[profile.role != COMPUTE] = 0
     forward, backward = (_counts(marker == direction, pattern, steps, pieces) for direction, pieces in (
         (FORWARD_MARKER, ("after", "before", "again before", "back before", "back after")),
         (BACKWARD_MARKER, ("back before", "back after", "after", "before", "again before", "again after")),
@@ -148,7 +148,7 @@ def _turn(
         for (step, column), at in final.items()
     ]
     step, column = places[0]
-    samples += _again_after(profile, pattern, steps, whats["after"][1], int(steps[step, column]), final[step, column])
+    samples += again_after(profile, pattern, steps, whats["after"][1], int(steps[step, column]), final[step, column])
     heads = [HeadByNorm(behind, 0, tuple(samples))]
     tail = whats.get("again before", whats.get("back before"))
     if tail is None or not whats.keys() <= {"after", "head", "back head", tail[0]}:
@@ -168,23 +168,3 @@ def _turn(
         for (step, column), at in found.items()
     ]
     return [*heads, HeadByNorm(behind, gradients, tuple(back))]
-
-
-def _again_after(
-    profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64], kind: str, begin: int, end: int
-) -> list[NamedSample]:
-    """Recompute of a kind behind attention, as far as it runs the kernels that its forward runs (`begin` to `end`)."""
-    works = np.isin(profile.role, (COMPUTE, COLLECTIVE))
-    known = profile.name[begin + 1 : end][works[begin + 1 : end]]
-    again = [number for number, window in enumerate(pattern.windows)
-             if [piece for piece, _ in window.pieces] == [("again after", kind), ("back before", kind)]]
-    samples = []
-    for step in range(len(steps)):
-        for column in np.flatnonzero(np.isin(pattern.window, again)):
-            low, high = int(steps[step, column]), int(steps[step, column + 1])
-            mine = np.flatnonzero(works[low + 1 : high]) + low + 1
-            same = common_beginning(profile.name[mine], known)
-            last = int(mine[same - 1]) if same else low
-            time = int(profile.end_ns[last]) - int(profile.start_ns[low])
-            samples.append(NamedSample(("again after", kind), step, int(column), time / 1e6))
-    return samples

@@ -19,13 +19,18 @@ STRAGGLES = 1.15
 
 @dataclass(frozen=True)
 class RankTimes:
-    """Times of one rank's windows, ms, float64 [steps, n - 1], of the pieces that names tell, and its norm kernels."""
+    """Times of one rank's windows, ms, float64 [steps, n - 1], and of single pieces.
+
+    `named` are those that names and sends tell, `again` recompute behind a forward that a send ends, `norms` what
+    the norm kernels say of the head.
+    """
 
     rank: int
     pattern: StagePattern
     times_ms: NDArray[np.float64]
     named: tuple[NamedSample, ...] = ()
     norms: RankNorms = RankNorms()
+    again: tuple[NamedSample, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,12 @@ class Pooled:
 
 @dataclass(frozen=True)
 class Measured:
-    """Times of all ranks, ms: by window, by piece that names tell, and by piece that the final norm parts."""
+    """Times of all ranks, ms: by window, by piece that names tell, that the final norm parts, and that a send does."""
 
     windows: Mapping[Window, Pooled]
     by_name: Mapping[Piece, NDArray[np.float64]] = field(default_factory=dict)
     by_norm: Mapping[Piece, NDArray[np.float64]] = field(default_factory=dict)
+    by_send: Mapping[Piece, NDArray[np.float64]] = field(default_factory=dict)
 
 
 def pool_windows(ranks: Iterable[RankTimes]) -> tuple[Measured, list[str]]:
@@ -62,7 +68,8 @@ def pool_windows(ranks: Iterable[RankTimes]) -> tuple[Measured, list[str]]:
     windows = {window: found for window, found in pooled.items() if len(found.times_ms)}
     by_name = _by_piece([each.named for each in ranks], dropped)
     by_norm = _by_piece(head_samples([each.norms for each in ranks]), dropped)
-    return Measured(windows, by_name, by_norm), notes
+    by_send = _by_piece([each.again for each in ranks], dropped)
+    return Measured(windows, by_name, by_norm, by_send), notes
 
 
 def _by_piece(

@@ -122,8 +122,8 @@ def ratios_of(
 def _equations(schedule: Schedule, measured: Measured) -> tuple[LinearFit, bool]:
     """One equation a window; single pieces known otherwise join where those leave them open.
 
-    Returns also whether any piece is known by the final norm. Those join one by one: so none of them can
-    change what the other measurements settle.
+    Returns also whether any piece is known by the final norm. Those, and the ones that a send parts, join one
+    by one: so none of them can change what the other measurements settle.
     """
     fit = LinearFit()
     for window, found in measured.windows.items():
@@ -136,10 +136,11 @@ def _equations(schedule: Schedule, measured: Measured) -> tuple[LinearFit, bool]
         if settled.sum_of([piece]) is None:
             fit.add({piece: share}, centre(times), BY_NAME)
     by_norm = False
-    for piece, times in measured.by_norm.items():
-        if fit.solve().sum_of([piece]) is None:
-            fit.add({piece: share}, centre(times), BY_NAME)
-            by_norm = True
+    for late in (measured.by_norm, measured.by_send):
+        for piece, times in late.items():
+            if fit.solve().sum_of([piece]) is None:
+                fit.add({piece: share}, centre(times), BY_NAME)
+                by_norm = by_norm or late is measured.by_norm
     return fit, by_norm
 
 

@@ -80,8 +80,9 @@ def test_a_moe_layer_alone_beside_the_head_is_told_by_the_final_norm(
     assert_told(extract_ratios(config, write(config, tmp_path, form)))
 
 
-@pytest.mark.parametrize("full", [(0, 1), (1, 1)])
-def test_a_recomputed_layer_beside_the_head_is_told_too(full: tuple[int, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize("full", [(0, 1), (1, 1), (1, 0)])
+def test_recompute_of_layers_that_stand_alone_is_told_too(full: tuple[int, int], tmp_path: Path) -> None:
+    """Behind attention the forward's kernels run again: those up to the final norm, or up to the send."""
     config = alone(full=full)
     found = extract_ratios(config, write(config, tmp_path))
     assert_told(found)
