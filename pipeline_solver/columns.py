@@ -32,6 +32,8 @@ from pipeline_solver.problem import PipelineProblem
 MAX_TUPLES = 2_000_000
 """Layer tuples of one stage beyond which the configurations are too many to list."""
 
+BLOCK = 20_000
+"""Tuples that are joined with the next chunk's types at a time."""
 
 MAX_COLUMNS = 1_500_000
 """Configurations of one stage beyond which they are too many to list."""
@@ -268,21 +270,31 @@ def _tuples_of_stage(
         last = np.array([kind.last for kind in found])
         # Layers of the chunks between this stage's previous chunk and this one.
         gap_low, gap_high = low[place] - low[last_place + 1], high[place] - high[last_place + 1]
-        begin = np.maximum(ends[:, :1] + gap_low, first)
-        until = np.minimum(ends[:, 1:] + gap_high, last)
-        new_weights = weights[:, None] + held @ layer_mib
+        new_weights = held @ layer_mib
         least = np.array([kind.activation.min() for kind in found])
-        need = frugal[:, None, :] + least[None, :, None] * alive[:, v]
-        fits = (new_weights[:, :, None] + need <= room + MEMORY_TOLERANCE_MIB).all(axis=2)
-        old, new = np.nonzero((begin <= until) & fits)
-        if len(old) > MAX_TUPLES:
-            raise TooManyColumns(f"stage {s} has more than {MAX_TUPLES} layer tuples")
+        kept: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        # In blocks: all pairs of tuples and chunk types at once may not fit into memory.
+        for start in range(0, len(members), BLOCK):
+            part = slice(start, start + BLOCK)
+            begin = np.maximum(ends[part, :1] + gap_low, first)
+            until = np.minimum(ends[part, 1:] + gap_high, last)
+            need = frugal[part, None, :] + least[None, :, None] * alive[:, v]
+            held_mib = weights[part, None] + new_weights
+            fits = (held_mib[:, :, None] + need <= room + MEMORY_TOLERANCE_MIB).all(axis=2)
+            rows, columns = np.nonzero((begin <= until) & fits)
+            kept.append((rows + start, columns))
+            if sum(len(pair[0]) for pair in kept) > MAX_TUPLES:
+                raise TooManyColumns(f"stage {s} has more than {MAX_TUPLES} layer tuples")
+        old, new = (np.concatenate([pair[side] for pair in kept]) for side in (0, 1))
         phi = np.array([kind.forward for kind in placed_kinds(problem)])
         members = np.hstack([members[old], new[:, None]])
         forward = np.hstack([forward[old], (held @ phi + pinned_forward[v])[new][:, None]])
         totals = totals[old] + held[new]
-        weights, frugal = new_weights[old, new], need[old, new]
-        ends = np.stack([begin[old, new], until[old, new]], axis=1) + count[new][:, None]
+        weights = weights[old] + new_weights[new]
+        frugal = frugal[old] + least[new][:, None] * alive[:, v]
+        begin = np.maximum(ends[old, 0] + gap_low, first[new])
+        until = np.minimum(ends[old, 1] + gap_high, last[new])
+        ends = np.stack([begin, until], axis=1) + count[new][:, None]
         last_place = place
     if len(members) == 0:
         return StageTuples(types, np.zeros((0, V), dtype=np.int64), np.zeros((0, K), dtype=np.int64),

@@ -20,6 +20,7 @@ BUILT_IN = Path(__file__).resolve().parent
 DEFAULT_REGISTER_PATH = Path("register")
 """The command lines' default folder; it may be missing where the tool is installed elsewhere."""
 
+MAX_DEPTH = 20
 MAX_REGISTRATION_BYTES = 2**20
 _FOLDERS: dict[str, type] = {"models": ModelSpec, "devices": DeviceSpec}
 _MAY_BE_ZERO = {
@@ -133,9 +134,15 @@ def _find(name: str, known: Mapping[str, Path], what: str, flag: str) -> str:
 def _load(path: Path) -> dict[str, Any]:
     text = read_text(path, limit_bytes=MAX_REGISTRATION_BYTES)
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            # Nested aliases grow without bound when they are shown.
-            raise InputError("anchors and aliases have no place in a registration", file=path, cure="write the values")
+        depth = 0
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                # Nested aliases grow without bound when they are shown.
+                cure = "write the values"
+                raise InputError("anchors and aliases have no place in a registration", file=path, cure=cure)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise InputError(f"is nested more than {MAX_DEPTH} deep", file=path, cure="see register/models")
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

@@ -128,3 +128,33 @@ def test_a_search_whose_files_cannot_be_written_leaves_nothing(tmp_path):
     outcome = run_forked("parallel_tool", words, tmp_path)
     assert outcome.code == 2, outcome.errors
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.sh"]
+
+
+def test_a_registration_nested_thousands_deep_is_refused_at_once(tmp_path):
+    from register.registry import Registry
+
+    (tmp_path / "devices").mkdir()
+    (tmp_path / "devices" / "deep.yaml").write_text("name: deep\nmemory_mib: " + "[" * 50_000 + "]" * 50_000 + "\n")
+    with pytest.raises(InputError, match="nested"):
+        Registry.load(tmp_path).device("deep")
+
+
+def test_layer_tuples_listed_in_blocks_are_the_same_ones(monkeypatch):
+    """All pairs at once took 600 MB for eight interleaves on one stage."""
+    from benchmarks.brute_force import random_problem
+    from pipeline_solver import columns
+
+    rng = np.random.default_rng(12)
+    several = 0
+    for _ in range(40):
+        problem = random_problem(rng)
+        listed = []
+        for block in (1, 3, 10**6):
+            monkeypatch.setattr(columns, "BLOCK", block)
+            parts = columns.stage_tuples(problem)
+            listed.append(
+                [(p.members.tolist(), p.totals.tolist(), p.forward.tolist(), p.room_mib.tolist()) for p in parts]
+            )
+        several += max(len(members) for members, *_ in listed[0]) > 3
+        assert listed[0] == listed[1] == listed[2]
+    assert several > 5
