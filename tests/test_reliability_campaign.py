@@ -8,7 +8,7 @@ import time
 
 from benchmarks.reliability import campaign, load
 from benchmarks.reliability.__main__ import table
-from benchmarks.reliability.campaign import Figure, Part, Portion, run_part, split
+from benchmarks.reliability.campaign import Figure, Part, Portion, kept_figures, run_part, split
 
 
 def touch(folder: str, name: str) -> dict:
@@ -46,6 +46,17 @@ def test_results_of_other_code_are_measured_anew(tmp_path):
     (kept / "touch" / "b.json").write_text('{"code": ')
     run_part(part_of(runs), kept)
     assert ((runs / "a").read_text(), (runs / "b").read_text()) == ("xx", "xx")
+
+
+def test_figures_of_a_part_are_kept_only_when_all_of_it_was_measured(tmp_path):
+    runs, kept = tmp_path / "runs", tmp_path / "kept"
+    runs.mkdir()
+    assert kept_figures(part_of(runs), kept) is None
+    figures = run_part(part_of(runs), kept)
+    assert kept_figures(part_of(runs), kept) == figures
+    (kept / "touch" / "b.json").unlink()
+    assert kept_figures(part_of(runs), kept) is None
+    assert table([], ["touch"]).endswith("Not measured in full on this code: touch.")
 
 
 def test_the_table_has_a_row_a_figure_with_its_command_and_no_date():

@@ -126,6 +126,14 @@ def run_part(part: Part, folder: Path, *, share: float = 1.0, processes: int = 2
     return list(part.figures(results))
 
 
+def kept_figures(part: Part, folder: Path) -> list[Figure] | None:
+    """The figures of what earlier campaigns measured of a part on this code; None unless that is all of it."""
+    code = code_digest(part.sources)
+    results = {each.name: _kept(folder / part.name / f"{each.name}.json", code) for each in part.portions(1.0)}
+    found = {name: result for name, result in results.items() if result is not None}
+    return list(part.figures(found)) if len(found) == len(results) else None
+
+
 def _timed(portion: Portion) -> tuple[float, Result]:
     began = time.monotonic()
     result = portion.function(**portion.arguments)
