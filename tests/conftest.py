@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,9 @@ REFERENCE_MEMORY = """\
                 "moe":   {"none": 765, "select": 765, "full": 30}}}
 """
 """The memory profile printed in the user contract: DeepSeek-V3 at DP16 TP4 PP16 EP8, MiB."""
+
+# A shell starts background jobs with Ctrl-C ignored, which children inherit; tests that press it need it back.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

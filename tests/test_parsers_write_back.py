@@ -271,7 +271,7 @@ def test_a_full_disk_leaves_the_original_whole(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-B", "-c", WRITE_ONCE, str(file)], cwd=ROOT, preexec_fn=limit, capture_output=True, text=True
     )
-    assert "InputError" in done.stderr and "cannot be written" in done.stderr
+    assert "WriteError" in done.stderr and "cannot be written" in done.stderr
     assert file.read_bytes() == EXAMPLE.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["a.yaml"]
 
