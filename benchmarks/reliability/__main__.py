@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -67,6 +68,8 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="measure again what an earlier campaign left")
     arguments = parser.parse_args()
     start_logging()
+    # A shell starts background jobs with Ctrl-C ignored, which children inherit; the campaign presses it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     names = arguments.parts.split(",")
     compile_kernels()
     found: list[tuple[str, Figure]] = []
