@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -75,8 +76,21 @@ def run_stage(
             for moment in moments
         ),
         seconds=time.monotonic() - began,
-        max_rss_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        max_rss_mib=_most_memory_mib(),
     )
+
+
+def _most_memory_mib() -> float:
+    """Most host memory that this process held, MiB.
+
+    `getrusage` would count what the process was forked from too, before it became another program.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def settled_plan(run: DryRun) -> PipelinePlan:
