@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from base.errors import EXIT_DONE, EXIT_INTERRUPTED, TaylorError
 
@@ -53,6 +56,32 @@ def progress(title: str, total: int | None) -> Iterator[Callable[[int, str], Non
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total, note="")
         yield lambda steps, note: bar.update(task, advance=steps, note=note)
+
+
+@contextmanager
+def hold_interrupts() -> Iterator[None]:
+    """Put Ctrl-C off until the block has ended, for what writes down work that is done.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Behind the block, when Ctrl-C was pressed inside.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is ever interrupted
+        return
+    pressed: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        pressed.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def run_command(command: Callable[[], int | None]) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from base.console import log, progress
+from base.console import hold_interrupts, log, progress
 from base.errors import TaylorError
 from base.files import write_atomic
 from cost_model.profile import MemoryProfile, TimeRatios
@@ -171,8 +171,9 @@ def rank(
     try:
         _solve_all(jobs, rows, options, executor)
     finally:
-        table = _table(candidates, rows, options.output / "solved_config")
-        write_atomic(csv, table.to_csv(index=False, lineterminator="\n"))
+        with hold_interrupts():
+            table = _table(candidates, rows, options.output / "solved_config")
+            write_atomic(csv, table.to_csv(index=False, lineterminator="\n"))
     report = None
     if options.report:
         report = options.report if isinstance(options.report, Path) else csv.with_suffix(".html")

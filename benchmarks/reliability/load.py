@@ -108,7 +108,8 @@ def interrupts(count: int, seed: int) -> Result:
 def interrupt_faults(seen: Watched, folder: Path) -> list[str]:
     """What is wrong with how an interrupted ranking ended: its code, its words, its kept rows, its table."""
     found = []
-    if seen.code not in (0, 130):
+    # A shell sees 130 too where the signal came behind the last line.
+    if seen.code not in (0, 130, -signal.SIGINT):
         found.append(f"exit code {seen.code}: {seen.text[-600:]}")
     if "Traceback" in seen.text:
         found.append(f"a traceback: {seen.text[-900:]}")
@@ -117,7 +118,7 @@ def interrupt_faults(seen: Watched, folder: Path) -> list[str]:
     if rows and not tables:
         found.append(f"{len(rows)} rows were solved, and no table holds them")
     if tables:
-        solved = int(pd.read_csv(tables[0])["status"].isin(["optimal", "feasible"]).sum())
+        solved = int(pd.read_csv(tables[0])["status"].isin(["optimal", "feasible", "infeasible"]).sum())
         if solved != len(rows):
             found.append(f"{len(rows)} rows are kept, {solved} in the table")
     return found
