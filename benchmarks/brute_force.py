@@ -267,10 +267,11 @@ def _play_all(
                 else:
                     source = (FORWARD, place) if place == schedule.chunks - 1 else (BACKWARD, place + 1)
                 if source is not None:
-                    if (*source, micro_batch, split) not in ended:
+                    needed = (*source, micro_batch, split)
+                    if needed not in ended:
                         break
                     lag = problem.lag * (schedule.chunk_at(source[1])[1] != s)
-                    clock[s] = np.maximum(clock[s], ended[(*source, micro_batch, split)] + lag)
+                    clock[s] = np.maximum(clock[s], ended[needed] + lag)
                 clock[s] = clock[s] + durations[direction, v, s]
                 ended[direction, place, micro_batch, split] = clock[s]
                 queue[s].pop(0)

@@ -88,7 +88,7 @@ def fit(
 ) -> dict[str, float]:
     """Efficiencies that suit the points best, shares in (0.02, 1); a good guess saves time and changes nothing else."""
     base: dict[str, float] = dict(ASSUMED_EFFICIENCY)
-    free = FITTED
+    free: tuple[str, ...] = FITTED
     if device.name in STARTS_FROM:
         other, free = STARTS_FROM[device.name]
         base |= Registry.load().device(other).efficiency

@@ -178,7 +178,7 @@ def all_cases() -> list[Case]:
     return [*korthikanti_cases(), *narayanan_cases(), *llama3_cases(), *mindformers_cases()]
 
 
-def _mindformers_model(row: Mapping[str, Any]) -> ModelSpec:
+def _mindformers_model(row: Mapping[Any, Any]) -> ModelSpec:
     hidden, layers = int(row["hidden"]), int(row["layers"])
     if "gpt2" in str(row["yaml"]):
         return gpt("gpt2", layers, hidden, int(row["heads"]), int(row["vocab"]))

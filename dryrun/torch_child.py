@@ -56,7 +56,7 @@ def main(folder: Path) -> None:
     except MemoryError:
         traceback.print_exc()
         answer = StageAnswer(failure=f"needs more than {HOST_LIMIT_BYTES >> 30} GiB of this machine's memory")
-    except (TaylorError, NotImplementedError) as error:
+    except TaylorError as error:
         answer = StageAnswer(failure=str(error))
     except Exception as error:
         traceback.print_exc()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Result, chosen, faults_of, total
+from benchmarks.reliability.campaign import EVERYTHING, ROOT, Figure, Part, Portion, Result, chosen, faults_of, total
 from benchmarks.reliability.specimens import WORKER_LINE
 
 READMES = ("README.md", "README.zh-CN.md")
@@ -100,4 +100,4 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ]  # fmt: skip
 
 
-PART = Part("commands", portions, figures, at_once=1)
+PART = Part("commands", portions, figures, at_once=1, sources=(*EVERYTHING, *READMES))

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.reliability.campaign import PACKAGES, ROOT, Figure, Part, Portion, Result, chosen
+from benchmarks.reliability.campaign import EVERYTHING, PACKAGES, ROOT, Figure, Part, Portion, Result, chosen
 
 LEAST = 0.90
 SECONDS = 7200.0
@@ -82,4 +82,4 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ]  # fmt: skip
 
 
-PART = Part("coverage", portions, figures, at_once=1)
+PART = Part("coverage", portions, figures, at_once=1, sources=(*EVERYTHING, "tests", "benchmarks"))

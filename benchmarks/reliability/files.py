@@ -13,6 +13,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -54,12 +55,12 @@ def disturbed(name: str) -> Result:
         steps = _steps_of(writer, old)
         tried = sorted({round(step) for step in np.linspace(0, steps - 1, min(steps, MOST_STEPS))})
         for step in tried:
-            found += _after(writer, old, new, f"killed at step {step}", lambda step=step: _kill_at(step))
+            found += _after(writer, old, new, f"killed at step {step}", partial(_kill_at, step))
         counts["steps"] = len(tried)
         size = max(map(len, new.values()))
         for cut in sorted({int(part) for part in np.linspace(0, max(0, size - 1), SIZES)}):
-            found += _after(writer, old, new, f"killed after {cut} bytes", lambda cut=cut: _cut_off(cut, kill=True))
-            found += _after(writer, old, new, f"no room after {cut} bytes", lambda cut=cut: _cut_off(cut), refused=True)
+            found += _after(writer, old, new, f"killed after {cut} bytes", partial(_cut_off, cut, kill=True))
+            found += _after(writer, old, new, f"no room after {cut} bytes", partial(_cut_off, cut), refused=True)
             counts["cuts"] += 1
             counts["full"] += 1
         counts["full"] += _on_a_full_disk(writer, old, new, found)
@@ -73,7 +74,7 @@ def _two_states(writer: Writer) -> Iterator[tuple[dict[str, bytes], dict[str, by
     with tempfile.TemporaryDirectory(prefix="writer-") as folder:
         states = []
         for which in (0, 1):
-            code, text = _in_child(lambda which=which: writer(Path(folder), which))
+            code, text = _in_child(partial(writer, Path(folder), which))
             if code:
                 raise RuntimeError(text)
             states.append(_files(Path(folder)))

@@ -144,9 +144,10 @@ def _synthetic(form: str) -> Writer:
         from profiling.synthetic import SyntheticTimes, write_synthetic_profiles
 
         config = read_config(LLAMA)
-        assert config.plan is not None
+        plan = config.plan
+        assert plan is not None
         config = config.replace(strategy=config.strategy.replace(micro_batches=2))
-        times = SyntheticTimes.from_ratios(TimeRatios(unit_ms=5.0 + which), config.plan)
+        times = SyntheticTimes.from_ratios(TimeRatios(unit_ms=5.0 + which), plan)
         return write_synthetic_profiles(config, times, folder, form=form, steps=1, stages=(0,))
 
     return write
