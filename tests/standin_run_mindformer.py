@@ -6,6 +6,7 @@ training file, and prints the memory lines of a dry-run. What it answers is sett
 
 coefficients : memory by kind and mode, as in a memory profile (MiB)
 noise : largest relative error of a peak; drawn from the file's text, so that a run repeats itself
+seed : what else the noise is drawn from
 seconds : how long a run takes
 drift : {"once": FILE, "layer": 1.1, ...}: factors that hold as soon as FILE's glob matches something
 fail : {"STRATEGY": KIND} or {"*": KIND}; kinds below in `misbehave`
@@ -67,7 +68,7 @@ def main() -> int:
             return code
     time.sleep(truth.get("seconds", 0.0))
     peak = peak_of(config, stage, stages, truth)
-    draw = random.Random(f"{text}{stage}").uniform(-1, 1)
+    draw = random.Random(f"{truth.get('seed', '')}{text}{stage}").uniform(-1, 1)
     peak *= 1 + truth.get("noise", 0.0) * draw
     if peak > truth.get("device_memory", 10**9):
         print("RuntimeError: Out of memory: the device has no room for the graph")

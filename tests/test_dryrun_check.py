@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -19,6 +20,7 @@ from tests.dryrun_cases import DEEPSEEK, DEEPSEEK_TRUTH, LLAMA, LLAMA_TRUTH, Sta
 LIMIT = {"llama": 31_000, "deepseek": 56_320}
 CASES = {"llama": (LLAMA, LLAMA_TRUTH), "deepseek": (DEEPSEEK, DEEPSEEK_TRUTH)}
 RATIOS = {"llama": ("-layer_ratio", "1"), "deepseek": ("-layer_ratio", "0.397", "-b_ratio", "1.839")}
+SEEDS = int(os.environ.get("TAYLOR_DRYRUN_SEEDS", "1"))
 TIMES = {"llama": TimeRatios(dense_forward=1.0), "deepseek": TimeRatios(dense_forward=0.397, backward=1.839)}
 
 
@@ -98,9 +100,10 @@ def test_without_noise_every_coefficient_and_the_true_optimum_are_found(road, tm
     assert standin.alive() == []
 
 
+@pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("name", CASES)
-def test_with_noise_of_2_percent_the_plan_holds_within_4_rounds(road, tmp_path, name):
-    result, log, profile, _ = road(name, noise=0.02)
+def test_with_noise_of_2_percent_the_plan_holds_within_4_rounds(road, tmp_path, name, seed):
+    result, log, profile, _ = road(name, noise=0.02, seed=seed)
     assert rounds(log) <= 4
     # What a dry-run shows is the true peak with up to 2 % of noise.
     assert max(true_peaks(name, result)) <= LIMIT[name] / 0.98

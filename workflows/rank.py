@@ -308,7 +308,9 @@ def _table(candidates: Sequence[Candidate], rows: Mapping[int, dict[str, Any]], 
         record["file"] = str(candidate.path)
         if plan is not None and candidate.config is not None:
             try:
-                record["file"] = str(write_plan(candidate.config, plan, output=folder / candidate.path.name))
+                target = folder / candidate.path.name
+                write_plan(candidate.config, plan, output=target)
+                record["file"] = str(target)
             except TaylorError as error:
                 record["reason"] = str(error)
         records.append(record)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,8 +20,7 @@ def comparable(folder: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix in COMPARED and not is_debris(path):
-            content = path.read_bytes().replace(os.path.realpath(folder).encode(), b".")
-            found[_STAMP.sub(r"\1", str(path.relative_to(folder)))] = without_times(path.name, content)
+            found[_STAMP.sub(r"\1", str(path.relative_to(folder)))] = without_times(path.name, path.read_bytes())
     return found
 
 
