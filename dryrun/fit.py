@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,7 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.special import chdtri, fdtrc
 
-from base.errors import InputError
-from base.files import read_text, write_atomic
+from base.kept import read_kept, write_kept
 from cost_model.profile import MemoryProfile
 from dryrun.design import column_scale
 from dryrun.linear_memory import Floats, LinearMemory
@@ -215,24 +213,19 @@ def write_observations(observations: Sequence[Observation], path: Path) -> Path:
         }
         for observation in observations
     ]
-    return write_atomic(path, json.dumps(data) + "\n")
+    return write_kept(path, data)
 
 
 def read_observations(path: Path) -> list[Observation]:
-    """What `write_observations` kept; nothing when the file is missing or not readable as such."""
-    if not path.is_file():
-        return []
-    try:
-        return [
-            Observation(
-                PipelinePlan(_grids(entry["layers"]), _grids(entry["recompute"])),
-                int(entry["stage"]), float(entry["peak_mib"]), float(entry["weight"]),
-            )
-            for entry in json.loads(read_text(path))
-        ]
-    except (InputError, ValueError, KeyError, TypeError, AttributeError):
-        return []
+    """What `write_observations` kept; nothing when the file is missing or has been changed since."""
+    return [
+        Observation(
+            PipelinePlan(_grids(entry["layers"]), _grids(entry["recompute"])),
+            entry["stage"], entry["peak_mib"], entry["weight"],
+        )
+        for entry in read_kept(path) or []
+    ]  # fmt: skip
 
 
 def _grids(data: Mapping[str, list[list[int]]]) -> dict[str, tuple[tuple[int, ...], ...]]:
-    return {str(name): as_grid(rows) for name, rows in data.items()}
+    return {name: as_grid(rows) for name, rows in data.items()}

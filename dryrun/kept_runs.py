@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Callable, Hashable, Mapping
@@ -10,10 +9,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from base.console import log, progress
 from base.files import write_atomic
+from base.kept import read_kept, write_kept
 from dryrun.interface import OUT_OF_MEMORY, StagePeak
 from dryrun.processes import Job, Outcome, run_jobs
 
@@ -151,23 +151,13 @@ class KeptRuns:
 
     def _read(self, stage: StageJob, session: str) -> StagePeak | None:
         folder = stage.job.folder
-        try:
-            data: Any = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-            if data["key"] != stage.key or (data["failure"] and data["session"] != session):
-                return None
-            peak = StagePeak(
-                stage.stage,
-                None if data["peak_mib"] is None else float(data["peak_mib"]),
-                self.name,
-                None if data["actual_mib"] is None else float(data["actual_mib"]),
-                stage.job.log,
-                str(data["failure"]),
-                tuple(map(str, data["lines"])),
-                float(data["seconds"]),
-                cached=True,
-            )
-        except (OSError, ValueError, KeyError, TypeError):
+        data = read_kept(folder / "result.json")
+        if data is None or data["key"] != stage.key or (data["failure"] and data["session"] != session):
             return None
+        peak = StagePeak(
+            stage.stage, data["peak_mib"], self.name, data["actual_mib"], stage.job.log, data["failure"],
+            tuple(data["lines"]), data["seconds"], cached=True,
+        )  # fmt: skip
         return peak if self.restore is None or peak.failure else self.restore(peak, folder)
 
 
@@ -183,4 +173,4 @@ def _write(stage: StageJob, peak: StagePeak, session: str) -> None:
         "attempts": stage.attempts,
         "session": session,
     }
-    write_atomic(stage.job.folder / "result.json", json.dumps(data, indent=1) + "\n")
+    write_kept(stage.job.folder / "result.json", data)

@@ -16,11 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pydantic import ValidationError
-
 from base.console import log
 from base.errors import InputError
 from base.files import write_atomic
+from base.kept import read_kept
 from dryrun.grey_box import schedule_of
 from dryrun.interface import DryRun, DryRunResult, StagePeak
 from dryrun.kept_runs import KeptRuns, StageJob
@@ -208,10 +207,8 @@ def _named(peak: StagePeak) -> StagePeak:
 
 
 def _read_answer(folder: Path) -> StageAnswer:
-    try:
-        return FOUND.validate_json((folder / ANSWER).read_bytes())
-    except (OSError, ValidationError):
-        return StageAnswer(failure="left no answer")
+    answer = read_kept(folder / ANSWER)
+    return StageAnswer(failure="left no answer") if answer is None else FOUND.validate_python(answer)
 
 
 def _with_memory(peak: StagePeak, folder: Path) -> StagePeak | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from base.errors import TaylorError
-from base.files import write_atomic
+from base.kept import write_kept
 from dryrun.interface import DryRun
 from dryrun.stage_memory import StageMemory
 
@@ -61,7 +61,7 @@ def main(folder: Path) -> None:
     except Exception as error:
         traceback.print_exc()
         answer = StageAnswer(failure=f"{type(error).__name__}: {error}")
-    write_atomic(folder / ANSWER, FOUND.dump_json(answer))
+    write_kept(folder / ANSWER, FOUND.dump_python(answer, mode="json"))
 
 
 def _bound_memory() -> None:

@@ -11,7 +11,8 @@ import pandas as pd
 
 from base.console import log
 from base.errors import InputError, WriteError
-from base.files import read_text, write_atomic
+from base.files import write_atomic
+from base.kept import read_kept, write_kept
 from cost_model.strategy_table import StrategyTable
 from nd_search.prune import describe
 from nd_search.reduce import Reduction, reduce_strategy
@@ -217,13 +218,8 @@ def _layer_keys(config: TrainingConfig, reduction: Reduction) -> dict[str, objec
 def _remove_stale(folder: Path, names: Sequence[str]) -> None:
     """Remove what an earlier emission wrote and this one did not, and note what this one wrote."""
     manifest = folder / MANIFEST
-    if manifest.exists():
-        try:
-            earlier = json.loads(read_text(manifest))
-        except ValueError:
-            earlier = []
-        for name in earlier if isinstance(earlier, list) else []:
-            stale = folder / Path(str(name)).name
-            if stale.name not in names and stale.name != MANIFEST and stale.is_file():
-                stale.unlink()
-    write_atomic(manifest, json.dumps(sorted(names), indent=1) + "\n")
+    for name in read_kept(manifest) or []:
+        stale = folder / Path(name).name
+        if stale.name not in names and stale.name != MANIFEST and stale.is_file():
+            stale.unlink()
+    write_kept(manifest, sorted(names))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from base.errors import InputError
+from base.kept import read_kept
 from cost_model.strategy import Strategy
 from dryrun.interface import OUT_OF_MEMORY, DryRun
 from dryrun.launch import Launcher, read_environment
@@ -108,6 +109,19 @@ def test_results_are_found_again_and_failures_get_another_chance_in_the_next_cal
     assert results[0].stages[0].cached
 
 
+def test_a_result_that_a_disk_or_a_hand_has_changed_is_measured_again(tmp_path):
+    standin = StandIn(tmp_path, LLAMA_TRUTH)
+    peaks = []
+    for starts in (1, 2, 2):
+        with backend(standin, tmp_path / "runs") as runner:
+            peaks.append(runner.measure([run_of(CONFIG.strategy)])[0].peak_mib)
+        assert len(standin.starts()) == starts
+        if starts == 1:
+            [kept] = (tmp_path / "runs").glob("*/stage_*/result.json")
+            kept.write_text(kept.read_text().replace('"peak_mib": ', '"peak_mib": 1'))
+    assert peaks[0] == peaks[1] == peaks[2]
+
+
 @pytest.mark.parametrize("change", ["environment", "program", "plan"])
 def test_a_result_is_not_used_where_file_environment_or_program_changed(tmp_path, change):
     standin = StandIn(tmp_path, LLAMA_TRUTH)
@@ -165,7 +179,7 @@ def test_killed_at_some_moment_it_leaves_no_child_and_goes_on_where_it_was(tmp_p
     assert tool.returncode != 0
     assert wait_until(lambda: standin.alive() == []), "children outlived the tool"
     finished = {
-        json.loads(path.read_text())["key"] for path in (tmp_path / "runs").glob("*/stage_0/result.json")
+        read_kept(path)["key"] for path in (tmp_path / "runs").glob("*/stage_0/result.json")
     }
     before = len(standin.starts())
     assert finished and len(finished) < 24

@@ -20,6 +20,7 @@ import pandas as pd
 from base.console import hold_interrupts, log, progress
 from base.errors import TaylorError
 from base.files import write_atomic
+from base.kept import read_kept, write_kept
 from cost_model.profile import MemoryProfile, TimeRatios
 from parsers.training_config import TrainingConfig
 from parsers.write_back import write_plan
@@ -159,7 +160,7 @@ def rank(
             continue
         problems[candidate.path.name] = problem
         kept = kept_rows / f"{_key(problem, options)}.json"
-        row = _read_row(kept)
+        row = read_kept(kept)
         if row is None:
             jobs[index] = (problem, kept)
         else:
@@ -261,7 +262,7 @@ def _solve_all(
                 index = futures[future]
                 rows[index] = _row_of_future(future)
                 if rows[index]["status"] != "failed":
-                    write_atomic(jobs[index][1], json.dumps(rows[index]))
+                    write_kept(jobs[index][1], rows[index])
                 advance(1, str(rows[index]["status"]))
     except KeyboardInterrupt:
         if own:
@@ -337,14 +338,6 @@ def _key(problem: PipelineProblem, options: RankOptions) -> str:
     for source in sorted([*(root / "pipeline_solver").glob("*.py"), *(root / "pipeline").glob("**/*.py")]):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:24]
-
-
-def _read_row(path: Path) -> dict[str, Any] | None:
-    try:
-        row = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return row if isinstance(row, dict) and "status" in row else None
 
 
 def _ignore_interrupt() -> None:

@@ -132,8 +132,8 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
             f"{total(part, 'mutants'):,} mutants ({told}); slowest {max(r['slowest_s'] for r in part):.1f} s, largest "
             f"{max(r['largest_mib'] for r in part)} MiB; {wrong} faults",
             not wrong,
-            f"{len(MUTATIONS)} kinds of damage to YAML, shell, TOML, CSV, JSON, logs and traces; each command in a "
-            "forked child whose writes and starts are audited",
+            f"{len(MUTATIONS)} kinds of damage to YAML, shell, TOML, CSV, JSON, logs, traces and kept results; each "
+            "command in a forked child whose writes and starts are audited",
         )
     ]
 

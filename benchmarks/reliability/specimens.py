@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.reliability.campaign import ROOT
+from benchmarks.reliability.sandbox import run_forked
 from cost_model.profile import TimeRatios
 from parsers.read import read_config
 from parsers.write_back import emit_variant
 from profiling.synthetic import SyntheticTimes, write_synthetic_profiles
+from workflows.memory_source import memory_info_path
 
 SHELL = """\
 #!/bin/bash
@@ -120,7 +122,7 @@ class Specimen:
     Parameters
     ----------
     form : str
-        ``yaml``, ``sh``, ``toml``, ``csv``, ``json``, ``log`` or ``trace``.
+        ``yaml``, ``sh``, ``toml``, ``csv``, ``json``, ``log``, ``trace`` or ``kept``.
     folder : path
         Holds everything that the command needs.
     target : str
@@ -234,6 +236,26 @@ def make_specimens(folder: Path) -> list[Specimen]:
             _copy("pretrain_llama2_7b", place / "files" / "train.yaml")
             target = _profiles(place, form, name)
             made.append(Specimen("trace", place.name, place, target, Command(tool, own_words)))
+    return made + _kept(folder, rank, few, solve)
+
+
+def _kept(folder: Path, rank: Sequence[str], few: Sequence[str], solve: Sequence[str]) -> list[Specimen]:
+    """What the tools keep for their own later runs: a solved row, a measured profile, the names of what was emitted."""
+    made = []
+    for name, tool, words, pattern in (
+        ("solved-row", "pipeline_tool", ("--yaml_path", "files", *rank[2:]), "pipeline_output/solved/*.json"),
+        ("emitted", "parallel_tool", ("--yaml_path", "files/train.yaml", *few), "output/profile_yaml/emitted.json"),
+        ("profile", "pipeline_parallel", ("-yaml", "files/train.yaml", *solve), "pipeline_output/memory_info/*.json"),
+    ):
+        place = folder / f"kept-{name}"
+        _copy("pretrain_llama2_7b", place / "files" / "train.yaml")
+        if name == "profile":
+            kept = memory_info_path(read_config(place / "files" / "train.yaml"), place / "pipeline_output")
+            _write(kept, json.dumps(MEMORY, indent=1))
+        else:
+            run_forked(tool, words, place, memory_mib=0)
+        [target] = place.glob(pattern)
+        made.append(Specimen("kept", place.name, place, str(target.relative_to(place)), Command(tool, words)))
     return made
 
 

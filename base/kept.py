@@ -1,0 +1,44 @@
+"""Work that a tool keeps for its own later runs: found again unchanged, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from base.errors import InputError
+from base.files import MAX_TEXT_BYTES, read_text, write_atomic
+
+
+def write_kept(path: str | Path, data: Any) -> Path:
+    """Keep plain JSON data with its checksum.
+
+    Raises
+    ------
+    WriteError
+        When the file cannot be written.
+    """
+    text = _canonical(data)
+    return write_atomic(path, f'{{"sha256": "{_digest(text)}",\n"kept": {text}}}\n')
+
+
+def read_kept(path: str | Path, *, limit_bytes: int = MAX_TEXT_BYTES) -> Any:
+    """The data that `write_kept` kept; None where the file is missing, or is not as it was written.
+
+    A kept file spares work and decides nothing that could not be found anew. So one that a disk, another version or
+    a hand has changed is no error: the work is done again.
+    """
+    try:
+        held = json.loads(read_text(path, limit_bytes=limit_bytes))
+        return held["kept"] if held["sha256"] == _digest(_canonical(held["kept"])) else None
+    except (InputError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _canonical(data: Any) -> str:
+    return json.dumps(data, indent=1)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
