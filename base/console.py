@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import signal
@@ -88,8 +89,12 @@ def run_command(command: Callable[[], int | None]) -> int:
     """Run a command line's work and turn how it ends into an exit code.
 
     A `TaylorError` becomes one line on standard error and its own code; Ctrl-C becomes 130. Any
-    other exception is a fault of Taylor itself and keeps its traceback.
+    other exception is a fault of Taylor itself and keeps its traceback. What the terminal's encoding
+    lacks is shown as an escape.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = command()
         sys.stdout.flush()

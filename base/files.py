@@ -23,7 +23,8 @@ def write_atomic(path: str | Path, content: str | bytes) -> Path:
     path : path
         The file; its folder is created when missing. A symbolic link is followed.
     content : str or bytes
-        Text is encoded as UTF-8 with its line ends as they are.
+        Text is encoded as UTF-8 with its line ends as they are; bytes of a file's name that are no UTF-8 are
+        written as escapes (`printable`).
 
     Raises
     ------
@@ -31,7 +32,7 @@ def write_atomic(path: str | Path, content: str | bytes) -> Path:
         When the folder or the file cannot be written; the old file is untouched.
     """
     target = Path(os.path.realpath(path))
-    data = content.encode("utf-8") if isinstance(content, str) else content
+    data = printable(content).encode("utf-8") if isinstance(content, str) else content
     temporary: str | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -53,6 +54,11 @@ def write_atomic(path: str | Path, content: str | bytes) -> Path:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
     return target
+
+
+def printable(text: str) -> str:
+    """The text with what no encoding can hold, bytes of a file's name in another encoding, as ``\\udcXX`` escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def read_text(path: str | Path, *, limit_bytes: int = MAX_TEXT_BYTES) -> str:

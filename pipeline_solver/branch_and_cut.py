@@ -8,17 +8,17 @@ result depends on the seed alone, whatever the number of worker processes.
 
 from __future__ import annotations
 
-import logging
 import time
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from base.console import log
 from pipeline.plan import PipelinePlan
 from pipeline_solver import columns as columns_module
 from pipeline_solver import event_graph, incumbents
 from pipeline_solver.columns import StageTuples, TooManyColumns, build_columns, stage_tuples
+from pipeline_solver.compiled import announce_compilation
 from pipeline_solver.durations import schedule_of
 from pipeline_solver.event_graph import EventGraph
 from pipeline_solver.problem import PipelineProblem
@@ -28,9 +28,12 @@ from pipeline_solver.stopping import OutOfTime, Stopper
 from pipeline_solver.tree_search import Search
 from pipeline_solver.worker_pool import SHARES, WorkerPool
 
-LOG = logging.getLogger(__name__)
-
 SOLVER_NAME = "branch-and-cut"
+KERNELS = (
+    event_graph.longest_path, event_graph.critical_path, columns_module.minimal_choices, incumbents.anneal,
+    incumbents.stage_program,
+)  # fmt: skip
+"""What has to be compiled before a first solve."""
 FEW_TUPLES = 2000
 """Layer tuples up to which all configurations are listed at once."""
 
@@ -88,7 +91,7 @@ def branch_and_cut(
 
     When the stage configurations are too many to list, the compact MILP solves the problem instead.
     """
-    _announce_compilation()
+    announce_compilation(KERNELS)
     run = _Run(problem, time_limit, gap, seed, max(1, workers), on_progress)
     try:
         with run.stopper.catching_interrupts():
@@ -96,7 +99,7 @@ def branch_and_cut(
     except TooManyColumns as reason:
         from pipeline_solver.compact_milp import solve_compact  # here, for Pyomo takes a second to load
 
-        LOG.warning("%s: the compact MILP takes over", reason)
+        log.warning("%s: the compact MILP takes over", reason)
         left = None if time_limit is None else max(1.0, time_limit - (time.monotonic() - run.began))
         return solve_compact(problem, time_limit=left, gap=gap, seed=seed, workers=workers, warm_start=warm_start,
                              on_progress=on_progress)
@@ -346,15 +349,3 @@ def _reported_cuts(search: Search, graph: EventGraph) -> tuple[tuple[float, ...]
         rows.append((*pool.counts[g].tolist(), *[0.0] * stages, float(pool.constant[g])))
     assert all(len(row) == graph.classes + 1 for row in rows)
     return tuple(rows)
-
-
-def _announce_compilation() -> None:
-    """Say once that the kernels are being compiled, when no earlier run has left them on the disk."""
-    kernels = (event_graph.longest_path, event_graph.critical_path, columns_module.minimal_choices, incumbents.anneal,
-               incumbents.stage_program)
-    missing = [
-        kernel for kernel in kernels
-        if not list(Path(kernel.stats.cache_path or ".").glob(f"{kernel.py_func.__module__.split('.')[-1]}.*.nbi"))
-    ]
-    if missing:
-        LOG.warning("compiling the solver's kernels: once, about half a minute; later runs find them on the disk")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +25,7 @@ from pipeline_solver.chunk_types import (
     prefix_cost,
     searched_modes,
 )
+from pipeline_solver.compiled import compiled
 from pipeline_solver.durations import has_weight_gradient, schedule_of
 from pipeline_solver.problem import PipelineProblem
 
@@ -358,7 +358,7 @@ def _stage_columns(
     return layers, recompute, tuples.forward[owner], time, owner + first_group
 
 
-@numba.njit(cache=True)
+@compiled
 def minimal_choices(  # type: ignore[no-untyped-def]
     members, room, alive, extra, activation, sizes, spare, tolerance, most
 ):

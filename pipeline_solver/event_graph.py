@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.dependencies import feeders
 from pipeline.schedule import Schedule, ScheduleSpec
+from pipeline_solver.compiled import compiled
 
 TIE = 1e-9
 """Two ways into a node count as equally long when they differ by less than this share of the makespan."""
@@ -100,7 +100,7 @@ class EventGraph:
         return result
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def longest_path(before, needed, task_class, edge_lag, last, durations, ends):  # type: ignore[no-untyped-def]
     """Fill `ends` float64 [tasks + 1] with the end of every task; return the step time."""
     ends[0] = 0.0
@@ -114,7 +114,7 @@ def longest_path(before, needed, task_class, edge_lag, last, durations, ends):  
     return time
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def critical_path(  # type: ignore[no-untyped-def]
     before, needed, task_class, edge_lag, last, durations, ends, prefer, crosses
 ):
@@ -178,7 +178,7 @@ def _topology(schedule: Schedule) -> tuple:
                             schedule.micro_batches, schedule.v_shape)
 
 
-@numba.njit(cache=True)
+@compiled
 def _level_order(blocks, pieces_at, source_stage, source_block, pieces):  # type: ignore[no-untyped-def]
     """Predecessors with the nodes numbered by level, so that neighbours in memory do not wait for each other.
 

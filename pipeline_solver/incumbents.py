@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import combinations_with_replacement
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline_solver.chunk_types import placed_kinds
 from pipeline_solver.columns import ColumnSet
+from pipeline_solver.compiled import compiled
 from pipeline_solver.durations import schedule_of
 from pipeline_solver.event_graph import EventGraph, longest_path
 from pipeline_solver.master import CutPool
@@ -77,7 +77,7 @@ class StagePrograms:
         return answer
 
 
-@numba.njit(cache=True)
+@compiled
 def cheapest_members(members, label, classes, weights):  # type: ignore[no-untyped-def]
     """Least weight of each class, and the column that has it."""
     cost = np.full(classes, np.inf)
@@ -89,7 +89,7 @@ def cheapest_members(members, label, classes, weights):  # type: ignore[no-untyp
     return cost, winner
 
 
-@numba.njit(cache=True)
+@compiled
 def stage_program(start, totals, needs, passes, cost, counts):  # type: ignore[no-untyped-def]
     """DP over stages; the state is the layers of each kind used and the borders passed.
 
@@ -218,7 +218,7 @@ class Annealer:
         return time, best, found
 
 
-@numba.njit(cache=True)
+@compiled
 def consistent(chosen, least_kind, greatest_kind, chunks):  # type: ignore[no-untyped-def]
     """Whether kinds follow in order along the model."""
     reached = 0
@@ -232,7 +232,7 @@ def consistent(chosen, least_kind, greatest_kind, chunks):  # type: ignore[no-un
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def anneal(  # type: ignore[no-untyped-def]
     before, needed, task_class, edge_lag, last, tails, table, start, least_kind, greatest_kind, chunks,
     group, group_start, more, less, total_of, total_start, by_total, totals, stage_total,

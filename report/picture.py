@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMATS = ("png", "svg", "pdf")
+
+CHINESE_FONTS = (
+    "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei",
+    "Microsoft YaHei", "SimHei", "PingFang SC", "Heiti SC",
+)  # fmt: skip
 
 MOST_CURVES = 8
 """Memory curves drawn; of more stages, the heaviest ones are."""
@@ -47,12 +53,25 @@ def write_picture(timeline: Timeline, path: str | Path) -> Path:
     from matplotlib.figure import Figure
 
     # Names come from files: no mathematics is read into them; text in an SVG stays text.
-    with rc_context({"text.parse_math": False, "svg.fonttype": "none", "hatch.linewidth": 0.5, "font.size": 9}):
+    style = rc_context({
+        "text.parse_math": False, "svg.fonttype": "none", "hatch.linewidth": 0.5, "font.size": 9,
+        "font.family": _fonts(),
+    })  # fmt: skip
+    with style, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box says so in the picture
         figure = Figure(figsize=_size(timeline), layout="constrained")
         _draw(figure, timeline.in_ms())
         buffer = io.BytesIO()
         figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return write_atomic(path, buffer.getvalue())
+
+
+def _fonts() -> list[str]:
+    """Matplotlib's own font, and for the Chinese names of files those that this machine has."""
+    from matplotlib.font_manager import fontManager
+
+    installed = set(fontManager.get_font_names())
+    return ["DejaVu Sans", *(name for name in CHINESE_FONTS if name in installed)]
 
 
 def _size(timeline: Timeline) -> tuple[float, float]:

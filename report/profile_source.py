@@ -8,6 +8,7 @@ from typing import Iterable
 import numpy as np
 
 from base.errors import InputError
+from base.files import printable
 from parsers.profiles.folder import rank_sources
 from parsers.profiles.kernels import (
     BACKWARD_MARKER,
@@ -65,7 +66,7 @@ def load_profiles(folder: str | Path, ranks: Iterable[int] | None = None, *, tit
     direction, start, end, lane = (np.concatenate([row[k] for row in rows]) for k in range(4))
     none = np.full(len(stage), -1, dtype=np.int64)
     return Timeline(
-        title=title or f"profiles of {Path(folder).name}",
+        title=title or f"profiles of {printable(Path(folder).name)}",
         row_names=_row_names(profiles),
         stage=stage, direction=direction.astype(np.int64), interleave=none, micro_batch=none, split=none,
         start=start, end=end, lane=lane.astype(np.int64), labels=tuple(label for row in rows for label in row[4]),
@@ -77,8 +78,8 @@ def load_profiles(folder: str | Path, ranks: Iterable[int] | None = None, *, tit
 def _row_names(profiles: list[RankProfile]) -> tuple[str, ...]:
     ranks = [one.rank for one in profiles]
     return tuple(
-        one.path.name if one.rank is None
-        else f"rank {one.rank} ({one.path.name})" if ranks.count(one.rank) > 1 else f"rank {one.rank}"
+        printable(one.path.name) if one.rank is None
+        else f"rank {one.rank} ({printable(one.path.name)})" if ranks.count(one.rank) > 1 else f"rank {one.rank}"
         for one in profiles
     )
 

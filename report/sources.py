@@ -8,6 +8,7 @@ from typing import Iterable
 
 import numpy as np
 
+from base.files import printable
 from parsers.worker_log import WorkerLogs, read_worker_logs
 from pipeline.schedule import BACKWARD, FORWARD
 from report.clocks import clock_shifts
@@ -70,7 +71,7 @@ def load_worker_logs(
             steps[job.step] = min(begin, steps.get(job.step, begin))
     first_step = min((log.profiled_steps[0] for log in found.logs if log.profiled_steps), default=0)
     return Timeline(
-        title=title or f"worker logs of {Path(log_dir).name}", row_names=tuple(names), stage=stage,
+        title=title or f"worker logs of {printable(Path(log_dir).name)}", row_names=tuple(names), stage=stage,
         direction=np.array([_kind(job.type) for job, _, _ in jobs], dtype=np.int64), interleave=none,
         micro_batch=np.array([job.micro_batch for job, _, _ in jobs], dtype=np.int64), split=none,
         start=start, end=end, lane=lanes_of(stage, start, end),

@@ -44,6 +44,11 @@ def test_a_full_disk_leaves_the_old_file_and_no_debris(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["plan.yaml"]
 
 
+def test_a_name_in_another_encoding_is_written_as_escapes(tmp_path):
+    name = os.fsdecode("型".encode("gbk") + b".yaml")
+    assert write_atomic(tmp_path / "t", f"file {name}").read_bytes() == b"file \\udcd0\\udccd.yaml"
+
+
 def test_a_symbolic_link_stays_a_link(tmp_path):
     (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "real")

@@ -19,7 +19,7 @@ import pandas as pd
 
 from base.console import hold_interrupts, log, progress
 from base.errors import TaylorError
-from base.files import write_atomic
+from base.files import printable, write_atomic
 from base.kept import read_kept, write_kept
 from cost_model.profile import MemoryProfile, TimeRatios
 from parsers.training_config import TrainingConfig
@@ -158,7 +158,7 @@ def rank(
         except TaylorError as error:
             rows[index] = {"status": "failed", "reason": str(error)}
             continue
-        problems[candidate.path.name] = problem
+        problems[printable(candidate.path.name)] = problem
         kept = kept_rows / f"{_key(problem, options)}.json"
         row = read_kept(kept)
         if row is None:
@@ -306,12 +306,12 @@ def _table(candidates: Sequence[Candidate], rows: Mapping[int, dict[str, Any]], 
             record["memory_source"] = candidate.memory.source
         record |= rows.get(index, {"status": "interrupted", "reason": "not solved yet"})
         plan = plan_of_row(record)
-        record["file"] = str(candidate.path)
+        record["file"] = printable(str(candidate.path))
         if plan is not None and candidate.config is not None:
             try:
                 target = folder / candidate.path.name
                 write_plan(candidate.config, plan, output=target)
-                record["file"] = str(target)
+                record["file"] = printable(str(target))
             except TaylorError as error:
                 record["reason"] = str(error)
         records.append(record)

@@ -11,7 +11,7 @@ from typing import Any
 
 from base.console import log
 from base.errors import InfeasibleError, InputError, NoSolutionError
-from base.files import write_atomic
+from base.files import printable, write_atomic
 from cost_model.profile import MemoryProfile, TimeRatios
 from dryrun.design import modes_at_hand
 from dryrun.interface import DryRunBackend, DryRunResult
@@ -365,7 +365,7 @@ def _write_outputs(
 ) -> dict[str, str]:
     files: dict[str, str] = {}
     assert solution.plan is not None
-    name = config.path.stem
+    name = printable(config.path.stem)
     if not options.evaluate:
         _tell_restriction(config, solution)
         mps = options.output / "model_mps" / f"{name}.mps"

@@ -10,6 +10,7 @@ import pandas as pd
 
 from base.console import log
 from base.errors import InputError
+from base.files import printable
 from report.chrome_trace import write_chrome_trace
 from report.html import write_html_report
 from report.picture import write_picture
@@ -53,7 +54,7 @@ def draw_timeline(options: TimelineOptions) -> dict[str, str]:
     notes: list[str] = []
     if options.solution is not None:
         saved = read_result(options.solution)
-        shown["planned"] = Timeline.from_plan(saved.problem, saved.plan, options.solution.stem)
+        shown["planned"] = Timeline.from_plan(saved.problem, saved.plan, printable(options.solution.stem))
     if options.log_dir is not None:
         shown["worker logs"] = load_worker_logs(options.log_dir, options.devices, options.multi_machine)
     if options.profile_dir is not None:

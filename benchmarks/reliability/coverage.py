@@ -25,7 +25,7 @@ patch = subprocess,_exit
 [report]
 exclude_also =
     if TYPE_CHECKING:
-    @(numba\\.)?njit
+    @compiled
 """
 """Compiled kernels run as machine code, of which no line is seen: tests compare them with their Python twins."""
 

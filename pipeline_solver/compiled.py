@@ -1,0 +1,40 @@
+"""Kernels compiled to machine code, and kept compiled where this machine has a place for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numba
+
+from base.console import log
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile a function at its first call; it runs without the interpreter's lock.
+
+    The machine code is kept beside the source or in the user's cache. Where neither can be written, as in a container
+    whose user has no home, it is compiled anew in every process.
+    """
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # numba found no folder to keep it in
+        return numba.njit(nogil=True)(function)
+
+
+def announce_compilation(kernels: Sequence[Any]) -> None:
+    """Say that kernels are being compiled, when no earlier run has left them on the disk."""
+    folders = [kernel.stats.cache_path for kernel in kernels]
+    if None in folders:
+        log.warning(
+            "compiling the solver's kernels: about half a minute in every process, as there is no folder to keep them "
+            "in; NUMBA_CACHE_DIR names one"
+        )
+    elif not all(_is_kept(kernel, Path(folder)) for kernel, folder in zip(kernels, folders, strict=True)):
+        log.warning("compiling the solver's kernels: once, about half a minute; later runs find them on the disk")
+
+
+def _is_kept(kernel: Any, folder: Path) -> bool:
+    module = kernel.py_func.__module__.split(".")[-1]
+    return any(folder.glob(f"{module}.{kernel.py_func.__name__}-*.nbi"))
