@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.reliability.campaign import EVERYTHING, PACKAGES, ROOT, Figure, Part, Portion, Result, chosen
+from benchmarks.reliability.campaign import EVERYTHING, PACKAGES, ROOT, Figure, Part, Portion, Result, chosen, faults_of
 
 LEAST = 0.90
 SECONDS = 7200.0
@@ -37,7 +37,7 @@ def portions(share: float = 1.0) -> list[Portion]:
 
 def suite(tests: str = "tests") -> Result:
     """Run the test suite with every process's lines recorded."""
-    with tempfile.TemporaryDirectory(prefix="coverage-") as own:
+    with tempfile.TemporaryDirectory(prefix=".coverage-") as own:
         config, told = Path(own) / "coveragerc", Path(own) / "coverage.json"
         packages = ",".join(str(ROOT / name) for name in PACKAGES)
         config.write_text(CONFIG.format(packages=packages, data=Path(own) / "data"))
@@ -71,12 +71,14 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     lines: dict[str, list[int]] = result["packages"]
     shares = {name: covered / count for name, (covered, count) in lines.items() if count}
     covered, count = (sum(part[place] for part in lines.values()) for place in (0, 1))
+    wrong = faults_of([result])
     told = ", ".join(f"{name} {100 * share:.0f}" for name, share in shares.items())
     return [
         Figure(
             "coverage by lines", "core packages above 90 %",
-            f"{100 * covered / max(1, count):.1f} % of {count:,} lines ({told})",
-            all(share >= LEAST for share in shares.values()),
+            f"{100 * covered / max(1, count):.1f} % of {count:,} lines ({told}); "
+            + ("a test failed" if wrong else "every test passed"),
+            not wrong and all(share >= LEAST for share in shares.values()),
             "the whole suite, lines of child processes included; compiled kernels are compared with their Python twins",
         )
     ]  # fmt: skip

@@ -200,8 +200,8 @@ def _watch(report: Path, allowed: Iterable[Path], may_start: bool) -> None:
         if isinstance(path, int) or path is None:
             return False
         text = os.fsdecode(path)
-        # What Python and numba keep of compiled code is theirs.
-        if text.startswith("/dev/") or "__pycache__" in text or text.endswith((".nbi", ".nbc")):
+        # What Python and numba keep of compiled code is theirs, and what coverage counts.
+        if text.startswith("/dev/") or "__pycache__" in text or text.endswith((".nbi", ".nbc")) or "/.coverage" in text:
             return False
         real = os.path.realpath(text)
         return not any((real + os.sep).startswith(root) for root in roots)
