@@ -51,3 +51,9 @@ def test_times_are_left_out_of_the_comparison_and_nothing_else():
     assert without_times("r.json", b'{"time": 1.5, "gap": 0}') == b'{"time": 0, "gap": 0}'
     assert differences({"a.csv": b"x\ny"}, {"a.csv": b"x\nz"}) == ["a.csv line 2: b'y' and b'z'"]
     assert differences({"a": b""}, {}) == ["a is missing in one"]
+
+
+def test_a_worker_that_outlives_its_killed_tool_is_found_out(monkeypatch):
+    monkeypatch.setattr("workflows.rank._end_with", lambda parent: None)
+    monkeypatch.setattr("benchmarks.reliability.sandbox.ORPHAN_SECONDS", 0.5)
+    assert any("outlived" in fault for fault in killed("ranking", 4, 3)["faults"])

@@ -7,6 +7,8 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
@@ -71,6 +73,9 @@ COLUMNS = (
 
 DRAWN_CANDIDATES = 20
 """Candidates whose pipeline the report draws: the best, as many as a search emits; each adds some 70 kB to the page."""
+
+ORPHAN_SECONDS = 1.0
+"""How often a worker looks whether its parent still lives."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +255,9 @@ def _solve_all(
     if not jobs:
         return
     own = executor is None
-    pool = executor or ProcessPoolExecutor(min(options.workers, len(jobs)), initializer=_ignore_interrupt)
+    pool = executor or ProcessPoolExecutor(
+        min(options.workers, len(jobs)), initializer=_become_worker, initargs=(os.getpid(),)
+    )
     try:
         with progress("solving", len(jobs)) as advance:
             # The hardest (most stages) first, so that no long solve is left alone at the end.
@@ -340,6 +347,14 @@ def _key(problem: PipelineProblem, options: RankOptions) -> str:
     return digest.hexdigest()[:24]
 
 
-def _ignore_interrupt() -> None:
+def _become_worker(parent: int) -> None:
     # Ctrl-C is the parent's to handle: it keeps the finished rows and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this worker once its parent was killed: it would wait for work, and hold its memory, for ever."""
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_SECONDS)
+    os._exit(1)

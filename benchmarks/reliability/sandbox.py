@@ -18,6 +18,8 @@ from typing import Any
 from benchmarks.reliability.campaign import SCRIPTS
 
 POLL_SECONDS = 0.002
+ORPHAN_SECONDS = 10.0
+"""How long what a killed tool started may take to end by itself."""
 FOREIGN_ERROR = 70
 """Exit code of a child whose command let an exception out."""
 
@@ -43,7 +45,7 @@ class Outcome:
     peak_mib : float
         Largest resident size of the child or of one of its own children.
     strayed : tuple of str
-        What it wrote outside its folder, and programs it started or hosts it called.
+        What it wrote outside its folder, programs it started or hosts it called, and processes that outlived it.
     """
 
     code: int
@@ -81,6 +83,7 @@ def run_forked(
     memory_mib: int = 1024,
     may_start: bool = False,
     kill_after: float | None = None,
+    kill_alone: bool = False,
     before: Callable[[], None] | None = None,
 ) -> Outcome:
     """Run ``tool.main()`` in a forked child of this process.
@@ -100,7 +103,9 @@ def run_forked(
     may_start : bool
         Whether it may start programs.
     kill_after : float, optional
-        Kill it with SIGKILL after so many seconds, as a power cut would.
+        Kill it with SIGKILL after so many seconds, with all that it started, as a power cut would.
+    kill_alone : bool
+        Kill the tool alone, as a machine short of memory would: what it started has to end by itself.
     before : callable, optional
         Called in the child first.
     """
@@ -123,9 +128,10 @@ def run_forked(
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
-        code, timed_out, usage = _wait(child, began, seconds, kill_after)
+        code, timed_out, usage, outlived = _wait(child, began, seconds, kill_after, kill_alone)
         spent = time.monotonic() - began
         seen = strayed.read_text(encoding="utf-8", errors="replace").splitlines() if strayed.exists() else []
+        seen += ["a process it started outlived it"] if outlived else []
         return Outcome(
             code, _text(out), _text(err), spent, timed_out, usage.ru_maxrss / 1024, tuple(dict.fromkeys(seen))
         )
@@ -163,9 +169,9 @@ def _call(tool: str, words: Sequence[str | Path]) -> int:
 
 
 def _wait(
-    child: int, began: float, seconds: float, kill_after: float | None
-) -> tuple[int, bool, resource.struct_rusage]:
-    timed_out = False
+    child: int, began: float, seconds: float, kill_after: float | None, kill_alone: bool
+) -> tuple[int, bool, resource.struct_rusage, bool]:
+    timed_out = outlived = False
     try:
         while True:
             done, status, usage = os.wait4(child, os.WNOHANG)
@@ -174,13 +180,27 @@ def _wait(
             spent = time.monotonic() - began
             if spent > seconds or (kill_after is not None and spent > kill_after):
                 timed_out = spent > seconds
-                kill_group(child)
+                if kill_alone and not timed_out:
+                    os.kill(child, signal.SIGKILL)
+                else:
+                    kill_group(child)
                 _, status, usage = os.wait4(child, 0)
                 break
             time.sleep(POLL_SECONDS)
+        until = time.monotonic() + ORPHAN_SECONDS
+        while kill_alone and (outlived := _has_members(child)) and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
     finally:
         kill_group(child)  # what it left behind
-    return os.waitstatus_to_exitcode(status), timed_out, usage
+    return os.waitstatus_to_exitcode(status), timed_out, usage, outlived
+
+
+def _has_members(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def kill_group(leader: int) -> None:
