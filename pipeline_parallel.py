@@ -18,9 +18,9 @@ from workflows.arguments import (
     CommandParser,
     add_environment_options,
     count_or_auto,
-    non_negative_float,
     positive_float,
     positive_int,
+    time_ratio,
     yes_no,
 )
 from workflows.export import export_option, export_saved, print_exports, store_exports
@@ -39,22 +39,29 @@ def build_parser() -> CommandParser:
     source.add_argument("-toml", metavar="FILE", help="torchtitan TOML")
     source.add_argument("-mindformers", metavar="PATH", help="run_mindformer.py or its folder, for dry-runs")
     times = parser.add_argument_group("time ratios")
-    ratio = non_negative_float
     times.add_argument(
-        "-layer_ratio", type=ratio, default=0.33, metavar="R", help="dense over MoE forward (default: %(default)s)"
+        "-layer_ratio", type=time_ratio, default=0.33, metavar="R", help="dense over MoE forward (default: %(default)s)"
     )
     times.add_argument(
-        "-b_ratio", type=ratio, default=2.0, metavar="R", help="backward over forward (default: %(default)s)"
+        "-b_ratio", type=time_ratio, default=2.0, metavar="R", help="backward over forward (default: %(default)s)"
     )
     times.add_argument(
-        "-head_loss", type=ratio, default=1.5, metavar="R", help="head and loss over forward (default: %(default)s)"
+        "-head_loss",
+        type=time_ratio,
+        default=1.5,
+        metavar="R",
+        help="head and loss over forward (default: %(default)s)",
     )
     times.add_argument(
-        "-ra_ratio", type=ratio, default=1.0, metavar="R", help="full recompute over forward (default: %(default)s)"
+        "-ra_ratio",
+        type=time_ratio,
+        default=1.0,
+        metavar="R",
+        help="full recompute over forward (default: %(default)s)",
     )
     times.add_argument(
         "-sr_ratio",
-        type=ratio,
+        type=time_ratio,
         default=0.33,
         metavar="R",
         help="selective recompute over forward (default: %(default)s)",

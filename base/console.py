@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from base.errors import EXIT_DONE, EXIT_INTERRUPTED, TaylorError
+from base.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, InputError, TaylorError
 
 log = logging.getLogger("taylor")
 """The one logger: INFO for what a user reads, DEBUG for what a developer does."""
@@ -88,7 +88,8 @@ def hold_interrupts() -> Iterator[None]:
 def run_command(command: Callable[[], int | None]) -> int:
     """Run a command line's work and turn how it ends into an exit code.
 
-    A `TaylorError` becomes one line on standard error and its own code; Ctrl-C becomes 130. Any
+    A `TaylorError` becomes one line on standard error and its own code, a path that the system refuses
+    likewise (its traceback only with ``--verbose``); Ctrl-C becomes 130. Any
     other exception is a fault of Taylor itself and keeps its traceback. What the terminal's encoding
     lacks is shown as an escape.
     """
@@ -109,3 +110,10 @@ def run_command(command: Callable[[], int | None]) -> int:
         # The reader of our output left (`| head`): nothing to tell, but Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # A path that the system refuses (too long, no permission on its folder, a broken disk) is no fault of ours.
+        log.error("%s", InputError(error.strerror or str(error), file=error.filename, cure="check the path"))
+        log.debug("it was met here", exc_info=True)
+        return EXIT_BAD_INPUT

@@ -15,6 +15,11 @@ EXIT_OUTSIDE_PROGRAM = 5
 EXIT_INTERRUPTED = 130
 
 
+def shortened(text: str, most: int = 120) -> str:
+    """A text for a message, cut where it is longer than anybody reads."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 class TaylorError(Exception):
     """Base of every error that a user can cause; carries the process exit code."""
 
@@ -51,11 +56,10 @@ class InputError(TaylorError):
         cure: str | None = None,
     ) -> None:
         self.problem, self.file, self.field, self.cure = problem, file, field, cure
-        where = ": ".join(str(part) for part in (file, field) if part is not None)
+        where = ": ".join(shortened(str(part), 300) for part in (file, field) if part is not None)
         text = f"{where}: {problem}" if where else problem
         if value is not InputError._NO_VALUE:
-            shown = repr(value)
-            text += f" (found {shown if len(shown) <= 120 else shown[:117] + '...'})"
+            text += f" (found {shortened(repr(value))})"
         if cure:
             text += f"; {cure}"
         super().__init__(text)

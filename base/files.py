@@ -34,6 +34,8 @@ def write_atomic(path: str | Path, content: str | bytes) -> Path:
     target = Path(os.path.realpath(path))
     data = printable(content).encode("utf-8") if isinstance(content, str) else content
     temporary: str | None = None
+    if os.path.isdir(target):
+        raise WriteError("is a folder, a file is needed", file=path, cure="name a file in it")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists() and not os.access(target, os.W_OK):

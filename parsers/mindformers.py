@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def _model_section(top: Fields, notes: list[str]) -> Fields:
     tried = [Path(folder) / "config.json"]
     if not tried[0].is_absolute():
         tried.insert(0, top.file.parent / tried[0])
-    found = next((path for path in tried if path.is_file()), None)
+    found = next((path for path in tried if os.path.isfile(path)), None)
     if found is None:
         raise top.error(
             "pretrained_model_dir", "the model's size is not in this file and that folder has no config.json", folder,

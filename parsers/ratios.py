@@ -21,7 +21,8 @@ TRANSFER, EMBEDDING = "transfer_ms", "embedding_ratio"
 """Further columns: time to hand an activation to the next stage, ms; embedding over the body layer, forward."""
 
 _DEFAULT_SELECT = TimeRatios().recompute[SELECT]
-_MAX_RATIO = 1e6
+MAX_RATIO = 1e6
+"""Largest time over another that is taken for one."""
 
 
 def read_ratios(path: str | Path) -> dict[tuple[int, int, int, int], TimeRatios]:
@@ -128,9 +129,9 @@ def _degree(text: str, file: Path, line: int, name: str) -> int:
 
 def _ratio(text: str, file: Path, line: int, name: str, above_zero: bool = False) -> float:
     value = _cell(text, file, line, name)
-    if not 0 <= value <= _MAX_RATIO or (above_zero and value == 0):
+    if not 0 <= value <= MAX_RATIO or (above_zero and value == 0):
         low = "above 0" if above_zero else "at least 0"
         raise InputError(
-            f"must be {low} and at most {_MAX_RATIO:g}", file=file, field=f"row {line}, column {name}", value=text
+            f"must be {low} and at most {MAX_RATIO:g}", file=file, field=f"row {line}, column {name}", value=text
         )
     return value

@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from base.errors import InputError
+from base.errors import InputError, WriteError
 from base.files import read_text, write_atomic
 
 
@@ -19,6 +19,11 @@ def test_a_file_takes_its_new_content_and_keeps_its_permission_bits(tmp_path):
     assert path.read_text() == "new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert os.listdir(tmp_path) == ["plan.yaml"]
+
+
+def test_a_folder_is_not_written_over(tmp_path):
+    with pytest.raises(WriteError, match="is a folder"):
+        write_atomic(tmp_path, "x")
 
 
 def test_a_missing_folder_is_created(tmp_path):

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from base.errors import InputError
+from benchmarks.reliability.campaign import SCRIPTS
+from benchmarks.reliability.flags import flags
 from benchmarks.reliability.inputs import outcome_faults, try_mutant
 from benchmarks.reliability.mutations import MUTATIONS, Trap
 from benchmarks.reliability.sandbox import Outcome, preload, run_forked, tree_of
@@ -32,6 +34,12 @@ def test_a_damaged_file_of_every_form_ends_as_the_contract_says(kind, specimens)
         specimen = group[int(rng.integers(len(group)))]
         outcome, wrong = try_mutant(specimen, kind, rng)
         assert wrong == [], f"{specimen.name}: {outcome.errors}"
+
+
+@pytest.mark.parametrize("tool", SCRIPTS)
+def test_odd_flags_end_as_the_contract_says(tool):
+    result = flags(tool, 0.03)
+    assert result["faults"] == [] and result["tried"]
 
 
 def test_every_undamaged_specimen_is_read(specimens, tmp_path):

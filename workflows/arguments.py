@@ -7,13 +7,17 @@ import json
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from base.errors import InputError
+from base.errors import InputError, shortened
 from base.files import read_text
+from parsers.ratios import MAX_RATIO
 
 AUTO = "auto"
 """The value of a flag whose choice is the tool's."""
+
+MOST = 10**9
+"""Largest count a flag takes: a thousand times the ranks, the batch and the seconds of anybody's job."""
 
 _OLD_SPELLINGS = {"mindfomres_dir": "mindformers_dir", "dataset_dir": "dataset"}
 """Flags as the tool's older manual misspells them, accepted in silence."""
@@ -36,6 +40,10 @@ class CommandParser(argparse.ArgumentParser):
         )
         general.add_argument("--verbose", action="store_true", help="log what a developer would want to know")
         general.add_argument("--quiet", action="store_true", help="log warnings and errors only")
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2 and a message of readable length, whatever was typed."""
+        super().error(shortened(message, 600))
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse the command line, with the flags of ``--config`` as defaults.
@@ -87,6 +95,8 @@ class CommandParser(argparse.ArgumentParser):
                 words += [flag] if value else []
             elif isinstance(value, bool):
                 words.append(f"{flag}={'y' if value else 'n'}")
+            elif "\0" in str(value):
+                raise InputError("holds a NUL character", file=path, field=str(key), value=value)
             elif isinstance(value, (str, int, float)):
                 words.append(f"{flag}={value}")
             elif isinstance(value, list) and all(isinstance(item, (str, int, float)) for item in value):
@@ -103,7 +113,7 @@ def yes_no(text: str) -> bool:
         return True
     if answer in ("n", "no", "false", "0", "off"):
         return False
-    raise argparse.ArgumentTypeError(f"{text!r} is neither y nor n")
+    raise argparse.ArgumentTypeError(f"{shortened(repr(text))} is neither y nor n")
 
 
 def positive_int(text: str) -> int:
@@ -111,9 +121,9 @@ def positive_int(text: str) -> int:
     try:
         value = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+        raise argparse.ArgumentTypeError(f"{shortened(repr(text))} is not an integer") from None
+    if not 1 <= value <= MOST:
+        raise argparse.ArgumentTypeError(f"{value} is not between 1 and {MOST}")
     return value
 
 
@@ -132,7 +142,7 @@ def non_negative_float(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+        raise argparse.ArgumentTypeError(f"{shortened(repr(text))} is not a number") from None
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a finite number >= 0")
     return value
@@ -146,13 +156,21 @@ def positive_float(text: str) -> float:
     return value
 
 
+def time_ratio(text: str) -> float:
+    """The type of a time over another: at least 0, and no more than any two parts of a model can differ by."""
+    value = non_negative_float(text)
+    if value > MAX_RATIO:
+        raise argparse.ArgumentTypeError(f"{text!r} is above {MAX_RATIO:g}")
+    return value
+
+
 def key_values(text: str) -> dict[str, int]:
     """The type of ``tp=8,pp=16``."""
     result: dict[str, int] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, equals, value = part.partition("=")
         if not equals:
-            raise argparse.ArgumentTypeError(f"{part!r} is not of the form name=number")
+            raise argparse.ArgumentTypeError(f"{shortened(repr(part))} is not of the form name=number")
         result[key.strip()] = positive_int(value)
     return result
 
@@ -167,7 +185,7 @@ def device_numbers(text: str) -> tuple[int, ...]:
     try:
         numbers = tuple(int(part) for part in names(text))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of device numbers") from None
+        raise argparse.ArgumentTypeError(f"{shortened(repr(text))} is not a list of device numbers") from None
     if any(number < 0 for number in numbers):
         raise argparse.ArgumentTypeError("device numbers start at 0")
     return numbers
@@ -177,7 +195,7 @@ def time_window(text: str) -> tuple[float, float]:
     """The type of ``A,B`` with A < B, ms."""
     first, comma, second = text.partition(",")
     if not comma:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form A,B")
+        raise argparse.ArgumentTypeError(f"{shortened(repr(text))} is not of the form A,B")
     begin, end = non_negative_float(first), non_negative_float(second)
     if begin >= end:
         raise argparse.ArgumentTypeError(f"{text!r}: the window must begin before it ends")

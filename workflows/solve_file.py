@@ -136,7 +136,8 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
             on_progress(progress)
 
     running, modes = _running(options, config), modes_at_hand(options.search_select)
-    if not (options.auto_vpp or options.auto_schedule):
+    # More interleaves than layers are refused with the problem, in better words.
+    if not (options.auto_vpp or options.auto_schedule) and running.strategy.vpp <= config.model.n_layers:
         refuse_impossible(options.exports, running.strategy.vpp, running.schedule)
     check = options.check and not options.evaluate
     with _backend(options, running, options.check) as backend:

@@ -26,7 +26,7 @@ from benchmarks.brute_force import random_problem
 from benchmarks.reliability.campaign import ROOT, Figure, Part, kept_figures, run_part
 from pipeline_solver.solve import solve
 
-PARTS = ("solver", "determinism", "kills", "inputs", "files", "load", "commands", "coverage")
+PARTS = ("solver", "determinism", "kills", "inputs", "flags", "files", "load", "commands", "coverage")
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- table: written by make reliability -->", "<!-- end of the table -->"
 
