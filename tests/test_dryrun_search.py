@@ -9,6 +9,7 @@ from base.errors import InputError
 from cost_model.memory import best_case_peak_mib
 from cost_model.strategy_table import StrategyTable
 from dryrun.grey_box import CorrectedPeaks, Measurement, estimate_of, plan_to_measure
+from dryrun.interface import DryRun
 from dryrun.replay import ReplayBackend
 from parsers.read import read_config
 from tests.dryrun_cases import DEEPSEEK, DEEPSEEK_TRUTH, StandIn
@@ -33,6 +34,17 @@ def test_logs_are_told_apart_by_degrees_rank_and_stage_in_their_paths(tmp_path):
     assert backend.strategy_peak(own).peak_mib == 350 and backend.strategy_peak(own).stage == 1
     assert backend.strategy_peak(own.replace(dp=8, tp=8)).stage == 3
     assert backend.strategy_peak(own.replace(ep=16)) is None
+
+
+def test_logs_answer_for_each_stage_asked_for_and_a_stage_without_one_says_so(tmp_path):
+    own = CONFIG.strategy
+    write_log(tmp_path, "run_DP16_TP4_PP16_EP8/rank_0.log", 100)
+    write_log(tmp_path, "run_DP16_TP4_PP16_EP8/rank_1.log", 120)
+    write_log(tmp_path, "run_DP16_TP4_PP16_EP8/rank_64.log", "killed\n")
+    with ReplayBackend(tmp_path) as backend:
+        [result] = backend.measure([DryRun(CONFIG, own, None, (0, 1, 5))])
+    assert [peak.peak_mib for peak in result.stages] == [120, None, None]
+    assert "no peak memory line" in result.stages[1].failure and "stage 5" in result.stages[2].failure
 
 
 def test_a_folder_without_logs_or_no_folder_is_refused_with_the_layout(tmp_path):

@@ -164,3 +164,22 @@ def test_columns_are_found_by_header_and_twins_refused(tmp_path: Path) -> None:
     path.write_bytes(b"A,B\n1\n")
     with pytest.raises(InputError, match="row 2: has 1 cells and the header 2"):
         list(stream_rows(path, ("A",)))
+
+
+@pytest.mark.parametrize("text, words", [
+    ("{1: 2}", "a key expected"), ('{"traceEvents" [1]}', "':' expected"), ('{"traceEvents": [{}', "cut short"),
+    ('[{"a": 1} {"b": 2}]', "',' expected"), ('[{"a": tru}]', "is not JSON"), ("[{}] more", "text after the trace"),
+    ("", "cut short"), ("[" * 100_000, "nested too deeply"), ("{}", "traceEvents"),
+])  # fmt: skip
+def test_what_is_no_trace_is_refused_with_its_place(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        list(stream_events(path))
+
+
+def test_a_folder_and_a_missing_trace_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder"):
+        list(stream_events(tmp_path))
+    with pytest.raises(InputError, match="no such file"):
+        list(stream_events(tmp_path / "t.json"))

@@ -21,6 +21,8 @@ from parsers.mindformers_plan import chunk_order
 from parsers.read import read_config
 from parsers.training_config import TrainingConfig
 from parsers.write_back import emit_variant, write_plan
+from parsers.yaml_edit import edit_yaml
+from parsers.yaml_source import YamlSource
 from pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from pipeline.schedule import ScheduleSpec
 from register.model import MTP
@@ -218,6 +220,19 @@ def test_an_alias_under_the_same_name_follows_the_plan(tmp_path: Path) -> None:
     plan = some_plan(config)
     data = yaml.safe_load(write_plan(config, plan).read_text(encoding="utf-8"))
     assert data["mirror"]["offset"] == data["model"]["model_config"]["offset"] == list(plan.offset()[0])
+
+
+def test_an_anchor_between_one_that_stays_and_one_that_follows_becomes_two() -> None:
+    text = "a: {offset: &x 0}\nnote: *x\nb: {offset: *x}\nx_plan: &x_plan 5\nc: *x_plan\n"
+    new = edit_yaml(YamlSource(text, Path("a.yaml")), {("a", "offset"): [1, -1]})
+    assert new.data == {"a": {"offset": [1, -1]}, "note": 0, "b": {"offset": [1, -1]}, "x_plan": 5, "c": 5}
+    assert "note: &x 0" in new.text and "&x_plan_ [1, -1]" in new.text and "b: {offset: *x_plan_}" in new.text
+
+
+def test_entries_of_a_list_that_are_aliases_or_lists_are_replaced_alone() -> None:
+    text = "n: &n 1\nplan:  # by stage\n  - [*n, 2]  # first\n  - [3, 4]\n"
+    new = edit_yaml(YamlSource(text, Path("a.yaml")), {("plan",): [[7, 2], [3, 9]]})
+    assert new.text == "n: &n 1\nplan:  # by stage\n  - [7, 2]  # first\n  - [3, 9]\n"
 
 
 def test_written_in_place_the_first_original_is_kept(tmp_path: Path) -> None:

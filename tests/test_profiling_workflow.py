@@ -5,20 +5,22 @@ from __future__ import annotations
 import csv
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from base.errors import InputError
+from cost_model.profile import TimeRatios
 from cost_model.time import estimate_ratios
 from parsers.ratios import read_ratios
 from parsers.read import read_config
-from pipeline.plan import FULL
+from pipeline.plan import FULL, NONE, SELECT
 from profiling.folders import find_profile_folders
 from profiling.synthetic import SyntheticTimes, write_synthetic_profiles
 from register.registry import Registry
 from tests.conftest import ROOT
 from workflows.candidates import load_candidates
-from workflows.profiles import parse_profiles
+from workflows.profiles import _completed, parse_profiles
 
 CONFIG = ROOT / "config" / "pretrain_deepseek3_671b_1024p.yaml"
 
@@ -128,3 +130,19 @@ def test_two_folders_of_one_configuration_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     with pytest.raises(InputError, match="two folders of one configuration"):
         find_profile_folders(tmp_path, [Path("DP1_pretrain.yaml")])
+
+
+@pytest.mark.parametrize("missing", ["dmratio", "bfratio", "hratio", "re_grow_ration"])
+def test_what_the_profiles_do_not_tell_is_estimated_and_the_rest_kept(missing: str) -> None:
+    config = read_config(CONFIG)
+    device = Registry.load(None).device("ascend-910b")
+    modes = {FULL: 9.0, SELECT: 9.0, NONE: 0.0}
+    told = TimeRatios(dense_forward=0.9, backward=9.0, head=9.0, recompute=modes, unit_ms=3.0)
+    known = _completed(SimpleNamespace(ratios=told, missing=(missing,)), config, device)
+    guess = estimate_ratios(config.model, config.strategy, config.rules, device)
+    own = {"dmratio": "dense_forward", "bfratio": "backward", "hratio": "head", "re_grow_ration": "recompute"}
+    for measure, field in own.items():
+        expected = guess if measure == missing else told
+        shown, meant = getattr(known, field), getattr(expected, field)
+        assert shown[FULL] == meant[FULL] if field == "recompute" else shown == meant
+    assert known.unit_ms == 3.0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from base.errors import InfeasibleError
+from parsers.read import read_config
 from pipeline.schedule import ScheduleSpec
 from pipeline_solver.problem import LayerKind, PipelineProblem
 from pipeline_solver.solve import solve
-from workflows.alternatives import CUT_OFF, IMPOSSIBLE, solve_alternatives
+from tests.conftest import ROOT
+from workflows.alternatives import AUTO, CUT_OFF, IMPOSSIBLE, choices, solve_alternatives
 
 PROBLEM = PipelineProblem(
     2,
@@ -55,3 +57,26 @@ def test_when_no_choice_fits_each_ones_reason_is_told():
     tight = PROBLEM.replace(limit_mib=(20.0, 20.0))
     with pytest.raises(InfeasibleError, match="1f1b vpp 1.*interleaved vpp 2"):
         solve_alternatives(tight, [CHOICES[0], CHOICES[2]], one, lambda progress: None)
+
+
+@pytest.mark.parametrize("file, least, never", [
+    ("pretrain_llama2_7b.yaml", {"1f1b 1", "gpipe 1", "interleaved 2", "interleaved 2 off", "zero_bubble_v 2"},
+     "megatron"),
+    ("pretrain_llama3_70b.sh", {"1f1b 1", "gpipe 1", "megatron-interleaved 2"}, "zero_bubble"),
+])  # fmt: skip
+def test_auto_tries_what_the_framework_runs(file, least, never):
+    config = read_config(ROOT / "config" / file)
+    tried = choices(config, AUTO, AUTO)
+    names = {f"{spec.name} {vpp}" + ("" if spec.low_memory else " off") for vpp, spec in tried}
+    if not config.schedule.low_memory:
+        names |= {name.removesuffix(" off") for name in names}
+    assert least <= names and not any(never in name for name in names)
+    assert max(vpp for vpp, _ in tried) * config.strategy.pp <= sum(config.model.layer_counts().values())
+
+
+def test_what_is_given_is_kept_and_only_the_rest_varies():
+    config = read_config(ROOT / "config" / "pretrain_llama2_7b.yaml")
+    zero_bubble = ScheduleSpec("zero_bubble_v")
+    assert choices(config, 2, zero_bubble) == [(2, zero_bubble)]
+    assert {vpp for vpp, _ in choices(config, 3, AUTO)} == {3}
+    assert [spec.name for _, spec in choices(config, 1, None)] == ["1f1b"]
