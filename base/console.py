@@ -107,6 +107,8 @@ def run_command(command: Callable[[], int | None]) -> int:
         log.error("interrupted; what was finished is kept")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
+        if not _reader_left():
+            raise
         # The reader of our output left (`| head`): nothing to tell, but Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
@@ -117,3 +119,12 @@ def run_command(command: Callable[[], int | None]) -> int:
         log.error("%s", InputError(error.strerror or str(error), file=error.filename, cure="check the path"))
         log.debug("it was met here", exc_info=True)
         return EXIT_BAD_INPUT
+
+
+def _reader_left() -> bool:
+    """Whether it is standard output whose reader is gone, and no pipe of our own."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return True
+    return False

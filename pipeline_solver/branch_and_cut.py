@@ -25,7 +25,7 @@ from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.progress import OnProgress, Progress
 from pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
 from pipeline_solver.stopping import OutOfTime, Stopper
-from pipeline_solver.tree_search import Search
+from pipeline_solver.tree_search import LpTrouble, Search
 from pipeline_solver.worker_pool import SHARES, WorkerPool
 
 SOLVER_NAME = "branch-and-cut"
@@ -169,7 +169,11 @@ class _Run:
             return
         self.bound = max(self.bound, min(root, search.cutoff))
         self.report(f"root solved, {len(search.pool.counts)} cuts" if not search.open else "searching the tree")
-        self._tree(search)
+        try:
+            self._tree(search)
+        except LpTrouble as trouble:
+            log.warning("%s: the compact MILP goes on", trouble)
+            self.hand_over = True
         if self.hand_over:
             return
         self.finished = True

@@ -337,6 +337,8 @@ class Master:
     def purge(self) -> None:
         """Drop the cuts that are slack at the present optimum."""
         self.lp.run()
+        if self.lp.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return
         basic = highspy.HighsBasisStatus.kBasic
         status = self.lp.getBasis().row_status
         drop = [i for i in range(len(self.held)) if status[self.rows + i] == basic]

@@ -39,6 +39,13 @@ FIRST_COLUMNS = 200
 
 SHARED_CUTS = 400
 
+MOST_FAILURES = 8
+"""LPs that may fail in a row, each solved afresh, before the tree is given up."""
+
+
+class LpTrouble(Exception):
+    """The LPs of the tree keep failing numerically: what is proven so far stands, and no more will be."""
+
 
 class Search:
     """The tree search over one set of columns.
@@ -64,6 +71,7 @@ class Search:
         self.best_time = np.inf
         self.best: NDArray[np.int64] | None = None
         self.nodes = 0
+        self.failures = 0
         self.foreign_solves = 0
         self.alive = np.ones(len(columns), dtype=bool)
         self.open: list[tuple[float, int, NDArray[np.bool_]]] = []
@@ -189,18 +197,19 @@ class Search:
         """
         master = self._master()
         bound, result, _ = self.cut_loop(ROOT_ROUNDS, root=True)
-        if result is None or result.reduced is None:
+        if bound >= self.cutoff:
             return bound
-        self.improve_at_root(bound)
-        result = master.solve()
-        while len(result.entering):
-            master.add_columns(result.entering)
+        if result is not None:
+            self.improve_at_root(bound)
             result = master.solve()
-        if result.reduced is None or result.least is None:
-            return bound
-        bound = max(bound, result.bound)
-        self.root_floor = result.reduced + result.bound - result.least[self.columns.stage]
-        self.fix_columns()
+            while len(result.entering):
+                master.add_columns(result.entering)
+                result = master.solve()
+            if result.reduced is not None and result.least is not None:
+                bound = max(bound, result.bound)
+                self.root_floor = result.reduced + result.bound - result.least[self.columns.stage]
+                self.fix_columns()
+        # Where the LP failed, the root stays open as it is: nothing is proven of it.
         if bound < self.cutoff:
             self.push(bound, self.alive.copy())
         return bound
@@ -264,7 +273,7 @@ class Search:
         Returns
         -------
         (float, LpResult or None, float)
-            Proven bound, the last LP (None when infeasible or closed), step time at its durations.
+            Proven bound, the last LP (None when infeasible or closed, or when it failed), step time at its durations.
         """
         master, pool = self._master(), self.pool
         bound, length = -np.inf, np.inf
@@ -349,6 +358,8 @@ class Search:
         ------
         OutOfTime, KeyboardInterrupt
             From the stopper; the node at hand is open again.
+        LpTrouble
+            When one LP after the other fails; likewise.
         """
         master = self._master()
         before = master.iterations
@@ -380,7 +391,9 @@ class Search:
         if bound >= self.cutoff:
             return []
         if result is None or result.weights is None or result.reduced is None or result.least is None:
+            self._rebuild_after_failure()
             return [(bound, mask)]
+        self.failures = 0
         floor = result.reduced + result.bound - result.least[self.columns.stage]
         mask = mask & (floor <= self.cutoff + 1e-9 * abs(self.cutoff))
         if len(master.held) > MAX_HELD_CUTS:
@@ -400,6 +413,14 @@ class Search:
                 return []
             return [(bound, mask)]
         return self._strong_branch(bound, mask, candidates)
+
+    def _rebuild_after_failure(self) -> None:
+        """Start the LP afresh: what its simplex lost its way in is a basis, not the problem."""
+        self.failures += 1
+        if self.failures > MOST_FAILURES:
+            raise LpTrouble(f"{MOST_FAILURES} LPs in a row failed numerically")
+        master = self._master()
+        master.rebuild(master.active, partial=master.partial)
 
     def _strong_branch(
         self, bound: float, mask: NDArray[np.bool_], candidates: list[Split]

@@ -13,15 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from base.errors import OutsideProgramError
 from pipeline_solver.columns import ColumnSet
 from pipeline_solver.event_graph import EventGraph
 from pipeline_solver.master import Master
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.stopping import OutOfTime, Stopper
-from pipeline_solver.tree_search import SHARED_CUTS, Search
+from pipeline_solver.tree_search import SHARED_CUTS, LpTrouble, Search
 
 SHARES = 4
 """Shares that a round deals out, whatever the number of processes: the search, and so its result, is the same."""
+
+DIED = "a solver process died: was it killed, or is the memory full? Fewer -workers take less"
 
 POLL_SECONDS = 0.2
 ORPHAN_SECONDS = 5.0
@@ -85,7 +88,7 @@ class WorkerPool:
             tasks.append((part, search.pool.counts[fresh].copy(), search.pool.constant[fresh].copy(), search.best,
                           search.best_time, iteration_budget))
         size = search.pool.size
-        out_of_time = False
+        out_of_time, trouble = False, ""
         answers = self._answers(tasks, search)
         for answer in answers:
             for counts, constant in zip(answer["counts"], answer["constant"], strict=True):
@@ -95,6 +98,7 @@ class WorkerPool:
             search.nodes += answer["nodes"]
             search.foreign_solves += answer["solves"]
             out_of_time |= answer["out_of_time"]
+            trouble = trouble or answer["trouble"]
         self.known = [size] * SHARES
         # The old list stands until the new one is whole, so that every open node is found at any moment.
         search.replace_open([
@@ -103,6 +107,8 @@ class WorkerPool:
         ])
         if out_of_time:
             raise OutOfTime
+        if trouble:
+            raise LpTrouble(trouble)
 
     def _answers(self, tasks: list[Any], search: Search) -> list[dict[str, Any]]:
         """The shares' answers in their order, whoever works on them."""
@@ -116,7 +122,10 @@ class WorkerPool:
                 raise
         count = len(self.pipes)
         for k, pipe in enumerate(self.pipes):
-            pipe.send(tasks[k::count])
+            try:
+                pipe.send(tasks[k::count])
+            except ConnectionError:
+                raise OutsideProgramError(DIED) from None
         answers: list[dict[str, Any]] = [{}] * SHARES
         for k, pipe in enumerate(self.pipes):
             answers[k::count] = _answer(pipe, search.stopper)
@@ -170,17 +179,20 @@ class _Share:
         for bound, packed in part:
             search.push(bound, np.unpackbits(packed, count=len(search.columns)).astype(bool))
         known, nodes, solves = search.pool.size, search.nodes, master.solves
-        out_of_time = False
+        out_of_time, trouble = False, ""
         try:
             search.process(budget)
         except OutOfTime:
             out_of_time = True
+        except LpTrouble as reason:
+            trouble = str(reason)
         tail = slice(max(known, search.pool.size - SHARED_CUTS), search.pool.size)
         return {
             "open": [(bound, np.packbits(mask)) for bound, _, mask in search.open],
             "counts": search.pool.counts[tail].copy(), "constant": search.pool.constant[tail].copy(),
             "best": search.best, "best_time": search.best_time, "nodes": search.nodes - nodes,
             "solves": master.solves - solves, "out_of_time": out_of_time,
+            "trouble": trouble,
         }
 
 
@@ -191,8 +203,8 @@ def _answer(pipe: Connection, stopper: Stopper) -> list[dict[str, Any]]:
             if stopper.interrupted:
                 stopper.check()
         answers: list[dict[str, Any]] = pipe.recv()
-    except EOFError:
-        raise RuntimeError("a solver process died; was it killed, or is the memory full?") from None
+    except (EOFError, ConnectionError):
+        raise OutsideProgramError(DIED) from None
     return answers
 
 

@@ -10,8 +10,9 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -73,6 +74,8 @@ COLUMNS = (
 
 DRAWN_CANDIDATES = 20
 """Candidates whose pipeline the report draws: the best, as many as a search emits; each adds some 70 kB to the page."""
+
+DIED = "its solver process died: was it killed, or is the memory full?"
 
 ORPHAN_SECONDS = 1.0
 """How often a worker looks whether its parent still lives."""
@@ -252,39 +255,64 @@ def _solve_all(
     options: RankOptions,
     executor: Executor | None,
 ) -> None:
-    if not jobs:
+    # The hardest (most stages) first, so that no long solve is left alone at the end.
+    order = sorted(jobs, key=lambda index: -jobs[index][0].stages * jobs[index][0].micro_batches)
+    with progress("solving", len(jobs)) as advance:
+
+        def solve_these(indices: Sequence[int], workers: int) -> list[int]:
+            """Solve in processes; what is left when one of them dies, which ends them all."""
+            lost = []
+            with _pool(executor, min(workers, len(indices))) as pool:
+                futures: dict[Future[dict[str, Any]], int] = {}
+                for index in indices:
+                    try:
+                        futures[pool.submit(solve_row, jobs[index][0], options.solver, options.time_limit)] = index
+                    except BrokenExecutor:
+                        lost.append(index)
+                for future in as_completed(futures):
+                    index = futures[future]
+                    try:
+                        rows[index] = _row_of_future(future)
+                    except BrokenExecutor:
+                        lost.append(index)
+                        continue
+                    if rows[index]["status"] != "failed":
+                        write_kept(jobs[index][1], rows[index])
+                    advance(1, str(rows[index]["status"]))
+            return sorted(lost, key=indices.index)
+
+        lost = solve_these(order, options.workers) if order else []
+        if lost and executor is None:
+            log.warning("a solver process died: %d candidates are solved again, one at a time", len(lost))
+            lost = [index for index in lost if solve_these([index], 1)]
+        for index in lost:
+            rows[index] = {"status": "failed", "reason": DIED}
+            advance(1, "failed")
+
+
+@contextmanager
+def _pool(executor: Executor | None, workers: int) -> Iterator[Executor]:
+    """The given executor, or processes of our own that end with the block and, at once, with Ctrl-C."""
+    if executor is not None:
+        yield executor
         return
-    own = executor is None
-    pool = executor or ProcessPoolExecutor(
-        min(options.workers, len(jobs)), initializer=_become_worker, initargs=(os.getpid(),)
-    )
+    pool = ProcessPoolExecutor(workers, initializer=_become_worker, initargs=(os.getpid(),))
     try:
-        with progress("solving", len(jobs)) as advance:
-            # The hardest (most stages) first, so that no long solve is left alone at the end.
-            order = sorted(jobs, key=lambda index: -jobs[index][0].stages * jobs[index][0].micro_batches)
-            futures: dict[Future[dict[str, Any]], int] = {
-                pool.submit(solve_row, jobs[index][0], options.solver, options.time_limit): index for index in order
-            }
-            for future in as_completed(futures):
-                index = futures[future]
-                rows[index] = _row_of_future(future)
-                if rows[index]["status"] != "failed":
-                    write_kept(jobs[index][1], rows[index])
-                advance(1, str(rows[index]["status"]))
+        yield pool
     except KeyboardInterrupt:
-        if own:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                child.terminate()
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            child.terminate()
         raise
     finally:
-        if own:
-            pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _row_of_future(future: Future[dict[str, Any]]) -> dict[str, Any]:
     try:
         return future.result()
+    except BrokenExecutor:
+        raise
     except TaylorError as error:
         return {"status": "failed", "reason": str(error)}
     except Exception as error:  # one candidate's fault must not lose the others' work

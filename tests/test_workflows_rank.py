@@ -1,0 +1,48 @@
+"""One candidate's misfortune is its own: a solve that fails, a process that dies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks.reliability.load import write_candidates
+from register.registry import Registry
+from workflows import rank as module
+from workflows.candidates import load_candidates
+
+REAL = module.solve_row
+
+
+def _unlucky(problem, solver, time_limit):
+    if problem.stages == UNLUCKY:
+        os._exit(9)
+    return REAL(problem, solver, time_limit)
+
+
+def _faulty(problem, solver, time_limit):
+    if problem.stages == UNLUCKY:
+        raise ZeroDivisionError("of nobody's making")
+    return REAL(problem, solver, time_limit)
+
+
+UNLUCKY = 8
+
+
+@pytest.mark.parametrize("misfortune, words", [(_unlucky, "its solver process died"), (_faulty, "ZeroDivisionError")])
+def test_the_others_are_solved_and_the_row_says_why(tmp_path, monkeypatch, misfortune, words):
+    write_candidates(tmp_path, 12)
+    monkeypatch.setattr(module, "solve_row", misfortune)
+    device = Registry.load(None).device("ascend-910b")
+    candidates = load_candidates(sorted((tmp_path / "files").glob("*.yaml")), device)
+    options = module.RankOptions(output=tmp_path / "out", workers=2, time_limit=20.0, report=False)
+    ranking = module.rank(candidates, options)
+    table = ranking.table
+    unlucky = table["pp"] == UNLUCKY
+    assert 0 < unlucky.sum() < len(table)
+    assert table[unlucky]["reason"].str.contains(words).all() and (table[unlucky]["status"] == "failed").all()
+    assert table[~unlucky]["status"].isin(["optimal", "feasible", "infeasible"]).all()
+    again = pd.read_csv(next(Path(tmp_path / "out").glob("test_result_*.csv")))
+    assert len(again) == len(table)
