@@ -366,3 +366,17 @@ def test_progress_tells_rising_bounds_and_falling_objectives() -> None:
     bounds = [entry.bound for entry in heard if entry.bound is not None]
     values = [entry.objective for entry in heard if entry.objective is not None]
     assert bounds == sorted(bounds) and values == sorted(values, reverse=True) and len(heard) > 2
+
+
+@pytest.mark.parametrize("limit", ["MAX_TUPLES", "MAX_COLUMNS"])
+def test_where_configurations_are_too_many_to_list_the_milp_finds_the_same_optimum(monkeypatch, caplog, limit) -> None:
+    monkeypatch.setattr(f"pipeline_solver.columns.{limit}", 1)
+    monkeypatch.setattr("base.console.log.propagate", True)
+    for seed in range(3000, 3004):
+        problem = random_problem(seed)
+        expected = brute_force(problem)
+        solution = branch_and_cut(problem)
+        assert (solution.status == INFEASIBLE) == np.isinf(expected)
+        if solution.plan is not None:
+            assert solution.status == OPTIMAL and solution.objective == pytest.approx(expected, rel=1e-6)
+    assert "the compact MILP takes over" in caplog.text
