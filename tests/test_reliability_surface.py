@@ -217,4 +217,4 @@ def test_the_general_flags_quiet_verbose_and_config(specimens, tmp_path):
     quiet = run_forked("parallel_tool", ["--config", "flags.json", "--quiet"], folder)
     assert (loud.code, quiet.code) == (0, 0), quiet.errors
     assert "INFO" in loud.errors and "INFO" not in quiet.errors
-    assert (folder / "out/nd/nd_candidate_config.csv").is_file()
+    assert (folder / "output/nd_output/nd_candidate_config.csv").is_file()

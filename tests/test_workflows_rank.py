@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.reliability.load import write_candidates
 from register.registry import Registry
+from tests.conftest import ROOT
 from workflows import rank as module
 from workflows.candidates import load_candidates
 
@@ -46,3 +47,20 @@ def test_the_others_are_solved_and_the_row_says_why(tmp_path, monkeypatch, misfo
     assert table[~unlucky]["status"].isin(["optimal", "feasible", "infeasible"]).all()
     again = pd.read_csv(next(Path(tmp_path / "out").glob("test_result_*.csv")))
     assert len(again) == len(table)
+
+
+def test_a_schedule_that_does_not_exist_for_the_batch_is_refused_and_keeps_its_row(run_tool, tmp_path):
+    text = (ROOT / "config" / "pretrain_llama3_70b.sh").read_text(encoding="utf-8")
+    odd = text.replace("--global-batch-size 32", "--global-batch-size 6 --num-layers-per-virtual-pipeline-stage 10")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "odd.sh").write_text(odd, encoding="utf-8")
+    for words in ((), ("-evaluate", "y")):
+        done = run_tool("pipeline_parallel.py", "-shell", "files/odd.sh", "-dryrun", "n", "-check", "n", *words)
+        assert done.returncode == 2 and "multiples of the 4 stages" in done.stderr and "Traceback" not in done.stderr
+    done = run_tool("pipeline_tool.py", "--yaml_path", "files", "--gbs", "6", "--report", "off")
+    [table] = (tmp_path / "pipeline_output").glob("test_result_*.csv")
+    [row] = pd.read_csv(table).to_dict("records")
+    assert row["status"] == "failed" and "multiples of the 4 stages" in row["reason"] and "Traceback" not in done.stderr
+    named = ("--explain", "DP1_TP8_PP4_EP1_VPP2", "--gbs", "6")
+    done = run_tool("parallel_tool.py", "--shell_path", "files/odd.sh", *named)
+    assert done.returncode == 0 and "multiples of the 4 stages" in done.stdout, done.stderr

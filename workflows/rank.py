@@ -32,6 +32,7 @@ from pipeline_solver.build import build_problem
 from pipeline_solver.problem import PipelineProblem
 from pipeline_solver.solution import FEASIBLE, OPTIMAL, Solution
 from pipeline_solver.solve import solve
+from workflows.schedules import require_schedule
 
 DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs", "micro_batches")
 """Columns of the ranking that are whole numbers."""
@@ -162,6 +163,7 @@ def rank(
         try:
             if candidate.failure or candidate.config is None or candidate.memory is None or candidate.ratios is None:
                 raise TaylorError(candidate.failure or "no memory profile or time ratios")
+            require_schedule(candidate.config)
             problem = build_problem(candidate.config, candidate.memory, candidate.ratios)
         except TaylorError as error:
             rows[index] = {"status": "failed", "reason": str(error)}

@@ -32,6 +32,7 @@ from workflows.dryrun_result import stage_memories
 from workflows.memory_source import DryRunOptions, open_backend
 from workflows.profiles import parse_profiles
 from workflows.rank import Ranking, RankOptions, rank
+from workflows.schedules import require_schedule
 from workflows.search_memory import measured_peaks, replayed_peaks
 from workflows.solve_file import DEFAULT_DEVICE
 
@@ -198,6 +199,10 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     limit = device_limit_mib(config, device)
     if strategy.micro_batches < 1 or strategy.pp * strategy.vpp > sum(config.model.layer_counts().values()):
         return Explanation(tuple(lines), (), limit)
+    try:
+        require_schedule(config.replace(strategy=strategy))
+    except InputError as error:
+        return Explanation((*lines, f"no memory by stage: {error.problem}"), (), limit)
     recompute = NONE if options.space.recompute == "none" else FULL
     schedule = schedule_for(config.schedule, strategy.vpp)
     plan = lightest_plan(config.model, strategy, config.rules, recompute, schedule)

@@ -38,6 +38,7 @@ from workflows.export import Export, export_texts, refuse_impossible, store_expo
 from workflows.memory_check import check_plan, solve_checked
 from workflows.memory_source import DryRunOptions, obtain_memory, open_backend
 from workflows.saved_result import MTP_AMONG_LAYERS, problem_data
+from workflows.schedules import require_schedule
 
 DEFAULT_DEVICE = "ascend-910b"
 
@@ -138,6 +139,7 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
     running, modes = _running(options, config), modes_at_hand(options.search_select)
     # More interleaves than layers are refused with the problem, in better words.
     if not (options.auto_vpp or options.auto_schedule) and running.strategy.vpp <= config.model.n_layers:
+        require_schedule(running)
         refuse_impossible(options.exports, running.strategy.vpp, running.schedule)
     check = options.check and not options.evaluate
     with _backend(options, running, options.check) as backend:

@@ -192,11 +192,12 @@ def make_specimens(folder: Path) -> list[Specimen]:
     place = add("json", "memory", "memory.json", "pipeline_parallel", *words)
     _copy("pretrain_llama2_7b", place / "train.yaml")
     _write(place / "memory.json", json.dumps(MEMORY, indent=1))
-    place = add("json", "flags", "flags.json", "parallel_tool", "--config", "flags.json")
+    place = add("json", "flags", "flags.json", "parallel_tool", "--config", "flags.json",
+                "--output_path", "out/nd")  # a flag of the file may name any place; this one wins
     _copy("pretrain_llama2_7b", place / "train.yaml")
     _write(place / "flags.json", json.dumps({
         "yaml_path": "train.yaml", "gbs": 512, "search": ["dp", "tp", "pp"], "profile_num": 2, "recompute": "full",
-        "max_expert_parallel": 8, "output_path": "out/nd",
+        "max_expert_parallel": 8,
     }, indent=1))  # fmt: skip
     place = add("json", "environment", "env.json", "pipeline_parallel", "-yaml", "train.yaml", "-mindformers", ".",
                 "--dryrun_backend", "mindspore", "--env_json", "env.json", "--dryrun_retries", "0",

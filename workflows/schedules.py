@@ -1,0 +1,27 @@
+"""Whether a configuration's schedule exists for its numbers, asked before anything is measured or solved."""
+
+from __future__ import annotations
+
+from base.errors import InputError
+from parsers.training_config import TrainingConfig
+from pipeline.generators import build_schedule
+from pipeline_solver.build import schedule_for
+
+
+def require_schedule(config: TrainingConfig) -> None:
+    """Refuse stages, interleaves and micro-batches for which the schedule does not exist.
+
+    Raises
+    ------
+    InputError
+        With what the schedule needs.
+    """
+    strategy = config.strategy
+    spec = schedule_for(config.schedule, strategy.vpp)
+    try:
+        build_schedule(spec, strategy.pp, strategy.vpp, strategy.micro_batches)
+    except ValueError as error:
+        raise InputError(
+            str(error), file=config.path, field="schedule", value=spec.name,
+            cure="change the global batch, the interleaves or the schedule",
+        ) from None
