@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test reliability test-mindspore lint install benchmarks clean
+.PHONY: tree demo test reliability test-mindspore lint install benchmarks clean
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,13 +25,22 @@ test: $(STAMP) lint
 # A pipeline stage under real MindSpore in simulation (CPU wheel, extra `mindspore`).
 test-mindspore: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mindspore]'
-	$(BIN)/python -m pytest tests/test_dryrun_mindspore.py -rs
+	$(BIN)/python -m pytest tests/dryrun/test_mindspore.py -rs
 
 # What must never go wrong, measured anew: docs/reliability.md. A killed campaign goes on where it was.
 reliability: $(STAMP)
 	$(BIN)/python -m benchmarks.reliability
 
-lint: $(STAMP)
+# The package as it is installed, in links: what reads imports without running them needs it so.
+PACKAGES := base register pipeline cost_model parsers dryrun nd_search pipeline_solver profiling report workflows
+TREE := build/tree/taylor
+
+tree:
+	@rm -rf $(TREE) && mkdir -p $(TREE)
+	@ln -s $(CURDIR)/taylor/* $(TREE)
+	@for name in $(PACKAGES); do ln -s $(CURDIR)/$$name $(TREE)/$$name; done
+
+lint: $(STAMP) tree
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 

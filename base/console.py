@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from base.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, InputError, TaylorError
+from taylor.base.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, InputError, TaylorError
 
 log = logging.getLogger("taylor")
 """The one logger: INFO for what a user reads, DEBUG for what a developer does."""

@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from base.errors import InputError, WriteError
+from taylor.base.errors import InputError, WriteError
 
 MAX_TEXT_BYTES = 64 * 2**20
 """Largest text file read whole; configuration files are a thousandth of it."""

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from base.errors import InputError
-from base.files import MAX_TEXT_BYTES, read_text, write_atomic
+from taylor.base.errors import InputError
+from taylor.base.files import MAX_TEXT_BYTES, read_text, write_atomic
 
 
 def write_kept(path: str | Path, data: Any) -> Path:

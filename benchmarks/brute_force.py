@@ -21,10 +21,10 @@ from typing import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.generators import build_schedule
-from pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
-from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule, ScheduleSpec
-from pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule, ScheduleSpec
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 
 Choice = tuple[int, ...]
 """Layers of one chunk: how many by kind, then how many by recompute mode (full, select)."""
@@ -224,9 +224,7 @@ def _pinned(problem: PipelineProblem, schedule: Schedule, v: int, s: int) -> lis
     return [kind for kind in problem.kinds if kind.pinned_last for _ in range(kind.count)]
 
 
-def _peak(
-    problem: PipelineProblem, schedule: Schedule, s: int, choice: tuple[Choice, ...], modes: list[str]
-) -> float:
+def _peak(problem: PipelineProblem, schedule: Schedule, s: int, choice: tuple[Choice, ...], modes: list[str]) -> float:
     held, kept = problem.static_mib[s], []
     for v, one in enumerate(choice):
         layers = _modes_of(problem, one, modes) + [(kind, NONE) for kind in _pinned(problem, schedule, v, s)]
@@ -322,9 +320,9 @@ def _as_plan(
 
 def faults(problem: PipelineProblem, truth: BruteForce, solver: str, *, mps: bool = False) -> list[str]:
     """Where a solver's answer, its plan, or its model file under CBC departs from the optimum."""
-    from pipeline_solver.checker import check
-    from pipeline_solver.solution import INFEASIBLE, OPTIMAL
-    from pipeline_solver.solve import solve
+    from taylor.pipeline_solver.checker import check
+    from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL
+    from taylor.pipeline_solver.solve import solve
 
     solution = solve(problem, solver=solver)
     if truth.plan is None:
@@ -344,8 +342,8 @@ def faults(problem: PipelineProblem, truth: BruteForce, solver: str, *, mps: boo
 def _mps_optimum(problem: PipelineProblem, solution: object) -> float:
     import pulp
 
-    from pipeline_solver.model_files import write_mps
-    from pipeline_solver.solution import Solution
+    from taylor.pipeline_solver.model_files import write_mps
+    from taylor.pipeline_solver.solution import Solution
 
     assert isinstance(solution, Solution)
     with tempfile.TemporaryDirectory() as folder:

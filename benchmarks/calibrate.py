@@ -24,14 +24,14 @@ from scipy.optimize import brentq, least_squares
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from base.files import read_text, write_atomic  # noqa: E402
 from benchmarks.published import MEGATRON, Case, all_cases, korthikanti, korthikanti_config  # noqa: E402
-from cost_model.strategy import Strategy, TrainingRules  # noqa: E402
-from cost_model.time import ASSUMED_EFFICIENCY, estimate_ratios, layer_time, step_ms  # noqa: E402
-from pipeline.plan import FULL, SELECT  # noqa: E402
-from register.device import DeviceSpec  # noqa: E402
-from register.model import DENSE  # noqa: E402
-from register.registry import Registry  # noqa: E402
+from taylor.base.files import read_text, write_atomic  # noqa: E402
+from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.time import ASSUMED_EFFICIENCY, estimate_ratios, layer_time, step_ms  # noqa: E402
+from taylor.pipeline.plan import FULL, SELECT  # noqa: E402
+from taylor.register.device import DeviceSpec  # noqa: E402
+from taylor.register.model import DENSE  # noqa: E402
+from taylor.register.registry import Registry  # noqa: E402
 
 FITTED = ("matmul", "attention", "memory", "network")
 LOSS_SCALE = 0.05
@@ -83,9 +83,7 @@ def layer_points() -> list[Point]:
     return points
 
 
-def fit(
-    points: Sequence[Point], device: DeviceSpec, guess: Mapping[str, float] | None = None
-) -> dict[str, float]:
+def fit(points: Sequence[Point], device: DeviceSpec, guess: Mapping[str, float] | None = None) -> dict[str, float]:
     """Efficiencies that suit the points best, shares in (0.02, 1); a good guess saves time and changes nothing else."""
     base: dict[str, float] = dict(ASSUMED_EFFICIENCY)
     free: tuple[str, ...] = FITTED

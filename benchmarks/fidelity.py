@@ -25,18 +25,18 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.calibrate import Point, fit, layer_points, step_points  # noqa: E402
 from benchmarks.published import MEGATRON, PUBLISHED, Case, all_cases, korthikanti, korthikanti_config  # noqa: E402
-from cost_model.activations import activation_bytes  # noqa: E402
-from cost_model.alive import alive_micro_batches  # noqa: E402
-from cost_model.memory import memory_profile  # noqa: E402
-from cost_model.parameters import layer_parameters, total_parameters  # noqa: E402
-from cost_model.strategy import Strategy, TrainingRules  # noqa: E402
-from cost_model.time import head_time, layer_time  # noqa: E402
-from cost_model.work import model_flops  # noqa: E402
-from pipeline.plan import FULL, NONE, SELECT  # noqa: E402
-from pipeline.schedule import ScheduleSpec  # noqa: E402
-from register.device import DeviceSpec  # noqa: E402
-from register.model import DENSE  # noqa: E402
-from register.registry import Registry  # noqa: E402
+from taylor.cost_model.activations import activation_bytes  # noqa: E402
+from taylor.cost_model.alive import alive_micro_batches  # noqa: E402
+from taylor.cost_model.memory import memory_profile  # noqa: E402
+from taylor.cost_model.parameters import layer_parameters, total_parameters  # noqa: E402
+from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.time import head_time, layer_time  # noqa: E402
+from taylor.cost_model.work import model_flops  # noqa: E402
+from taylor.pipeline.plan import FULL, NONE, SELECT  # noqa: E402
+from taylor.pipeline.schedule import ScheduleSpec  # noqa: E402
+from taylor.register.device import DeviceSpec  # noqa: E402
+from taylor.register.model import DENSE  # noqa: E402
+from taylor.register.registry import Registry  # noqa: E402
 
 GIB = 2**30
 GALVATRON = PUBLISHED.parent / "galvatron_profiles" / "computation_profiling_bf16_llama2-7b_all.json"

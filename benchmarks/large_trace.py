@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.profile_extraction import random_run
-from parsers.profiles.ascend import read_kernel_details
-from parsers.profiles.kineto import read_kineto
-from profiling.synthetic import write_synthetic_profiles
+from taylor.parsers.profiles.ascend import read_kernel_details
+from taylor.parsers.profiles.kineto import read_kineto
+from taylor.profiling.synthetic import write_synthetic_profiles
 
 MEBI = 2**20
 
@@ -116,15 +116,22 @@ def main() -> int:
     table = Table("file", "MiB", "reader", "rows", "seconds", "memory MiB", "times as long")
     with tempfile.TemporaryDirectory() as scratch:
         for name, form, pattern, grow, own, plain in cases:
-            large = Path(scratch) / f"{form}{pattern[pattern.rindex('.'):]}"
+            large = Path(scratch) / f"{form}{pattern[pattern.rindex('.') :]}"
             grow(small_profile(Path(scratch) / form, form, pattern), large, size)
             first = 0.0
             for reader, read in (("Taylor", own), ("Python's", plain)):
                 with multiprocessing.get_context("spawn").Pool(1) as pool:
                     rows, seconds, memory = pool.apply(_measure, (read, large))
                 first = first or seconds
-                table.add_row(name, f"{large.stat().st_size / MEBI:.0f}", reader, f"{rows:,}", f"{seconds:.1f}",
-                              f"{memory:.0f}", f"{seconds / first:.2f}")
+                table.add_row(
+                    name,
+                    f"{large.stat().st_size / MEBI:.0f}",
+                    reader,
+                    f"{rows:,}",
+                    f"{seconds:.1f}",
+                    f"{memory:.0f}",
+                    f"{seconds / first:.2f}",
+                )
             large.unlink()
     Console(width=120).print(table)
     return 0

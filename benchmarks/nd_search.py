@@ -15,15 +15,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from cost_model.strategy import Strategy, TrainingRules  # noqa: E402
-from nd_search.options import SearchContext, SearchOptions  # noqa: E402
-from nd_search.prune import apply_rules, keep_what_fits  # noqa: E402
-from nd_search.rules import select_rules  # noqa: E402
-from nd_search.search import search  # noqa: E402
-from nd_search.space import build_space  # noqa: E402
-from parsers.training_config import TrainingConfig  # noqa: E402
-from pipeline.schedule import ScheduleSpec  # noqa: E402
-from register.registry import Registry  # noqa: E402
+from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.nd_search.options import SearchContext, SearchOptions  # noqa: E402
+from taylor.nd_search.prune import apply_rules, keep_what_fits  # noqa: E402
+from taylor.nd_search.rules import select_rules  # noqa: E402
+from taylor.nd_search.search import search  # noqa: E402
+from taylor.nd_search.space import build_space  # noqa: E402
+from taylor.parsers.training_config import TrainingConfig  # noqa: E402
+from taylor.pipeline.schedule import ScheduleSpec  # noqa: E402
+from taylor.register.registry import Registry  # noqa: E402
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs")
 GOAL_SECONDS = {1024: 1.0, 4096: 2.0, 16384: 4.0, 131072: 15.0}
@@ -59,9 +59,16 @@ def measure(world_size: int, gbs: int, device_name: str, limit_mib: float) -> di
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     result = search(config, device, options)
     return {
-        "built": ruled.built, "legal": ruled.legal, "sensible": len(ruled.table), "fitting": len(fitting.table),
-        "chosen": result.counts["chosen"], "rules_s": after_rules - start, "memory_s": after_memory - after_rules,
-        "pruned_s": after_memory - start, "search_s": time.perf_counter() - after_memory, "peak_mb": peak_mb,
+        "built": ruled.built,
+        "legal": ruled.legal,
+        "sensible": len(ruled.table),
+        "fitting": len(fitting.table),
+        "chosen": result.counts["chosen"],
+        "rules_s": after_rules - start,
+        "memory_s": after_memory - after_rules,
+        "pruned_s": after_memory - start,
+        "search_s": time.perf_counter() - after_memory,
+        "peak_mb": peak_mb,
     }
 
 
@@ -84,7 +91,8 @@ def main() -> int:
         goal = GOAL_SECONDS.get(world_size, float("inf"))
         missed |= row["pruned_s"] > goal or row["peak_mb"] > GOAL_MB
         print(
-            f"{world_size:>8}" + "".join(f"{row[name]:>10.0f}" for name in columns)
+            f"{world_size:>8}"
+            + "".join(f"{row[name]:>10.0f}" for name in columns)
             + "".join(f"{row[name]:>15.2f}" for name in ("rules_s", "memory_s", "pruned_s"))
             + f"{goal:>15.1f}{row['search_s']:>15.2f}{row['peak_mb']:>15.0f}"
         )

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from cost_model.profile import TimeRatios
-from cost_model.strategy import Strategy, TrainingRules
-from parsers.training_config import TrainingConfig
-from pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
-from pipeline.schedule import ScheduleSpec
-from profiling.extract import ExtractedRatios, extract_ratios
-from profiling.synthetic import Disturbance, SyntheticTimes, write_synthetic_profiles
-from register.model import DENSE, MOE, MTP, ModelSpec, MoeSpec
+from taylor.cost_model.profile import TimeRatios
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.profiling.extract import ExtractedRatios, extract_ratios
+from taylor.profiling.synthetic import Disturbance, SyntheticTimes, write_synthetic_profiles
+from taylor.register.model import DENSE, MOE, MTP, ModelSpec, MoeSpec
 
 
 @dataclass(frozen=True)
@@ -69,20 +69,31 @@ def random_run(
     select = np.zeros_like(full)
     if generator.random() < 0.2:
         select = np.maximum(0, sum(grids.values()) - full) // 2
-    plan = PipelinePlan({kind: as_grid(grid.tolist()) for kind, grid in grids.items()},
-                        {FULL: as_grid(full.tolist()), SELECT: as_grid(select.tolist())})
+    plan = PipelinePlan(
+        {kind: as_grid(grid.tolist()) for kind, grid in grids.items()},
+        {FULL: as_grid(full.tolist()), SELECT: as_grid(select.tolist())},
+    )
     ratios = TimeRatios(
         dense_forward=float(generator.uniform(0.3, 1.2)) if dense else 1.0,
         backward=float(generator.uniform(1.6, 2.6)),
         recompute={FULL: float(generator.uniform(0.7, 1.0)), SELECT: float(generator.uniform(0.1, 0.4)), "none": 0.0},
-        head=float(generator.uniform(0.5, 3.0)), unit_ms=float(generator.uniform(2.0, 30.0)),
-        embedding=float(generator.uniform(0.05, 0.3)), lag=float(generator.uniform(0.02, 0.2)), tail=3.0,
+        head=float(generator.uniform(0.5, 3.0)),
+        unit_ms=float(generator.uniform(2.0, 30.0)),
+        embedding=float(generator.uniform(0.05, 0.3)),
+        lag=float(generator.uniform(0.02, 0.2)),
+        tail=3.0,
         source="synthetic",
     )
-    model = ModelSpec("synthetic", total, 1024, 8, 8, 128, 4096, 32000, mtp_layers=mtp,
-                      moe=MoeSpec(8, 2, 1024, first_dense=dense))
-    strategy = Strategy(dp=int(generator.integers(1, 3)), tp=int(generator.integers(1, 3)), pp=stages, vpp=vpp,
-                        micro_batches=micro_batches)
+    model = ModelSpec(
+        "synthetic", total, 1024, 8, 8, 128, 4096, 32000, mtp_layers=mtp, moe=MoeSpec(8, 2, 1024, first_dense=dense)
+    )
+    strategy = Strategy(
+        dp=int(generator.integers(1, 3)),
+        tp=int(generator.integers(1, 3)),
+        pp=stages,
+        vpp=vpp,
+        micro_batches=micro_batches,
+    )
     config = TrainingConfig(path, "mindformers-legacy", model, strategy, TrainingRules(), spec, plan)
     return RandomRun(config, SyntheticTimes.from_ratios(ratios, plan))
 
@@ -106,23 +117,29 @@ def errors(run: RandomRun, found: ExtractedRatios) -> dict[str, float]:
     times, kinds = run.times, list(run.times.forward_ms)
     body = kinds[-1]
     unit = times.forward_ms[body]
-    truth = {"moe_bw": unit, "bfratio": times.backward_ms[body] / unit,
-             "re_grow_ration": times.recompute_ms[body] / unit, "hratio": times.head_ms / unit}
+    truth = {
+        "moe_bw": unit,
+        "bfratio": times.backward_ms[body] / unit,
+        "re_grow_ration": times.recompute_ms[body] / unit,
+        "hratio": times.head_ms / unit,
+    }
     if len(kinds) > 1:
         truth["dmratio"] = times.forward_ms[DENSE] / unit
     assert found.ratios is not None
-    value = {"moe_bw": found.ratios.unit_ms or 0.0, "bfratio": found.ratios.backward,
-             "re_grow_ration": found.ratios.recompute[FULL], "hratio": found.ratios.head,
-             "dmratio": found.ratios.dense_forward}
+    value = {
+        "moe_bw": found.ratios.unit_ms or 0.0,
+        "bfratio": found.ratios.backward,
+        "re_grow_ration": found.ratios.recompute[FULL],
+        "hratio": found.ratios.head,
+        "dmratio": found.ratios.dense_forward,
+    }
     result = {name: abs(value[name] / truth[name] - 1.0) for name in truth if name not in found.missing}
     if found.transfer_ms is not None:
         result["transfer"] = abs(found.transfer_ms / times.transfer_ms - 1.0)
     return result
 
 
-def run_one(
-    seed: int, noise: float, folder: Path, *, most_stages: int = 16
-) -> tuple[RandomRun, ExtractedRatios]:
+def run_one(seed: int, noise: float, folder: Path, *, most_stages: int = 16) -> tuple[RandomRun, ExtractedRatios]:
     """Draw, write and extract one run."""
     generator = np.random.default_rng(seed)
     run = random_run(generator, most_stages=most_stages)
@@ -130,8 +147,16 @@ def run_one(
     if noise:
         disturbance = Disturbance(noise, straggler=int(generator.integers(run.config.strategy.micro_batches)))
     target = folder / f"run{seed}"
-    write_synthetic_profiles(run.config, run.times, target, form="kineto" if seed % 2 else "ascend", steps=3,
-                             disturbance=disturbance, seed=seed, trace_only=seed % 8 == 2)
+    write_synthetic_profiles(
+        run.config,
+        run.times,
+        target,
+        form="kineto" if seed % 2 else "ascend",
+        steps=3,
+        disturbance=disturbance,
+        seed=seed,
+        trace_only=seed % 8 == 2,
+    )
     return run, extract_ratios(run.config, target)
 
 
@@ -159,10 +184,14 @@ def main() -> int:
     for name, found_errors in worst.items():
         all_errors = np.array([error for error, _ in found_errors])
         error, seed = max(found_errors)
-        print(f"{name:>15}: {len(all_errors)} runs, largest error {error:.3%} (seed {seed}), "
-              f"95th percentile {np.quantile(all_errors, 0.95):.3%}, above 2 %: {int((all_errors > 0.02).sum())}")
-    print(f"{args.runs} runs, noise {args.noise:g}: {marked} marked, not measured {missing}, "
-          f"{time.perf_counter() - began:.0f} s")
+        print(
+            f"{name:>15}: {len(all_errors)} runs, largest error {error:.3%} (seed {seed}), "
+            f"95th percentile {np.quantile(all_errors, 0.95):.3%}, above 2 %: {int((all_errors > 0.02).sum())}"
+        )
+    print(
+        f"{args.runs} runs, noise {args.noise:g}: {marked} marked, not measured {missing}, "
+        f"{time.perf_counter() - began:.0f} s"
+    )
     return 1 if marked else 0
 
 

@@ -20,11 +20,11 @@ from typing import Any, Mapping
 
 import pandas as pd
 
-from cost_model.strategy import Strategy, TrainingRules
-from cost_model.work import model_flops
-from pipeline.plan import FULL, SELECT
-from register.model import ModelSpec
-from register.registry import Registry
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.work import model_flops
+from taylor.pipeline.plan import FULL, SELECT
+from taylor.register.model import ModelSpec
+from taylor.register.registry import Registry
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "shared" / "data" / "published"
 

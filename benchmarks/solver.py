@@ -19,13 +19,13 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pipeline.plan import FULL, NONE
-from pipeline.schedule import ScheduleSpec
-from pipeline_solver.branch_and_cut import branch_and_cut
-from pipeline_solver.compact_milp import solve_compact
-from pipeline_solver.problem import LayerKind, PipelineProblem
-from pipeline_solver.solution import Solution
-from pipeline_solver.start_time_milp import solve_start_times
+from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.branch_and_cut import branch_and_cut
+from taylor.pipeline_solver.compact_milp import solve_compact
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.solution import Solution
+from taylor.pipeline_solver.start_time_milp import solve_start_times
 
 Method = Callable[..., Solution]
 
@@ -41,8 +41,16 @@ def deepseek(
     static = [3383.0, *[2382.0] * (stages - 2), 8675.0]
     schedule = ScheduleSpec("1f1b") if interleaves == 1 else ScheduleSpec("interleaved", low_memory=low_memory)
     return PipelineProblem(
-        stages, interleaves, micro_batches, kinds, tuple(static), (55296.0,) * stages, schedule,
-        backward_ratio=1.839, recompute_ratio={FULL: 1.0}, head_forward=1.5,
+        stages,
+        interleaves,
+        micro_batches,
+        kinds,
+        tuple(static),
+        (55296.0,) * stages,
+        schedule,
+        backward_ratio=1.839,
+        recompute_ratio={FULL: 1.0},
+        head_forward=1.5,
     )
 
 
@@ -53,8 +61,16 @@ def four_stages() -> PipelineProblem:
         LayerKind("moe", 59, 1.0, 2200.0, {NONE: 700.0, FULL: 150.0}),
     )
     return PipelineProblem(
-        4, 4, 60, kinds, (6500.0, 2400.0, 2400.0, 8000.0), (55296.0,) * 4, ScheduleSpec("interleaved"),
-        backward_ratio=1.6, recompute_ratio={FULL: 0.7}, head_forward=1.5,
+        4,
+        4,
+        60,
+        kinds,
+        (6500.0, 2400.0, 2400.0, 8000.0),
+        (55296.0,) * 4,
+        ScheduleSpec("interleaved"),
+        backward_ratio=1.6,
+        recompute_ratio={FULL: 0.7},
+        head_forward=1.5,
     )
 
 
@@ -70,7 +86,9 @@ CASES: dict[str, Callable[[], PipelineProblem]] = {
 
 SWEEP = [
     (stages, micro_batches, interleaves, 4 * stages - 2)
-    for stages in (8, 16, 32) for micro_batches in (2 * stages, 8 * stages) for interleaves in (1, 2, 3)
+    for stages in (8, 16, 32)
+    for micro_batches in (2 * stages, 8 * stages)
+    for interleaves in (1, 2, 3)
 ]
 
 METHODS: dict[str, Method] = {
@@ -97,8 +115,19 @@ def main(arguments: list[str] | None = None) -> int:
     branch_and_cut(deepseek(4, 1, 8, 14), time_limit=60.0)
     console = Console(width=150)
     table = Table(title=f"{options.workers} workers, limit {options.time_limit:g} s")
-    for heading in ("case", "method", "status", "step time", "bound", "gap", "seconds", "CPU s", "nodes", "to 1 %",
-                    "times as long"):
+    for heading in (
+        "case",
+        "method",
+        "status",
+        "step time",
+        "bound",
+        "gap",
+        "seconds",
+        "CPU s",
+        "nodes",
+        "to 1 %",
+        "times as long",
+    ):
         table.add_column(heading, justify="left" if heading in ("case", "method", "status") else "right")
     for name, problem in problems.items():
         reference: float | None = None
@@ -123,8 +152,10 @@ def _measure(problem: PipelineProblem, method: str, options: argparse.Namespace)
             close.append(getattr(progress, "seconds", 0.0))
 
     def cpu() -> float:
-        return sum(resource.getrusage(who).ru_utime + resource.getrusage(who).ru_stime
-                   for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return sum(
+            resource.getrusage(who).ru_utime + resource.getrusage(who).ru_stime
+            for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        )
 
     began, used = time.monotonic(), cpu()
     extra: dict[str, object] = {} if method == "start-time MILP" else {"on_progress": watch}
@@ -134,8 +165,13 @@ def _measure(problem: PipelineProblem, method: str, options: argparse.Namespace)
     seconds, used = time.monotonic() - began, cpu() - used
     nodes = solution.statistics.get("nodes")
     row = [
-        solution.status, _number(solution.objective, ".6f"), _number(solution.bound, ".6f"),
-        _number(solution.gap, ".1e"), f"{seconds:.2f}", f"{used:.2f}", _number(nodes, ".0f"),
+        solution.status,
+        _number(solution.objective, ".6f"),
+        _number(solution.bound, ".6f"),
+        _number(solution.gap, ".1e"),
+        f"{seconds:.2f}",
+        f"{used:.2f}",
+        _number(nodes, ".0f"),
         f"{close[0]:.1f}" if close else "",
     ]
     return row, seconds

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from base.console import log, run_command, start_logging
-from base.errors import InputError, TaylorError
-from cost_model.time import estimate_ratios
-from parsers.read import CONFIG_SUFFIXES, read_config
-from profiling.synthetic import Disturbance, SyntheticTimes, write_synthetic_profiles
-from register.registry import Registry
+from taylor.base.console import log, run_command, start_logging
+from taylor.base.errors import InputError, TaylorError
+from taylor.cost_model.time import estimate_ratios
+from taylor.parsers.read import CONFIG_SUFFIXES, read_config
+from taylor.profiling.synthetic import Disturbance, SyntheticTimes, write_synthetic_profiles
+from taylor.register.registry import Registry
 
 
 def write_all(folder: Path, output: Path, *, form: str, device: str, seed: int, limit: int, steps: int) -> int:
@@ -45,12 +45,21 @@ def write_all(folder: Path, output: Path, *, form: str, device: str, seed: int, 
             log.warning("%s", error)
             continue
         generator = np.random.default_rng([seed, number])
-        moved = {name: getattr(ratios, name) * float(generator.uniform(0.85, 1.15))
-                 for name in ("dense_forward", "backward", "head", "unit_ms")}
+        moved = {
+            name: getattr(ratios, name) * float(generator.uniform(0.85, 1.15))
+            for name in ("dense_forward", "backward", "head", "unit_ms")
+        }
         times = SyntheticTimes.from_ratios(replace(ratios, **moved), config.plan)
         slow = int(generator.integers(config.strategy.micro_batches))
-        write_synthetic_profiles(config, times, output / path.stem, form=form, steps=steps, seed=seed + number,
-                                 disturbance=Disturbance(noise=0.01, straggler=slow, launch_gap_us=1.0))
+        write_synthetic_profiles(
+            config,
+            times,
+            output / path.stem,
+            form=form,
+            steps=steps,
+            seed=seed + number,
+            disturbance=Disturbance(noise=0.01, straggler=slow, launch_gap_us=1.0),
+        )
         written += 1
     return written
 
@@ -69,8 +78,15 @@ def main() -> int:
     start_logging()
 
     def write() -> None:
-        written = write_all(args.yaml_path, args.output, form=args.form, device=args.device, seed=args.seed,
-                            limit=args.limit, steps=args.steps)
+        written = write_all(
+            args.yaml_path,
+            args.output,
+            form=args.form,
+            device=args.device,
+            seed=args.seed,
+            limit=args.limit,
+            steps=args.steps,
+        )
         print(f"synthetic profiles of {written} configurations (nothing was measured): {args.output}")
 
     return run_command(write)

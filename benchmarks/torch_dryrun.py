@@ -16,17 +16,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from cost_model.activations import activation_bytes  # noqa: E402
-from cost_model.memory import even_plan, stage_breakdown  # noqa: E402
-from cost_model.strategy import Strategy, TrainingRules  # noqa: E402
-from dryrun.interface import DryRun  # noqa: E402
-from dryrun.torch_stage.probe import layer_memory  # noqa: E402
-from dryrun.torch_stage.run import run_stage  # noqa: E402
-from parsers.training_config import TrainingConfig  # noqa: E402
-from pipeline.plan import RECOMPUTE_MODES  # noqa: E402
-from pipeline.schedule import ScheduleSpec  # noqa: E402
-from register.model import ModelSpec  # noqa: E402
-from register.registry import Registry  # noqa: E402
+from taylor.cost_model.activations import activation_bytes  # noqa: E402
+from taylor.cost_model.memory import even_plan, stage_breakdown  # noqa: E402
+from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.dryrun.interface import DryRun  # noqa: E402
+from taylor.dryrun.torch_stage.probe import layer_memory  # noqa: E402
+from taylor.dryrun.torch_stage.run import run_stage  # noqa: E402
+from taylor.parsers.training_config import TrainingConfig  # noqa: E402
+from taylor.pipeline.plan import RECOMPUTE_MODES  # noqa: E402
+from taylor.pipeline.schedule import ScheduleSpec  # noqa: E402
+from taylor.register.model import ModelSpec  # noqa: E402
+from taylor.register.registry import Registry  # noqa: E402
 
 MIB = 2**20
 MEGATRON = TrainingRules(framework="megatron", param_bytes=2, expert_tensor_parallel=False)

@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from cost_model.parameters import body_kind, shared_hidden
-from cost_model.strategy import TrainingRules
-from cost_model.strategy_table import Degrees
-from pipeline.plan import FULL, NONE, SELECT
-from register.model import DENSE, MOE, MTP, ModelSpec
+from taylor.cost_model.parameters import body_kind, shared_hidden
+from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Degrees
+from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.register.model import DENSE, MOE, MTP, ModelSpec
 
 _FP32 = 4
 

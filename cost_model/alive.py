@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.alive import alive_vectors
-from pipeline.generators import build_schedule
-from pipeline.schedule import ScheduleSpec
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.schedule import ScheduleSpec
 
 ONE_FORWARD_ONE_BACKWARD = ScheduleSpec()
 """Plain 1F1B: what is meant where no schedule is named."""

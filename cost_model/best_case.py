@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_model.activations import activation_bytes
-from cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_lower_bound, schedule_for
-from cost_model.parameters import body_kind
-from cost_model.statics import MIB, layer_state_bytes, static_mib
-from cost_model.strategy import Strategy, TrainingRules
-from cost_model.strategy_table import StrategyTable
-from pipeline.plan import FULL, NONE
-from pipeline.schedule import ScheduleSpec
-from register.model import DENSE, ModelSpec
+from taylor.cost_model.activations import activation_bytes
+from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_lower_bound, schedule_for
+from taylor.cost_model.parameters import body_kind
+from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import DENSE, ModelSpec
 
 TOLERANCE_MIB = 0.01
 """Width at which the search for the least peak stops; the lower end is reported."""
@@ -127,8 +127,7 @@ class _Search:
             for kind in ({DENSE, body} if dense else {body})
         }
         kept = {
-            kind: np.broadcast_to(activation_bytes(model, kind, mode, table, rules) / MIB, len(table))
-            for kind in layer
+            kind: np.broadcast_to(activation_bytes(model, kind, mode, table, rules) / MIB, len(table)) for kind in layer
         }
         least_kept = np.minimum.reduce(list(kept.values()))
         first, middle, last = static_mib(model, table, rules, schedule)
@@ -206,4 +205,3 @@ class _Search:
             high = np.where(open_rows & good, middle, high)
             low = np.where(open_rows & ~good, middle, low)
         return low, high
-

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from register.device import DeviceSpec
+from taylor.register.device import DeviceSpec
 
 
 def in_node_bandwidth(group: Any, device: DeviceSpec) -> Any:

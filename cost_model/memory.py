@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Mapping, Sequence
 
-from cost_model.activations import activation_bytes
-from cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
-from cost_model.best_case import best_case_peak_mib, lightest_layers
-from cost_model.parameters import body_kind
-from cost_model.profile import MemoryProfile
-from cost_model.statics import (
+from taylor.cost_model.activations import activation_bytes
+from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
+from taylor.cost_model.best_case import best_case_peak_mib, lightest_layers
+from taylor.cost_model.parameters import body_kind
+from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.statics import (
     MIB,
     buffer_bytes,
     embedding_state_bytes,
@@ -22,10 +22,10 @@ from cost_model.statics import (
     static_mib,
     workspace_bytes,
 )
-from cost_model.strategy import Strategy, TrainingRules
-from pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
-from pipeline.schedule import ScheduleSpec
-from register.model import DENSE, MOE, ModelSpec
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import DENSE, MOE, ModelSpec
 
 __all__ = ["StageBreakdown", "best_case_peak_mib", "even_plan", "lightest_plan", "memory_profile", "stage_breakdown"]
 
@@ -63,8 +63,7 @@ def memory_profile(
         layer_mib={kind: float(layer_state_bytes(model, kind, strategy, rules).total) / MIB for kind in kinds},
         activation_mib={
             kind: {
-                mode: float(activation_bytes(model, kind, mode, strategy, rules)) / MIB
-                for mode in (NONE, SELECT, FULL)
+                mode: float(activation_bytes(model, kind, mode, strategy, rules)) / MIB for mode in (NONE, SELECT, FULL)
             }
             for kind in kinds
         },
@@ -194,9 +193,7 @@ def _chunks(interleaves: int, stages: int, schedule: ScheduleSpec) -> list[tuple
     return [(v, stages - 1 - s if back and v % 2 else s) for v in range(interleaves) for s in range(stages)]
 
 
-def _plan_of(
-    model: ModelSpec, sizes: Sequence[Sequence[int]], recompute: str, schedule: ScheduleSpec
-) -> PipelinePlan:
+def _plan_of(model: ModelSpec, sizes: Sequence[Sequence[int]], recompute: str, schedule: ScheduleSpec) -> PipelinePlan:
     """The plan whose chunks have these sizes, int [vpp, pp], kinds in model order."""
     kinds = [kind for kind, count in model.layer_counts().items() for _ in range(count)]
     layers = {kind: [[0] * len(sizes[0]) for _ in sizes] for kind in model.layer_counts()}
@@ -248,9 +245,10 @@ def _stage(
     ]
     worst = max(range(len(kept)), key=lambda i: sum(kept[i].values()))
     total_layers = max(1, sum(held.values()))
-    alive_mean = sum(
-        vectors[worst][v] * sum(grid[v][stage] for grid in plan.layers.values()) for v in range(plan.interleaves)
-    ) / total_layers
+    alive_mean = (
+        sum(vectors[worst][v] * sum(grid[v][stage] for grid in plan.layers.values()) for v in range(plan.interleaves))
+        / total_layers
+    )
     return StageBreakdown(
         stage=stage,
         layers=held,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from register.model import DENSE, MOE, MTP, ModelSpec
+from taylor.register.model import DENSE, MOE, MTP, ModelSpec
 
 
 @dataclass(frozen=True)

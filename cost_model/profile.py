@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Mapping
 
-from pipeline.plan import FULL, NONE, SELECT
+from taylor.pipeline.plan import FULL, NONE, SELECT
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from cost_model.parameters import ParameterGroups
-from cost_model.strategy import TrainingRules
-from cost_model.strategy_table import Degrees
+from taylor.cost_model.parameters import ParameterGroups
+from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Degrees
 
 MASTER_AND_MOMENTS_BYTES = 12
 """fp32 master weight and Adam's two fp32 moments."""

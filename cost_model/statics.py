@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from cost_model.activations import activation_bytes, micro_batch_tokens, routed_slots, sequence_split
-from cost_model.parameters import ParameterGroups, body_kind, embedding_parameters, head_parameters, layer_groups
-from cost_model.states import StateBytes, group_bytes
-from cost_model.strategy import TrainingRules
-from cost_model.strategy_table import Degrees
-from pipeline.plan import FULL, NONE
-from pipeline.schedule import ScheduleSpec
-from register.model import MOE, MTP, ModelSpec
+from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, routed_slots, sequence_split
+from taylor.cost_model.parameters import ParameterGroups, body_kind, embedding_parameters, head_parameters, layer_groups
+from taylor.cost_model.states import StateBytes, group_bytes
+from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Degrees
+from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import MOE, MTP, ModelSpec
 
 MIB = 2**20
 

@@ -8,7 +8,7 @@ from typing import Any, Iterator, Protocol, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_model.strategy import Strategy
+from taylor.cost_model.strategy import Strategy
 
 IntArray = NDArray[np.int64]
 

@@ -8,18 +8,18 @@ from typing import Any, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_model.activations import activation_bytes, micro_batch_tokens, routed_slots, sequence_split
-from cost_model.collectives import all_to_all_ms, gather_ms, send_ms
-from cost_model.parameters import body_kind, embedding_parameters, head_parameters, layer_groups
-from cost_model.profile import TimeRatios
-from cost_model.states import MASTER_AND_MOMENTS_BYTES, group_bytes, replicas
-from cost_model.statics import MIB, layer_state_bytes, static_mib
-from cost_model.strategy import Strategy, TrainingRules
-from cost_model.strategy_table import Degrees, StrategyTable
-from cost_model.work import head_work, layer_work
-from pipeline.plan import FULL, NONE, SELECT
-from register.device import DeviceSpec
-from register.model import DENSE, MTP, ModelSpec
+from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, routed_slots, sequence_split
+from taylor.cost_model.collectives import all_to_all_ms, gather_ms, send_ms
+from taylor.cost_model.parameters import body_kind, embedding_parameters, head_parameters, layer_groups
+from taylor.cost_model.profile import TimeRatios
+from taylor.cost_model.states import MASTER_AND_MOMENTS_BYTES, group_bytes, replicas
+from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.strategy_table import Degrees, StrategyTable
+from taylor.cost_model.work import head_work, layer_work
+from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.register.device import DeviceSpec
+from taylor.register.model import DENSE, MTP, ModelSpec
 
 ASSUMED_EFFICIENCY: Mapping[str, float] = {
     "matmul": 0.7,
@@ -323,4 +323,3 @@ def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
     shards = np.maximum(np.minimum(degrees.op, dense_ranks), 1)
     updated = split / shards + routed / np.where(np.greater_equal(degrees.op, dense_ranks), routed_ranks, shards)
     return split, routed, updated
-

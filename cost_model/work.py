@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from cost_model.activations import micro_batch_tokens, routed_slots, sequence_split
-from cost_model.parameters import body_kind, expert_parameters, layer_groups, shared_hidden
-from cost_model.strategy import TrainingRules
-from cost_model.strategy_table import Degrees
-from register.model import DENSE, MTP, ModelSpec
+from taylor.cost_model.activations import micro_batch_tokens, routed_slots, sequence_split
+from taylor.cost_model.parameters import body_kind, expert_parameters, layer_groups, shared_hidden
+from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Degrees
+from taylor.register.model import DENSE, MTP, ModelSpec
 
 
 @dataclass(frozen=True)

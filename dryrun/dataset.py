@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from base.console import log
-from dryrun.launch import Launcher
+from taylor.base.console import log
+from taylor.dryrun.launch import Launcher
 
 SAMPLES = 64
 LARGEST_BYTES = 1 << 30

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_model.profile import MemoryProfile
-from dryrun.linear_memory import Floats, LinearMemory
-from pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
-from register.model import MTP
+from taylor.cost_model.profile import MemoryProfile
+from taylor.dryrun.linear_memory import Floats, LinearMemory
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
+from taylor.register.model import MTP
 
 POOL = 240
 """Plans to choose from: more hardly better the choice."""

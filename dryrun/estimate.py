@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import TracebackType
 
-from cost_model.memory import memory_profile, stage_breakdown
-from cost_model.profile import MemoryProfile
-from dryrun.interface import DryRun, DryRunResult, StagePeak
-from parsers.training_config import TrainingConfig
-from register.device import DeviceSpec
+from taylor.cost_model.memory import memory_profile, stage_breakdown
+from taylor.cost_model.profile import MemoryProfile
+from taylor.dryrun.interface import DryRun, DryRunResult, StagePeak
+from taylor.parsers.training_config import TrainingConfig
+from taylor.register.device import DeviceSpec
 
 
 def device_limit_mib(config: TrainingConfig, device: DeviceSpec) -> float:

@@ -10,11 +10,11 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.special import chdtri, fdtrc
 
-from base.kept import read_kept, write_kept
-from cost_model.profile import MemoryProfile
-from dryrun.design import column_scale
-from dryrun.linear_memory import Floats, LinearMemory
-from pipeline.plan import PipelinePlan, as_grid
+from taylor.base.kept import read_kept, write_kept
+from taylor.cost_model.profile import MemoryProfile
+from taylor.dryrun.design import column_scale
+from taylor.dryrun.linear_memory import Floats, LinearMemory
+from taylor.pipeline.plan import PipelinePlan, as_grid
 
 RANK_TOLERANCE = 1e-9
 """Singular values below this share of the largest are those of directions that no row tells of."""
@@ -111,9 +111,10 @@ def fit_memory(memory: LinearMemory, observations: Sequence[Observation], prior:
     matrix = np.zeros((0, len(guess)))
     pull = np.zeros(len(guess))
     for _ in range(_ROUNDS):
-        rows = np.concatenate([
-            memory.rows(observation.plan, values, [observation.stage]) for observation in observations
-        ] or [np.zeros((0, len(guess)))])
+        rows = np.concatenate(
+            [memory.rows(observation.plan, values, [observation.stage]) for observation in observations]
+            or [np.zeros((0, len(guess)))]
+        )
         matrix = rows * scale / np.maximum(peaks, 1.0)[:, None]
         before, values = values, _solve(matrix, np.sqrt(weights), guess / scale, pull) * scale
         pull = _pull(matrix, weights, values / scale)

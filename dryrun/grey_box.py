@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_model.memory import stage_breakdown
-from cost_model.strategy import Strategy, TrainingRules
-from cost_model.strategy_table import StrategyTable
-from parsers.even_plan import even_plan
-from parsers.training_config import TrainingConfig
-from pipeline.plan import FULL, NONE, PipelinePlan, as_grid
-from pipeline.schedule import ScheduleSpec
-from register.model import MTP, ModelSpec
+from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.parsers.even_plan import even_plan
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, NONE, PipelinePlan, as_grid
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import MTP, ModelSpec
 
 FAMILY = ("dp", "tp", "pp", "cp", "sp", "vpp", "mbs", "micro_batches")
 """What strategies have in common whose memory lies on one line in 1/EP."""
@@ -151,7 +151,7 @@ def estimate_of(config: TrainingConfig, strategy: Strategy, plan: PipelinePlan, 
 
 def schedule_of(config: TrainingConfig, strategy: Strategy) -> ScheduleSpec:
     """The schedule that a strategy runs, its number of interleaves considered."""
-    from dryrun.linear_memory import running_schedule
+    from taylor.dryrun.linear_memory import running_schedule
 
     return running_schedule(config.schedule, strategy.vpp)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from cost_model.strategy import Strategy
-from dryrun.stage_memory import StageMemory
-from parsers.training_config import TrainingConfig
-from pipeline.plan import PipelinePlan
+from taylor.cost_model.strategy import Strategy
+from taylor.dryrun.stage_memory import StageMemory
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import PipelinePlan
 
 OUT_OF_MEMORY = "out of memory"
 """The failure that is an answer all the same: the stage needs more than the device has."""

@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from base.console import log, progress
-from base.files import write_atomic
-from base.kept import read_kept, write_kept
-from dryrun.interface import OUT_OF_MEMORY, StagePeak
-from dryrun.processes import Job, Outcome, run_jobs
+from taylor.base.console import log, progress
+from taylor.base.files import write_atomic
+from taylor.base.kept import read_kept, write_kept
+from taylor.dryrun.interface import OUT_OF_MEMORY, StagePeak
+from taylor.dryrun.processes import Job, Outcome, run_jobs
 
 _SESSION = "session"
 _REPORT_EVERY_S = 30.0
@@ -74,9 +74,7 @@ class KeptRuns:
     restore: Callable[[StagePeak, Path], StagePeak | None] | None = None
     _session: str = ""
 
-    def leave(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """End the session, unless it is being broken off: then what failed so far stays known."""
         if kind is None or issubclass(kind, Exception):
             (self.root / _SESSION).unlink(missing_ok=True)

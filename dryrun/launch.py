@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from base.errors import InputError
-from base.files import read_text
-from cost_model.strategy import Strategy
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
+from taylor.cost_model.strategy import Strategy
 
 PROGRAM = "run_mindformer.py"
 INTERPRETER = "TAYLOR_DRYRUN_PYTHON"

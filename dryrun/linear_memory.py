@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_model.profile import MemoryProfile
-from parsers.training_config import TrainingConfig
-from pipeline.alive import alive_vectors
-from pipeline.generators import build_schedule
-from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
-from pipeline.schedule import Schedule, ScheduleSpec
-from register.model import DENSE, MOE
+from taylor.cost_model.profile import MemoryProfile
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from taylor.pipeline.schedule import Schedule, ScheduleSpec
+from taylor.register.model import DENSE, MOE
 
 Floats = NDArray[np.float64]
 FIRST, MIDDLE, LAST, ONLY = "static.first", "static.middle", "static.last", "static.only"

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from base.errors import InputError
+from taylor.base.errors import InputError
 
 _AMOUNT = rb"\s*[:=]?\s*(\d{1,9}(?:\.\d{1,6})?)\s*M(?:i?B)?\b"
 _USED = re.compile(rb"Used peak memory usage \(without fragments\)" + _AMOUNT, re.IGNORECASE)

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from base.console import log
-from base.errors import OutsideProgramError
-from cost_model.profile import MemoryProfile
-from dryrun.design import RUNS_PER_UNKNOWN, Cell, design_runs
-from dryrun.fit import Fit, Observation, agree, fit_memory
-from dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, DryRunResult
-from dryrun.linear_memory import LinearMemory
-from dryrun.probes import is_probe, job_of, probe_cells
-from pipeline.plan import PipelinePlan
+from taylor.base.console import log
+from taylor.base.errors import OutsideProgramError
+from taylor.cost_model.profile import MemoryProfile
+from taylor.dryrun.design import RUNS_PER_UNKNOWN, Cell, design_runs
+from taylor.dryrun.fit import Fit, Observation, agree, fit_memory
+from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, DryRunResult
+from taylor.dryrun.linear_memory import LinearMemory
+from taylor.dryrun.probes import is_probe, job_of, probe_cells
+from taylor.pipeline.plan import PipelinePlan
 
 SURE = 0.0115
 """Relative standard error, with caution, at which a coefficient counts as known: 2.6 times that is 3 %."""
@@ -167,13 +167,18 @@ class _Survey:
             self.apart = not agree(alone, joined, self.own)
             self.fit = alone if self.apart else joined
 
-    def design(
-        self, number: int, seed: int, pool: Iterator[Cell] | None = None, goal: float = 0.0
-    ) -> list[Cell]:
+    def design(self, number: int, seed: int, pool: Iterator[Cell] | None = None, goal: float = 0.0) -> list[Cell]:
         """Stages to measure beside what is known."""
         known = [Cell(each.plan, each.stage) for each in self.believed]
         return design_runs(
-            self.memory, self.guess, self.room_mib, number, known=known, avoid=self.failed, seed=seed, pool=pool,
+            self.memory,
+            self.guess,
+            self.room_mib,
+            number,
+            known=known,
+            avoid=self.failed,
+            seed=seed,
+            pool=pool,
             goal=goal,
         )
 
@@ -208,7 +213,10 @@ class _Survey:
             log.info(
                 "memory fit: peaks scatter by %.2f %%, so %d more dry-runs follow, of jobs with up to %d stages "
                 "(so far one took %.0f s at most)",
-                100 * scatter, len(cells), max(cell.plan.stages for cell in cells), self.seconds,
+                100 * scatter,
+                len(cells),
+                max(cell.plan.stages for cell in cells),
+                self.seconds,
             )
         failed = self.run(cells)
         self.probed += len(cells)

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from base.console import log
-from base.errors import TaylorError
-from base.files import write_atomic
-from dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePeak
-from dryrun.kept_runs import KeptRuns, StageJob
-from dryrun.launch import Launcher
-from dryrun.logs import last_lines, read_peak, tells_out_of_memory
-from dryrun.processes import Job, Outcome
-from parsers.write_back import emit_variant
+from taylor.base.console import log
+from taylor.base.errors import TaylorError
+from taylor.base.files import write_atomic
+from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePeak
+from taylor.dryrun.kept_runs import KeptRuns, StageJob
+from taylor.dryrun.launch import Launcher
+from taylor.dryrun.logs import last_lines, read_peak, tells_out_of_memory
+from taylor.dryrun.processes import Job, Outcome
+from taylor.parsers.write_back import emit_variant
 
 NO_PEAK = "its log has no peak memory line"
 _FORMAT = 1

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from dryrun.design import Cell
-from dryrun.linear_memory import LinearMemory
-from parsers.training_config import TrainingConfig
-from pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
-from register.model import DENSE, MOE, MTP
+from taylor.dryrun.design import Cell
+from taylor.dryrun.linear_memory import LinearMemory
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from taylor.register.model import DENSE, MOE, MTP
 
 STAGES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Numbers of stages that probes have."""

@@ -13,7 +13,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_complete
 from dataclasses import dataclass
 from pathlib import Path
 
-from dryrun.guard import CANNOT_START
+from taylor.dryrun.guard import CANNOT_START
 
 GUARD = Path(__file__).with_name("guard.py")
 GRACE_S = 2.0

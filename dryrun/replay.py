@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from base.errors import InputError
-from cost_model.strategy import Strategy
-from dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePeak
-from dryrun.logs import last_lines, read_peak, tells_out_of_memory
+from taylor.base.errors import InputError
+from taylor.cost_model.strategy import Strategy
+from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePeak
+from taylor.dryrun.logs import last_lines, read_peak, tells_out_of_memory
 
 _DEGREE = re.compile(r"(?<![A-Za-z])(DP|TP|PP|EP|CP|OP|SP|VPP|MBS|M)(\d{1,6})(?![0-9A-Za-z])")
 _RANK = re.compile(r"(?<![A-Za-z])rank_?(\d{1,6})(?!\d)", re.IGNORECASE)
@@ -63,21 +63,28 @@ def read_logs(folder: Path) -> list[ReplayedLog]:
     for path in _log_files(folder):
         place = path.relative_to(folder)
         degrees = {
-            _FIELDS.get(name, name.lower()): int(value)
-            for part in place.parts
-            for name, value in _DEGREE.findall(part)
+            _FIELDS.get(name, name.lower()): int(value) for part in place.parts for name, value in _DEGREE.findall(part)
         }
         logged = read_peak(path)
         failure = ""
         if logged.used_mib is None:
             failure = OUT_OF_MEMORY if tells_out_of_memory(path) else "the log has no peak memory line"
-        logs.append(ReplayedLog(
-            path, degrees, _last_number(_RANK, place), _last_number(_STAGE, place),
-            logged.used_mib, logged.actual_mib, failure,
-        ))
+        logs.append(
+            ReplayedLog(
+                path,
+                degrees,
+                _last_number(_RANK, place),
+                _last_number(_STAGE, place),
+                logged.used_mib,
+                logged.actual_mib,
+                failure,
+            )
+        )
     if not logs:
         raise InputError(
-            "holds no log", file=folder, field="--dryrun_data_dir",
+            "holds no log",
+            file=folder,
+            field="--dryrun_data_dir",
             cure="logs lie there as …DPx_TPx_PPx_EPx…/*.log or rank_N.log",
         )
     return logs
@@ -120,9 +127,7 @@ class ReplayBackend:
 
     def measure(self, runs: Sequence[DryRun]) -> list[DryRunResult]:
         """The peaks of the stages asked for; of several logs of a stage (ranks of it) the largest."""
-        return [
-            DryRunResult(run, tuple(self._stage(run.strategy, stage) for stage in run.asked)) for run in runs
-        ]
+        return [DryRunResult(run, tuple(self._stage(run.strategy, stage) for stage in run.asked)) for run in runs]
 
     def _stage(self, strategy: Strategy, stage: int) -> StagePeak:
         known = [log for log in self.logs if log.of(strategy) and log.stage_of(strategy) in (stage, None)]
@@ -135,6 +140,12 @@ class ReplayBackend:
 
     def _peak(self, log: ReplayedLog, stage: int) -> StagePeak:
         return StagePeak(
-            stage, log.peak_mib, self.name, log.actual_mib, log.path, log.failure,
-            last_lines(log.path) if log.failure else (), cached=True,
+            stage,
+            log.peak_mib,
+            self.name,
+            log.actual_mib,
+            log.path,
+            log.failure,
+            last_lines(log.path) if log.failure else (),
+            cached=True,
         )

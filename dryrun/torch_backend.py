@@ -16,20 +16,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from base.console import log
-from base.errors import InputError
-from base.files import write_atomic
-from base.kept import read_kept
-from dryrun.grey_box import schedule_of
-from dryrun.interface import DryRun, DryRunResult, StagePeak
-from dryrun.kept_runs import KeptRuns, StageJob
-from dryrun.logs import last_lines
-from dryrun.processes import Job, Outcome
-from dryrun.torch_child import ANSWER, FOUND, JOB, TASK, StageAnswer, StageTask
-from parsers.even_plan import even_plan
-from pipeline.generators import build_schedule
+from taylor.base.console import log
+from taylor.base.errors import InputError
+from taylor.base.files import write_atomic
+from taylor.base.kept import read_kept
+from taylor.dryrun.grey_box import schedule_of
+from taylor.dryrun.interface import DryRun, DryRunResult, StagePeak
+from taylor.dryrun.kept_runs import KeptRuns, StageJob
+from taylor.dryrun.logs import last_lines
+from taylor.dryrun.processes import Job, Outcome
+from taylor.dryrun.torch_child import ANSWER, FOUND, JOB, TASK, StageAnswer, StageTask
+from taylor.parsers.even_plan import even_plan
+from taylor.pipeline.generators import build_schedule
 
-STAGE_MODEL = "dryrun.torch_stage.run"
+STAGE_MODEL = "taylor.dryrun.torch_stage.run"
 """Module whose `run_stage(run, stage)` gives the `StageMemory`."""
 _ROOT = Path(__file__).resolve().parent.parent
 _MODEL_SOURCES = ("dryrun/torch_stage", "dryrun/stage_memory.py", "cost_model", "pipeline", "register/model.py")
@@ -104,7 +104,7 @@ class TorchBackend:
         folder = self.root.resolve() / f"{run.strategy.name}-{key[:16]}"
         task = StageTask(self.module, replace(run, stages=(stage,)), stage)
         write_atomic(folder / JOB, TASK.dump_json(task))
-        command = (sys.executable, "-m", "dryrun.torch_child", str(folder))
+        command = (sys.executable, "-m", "taylor.dryrun.torch_child", str(folder))
         earlier = os.environ.get("PYTHONPATH")
         environment = {
             **os.environ,

@@ -1,4 +1,4 @@
-"""One stage's dry-run in a process of its own: ``python -m dryrun.torch_child FOLDER``.
+"""One stage's dry-run in a process of its own: ``python -m taylor.dryrun.torch_child FOLDER``.
 
 Reads ``job.json`` there (the run, the stage, the module whose `run_stage` does the work) and writes
 ``memory.json``: what `run_stage` gave, or why it could not. Only what ends the process itself (a signal, the
@@ -16,10 +16,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from base.errors import TaylorError
-from base.kept import write_kept
-from dryrun.interface import DryRun
-from dryrun.stage_memory import StageMemory
+from taylor.base.errors import TaylorError
+from taylor.base.kept import write_kept
+from taylor.dryrun.interface import DryRun
+from taylor.dryrun.stage_memory import StageMemory
 
 JOB, ANSWER = "job.json", "memory.json"
 HOST_LIMIT_BYTES = 8 << 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_model.strategy_table import StrategyTable
+from taylor.cost_model.strategy_table import StrategyTable
 
 SPREAD = 0.5
 """How much slower a strategy may be, as a share, to be chosen for being of another kind: an estimate is

@@ -9,18 +9,18 @@ from typing import Sequence
 import numpy as np
 import pandas as pd
 
-from base.console import log
-from base.errors import InputError, WriteError
-from base.files import write_atomic
-from base.kept import read_kept, write_kept
-from cost_model.strategy_table import StrategyTable
-from nd_search.prune import describe
-from nd_search.reduce import Reduction, reduce_strategy
-from nd_search.search import SearchResult
-from parsers.training_config import TrainingConfig
-from parsers.write_back import emit_variant
-from parsers.yaml_edit import lookup
-from parsers.yaml_source import YamlSource
+from taylor.base.console import log
+from taylor.base.errors import InputError, WriteError
+from taylor.base.files import write_atomic
+from taylor.base.kept import read_kept, write_kept
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.nd_search.prune import describe
+from taylor.nd_search.reduce import Reduction, reduce_strategy
+from taylor.nd_search.search import SearchResult
+from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.write_back import emit_variant
+from taylor.parsers.yaml_edit import lookup
+from taylor.parsers.yaml_source import YamlSource
 
 FURTHER = ("cp", "vpp", "mbs")
 FOLLOWING = ("op", "sp", "micro_batches")
@@ -46,18 +46,27 @@ def candidate_frame(result: SearchResult) -> pd.DataFrame:
     table = result.candidates
     chosen = np.zeros(len(table), dtype=bool)
     chosen[result.chosen] = True
-    return pd.DataFrame({
-        "dp": table.dp, "tp": table.tp, "pp": table.pp, "ep": table.ep,
-        "peakMem": np.round(result.peak_mib, 1),
-        "cp": table.cp, "op": table.op, "sp": table.sp.astype(int), "vpp": table.vpp, "mbs": table.mbs,
-        "micro_batches": table.micro_batches,
-        "heaviest_stage": result.heaviest_stage,
-        "estimated_ms": np.round(result.estimated_ms, 3),
-        "chosen": chosen.astype(int),
-        "recompute": result.recompute,
-        "peakMemNoRecompute": np.round(result.peak_none_mib, 1),
-        "source": result.memory_source,
-    })
+    return pd.DataFrame(
+        {
+            "dp": table.dp,
+            "tp": table.tp,
+            "pp": table.pp,
+            "ep": table.ep,
+            "peakMem": np.round(result.peak_mib, 1),
+            "cp": table.cp,
+            "op": table.op,
+            "sp": table.sp.astype(int),
+            "vpp": table.vpp,
+            "mbs": table.mbs,
+            "micro_batches": table.micro_batches,
+            "heaviest_stage": result.heaviest_stage,
+            "estimated_ms": np.round(result.estimated_ms, 3),
+            "chosen": chosen.astype(int),
+            "recompute": result.recompute,
+            "peakMemNoRecompute": np.round(result.peak_none_mib, 1),
+            "source": result.memory_source,
+        }
+    )
 
 
 def write_candidates_csv(result: SearchResult, path: Path) -> Path:

@@ -9,12 +9,12 @@ from typing import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from base.errors import InputError
-from cost_model.strategy_table import StrategyTable
-from nd_search.memory import peaks
-from nd_search.options import SearchContext
-from nd_search.rules import Rule, judge
-from nd_search.space import StrategySpace
+from taylor.base.errors import InputError
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.nd_search.memory import peaks
+from taylor.nd_search.options import SearchContext
+from taylor.nd_search.rules import Rule, judge
+from taylor.nd_search.space import StrategySpace
 
 BATCH_RULES = frozenset(
     {"batch-by-dp", "micro-batches-fill-pipeline", "micro-batches-in-rounds", "pipeline-mostly-busy"}
@@ -57,14 +57,17 @@ def explain_emptied(
     if not built:
         return InputError(
             f"no dp * tp * pp * cp of these pins and bounds gives {context.world_size} ranks",
-            field="--world_size", value=context.world_size,
+            field="--world_size",
+            value=context.world_size,
             cure="pin fewer degrees, or give a world size that they multiply to",
         )
     if nearest is not None:
         return InputError(
             f"leaves no strategy for {context.world_size} ranks: no data-parallel degree splits it into enough "
             "whole micro-batches",
-            field="--gbs", value=context.gbs, cure=f"{nearest[2]} works",
+            field="--gbs",
+            value=context.gbs,
+            cure=f"{nearest[2]} works",
         )
     names, count = blame.most_common(1)[0]
     by_name = {rule.name: rule for rule in rules}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_model.strategy_table import StrategyTable
-from nd_search.options import SearchContext
-from pipeline.schedule import ScheduleSpec
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.nd_search.options import SearchContext
+from taylor.pipeline.schedule import ScheduleSpec
 
 MEMORY_ROWS = 1 << 15
 """Strategies whose memory is computed at once: keeps the intermediate arrays to some tens of MiB."""
@@ -38,7 +38,11 @@ def peaks(
         for start in range(0, len(rows), MEMORY_ROWS):
             part = rows[start : start + MEMORY_ROWS]
             peak[part], stage[part] = context.peak_of(
-                context.model, context.rules, table.select(part),
-                recompute=recompute, device_limit_mib=limit_mib, schedule=spec,
+                context.model,
+                context.rules,
+                table.select(part),
+                recompute=recompute,
+                device_limit_mib=limit_mib,
+                schedule=spec,
             )
     return peak, stage

@@ -8,17 +8,18 @@ from typing import Mapping, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from base.errors import InputError
-from cost_model.memory import best_case_peak_mib
-from cost_model.strategy import Strategy, TrainingRules
-from cost_model.strategy_table import StrategyTable
-from parsers.training_config import TrainingConfig
-from pipeline.schedule import ScheduleSpec
-from register.device import DeviceSpec
-from register.model import ModelSpec
+from taylor.base.errors import InputError
+from taylor.cost_model.memory import best_case_peak_mib
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.device import DeviceSpec
+from taylor.register.model import ModelSpec
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "micro_batches")
 """Every dimension of a strategy that can be searched, pinned or bounded, in the order files list them."""
+
 
 class PeakEstimate(Protocol):
     """Peak memory of many strategies at once: `cost_model.memory.best_case_peak_mib`, or one fitted to dry-runs."""

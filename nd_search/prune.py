@@ -8,16 +8,17 @@ from typing import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from base.errors import InfeasibleError
-from cost_model.strategy import Strategy
-from cost_model.strategy_table import StrategyTable
-from nd_search.emptied import explain_emptied
-from nd_search.memory import peaks
-from nd_search.options import SearchContext
-from nd_search.rules import LEGALITY, Rule, judge
-from nd_search.space import StrategySpace
+from taylor.base.errors import InfeasibleError
+from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.nd_search.emptied import explain_emptied
+from taylor.nd_search.memory import peaks
+from taylor.nd_search.options import SearchContext
+from taylor.nd_search.rules import LEGALITY, Rule, judge
+from taylor.nd_search.space import StrategySpace
 
 MEMORY = "memory"
+
 
 @dataclass(frozen=True)
 class PruneRecord:
@@ -137,9 +138,7 @@ def describe(strategy: Strategy) -> str:
     """A strategy in words a log can carry: every degree that is not 1."""
     values = {column.name: getattr(strategy, column.name) for column in fields(strategy)}
     always = ("dp", "tp", "pp", "ep", "micro_batches")
-    return " ".join(
-        f"{name}={int(value)}" for name, value in values.items() if name in always or int(value) != 1
-    )
+    return " ".join(f"{name}={int(value)}" for name, value in values.items() if name in always or int(value) != 1)
 
 
 def _concatenate(tables: Sequence[StrategyTable]) -> StrategyTable:

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Iterator
 
-from base.errors import InputError
-from cost_model.strategy import Strategy
-from cost_model.strategy_table import StrategyTable
-from nd_search.memory import peaks
-from nd_search.options import SearchContext
-from nd_search.rules import LEGALITY_RULES, judge
-from nd_search.space import divisors
-from parsers.training_config import TrainingConfig
-from pipeline.plan import FULL, PipelinePlan
-from register.device import DeviceSpec
-from register.model import DENSE, MOE, MTP, ModelSpec
+from taylor.base.errors import InputError
+from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.nd_search.memory import peaks
+from taylor.nd_search.options import SearchContext
+from taylor.nd_search.rules import LEGALITY_RULES, judge
+from taylor.nd_search.space import divisors
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.register.device import DeviceSpec
+from taylor.register.model import DENSE, MOE, MTP, ModelSpec
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,10 @@ def reduce_strategy(
             value=rank_num,
             cure="give more cards, or profile other candidates",
         )
-    note = (f"memory: about {best[0]:.0f} MiB of {device_limit_mib:.0f} without any recompute; "
-            "every legal reduction to this many cards is as tight")
+    note = (
+        f"memory: about {best[0]:.0f} MiB of {device_limit_mib:.0f} without any recompute; "
+        "every legal reduction to this many cards is as tight"
+    )
     return replace(best[1], changed=(*best[1].changed, note))
 
 
@@ -109,11 +111,17 @@ def _context(
 ) -> SearchContext:
     """What the rules judge the small job by: its own layers, cards and batch."""
     return SearchContext(
-        model=model, rules=config.rules, device=device, own=strategy, schedule=config.schedule,
-        world_size=strategy.world_size, gbs=strategy.global_batch * config.micro_batch_interleave,
+        model=model,
+        rules=config.rules,
+        device=device,
+        own=strategy,
+        schedule=config.schedule,
+        world_size=strategy.world_size,
+        gbs=strategy.global_batch * config.micro_batch_interleave,
         micro_batch_interleave=config.micro_batch_interleave,
         layers=model.n_layers + (model.mtp_layers if config.mtp_counted else 0),
-        max_expert_parallel=strategy.ep, device_limit_mib=device_limit_mib,
+        max_expert_parallel=strategy.ep,
+        device_limit_mib=device_limit_mib,
     )
 
 
@@ -138,9 +146,7 @@ def _small_layers(config: TrainingConfig, strategy: Strategy) -> tuple[ModelSpec
     return small, _plan_of(config, strategy, dealt, recomputed)
 
 
-def _plan_of(
-    config: TrainingConfig, strategy: Strategy, dealt: list[list[str]], recomputed: list[int]
-) -> PipelinePlan:
+def _plan_of(config: TrainingConfig, strategy: Strategy, dealt: list[list[str]], recomputed: list[int]) -> PipelinePlan:
     """A plan from each chunk's layers and recomputed layers, chunks in model order."""
     kinds = [kind for kind in (DENSE, MOE, MTP) if any(kind in chunk for chunk in dealt)]
     layers = {kind: [[0] * strategy.pp for _ in range(strategy.vpp)] for kind in kinds}
@@ -175,6 +181,8 @@ def _told(
             changed.append(f"{kind} layers: {count} -> {after_counts[kind]}")
     changed.append("recompute: the first layer of each chunk, so that its kind shows both ways")
     if small.pp * small.vpp == 1 and model.n_dense and model.n_moe:
-        changed[-1] = ("recompute: the dense layer and one of two MoE layers; dense layers show under recompute only, "
-                       "since a chunk's first layers are the recomputed ones")
+        changed[-1] = (
+            "recompute: the dense layer and one of two MoE layers; dense layers show under recompute only, "
+            "since a chunk's first layers are the recomputed ones"
+        )
     return Reduction(original, small, model, plan, tuple(kept), tuple(changed))

@@ -9,18 +9,18 @@ from typing import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_model.memory import best_case_peak_mib
-from cost_model.strategy import Strategy
-from cost_model.strategy_table import StrategyTable
-from cost_model.time import quick_step_ms
-from nd_search.choose import choose
-from nd_search.memory import MEMORY_ROWS, peaks
-from nd_search.options import PeakEstimate, SearchContext, SearchOptions
-from nd_search.prune import PruneRecord, apply_rules, describe, keep_what_fits
-from nd_search.rules import Rule, judge, load_user_rules, select_rules
-from nd_search.space import build_space
-from parsers.training_config import TrainingConfig
-from register.device import DeviceSpec
+from taylor.cost_model.memory import best_case_peak_mib
+from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.time import quick_step_ms
+from taylor.nd_search.choose import choose
+from taylor.nd_search.memory import MEMORY_ROWS, peaks
+from taylor.nd_search.options import PeakEstimate, SearchContext, SearchOptions
+from taylor.nd_search.prune import PruneRecord, apply_rules, describe, keep_what_fits
+from taylor.nd_search.rules import Rule, judge, load_user_rules, select_rules
+from taylor.nd_search.space import build_space
+from taylor.parsers.training_config import TrainingConfig
+from taylor.register.device import DeviceSpec
 
 __all__ = ["SearchOptions", "SearchResult", "search", "explain"]
 

@@ -8,9 +8,9 @@ from typing import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_model.strategy import Strategy
-from cost_model.strategy_table import StrategyTable
-from nd_search.options import SearchContext, SearchOptions
+from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.nd_search.options import SearchContext, SearchOptions
 
 DEFAULT_BOUNDS = {"vpp": (1, 4), "mbs": (1, 8)}
 """Ranges searched when no bound is given: past them memory, or the hand-overs between stages, eat the gain."""
@@ -62,7 +62,14 @@ class StrategySpace:
             dp, tp, pp, cp, op = (np.repeat(column, len(self.free)) for column in part.T)
             ep, vpp, mbs, sp = (np.tile(column, len(part)) for column in self.free.T)
             table = StrategyTable(
-                dp=dp, tp=tp, pp=pp, ep=ep, cp=cp, op=op, vpp=vpp, mbs=mbs,
+                dp=dp,
+                tp=tp,
+                pp=pp,
+                ep=ep,
+                cp=cp,
+                op=op,
+                vpp=vpp,
+                mbs=mbs,
                 sp=np.where(sp < 0, tp > 1, sp > 0),
                 micro_batches=self.samples // (dp * mbs),
             )
@@ -100,21 +107,31 @@ def build_space(context: SearchContext, options: SearchOptions) -> StrategySpace
             return np.array([options.fix[name]], dtype=np.int64)
         return bounded(name, when_searched) if name in searched else np.array([getattr(context.own, name)], np.int64)
 
-    tp, pp, cp = (axis.ravel() for axis in np.meshgrid(
-        values("tp", every_degree), values("pp", every_degree), values("cp", every_degree), indexing="ij"))
+    tp, pp, cp = (
+        axis.ravel()
+        for axis in np.meshgrid(
+            values("tp", every_degree), values("pp", every_degree), values("cp", every_degree), indexing="ij"
+        )
+    )
     fits = context.world_size % (tp * pp * cp) == 0
     tp, pp, cp = tp[fits], pp[fits], cp[fits]
     dp = context.world_size // (tp * pp * cp)
     allowed = np.isin(dp, values("dp", every_degree))
     meshes = _with_optimizer_split(np.stack([dp, tp, pp, cp], axis=1)[allowed], context, options, searched)
     vpp_low, vpp_high = options.bounds.get("vpp", DEFAULT_BOUNDS["vpp"])
-    free = np.stack([axis.ravel() for axis in np.meshgrid(
-        values("ep", every_degree),
-        values("vpp", np.arange(vpp_low, vpp_high + 1, dtype=np.int64)),
-        _micro_batch_sizes(context, options, searched),
-        _sequence_parallel(options, searched),
-        indexing="ij",
-    )], axis=1).astype(np.int64)
+    free = np.stack(
+        [
+            axis.ravel()
+            for axis in np.meshgrid(
+                values("ep", every_degree),
+                values("vpp", np.arange(vpp_low, vpp_high + 1, dtype=np.int64)),
+                _micro_batch_sizes(context, options, searched),
+                _sequence_parallel(options, searched),
+                indexing="ij",
+            )
+        ],
+        axis=1,
+    ).astype(np.int64)
     return StrategySpace(
         meshes=meshes,
         free=free,

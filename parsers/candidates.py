@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from base.errors import InputError
-from parsers.ratios import DEGREES, _cell, _column, _degree, _table
+from taylor.base.errors import InputError
+from taylor.parsers.ratios import DEGREES, _cell, _column, _degree, _table
 
 _OPTIONAL = ("cp", "op", "vpp", "mbs", "micro_batches")
 
@@ -60,11 +60,13 @@ def read_candidates(path: str | Path) -> list[Candidate]:
         }
         peak = cells[place["peakMem"]].strip() if "peakMem" in place else ""
         sp = cells[place["sp"]].strip() if "sp" in place else ""
-        candidates.append(Candidate(
-            **numbers,
-            peak_mib=_cell(peak, file, line, "peakMem") if peak else None,
-            sp=_switch(sp, file, line) if sp else None,
-        ))
+        candidates.append(
+            Candidate(
+                **numbers,
+                peak_mib=_cell(peak, file, line, "peakMem") if peak else None,
+                sp=_switch(sp, file, line) if sp else None,
+            )
+        )
     if not candidates:
         raise InputError("holds no strategy, only the header", file=file)
     return candidates

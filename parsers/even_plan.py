@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cost_model.strategy import Strategy
-from parsers.mindformers_plan import chunk_order
-from parsers.training_config import TrainingConfig
-from pipeline.plan import FULL, PipelinePlan, as_grid
-from register.model import MTP
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.mindformers_plan import chunk_order
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
+from taylor.register.model import MTP
 
 
 def even_plan(config: TrainingConfig, strategy: Strategy, v_shape: bool) -> PipelinePlan:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Callable
 
-from base.errors import InputError
-from parsers.megatron_layout import layout_text
-from parsers.mindformers_plan import chunk_order, written_offset, written_recompute
-from parsers.torchtitan_write import part_names
-from parsers.yaml_source import flow_text
-from pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
-from register.model import MTP
+from taylor.base.errors import InputError
+from taylor.parsers.megatron_layout import layout_text
+from taylor.parsers.mindformers_plan import chunk_order, written_offset, written_recompute
+from taylor.parsers.torchtitan_write import part_names
+from taylor.parsers.yaml_source import flow_text
+from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
+from taylor.register.model import MTP
 
 
 def export_plan(plan: PipelinePlan, form: str, *, mtp_counted: bool = True, v_shape: bool = False) -> str:
@@ -46,17 +46,21 @@ def _layout(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
 
 def _mindspeed(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
     if plan.interleaves > 1:
-        raise InputError("--num-layer-list holds for one interleave alone", field="form", value=plan.interleaves,
-                         cure="use the layout, or a script with --noop-layers")
+        raise InputError(
+            "--num-layer-list holds for one interleave alone",
+            field="form",
+            value=plan.interleaves,
+            cure="use the layout, or a script with --noop-layers",
+        )
     return ",".join(map(str, _body(plan)[0]))
 
 
 def _mindformers(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
     held = plan.total_layers() if mtp_counted else _body(plan)
     full, select = _grid(plan, FULL), _grid(plan, SELECT)
-    until = as_grid([
-        [f + s if s else 0 for f, s in zip(*rows, strict=True)] for rows in zip(full, select, strict=True)
-    ])
+    until = as_grid(
+        [[f + s if s else 0 for f, s in zip(*rows, strict=True)] for rows in zip(full, select, strict=True)]
+    )
     chosen = written_recompute(until, None, None, held) if any(map(any, select)) else False
     lines = [
         "parallel_config:",
@@ -67,8 +71,12 @@ def _mindformers(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
     ]
     if plan.interleaves > 1:
         lines.append(f"    pp_interleave_num: {plan.interleaves}")
-        lines += ["parallel:", "  pipeline_config:", "    pipeline_interleave: True",
-                  f"    pipeline_scheduler: \"{'zero_bubble_v' if v_shape else '1f1b'}\""]
+        lines += [
+            "parallel:",
+            "  pipeline_config:",
+            "    pipeline_interleave: True",
+            f'    pipeline_scheduler: "{"zero_bubble_v" if v_shape else "1f1b"}"',
+        ]
     lines += [
         "recompute_config:",
         f"  recompute: {flow_text(written_recompute(full, None, None, held))}",

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any, Mapping
 
-from base.errors import InputError
+from taylor.base.errors import InputError
 
 _REQUIRED: Any = object()
 

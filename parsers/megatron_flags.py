@@ -7,15 +7,22 @@ import re
 from dataclasses import dataclass
 from typing import Any, Sequence
 
-from base.errors import InputError
-from parsers.fields import MAX_DEGREE
-from parsers.shell_source import Command, ShellScript
-from parsers.shell_words import Word
+from taylor.base.errors import InputError
+from taylor.parsers.fields import MAX_DEGREE
+from taylor.parsers.shell_source import Command, ShellScript
+from taylor.parsers.shell_words import Word
 
 _REQUIRED: Any = object()
 _FLAG = re.compile(r"--([A-Za-z][\w\-]*)(=?)")
-_TELLTALE = ("num-layers", "hidden-size", "tensor-model-parallel-size", "pipeline-model-parallel-size", "num-experts",
-             "micro-batch-size", "global-batch-size")
+_TELLTALE = (
+    "num-layers",
+    "hidden-size",
+    "tensor-model-parallel-size",
+    "pipeline-model-parallel-size",
+    "num-experts",
+    "micro-batch-size",
+    "global-batch-size",
+)
 WORLD_FLAGS = ("nproc-per-node", "nnodes", "worker-num", "local-worker-num")
 
 
@@ -75,8 +82,9 @@ class Flags:
             raise self.error(flag.name, "has no value", cure="write one after the flag")
         word = flag.values[0]
         if word.unknown:
-            raise self.error(flag.name, "has a value that only a running shell knows", word.text,
-                             "write the number in the script")
+            raise self.error(
+                flag.name, "has a value that only a running shell knows", word.text, "write the number in the script"
+            )
         return word.text
 
     def integer(self, *names: str, default: Any = _REQUIRED, low: int = 1, high: int = MAX_DEGREE) -> Any:
@@ -142,7 +150,8 @@ def _launch_words(script: ShellScript) -> Sequence[Word]:
         return parts
     raise InputError(
         "starts no training: no command has flags such as --num-layers and --tensor-model-parallel-size",
-        file=script.file, cure="give the script that launches the training",
+        file=script.file,
+        cure="give the script that launches the training",
     )
 
 

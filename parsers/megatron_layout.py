@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pipeline.plan import PipelinePlan
-from register.model import MTP
+from taylor.pipeline.plan import PipelinePlan
+from taylor.register.model import MTP
 
 _MAX_LAYOUT = 100_000
 

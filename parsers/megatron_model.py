@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 
-from parsers.fields import MAX_LAYERS, MAX_SIZE
-from parsers.megatron_flags import Flags
-from register.model import MlaSpec, ModelSpec, MoeSpec
+from taylor.parsers.fields import MAX_LAYERS, MAX_SIZE
+from taylor.parsers.megatron_flags import Flags
+from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
-_KNOWN_VOCABULARIES = (("llama3", 128256), ("llama2", 32000), ("mixtral", 32000), ("deepseek3", 129280),
-                       ("qwen3", 151936), ("qwen25", 152064), ("qwen2", 152064), ("gpt", 50257))
+_KNOWN_VOCABULARIES = (
+    ("llama3", 128256),
+    ("llama2", 32000),
+    ("mixtral", 32000),
+    ("deepseek3", 129280),
+    ("qwen3", 151936),
+    ("qwen25", 152064),
+    ("qwen2", 152064),
+    ("gpt", 50257),
+)
 """Published vocabulary sizes by what a script's name or ``--model-type-hf`` calls the model."""
 
 
@@ -135,8 +143,12 @@ def _dense_prefix(flags: Flags, layers: int) -> int:
     for term in terms:
         match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", term)
         if match is None or len(bits) > MAX_LAYERS:
-            raise flags.error("moe-layer-freq", "dense and MoE layers that alternate are not supported", text,
-                              "dense layers must come first, as in ([0]*3+[1]*58)")
+            raise flags.error(
+                "moe-layer-freq",
+                "dense and MoE layers that alternate are not supported",
+                text,
+                "dense layers must come first, as in ([0]*3+[1]*58)",
+            )
         bits += match[1].split(",") * int(match[2] or 1)
     pattern = "".join(bits)
     if not re.fullmatch("0*1*", pattern):

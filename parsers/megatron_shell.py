@@ -4,29 +4,38 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cost_model.strategy import Strategy, TrainingRules
-from parsers.fields import MAX_LAYERS, MAX_SIZE
-from parsers.megatron_flags import Flags
-from parsers.megatron_layout import (
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.parsers.fields import MAX_LAYERS, MAX_SIZE
+from taylor.parsers.megatron_flags import Flags
+from taylor.parsers.megatron_layout import (
     LayoutProblem,
     Placement,
     ends_placement,
     even_placement,
     expand_layout,
 )
-from parsers.megatron_model import read_model
-from parsers.mindformers_plan import chunk_order
-from parsers.shell_source import ShellScript
-from parsers.training_config import TrainingConfig
-from pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
-from pipeline.schedule import ScheduleSpec
-from register.model import MTP, ModelSpec
+from taylor.parsers.megatron_model import read_model
+from taylor.parsers.mindformers_plan import chunk_order
+from taylor.parsers.shell_source import ShellScript
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import MTP, ModelSpec
 
 MEGATRON = "megatron"
 V_METHOD = "dualpipev"
-_MINDSPEED = ("num-layer-list", "noop-layers", "schedules-method", "ai-framework", "use-fused-rmsnorm",
-              "use-fused-swiglu", "use-fused-rotary-pos-emb", "moe-tp-extend-ep", "context-parallel-algo",
-              "reuse-fp32-param")
+_MINDSPEED = (
+    "num-layer-list",
+    "noop-layers",
+    "schedules-method",
+    "ai-framework",
+    "use-fused-rmsnorm",
+    "use-fused-swiglu",
+    "use-fused-rotary-pos-emb",
+    "moe-tp-extend-ep",
+    "context-parallel-algo",
+    "reuse-fp32-param",
+)
 
 
 def read_megatron(path: Path) -> TrainingConfig:
@@ -145,7 +154,11 @@ def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy
     if experts % ep:
         notes.append(f"expert parallel {ep} does not divide the {experts} experts")
     return Strategy(
-        dp=dp, tp=tp, pp=pp, ep=ep, cp=cp,
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        ep=ep,
+        cp=cp,
         op=dp * cp if flags.has("use-distributed-optimizer") else 1,
         sp=flags.has("sequence-parallel"),
         vpp=interleaves,
@@ -262,5 +275,3 @@ def _recompute(flags: Flags, place: Placement) -> tuple[str | None, list[int]]:
         raise flags.error("recompute-method", "must be uniform or block where the granularity is full", method)
     count = flags.integer("recompute-num-layers", default=1, low=0, high=MAX_LAYERS)
     return FULL, [place.real_among_first(k, count) for k in range(len(held))]
-
-

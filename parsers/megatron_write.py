@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Mapping
 
-from base.errors import InputError
-from cost_model.strategy import Strategy
-from parsers.even_plan import even_plan
-from parsers.megatron_flags import WORLD_FLAGS, Flags
-from parsers.megatron_layout import LayoutProblem, ends_placement, layout_text
-from parsers.megatron_shell import (
+from taylor.base.errors import InputError
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.even_plan import even_plan
+from taylor.parsers.megatron_flags import WORLD_FLAGS, Flags
+from taylor.parsers.megatron_layout import LayoutProblem, ends_placement, layout_text
+from taylor.parsers.megatron_shell import (
     EXTEND,
     FIRST,
     LAST,
@@ -20,16 +20,25 @@ from parsers.megatron_shell import (
     config_from_script,
     is_mindspeed,
 )
-from parsers.mindformers_plan import chunk_order
-from parsers.shell_edit import Setting, edit_flags, plain_value, set_variable
-from parsers.shell_source import ShellScript
-from parsers.training_config import TrainingConfig
-from pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
-from pipeline.schedule import ScheduleSpec
-from register.model import DENSE, MOE, MTP
+from taylor.parsers.mindformers_plan import chunk_order
+from taylor.parsers.shell_edit import Setting, edit_flags, plain_value, set_variable
+from taylor.parsers.shell_source import ShellScript
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import DENSE, MOE, MTP
 
-_PLACING = ("num-layer-list", "noop-layers", LAYOUT, FIRST, LAST, PER_CHUNK, PER_RANK,
-            "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
+_PLACING = (
+    "num-layer-list",
+    "noop-layers",
+    LAYOUT,
+    FIRST,
+    LAST,
+    PER_CHUNK,
+    PER_RANK,
+    "account-for-embedding-in-pipeline-split",
+    "account-for-loss-in-pipeline-split",
+)
 _RECOMPUTE = ("recompute-granularity", "recompute-method", "recompute-num-layers", "recompute-activations")
 _BESIDE_LAYERS = ("num-layers", "pipeline-model-parallel-size")
 _BESIDE_RECOMPUTE = ("use-distributed-optimizer", "num-layers")
@@ -86,8 +95,10 @@ def with_plan(
     current = config_from_script(script)
     if plan.stages != current.strategy.pp:
         raise InputError(
-            f"has {current.strategy.pp} pipeline stages and the plan {plan.stages}", file=script.file,
-            field="--pipeline-model-parallel-size", cure="write the plan to a script of its own strategy",
+            f"has {current.strategy.pp} pipeline stages and the plan {plan.stages}",
+            file=script.file,
+            field="--pipeline-model-parallel-size",
+            cure="write the plan to a script of its own strategy",
         )
     wanted: Wanted = {}
     if micro_batches is not None:
@@ -96,7 +107,10 @@ def with_plan(
 
 
 def with_strategy(
-    script: ShellScript, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None,
+    script: ShellScript,
+    config: TrainingConfig,
+    strategy: Strategy,
+    plan: PipelinePlan | None,
     extra: Mapping[str, object],
 ) -> ShellScript:
     """The script with another strategy, a plan that fits it, and further flags set."""
@@ -104,9 +118,12 @@ def with_strategy(
     flags = Flags(script)
     wanted: Wanted = {}
     sizes = {
-        "tensor-model-parallel-size": strategy.tp, "pipeline-model-parallel-size": strategy.pp,
-        "expert-model-parallel-size": strategy.ep, "context-parallel-size": strategy.cp,
-        "micro-batch-size": strategy.mbs, "global-batch-size": strategy.global_batch,
+        "tensor-model-parallel-size": strategy.tp,
+        "pipeline-model-parallel-size": strategy.pp,
+        "expert-model-parallel-size": strategy.ep,
+        "context-parallel-size": strategy.cp,
+        "micro-batch-size": strategy.mbs,
+        "global-batch-size": strategy.global_batch,
     }
     for name, size in sizes.items():
         if size != 1 or flags.has(name):
@@ -190,19 +207,20 @@ def _placed(script: ShellScript, wanted: Wanted, plan: PipelinePlan, schedule: S
         before = edit_flags(before, _recompute_flags(plan), near=_BESIDE_RECOMPUTE)
         reread = config_from_script(before)
     if not _same(reread, plan, schedule):
-        raise InputError("cannot express the plan by its flags", file=script.file,
-                         cure="export the plan as JSON or as a layout instead")
+        raise InputError(
+            "cannot express the plan by its flags",
+            file=script.file,
+            cure="export the plan as JSON or as a layout instead",
+        )
     return before
 
 
 def _same(config: TrainingConfig, plan: PipelinePlan, schedule: ScheduleSpec) -> bool:
     if config.plan is None or schedule.name != config.schedule.name:
         return False
-    return (
-        {kind: grid for kind, grid in config.plan.layers.items() if any(map(any, grid))}
-        == {kind: grid for kind, grid in plan.layers.items() if any(map(any, grid))}
-        and all(_grid(config.plan, mode) == _grid(plan, mode) for mode in (FULL, SELECT))
-    )
+    return {kind: grid for kind, grid in config.plan.layers.items() if any(map(any, grid))} == {
+        kind: grid for kind, grid in plan.layers.items() if any(map(any, grid))
+    } and all(_grid(config.plan, mode) == _grid(plan, mode) for mode in (FULL, SELECT))
 
 
 def _placing(flags: Flags, plan: PipelinePlan, schedule: ScheduleSpec) -> Wanted:
@@ -285,12 +303,24 @@ def _recompute_flags(plan: PipelinePlan) -> Wanted:
     full = _grid(plan, FULL)
     largest = max(map(max, full))
     if any(map(any, _grid(plan, SELECT))):
-        return {"recompute-activations": False, "recompute-method": False, "recompute-num-layers": False,
-                "recompute-granularity": "selective"}
+        return {
+            "recompute-activations": False,
+            "recompute-method": False,
+            "recompute-num-layers": False,
+            "recompute-granularity": "selective",
+        }
     if largest == 0:
         return {name: False for name in _RECOMPUTE}
     if full == body:
-        return {"recompute-activations": False, "recompute-granularity": "full", "recompute-method": "uniform",
-                "recompute-num-layers": "1"}
-    return {"recompute-activations": False, "recompute-granularity": "full", "recompute-method": "block",
-            "recompute-num-layers": str(largest)}
+        return {
+            "recompute-activations": False,
+            "recompute-granularity": "full",
+            "recompute-method": "uniform",
+            "recompute-num-layers": "1",
+        }
+    return {
+        "recompute-activations": False,
+        "recompute-granularity": "full",
+        "recompute-method": "block",
+        "recompute-num-layers": str(largest),
+    }

@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 from typing import Any, Mapping
 
-from base.errors import InputError
-from base.files import read_text, write_atomic
-from cost_model.profile import MemoryProfile
-from pipeline.plan import FULL, NONE, RECOMPUTE_MODES
+from taylor.base.errors import InputError
+from taylor.base.files import read_text, write_atomic
+from taylor.cost_model.profile import MemoryProfile
+from taylor.pipeline.plan import FULL, NONE, RECOMPUTE_MODES
 
 _TOP = ("device_limit", "static", "layer", "activation")
 _STATIC = ("first", "middle", "last")
@@ -55,7 +55,9 @@ def read_memory_profile(path: str | Path) -> MemoryProfile:
         unknown = [mode for mode in entry if mode not in RECOMPUTE_MODES]
         if unknown:
             raise InputError(
-                "is an unknown recompute mode", file=file, field=f"activation.{kind}.{unknown[0]}",
+                "is an unknown recompute mode",
+                file=file,
+                field=f"activation.{kind}.{unknown[0]}",
                 cure="use none, select, full",
             )
         for mode in (NONE, FULL):

@@ -7,18 +7,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-from base.errors import InputError
-from base.files import read_text
-from cost_model.strategy import Strategy, TrainingRules
-from parsers.fields import MAX_SIZE, Fields
-from parsers.mindformers_model import read_model, read_mtp_depth
-from parsers.mindformers_plan import PlanProblem, read_plan
-from parsers.training_config import TrainingConfig
-from parsers.units import memory_mib
-from parsers.yaml_source import YamlSource
-from pipeline.plan import PipelinePlan
-from pipeline.schedule import ScheduleSpec
-from register.model import ModelSpec
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.parsers.fields import MAX_SIZE, Fields
+from taylor.parsers.mindformers_model import read_model, read_mtp_depth
+from taylor.parsers.mindformers_plan import PlanProblem, read_plan
+from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.units import memory_mib
+from taylor.parsers.yaml_source import YamlSource
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import ModelSpec
 
 LEGACY, MCORE = "mindformers-legacy", "mindformers-mcore"
 _NO_LIMIT_MIB = 1024 * 1024
@@ -45,7 +45,8 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
     top = Fields(source.data, path)
     if not any(top.has(name) for name in ("model", "parallel_config", "parallel", "pretrained_model_dir")):
         raise InputError(
-            "is not a MindFormers training file: it has neither model nor parallel_config", file=path,
+            "is not a MindFormers training file: it has neither model nor parallel_config",
+            file=path,
             cure="give the training YAML itself",
         )
     notes: list[str] = []
@@ -61,8 +62,10 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
     layers = model.n_layers + (model.mtp_layers if mtp_counted else 0)
     if layers < strategy.pp * strategy.vpp:
         raise top.section("parallel_config").error(
-            "pipeline_stage", f"asks for {strategy.pp * strategy.vpp} chunks and the model has {layers} layers",
-            strategy.pp, "lower pipeline_stage or pp_interleave_num",
+            "pipeline_stage",
+            f"asks for {strategy.pp * strategy.vpp} chunks and the model has {layers} layers",
+            strategy.pp,
+            "lower pipeline_stage or pp_interleave_num",
         )
     _note_legality(model, strategy, notes)
     plan = _read_plan(top, section, model, strategy, schedule, mtp_counted, notes)
@@ -111,7 +114,9 @@ def _model_section(top: Fields, notes: list[str]) -> Fields:
     found = next((path for path in tried if os.path.isfile(path)), None)
     if found is None:
         raise top.error(
-            "pretrained_model_dir", "the model's size is not in this file and that folder has no config.json", folder,
+            "pretrained_model_dir",
+            "the model's size is not in this file and that folder has no config.json",
+            folder,
             "name the folder of the Hugging Face model, or write num_hidden_layers, hidden_size, … under "
             "model.model_config",
         )
@@ -147,8 +152,12 @@ def _read_schedule(top: Fields, section: Fields, notes: list[str]) -> tuple[Sche
         notes.append("pp_interleave_num does not count: parallel.pipeline_config.pipeline_interleave is off")
         interleaves = 1
     if name == "zero_bubble_v" and interleaves != 2:
-        raise section.error("pp_interleave_num", "must be 2 for zero_bubble_v", interleaves,
-                            "set it to 2 and pipeline_interleave to True")
+        raise section.error(
+            "pp_interleave_num",
+            "must be 2 for zero_bubble_v",
+            interleaves,
+            "set it to 2 and pipeline_interleave to True",
+        )
     if name == "seqpipe":
         splits = top.section("parallel_config").integer("seq_split_num", default=None, high=4096)
         if splits is None:
@@ -266,7 +275,12 @@ def _read_device_limit(top: Fields) -> float | None:
 
 
 def _read_plan(
-    top: Fields, section: Fields, model: ModelSpec, strategy: Strategy, schedule: ScheduleSpec, mtp_counted: bool,
+    top: Fields,
+    section: Fields,
+    model: ModelSpec,
+    strategy: Strategy,
+    schedule: ScheduleSpec,
+    mtp_counted: bool,
     notes: list[str],
 ) -> PipelinePlan | None:
     parallel = top.section("parallel_config")
@@ -275,9 +289,15 @@ def _read_plan(
     _check_lists(section, "offset", offset)
     try:
         return read_plan(
-            model.layer_counts(), 0 if offset is None else offset, recompute, select,
-            stages=strategy.pp, interleaves=strategy.vpp, v_shape=schedule.name == "zero_bubble_v",
-            mtp_counted=mtp_counted, swap=swap_is_on(top),
+            model.layer_counts(),
+            0 if offset is None else offset,
+            recompute,
+            select,
+            stages=strategy.pp,
+            interleaves=strategy.vpp,
+            v_shape=schedule.name == "zero_bubble_v",
+            mtp_counted=mtp_counted,
+            swap=swap_is_on(top),
         )
     except PlanProblem as problem:
         notes.append(f"the file settles no plan: {problem}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from parsers.fields import MAX_LAYERS, MAX_SIZE, Fields
-from register.model import MlaSpec, ModelSpec, MoeSpec
+from taylor.parsers.fields import MAX_LAYERS, MAX_SIZE, Fields
+from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
 _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "num_moe_experts", "expert_num")
 _QK_NORM_FAMILIES = ("qwen3",)
@@ -59,7 +59,8 @@ def read_model(model: Fields, moe: Fields, *, mcore: bool, name: str) -> ModelSp
         tied_embedding=_tied(model, gpt2),
         learned_positions=model.integer("max_position_embeddings", default=0, high=MAX_SIZE) if gpt2 else 0,
         norm_bias=gpt2 or model.raw("normalization") == "LayerNorm",
-        attention_bias=bias or model.boolean(
+        attention_bias=bias
+        or model.boolean(
             "attention_bias", "add_qkv_bias", "qkv_has_bias", default=_family(model).startswith(_QKV_BIAS_FAMILIES)
         ),
         output_bias=bias or model.boolean("attn_proj_has_bias", "out_proj_has_bias", default=False),
@@ -127,17 +128,25 @@ def _read_moe(moe: Fields, model: Fields, layers: int, ffn: int, *, mcore: bool)
         raise moe.error("first_k_dense_replace", f"must be at most the {layers} layers", first_dense)
     for name in ("decoder_sparse_step", "moe_layer_freq"):
         if moe.raw(name) not in (None, 1):
-            raise moe.error(name, "dense and MoE layers that alternate are not supported", moe.raw(name),
-                            "dense layers must come first")
-    expert_hidden = moe.integer(
-        "moe_intermediate_size", "moe_ffn_hidden_size", default=ffn, high=MAX_SIZE
-    )
+            raise moe.error(
+                name,
+                "dense and MoE layers that alternate are not supported",
+                moe.raw(name),
+                "dense layers must come first",
+            )
+    expert_hidden = moe.integer("moe_intermediate_size", "moe_ffn_hidden_size", default=ffn, high=MAX_SIZE)
     top_k = moe.integer("num_experts_per_tok", "num_experts_chosen", "moe_router_topk", default=1, high=experts)
     shared_hidden = moe.integer(
         "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", default=0, low=0, high=MAX_SIZE
     )
-    n_shared = moe.integer("n_shared_experts", "shared_expert_num", "num_shared_experts",
-                           default=1 if shared_hidden else 0, low=0, high=experts)
+    n_shared = moe.integer(
+        "n_shared_experts",
+        "shared_expert_num",
+        "num_shared_experts",
+        default=1 if shared_hidden else 0,
+        low=0,
+        high=experts,
+    )
     qwen2 = _family(model).startswith("qwen2")
     return MoeSpec(
         n_experts=experts,
@@ -160,7 +169,5 @@ def _dense_prefix(moe: Fields) -> int:
 
 def _correction_bias(moe: Fields, mcore: bool) -> bool:
     if mcore:
-        return (
-            moe.boolean("moe_router_enable_expert_bias", default=False) or moe.raw("topk_method") == "noaux_tc"
-        )
+        return moe.boolean("moe_router_enable_expert_bias", default=False) or moe.raw("topk_method") == "noaux_tc"
     return moe.boolean("balance_via_topk_bias", default=False)

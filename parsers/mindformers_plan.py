@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Sequence
 
-from pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
-from register.model import MTP
+from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
+from taylor.register.model import MTP
 
 
 class PlanProblem(Exception):
@@ -23,9 +23,7 @@ class PlanProblem(Exception):
 
 def chunk_order(stages: int, interleaves: int, v_shape: bool) -> list[tuple[int, int]]:
     """(interleave, stage) of every chunk in model order."""
-    return [
-        (v, stages - 1 - s if v_shape and v % 2 else s) for v in range(interleaves) for s in range(stages)
-    ]
+    return [(v, stages - 1 - s if v_shape and v % 2 else s) for v in range(interleaves) for s in range(stages)]
 
 
 def chunk_layers(offset: Any, layers: int, stages: int, interleaves: int) -> Grid:
@@ -41,9 +39,7 @@ def chunk_layers(offset: Any, layers: int, stages: int, interleaves: int) -> Gri
     rows = _offset_rows(offset, stages, interleaves)
     raw_sum = offset if isinstance(offset, int) else sum(map(sum, rows if _is_2d(offset) else rows[:1]))
     if raw_sum != left:
-        raise PlanProblem(
-            f"offset sums to {raw_sum} and must sum to {left} ({layers} layers mod {chunks} chunks)"
-        )
+        raise PlanProblem(f"offset sums to {raw_sum} and must sum to {left} ({layers} layers mod {chunks} chunks)")
     if sum(map(sum, rows)) != left:
         raise PlanProblem(
             "offset is broadcast over its chunks and then places "
@@ -195,9 +191,7 @@ def read_plan(
     grids = [recompute_counts(entry, held, "select_recompute", order, swap) for entry in entries]
     if any(value for grid in grids for row in grid for value in row):
         top = [[max(grid[v][s] for grid in grids) for s in range(stages)] for v in range(interleaves)]
-        modes[SELECT] = as_grid([
-            [max(0, top[v][s] - full[v][s]) for s in range(stages)] for v in range(interleaves)
-        ])
+        modes[SELECT] = as_grid([[max(0, top[v][s] - full[v][s]) for s in range(stages)] for v in range(interleaves)])
     return PipelinePlan({kind: as_grid(rows) for kind, rows in layers.items()}, modes)
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from base.errors import InputError
-from cost_model.strategy import Strategy
-from parsers.even_plan import even_plan
-from parsers.fields import Fields
-from parsers.mindformers import config_from_source, offset_section, recompute_entries, swap_is_on
-from parsers.mindformers_plan import chunk_order, written_offset, written_recompute
-from parsers.training_config import TrainingConfig
-from parsers.yaml_edit import edit_yaml, lookup
-from parsers.yaml_source import YamlPath, YamlSource
-from pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
-from pipeline.schedule import ScheduleSpec
-from register.model import DENSE, MOE, MTP
+from taylor.base.errors import InputError
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.even_plan import even_plan
+from taylor.parsers.fields import Fields
+from taylor.parsers.mindformers import config_from_source, offset_section, recompute_entries, swap_is_on
+from taylor.parsers.mindformers_plan import chunk_order, written_offset, written_recompute
+from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.yaml_edit import edit_yaml, lookup
+from taylor.parsers.yaml_source import YamlPath, YamlSource
+from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import DENSE, MOE, MTP
 
 _MODEL = ("model", "model_config")
 _PIPELINE = ("parallel", "pipeline_config")
@@ -34,12 +34,18 @@ _BESIDE = {
     "micro_batch_num": ("pipeline_stage",),
     "use_seq_parallel": ("micro_batch_num",),
 }
-_FOLLOWED = frozenset({
-    ("parallel_config", "data_parallel"), ("parallel_config", "model_parallel"),
-    ("parallel_config", "pipeline_stage"), ("parallel_config", "expert_parallel"),
-    ("parallel_config", "context_parallel"), ("parallel_config", "micro_batch_num"),
-    ("runner_config", "batch_size"), (*_MODEL, "pp_interleave_num"),
-})
+_FOLLOWED = frozenset(
+    {
+        ("parallel_config", "data_parallel"),
+        ("parallel_config", "model_parallel"),
+        ("parallel_config", "pipeline_stage"),
+        ("parallel_config", "expert_parallel"),
+        ("parallel_config", "context_parallel"),
+        ("parallel_config", "micro_batch_num"),
+        ("runner_config", "batch_size"),
+        (*_MODEL, "pp_interleave_num"),
+    }
+)
 """Entries whose aliases (``dataset_strategy: [[*dp, 1]]``) are meant to follow them."""
 
 Wanted = dict[YamlPath, Any]
@@ -63,8 +69,10 @@ def with_plan(source: YamlSource, config: TrainingConfig, plan: PipelinePlan, mi
     current = config_from_source(source)
     if plan.stages != current.strategy.pp:
         raise InputError(
-            f"has {current.strategy.pp} pipeline stages and the plan {plan.stages}", file=source.file,
-            field="parallel_config.pipeline_stage", cure="write the plan to a file of its own strategy",
+            f"has {current.strategy.pp} pipeline stages and the plan {plan.stages}",
+            file=source.file,
+            field="parallel_config.pipeline_stage",
+            cure="write the plan to a file of its own strategy",
         )
     wanted: Wanted = {}
     if plan.interleaves != current.strategy.vpp or not _same_schedule(config.schedule, current.schedule):
@@ -76,7 +84,10 @@ def with_plan(source: YamlSource, config: TrainingConfig, plan: PipelinePlan, mi
 
 
 def with_strategy(
-    source: YamlSource, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None,
+    source: YamlSource,
+    config: TrainingConfig,
+    strategy: Strategy,
+    plan: PipelinePlan | None,
     extra: Mapping[str, object],
 ) -> YamlSource:
     """The file with another strategy, a plan that fits it, and further dotted keys set.
@@ -86,8 +97,11 @@ def with_strategy(
     current = config_from_source(source)
     wanted: Wanted = {}
     degrees = {
-        "data_parallel": strategy.dp, "model_parallel": strategy.tp, "pipeline_stage": strategy.pp,
-        "expert_parallel": strategy.ep, "context_parallel": strategy.cp,
+        "data_parallel": strategy.dp,
+        "model_parallel": strategy.tp,
+        "pipeline_stage": strategy.pp,
+        "expert_parallel": strategy.ep,
+        "context_parallel": strategy.cp,
     }
     for name, value in degrees.items():
         path = ("parallel_config", name)
@@ -193,10 +207,12 @@ def _want_plan(wanted: Wanted, source: YamlSource, current: TrainingConfig, plan
     old_full, old_select = recompute_entries(top)
     wanted["recompute_config", "recompute"] = written_recompute(full, old_full, indices, held)
     # The entry counts from the chunk's first layer, and full recompute beats it where both hold.
-    until = as_grid([
-        [full[v][s] + select[v][s] if select[v][s] else 0 for s in range(plan.stages)]
-        for v in range(plan.interleaves)
-    ])
+    until = as_grid(
+        [
+            [full[v][s] + select[v][s] if select[v][s] else 0 for s in range(plan.stages)]
+            for v in range(plan.interleaves)
+        ]
+    )
     _want_select(wanted, source, until, old_select, indices, held)
     _want_comm(wanted, source, plan, until, old_select, indices, held)
 
@@ -245,8 +261,13 @@ def _want_select(
 
 
 def _want_comm(
-    wanted: Wanted, source: YamlSource, plan: PipelinePlan, until: Grid, old_select: Any,
-    indices: list[tuple[int, int]] | None, held: Grid,
+    wanted: Wanted,
+    source: YamlSource,
+    plan: PipelinePlan,
+    until: Grid,
+    old_select: Any,
+    indices: list[tuple[int, int]] | None,
+    held: Grid,
 ) -> None:
     """Communication recompute is no part of a plan: kept, unless its lists no longer fit the stages.
 

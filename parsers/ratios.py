@@ -7,11 +7,11 @@ import io
 import math
 from pathlib import Path
 
-from base.errors import InputError
-from base.files import read_text
-from cost_model.profile import TimeRatios
-from parsers.fields import MAX_DEGREE
-from pipeline.plan import FULL, NONE, SELECT
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
+from taylor.cost_model.profile import TimeRatios
+from taylor.parsers.fields import MAX_DEGREE
+from taylor.pipeline.plan import FULL, NONE, SELECT
 
 DEGREES = ("dp", "tp", "pp", "ep")
 RATIOS = ("dmratio", "bfratio", "re_grow_ration", "hratio")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from base.errors import InputError
-from parsers.megatron_shell import read_megatron
-from parsers.mindformers import read_mindformers
-from parsers.torchtitan import read_torchtitan
-from parsers.training_config import TrainingConfig
+from taylor.base.errors import InputError
+from taylor.parsers.megatron_shell import read_megatron
+from taylor.parsers.mindformers import read_mindformers
+from taylor.parsers.torchtitan import read_torchtitan
+from taylor.parsers.training_config import TrainingConfig
 
 _READERS = {
     ".yaml": read_mindformers,
@@ -36,7 +36,9 @@ def read_config(path: str | Path) -> TrainingConfig:
     reader = _READERS.get(file.suffix.lower())
     if reader is None:
         raise InputError(
-            "is not a known kind of configuration", file=path, value=file.suffix,
+            "is not a known kind of configuration",
+            file=path,
+            value=file.suffix,
             cure=f"give a {', '.join(CONFIG_SUFFIXES)} file",
         )
     return reader(file)

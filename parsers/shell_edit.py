@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Mapping
 
-from base.errors import InputError
-from parsers.megatron_flags import Flag, Flags
-from parsers.shell_source import ShellScript
-from parsers.shell_words import Word
+from taylor.base.errors import InputError
+from taylor.parsers.megatron_flags import Flag, Flags
+from taylor.parsers.shell_source import ShellScript
+from taylor.parsers.shell_words import Word
 
 Setting = str | bool
 """A flag's value as text, True for a flag without one, False to remove it."""
@@ -19,7 +19,10 @@ _PLAIN = re.compile(r"[\w.,:/@%+=\-]+")
 
 
 def edit_flags(
-    script: ShellScript, wanted: Mapping[str, Setting], *, near: tuple[str, ...] = ("num-layers",),
+    script: ShellScript,
+    wanted: Mapping[str, Setting],
+    *,
+    near: tuple[str, ...] = ("num-layers",),
     computed: tuple[str, ...] = (),
 ) -> ShellScript:
     """Set flags of the launch.
@@ -90,7 +93,10 @@ def _splices(
     use = _use_behind(script, flag)
     if use is None:
         raise InputError(
-            "has a value put together from several places", file=script.file, field=f"--{name}", value=value.text,
+            "has a value put together from several places",
+            file=script.file,
+            field=f"--{name}",
+            value=value.text,
             cure="write the number after the flag",
         )
     return [(*use, _quoted(script, use[0], setting))]
@@ -123,7 +129,10 @@ def _span(script: ShellScript, word: Word, name: str) -> tuple[int, int]:
     span = word.span()
     if span is None:
         raise InputError(
-            "is put together from several places", file=script.file, field=f"--{name}", value=word.text,
+            "is put together from several places",
+            file=script.file,
+            field=f"--{name}",
+            value=word.text,
             cure="write the flag in one piece",
         )
     return span
@@ -158,8 +167,9 @@ def _insertion(script: ShellScript, flags: Flags, name: str, setting: Setting, n
         continued = line.endswith("\\") or previous.endswith("\\") or not _quoted_or_array(script, span[0])
         continued = continued and script.quote_at(span[0]) != "'"  # There a backslash would be a word.
         return span[0], span[0], written + (" \\" if continued else "") + newline + indent
-    raise InputError("finds no place for a new flag", file=script.file, field=f"--{name}",
-                     cure="write --num-layers in one piece")
+    raise InputError(
+        "finds no place for a new flag", file=script.file, field=f"--{name}", cure="write --num-layers in one piece"
+    )
 
 
 def _quoted_or_array(script: ShellScript, at: int) -> bool:
@@ -177,7 +187,8 @@ def _removal(script: ShellScript, flag: Flag) -> Splice:
     for value in flag.values if not flag.joined else ():
         # Where the value is written right behind the flag: as an expansion, or as it is.
         places = [
-            span for span in (value.via(), value.span())
+            span
+            for span in (value.via(), value.span())
             if span is not None and span[0] >= end and not text[end : span[0]].strip(" \t\\\r\n\"'")
         ]
         if not places:
@@ -215,14 +226,18 @@ def _verify(before: Flags, after: Flags, wanted: Mapping[str, Setting], computed
 
     def others(flags: Flags) -> list[tuple[str, tuple[str, ...]]]:
         return [
-            (flag.name, tuple(word.text for word in flag.values)) for flag in flags.flags
+            (flag.name, tuple(word.text for word in flag.values))
+            for flag in flags.flags
             if flag.name not in wanted and flag.name not in computed
         ]
 
     for old, new in zip(others(before), others(after), strict=False):
         if old != new:
             raise InputError(
-                "cannot be changed alone", file=before.file, field=f"--{old[0]}", value=" ".join(old[1]),
+                "cannot be changed alone",
+                file=before.file,
+                field=f"--{old[0]}",
+                value=" ".join(old[1]),
                 cure="give each flag a value of its own",
             )
     if len(others(before)) != len(others(after)):

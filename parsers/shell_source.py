@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from base.errors import InputError
-from base.files import read_text
-from parsers.shell_arithmetic import evaluate
-from parsers.shell_words import Char, Word
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
+from taylor.parsers.shell_arithmetic import evaluate
+from taylor.parsers.shell_words import Char, Word
 
 MAX_BYTES = 2**18
 """Launch scripts have some kilobytes; this reader takes a few seconds for a megabyte."""
@@ -236,7 +236,7 @@ class ShellScript:
                                 done.append(Word(tuple(current)))
                             current = None
                         else:
-                            current = (current or [])
+                            current = current or []
                             current.append(piece)
             else:
                 current = current or []

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any, Mapping
 
-from base.errors import InputError
-from base.files import read_text
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -156,8 +156,12 @@ def _set(source: TomlSource, path: TomlPath, value: Any) -> TomlSource:
             return TomlSource(text[:start] + text[end:], source.file)
         return TomlSource(text[:start] + toml_text(value) + text[end:], source.file)
     if _get(source.data, path) is not None:
-        raise InputError("is written in a form that is not changed here", file=source.file, field=".".join(path),
-                         cure=f"write it as {key} = … under [{table}]")
+        raise InputError(
+            "is written in a form that is not changed here",
+            file=source.file,
+            field=".".join(path),
+            cure=f"write it as {key} = … under [{table}]",
+        )
     entry = f"{key} = {toml_text(value)}"
     siblings = [end for (other, _), end in source.line_ends.items() if other == table]
     if siblings or table in source.headers:

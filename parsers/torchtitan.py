@@ -6,22 +6,25 @@ import re
 from pathlib import Path
 from typing import Any
 
-from base.errors import InputError
-from cost_model.strategy import Strategy, TrainingRules
-from parsers.fields import MAX_LAYERS, MAX_SIZE, Fields
-from parsers.mindformers_plan import chunk_order
-from parsers.toml_edit import TomlSource
-from parsers.training_config import TrainingConfig
-from pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
-from pipeline.schedule import ScheduleSpec
-from register.model import MlaSpec, ModelSpec, MoeSpec
-from register.registry import Registry
+from taylor.base.errors import InputError
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.parsers.fields import MAX_LAYERS, MAX_SIZE, Fields
+from taylor.parsers.mindformers_plan import chunk_order
+from taylor.parsers.toml_edit import TomlSource
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
+from taylor.register.registry import Registry
 
 TORCHTITAN = "torchtitan"
 PLACES = ("parallelism", "training", "experimental")
 """Sections that have held the parallel degrees, newest first."""
 SCHEDULES = {
-    "1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "megatron-interleaved", "zbvzerobubble": "zero_bubble_v",
+    "1f1b": "1f1b",
+    "gpipe": "gpipe",
+    "interleaved1f1b": "megatron-interleaved",
+    "zbvzerobubble": "zero_bubble_v",
 }
 PARTS, POINTS = "module_fqns_per_model_part", "pipeline_parallel_split_points"
 
@@ -65,16 +68,27 @@ def config_from_source(source: TomlSource) -> TrainingConfig:
     schedule, interleaves = _read_schedule(top, model)
     strategy = _read_strategy(top, source.text, interleaves, notes)
     if model.n_layers < strategy.pp * strategy.vpp:
-        raise _degree_error(top, "pipeline_parallel_degree", f"asks for {strategy.pp * strategy.vpp} chunks and the "
-                            f"model has {model.n_layers} layers", strategy.pp)
+        raise _degree_error(
+            top,
+            "pipeline_parallel_degree",
+            f"asks for {strategy.pp * strategy.vpp} chunks and the model has {model.n_layers} layers",
+            strategy.pp,
+        )
     plan: PipelinePlan | None = None
     try:
         plan = _read_plan(top, model, strategy, schedule, notes)
     except ValueError as problem:
         notes.append(f"the file settles no plan: {problem}")
     return TrainingConfig(
-        path=source.file, format=TORCHTITAN, model=model, strategy=strategy, rules=_read_rules(top, strategy),
-        schedule=schedule, plan=plan, mtp_counted=False, notes=tuple(notes),
+        path=source.file,
+        format=TORCHTITAN,
+        model=model,
+        strategy=strategy,
+        rules=_read_rules(top, strategy),
+        schedule=schedule,
+        plan=plan,
+        mtp_counted=False,
+        notes=tuple(notes),
     )
 
 
@@ -105,8 +119,9 @@ def _read_model(top: Fields) -> ModelSpec:
     registry = Registry.load(None)
     key = f"{name.replace('_', '-')}-{flavour}"
     if key not in registry.model_names():
-        raise section.error("flavor", f"is not a known flavour of {name}", flavour,
-                            "known models: " + ", ".join(registry.model_names()))
+        raise section.error(
+            "flavor", f"is not a known flavour of {name}", flavour, "known models: " + ", ".join(registry.model_names())
+        )
     return registry.model(key)
 
 
@@ -118,8 +133,12 @@ def _read_schedule(top: Fields, model: ModelSpec) -> tuple[ScheduleSpec, int]:
     written = section.text("pipeline_parallel_schedule", default="1F1B")
     name = SCHEDULES.get(written.lower())
     if name is None:
-        raise section.error("pipeline_parallel_schedule", "is not a schedule known here", written,
-                            "use 1F1B, GPipe, Interleaved1F1B or ZBVZeroBubble")
+        raise section.error(
+            "pipeline_parallel_schedule",
+            "is not a schedule known here",
+            written,
+            "use 1F1B, GPipe, Interleaved1F1B or ZBVZeroBubble",
+        )
     several = name in ("megatron-interleaved", "zero_bubble_v")
     interleaves = 2 if several else 1
     parts, points = _listed(top, PARTS), _listed(top, POINTS)
@@ -174,8 +193,9 @@ def _read_strategy(top: Fields, text: str, interleaves: int, notes: list[str]) -
     total = training.integer("global_batch_size", default=-1, low=-1, high=2**31)
     dp = replicas * shard
     if total > 0 and total % (local * dp):
-        raise training.error("global_batch_size", f"must be a multiple of local batch · data parallel = {local} · {dp}",
-                             total)
+        raise training.error(
+            "global_batch_size", f"must be a multiple of local batch · data parallel = {local} · {dp}", total
+        )
     rounds = total // (local * dp) if total > 0 else 1
     mbs, micro = local, rounds
     if pp > 1:
@@ -209,7 +229,9 @@ def _read_rules(top: Fields, strategy: Strategy) -> TrainingRules:
     return TrainingRules(
         framework="torchtitan",
         seq_length=training.integer("seq_len", high=MAX_SIZE),
-        parallel_optimizer=sharded, gradient_shard=sharded, parameter_shard=sharded,
+        parallel_optimizer=sharded,
+        gradient_shard=sharded,
+        parameter_shard=sharded,
         param_bytes=4,
         compute_bytes=4 if training.raw("mixed_precision_param") == "float32" else 2,
         expert_tensor_parallel=experts.integer("expert_tensor_parallel_degree", default=1) != 1,

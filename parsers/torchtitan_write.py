@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from base.errors import InputError
-from cost_model.strategy import Strategy
-from parsers.even_plan import even_plan
-from parsers.fields import Fields
-from parsers.mindformers_plan import chunk_order
-from parsers.toml_edit import TomlPath, TomlSource, edit_toml
-from parsers.torchtitan import PARTS, POINTS, SCHEDULES, config_from_source, home_of
-from parsers.training_config import TrainingConfig
-from pipeline.plan import FULL, SELECT, PipelinePlan
-from pipeline.schedule import ScheduleSpec
-from register.model import MTP
+from taylor.base.errors import InputError
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.even_plan import even_plan
+from taylor.parsers.fields import Fields
+from taylor.parsers.mindformers_plan import chunk_order
+from taylor.parsers.toml_edit import TomlPath, TomlSource, edit_toml
+from taylor.parsers.torchtitan import PARTS, POINTS, SCHEDULES, config_from_source, home_of
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import MTP
 
-_WRITTEN = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B",
-            "megatron-interleaved": "Interleaved1F1B", "zero_bubble_v": "ZBVZeroBubble"}
+_WRITTEN = {
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "interleaved": "Interleaved1F1B",
+    "megatron-interleaved": "Interleaved1F1B",
+    "zero_bubble_v": "ZBVZeroBubble",
+}
 _AC = "activation_checkpoint"
 
 
@@ -47,17 +52,23 @@ def with_plan(source: TomlSource, config: TrainingConfig, plan: PipelinePlan, mi
     current = config_from_source(source)
     if plan.stages != current.strategy.pp:
         raise InputError(
-            f"has {current.strategy.pp} pipeline stages and the plan {plan.stages}", file=source.file,
-            field="pipeline_parallel_degree", cure="write the plan to a file of its own strategy",
+            f"has {current.strategy.pp} pipeline stages and the plan {plan.stages}",
+            file=source.file,
+            field="pipeline_parallel_degree",
+            cure="write the plan to a file of its own strategy",
         )
     if micro_batches is not None:
-        source = edit_toml(source, _batch(Fields(source.data, source.file),
-                                          current.strategy.replace(micro_batches=micro_batches)))
+        source = edit_toml(
+            source, _batch(Fields(source.data, source.file), current.strategy.replace(micro_batches=micro_batches))
+        )
     return _placed(source, plan, config.schedule)
 
 
 def with_strategy(
-    source: TomlSource, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None,
+    source: TomlSource,
+    config: TrainingConfig,
+    strategy: Strategy,
+    plan: PipelinePlan | None,
     extra: Mapping[str, object],
 ) -> TomlSource:
     """The file with another strategy, a plan that fits it, and further dotted keys set."""
@@ -65,12 +76,18 @@ def with_strategy(
     top = Fields(source.data, source.file)
     shard = strategy.op // strategy.cp if strategy.op % strategy.cp == 0 else 0
     if shard < 1 or strategy.dp % shard:
-        raise InputError(f"cannot be split {strategy.op} ways over {strategy.dp} x {strategy.cp} replicas",
-                         file=source.file, field="data_parallel_shard_degree")
+        raise InputError(
+            f"cannot be split {strategy.op} ways over {strategy.dp} x {strategy.cp} replicas",
+            file=source.file,
+            field="data_parallel_shard_degree",
+        )
     degrees = {
-        "data_parallel_replicate_degree": strategy.dp // shard, "data_parallel_shard_degree": shard,
-        "tensor_parallel_degree": strategy.tp, "pipeline_parallel_degree": strategy.pp,
-        "context_parallel_degree": strategy.cp, "expert_parallel_degree": strategy.ep,
+        "data_parallel_replicate_degree": strategy.dp // shard,
+        "data_parallel_shard_degree": shard,
+        "tensor_parallel_degree": strategy.tp,
+        "pipeline_parallel_degree": strategy.pp,
+        "context_parallel_degree": strategy.cp,
+        "expert_parallel_degree": strategy.ep,
     }
     wanted: dict[TomlPath, Any] = {}
     for name, value in degrees.items():
@@ -94,8 +111,11 @@ def with_strategy(
         raise ValueError("the plan's shape differs from the strategy's [vpp, pp]")
     placed = sum(map(sum, _body(plan)))
     if placed != current.model.n_layers:
-        raise InputError(f"has {current.model.n_layers} layers by its flavour; {placed} cannot be asked for",
-                         file=source.file, field="model.flavor")
+        raise InputError(
+            f"has {current.model.n_layers} layers by its flavour; {placed} cannot be asked for",
+            file=source.file,
+            field="model.flavor",
+        )
     wanted |= _split(top, plan, schedule)
     return _placed(edit_toml(source, wanted), nearest_plan(plan)[0], schedule)
 

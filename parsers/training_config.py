@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cost_model.strategy import Strategy, TrainingRules
-from pipeline.plan import PipelinePlan
-from pipeline.schedule import ScheduleSpec
-from register.model import ModelSpec
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import ModelSpec
 
 
 @dataclass(frozen=True)

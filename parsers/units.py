@@ -6,7 +6,7 @@ import math
 import re
 from pathlib import Path
 
-from base.errors import InputError
+from taylor.base.errors import InputError
 
 _MIB_PER_UNIT = {"": 1 / 2**20, "B": 1 / 2**20, "K": 1 / 2**10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
 _SIZE = re.compile(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Iterable, Iterator
 
-from base.errors import InputError
+from taylor.base.errors import InputError
 
 FORWARD_TYPE = "forward"
 
@@ -153,8 +153,11 @@ def read_worker_logs(
     logs: list[WorkerLog] = []
     missing: list[str] = []
     for machine, place in places:
-        found = {int(match.group(1)): path for path in place.iterdir()
-                 if path.is_file() and (match := _FILE.match(path.name))}
+        found = {
+            int(match.group(1)): path
+            for path in place.iterdir()
+            if path.is_file() and (match := _FILE.match(path.name))
+        }
         # Without a wish, a gap in the numbers is a device whose log was lost.
         expected = wanted if wanted is not None else range(max(found, default=-1) + 1)
         for device in expected:
@@ -170,7 +173,9 @@ def read_worker_logs(
         below = "" if multi_machine else "; logs of several machines (machine*/workerlog.N) need --multi_machine"
         raise InputError(
             "holds no workerlog.N with a readable job line" + (f" ({'; '.join(missing[:5])})" if missing else ""),
-            file=folder, field="--log_dir", cure="run with the pipeline profiler on and give its log folder" + below,
+            file=folder,
+            field="--log_dir",
+            cure="run with the pipeline profiler on and give its log folder" + below,
         )
     return WorkerLogs(tuple(logs), tuple(missing), len(places))
 
@@ -238,11 +243,16 @@ def _with_steps(jobs: list[Job]) -> list[Job]:
 
 
 def _machines(folder: Path) -> list[tuple[int, Path]]:
-    found = [(path, match) for path in sorted(folder.iterdir())
-             if path.is_dir() and (match := _MACHINE.match(path.name))]
+    found = [
+        (path, match) for path in sorted(folder.iterdir()) if path.is_dir() and (match := _MACHINE.match(path.name))
+    ]
     if not found:
-        raise InputError("holds no folder machine*", file=folder, field="--multi_machine",
-                         cure="give the folder above them, or leave --multi_machine away")
+        raise InputError(
+            "holds no folder machine*",
+            file=folder,
+            field="--multi_machine",
+            cure="give the folder above them, or leave --multi_machine away",
+        )
     numbers = [int(match.group(1)) if match.group(1) else None for _, match in found]
     repeated = [number for number, times in Counter(numbers).items() if times > 1 or number is None]
     if repeated:

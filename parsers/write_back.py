@@ -6,18 +6,18 @@ import os
 from pathlib import Path
 from typing import Mapping, Sequence
 
-from base.console import log
-from base.errors import InputError
-from base.files import write_atomic
-from cost_model.strategy import Strategy
-from parsers import megatron_write, mindformers_write, torchtitan_write
-from parsers.megatron_shell import MEGATRON
-from parsers.shell_source import ShellScript
-from parsers.toml_edit import TomlSource
-from parsers.torchtitan import TORCHTITAN
-from parsers.training_config import TrainingConfig
-from parsers.yaml_source import YamlSource
-from pipeline.plan import FULL, SELECT, PipelinePlan
+from taylor.base.console import log
+from taylor.base.errors import InputError
+from taylor.base.files import write_atomic
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers import megatron_write, mindformers_write, torchtitan_write
+from taylor.parsers.megatron_shell import MEGATRON
+from taylor.parsers.shell_source import ShellScript
+from taylor.parsers.toml_edit import TomlSource
+from taylor.parsers.torchtitan import TORCHTITAN
+from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.yaml_source import YamlSource
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 
 ORIGINAL_SUFFIX = ".orig"
 

@@ -7,8 +7,8 @@ from typing import Any, Collection, Mapping
 
 import yaml
 
-from base.errors import InputError
-from parsers.yaml_source import _LEAD, _REST_OF_LINE, Alias, Site, YamlPath, YamlSource, _key_text, flow_text
+from taylor.base.errors import InputError
+from taylor.parsers.yaml_source import _LEAD, _REST_OF_LINE, Alias, Site, YamlPath, YamlSource, _key_text, flow_text
 
 _MAX_ROUNDS = 8
 
@@ -95,7 +95,9 @@ def lookup(data: Any, path: YamlPath) -> Any:
 
 
 def _one_round(
-    source: YamlSource, wanted: Mapping[YamlPath, Any], followed: frozenset[YamlPath],
+    source: YamlSource,
+    wanted: Mapping[YamlPath, Any],
+    followed: frozenset[YamlPath],
     beside: Mapping[str, tuple[str, ...]],
 ) -> _Round:
     step = _Round()
@@ -241,9 +243,7 @@ def _leaf_value(source: YamlSource, node: yaml.Node, path: YamlPath) -> Any:
     return yaml.SafeLoader("").construct_object(node, deep=True)
 
 
-def _insert(
-    source: YamlSource, site: Site, key: str, value: Any, names: tuple[str, ...], step: _Round
-) -> None:
+def _insert(source: YamlSource, site: Site, key: str, value: Any, names: tuple[str, ...], step: _Round) -> None:
     """Put a missing key into a mapping, or turn an empty value into a mapping that holds it."""
     node = site.node
     entry = f"{_key_text(key)}: {flow_text(value)}"
@@ -287,13 +287,18 @@ def _verify(before: YamlSource, after: YamlSource, wanted: Mapping[YamlPath, Any
         found = _plain(lookup(after.data, path))
         if flow_text(found) != flow_text(value):
             raise InputError(
-                "cannot be set, for another value is tied to it", file=before.file, field=".".join(map(str, path)),
-                value=found, cure="write the value out instead of an alias",
+                "cannot be set, for another value is tied to it",
+                file=before.file,
+                field=".".join(map(str, path)),
+                value=found,
+                cure="write the value out instead of an alias",
             )
     old, new = before.leaves(), after.leaves()
     for path in old.keys() | new.keys():
         if old.get(path) != new.get(path) and not any(path[: len(top)] == top for top in touched):
             raise InputError(
-                "cannot be set without changing another value", file=before.file, field=".".join(map(str, path)),
+                "cannot be set without changing another value",
+                file=before.file,
+                field=".".join(map(str, path)),
                 cure="write the value out instead of an alias",
             )

@@ -15,8 +15,8 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import yaml
 
-from base.errors import InputError
-from base.files import read_text
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
 
 MAX_BYTES = 2 * 2**20
 MAX_DEPTH = 60
@@ -152,7 +152,9 @@ class YamlSource:
             raise InputError("is empty", file=file, cure="give a training configuration")
         if not isinstance(data, dict) or not isinstance(root, yaml.MappingNode):
             raise InputError(
-                "must be a mapping of names to values", file=file, value=type(data).__name__,
+                "must be a mapping of names to values",
+                file=file,
+                value=type(data).__name__,
                 cure="give a training configuration",
             )
         self.root, self.data = root, data

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 
 
 def alive_vectors(schedule: Schedule) -> tuple[NDArray[np.float64], ...]:
@@ -22,8 +22,9 @@ def alive_vectors(schedule: Schedule) -> tuple[NDArray[np.float64], ...]:
     tuple of float64 [n, interleaves]
         One array a stage. Memory that grows with every count peaks at one of the rows.
     """
-    return _alive_vectors(schedule.order.tobytes(), schedule.order.shape, schedule.interleaves,
-                          schedule.spec.seq_splits)
+    return _alive_vectors(
+        schedule.order.tobytes(), schedule.order.shape, schedule.interleaves, schedule.spec.seq_splits
+    )
 
 
 @lru_cache(maxsize=64)
@@ -38,9 +39,7 @@ def _alive_vectors(
         rows = np.arange(len(tasks))
         change[rows, tasks[:, 1]] = (tasks[:, 0] == FORWARD).astype(np.int64) - (tasks[:, 0] == release)
         held = np.unique(np.cumsum(change, axis=0), axis=0)
-        dominated = [
-            bool(((held >= row).all(axis=1) & (held > row).any(axis=1)).any()) for row in held
-        ]
+        dominated = [bool(((held >= row).all(axis=1) & (held > row).any(axis=1)).any()) for row in held]
         result = held[~np.array(dominated)] / seq_splits
         result.setflags(write=False)
         vectors.append(result)

@@ -6,14 +6,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from pipeline.orders import (
+from taylor.pipeline.orders import (
     gpipe_order,
     megatron_interleaved_order,
     one_forward_one_backward_order,
     rounds_order,
     zero_bubble_v_order,
 )
-from pipeline.schedule import BACKWARD, FORWARD, SCHEDULES, WEIGHT_GRADIENT, Schedule, ScheduleSpec
+from taylor.pipeline.schedule import BACKWARD, FORWARD, SCHEDULES, WEIGHT_GRADIENT, Schedule, ScheduleSpec
 
 
 @lru_cache(maxsize=64)
@@ -47,9 +47,7 @@ def build_schedule(spec: ScheduleSpec, stages: int, interleaves: int, micro_batc
             raise ValueError(f"1f1b runs one interleave, found {interleaves}; use interleaved")
         rows = one_forward_one_backward_order(stages, micro_batches)
     elif spec.name in ("interleaved", "seqpipe"):
-        rows = rounds_order(
-            stages, interleaves, micro_batches, low_memory=spec.low_memory, seq_splits=spec.seq_splits
-        )
+        rows = rounds_order(stages, interleaves, micro_batches, low_memory=spec.low_memory, seq_splits=spec.seq_splits)
     elif spec.name == "megatron-interleaved":
         rows = megatron_interleaved_order(stages, interleaves, micro_batches)
     elif spec.name == "zero_bubble_v":

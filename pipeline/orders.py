@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
 
 Task = tuple[int, int, int, int]
 """(direction, interleave, micro-batch, sequence split)."""
@@ -48,7 +48,9 @@ def rounds_order(
         forwards += [(FORWARD, v, i, q) for v in range(interleaves) for i in members for q in range(seq_splits)]
         backwards += [
             (BACKWARD, v, i, q)
-            for v in reversed(range(interleaves)) for i in members for q in reversed(range(seq_splits))
+            for v in reversed(range(interleaves))
+            for i in members
+            for q in reversed(range(seq_splits))
         ]
         start += size
     filled = (interleaves - 1) * first * seq_splits + seq_splits - 1
@@ -92,7 +94,7 @@ def _alternate(forwards: list[Task], backwards: list[Task], warm_up: int) -> lis
     """`warm_up` forwards, then one forward and one backward in turn, then the backwards left."""
     warm_up = min(warm_up, len(forwards))
     steady = [task for pair in zip(forwards[warm_up:], backwards, strict=False) for task in pair]
-    return forwards[:warm_up] + steady + backwards[len(forwards) - warm_up:]
+    return forwards[:warm_up] + steady + backwards[len(forwards) - warm_up :]
 
 
 def _dual_pipe_v_stage(s: int, stages: int, micro_batches: int) -> Iterator[Task]:

@@ -13,20 +13,20 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from base.console import log
-from pipeline.plan import PipelinePlan
-from pipeline_solver import columns as columns_module
-from pipeline_solver import event_graph, incumbents
-from pipeline_solver.columns import StageTuples, TooManyColumns, build_columns, stage_tuples
-from pipeline_solver.compiled import announce_compilation
-from pipeline_solver.durations import schedule_of
-from pipeline_solver.event_graph import EventGraph
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.progress import OnProgress, Progress
-from pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
-from pipeline_solver.stopping import OutOfTime, Stopper
-from pipeline_solver.tree_search import LpTrouble, Search
-from pipeline_solver.worker_pool import SHARES, WorkerPool
+from taylor.base.console import log
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver import columns as columns_module
+from taylor.pipeline_solver import event_graph, incumbents
+from taylor.pipeline_solver.columns import StageTuples, TooManyColumns, build_columns, stage_tuples
+from taylor.pipeline_solver.compiled import announce_compilation
+from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.progress import OnProgress, Progress
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
+from taylor.pipeline_solver.stopping import OutOfTime, Stopper
+from taylor.pipeline_solver.tree_search import LpTrouble, Search
+from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
 
 SOLVER_NAME = "branch-and-cut"
 KERNELS = (
@@ -97,12 +97,19 @@ def branch_and_cut(
         with run.stopper.catching_interrupts():
             run.solve(warm_start)
     except TooManyColumns as reason:
-        from pipeline_solver.compact_milp import solve_compact  # here, for Pyomo takes a second to load
+        from taylor.pipeline_solver.compact_milp import solve_compact  # here, for Pyomo takes a second to load
 
         log.warning("%s: the compact MILP takes over", reason)
         left = None if time_limit is None else max(1.0, time_limit - (time.monotonic() - run.began))
-        return solve_compact(problem, time_limit=left, gap=gap, seed=seed, workers=workers, warm_start=warm_start,
-                             on_progress=on_progress)
+        return solve_compact(
+            problem,
+            time_limit=left,
+            gap=gap,
+            seed=seed,
+            workers=workers,
+            warm_start=warm_start,
+            on_progress=on_progress,
+        )
     except (KeyboardInterrupt, OutOfTime) as stop:
         run.stopped = "interrupted" if isinstance(stop, KeyboardInterrupt) else "time limit"
     finally:
@@ -110,11 +117,18 @@ def branch_and_cut(
     solution = run.solution()
     if not run.hand_over:
         return solution
-    from pipeline_solver.compact_milp import solve_compact
+    from taylor.pipeline_solver.compact_milp import solve_compact
 
     left = None if time_limit is None else max(0.0, time_limit - solution.seconds)
-    closed = solve_compact(problem, time_limit=left, gap=gap, seed=seed, warm_start=solution.plan,
-                           cuts=solution.cuts, on_progress=on_progress)
+    closed = solve_compact(
+        problem,
+        time_limit=left,
+        gap=gap,
+        seed=seed,
+        warm_start=solution.plan,
+        cuts=solution.cuts,
+        on_progress=on_progress,
+    )
     return _merged(solution, closed, gap).replace(seconds=time.monotonic() - run.began)
 
 
@@ -122,7 +136,12 @@ class _Run:
     """One call of `branch_and_cut`: its clock, its search, what it has proven."""
 
     def __init__(
-        self, problem: PipelineProblem, time_limit: float | None, gap: float, seed: int, workers: int,
+        self,
+        problem: PipelineProblem,
+        time_limit: float | None,
+        gap: float,
+        seed: int,
+        workers: int,
         on_progress: OnProgress | None,
     ) -> None:
         self.problem, self.seed, self.workers = problem, seed, workers
@@ -148,8 +167,14 @@ class _Run:
         """Tell the listener where the search stands."""
         if self.on_progress is not None:
             best = self.search.best_time if self.search is not None else np.inf
-            self.on_progress(Progress(time.monotonic() - self.began, float(best) if np.isfinite(best) else None,
-                                      float(self.bound) if self.bound > 0 else None, note))
+            self.on_progress(
+                Progress(
+                    time.monotonic() - self.began,
+                    float(best) if np.isfinite(best) else None,
+                    float(self.bound) if self.bound > 0 else None,
+                    note,
+                )
+            )
 
     def solve(self, warm_start: PipelinePlan | None) -> None:
         """List columns, bound the root, search the tree."""
@@ -300,7 +325,9 @@ class _Run:
         statistics: dict[str, float] = {"rounds": self.rounds}
         if search is not None:
             statistics |= {
-                "columns": len(search.columns), "nodes": search.nodes, "cuts": search.pool.size,
+                "columns": len(search.columns),
+                "nodes": search.nodes,
+                "cuts": search.pool.size,
                 "lp_solves": search.lp_solves(),
             }
             if not self.finished:
@@ -310,14 +337,21 @@ class _Run:
         if self.infeasible:
             return base
         if search is None or search.best is None:
-            return base.replace(status=NO_SOLUTION, bound=self.bound or None,
-                                message=f"{self.stopped or 'stopped'} before a plan was found")
+            return base.replace(
+                status=NO_SOLUTION,
+                bound=self.bound or None,
+                message=f"{self.stopped or 'stopped'} before a plan was found",
+            )
         best = float(search.best_time)
         bound = min(self.bound, best)
         optimal = best - bound <= self.gap * abs(best) or self.finished
         return base.replace(
-            status=OPTIMAL if optimal else FEASIBLE, plan=search.columns.plan(search.best), objective=best, bound=bound,
-            cuts=_reported_cuts(search, self.graph), message="" if optimal else f"stopped: {self.stopped}",
+            status=OPTIMAL if optimal else FEASIBLE,
+            plan=search.columns.plan(search.best),
+            objective=best,
+            bound=bound,
+            cuts=_reported_cuts(search, self.graph),
+            message="" if optimal else f"stopped: {self.stopped}",
         )
 
 
@@ -333,8 +367,11 @@ def _merged(first: Solution, second: Solution, gap: float) -> Solution:
     bound = min(objective, max(float(part.bound or 0.0) for part in (first, second)))
     optimal = objective - bound <= gap * abs(objective)
     return best.replace(
-        status=OPTIMAL if optimal else FEASIBLE, bound=bound, solver=SOLVER_NAME,
-        statistics={**second.statistics, **first.statistics}, cuts=tuple(dict.fromkeys((*first.cuts, *second.cuts))),
+        status=OPTIMAL if optimal else FEASIBLE,
+        bound=bound,
+        solver=SOLVER_NAME,
+        statistics={**second.statistics, **first.statistics},
+        cuts=tuple(dict.fromkeys((*first.cuts, *second.cuts))),
         message="" if optimal else second.message or first.message,
     )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from base.errors import InputError
-from cost_model.profile import MemoryProfile, TimeRatios
-from parsers.training_config import TrainingConfig
-from parsers.write_back import uniform_recompute
-from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
-from pipeline.schedule import ScheduleSpec
-from pipeline_solver.problem import LayerKind, PipelineProblem
-from register.model import DENSE, MOE, MTP
+from taylor.base.errors import InputError
+from taylor.cost_model.profile import MemoryProfile, TimeRatios
+from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.write_back import uniform_recompute
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.register.model import DENSE, MOE, MTP
 
 
 def build_problem(

@@ -11,10 +11,10 @@ from fractions import Fraction
 from math import lcm
 from typing import Sequence
 
-from pipeline.generators import build_schedule
-from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
-from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
-from pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 
 MEMORY_TOLERANCE_MIB = Fraction(1, 10**6)
 """One byte: decimal figures of a profile are not exact in binary."""
@@ -73,9 +73,7 @@ def exact_step_time(problem: PipelineProblem, plan: PipelinePlan, schedule: Sche
     ValueError
         When the schedule cannot be played to its end.
     """
-    schedule = schedule or build_schedule(
-        problem.schedule, problem.stages, problem.interleaves, problem.micro_batches
-    )
+    schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     splits = 1 + int(schedule.order[:, :, 3].max())
     with_weight_tasks = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
     exact = {
@@ -92,17 +90,13 @@ def exact_step_time(problem: PipelineProblem, plan: PipelinePlan, schedule: Sche
     return Fraction(max(end + int(wait * unit) for end, wait in zip(ends, tail, strict=True)), unit)
 
 
-def exact_peak_memory(
-    problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None
-) -> list[Fraction]:
+def exact_peak_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None) -> list[Fraction]:
     """Peak memory of every stage, MiB [S], by walking the stage's own tasks.
 
     A forward task leaves its part of the micro-batch's activations alive; they go when the last
     backward task that needs them (the weight gradient where the schedule splits it off) is over.
     """
-    schedule = schedule or build_schedule(
-        problem.schedule, problem.stages, problem.interleaves, problem.micro_batches
-    )
+    schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     splits = 1 + int(schedule.order[:, :, 3].max())
     frees = WEIGHT_GRADIENT if bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any()) else BACKWARD
     peaks = []
@@ -160,9 +154,7 @@ def _placement_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
                     faults.append(f"Chunk [{v}][{s}] holds {kind.name} layers, which belong on the last chunk.")
             elif held:
                 if index < reached:
-                    faults.append(
-                        f"Chunk [{v}][{s}] holds {kind.name} layers after {reached_name} layers have begun."
-                    )
+                    faults.append(f"Chunk [{v}][{s}] holds {kind.name} layers after {reached_name} layers have begun.")
                 reached, reached_name = max((reached, reached_name), (index, kind.name))
     for v, s in walk:
         total = _free_total(problem, plan, v, s)
@@ -208,12 +200,11 @@ def _free_total(problem: PipelineProblem, plan: PipelinePlan, v: int, s: int) ->
     return sum(plan.layers[kind.name][v][s] for kind in problem.free_kinds if kind.name in plan.layers)
 
 
-def _chunk_layers(
-    problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, v: int, s: int
-) -> list[Layer]:
+def _chunk_layers(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, v: int, s: int) -> list[Layer]:
     """Every layer of a chunk in model order with its recompute mode: the first ones full, the next selective."""
-    kinds = [kind for kind in problem.kinds for _ in range(plan.layers[kind.name][v][s] if kind.name in plan.layers
-                                                            else 0)]
+    kinds = [
+        kind for kind in problem.kinds for _ in range(plan.layers[kind.name][v][s] if kind.name in plan.layers else 0)
+    ]
     modes = [mode for mode in (FULL, SELECT) if mode in plan.recompute for _ in range(plan.recompute[mode][v][s])]
     modes += [NONE] * (len(kinds) - len(modes))
     return list(zip(kinds, modes, strict=True))

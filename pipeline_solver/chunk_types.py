@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.plan import FULL, NONE, SELECT
-from pipeline.schedule import Schedule
-from pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.pipeline.schedule import Schedule
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 
 MEMORY_TOLERANCE_MIB = 1e-6
 """How far rounding may carry a stage above its limit, MiB."""
+
 
 @dataclass(frozen=True)
 class ChunkType:
@@ -77,8 +78,9 @@ def chunk_types(
     found: dict[tuple[int, ...], list[int]] = {}
     after_low, after_high = int(low[-1] - low[place + 1]), int(high[-1] - high[place + 1])
     # The lightest layers first: what `count` layers weigh at the least.
-    light = np.cumsum([0.0] + [mib for mib, n in sorted((k.layer_mib, k.count) for k in placed_kinds(problem))
-                               for _ in range(n)])
+    light = np.cumsum(
+        [0.0] + [mib for mib, n in sorted((k.layer_mib, k.count) for k in placed_kinds(problem)) for _ in range(n)]
+    )
     for count in range(int(lower[v, s]), int(upper[v, s]) + 1):
         if problem.static_mib[s] + light[count] > problem.limit_mib[s] + MEMORY_TOLERANCE_MIB:
             break

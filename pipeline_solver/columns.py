@@ -13,10 +13,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.alive import alive_vectors
-from pipeline.plan import NONE, PipelinePlan, as_grid
-from pipeline.schedule import Schedule
-from pipeline_solver.chunk_types import (
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.plan import NONE, PipelinePlan, as_grid
+from taylor.pipeline.schedule import Schedule
+from taylor.pipeline_solver.chunk_types import (
     MEMORY_TOLERANCE_MIB,
     ChunkType,
     chunk_bounds,
@@ -25,9 +25,9 @@ from pipeline_solver.chunk_types import (
     prefix_cost,
     searched_modes,
 )
-from pipeline_solver.compiled import compiled
-from pipeline_solver.durations import has_weight_gradient, schedule_of
-from pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.compiled import compiled
+from taylor.pipeline_solver.durations import has_weight_gradient, schedule_of
+from taylor.pipeline_solver.problem import PipelineProblem
 
 MAX_TUPLES = 2_000_000
 """Layer tuples of one stage beyond which the configurations are too many to list."""
@@ -150,15 +150,19 @@ class ColumnSet:
         modes = searched_modes(problem)
         chosen = np.empty(problem.stages, dtype=np.int64)
         layers = np.stack([np.array(plan.layers[kind.name]) for kind in placed], axis=-1)
-        grids = [np.array(plan.recompute[mode]) if mode in plan.recompute else np.zeros(layers.shape[:2], dtype=int)
-                 for mode in modes]
+        grids = [
+            np.array(plan.recompute[mode]) if mode in plan.recompute else np.zeros(layers.shape[:2], dtype=int)
+            for mode in modes
+        ]
         for s in range(problem.stages):
             rows = np.arange(self.start[s], self.start[s + 1])
             rows = rows[(self.layers[rows] == layers[:, s]).all(axis=(1, 2))]
-            extra = np.array([
-                prefix_cost(problem, placed, modes, layers[v, s], [int(grid[v, s]) for grid in grids])[0]
-                for v in range(problem.interleaves)
-            ])
+            extra = np.array(
+                [
+                    prefix_cost(problem, placed, modes, layers[v, s], [int(grid[v, s]) for grid in grids])[0]
+                    for v in range(problem.interleaves)
+                ]
+            )
             cost = recompute_extra(self, rows)
             rows = rows[(cost <= extra + 1e-9).all(axis=1)]
             if not len(rows):
@@ -297,8 +301,13 @@ def _tuples_of_stage(
         ends = np.stack([begin, until], axis=1) + count[new][:, None]
         last_place = place
     if len(members) == 0:
-        return StageTuples(types, np.zeros((0, V), dtype=np.int64), np.zeros((0, K), dtype=np.int64),
-                           np.zeros((0, V)), np.zeros((0, len(alive))))
+        return StageTuples(
+            types,
+            np.zeros((0, V), dtype=np.int64),
+            np.zeros((0, K), dtype=np.int64),
+            np.zeros((0, V)),
+            np.zeros((0, len(alive))),
+        )
     return StageTuples(types, members, totals, forward, room - weights[:, None])
 
 
@@ -327,8 +336,13 @@ def _stage_columns(
     """Layers, recompute, forward, recompute time and group of one stage's columns."""
     V, K, M = problem.interleaves, len(placed_kinds(problem)), len(searched_modes(problem))
     if not len(tuples.members):
-        return (np.zeros((0, V, K), np.int16), np.zeros((0, V, M), np.int16), np.zeros((0, V)), np.zeros((0, V)),
-                np.zeros(0, np.int64))
+        return (
+            np.zeros((0, V, K), np.int16),
+            np.zeros((0, V, M), np.int16),
+            np.zeros((0, V)),
+            np.zeros((0, V)),
+            np.zeros(0, np.int64),
+        )
     widest = max(len(kind.extra) for row in tuples.types for kind in row)
     most = max(len(row) for row in tuples.types)
     extra = np.zeros((V, most, widest))
@@ -340,8 +354,16 @@ def _stage_columns(
             extra[v, t, :n], activation[v, t, :n] = kind.extra, kind.activation
     spare = work_limit - (1.0 + problem.backward_ratio) * tuples.forward.sum(axis=1)
     owner, option, complete = minimal_choices(
-        tuples.members, np.ascontiguousarray(tuples.room_mib), alive, extra, activation, sizes, spare + 1e-9,
-        MEMORY_TOLERANCE_MIB, MAX_COLUMNS)
+        tuples.members,
+        np.ascontiguousarray(tuples.room_mib),
+        alive,
+        extra,
+        activation,
+        sizes,
+        spare + 1e-9,
+        MEMORY_TOLERANCE_MIB,
+        MAX_COLUMNS,
+    )
     if not complete:
         raise TooManyColumns(f"a stage has more than {MAX_COLUMNS} configurations")
     layers = np.empty((len(owner), V, K), dtype=np.int16)

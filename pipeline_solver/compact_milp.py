@@ -17,18 +17,18 @@ import numpy as np
 import pyomo.environ as pyo
 from numpy.typing import NDArray
 
-from pipeline.generators import build_schedule
-from pipeline.plan import PipelinePlan
-from pipeline_solver.durations import chunk_durations
-from pipeline_solver.evaluate import MEMORY_TOLERANCE_MIB, peak_memory_mib
-from pipeline_solver.event_graph import EventGraph
-from pipeline_solver.highs_model import INFEASIBLE_MODEL, STOPPED, HighsModel, MilpOutcome
-from pipeline_solver.least_memory import explain_infeasible, most_frugal_plan
-from pipeline_solver.linear_form import LinearForm, Row, linear_form
-from pipeline_solver.plan_model import PlanModel, plan_model
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.progress import OnProgress, Progress
-from pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.durations import chunk_durations
+from taylor.pipeline_solver.evaluate import MEMORY_TOLERANCE_MIB, peak_memory_mib
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.highs_model import INFEASIBLE_MODEL, STOPPED, HighsModel, MilpOutcome
+from taylor.pipeline_solver.least_memory import explain_infeasible, most_frugal_plan
+from taylor.pipeline_solver.linear_form import LinearForm, Row, linear_form
+from taylor.pipeline_solver.plan_model import PlanModel, plan_model
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.progress import OnProgress, Progress
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
 
 MILP_ROUNDS = "milp_rounds"
 """Name of the statistic that marks a solution whose cuts are all that its model needs."""
@@ -58,9 +58,7 @@ class CompactModel:
     @classmethod
     def build(cls, problem: PipelineProblem) -> CompactModel:
         """The model without any cut."""
-        schedule = build_schedule(
-            problem.schedule, problem.stages, problem.interleaves, problem.micro_batches
-        )
+        schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
         plans = plan_model(problem, schedule)
         plans.model.step_time = pyo.Var(domain=pyo.NonNegativeReals)
         plans.model.step = pyo.Objective(expr=plans.model.step_time)
@@ -349,17 +347,21 @@ class _Run:
             self.on_progress(Progress(time.monotonic() - self.began, objective, self.bound or None, note))
 
     def infeasible(self, message: str = "") -> Solution:
-        return Solution(
-            INFEASIBLE, solver=self.solver_name, seconds=time.monotonic() - self.began, message=message
-        )
+        return Solution(INFEASIBLE, solver=self.solver_name, seconds=time.monotonic() - self.began, message=message)
 
     def solution(self, model: CompactModel) -> Solution:
         if self.closed():
             status, message = OPTIMAL, ""
         else:
             status = NO_SOLUTION if self.plan is None else FEASIBLE
-            message = "interrupted" if self.interrupted else "the solver made no headway" if self.stalled else (
-                "the time limit ended the search" if self.left() == 0.0 else "the limit of rounds ended the search"
+            message = (
+                "interrupted"
+                if self.interrupted
+                else "the solver made no headway"
+                if self.stalled
+                else (
+                    "the time limit ended the search" if self.left() == 0.0 else "the limit of rounds ended the search"
+                )
             )
         return Solution(
             status,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numba
 
-from base.console import log
+from taylor.base.console import log
 
 
 def compiled(function: Callable[..., Any]) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.generators import build_schedule
-from pipeline.plan import FULL, SELECT, PipelinePlan
-from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
-from pipeline_solver.problem import PipelineProblem
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from taylor.pipeline_solver.problem import PipelineProblem
 
 
 def schedule_of(problem: PipelineProblem) -> Schedule:
@@ -56,10 +56,10 @@ def assemble_durations(
     directions = 3 if weight else 2
     result = np.zeros((directions * V + 1, S))
     share = problem.weight_gradient_share if weight else 0.0
-    result[FORWARD * V: FORWARD * V + V] = forward / splits
-    result[BACKWARD * V: BACKWARD * V + V] = (problem.backward_ratio * (1.0 - share) * forward + recompute) / splits
+    result[FORWARD * V : FORWARD * V + V] = forward / splits
+    result[BACKWARD * V : BACKWARD * V + V] = (problem.backward_ratio * (1.0 - share) * forward + recompute) / splits
     if weight:
-        result[WEIGHT_GRADIENT * V: WEIGHT_GRADIENT * V + V] = problem.backward_ratio * share * forward / splits
+        result[WEIGHT_GRADIENT * V : WEIGHT_GRADIENT * V + V] = problem.backward_ratio * share * forward / splits
     if problem.tail:
         result[directions * V] = problem.tail
     return result.reshape(-1)

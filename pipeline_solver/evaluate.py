@@ -7,14 +7,14 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.alive import alive_vectors
-from pipeline.generators import build_schedule
-from pipeline.plan import PipelinePlan
-from pipeline.schedule import Schedule
-from pipeline_solver.durations import chunk_durations
-from pipeline_solver.event_graph import EventGraph
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.solution import FEASIBLE, BubbleShares, Solution
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.schedule import Schedule
+from taylor.pipeline_solver.durations import chunk_durations
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import FEASIBLE, BubbleShares, Solution
 
 MEMORY_TOLERANCE_MIB = 1e-6
 """One byte: decimal figures of a profile are not exact in binary."""

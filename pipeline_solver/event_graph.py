@@ -17,9 +17,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.dependencies import feeders
-from pipeline.schedule import Schedule, ScheduleSpec
-from pipeline_solver.compiled import compiled
+from taylor.pipeline.dependencies import feeders
+from taylor.pipeline.schedule import Schedule, ScheduleSpec
+from taylor.pipeline_solver.compiled import compiled
 
 TIE = 1e-9
 """Two ways into a node count as equally long when they differ by less than this share of the makespan."""
@@ -66,8 +66,19 @@ class EventGraph:
             When the schedule deadlocks.
         """
         directions, before, needed, task_class, crosses, last, place = _topology(schedule)
-        return cls(schedule, lag, directions, before, needed, task_class, crosses, last, place,
-                   edge_lag=np.where(crosses, float(lag), 0.0), _ends=np.zeros(len(before) + 1))
+        return cls(
+            schedule,
+            lag,
+            directions,
+            before,
+            needed,
+            task_class,
+            crosses,
+            last,
+            place,
+            edge_lag=np.where(crosses, float(lag), 0.0),
+            _ends=np.zeros(len(before) + 1),
+        )
 
     @property
     def classes(self) -> int:
@@ -76,8 +87,17 @@ class EventGraph:
 
     def longest_path(self, durations: NDArray[np.float64]) -> float:
         """Step time under durations float64 [R]."""
-        return float(longest_path(self.before, self.needed, self.task_class, self.edge_lag, self.last,
-                                  np.ascontiguousarray(durations, dtype=np.float64), self._ends))
+        return float(
+            longest_path(
+                self.before,
+                self.needed,
+                self.task_class,
+                self.edge_lag,
+                self.last,
+                np.ascontiguousarray(durations, dtype=np.float64),
+                self._ends,
+            )
+        )
 
     def critical_path(
         self, durations: NDArray[np.float64], prefer: int = 0
@@ -87,8 +107,16 @@ class EventGraph:
         ``prefer`` breaks ties: 0 follows the stage's own order back, 1 the dependency.
         """
         time, counts, crossings = critical_path(
-            self.before, self.needed, self.task_class, self.edge_lag, self.last,
-            np.ascontiguousarray(durations, dtype=np.float64), self._ends, prefer, self.crosses)
+            self.before,
+            self.needed,
+            self.task_class,
+            self.edge_lag,
+            self.last,
+            np.ascontiguousarray(durations, dtype=np.float64),
+            self._ends,
+            prefer,
+            self.crosses,
+        )
         return float(time), counts, float(crossings * self.lag)
 
     def start_times(self, durations: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -174,8 +202,14 @@ def _cached_topology(
 
 
 def _topology(schedule: Schedule) -> tuple:
-    return _cached_topology(schedule.order.tobytes(), schedule.order.shape, schedule.spec, schedule.interleaves,
-                            schedule.micro_batches, schedule.v_shape)
+    return _cached_topology(
+        schedule.order.tobytes(),
+        schedule.order.shape,
+        schedule.spec,
+        schedule.interleaves,
+        schedule.micro_batches,
+        schedule.v_shape,
+    )
 
 
 @compiled

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 
 Task = tuple[int, int, int, int, int]
 """(stage, direction, interleave, micro-batch, split)."""
 
 
-def play(
-    schedule: Schedule, lag: float, durations: Sequence[float]
-) -> tuple[float, dict[Task, tuple[float, float]]]:
+def play(schedule: Schedule, lag: float, durations: Sequence[float]) -> tuple[float, dict[Task, tuple[float, float]]]:
     """Step time, and (start, end) of every task.
 
     Parameters

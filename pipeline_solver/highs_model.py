@@ -9,7 +9,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline_solver.linear_form import LinearForm, Row
+from taylor.pipeline_solver.linear_form import LinearForm, Row
 
 OPTIMAL_POINT, INFEASIBLE_MODEL, STOPPED = "optimal", "infeasible", "stopped"
 

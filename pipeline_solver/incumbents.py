@@ -7,12 +7,12 @@ from itertools import combinations_with_replacement
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline_solver.chunk_types import placed_kinds
-from pipeline_solver.columns import ColumnSet
-from pipeline_solver.compiled import compiled
-from pipeline_solver.durations import schedule_of
-from pipeline_solver.event_graph import EventGraph, longest_path
-from pipeline_solver.master import CutPool
+from taylor.pipeline_solver.chunk_types import placed_kinds
+from taylor.pipeline_solver.columns import ColumnSet
+from taylor.pipeline_solver.compiled import compiled
+from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.event_graph import EventGraph, longest_path
+from taylor.pipeline_solver.master import CutPool
 
 SCREENING_CUTS = 300
 NEW_CUTS = 300
@@ -63,8 +63,16 @@ class StagePrograms:
             keys = np.column_stack([stage, columns.totals, needs, passes])[members]
             unique, label = np.unique(keys, axis=0, return_inverse=True)
             start = np.searchsorted(unique[:, 0], np.arange(problem.stages + 1))
-            self.cases.append((members, label.reshape(-1), start, unique[:, 1 : 1 + K].copy(),
-                               unique[:, 1 + K].copy(), unique[:, 2 + K].copy()))
+            self.cases.append(
+                (
+                    members,
+                    label.reshape(-1),
+                    start,
+                    unique[:, 1 : 1 + K].copy(),
+                    unique[:, 1 + K].copy(),
+                    unique[:, 2 + K].copy(),
+                )
+            )
 
     def best(self, weights: NDArray[np.float64]) -> NDArray[np.int64] | None:
         """One column a stage, int64 [S], of least total weight; None when no choice is consistent."""
@@ -210,10 +218,35 @@ class Annealer:
         cuts[:, :known] = pool.counts[pool.size - known : pool.size].T
         constant[:known] = pool.constant[pool.size - known : pool.size]
         time, best, cuts_after = anneal(
-            graph.before, graph.needed, graph.task_class, graph.edge_lag, graph.last, self.tails, columns.durations,
-            columns.start, columns.least_kind, columns.greatest_kind, self.chunks, self.group, self.group_start,
-            self.more, self.less, self.total_of, self.total_start, self.by_total, self.totals, self.stage_total,
-            chosen, moves, seed, hot, cold, cuts, constant, known)
+            graph.before,
+            graph.needed,
+            graph.task_class,
+            graph.edge_lag,
+            graph.last,
+            self.tails,
+            columns.durations,
+            columns.start,
+            columns.least_kind,
+            columns.greatest_kind,
+            self.chunks,
+            self.group,
+            self.group_start,
+            self.more,
+            self.less,
+            self.total_of,
+            self.total_start,
+            self.by_total,
+            self.totals,
+            self.stage_total,
+            chosen,
+            moves,
+            seed,
+            hot,
+            cold,
+            cuts,
+            constant,
+            known,
+        )
         found = np.hstack([cuts.T[known:cuts_after], constant[known:cuts_after, None]])
         return time, best, found
 
@@ -234,9 +267,34 @@ def consistent(chosen, least_kind, greatest_kind, chunks):  # type: ignore[no-un
 
 @compiled
 def anneal(  # type: ignore[no-untyped-def]
-    before, needed, task_class, edge_lag, last, tails, table, start, least_kind, greatest_kind, chunks,
-    group, group_start, more, less, total_of, total_start, by_total, totals, stage_total,
-    chosen, moves, seed, hot, cold, cuts, constant, known,
+    before,
+    needed,
+    task_class,
+    edge_lag,
+    last,
+    tails,
+    table,
+    start,
+    least_kind,
+    greatest_kind,
+    chunks,
+    group,
+    group_start,
+    more,
+    less,
+    total_of,
+    total_start,
+    by_total,
+    totals,
+    stage_total,
+    chosen,
+    moves,
+    seed,
+    hot,
+    cold,
+    cuts,
+    constant,
+    known,
 ):
     """Metropolis walk over consistent choices; `cuts` float64 [classes, capacity] grows with paths met."""
     np.random.seed(seed)
@@ -332,8 +390,7 @@ def anneal(  # type: ignore[no-untyped-def]
                         fine = False
                         n = i
                         break
-                    c = by_total[total_start[label]
-                                 + np.random.randint(total_start[label + 1] - total_start[label])]
+                    c = by_total[total_start[label] + np.random.randint(total_start[label + 1] - total_start[label])]
                 for k in range(K):
                     gap[k] += totals[total_of[c], k] - totals[total_of[now[s]], k]
                 new[s] = c

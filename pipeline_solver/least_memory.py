@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pipeline.plan import PipelinePlan
-from pipeline_solver.checker import MEMORY_TOLERANCE_MIB, exact_peak_memory
-from pipeline_solver.problem import PipelineProblem
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.checker import MEMORY_TOLERANCE_MIB, exact_peak_memory
+from taylor.pipeline_solver.problem import PipelineProblem
 
 ROOM_FOR_A_PLAN = "the memory limits leave room for a plan"
 
@@ -78,9 +78,9 @@ def most_frugal_plan(problem: PipelineProblem, time_limit: float | None = None) 
     """
     import pyomo.environ as pyo
 
-    from pipeline_solver.highs_model import INFEASIBLE_MODEL, STOPPED, HighsModel
-    from pipeline_solver.linear_form import Row, linear_form
-    from pipeline_solver.plan_model import plan_model
+    from taylor.pipeline_solver.highs_model import INFEASIBLE_MODEL, STOPPED, HighsModel
+    from taylor.pipeline_solver.linear_form import Row, linear_form
+    from taylor.pipeline_solver.plan_model import plan_model
 
     plans = plan_model(problem)
     plans.model.short_by = pyo.Var(domain=pyo.NonNegativeReals)

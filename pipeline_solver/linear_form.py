@@ -10,7 +10,7 @@ from typing import Any, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from base.files import write_atomic
+from taylor.base.files import write_atomic
 
 INFINITY = float("inf")
 

@@ -13,9 +13,9 @@ import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
 
-from pipeline_solver.chunk_types import placed_kinds
-from pipeline_solver.columns import ColumnSet
-from pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.chunk_types import placed_kinds
+from taylor.pipeline_solver.columns import ColumnSet
+from taylor.pipeline_solver.durations import schedule_of
 
 INFINITY = highspy.kHighsInf
 PRICE_ABOVE = 3000
@@ -200,8 +200,12 @@ class Master:
         default that is so when columns are left out.
         """
         lp = highspy.Highs()
-        for option, value in (("output_flag", False), ("threads", 1), ("presolve", "off"),
-                              ("simplex_dual_edge_weight_strategy", 1)):
+        for option, value in (
+            ("output_flag", False),
+            ("threads", 1),
+            ("presolve", "off"),
+            ("simplex_dual_edge_weight_strategy", 1),
+        ):
             lp.setOptionValue(option, value)
         self.lp = lp
         lp.addVar(0.0, INFINITY)
@@ -216,8 +220,14 @@ class Master:
                 lp.addRow(self.lower[r], self.upper[r], 0, empty_i, empty_f)
         first = 1 + self.classes
         for terms in self.switches:
-            lp.addCol(0.0, 0.0, 1.0, len(terms), np.array([t[0] for t in terms], dtype=np.int32),
-                      np.array([t[1] for t in terms]))
+            lp.addCol(
+                0.0,
+                0.0,
+                1.0,
+                len(terms),
+                np.array([t[0] for t in terms], dtype=np.int32),
+                np.array([t[1] for t in terms]),
+            )
             first += 1
         self.partial = len(active) < len(self.columns) if partial is None else partial
         self.penalty = 0.0
@@ -247,8 +257,16 @@ class Master:
             return
         part = self.matrix[:, new]
         top = np.where(self.allowed[new], INFINITY, 0.0)
-        self.lp.addCols(len(new), np.zeros(len(new)), np.zeros(len(new)), top, part.nnz,
-                        part.indptr[:-1].astype(np.int32), part.indices.astype(np.int32), part.data)
+        self.lp.addCols(
+            len(new),
+            np.zeros(len(new)),
+            np.zeros(len(new)),
+            top,
+            part.nnz,
+            part.indptr[:-1].astype(np.int32),
+            part.indices.astype(np.int32),
+            part.data,
+        )
         self.active = np.concatenate([self.active, new])
         self.is_active[new] = True
 
@@ -260,9 +278,13 @@ class Master:
         self.held.append(cut)
         counts = self.pool.counts[cut]
         used = np.nonzero(counts)[0]
-        self.lp.addRow(-INFINITY, -self.scale * float(self.pool.constant[cut]), len(used) + 1,
-                       np.concatenate([[0], 1 + used]).astype(np.int32),
-                       np.concatenate([[-self.scale], self.scale * counts[used]]))
+        self.lp.addRow(
+            -INFINITY,
+            -self.scale * float(self.pool.constant[cut]),
+            len(used) + 1,
+            np.concatenate([[0], 1 + used]).astype(np.int32),
+            np.concatenate([[-self.scale], self.scale * counts[used]]),
+        )
 
     def holds(self, cut: int) -> bool:
         """Whether the LP has the cut."""
@@ -272,8 +294,9 @@ class Master:
         """Permit only some columns (a node of the tree)."""
         self.allowed = mask
         indices = np.arange(self.first_column, self.first_column + len(self.active), dtype=np.int32)
-        self.lp.changeColsBounds(len(indices), indices, np.zeros(len(indices)),
-                                 np.where(mask[self.active], INFINITY, 0.0))
+        self.lp.changeColsBounds(
+            len(indices), indices, np.zeros(len(indices)), np.where(mask[self.active], INFINITY, 0.0)
+        )
 
     def solve(self, iteration_limit: int | None = None) -> LpResult:
         """Solve the LP over the active and allowed columns, and price the others."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from base.errors import InputError
-from base.files import write_atomic
-from pipeline_solver.durations import chunk_durations
-from pipeline_solver.linear_form import INFINITY, LinearForm, Row, write_mps_file
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.solution import OPTIMAL, Solution
+from taylor.base.errors import InputError
+from taylor.base.files import write_atomic
+from taylor.pipeline_solver.durations import chunk_durations
+from taylor.pipeline_solver.linear_form import INFINITY, LinearForm, Row, write_mps_file
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import OPTIMAL, Solution
 
 FORMS = ("compact", "full")
 
@@ -46,7 +46,7 @@ def write_mps(problem: PipelineProblem, solution: Solution, path: str | Path, fo
         "x_KIND[stage,interleave]: layers; recompute_KIND, select_KIND: those fully, selectively recomputed",
     ]
     if form == "full":
-        from pipeline_solver.start_time_milp import start_time_model
+        from taylor.pipeline_solver.start_time_milp import start_time_model
 
         return write_mps_file(start_time_model(problem)[1], path, comments)
     model, complete = _with_cuts(problem, solution)
@@ -74,7 +74,7 @@ def write_sol(problem: PipelineProblem, solution: Solution, path: str | Path) ->
         f"# solver {solution.solver}",
     ]
     if solution.plan is not None:
-        from pipeline_solver.compact_milp import CompactModel
+        from taylor.pipeline_solver.compact_milp import CompactModel
 
         model = CompactModel.build(problem)
         values = model.point_of(solution.plan)
@@ -90,7 +90,7 @@ def _with_cuts(problem: PipelineProblem, solution: Solution) -> tuple[LinearForm
     leaves all that matter, one by branch-and-cut those that closed its last branches: the MILP's own
     rounds, begun at the plan, add what is missing.
     """
-    from pipeline_solver.compact_milp import MILP_ROUNDS, CompactModel, solve_compact
+    from taylor.pipeline_solver.compact_milp import MILP_ROUNDS, CompactModel, solve_compact
 
     cuts = list(solution.cuts)
     complete = solution.status == OPTIMAL and MILP_ROUNDS in solution.statistics

@@ -16,13 +16,13 @@ import numpy as np
 import pyomo.environ as pyo
 from numpy.typing import NDArray
 
-from pipeline.alive import alive_vectors
-from pipeline.generators import build_schedule
-from pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
-from pipeline.schedule import WEIGHT_GRADIENT, Schedule
-from pipeline_solver.problem import LayerKind, PipelineProblem
-from pipeline_solver.uniform_recompute import uniform_choice
-from pipeline_solver.uniform_rows import add_uniform_rows
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
+from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.uniform_recompute import uniform_choice
+from taylor.pipeline_solver.uniform_rows import add_uniform_rows
 
 MODE_PREFIX = {FULL: "recompute", SELECT: "select"}
 DIRECTION_NAMES = ("forward", "backward", "weight_gradient")
@@ -139,9 +139,7 @@ def plan_model(problem: PipelineProblem, schedule: Schedule | None = None) -> Pl
     layers a chunk; recompute that takes the first layers of a chunk (what a file can express);
     memory of every stage at every Pareto-maximal moment; times of every chunk's tasks.
     """
-    schedule = schedule or build_schedule(
-        problem.schedule, problem.stages, problem.interleaves, problem.micro_batches
-    )
+    schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     model = pyo.ConcreteModel()
     chunks: list[Chunk] = [(s, v) for v, s in map(schedule.chunk_at, range(schedule.chunks))]
     kinds = [kind for kind in problem.free_kinds if kind.count]
@@ -172,9 +170,7 @@ def _bounds(most: dict[tuple[str, Chunk], int], name: str) -> Any:
     return lambda _model, s, v: (0, most[name, (s, v)])
 
 
-def _most_layers(
-    problem: PipelineProblem, kinds: list[LayerKind], chunks: list[Chunk]
-) -> dict[tuple[str, Chunk], int]:
+def _most_layers(problem: PipelineProblem, kinds: list[LayerKind], chunks: list[Chunk]) -> dict[tuple[str, Chunk], int]:
     """Upper bounds on the layers of a kind in a chunk; 0 where the kind cannot stand."""
     total = sum(kind.count for kind in kinds)
     most = {}

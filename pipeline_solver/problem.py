@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Mapping
 
-from pipeline.plan import FULL, NONE
-from pipeline.schedule import ScheduleSpec
+from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline.schedule import ScheduleSpec
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from pyomo.common.errors import ApplicationError
 from pyomo.common.log import LoggingIntercept
 
-from base.errors import InputError, OutsideProgramError
-from pipeline_solver.highs_model import INFEASIBLE_MODEL, OPTIMAL_POINT, STOPPED, MilpOutcome
-from pipeline_solver.linear_form import Row
+from taylor.base.errors import InputError, OutsideProgramError
+from taylor.pipeline_solver.highs_model import INFEASIBLE_MODEL, OPTIMAL_POINT, STOPPED, MilpOutcome
+from taylor.pipeline_solver.linear_form import Row
 
 if TYPE_CHECKING:
-    from pipeline_solver.compact_milp import CompactModel, MilpSolver
+    from taylor.pipeline_solver.compact_milp import CompactModel, MilpSolver
 
 GAP_OPTIONS = {
     "cbc": "ratio",

@@ -6,11 +6,11 @@ import time
 from functools import partial
 from typing import Any, Callable
 
-from pipeline.plan import PipelinePlan
-from pipeline_solver.checker import check
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.progress import OnProgress, Progress
-from pipeline_solver.solution import INFEASIBLE, Solution
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.progress import OnProgress, Progress
+from taylor.pipeline_solver.solution import INFEASIBLE, Solution
 
 __all__ = ["Progress", "SolverDisagreement", "complete", "solve"]
 
@@ -76,7 +76,7 @@ def solve(
     }
     run = _runner(solver)
     if problem.uniform_recompute:
-        from pipeline_solver.uniform_recompute import solve_uniform
+        from taylor.pipeline_solver.uniform_recompute import solve_uniform
 
         solution = solve_uniform(problem, run, solver.strip().upper() == "HIGHS", **options)
     else:
@@ -88,14 +88,14 @@ def _runner(solver: str) -> Callable[..., Solution]:
     """The function behind a solver's name: problem, then the options by name."""
     name = solver.strip().upper()
     if name == "HIGHS":
-        from pipeline_solver.branch_and_cut import branch_and_cut
+        from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 
         return branch_and_cut
-    from pipeline_solver.compact_milp import solve_compact
+    from taylor.pipeline_solver.compact_milp import solve_compact
 
     if name == "HIGHS-MILP":
         return solve_compact
-    from pipeline_solver.pyomo_solver import pyomo_solver_maker
+    from taylor.pipeline_solver.pyomo_solver import pyomo_solver_maker
 
     return partial(solve_compact, solver_name=name, make_solver=pyomo_solver_maker(solver))
 
@@ -112,13 +112,13 @@ def complete(problem: PipelineProblem, solution: Solution) -> Solution:
     if solution.plan is None:
         if solution.status != INFEASIBLE or solution.message:
             return solution
-        from pipeline_solver.least_memory import ROOM_FOR_A_PLAN, explain_infeasible
+        from taylor.pipeline_solver.least_memory import ROOM_FOR_A_PLAN, explain_infeasible
 
         message = explain_infeasible(problem)
         if message == ROOM_FOR_A_PLAN:
             raise SolverDisagreement(f"{solution.solver} calls the problem infeasible, yet it has a plan")
         return solution.replace(message=message)
-    from pipeline_solver.evaluate import bubble_shares, peak_memory_mib
+    from taylor.pipeline_solver.evaluate import bubble_shares, peak_memory_mib
 
     faults = check(problem, solution.plan, solution.objective)
     if faults:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline_solver.columns import ColumnSet
+from taylor.pipeline_solver.columns import ColumnSet
 
 
 class Split(NamedTuple):

@@ -11,16 +11,16 @@ import time
 import numpy as np
 import pyomo.environ as pyo
 
-from pipeline.generators import build_schedule
-from pipeline.plan import PipelinePlan
-from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
-from pipeline_solver.durations import chunk_durations
-from pipeline_solver.event_graph import EventGraph
-from pipeline_solver.highs_model import INFEASIBLE_MODEL, OPTIMAL_POINT, HighsModel
-from pipeline_solver.linear_form import LinearForm, linear_form
-from pipeline_solver.plan_model import PlanModel, plan_model
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from taylor.pipeline_solver.durations import chunk_durations
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.highs_model import INFEASIBLE_MODEL, OPTIMAL_POINT, HighsModel
+from taylor.pipeline_solver.linear_form import LinearForm, linear_form
+from taylor.pipeline_solver.plan_model import PlanModel, plan_model
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
 
 
 def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:

@@ -8,13 +8,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline_solver.columns import ColumnSet
-from pipeline_solver.event_graph import EventGraph
-from pipeline_solver.incumbents import Annealer, StagePrograms
-from pipeline_solver.master import PRICE_ABOVE, CutPool, LpResult, Master
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.splits import Split, StageSplits
-from pipeline_solver.stopping import Stopper
+from taylor.pipeline_solver.columns import ColumnSet
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.incumbents import Annealer, StagePrograms
+from taylor.pipeline_solver.master import PRICE_ABOVE, CutPool, LpResult, Master
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.splits import Split, StageSplits
+from taylor.pipeline_solver.stopping import Stopper
 
 NODE_ROUNDS = 60
 ROOT_ROUNDS = 600
@@ -59,7 +59,12 @@ class Search:
     """
 
     def __init__(
-        self, problem: PipelineProblem, columns: ColumnSet, graph: EventGraph, gap: float, seed: int,
+        self,
+        problem: PipelineProblem,
+        columns: ColumnSet,
+        graph: EventGraph,
+        gap: float,
+        seed: int,
         stopper: Stopper,
     ) -> None:
         self.problem, self.columns, self.graph = problem, columns, graph
@@ -131,7 +136,8 @@ class Search:
         """Anneal from a choice; `hot` is a share of the best step time."""
         scale = self.best_time
         _, best, cuts = self.annealer.run(
-            chosen, self.pool, moves, int(self.random.integers(2**31)), hot * scale, 5e-5 * scale)
+            chosen, self.pool, moves, int(self.random.integers(2**31)), hot * scale, 5e-5 * scale
+        )
         self.try_choice(best)
         for row in cuts[:60]:
             self.pool.add(row[:-1].copy(), float(row[-1]))
@@ -172,10 +178,14 @@ class Search:
         active = np.arange(len(self.columns))
         if len(active) > PRICE_ABOVE:
             start = self.columns.start
-            active = np.unique(np.concatenate([
-                start[s] + self.random.integers(0, start[s + 1] - start[s], FIRST_COLUMNS)
-                for s in range(self.problem.stages)
-            ]))
+            active = np.unique(
+                np.concatenate(
+                    [
+                        start[s] + self.random.integers(0, start[s + 1] - start[s], FIRST_COLUMNS)
+                        for s in range(self.problem.stages)
+                    ]
+                )
+            )
         if warm is not None:
             self.try_choice(warm)
             active = np.union1d(active, warm)
@@ -296,7 +306,8 @@ class Search:
                 return bound, None, np.inf
             durations = master.durations(result.weights)
             violated = [
-                g for path_length, g in pool.longest(durations, 8)
+                g
+                for path_length, g in pool.longest(durations, 8)
                 if path_length > result.value * (1 + 1e-7) and not master.holds(g)
             ][:4]
             length, cut = self.path(durations)
@@ -404,10 +415,12 @@ class Search:
                 return []
         candidates = self.splits.ways(result.weights, mask)
         if not candidates:
-            chosen = np.array([
-                a + int(np.argmax(result.weights[a:b]))
-                for a, b in zip(self.columns.start[:-1], self.columns.start[1:], strict=True)
-            ])
+            chosen = np.array(
+                [
+                    a + int(np.argmax(result.weights[a:b]))
+                    for a, b in zip(self.columns.start[:-1], self.columns.start[1:], strict=True)
+                ]
+            )
             reached = self.try_choice(chosen)
             if length - bound <= 1e-7 * abs(length) or reached - bound <= 1e-7 * abs(reached):
                 return []

@@ -11,10 +11,10 @@ import threading
 import time
 from typing import Any, Callable
 
-from pipeline.plan import PipelinePlan
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.progress import OnProgress, Progress
-from pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.progress import OnProgress, Progress
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
 
 UNRESTRICTED_OBJECTIVE, UNRESTRICTED_BOUND = "unrestricted_objective", "unrestricted_bound"
 """Names of the statistics that hold the step time and the bound without the rule."""
@@ -77,8 +77,9 @@ def solve_uniform(
     def left(share: float = 1.0) -> float | None:
         return None if deadline is None else max(0.01, share * (deadline - time.monotonic()))
 
-    free = run(problem.replace(uniform_recompute=()), time_limit=left(FIRST_SHARE), gap=gap, on_progress=on_progress,
-               **options)
+    free = run(
+        problem.replace(uniform_recompute=()), time_limit=left(FIRST_SHARE), gap=gap, on_progress=on_progress, **options
+    )
     floor = free.bound or 0.0
     known = {UNRESTRICTED_BOUND: floor}
     if free.objective is not None:
@@ -108,8 +109,11 @@ def solve_uniform(
         done.append(choice)
         try:
             found = run(
-                problem.replace(uniform_recompute=(choice,)), time_limit=left(), gap=gap,
-                on_progress=_watch(best, floor, gap, began, choice, on_progress), **options,
+                problem.replace(uniform_recompute=(choice,)),
+                time_limit=left(),
+                gap=gap,
+                on_progress=_watch(best, floor, gap, began, choice, on_progress),
+                **options,
             )
         except _CutOff:
             assert best is not None and best.objective is not None
@@ -125,13 +129,22 @@ def solve_uniform(
     seconds = time.monotonic() - began
     if best is None or best.objective is None:
         status = NO_SOLUTION if stopped else INFEASIBLE
-        return Solution(status, bound=floor if stopped else None, solver=free.solver, seconds=seconds,
-                        statistics=known, message=stopped)
+        return Solution(
+            status,
+            bound=floor if stopped else None,
+            solver=free.solver,
+            seconds=seconds,
+            statistics=known,
+            message=stopped,
+        )
     bound = min(bound, best.objective)
     optimal = best.objective - bound <= gap * abs(best.objective)
     return best.replace(
-        status=OPTIMAL if optimal else FEASIBLE, bound=bound, seconds=seconds,
-        statistics={**best.statistics, **known}, message="" if optimal else stopped,
+        status=OPTIMAL if optimal else FEASIBLE,
+        bound=bound,
+        seconds=seconds,
+        statistics={**best.statistics, **known},
+        message="" if optimal else stopped,
     )
 
 
@@ -142,8 +155,8 @@ def _interrupted(solution: Solution) -> bool:
 
 def _nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Solution | None:
     """The best plan with the layers of a free one that follows a choice; None when none fits the memory."""
-    from pipeline_solver.checker import check
-    from pipeline_solver.evaluate import MEMORY_TOLERANCE_MIB, evaluate, peak_memory_mib
+    from taylor.pipeline_solver.checker import check
+    from taylor.pipeline_solver.evaluate import MEMORY_TOLERANCE_MIB, evaluate, peak_memory_mib
 
     held = free.total_layers([kind.name for kind in problem.free_kinds if kind.name in free.layers])
     best: Solution | None = None
@@ -151,10 +164,13 @@ def _nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Solut
     for mode, most in _distinct(problem):
         if mode in fitting:
             continue  # a greater count takes longer
-        plan = PipelinePlan(free.layers, {
-            of: tuple(tuple(min(most, count) if of == mode else 0 for count in row) for row in held)
-            for of in problem.recompute_ratio
-        })
+        plan = PipelinePlan(
+            free.layers,
+            {
+                of: tuple(tuple(min(most, count) if of == mode else 0 for count in row) for row in held)
+                for of in problem.recompute_ratio
+            },
+        )
         peaks = zip(peak_memory_mib(problem, plan), problem.limit_mib, strict=True)
         if any(peak > limit + MEMORY_TOLERANCE_MIB for peak, limit in peaks) or check(problem, plan):
             continue
@@ -187,7 +203,11 @@ def _most_layers(problem: PipelineProblem, step_time: float) -> int:
 
 
 def _watch(
-    best: Solution | None, floor: float, gap: float, began: float, choice: tuple[str, int],
+    best: Solution | None,
+    floor: float,
+    gap: float,
+    began: float,
+    choice: tuple[str, int],
     on_progress: OnProgress | None,
 ) -> OnProgress:
     """Passes progress on as that of the whole, and ends a choice that cannot win."""

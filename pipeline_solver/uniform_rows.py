@@ -6,7 +6,7 @@ from typing import Any, Mapping
 
 import pyomo.environ as pyo
 
-from pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 
 
 def add_uniform_rows(

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from base.errors import OutsideProgramError
-from pipeline_solver.columns import ColumnSet
-from pipeline_solver.event_graph import EventGraph
-from pipeline_solver.master import Master
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.stopping import OutOfTime, Stopper
-from pipeline_solver.tree_search import SHARED_CUTS, LpTrouble, Search
+from taylor.base.errors import OutsideProgramError
+from taylor.pipeline_solver.columns import ColumnSet
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.master import Master
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.stopping import OutOfTime, Stopper
+from taylor.pipeline_solver.tree_search import SHARED_CUTS, LpTrouble, Search
 
 SHARES = 4
 """Shares that a round deals out, whatever the number of processes: the search, and so its result, is the same."""
@@ -49,9 +49,15 @@ class WorkerPool:
         master = search.master
         assert master is not None
         state = {
-            "counts": search.pool.counts[: self.shared].copy(), "constant": search.pool.constant[: self.shared].copy(),
-            "held": list(master.held), "alive": search.alive, "root_floor": search.root_floor, "best": search.best,
-            "best_time": search.best_time, "partial": master.partial, "active": master.active,
+            "counts": search.pool.counts[: self.shared].copy(),
+            "constant": search.pool.constant[: self.shared].copy(),
+            "held": list(master.held),
+            "alive": search.alive,
+            "root_floor": search.root_floor,
+            "best": search.best,
+            "best_time": search.best_time,
+            "partial": master.partial,
+            "active": master.active,
         }
         self.known = [self.shared] * SHARES
         self.pipes: list[Connection] = []
@@ -85,8 +91,16 @@ class WorkerPool:
         for k in range(SHARES):
             part = [(bound, np.packbits(mask)) for bound, _, mask in nodes[k::SHARES]]
             fresh = slice(self.known[k], search.pool.size)
-            tasks.append((part, search.pool.counts[fresh].copy(), search.pool.constant[fresh].copy(), search.best,
-                          search.best_time, iteration_budget))
+            tasks.append(
+                (
+                    part,
+                    search.pool.counts[fresh].copy(),
+                    search.pool.constant[fresh].copy(),
+                    search.best,
+                    search.best_time,
+                    iteration_budget,
+                )
+            )
         size = search.pool.size
         out_of_time, trouble = False, ""
         answers = self._answers(tasks, search)
@@ -101,10 +115,14 @@ class WorkerPool:
             trouble = trouble or answer["trouble"]
         self.known = [size] * SHARES
         # The old list stands until the new one is whole, so that every open node is found at any moment.
-        search.replace_open([
-            (bound, np.unpackbits(packed, count=n).astype(bool))
-            for answer in answers for bound, packed in answer["open"] if bound < search.cutoff
-        ])
+        search.replace_open(
+            [
+                (bound, np.unpackbits(packed, count=n).astype(bool))
+                for answer in answers
+                for bound, packed in answer["open"]
+                if bound < search.cutoff
+            ]
+        )
         if out_of_time:
             raise OutOfTime
         if trouble:
@@ -165,8 +183,13 @@ class _Share:
             master.hold(cut)
 
     def work(
-        self, part: list[tuple[float, NDArray[np.uint8]]], counts: NDArray[np.float64], constant: NDArray[np.float64],
-        best: NDArray[np.int64] | None, best_time: float, budget: int,
+        self,
+        part: list[tuple[float, NDArray[np.uint8]]],
+        counts: NDArray[np.float64],
+        constant: NDArray[np.float64],
+        best: NDArray[np.int64] | None,
+        best_time: float,
+        budget: int,
     ) -> dict[str, Any]:
         """Work on some nodes with what the others have learned; what is left of them and what was learned here."""
         search, master = self.search, self.search.master
@@ -189,9 +212,13 @@ class _Share:
         tail = slice(max(known, search.pool.size - SHARED_CUTS), search.pool.size)
         return {
             "open": [(bound, np.packbits(mask)) for bound, _, mask in search.open],
-            "counts": search.pool.counts[tail].copy(), "constant": search.pool.constant[tail].copy(),
-            "best": search.best, "best_time": search.best_time, "nodes": search.nodes - nodes,
-            "solves": master.solves - solves, "out_of_time": out_of_time,
+            "counts": search.pool.counts[tail].copy(),
+            "constant": search.pool.constant[tail].copy(),
+            "best": search.best,
+            "best_time": search.best_time,
+            "nodes": search.nodes - nodes,
+            "solves": master.solves - solves,
+            "out_of_time": out_of_time,
             "trouble": trouble,
         }
 
@@ -208,9 +235,7 @@ def _answer(pipe: Connection, stopper: Stopper) -> list[dict[str, Any]]:
     return answers
 
 
-def _work(
-    pipe: Connection, origin: _Origin, state: dict[str, Any], seeds: list[int], deadline: float | None
-) -> None:
+def _work(pipe: Connection, origin: _Origin, state: dict[str, Any], seeds: list[int], deadline: float | None) -> None:
     """A worker's life: rounds until the pipe closes. Interrupts are the coordinator's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     shares = [_Share(origin, state, seed, Stopper(deadline)) for seed in seeds]

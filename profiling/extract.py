@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from base.errors import InputError, TaylorError
-from cost_model.profile import TimeRatios
-from parsers.profiles.folder import RankSource, rank_sources
-from parsers.profiles.kernels import RankProfile
-from parsers.training_config import TrainingConfig
-from pipeline.plan import SELECT, PipelinePlan
-from pipeline.schedule import Schedule
-from profiling.match import Misfit, match, reruns_attention_alone
-from profiling.measure import again_after_send, exposed_communication, measure_by_name, measure_windows
-from profiling.memory import StageMemory, read_stage_memory
-from profiling.norms import find_norms
-from profiling.pattern import (
+from taylor.base.errors import InputError, TaylorError
+from taylor.cost_model.profile import TimeRatios
+from taylor.parsers.profiles.folder import RankSource, rank_sources
+from taylor.parsers.profiles.kernels import RankProfile
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import SELECT, PipelinePlan
+from taylor.pipeline.schedule import Schedule
+from taylor.profiling.match import Misfit, match, reruns_attention_alone
+from taylor.profiling.measure import again_after_send, exposed_communication, measure_by_name, measure_windows
+from taylor.profiling.memory import StageMemory, read_stage_memory
+from taylor.profiling.norms import find_norms
+from taylor.profiling.pattern import (
     ATTENTION_ALONE,
     NO_ATTENTION,
     WITH_ATTENTION,
@@ -29,10 +29,10 @@ from profiling.pattern import (
     schedule_of,
     stage_pattern,
 )
-from profiling.pool import RankTimes, pool_windows
-from profiling.ratios import KindTimes, RatioFigures, ratios_of
-from profiling.tasks import measure_tasks, names_tasks, task_pattern
-from profiling.transfer import Transfers, transfer_time, transfers_of
+from taylor.profiling.pool import RankTimes, pool_windows
+from taylor.profiling.ratios import KindTimes, RatioFigures, ratios_of
+from taylor.profiling.tasks import measure_tasks, names_tasks, task_pattern
+from taylor.profiling.transfer import Transfers, transfer_time, transfers_of
 
 MEASURES = ("dmratio", "bfratio", "re_grow_ration", "hratio", "moe_bw")
 """The five figures, by their names in the result table."""
@@ -105,9 +105,14 @@ def extract_ratios(config: TrainingConfig, folder: str | Path) -> ExtractedRatio
         reason = "; ".join(config.notes) or "the file does not settle them"
         return ExtractedRatios(config, None, problems=(f"layers and recompute are not known: {reason}",))
     if config.micro_batch_interleave > 1:
-        return ExtractedRatios(config, None, problems=(
-            f"micro_batch_interleave_num is {config.micro_batch_interleave}: overlapped halves of a micro-batch "
-            "cannot be told apart; profile with 1",))
+        return ExtractedRatios(
+            config,
+            None,
+            problems=(
+                f"micro_batch_interleave_num is {config.micro_batch_interleave}: overlapped halves of a micro-batch "
+                "cannot be told apart; profile with 1",
+            ),
+        )
     collected = _Collected(config, config.plan, schedule_of(config))
     for source in sources:
         collected.take(source)
@@ -151,9 +156,16 @@ class _Collected:
             who = f"rank {profile.rank}" if profile.rank is not None else "a rank without a number"
             self._problems.append(f"{who} ({profile.path}): {misfit}")
             return
-        self._windows.append(RankTimes(rank, pattern, times, tuple(measure_by_name(profile, pattern, steps)),
-                                       find_norms(profile, pattern, steps),
-                                       tuple(again_after_send(profile, pattern, steps))))
+        self._windows.append(
+            RankTimes(
+                rank,
+                pattern,
+                times,
+                tuple(measure_by_name(profile, pattern, steps)),
+                find_norms(profile, pattern, steps),
+                tuple(again_after_send(profile, pattern, steps)),
+            )
+        )
         for kind, bare in exposed_communication(profile, pattern, steps).items():
             self._bare.setdefault(kind, []).append(bare)
         self._transfers[rank] = transfers_of(profile, self._schedule, stage, len(steps))
@@ -169,8 +181,10 @@ class _Collected:
         """Measure a rank by the ranges that name its tasks."""
         pattern = task_pattern(self._schedule, self._plan, stage)
         times = measure_tasks(profile, pattern)
-        self._notes.append(f"rank {rank}: no attention kernel of a known name; measured by its forward and backward "
-                           "ranges, which do not show how many layers ran: offset and recompute count as configured")
+        self._notes.append(
+            f"rank {rank}: no attention kernel of a known name; measured by its forward and backward "
+            "ranges, which do not show how many layers ran: offset and recompute count as configured"
+        )
         self._windows.append(RankTimes(rank, pattern, times))
         self._transfers[rank] = transfers_of(profile, self._schedule, stage, len(times))
         self._steps[stage] = self._steps.get(stage, 0) + len(times)
@@ -239,12 +253,26 @@ class _Collected:
             transfer_ms, lost = transfer_time(self._schedule, self._config.strategy, self._transfers)
             measured, straggled = pool_windows(self._windows)
             self._notes += lost + straggled
-            figures = ratios_of(self._plan, self._schedule, measured,
-                                {kind: np.concatenate(parts) for kind, parts in self._bare.items()}, transfer_ms)
+            figures = ratios_of(
+                self._plan,
+                self._schedule,
+                measured,
+                {kind: np.concatenate(parts) for kind, parts in self._bare.items()},
+                transfer_ms,
+            )
         if len(self._problems) == 0 and figures.ratios is None and not figures.problems:
             raise InputError("tells no time of a layer", file=folder)
         return ExtractedRatios(
-            self._config, figures.ratios, figures.spread, figures.samples, figures.by_kind, transfer_ms, self._memory,
-            sum(self._steps.values()), stages, (*self._problems, *figures.problems), figures.missing,
+            self._config,
+            figures.ratios,
+            figures.spread,
+            figures.samples,
+            figures.by_kind,
+            transfer_ms,
+            self._memory,
+            sum(self._steps.values()),
+            stages,
+            (*self._problems, *figures.problems),
+            figures.missing,
             (*self._notes, *figures.notes),
         )

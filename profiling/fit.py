@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from profiling.pattern import Piece
+from taylor.profiling.pattern import Piece
 
 OUTLIER = 3.0
 """Samples further from the median than this many standard deviations (by the median deviation) are left out."""

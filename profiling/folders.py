@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from base.errors import InputError
-from parsers.read import CONFIG_SUFFIXES
+from taylor.base.errors import InputError
+from taylor.parsers.read import CONFIG_SUFFIXES
 
 ENDINGS = ("_pretrain",)
 """Ending of an emitted file's name that a folder's name may leave out."""
@@ -51,8 +51,11 @@ def find_profile_folders(profile_data_dir: str | Path, configs: Iterable[Path]) 
         raise InputError("no such folder", file=top, field="--profile_data_dir", cure="check the path")
     folders = {_key(path.name): path for path in sorted(top.iterdir()) if path.is_dir()}
     if len(folders) < sum(path.is_dir() for path in top.iterdir()):
-        raise InputError("holds two folders of one configuration", file=top,
-                         value=sorted(path.name for path in top.iterdir() if path.is_dir()))
+        raise InputError(
+            "holds two folders of one configuration",
+            file=top,
+            value=sorted(path.name for path in top.iterdir() if path.is_dir()),
+        )
     found: dict[Path, Path] = {}
     absent: list[Path] = []
     for config in configs:
@@ -62,16 +65,21 @@ def find_profile_folders(profile_data_dir: str | Path, configs: Iterable[Path]) 
         else:
             found[config] = folder
     unknown = tuple(sorted(set(folders.values()) - set(found.values())))
-    return ProfileFolders(found, {config: _profiled(config, folder) for config, folder in found.items()}, unknown,
-                          tuple(absent))
+    return ProfileFolders(
+        found, {config: _profiled(config, folder) for config, folder in found.items()}, unknown, tuple(absent)
+    )
 
 
 def _profiled(config: Path, folder: Path) -> Path:
     beside = [path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix in CONFIG_SUFFIXES]
     reduced = config.parent.parent / "profile_yaml" / config.name
     if len(beside) > 1:
-        raise InputError("holds several configurations", file=folder, value=[path.name for path in beside],
-                         cure="leave the one that was profiled")
+        raise InputError(
+            "holds several configurations",
+            file=folder,
+            value=[path.name for path in beside],
+            cure="leave the one that was profiled",
+        )
     if beside:
         return beside[0]
     return reduced if reduced.is_file() else config

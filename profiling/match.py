@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from parsers.profiles.kernels import COLLECTIVE, COMPUTE, FORWARD_MARKER, NO_MARKER, RankProfile
-from profiling.pattern import StagePattern
+from taylor.parsers.profiles.kernels import COLLECTIVE, COMPUTE, FORWARD_MARKER, NO_MARKER, RankProfile
+from taylor.profiling.pattern import StagePattern
 
 MOST_BETWEEN = 6
 """Kernels (copies, casts) that may stand between attention run again and its backward; a layer's rest has a dozen."""
@@ -71,34 +71,46 @@ def _explain(profile: RankProfile, found: NDArray[np.int8], pattern: StagePatter
     wanted = pattern.markers
     need_forward = int((wanted == FORWARD_MARKER).sum())
     need_backward = len(wanted) - need_forward
-    counts = (f"{forward} forward and {backward} backward attention kernels, "
-              f"expected {need_forward} and {need_backward} a step")
+    counts = (
+        f"{forward} forward and {backward} backward attention kernels, "
+        f"expected {need_forward} and {need_backward} a step"
+    )
     names = ", ".join(f"{name[:40]} ({count})" for name, count in profile.commonest(4))
     if not len(found):
-        return (f"no attention kernel of a known name (expected {need_forward} forward and {need_backward} backward "
-                f"a step): the attention kernel has another name; the commonest kernels are {names}")
+        return (
+            f"no attention kernel of a known name (expected {need_forward} forward and {need_backward} backward "
+            f"a step): the attention kernel has another name; the commonest kernels are {names}"
+        )
     if not forward or not backward:
         lost = "backward" if forward else "forward"
         return f"{counts}: the {lost} attention kernel has another name; the commonest kernels are {names}"
     steps, rest = divmod(backward, need_backward)
     tiled = np.tile(wanted, len(found) // len(wanted) + 2)
     if (found == tiled[: len(found)]).all():
-        return (f"{counts}: the order fits for {len(found) // len(wanted)} whole steps and then ends inside a step: "
-                "the profile was cut short")
-    if (found == tiled[len(tiled) - len(found):]).all():
+        return (
+            f"{counts}: the order fits for {len(found) // len(wanted)} whole steps and then ends inside a step: "
+            "the profile was cut short"
+        )
+    if (found == tiled[len(tiled) - len(found) :]).all():
         return f"{counts}: the first step is not whole: the profiler was started inside a step"
     if not rest and steps and forward == steps * need_forward:
         at = int(np.argmax(found != tiled[: len(found)]))
-        return (f"{counts}, over {steps} steps, but kernel {at + 1} is of the other direction: another schedule, "
-                "another recompute list or offset of the same total, or the rows of two steps are mixed")
+        return (
+            f"{counts}, over {steps} steps, but kernel {at + 1} is of the other direction: another schedule, "
+            "another recompute list or offset of the same total, or the rows of two steps are mixed"
+        )
     if not rest and steps:
         again = (forward - backward) / (steps * micro_batches)
-        return (f"{counts}, over {steps} steps: {again:g} layers of this stage run attention again and the "
-                f"configuration recomputes {pattern.recomputed}: wrong recompute list")
+        return (
+            f"{counts}, over {steps} steps: {again:g} layers of this stage run attention again and the "
+            f"configuration recomputes {pattern.recomputed}: wrong recompute list"
+        )
     numbers = profile.step[profile.marker != NO_MARKER]
     told = max(1, len(np.unique(numbers[numbers >= 0])))
     layers, rest = divmod(backward, micro_batches * told)
     if not rest:
-        return (f"{counts}, over {told} steps: {layers} layers a micro-batch and the configuration puts "
-                f"{pattern.layers} on this stage: wrong offset, or a profile of another stage")
+        return (
+            f"{counts}, over {told} steps: {layers} layers a micro-batch and the configuration puts "
+            f"{pattern.layers} on this stage: wrong offset, or a profile of another stage"
+        )
     return f"{counts}: the profile was cut short, or is of another configuration"

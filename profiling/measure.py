@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parsers.profiles.kernels import COLLECTIVE, COMPUTE, SEND, RankProfile
-from profiling.pattern import Piece, StagePattern, Window
+from taylor.parsers.profiles.kernels import COLLECTIVE, COMPUTE, SEND, RankProfile
+from taylor.profiling.pattern import Piece, StagePattern, Window
 
 
 def busy_intervals(profile: RankProfile, roles: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -35,9 +35,7 @@ def coverage(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Callable[[ND
     return lambda times: np.interp((times - base).astype(np.float64), points.astype(np.float64), values)
 
 
-def measure_windows(
-    profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def measure_windows(profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64]) -> NDArray[np.float64]:
     """Times of the windows of a rank, ms, float64 [steps, n - 1].
 
     Inside a task everything counts. Where a window holds borders of tasks, the longest idle stretch for
@@ -181,8 +179,11 @@ def again_after(
     """Recompute of a kind behind attention, as far as it runs the kernels that its forward runs (`begin` to `end`)."""
     works = np.isin(profile.role, (COMPUTE, COLLECTIVE))
     known = profile.name[begin + 1 : end][works[begin + 1 : end]]
-    again = [number for number, window in enumerate(pattern.windows)
-             if [piece for piece, _ in window.pieces] == [("again after", kind), ("back before", kind)]]
+    again = [
+        number
+        for number, window in enumerate(pattern.windows)
+        if [piece for piece, _ in window.pieces] == [("again after", kind), ("back before", kind)]
+    ]
     samples = []
     for step in range(len(steps)):
         for column in np.flatnonzero(np.isin(pattern.window, again)):

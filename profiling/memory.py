@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from base.errors import TaylorError
-from parsers.profiles.ascend_tables import MEMORY_RECORD, OPERATOR_MEMORY, read_memory_record, read_operator_memory
+from taylor.base.errors import TaylorError
+from taylor.parsers.profiles.ascend_tables import (
+    MEMORY_RECORD,
+    OPERATOR_MEMORY,
+    read_memory_record,
+    read_operator_memory,
+)
 
 
 @dataclass(frozen=True)

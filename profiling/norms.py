@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parsers.profiles.kernels import BACKWARD_MARKER, COMPUTE, FORWARD_MARKER, RankProfile, norm_marker
-from profiling.measure import NamedSample, again_after
-from profiling.pattern import Piece, StagePattern
+from taylor.parsers.profiles.kernels import BACKWARD_MARKER, COMPUTE, FORWARD_MARKER, RankProfile, norm_marker
+from taylor.profiling.measure import NamedSample, again_after
+from taylor.profiling.pattern import Piece, StagePattern
 
 MOST_NORMS = 12
 """More norm kernels than any layer runs on one side of its attention kernel, forward or backward."""
@@ -63,10 +63,13 @@ def find_norms(profile: RankProfile, pattern: StagePattern, steps: NDArray[np.in
     """
     marker = np.array([norm_marker(name) for name in profile.names], dtype=np.int8)[profile.name]
     marker[profile.role != COMPUTE] = 0
-    forward, backward = (_counts(marker == direction, pattern, steps, pieces) for direction, pieces in (
-        (FORWARD_MARKER, ("after", "before", "again before", "back before", "back after")),
-        (BACKWARD_MARKER, ("back before", "back after", "after", "before", "again before", "again after")),
-    ))
+    forward, backward = (
+        _counts(marker == direction, pattern, steps, pieces)
+        for direction, pieces in (
+            (FORWARD_MARKER, ("after", "before", "again before", "back before", "back after")),
+            (BACKWARD_MARKER, ("back before", "back after", "after", "before", "again before", "again after")),
+        )
+    )
     heads: list[HeadByNorm] = []
     for number, window in enumerate(pattern.windows):
         inside = [piece for piece, _ in window.pieces]
@@ -83,9 +86,12 @@ def head_samples(ranks: Iterable[RankNorms]) -> list[tuple[NamedSample, ...]]:
     behind = _behind({count for rank in ranks for count in rank.forward})
     gradients = _behind({count for rank in ranks for count in rank.backward})
     return [
-        tuple(sample for head in rank.heads
-              if head.behind == behind and (not head.gradients or gradients == behind * head.gradients)
-              for sample in head.samples)
+        tuple(
+            sample
+            for head in rank.heads
+            if head.behind == behind and (not head.gradients or gradients == behind * head.gradients)
+            for sample in head.samples
+        )
         for rank in ranks
     ]
 
@@ -115,15 +121,21 @@ def _counts(
 def _behind(counts: set[NormCount]) -> int | None:
     """Norm kernels behind attention that alone explain every count; None when several do, or none, or it is 0."""
     possible = {
-        behind for behind in range(MOST_NORMS + 1) for before in range(MOST_NORMS + 1)
+        behind
+        for behind in range(MOST_NORMS + 1)
+        for before in range(MOST_NORMS + 1)
         if all(first * behind + second * before == found for first, second, found in counts)
     }
     return possible.pop() or None if len(possible) == 1 else None
 
 
 def _turn(
-    profile: RankProfile, marker: NDArray[np.int8], steps: NDArray[np.int64], columns: NDArray[np.int64],
-    whats: dict[str, Piece], pattern: StagePattern,
+    profile: RankProfile,
+    marker: NDArray[np.int8],
+    steps: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    whats: dict[str, Piece],
+    pattern: StagePattern,
 ) -> list[HeadByNorm]:
     """What the norms tell where the last layer's forward, the head both ways and a backward share a window.
 
@@ -131,8 +143,10 @@ def _turn(
     those of the layer, or the norms of its forward run again. Any other order tells nothing.
     """
     places = [(step, int(column)) for step in range(len(steps)) for column in columns]
-    found = {(step, column): np.flatnonzero(marker[steps[step, column] : steps[step, column + 1]])
-             + steps[step, column] for step, column in places}
+    found = {
+        (step, column): np.flatnonzero(marker[steps[step, column] : steps[step, column + 1]]) + steps[step, column]
+        for step, column in places
+    }
     orders = {tuple(marker[at].tolist()) for at in found.values()}
     if len(orders) != 1:
         return []
@@ -163,8 +177,9 @@ def _turn(
     if not fits or not gradients:
         return heads
     back = [
-        NamedSample(tail, step, column,
-                    (int(starts[steps[step, column + 1]]) - int(ends[at[ahead + gradients - 1]])) / 1e6)
+        NamedSample(
+            tail, step, column, (int(starts[steps[step, column + 1]]) - int(ends[at[ahead + gradients - 1]])) / 1e6
+        )
         for (step, column), at in found.items()
     ]
     return [*heads, HeadByNorm(behind, gradients, tuple(back))]

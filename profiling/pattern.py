@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parsers.profiles.kernels import BACKWARD_MARKER, FORWARD_MARKER
-from parsers.training_config import TrainingConfig
-from pipeline.generators import build_schedule
-from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
-from pipeline.schedule import FORWARD, WEIGHT_GRADIENT, Schedule
-from register.model import MTP
+from taylor.parsers.profiles.kernels import BACKWARD_MARKER, FORWARD_MARKER
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from taylor.pipeline.schedule import FORWARD, WEIGHT_GRADIENT, Schedule
+from taylor.register.model import MTP
 
 Piece = tuple[str, str]
 """(what, kind): an unknown time. ``before`` and ``after`` the start of the attention kernel in a forward,
@@ -106,9 +106,7 @@ NO_ATTENTION, ATTENTION_ALONE, WITH_ATTENTION = "no attention", "attention alone
 """What selective recompute runs again: operators of the MLP say, the attention kernel, or both."""
 
 
-def stage_pattern(
-    schedule: Schedule, plan: PipelinePlan, stage: int, selective: str = NO_ATTENTION
-) -> StagePattern:
+def stage_pattern(schedule: Schedule, plan: PipelinePlan, stage: int, selective: str = NO_ATTENTION) -> StagePattern:
     """Markers and windows of one stage, every task of the step in its order.
 
     Parameters
@@ -148,8 +146,12 @@ def stage_pattern(
             owners.append(micro_batch)
             open_pieces, borders = {}, 0
     return StagePattern(
-        stage, np.array(markers, dtype=np.int8), tuple(known), np.array(numbers, dtype=np.int64),
-        np.array(owners, dtype=np.int64), sum(map(len, passes)),
+        stage,
+        np.array(markers, dtype=np.int8),
+        tuple(known),
+        np.array(numbers, dtype=np.int64),
+        np.array(owners, dtype=np.int64),
+        sum(map(len, passes)),
         sum(mode == FULL or (mode == SELECT and selective != NO_ATTENTION) for chunk in passes for _, mode in chunk),
     )
 

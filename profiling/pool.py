@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from parsers.profiles.kernels import FORWARD_MARKER
-from profiling.measure import NamedSample
-from profiling.norms import RankNorms, head_samples
-from profiling.pattern import Piece, StagePattern, Window
+from taylor.parsers.profiles.kernels import FORWARD_MARKER
+from taylor.profiling.measure import NamedSample
+from taylor.profiling.norms import RankNorms, head_samples
+from taylor.profiling.pattern import Piece, StagePattern, Window
 
 STRAGGLES = 1.15
 """A micro-batch straggles on a rank when three quarters of its windows take this many times the usual."""
@@ -58,8 +58,11 @@ def pool_windows(ranks: Iterable[RankTimes]) -> tuple[Measured, list[str]]:
     occur once a step, and would show that micro-batch alone.
     """
     ranks = list(ranks)
-    usual = {window: float(np.median(found.times_ms)) for window, found in _gather(ranks, {}).items()
-             if found.micro_batches >= 3}
+    usual = {
+        window: float(np.median(found.times_ms))
+        for window, found in _gather(ranks, {}).items()
+        if found.micro_batches >= 3
+    }
     notes: list[str] = []
     dropped: dict[int, NDArray[np.bool_]] = {}
     for number, each in enumerate(ranks):
@@ -103,14 +106,19 @@ def _straggling(each: RankTimes, usual: dict[Window, float], notes: list[str]) -
         while True:
             # The slowest first: once its windows are out, its neighbours no longer look slow.
             left = ~result[step, judged]
-            slow = {micro_batch: float(np.quantile(shares[step, inside & left], 0.25))
-                    for micro_batch, (_, inside) in members.items() if (inside & left).sum() >= 2}
+            slow = {
+                micro_batch: float(np.quantile(shares[step, inside & left], 0.25))
+                for micro_batch, (_, inside) in members.items()
+                if (inside & left).sum() >= 2
+            }
             worst = max(slow, key=lambda each: slow[each], default=None)
             if worst is None or slow[worst] <= STRAGGLES:
                 break
             mine, inside = members[worst]
-            notes.append(f"rank {each.rank}: micro-batch {worst} of measured step {step + 1} straggled "
-                         f"({np.median(shares[step, inside & left]):.2f} times the usual) and is left out")
+            notes.append(
+                f"rank {each.rank}: micro-batch {worst} of measured step {step + 1} straggled "
+                f"({np.median(shares[step, inside & left]):.2f} times the usual) and is left out"
+            )
             result[step, mine] = True
     # Where nearly everything is slow there is no usual to compare with.
     return result if result.mean() < 0.5 else np.zeros_like(result)

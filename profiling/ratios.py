@@ -9,13 +9,13 @@ from math import hypot
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_model.profile import TimeRatios
-from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
-from pipeline.schedule import WEIGHT_GRADIENT, Schedule
-from profiling.fit import Estimate, LinearFit, SolvedFit, centre
-from profiling.pattern import charged_kinds
-from profiling.pool import Measured
-from register.model import DENSE
+from taylor.cost_model.profile import TimeRatios
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule
+from taylor.profiling.fit import Estimate, LinearFit, SolvedFit, centre
+from taylor.profiling.pattern import charged_kinds
+from taylor.profiling.pool import Measured
+from taylor.register.model import DENSE
 
 WITHIN, ACROSS, BY_NAME = 5e-4, 5e-3, 1e-2
 """Relative error that a measurement may bear: inside a task, over a border between tasks, by kernel names."""
@@ -52,8 +52,11 @@ class RatioFigures:
 
 
 def ratios_of(
-    plan: PipelinePlan, schedule: Schedule, measured: Measured,
-    exposed: Mapping[str, NDArray[np.float64]], transfer_ms: float | None,
+    plan: PipelinePlan,
+    schedule: Schedule,
+    measured: Measured,
+    exposed: Mapping[str, NDArray[np.float64]],
+    transfer_ms: float | None,
 ) -> RatioFigures:
     """Solve the measurements for the layers' times and form the ratios.
 
@@ -73,9 +76,13 @@ def ratios_of(
     missing: list[str] = []
     unit = forward[body]
     if unit is None or unit.value <= 0:
-        return RatioFigures(None, problems=(
-            f"no rank shows the forward of a {body} layer apart from embedding, head or another kind of layer: "
-            f"profile with two {body} layers on one stage, or with the ranks of more stages",))
+        return RatioFigures(
+            None,
+            problems=(
+                f"no rank shows the forward of a {body} layer apart from embedding, head or another kind of layer: "
+                f"profile with two {body} layers on one stage, or with the ranks of more stages",
+            ),
+        )
     _share_out_recompute(solved, kinds, forward, backward, again, weights, notes)
     problems = _contradictions(fit, solved, unit, body, {"forward": forward, "backward": backward, "recompute": again})
 
@@ -88,8 +95,12 @@ def ratios_of(
     figures["hratio"] = _over(_both_ways(solved, "head", beta, weights), unit)
     embedding = _over(_both_ways(solved, "embedding", beta, weights), unit)
     default = TimeRatios()
-    fallback = {"dmratio": default.dense_forward, "bfratio": default.backward,
-                "re_grow_ration": default.recompute[FULL], "hratio": default.head}
+    fallback = {
+        "dmratio": default.dense_forward,
+        "bfratio": default.backward,
+        "re_grow_ration": default.recompute[FULL],
+        "hratio": default.head,
+    }
     values = dict(fallback)
     for name in fallback:
         found = figures[name]
@@ -105,17 +116,23 @@ def ratios_of(
     share = select.value / unit.value if select is not None else default.recompute[SELECT] * values["re_grow_ration"]
     by_kind = {kind: _kind_times(forward[kind], backward[kind], again[kind], exposed.get(kind)) for kind in kinds}
     ratios = TimeRatios(
-        dense_forward=values["dmratio"], backward=values["bfratio"],
-        recompute={FULL: values["re_grow_ration"], SELECT: max(share, 0.0), NONE: 0.0}, head=values["hratio"],
-        unit_ms=unit.value, embedding=max(embedding.value, 0.0) if embedding is not None else 0.0,
-        lag=(transfer_ms or 0.0) / unit.value, source="parsed",
+        dense_forward=values["dmratio"],
+        backward=values["bfratio"],
+        recompute={FULL: values["re_grow_ration"], SELECT: max(share, 0.0), NONE: 0.0},
+        head=values["hratio"],
+        unit_ms=unit.value,
+        embedding=max(embedding.value, 0.0) if embedding is not None else 0.0,
+        lag=(transfer_ms or 0.0) / unit.value,
+        source="parsed",
     )
     return RatioFigures(
         ratios if not problems else None,
         {name: each.scatter / abs(each.value) if each.value else 0.0 for name, each in figures.items() if each},
         {name: each.count if each is not None else 0 for name, each in figures.items()},
         {kind: times for kind, times in by_kind.items() if times is not None},
-        tuple(problems), tuple(missing), tuple(notes),
+        tuple(problems),
+        tuple(missing),
+        tuple(notes),
     )
 
 
@@ -150,8 +167,13 @@ def _backward(solved: SolvedFit, kind: str, weights: bool) -> Estimate | None:
 
 
 def _share_out_recompute(
-    solved: SolvedFit, kinds: list[str], forward: Mapping[str, Estimate | None],
-    backward: dict[str, Estimate | None], again: dict[str, Estimate | None], weights: bool, notes: list[str],
+    solved: SolvedFit,
+    kinds: list[str],
+    forward: Mapping[str, Estimate | None],
+    backward: dict[str, Estimate | None],
+    again: dict[str, Estimate | None],
+    weights: bool,
+    notes: list[str],
 ) -> None:
     """Where only recompute and backward together are known, take recompute as the forward once more."""
     for kind in kinds:
@@ -171,16 +193,23 @@ def _contradictions(
 ) -> list[str]:
     problems = []
     if unit.scatter > LARGEST_SCATTER * unit.value:
-        problems.append(f"the forward of a {body} layer scatters by {unit.scatter / unit.value:.0%}: "
-                        "the profile does not fit the configuration's layers, or the cards were shared")
+        problems.append(
+            f"the forward of a {body} layer scatters by {unit.scatter / unit.value:.0%}: "
+            "the profile does not fit the configuration's layers, or the cards were shared"
+        )
     worst = solved.worst_residual()
     if worst > LARGEST_RESIDUAL:
-        problems.append(f"times between attention kernels contradict each other by {worst:.0%}: "
-                        "the kinds of layers or the recompute list are not those of the configuration")
+        problems.append(
+            f"times between attention kernels contradict each other by {worst:.0%}: "
+            "the kinds of layers or the recompute list are not those of the configuration"
+        )
     for what, by_kind in times.items():
         below = [kind for kind, each in by_kind.items() if each is not None and each.value <= 0]
-        problems += [f"the {what} of a {kind} layer comes out at or below 0 ms: the profile does not fit the "
-                     "configuration's layers" for kind in below]
+        problems += [
+            f"the {what} of a {kind} layer comes out at or below 0 ms: the profile does not fit the "
+            "configuration's layers"
+            for kind in below
+        ]
     return problems
 
 
@@ -193,8 +222,12 @@ def _over(value: Estimate | None, unit: Estimate | None) -> Estimate | None:
 
 
 def _first(
-    part: Mapping[str, Estimate | None], forward: Mapping[str, Estimate | None], body: str, kinds: list[str],
-    name: str, notes: list[str],
+    part: Mapping[str, Estimate | None],
+    forward: Mapping[str, Estimate | None],
+    body: str,
+    kinds: list[str],
+    name: str,
+    notes: list[str],
 ) -> Estimate | None:
     """The ratio of the body layer, else of the first other kind that has one."""
     for kind in [body] + [kind for kind in kinds if kind != body]:
@@ -221,7 +254,10 @@ def _kind_times(
     if forward is None:
         return None
     return KindTimes(
-        forward.value, backward.value if backward else None, again.value if again else None,
+        forward.value,
+        backward.value if backward else None,
+        again.value if again else None,
         centre(exposed).value if exposed is not None and len(exposed) else None,
-        forward.scatter / forward.value if forward.value else 0.0, forward.count,
+        forward.scatter / forward.value if forward.value else 0.0,
+        forward.count,
     )

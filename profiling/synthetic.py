@@ -9,17 +9,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from base.errors import InputError
-from cost_model.profile import TimeRatios
-from parsers.profiles.kernels import COLLECTIVE, COMPUTE
-from parsers.training_config import TrainingConfig
-from pipeline.dependencies import dependencies
-from pipeline.plan import FULL, SELECT, PipelinePlan
-from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
-from pipeline_solver.event_graph import EventGraph
-from profiling.pattern import Pass, charged_kinds, chunk_passes, schedule_of
-from profiling.synthetic_files import SyntheticKernel, SyntheticRank, write_ascend_rank, write_kineto_rank, write_label
-from register.model import DENSE, MOE
+from taylor.base.errors import InputError
+from taylor.cost_model.profile import TimeRatios
+from taylor.parsers.profiles.kernels import COLLECTIVE, COMPUTE
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.dependencies import dependencies
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.profiling.pattern import Pass, charged_kinds, chunk_passes, schedule_of
+from taylor.profiling.synthetic_files import (
+    SyntheticKernel,
+    SyntheticRank,
+    write_ascend_rank,
+    write_kineto_rank,
+    write_label,
+)
+from taylor.register.model import DENSE, MOE
 
 BLOCK_SHARE, BLOCK_BACK_SHARE = 0.25, 0.3
 """Shares of the shortest layer's forward and backward that the attention block takes before, and after, its kernel."""
@@ -72,9 +78,12 @@ class SyntheticTimes:
             {kind: unit * share[kind] for kind in kinds},
             {kind: unit * share[kind] * ratios.backward for kind in kinds},
             {kind: unit * share[kind] * ratios.recompute[FULL] for kind in kinds},
-            head_ms=unit * ratios.head, embedding_ms=unit * ratios.embedding, backward_ratio=ratios.backward,
+            head_ms=unit * ratios.head,
+            embedding_ms=unit * ratios.embedding,
+            backward_ratio=ratios.backward,
             select_ratio=ratios.recompute[SELECT],
-            transfer_ms=unit * ratios.lag if transfer_ms is None else transfer_ms, tail_ms=unit * ratios.tail,
+            transfer_ms=unit * ratios.lag if transfer_ms is None else transfer_ms,
+            tail_ms=unit * ratios.tail,
         )
 
 
@@ -111,9 +120,18 @@ class SyntheticRun:
 
 
 def write_synthetic_profiles(
-    config: TrainingConfig, times: SyntheticTimes, folder: str | Path, *, form: str = "ascend", steps: int = 2,
-    disturbance: Disturbance | None = None, seed: int = 0, stages: Sequence[int] | None = None,
-    memory_mib: Mapping[int, tuple[float, float]] | None = None, trace_only: bool = False, task_ranges: bool = False,
+    config: TrainingConfig,
+    times: SyntheticTimes,
+    folder: str | Path,
+    *,
+    form: str = "ascend",
+    steps: int = 2,
+    disturbance: Disturbance | None = None,
+    seed: int = 0,
+    stages: Sequence[int] | None = None,
+    memory_mib: Mapping[int, tuple[float, float]] | None = None,
+    trace_only: bool = False,
+    task_ranges: bool = False,
 ) -> SyntheticRun:
     """Write the profiles that a run of a configuration with given times would leave, one rank a stage.
 
@@ -146,8 +164,11 @@ def write_synthetic_profiles(
     schedule = schedule_of(config)
     tasks = _Tasks(schedule, config.plan, times)
     ranks: dict[int, SyntheticRank] = {
-        stage: SyntheticRank(stage * (config.strategy.world_size // config.strategy.pp),
-                             int(generator.uniform(0.0, 1e6 * disturbance.clock_skew_ms)), [])
+        stage: SyntheticRank(
+            stage * (config.strategy.world_size // config.strategy.pp),
+            int(generator.uniform(0.0, 1e6 * disturbance.clock_skew_ms)),
+            [],
+        )
         for stage in range(schedule.stages)
     }
     begin = 0.0
@@ -172,12 +193,23 @@ _Kernel = tuple[str, float, int]
 """(type, ms, what it does)."""
 
 _BEFORE = (("RmsNorm", 0.15), ("MatMulV3", 0.6), ("RotaryMul", 0.25))
-_ATTENTION = (("FlashAttentionScore", 0.5), ("MatMulV3", 0.2), ("hcom_allReduce_", 0.15), ("Add", 0.05),
-              ("RmsNorm", 0.1))
+_ATTENTION = (
+    ("FlashAttentionScore", 0.5),
+    ("MatMulV3", 0.2),
+    ("hcom_allReduce_", 0.15),
+    ("Add", 0.05),
+    ("RmsNorm", 0.1),
+)
 _MLP = {
     DENSE: (("MatMulV3", 0.4), ("SwiGlu", 0.1), ("MatMulV2", 0.35), ("hcom_allReduce_", 0.15)),
-    MOE: (("MoeGatingTopKSoftmax", 0.05), ("hcom_alltoallv_", 0.2), ("GroupedMatmul", 0.3), ("SwiGlu", 0.05),
-          ("GroupedMatmul", 0.2), ("hcom_alltoallv_", 0.2)),
+    MOE: (
+        ("MoeGatingTopKSoftmax", 0.05),
+        ("hcom_alltoallv_", 0.2),
+        ("GroupedMatmul", 0.3),
+        ("SwiGlu", 0.05),
+        ("GroupedMatmul", 0.2),
+        ("hcom_alltoallv_", 0.2),
+    ),
 }
 _BACK_AFTER = (("FlashAttentionScoreGrad", 0.5), ("RotaryMulGrad", 0.1), ("MatMulV2", 0.3), ("RmsNormGrad", 0.1))
 _BACK_MLP = (("SwiGluGrad", 0.1), ("MatMulV2", 0.4), ("hcom_allReduce_", 0.1), ("MatMulV2", 0.2), ("RmsNormGrad", 0.2))
@@ -203,8 +235,9 @@ class _Tasks:
         self.kernels = {
             (direction, v, stage): [
                 (name, ms / schedule.spec.seq_splits, role)
-                for name, ms, role in self._task(chunk_passes(plan, v, stage), direction, (v, stage) == ends[0],
-                                                 (v, stage) == ends[1])
+                for name, ms, role in self._task(
+                    chunk_passes(plan, v, stage), direction, (v, stage) == ends[0], (v, stage) == ends[1]
+                )
             ]
             for direction in range(3 if self._weights else 2)
             for v in range(schedule.interleaves)
@@ -252,12 +285,23 @@ def _piece(parts: Sequence[tuple[str, float]], ms: float) -> list[_Kernel]:
 
 
 def _play(
-    schedule: Schedule, tasks: _Tasks, times: SyntheticTimes, disturbance: Disturbance,
-    generator: np.random.Generator, begin: float, step: int, ranks: Mapping[int, SyntheticRank],
+    schedule: Schedule,
+    tasks: _Tasks,
+    times: SyntheticTimes,
+    disturbance: Disturbance,
+    generator: np.random.Generator,
+    begin: float,
+    step: int,
+    ranks: Mapping[int, SyntheticRank],
 ) -> float:
     """Play one step from `begin` (ms) and add its kernels to the ranks; returns its end (ms)."""
-    drawn = [[_disturbed(tasks.kernels[d, v, stage], micro_batch, disturbance, generator)
-              for d, v, micro_batch, _ in schedule.order[stage].tolist()] for stage in range(schedule.stages)]
+    drawn = [
+        [
+            _disturbed(tasks.kernels[d, v, stage], micro_batch, disturbance, generator)
+            for d, v, micro_batch, _ in schedule.order[stage].tolist()
+        ]
+        for stage in range(schedule.stages)
+    ]
     lengths = np.array([[float(times_of.sum()) for times_of in row] for row in drawn])
     starts = _start_times(schedule, lengths, times.transfer_ms) + begin
     ends = starts + lengths

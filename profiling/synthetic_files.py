@@ -8,26 +8,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from base.files import write_atomic
+from taylor.base.files import write_atomic
 
 LABEL = "SYNTHETIC: written by Taylor from given times, nothing was measured"
 EPOCH_US = 1_700_000_000_000_000
 FIRST_STEP = 10
 _GPU_NAMES = {
     "FlashAttentionScore": "void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4>>(Flash_fwd_params)",
-    "FlashAttentionScoreGrad":
-        "void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128, 64, 128, 8>>(Flash_bwd_params)",
+    "FlashAttentionScoreGrad": (
+        "void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128, 64, 128, 8>>(Flash_bwd_params)"
+    ),
     "RmsNorm": "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<Kernel_traits>(ForwardKernelParams)",
-    "RmsNormGrad":
-        "void transformer_engine::normalization::rmsnorm_bwd_tuned_kernel<Kernel_traits>(BackwardKernelParams)",
+    "RmsNormGrad": (
+        "void transformer_engine::normalization::rmsnorm_bwd_tuned_kernel<Kernel_traits>(BackwardKernelParams)"
+    ),
     "hcom_send_": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
     "hcom_receive_": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
     "hcom_allReduce_": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "hcom_alltoallv_": "ncclDevKernel_AllToAllv(ncclDevKernelArgsStorage<4096ul>)",
     "hcom_reduceScatter_": "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
 }
-_GPU_COLLECTIVES = {"hcom_send_": "send", "hcom_receive_": "recv", "hcom_allReduce_": "allreduce",
-                    "hcom_alltoallv_": "alltoallv", "hcom_reduceScatter_": "reduce_scatter"}
+_GPU_COLLECTIVES = {
+    "hcom_send_": "send",
+    "hcom_receive_": "recv",
+    "hcom_allReduce_": "allreduce",
+    "hcom_alltoallv_": "alltoallv",
+    "hcom_reduceScatter_": "reduce_scatter",
+}
 
 
 @dataclass(frozen=True)
@@ -91,32 +98,71 @@ def write_kineto_rank(folder: Path, rank: SyntheticRank, *, task_ranges: bool = 
         if kernel.kind in _GPU_COLLECTIVES:
             arguments["Collective name"] = _GPU_COLLECTIVES[kernel.kind]
         name = "void bmm_softmax()" if kernel.kind in plain else _GPU_NAMES.get(kernel.kind)
-        lines.append(json.dumps({
-            "ph": "X", "cat": "kernel", "name": name or f"void {kernel.kind}_kernel()", "pid": 0,
-            "tid": arguments["stream"], "ts": (start - base) / 1000, "dur": length / 1000, "args": arguments}))
+        lines.append(
+            json.dumps(
+                {
+                    "ph": "X",
+                    "cat": "kernel",
+                    "name": name or f"void {kernel.kind}_kernel()",
+                    "pid": 0,
+                    "tid": arguments["stream"],
+                    "ts": (start - base) / 1000,
+                    "dur": length / 1000,
+                    "args": arguments,
+                }
+            )
+        )
         low, high = bounds.get(kernel.step, (start, start))
         bounds[kernel.step] = min(low, start), max(high, start + length)
-    lines += [json.dumps({"ph": "X", "cat": "gpu_user_annotation", "name": f"ProfilerStep#{FIRST_STEP + step}",
-                          "pid": 0, "tid": 7, "ts": (low - base) / 1000, "dur": (high - low) / 1000, "args": {}})
-              for step, (low, high) in bounds.items()]
+    lines += [
+        json.dumps(
+            {
+                "ph": "X",
+                "cat": "gpu_user_annotation",
+                "name": f"ProfilerStep#{FIRST_STEP + step}",
+                "pid": 0,
+                "tid": 7,
+                "ts": (low - base) / 1000,
+                "dur": (high - low) / 1000,
+                "args": {},
+            }
+        )
+        for step, (low, high) in bounds.items()
+    ]
     if task_ranges:
         for name, begin_ms, end_ms in rank.tasks:
             begin, end = (round(time * 1e6) + rank.skew_ns for time in (begin_ms, end_ms))
             # Each stream has a range of its own; the one of the transfers begins with the wait for the receive.
             lines += [
-                json.dumps({"ph": "X", "cat": "gpu_user_annotation", "name": f"## {name} ##", "pid": 0, "tid": tid,
-                            "ts": (begin - early) / 1000, "dur": (end - begin + early) / 1000, "args": {}})
+                json.dumps(
+                    {
+                        "ph": "X",
+                        "cat": "gpu_user_annotation",
+                        "name": f"## {name} ##",
+                        "pid": 0,
+                        "tid": tid,
+                        "ts": (begin - early) / 1000,
+                        "dur": (end - begin + early) / 1000,
+                        "args": {},
+                    }
+                )
                 for tid, early in ((7, 0), (20, 50_000))
             ]
-    head = {"schemaVersion": 1, "synthetic": LABEL, "distributedInfo": {"backend": "nccl", "rank": rank.rank},
-            "baseTimeNanoseconds": base}
+    head = {
+        "schemaVersion": 1,
+        "synthetic": LABEL,
+        "distributedInfo": {"backend": "nccl", "rank": rank.rank},
+        "baseTimeNanoseconds": base,
+    }
     text = json.dumps(head)[:-1] + ', "traceEvents": [\n' + ",\n".join(lines) + "\n]}\n"
     return write_atomic(folder / f"synthetic_rank-{rank.rank}.pt.trace.json", text)
 
 
 def _kernel_details(rank: SyntheticRank) -> str:
-    lines = ["Step Id,Model ID,Task ID,Stream ID,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),"
-             "Block Dim,Input Shapes"]
+    lines = [
+        "Step Id,Model ID,Task ID,Stream ID,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),"
+        "Block Dim,Input Shapes"
+    ]
     free = 0
     for number, (kernel, start, length) in enumerate(rank.rows()):
         talks = kernel.communicates
@@ -125,21 +171,35 @@ def _kernel_details(rank: SyntheticRank) -> str:
         wait = 0 if talks else max(start - free, 0)
         free = free if talks else start + length
         task, stream = ("N/A", "N/A") if talks else (str(number), "2")
-        lines.append(f"{FIRST_STEP + kernel.step},4294967295,{task},{stream},{name},"
-                     f"{kernel.kind},{core},{_us(start)}\t,{_us(length)},{_us(wait)},24,"
-                     + ("N/A" if talks else '"""4096,1,7168;4096,1,7168"""'))
+        lines.append(
+            f"{FIRST_STEP + kernel.step},4294967295,{task},{stream},{name},"
+            f"{kernel.kind},{core},{_us(start)}\t,{_us(length)},{_us(wait)},24,"
+            + ("N/A" if talks else '"""4096,1,7168;4096,1,7168"""')
+        )
     return "\r\n".join(lines) + "\r\n"
 
 
 def _trace_view(rank: SyntheticRank) -> str:
     hardware, talking = 1000 + rank.rank, 5000 + rank.rank
-    lines = [json.dumps({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
-             for pid, name in ((hardware, "Ascend Hardware"), (talking, "HCCL"))]
+    lines = [
+        json.dumps({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
+        for pid, name in ((hardware, "Ascend Hardware"), (talking, "HCCL"))
+    ]
     for number, (kernel, start, length) in enumerate(rank.rows()):
         name = f"{kernel.kind}_{number}" if kernel.communicates else f"aclnn{kernel.kind}_{kernel.kind}_{kernel.kind}"
-        lines.append(json.dumps({
-            "ph": "X", "name": name, "pid": talking if kernel.communicates else hardware, "tid": 2, "ts": _us(start),
-            "dur": length / 1000, "args": {"Task Type": "AI_CORE", "Task Id": number}}))
+        lines.append(
+            json.dumps(
+                {
+                    "ph": "X",
+                    "name": name,
+                    "pid": talking if kernel.communicates else hardware,
+                    "tid": 2,
+                    "ts": _us(start),
+                    "dur": length / 1000,
+                    "args": {"Task Type": "AI_CORE", "Task Id": number},
+                }
+            )
+        )
     return "[" + ",\n".join(lines) + "]\n"
 
 

@@ -7,17 +7,28 @@ import io
 from collections.abc import Iterable
 from pathlib import Path
 
-from base.files import write_atomic
-from cost_model.strategy import Strategy
-from parsers.ratios import EMBEDDING, TRANSFER
-from pipeline.plan import FULL
-from profiling.extract import MEASURES, ExtractedRatios
+from taylor.base.files import write_atomic
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.ratios import EMBEDDING, TRANSFER
+from taylor.pipeline.plan import FULL
+from taylor.profiling.extract import MEASURES, ExtractedRatios
 
 RESULT_NAME = "profiling_result.csv"
 COLUMNS = (
-    "dp", "tp", "pp", "ep", *MEASURES,
-    *(f"{name}_spread" for name in MEASURES), *(f"{name}_samples" for name in MEASURES),
-    TRANSFER, EMBEDDING, "peak_mib", "static_mib", "steps", "stages_seen", "not_measured",
+    "dp",
+    "tp",
+    "pp",
+    "ep",
+    *MEASURES,
+    *(f"{name}_spread" for name in MEASURES),
+    *(f"{name}_samples" for name in MEASURES),
+    TRANSFER,
+    EMBEDDING,
+    "peak_mib",
+    "static_mib",
+    "steps",
+    "stages_seen",
+    "not_measured",
 )
 """The nine of the user contract first; `not_measured` names the figures that are defaults."""
 
@@ -49,13 +60,24 @@ def write_profiling_result(rows: Iterable[tuple[Strategy, ExtractedRatios]], pat
         ratios = found.ratios
         values = (ratios.dense_forward, ratios.backward, ratios.recompute[FULL], ratios.head, ratios.unit_ms)
         peaks = ";".join(f"{stage}:{memory.peak_mib:.1f}" for stage, memory in sorted(found.memory.items()))
-        statics = ";".join(f"{stage}:{memory.static_mib:.1f}" for stage, memory in sorted(found.memory.items())
-                           if memory.static_mib is not None)
-        writer.writerow([
-            *key, *(f"{value:.6g}" for value in values),
-            *(f"{found.spread[name]:.4g}" if name in found.spread else "" for name in MEASURES),
-            *(found.samples.get(name, 0) for name in MEASURES),
-            f"{found.transfer_ms:.6g}" if found.transfer_ms is not None else "", f"{ratios.embedding:.6g}",
-            peaks, statics, found.steps, len(found.stages), ";".join(found.missing),
-        ])
+        statics = ";".join(
+            f"{stage}:{memory.static_mib:.1f}"
+            for stage, memory in sorted(found.memory.items())
+            if memory.static_mib is not None
+        )
+        writer.writerow(
+            [
+                *key,
+                *(f"{value:.6g}" for value in values),
+                *(f"{found.spread[name]:.4g}" if name in found.spread else "" for name in MEASURES),
+                *(found.samples.get(name, 0) for name in MEASURES),
+                f"{found.transfer_ms:.6g}" if found.transfer_ms is not None else "",
+                f"{ratios.embedding:.6g}",
+                peaks,
+                statics,
+                found.steps,
+                len(found.stages),
+                ";".join(found.missing),
+            ]
+        )
     return write_atomic(path, text.getvalue())

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from parsers.profiles.kernels import BACKWARD_MARKER, FORWARD_MARKER, RankProfile
-from pipeline.plan import PipelinePlan
-from pipeline.schedule import FORWARD, WEIGHT_GRADIENT, Schedule
-from profiling.match import Misfit
-from profiling.pattern import StagePattern, Window, task_pieces
+from taylor.parsers.profiles.kernels import BACKWARD_MARKER, FORWARD_MARKER, RankProfile
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.schedule import FORWARD, WEIGHT_GRADIENT, Schedule
+from taylor.profiling.match import Misfit
+from taylor.profiling.pattern import StagePattern, Window, task_pieces
 
 BETWEEN_TASKS = Window((), 1)
 """What lies between two tasks is waiting: its time is taken as 0."""
@@ -45,8 +45,13 @@ def task_pattern(schedule: Schedule, plan: PipelinePlan, stage: int) -> StagePat
     markers = [FORWARD_MARKER if direction == FORWARD else BACKWARD_MARKER for direction, *_ in order]
     layers = sum(map(sum, zip(*([row[stage] for row in grid] for grid in plan.layers.values()), strict=True)))
     return StagePattern(
-        stage, np.repeat(np.array(markers, dtype=np.int8), 2), tuple(known), np.array(windows, dtype=np.int64),
-        np.repeat(np.array([micro_batch for _, _, micro_batch, _ in order], dtype=np.int64), 2), layers, 0,
+        stage,
+        np.repeat(np.array(markers, dtype=np.int8), 2),
+        tuple(known),
+        np.array(windows, dtype=np.int64),
+        np.repeat(np.array([micro_batch for _, _, micro_batch, _ in order], dtype=np.int64), 2),
+        layers,
+        0,
     )
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_model.strategy import Strategy
-from parsers.profiles.kernels import RECEIVE, SEND, TRANSFER, RankProfile
-from pipeline.schedule import FORWARD, WEIGHT_GRADIENT, Schedule
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.profiles.kernels import RECEIVE, SEND, TRANSFER, RankProfile
+from taylor.pipeline.schedule import FORWARD, WEIGHT_GRADIENT, Schedule
 
 TaskKey = tuple[int, int, int, int]
 """(direction, position of the chunk, micro-batch, sequence split) of the task whose output is sent."""
@@ -44,7 +44,8 @@ def transfers_of(profile: RankProfile, schedule: Schedule, stage: int, steps: in
     """Sends and receives of a rank; None where their number is not the schedule's."""
     sends, receives = expected_transfers(schedule, stage)
     return Transfers(
-        _durations(profile, SEND, len(sends), steps), _durations(profile, RECEIVE, len(receives), steps),
+        _durations(profile, SEND, len(sends), steps),
+        _durations(profile, RECEIVE, len(receives), steps),
         bool((profile.role == TRANSFER).any()),
     )
 
@@ -76,14 +77,20 @@ def transfer_time(
             if other is None or other.receives is None or other_stage == stage:
                 continue
             place = {key: i for i, key in enumerate(keys[other_stage][1])}
-            pairs = [(i, place[key]) for i, key in enumerate(keys[stage][0])
-                     if key in place and schedule.chunk_at(key[1] + (1 if key[0] == FORWARD else -1))[1] == other_stage]
+            pairs = [
+                (i, place[key])
+                for i, key in enumerate(keys[stage][0])
+                if key in place and schedule.chunk_at(key[1] + (1 if key[0] == FORWARD else -1))[1] == other_stage
+            ]
             steps = min(len(mine.sends), len(other.receives))
             if pairs and steps:
                 here, there = (list(column) for column in zip(*pairs, strict=True))
                 times.append(np.minimum(mine.sends[:steps, here], other.receives[:steps, there]).reshape(-1))
     if times:
         return float(np.median(np.concatenate(times))), []
-    reason = ("sends and receives are batched" if any(each.batched for each in ranks.values())
-              else "no two neighbouring stages show matching sends and receives")
+    reason = (
+        "sends and receives are batched"
+        if any(each.batched for each in ranks.values())
+        else "no two neighbouring stages show matching sends and receives"
+    )
     return None, [f"the transfer time between stages is not measured: {reason}"]

@@ -11,10 +11,10 @@ from typing import Any, Iterable, Mapping, TypeVar
 
 import yaml
 
-from base.errors import InputError
-from base.files import read_text
-from register.device import DeviceSpec
-from register.model import ModelSpec
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
+from taylor.register.device import DeviceSpec
+from taylor.register.model import ModelSpec
 
 BUILT_IN = Path(__file__).resolve().parent
 DEFAULT_REGISTER_PATH = Path("register")
@@ -259,5 +259,3 @@ def _check_device(device: DeviceSpec, path: Path) -> None:
     for name, share in device.efficiency.items():
         if share > 1 and not name.endswith(("_us", "_ms", "_factor", "_tokens")):
             raise InputError("must be a share in (0, 1]", file=path, field=f"efficiency.{name}", value=share)
-
-

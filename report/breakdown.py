@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from cost_model.memory import StageBreakdown
-from dryrun.stage_memory import StageMemory
+from taylor.cost_model.memory import StageBreakdown
+from taylor.dryrun.stage_memory import StageMemory
 
 _HYPHENATED = {
     "gradients": "gradi- ents", "optimizer": "opti- mizer", "workspace": "work- space", "overhead": "over- head",

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, Iterator
 
-from base.files import write_atomic
-from report.timeline import COMMUNICATION, DIRECTION_NAMES, OPTIMIZER, OTHER, Timeline
+from taylor.base.files import write_atomic
+from taylor.report.timeline import COMMUNICATION, DIRECTION_NAMES, OPTIMIZER, OTHER, Timeline
 
 US_PER_MS = 1000.0
 
@@ -36,13 +36,15 @@ def write_chrome_trace(timeline: Timeline, path: str | Path) -> Path:
     # One event a line: quick to write for a million events, and a diff of two traces reads well.
     encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
     lines = ",\n".join(map(encode, trace_events(timeline)))
-    other = json.dumps({
-        "title": timeline.title,
-        "unit_us": unit_us(timeline),
-        "unit": "real time" if timeline.unit_ms is not None else "one body layer's forward shown as 1 ms",
-        "step_units": timeline.span,
-        "notes": list(timeline.notes),
-    })
+    other = json.dumps(
+        {
+            "title": timeline.title,
+            "unit_us": unit_us(timeline),
+            "unit": "real time" if timeline.unit_ms is not None else "one body layer's forward shown as 1 ms",
+            "step_units": timeline.span,
+            "notes": list(timeline.notes),
+        }
+    )
     return write_atomic(path, f'{{"displayTimeUnit":"ms","otherData":{other},"traceEvents":[\n{lines}\n]}}\n')
 
 
@@ -74,8 +76,16 @@ def trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
     pid = timeline.rows + 1
     ends = [time for time, _ in timeline.marks[1:]] + [timeline.finish]
     for (time, name), end in zip(timeline.marks, ends, strict=False):
-        yield {"ph": "X", "name": name, "cat": "step", "pid": pid, "tid": 1, "ts": time * scale,
-               "dur": max(0.0, end - time) * scale, "args": {}}
+        yield {
+            "ph": "X",
+            "name": name,
+            "cat": "step",
+            "pid": pid,
+            "tid": 1,
+            "ts": time * scale,
+            "dur": max(0.0, end - time) * scale,
+            "args": {},
+        }
 
 
 def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
@@ -87,16 +97,28 @@ def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
         lanes = int(timeline.lane[timeline.stage == row].max(initial=0)) + 1
         for lane in range(lanes):
             shown = "jobs" if lane == 0 else f"jobs at the same time ({lane + 1})"
-            yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": lane + 1,
-                   "args": {"name": "steps" if row == timeline.rows else shown}}
+            yield {
+                "ph": "M",
+                "name": "thread_name",
+                "pid": pid,
+                "tid": lane + 1,
+                "args": {"name": "steps" if row == timeline.rows else shown},
+            }
             yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": lane + 1, "args": {"sort_index": lane}}
 
 
 def _tasks(timeline: Timeline, scale: float) -> Iterator[dict[str, Any]]:
     columns = zip(
-        timeline.task_names(), timeline.stage.tolist(), timeline.lane.tolist(), timeline.direction.tolist(),
-        timeline.micro_batch.tolist(), timeline.interleave.tolist(), timeline.split.tolist(),
-        (timeline.start * scale).tolist(), (timeline.end * scale).tolist(), (timeline.recompute * scale).tolist(),
+        timeline.task_names(),
+        timeline.stage.tolist(),
+        timeline.lane.tolist(),
+        timeline.direction.tolist(),
+        timeline.micro_batch.tolist(),
+        timeline.interleave.tolist(),
+        timeline.split.tolist(),
+        (timeline.start * scale).tolist(),
+        (timeline.end * scale).tolist(),
+        (timeline.recompute * scale).tolist(),
         strict=True,
     )
     for name, stage, lane, direction, micro_batch, interleave, split, start, end, recompute in columns:
@@ -107,11 +129,25 @@ def _tasks(timeline: Timeline, scale: float) -> Iterator[dict[str, Any]]:
             args.update((key, value) for key, value in named if value >= 0)
         if recompute > 0:
             args["recompute_us"] = recompute
-        yield {"ph": "X", "name": name, "cat": DIRECTION_NAMES[direction], **place, "dur": end - start,
-               "cname": COLOUR_NAMES[direction], "args": args}
+        yield {
+            "ph": "X",
+            "name": name,
+            "cat": DIRECTION_NAMES[direction],
+            **place,
+            "dur": end - start,
+            "cname": COLOUR_NAMES[direction],
+            "args": args,
+        }
         if recompute > 0:
-            yield {"ph": "X", "name": "recompute", "cat": "recompute", **place, "dur": min(recompute, end - start),
-                   "cname": RECOMPUTE_COLOUR, "args": {}}
+            yield {
+                "ph": "X",
+                "name": "recompute",
+                "cat": "recompute",
+                **place,
+                "dur": min(recompute, end - start),
+                "cname": RECOMPUTE_COLOUR,
+                "args": {},
+            }
 
 
 def _flows(timeline: Timeline, scale: float) -> Iterator[dict[str, Any]]:

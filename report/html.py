@@ -13,11 +13,11 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from base.files import write_atomic
-from pipeline.schedule import BACKWARD
-from report.compress import compress_grid, file_stem, in_gib, parse_json, strategy_text
-from report.palette import COLOURS, LINES, RECOMPUTE, shade
-from report.timeline import DIRECTION_NAMES, MemorySteps, Timeline, drawing_windows, window_shares
+from taylor.base.files import write_atomic
+from taylor.pipeline.schedule import BACKWARD
+from taylor.report.compress import compress_grid, file_stem, in_gib, parse_json, strategy_text
+from taylor.report.palette import COLOURS, LINES, RECOMPUTE, shade
+from taylor.report.timeline import DIRECTION_NAMES, MemorySteps, Timeline, drawing_windows, window_shares
 
 SHADES = 8
 """Shades of a colour for the interleaves; more interleaves than these share them."""
@@ -25,8 +25,27 @@ SHADES = 8
 CURVE_POINTS = 400
 """Points of a memory curve; a longer one is drawn by the highest value of each stretch."""
 
-FIRST_COLUMNS = ("dp", "tp", "pp", "ep", "cp", "vpp", "mbs", "micro_batches", "cost", "objective", "gap", "peak_memory",
-                 "offset", "recompute", "status", "solver", "time", "reason", "file")
+FIRST_COLUMNS = (
+    "dp",
+    "tp",
+    "pp",
+    "ep",
+    "cp",
+    "vpp",
+    "mbs",
+    "micro_batches",
+    "cost",
+    "objective",
+    "gap",
+    "peak_memory",
+    "offset",
+    "recompute",
+    "status",
+    "solver",
+    "time",
+    "reason",
+    "file",
+)
 """Columns of the ranking table, in this order; the others are shown for the chosen candidate."""
 
 PAGE = """<!DOCTYPE html>
@@ -143,14 +162,17 @@ def report_data(
         "in_ms": any(row.get("cost") for row in rows),
         "plan_of": [_plan_of(row, plans) for row in rows],
         "plans": {name: _plan_data(timeline, progress.get(name, ())) for name, timeline in plans.items()},
-        "pruned": None if pruned is None else {
+        "pruned": None
+        if pruned is None
+        else {
             "columns": [str(name) for name in pruned.columns],
             "rows": [list(row.values()) for row in _as_text(pruned)],
         },
         "palette": {
             "names": list(DIRECTION_NAMES),
-            "shades": [[shade(COLOURS[kind], i, SHADES) for i in range(SHADES)]
-                       for kind in range(len(DIRECTION_NAMES))],
+            "shades": [
+                [shade(COLOURS[kind], i, SHADES) for i in range(SHADES)] for kind in range(len(DIRECTION_NAMES))
+            ],
             "recompute": COLOURS[RECOMPUTE],
             "lines": list(LINES),
         },
@@ -180,18 +202,18 @@ def _plan_of(row: Mapping[str, str], plans: Mapping[str, Timeline]) -> str | Non
     return next((name for name in (file, file_stem(file)) if name and name in plans), None)
 
 
-def _plan_data(
-    timeline: Timeline, progress: Sequence[tuple[float, float | None, float | None]]
-) -> dict[str, Any]:
+def _plan_data(timeline: Timeline, progress: Sequence[tuple[float, float | None, float | None]]) -> dict[str, Any]:
     shown = timeline.in_ms()
     unit = "units" if shown.unit_ms is None else "ms"
     layers: dict[str, list[int]] = {}
     recompute: dict[str, list[int]] = {}
     if timeline.plan is not None:
-        layers = {kind: [sum(column) for column in zip(*grid, strict=True)]
-                  for kind, grid in timeline.plan.layers.items()}
-        recompute = {mode: [sum(column) for column in zip(*grid, strict=True)]
-                     for mode, grid in timeline.plan.recompute.items()}
+        layers = {
+            kind: [sum(column) for column in zip(*grid, strict=True)] for kind, grid in timeline.plan.layers.items()
+        }
+        recompute = {
+            mode: [sum(column) for column in zip(*grid, strict=True)] for mode, grid in timeline.plan.recompute.items()
+        }
     bubble = timeline.bubble
     windows = drawing_windows(shown)
     # Task by task is what a dry-run is looked at for; the page begins with the warm-up.
@@ -203,18 +225,25 @@ def _plan_data(
         "tasks": len(timeline),
         "span": f"{shown.span:,.3f} {unit}",
         "windows": [
-            {"name": window.name, "begin": window.begin, "end": window.end, "share": share,
-             "tasks": _tasks(shown.window(window.begin, window.end), window.begin, window.end)}
+            {
+                "name": window.name,
+                "begin": window.begin,
+                "end": window.end,
+                "share": share,
+                "tasks": _tasks(shown.window(window.begin, window.end), window.begin, window.end),
+            }
             for window, share in zip(windows, window_shares(windows), strict=True)
         ],
-        "memory": [_curve(steps, closely) | {"limit": steps.limit_mib, "peak": steps.peak_mib}
-                   for steps in shown.memory],
+        "memory": [
+            _curve(steps, closely) | {"limit": steps.limit_mib, "peak": steps.peak_mib} for steps in shown.memory
+        ],
         "dryrun": [_curve(steps, closely) | {"peak": steps.peak_mib} for steps in shown.dryrun],
         "marks": [list(mark) for mark in shown.marks],
         "layers": layers,
         "recompute": recompute,
-        "bubble": None if bubble is None else {
-            name: getattr(bubble, name) for name in ("total", "ideal", "imbalance", "recompute", "communication")},
+        "bubble": None
+        if bubble is None
+        else {name: getattr(bubble, name) for name in ("total", "ideal", "imbalance", "recompute", "communication")},
         "notes": list(timeline.notes),
         "progress": [list(point) for point in progress],
     }
@@ -248,7 +277,7 @@ def _curve(steps: MemorySteps, closely: float) -> dict[str, list[float]]:
         whole = int(np.searchsorted(steps.time, closely, side="right"))
         size = max(1, -(-(len(times) - whole) // CURVE_POINTS))
         kept = list(zip(times[:whole], values[:whole], strict=True))
-        kept += [(times[i], max(values[i:i + size])) for i in range(whole, len(times), size)]
+        kept += [(times[i], max(values[i : i + size])) for i in range(whole, len(times), size)]
         kept.append((times[-1], values[-1]))
         times, values = [time for time, _ in kept], [value for _, value in kept]
     return {"time": [_short(value) for value in times], "mib": [round(value, 1) for value in values]}
@@ -262,8 +291,13 @@ def _short(value: float) -> float:
 def _embed(data: object) -> str:
     """JSON that cannot end or open a script element, whatever its texts say."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return (text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-            .replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+    return (
+        text.replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("&", "\\u0026")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
 
 
 def _asset(name: str) -> str:

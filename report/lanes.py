@@ -6,7 +6,7 @@ import heapq
 
 import numpy as np
 
-from report.timeline import FloatArray, IntArray
+from taylor.report.timeline import FloatArray, IntArray
 
 
 def lanes_of(row: IntArray, start: FloatArray, end: FloatArray) -> IntArray:

@@ -8,17 +8,17 @@ from typing import Any, Mapping, Sequence
 
 import pandas as pd
 
-from base.errors import InputError
-from dryrun.stage_memory import StageMemory
-from pipeline.plan import PipelinePlan
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.solution import Solution
-from report.chrome_trace import write_chrome_trace
-from report.html import write_html_report
-from report.picture import write_picture
-from report.planned import with_dryrun
-from report.tables import summary_lines
-from report.timeline import Timeline, side_by_side
+from taylor.base.errors import InputError
+from taylor.dryrun.stage_memory import StageMemory
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import Solution
+from taylor.report.chrome_trace import write_chrome_trace
+from taylor.report.html import write_html_report
+from taylor.report.picture import write_picture
+from taylor.report.planned import with_dryrun
+from taylor.report.tables import summary_lines
+from taylor.report.timeline import Timeline, side_by_side
 
 
 def write_views(
@@ -66,9 +66,16 @@ def write_views(
         files["trace"] = str(write_chrome_trace(together, trace))
     if html is not None:
         ranking = pd.DataFrame([_row(problem, solution, title)])
-        files["html"] = str(write_html_report(
-            html, ranking, plans=timelines, progress={title: progress}, title=f"Pipeline of {title}",
-            notes=summary_lines(problem, solution)))
+        files["html"] = str(
+            write_html_report(
+                html,
+                ranking,
+                plans=timelines,
+                progress={title: progress},
+                title=f"Pipeline of {title}",
+                notes=summary_lines(problem, solution),
+            )
+        )
     if picture is not None:
         files[picture.suffix.lower().lstrip(".") or "picture"] = str(write_picture(together, picture))
     return files
@@ -96,8 +103,14 @@ def _row(problem: PipelineProblem, solution: Solution, title: str) -> dict[str, 
     plan = solution.plan
     assert plan is not None
     uncounted = [kind.name for kind in problem.kinds if kind.pinned_last]
-    row: dict[str, Any] = {"pp": problem.stages, "vpp": problem.interleaves, "micro_batches": problem.micro_batches,
-                           "objective": solution.objective, "bound": solution.bound, "gap": solution.gap}
+    row: dict[str, Any] = {
+        "pp": problem.stages,
+        "vpp": problem.interleaves,
+        "micro_batches": problem.micro_batches,
+        "objective": solution.objective,
+        "bound": solution.bound,
+        "gap": solution.gap,
+    }
     if solution.objective is not None and problem.unit_ms is not None:
         row["cost"] = solution.objective * problem.unit_ms
     return row | {
@@ -106,6 +119,9 @@ def _row(problem: PipelineProblem, solution: Solution, title: str) -> dict[str, 
         "layers": json.dumps(dict(plan.layers)),
         "peak_memory": json.dumps([round(value) for value in solution.peak_memory_mib]),
         "memory_limit": json.dumps([round(value) for value in problem.limit_mib]),
-        "solver": solution.solver, "status": solution.status, "time": round(solution.seconds, 3),
-        "reason": solution.message, "file": title,
+        "solver": solution.solver,
+        "status": solution.status,
+        "time": round(solution.seconds, 3),
+        "reason": solution.message,
+        "file": title,
     }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
-from report.timeline import COMMUNICATION, OPTIMIZER, OTHER
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
+from taylor.report.timeline import COMMUNICATION, OPTIMIZER, OTHER
 
 RECOMPUTE = -1
 """Key of the recompute part of a backward."""
@@ -39,10 +39,10 @@ def shade(colour: str, interleave: int, interleaves: int) -> str:
     if interleaves < 2 or interleave < 1:
         return colour
     keep = 1 - 0.45 * interleave / (interleaves - 1)
-    return "#" + "".join(f"{int(int(colour[i:i + 2], 16) * keep):02x}" for i in (1, 3, 5))
+    return "#" + "".join(f"{int(int(colour[i : i + 2], 16) * keep):02x}" for i in (1, 3, 5))
 
 
 def ink(colour: str) -> str:
     """Black or white, whichever reads better on the colour (relative luminance as in WCAG 2)."""
-    red, green, blue = (int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.4 else "#ffffff"

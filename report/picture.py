@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from base.errors import InputError
-from base.files import write_atomic
-from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
-from report.palette import COLOURS, HATCHES, LINES, RECOMPUTE, ink, shade
-from report.timeline import DIRECTION_NAMES, Timeline, Window, drawing_windows, window_shares
+from taylor.base.errors import InputError
+from taylor.base.files import write_atomic
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
+from taylor.report.palette import COLOURS, HATCHES, LINES, RECOMPUTE, ink, shade
+from taylor.report.timeline import DIRECTION_NAMES, Timeline, Window, drawing_windows, window_shares
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,8 +47,9 @@ def write_picture(timeline: Timeline, path: str | Path) -> Path:
     target = Path(path)
     kind = target.suffix.lower().lstrip(".")
     if kind not in FORMATS:
-        raise InputError("must end in " + ", ".join(f".{name}" for name in FORMATS), file=path, field="picture",
-                         value=target.suffix)
+        raise InputError(
+            "must end in " + ", ".join(f".{name}" for name in FORMATS), file=path, field="picture", value=target.suffix
+        )
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -89,8 +90,12 @@ def _draw(figure: Any, timeline: Timeline) -> None:
     views = drawing_windows(timeline)
     shares = window_shares(views)
     rows = min(MOST_INCHES, max(LEAST_INCHES, ROW_INCHES * timeline.rows))
-    grid = figure.add_gridspec(2 if timeline.memory else 1, len(views), width_ratios=shares,
-                               height_ratios=[rows, 2.2] if timeline.memory else [1])
+    grid = figure.add_gridspec(
+        2 if timeline.memory else 1,
+        len(views),
+        width_ratios=shares,
+        height_ratios=[rows, 2.2] if timeline.memory else [1],
+    )
     used: set[tuple[int, int]] = set()
     for at, view in enumerate(views):
         axes = figure.add_subplot(grid[0, at])
@@ -128,8 +133,11 @@ def _rows(
         y0, y1 = low[index], low[index] + height[index]
         corners = np.stack([np.stack([a, y0], 1), np.stack([b, y0], 1), np.stack([b, y1], 1), np.stack([a, y1], 1)], 1)
         colour = shade(COLOURS[kind], interleave, interleaves)
-        axes.add_collection(PolyCollection(list(corners), facecolor=colour, edgecolor=_edge(colour, kind),
-                                           linewidth=0.35, hatch=HATCHES.get(kind)))
+        axes.add_collection(
+            PolyCollection(
+                list(corners), facecolor=colour, edgecolor=_edge(colour, kind), linewidth=0.35, hatch=HATCHES.get(kind)
+            )
+        )
         used.add((kind, max(0, interleave)))
     _numbers(axes, part, view, low + height / 2, height, interleaves, per_unit)
     for time, name in timeline.marks:
@@ -156,8 +164,16 @@ def _numbers(
     roomy = (ends - begins) * per_unit >= 0.075 * digits + 0.03
     for task in np.flatnonzero(roomy & (part.micro_batch >= 0) & (height >= 0.3)).tolist():
         colour = shade(COLOURS[int(part.direction[task])], int(part.interleave[task]), interleaves)
-        axes.text((begins[task] + ends[task]) / 2, middle[task], str(part.micro_batch[task]), ha="center",
-                  va="center", fontsize=6.5, color=ink(colour), clip_on=True)
+        axes.text(
+            (begins[task] + ends[task]) / 2,
+            middle[task],
+            str(part.micro_batch[task]),
+            ha="center",
+            va="center",
+            fontsize=6.5,
+            color=ink(colour),
+            clip_on=True,
+        )
 
 
 def _memory(axes: Axes, timeline: Timeline) -> None:
@@ -167,9 +183,15 @@ def _memory(axes: Axes, timeline: Timeline) -> None:
     styles = ("-", "--", "-.", ":")
     for at, row in enumerate(drawn):
         steps = timeline.memory[row]
-        axes.step([*steps.time.tolist(), timeline.finish], [v / 1024 for v in [*steps.mib.tolist(), steps.mib[-1]]],
-                  where="post", linewidth=1.1, color=LINES[at % len(LINES)], linestyle=styles[at % len(styles)],
-                  label=timeline.row_names[row])
+        axes.step(
+            [*steps.time.tolist(), timeline.finish],
+            [v / 1024 for v in [*steps.mib.tolist(), steps.mib[-1]]],
+            where="post",
+            linewidth=1.1,
+            color=LINES[at % len(LINES)],
+            linestyle=styles[at % len(styles)],
+            label=timeline.row_names[row],
+        )
     limits = [steps.limit_mib for steps in timeline.memory if steps.limit_mib is not None]
     for limit in sorted(set(limits)):
         axes.axhline(limit / 1024, color="#b2182b", linestyle=(0, (6, 2)), linewidth=1.4, label="limit")
@@ -193,11 +215,13 @@ def _legend(figure: Any, timeline: Timeline, used: set[tuple[int, int]]) -> None
         if interleaves > 1 and kind in (FORWARD, BACKWARD, WEIGHT_GRADIENT):
             name += f", interleave {interleave}"
         colour = shade(COLOURS[kind], interleave, interleaves)
-        handles.append(Patch(facecolor=colour, edgecolor=_edge(colour, kind), hatch=HATCHES.get(kind), label=name,
-                             linewidth=0.5))
+        handles.append(
+            Patch(facecolor=colour, edgecolor=_edge(colour, kind), hatch=HATCHES.get(kind), label=name, linewidth=0.5)
+        )
     if handles:
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(7, len(handles)), fontsize=8,
-                      frameon=False)
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=min(7, len(handles)), fontsize=8, frameon=False
+        )
 
 
 def _edge(colour: str, kind: int) -> str:

@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dryrun.stage_memory import StageMemory
-from pipeline.dependencies import dependencies
-from pipeline.generators import build_schedule
-from pipeline.plan import NONE, PipelinePlan
-from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
-from pipeline_solver.durations import chunk_durations
-from pipeline_solver.evaluate import bubble_shares
-from pipeline_solver.event_graph import EventGraph
-from pipeline_solver.problem import PipelineProblem
-from report.timeline import OPTIMIZER, FloatArray, IntArray, MemorySteps, Timeline
+from taylor.dryrun.stage_memory import StageMemory
+from taylor.pipeline.dependencies import dependencies
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import NONE, PipelinePlan
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from taylor.pipeline_solver.durations import chunk_durations
+from taylor.pipeline_solver.evaluate import bubble_shares
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.report.timeline import OPTIMIZER, FloatArray, IntArray, MemorySteps, Timeline
 
 
 def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = "plan") -> Timeline:
@@ -54,16 +54,36 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
     flows = _hand_overs(schedule)
     if any(problem.tail):
         last = end[:, -1]
-        fields = [np.concatenate([field, added]) for field, added in zip(fields, (
-            np.arange(problem.stages), np.full(problem.stages, OPTIMIZER), *[np.full(problem.stages, -1)] * 3,
-        ), strict=True)]
+        fields = [
+            np.concatenate([field, added])
+            for field, added in zip(
+                fields,
+                (
+                    np.arange(problem.stages),
+                    np.full(problem.stages, OPTIMIZER),
+                    *[np.full(problem.stages, -1)] * 3,
+                ),
+                strict=True,
+            )
+        ]
         starts, ends = np.concatenate([starts, last]), np.concatenate([ends, last + np.asarray(problem.tail)])
         recomputes = np.concatenate([recomputes, np.zeros(problem.stages)])
     return Timeline(
-        title=title, row_names=tuple(f"stage {s}" for s in range(problem.stages)),
-        stage=fields[0], direction=fields[1], interleave=fields[2], micro_batch=fields[3], split=fields[4],
-        start=starts, end=ends, recompute=recomputes, flows=flows, unit_ms=problem.unit_ms,
-        memory=memory, bubble=bubble_shares(problem, plan), plan=plan,
+        title=title,
+        row_names=tuple(f"stage {s}" for s in range(problem.stages)),
+        stage=fields[0],
+        direction=fields[1],
+        interleave=fields[2],
+        micro_batch=fields[3],
+        split=fields[4],
+        start=starts,
+        end=ends,
+        recompute=recomputes,
+        flows=flows,
+        unit_ms=problem.unit_ms,
+        memory=memory,
+        bubble=bubble_shares(problem, plan),
+        plan=plan,
     )
 
 
@@ -108,14 +128,19 @@ def _kept_mib(problem: PipelineProblem, plan: PipelinePlan) -> FloatArray:
 
 
 def _memory(
-    problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, stage: int,
-    start: NDArray[np.float64], end: NDArray[np.float64],
+    problem: PipelineProblem,
+    plan: PipelinePlan,
+    schedule: Schedule,
+    stage: int,
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
 ) -> MemorySteps:
     """Memory of one stage: a forward's activations are there from its start, and go with its backward's end."""
     kept = _kept_mib(problem, plan)[:, stage]
     held = problem.static_mib[stage] + sum(
         kind.layer_mib * sum(plan.layers[kind.name][v][stage] for v in range(problem.interleaves))
-        for kind in problem.kinds if kind.name in plan.layers
+        for kind in problem.kinds
+        if kind.name in plan.layers
     )
     direction, interleave = schedule.order[stage, :, 0], schedule.order[stage, :, 1]
     # Activations stay for the weight gradient where the schedule splits the backward.

@@ -7,10 +7,10 @@ from typing import Iterable
 
 import numpy as np
 
-from base.errors import InputError
-from base.files import printable
-from parsers.profiles.folder import rank_sources
-from parsers.profiles.kernels import (
+from taylor.base.errors import InputError
+from taylor.base.files import printable
+from taylor.parsers.profiles.folder import rank_sources
+from taylor.parsers.profiles.kernels import (
     BACKWARD_MARKER,
     COLLECTIVE,
     COMPUTE,
@@ -20,9 +20,9 @@ from parsers.profiles.kernels import (
     TRANSFER,
     RankProfile,
 )
-from pipeline.schedule import BACKWARD, FORWARD
-from report.lanes import lanes_of
-from report.timeline import COMMUNICATION, DIRECTION_NAMES, OTHER, FloatArray, IntArray, Timeline
+from taylor.pipeline.schedule import BACKWARD, FORWARD
+from taylor.report.lanes import lanes_of
+from taylor.report.timeline import COMMUNICATION, DIRECTION_NAMES, OTHER, FloatArray, IntArray, Timeline
 
 NS_PER_MS = 1e6
 
@@ -68,9 +68,17 @@ def load_profiles(folder: str | Path, ranks: Iterable[int] | None = None, *, tit
     return Timeline(
         title=title or f"profiles of {printable(Path(folder).name)}",
         row_names=_row_names(profiles),
-        stage=stage, direction=direction.astype(np.int64), interleave=none, micro_batch=none, split=none,
-        start=start, end=end, lane=lane.astype(np.int64), labels=tuple(label for row in rows for label in row[4]),
-        unit_ms=1.0, marks=_steps(profiles[0], min(begins) if together else begins[0]),
+        stage=stage,
+        direction=direction.astype(np.int64),
+        interleave=none,
+        micro_batch=none,
+        split=none,
+        start=start,
+        end=end,
+        lane=lane.astype(np.int64),
+        labels=tuple(label for row in rows for label in row[4]),
+        unit_ms=1.0,
+        marks=_steps(profiles[0], min(begins) if together else begins[0]),
         notes=tuple(notes + [note for one in profiles for note in one.notes]),
     )
 
@@ -78,8 +86,11 @@ def load_profiles(folder: str | Path, ranks: Iterable[int] | None = None, *, tit
 def _row_names(profiles: list[RankProfile]) -> tuple[str, ...]:
     ranks = [one.rank for one in profiles]
     return tuple(
-        printable(one.path.name) if one.rank is None
-        else f"rank {one.rank} ({printable(one.path.name)})" if ranks.count(one.rank) > 1 else f"rank {one.rank}"
+        printable(one.path.name)
+        if one.rank is None
+        else f"rank {one.rank} ({printable(one.path.name)})"
+        if ranks.count(one.rank) > 1
+        else f"rank {one.rank}"
         for one in profiles
     )
 
@@ -103,8 +114,14 @@ def _blocks(profile: RankProfile, origin_ns: int) -> tuple[IntArray, FloatArray,
     """Direction, start, end (ms), lane and label of every block of one rank."""
     told = directions(profile)
     gap = (int(profile.end_ns.max()) - int(profile.start_ns.min())) / BLOCKS_A_ROW
-    kinds = [(direction, DIRECTION_NAMES[direction] if direction != OTHER else "compute",
-              (profile.role == COMPUTE) & (told == direction)) for direction in (FORWARD, BACKWARD, OTHER)]
+    kinds = [
+        (
+            direction,
+            DIRECTION_NAMES[direction] if direction != OTHER else "compute",
+            (profile.role == COMPUTE) & (told == direction),
+        )
+        for direction in (FORWARD, BACKWARD, OTHER)
+    ]
     kinds += [(COMMUNICATION, name, profile.role == role) for role, name in ROLE_NAMES.items()]
     found: list[tuple[int, float, float, str]] = []
     for kind, name, mask in kinds:
@@ -114,8 +131,14 @@ def _blocks(profile: RankProfile, origin_ns: int) -> tuple[IntArray, FloatArray,
         first = np.flatnonzero(np.concatenate([[True], begin[1:] - end[:-1] > gap]))
         last = np.append(first[1:], len(begin))
         for a, b in zip(first.tolist(), last.tolist(), strict=True):
-            found.append((kind, (int(begin[a]) - origin_ns) / NS_PER_MS, (int(end[b - 1]) - origin_ns) / NS_PER_MS,
-                          f"{name} ({b - a} kernel{'s' if b - a > 1 else ''})"))
+            found.append(
+                (
+                    kind,
+                    (int(begin[a]) - origin_ns) / NS_PER_MS,
+                    (int(end[b - 1]) - origin_ns) / NS_PER_MS,
+                    f"{name} ({b - a} kernel{'s' if b - a > 1 else ''})",
+                )
+            )
     found.sort(key=lambda one: one[1:3])
     direction = np.array([one[0] for one in found], dtype=np.int64)
     start, end = (np.array([one[k] for one in found], dtype=np.float64) for k in (1, 2))

@@ -8,15 +8,22 @@ from typing import Iterable
 
 import numpy as np
 
-from base.files import printable
-from parsers.worker_log import WorkerLogs, read_worker_logs
-from pipeline.schedule import BACKWARD, FORWARD
-from report.clocks import clock_shifts
-from report.lanes import lanes_of
-from report.timeline import COMMUNICATION, OPTIMIZER, OTHER, Timeline
+from taylor.base.files import printable
+from taylor.parsers.worker_log import WorkerLogs, read_worker_logs
+from taylor.pipeline.schedule import BACKWARD, FORWARD
+from taylor.report.clocks import clock_shifts
+from taylor.report.lanes import lanes_of
+from taylor.report.timeline import COMMUNICATION, OPTIMIZER, OTHER, Timeline
 
-TYPES = (("forward", FORWARD), ("backward", BACKWARD), ("optimizer", OPTIMIZER), ("send", COMMUNICATION),
-         ("recv", COMMUNICATION), ("comm", COMMUNICATION), ("allreduce", COMMUNICATION))
+TYPES = (
+    ("forward", FORWARD),
+    ("backward", BACKWARD),
+    ("optimizer", OPTIMIZER),
+    ("send", COMMUNICATION),
+    ("recv", COMMUNICATION),
+    ("comm", COMMUNICATION),
+    ("allreduce", COMMUNICATION),
+)
 """Kind of job by the beginning of its logged type; every other type (lr, default) is `OTHER`."""
 
 
@@ -71,13 +78,22 @@ def load_worker_logs(
             steps[job.step] = min(begin, steps.get(job.step, begin))
     first_step = min((log.profiled_steps[0] for log in found.logs if log.profiled_steps), default=0)
     return Timeline(
-        title=title or f"worker logs of {printable(Path(log_dir).name)}", row_names=tuple(names), stage=stage,
-        direction=np.array([_kind(job.type) for job, _, _ in jobs], dtype=np.int64), interleave=none,
-        micro_batch=np.array([job.micro_batch for job, _, _ in jobs], dtype=np.int64), split=none,
-        start=start, end=end, lane=lanes_of(stage, start, end),
-        labels=tuple(f"{job.type} {job.micro_batch}" if _kind(job.type) in (FORWARD, BACKWARD) else job.type
-                     for job, _, _ in jobs),
-        unit_ms=1.0, marks=tuple(sorted((begin, f"step {first_step + step}") for step, begin in steps.items())),
+        title=title or f"worker logs of {printable(Path(log_dir).name)}",
+        row_names=tuple(names),
+        stage=stage,
+        direction=np.array([_kind(job.type) for job, _, _ in jobs], dtype=np.int64),
+        interleave=none,
+        micro_batch=np.array([job.micro_batch for job, _, _ in jobs], dtype=np.int64),
+        split=none,
+        start=start,
+        end=end,
+        lane=lanes_of(stage, start, end),
+        labels=tuple(
+            f"{job.type} {job.micro_batch}" if _kind(job.type) in (FORWARD, BACKWARD) else job.type
+            for job, _, _ in jobs
+        ),
+        unit_ms=1.0,
+        marks=tuple(sorted((begin, f"step {first_step + step}") for step, begin in steps.items())),
         notes=tuple(_notes(found, {m: (s.shift_ms, s.reason) for m, s in shifts.items()})),
     )
 
@@ -116,10 +132,15 @@ def device_lines(timeline: Timeline, most_gaps: int = 5) -> list[str]:
     busy, span = shown.busy(), shown.span
     critical = critical_row(shown)
     lines = [f"critical device {shown.row_names[critical]}: busy {busy[critical]:,.3f} of {span:,.3f} {unit}"]
-    lines += [f"{name}: busy {time / span:.1%}" if span else f"{name}: idle"
-              for name, time in zip(shown.row_names, busy.tolist(), strict=True)]
-    lines += [f"gap of {gap.length:,.3f} {unit} on {shown.row_names[gap.row]} at {gap.begin:,.3f}, between "
-              f"{gap.before} and {gap.after}" for gap in gaps(shown)[:most_gaps]]
+    lines += [
+        f"{name}: busy {time / span:.1%}" if span else f"{name}: idle"
+        for name, time in zip(shown.row_names, busy.tolist(), strict=True)
+    ]
+    lines += [
+        f"gap of {gap.length:,.3f} {unit} on {shown.row_names[gap.row]} at {gap.begin:,.3f}, between "
+        f"{gap.before} and {gap.after}"
+        for gap in gaps(shown)[:most_gaps]
+    ]
     return lines
 
 
@@ -128,15 +149,22 @@ def _kind(job_type: str) -> int:
 
 
 def _notes(found: WorkerLogs, shifts: dict[int, tuple[float, str]]) -> list[str]:
-    notes = [f"machine {machine}: clock moved by {shift:+,.3f} ms ({reason})"
-             for machine, (shift, reason) in shifts.items() if reason]
+    notes = [
+        f"machine {machine}: clock moved by {shift:+,.3f} ms ({reason})"
+        for machine, (shift, reason) in shifts.items()
+        if reason
+    ]
     notes += [f"missing: {name}" for name in found.missing]
     bad = sum(log.bad_lines for log in found.logs)
     if bad:
-        named = [f"machine {log.machine}, {line}" if found.machines > 1 else line
-                 for log in found.logs for line in log.named_bad_lines]
-        notes.append(f"{bad} job line{'s' if bad > 1 else ''} could not be read and "
-                     f"{'are' if bad > 1 else 'is'} left out")
+        named = [
+            f"machine {log.machine}, {line}" if found.machines > 1 else line
+            for log in found.logs
+            for line in log.named_bad_lines
+        ]
+        notes.append(
+            f"{bad} job line{'s' if bad > 1 else ''} could not be read and {'are' if bad > 1 else 'is'} left out"
+        )
         notes += named
         if bad > len(named):
             notes.append(f"… and {bad - len(named)} more")

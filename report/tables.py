@@ -8,10 +8,10 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.plan import FULL, PipelinePlan
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.solution import FEASIBLE, OPTIMAL, Solution
-from report.compress import compress, compress_grid, in_gib, number, parse_json, strategy_text
+from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import FEASIBLE, OPTIMAL, Solution
+from taylor.report.compress import compress, compress_grid, in_gib, number, parse_json, strategy_text
 
 STATUS_STYLE = {OPTIMAL: "green", FEASIBLE: "yellow"}
 
@@ -89,16 +89,25 @@ def plan_table(problem: PipelineProblem, solution: Solution) -> Table:
         cells += [_by_interleave(plan, plan.recompute[mode], s) if mode in plan.recompute else "0" for mode in modes]
         peak = solution.peak_memory_mib[s] if solution.peak_memory_mib else None
         limit = problem.limit_mib[s]
-        free = Text("-") if peak is None else Text(
-            f"{limit - peak:,.0f}", style="red bold" if peak > limit else "yellow" if peak > 0.97 * limit else "green")
+        free = (
+            Text("-")
+            if peak is None
+            else Text(
+                f"{limit - peak:,.0f}",
+                style="red bold" if peak > limit else "yellow" if peak > 0.97 * limit else "green",
+            )
+        )
         table.add_row(str(s), *cells, "-" if peak is None else f"{peak:,.0f}", f"{limit:,.0f}", free)
     return table
 
 
 def summary_lines(problem: PipelineProblem, solution: Solution) -> list[str]:
     """Status, step time, bound, bubble and the lists to write into a file, a line each."""
-    unit = "" if problem.unit_ms is None or solution.objective is None else (
-        f" = {solution.objective * problem.unit_ms:,.2f} ms")
+    unit = (
+        ""
+        if problem.unit_ms is None or solution.objective is None
+        else (f" = {solution.objective * problem.unit_ms:,.2f} ms")
+    )
     lines = [f"status {solution.status}, {solution.solver or 'no solver'}, {solution.seconds:.2f} s"]
     if solution.objective is not None:
         lines.append(f"step {solution.objective:.6f} body-layer forwards{unit}")
@@ -106,13 +115,17 @@ def summary_lines(problem: PipelineProblem, solution: Solution) -> list[str]:
         lines.append(f"bound {solution.bound:.6f}, gap {gap_text(solution.gap)}")
     if solution.bubble is not None:
         b = solution.bubble
-        lines.append(f"bubble {b.total:.2%}: ideal {b.ideal:.2%}, imbalance {b.imbalance:.2%}, "
-                     f"recompute {b.recompute:.2%}, communication {b.communication:.2%}")
+        lines.append(
+            f"bubble {b.total:.2%}: ideal {b.ideal:.2%}, imbalance {b.imbalance:.2%}, "
+            f"recompute {b.recompute:.2%}, communication {b.communication:.2%}"
+        )
     if solution.plan is not None:
         uncounted = [kind.name for kind in problem.kinds if kind.pinned_last]
         lines.append(f"offset {compress(solution.plan.offset(uncounted))}")
-        lines += [f"{'recompute' if mode == FULL else mode + ' recompute'} {compress(grid)}"
-                  for mode, grid in solution.plan.recompute.items()]
+        lines += [
+            f"{'recompute' if mode == FULL else mode + ' recompute'} {compress(grid)}"
+            for mode, grid in solution.plan.recompute.items()
+        ]
     if solution.message:
         lines.append(solution.message)
     return lines

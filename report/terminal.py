@@ -15,16 +15,24 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.solution import Solution
-from report.tables import gap_text, plan_table, ranking_table, summary_lines
-from report.timeline import COMMUNICATION, OPTIMIZER, OTHER, Timeline, drawing_windows, window_shares
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import Solution
+from taylor.report.tables import gap_text, plan_table, ranking_table, summary_lines
+from taylor.report.timeline import COMMUNICATION, OPTIMIZER, OTHER, Timeline, drawing_windows, window_shares
 
 MARKS = {FORWARD: "F", BACKWARD: "B", WEIGHT_GRADIENT: "W", OPTIMIZER: "O", COMMUNICATION: "C", OTHER: "x"}
 RECOMPUTE_MARK, IDLE_MARK = "r", "."
-STYLES = {"F": "black on #8ecdf2", "B": "black on #e08214", "r": "black on #fdd49e", "W": "white on #007a5a",
-          "O": "white on #9e4a87", "C": "black on #f0e442", "x": "black on #bbbbbb", ".": "dim"}
+STYLES = {
+    "F": "black on #8ecdf2",
+    "B": "black on #e08214",
+    "r": "black on #fdd49e",
+    "W": "white on #007a5a",
+    "O": "white on #9e4a87",
+    "C": "black on #f0e442",
+    "x": "black on #bbbbbb",
+    ".": "dim",
+}
 
 MOST_ROWS = 16
 """Rows of a drawing; of more, evenly spaced ones are shown."""
@@ -60,8 +68,16 @@ def pipeline_text(timeline: Timeline, width: int = 80) -> Text:
                 text.append(mark, style=STYLES[mark])
                 used.add(mark)
         text.append("\n")
-    names = {"F": "forward", "r": "recompute", "B": "backward", "W": "weight gradient", "O": "optimizer",
-             "C": "communication", "x": "other", ".": "idle"}
+    names = {
+        "F": "forward",
+        "r": "recompute",
+        "B": "backward",
+        "W": "weight gradient",
+        "O": "optimizer",
+        "C": "communication",
+        "x": "other",
+        ".": "idle",
+    }
     text.append(" " * label + ", ".join(f"{mark} {name}" for mark, name in names.items() if mark in used), style="dim")
     if len(rows) < timeline.rows:
         text.append(f"; {len(rows)} of {timeline.rows} rows", style="dim")
@@ -164,8 +180,7 @@ def _cells(timeline: Timeline, rows: Any, begin: float, end: float, count: int) 
         filled = np.zeros((len(kinds), count))
         mine = np.flatnonzero(part.stage == row)
         pieces = [(part.start[mine] + part.recompute[mine], part.end[mine], part.direction[mine])]
-        pieces.append((part.start[mine], part.start[mine] + part.recompute[mine],
-                       np.full(len(mine), len(kinds) - 1)))
+        pieces.append((part.start[mine], part.start[mine] + part.recompute[mine], np.full(len(mine), len(kinds) - 1)))
         for starts, ends, kind in pieces:
             for a, b, k in zip(starts.tolist(), ends.tolist(), kind.tolist(), strict=True):
                 filled[k] += np.clip(np.minimum(b, edges[1:]) - np.maximum(a, edges[:-1]), 0, None)

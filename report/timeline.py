@@ -8,10 +8,10 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.plan import PipelinePlan
-from pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.solution import BubbleShares
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import BubbleShares
 
 OPTIMIZER, COMMUNICATION, OTHER = 3, 4, 5
 """Kinds of job that only the end of a step or a measurement has, beside the schedule's directions."""
@@ -124,7 +124,7 @@ class Timeline:
     @classmethod
     def from_plan(cls, problem: PipelineProblem, plan: PipelinePlan, title: str = "plan") -> Timeline:
         """Simulate a plan: see `report.planned.planned_timeline`."""
-        from report.planned import planned_timeline
+        from taylor.report.planned import planned_timeline
 
         return planned_timeline(problem, plan, title)
 
@@ -180,7 +180,11 @@ class Timeline:
             return self
         scale = self.unit_ms
         return replace(
-            self, start=self.start * scale, end=self.end * scale, recompute=self.recompute * scale, unit_ms=1.0,
+            self,
+            start=self.start * scale,
+            end=self.end * scale,
+            recompute=self.recompute * scale,
+            unit_ms=1.0,
             memory=tuple(replace(steps, time=steps.time * scale) for steps in self.memory),
             dryrun=tuple(replace(steps, time=steps.time * scale) for steps in self.dryrun),
             marks=tuple((time * scale, name) for time, name in self.marks),
@@ -213,8 +217,12 @@ class Timeline:
         flows = place[self.flows] if len(self.flows) else self.flows
         per_task = ("stage", "direction", "interleave", "micro_batch", "split", "start", "end", "recompute", "lane")
         changes: dict[str, Any] = {name: getattr(self, name)[index] for name in per_task}
-        return replace(self, **changes, flows=flows[(flows >= 0).all(axis=1)] if len(flows) else flows,
-                       labels=tuple(self.labels[i] for i in index) if self.labels else ())
+        return replace(
+            self,
+            **changes,
+            flows=flows[(flows >= 0).all(axis=1)] if len(flows) else flows,
+            labels=tuple(self.labels[i] for i in index) if self.labels else (),
+        )
 
     def task_names(self) -> list[str]:
         """How a reader names every task: ``forward 3``, ``backward 3.1 (interleave 1)``."""
@@ -268,8 +276,11 @@ def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int 
     middle = (begin + finish - width) / 2
     # A measurement has several steps, each with its own warm-up and drain.
     names = ("beginning", "middle", "end") if len(timeline.marks) > 1 else ("warm-up", "steady state", "drain")
-    return (Window(names[0], begin, begin + warm), Window(names[1], middle, middle + width),
-            Window(names[2], finish - drain, finish))
+    return (
+        Window(names[0], begin, begin + warm),
+        Window(names[1], middle, middle + width),
+        Window(names[2], finish - drain, finish),
+    )
 
 
 def window_shares(windows: Sequence[Window], least: float = 0.22) -> list[float]:
@@ -318,10 +329,14 @@ def side_by_side(timelines: Mapping[str, Timeline] | Sequence[Timeline], title: 
     labels = tuple(name for _, one in shown for name in one.task_names())
     per_task: dict[str, Any] = {key: np.concatenate(values) for key, values in parts.items()}
     return Timeline(
-        title=title or " / ".join(name for name, _ in shown), row_names=tuple(rows), labels=labels,
-        **per_task, unit_ms=shown[0][1].unit_ms,
+        title=title or " / ".join(name for name, _ in shown),
+        row_names=tuple(rows),
+        labels=labels,
+        **per_task,
+        unit_ms=shown[0][1].unit_ms,
         memory=tuple(memory) if any(len(m.time) for m in memory) else (),
         dryrun=tuple(dryrun) if any(len(m.time) for m in dryrun) else (),
-        sources=tuple(replace(one, title=name).heading for name, one in shown), marks=tuple(sorted(marks)),
+        sources=tuple(replace(one, title=name).heading for name, one in shown),
+        marks=tuple(sorted(marks)),
         notes=tuple(f"{name}: {note}" for name, one in shown for note in one.notes),
     )

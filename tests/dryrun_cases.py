@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from dryrun.interface import DryRunResult, StagePeak
-from parsers.write_back import emit_variant
+from taylor.dryrun.interface import DryRunResult, StagePeak
+from taylor.parsers.write_back import emit_variant
 from tests import standin_run_mindformer
 from tests.conftest import ROOT
 

@@ -5,17 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cost_model.strategy import Strategy, TrainingRules
-from parsers.training_config import TrainingConfig
-from pipeline.schedule import ScheduleSpec
-from register.device import DeviceSpec
-from register.model import MlaSpec, ModelSpec, MoeSpec
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.device import DeviceSpec
+from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
 DEVICE = DeviceSpec("card", 65536, 55296, 376.0, 1600.0, 196.0, 25.0, 8)
 
 DEEPSEEK_V3 = ModelSpec(
-    "deepseek-v3", 61, 7168, 128, 128, 128, 18432, 129280,
-    mla=MlaSpec(512, 64, 128, 128, 1536), moe=MoeSpec(256, 8, 2048, n_shared=1, first_dense=3), mtp_layers=1,
+    "deepseek-v3",
+    61,
+    7168,
+    128,
+    128,
+    128,
+    18432,
+    129280,
+    mla=MlaSpec(512, 64, 128, 128, 1536),
+    moe=MoeSpec(256, 8, 2048, n_shared=1, first_dense=3),
+    mtp_layers=1,
 )
 LLAMA2_7B = ModelSpec("llama2-7b", 32, 4096, 32, 32, 128, 11008, 32000)
 

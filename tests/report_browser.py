@@ -17,8 +17,16 @@ ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 """The key of an element reference, fixed by the WebDriver standard."""
 
 ARGUMENTS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1400,1200",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1400,1200",
 )
 
 
@@ -36,10 +44,19 @@ class Browser:
             "binary": shutil.which("chromium"),
             "args": list(ARGUMENTS),
         }
-        found = self._send("POST", "/session", {"capabilities": {"alwaysMatch": {
-            "browserName": "chrome", "goog:chromeOptions": options,
-            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
-        }}})
+        found = self._send(
+            "POST",
+            "/session",
+            {
+                "capabilities": {
+                    "alwaysMatch": {
+                        "browserName": "chrome",
+                        "goog:chromeOptions": options,
+                        "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
+                    }
+                }
+            },
+        )
         self.session = f"/session/{found['sessionId']}"
 
     def _send(self, method: str, path: str, body: Any = None) -> Any:
@@ -77,11 +94,25 @@ class Browser:
 
     def click_at(self, x: int, y: int) -> None:
         """A real mouse click at a place of the window."""
-        self._send("POST", f"{self.session}/actions", {"actions": [{
-            "type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"},
-            "actions": [{"type": "pointerMove", "duration": 50, "x": x, "y": y}, {"type": "pause", "duration": 100},
-                        {"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}],
-        }]})
+        self._send(
+            "POST",
+            f"{self.session}/actions",
+            {
+                "actions": [
+                    {
+                        "type": "pointer",
+                        "id": "mouse",
+                        "parameters": {"pointerType": "mouse"},
+                        "actions": [
+                            {"type": "pointerMove", "duration": 50, "x": x, "y": y},
+                            {"type": "pause", "duration": 100},
+                            {"type": "pointerDown", "button": 0},
+                            {"type": "pointerUp", "button": 0},
+                        ],
+                    }
+                ]
+            },
+        )
         time.sleep(0.5)
 
     def type(self, selector: str, text: str) -> None:
@@ -106,7 +137,8 @@ def browser() -> Iterator[Browser]:
         port = free.getsockname()[1]
     driver = subprocess.Popen(
         [str(shutil.which("chromedriver")), f"--port={port}", "--log-level=OFF"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     session = None
     try:

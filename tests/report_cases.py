@@ -7,27 +7,41 @@ import json
 import numpy as np
 import pandas as pd
 
-from pipeline.plan import PipelinePlan, as_grid
-from pipeline.schedule import ScheduleSpec
-from pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline.plan import PipelinePlan, as_grid
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 
 
-def deepseek(stages: int = 16, interleaves: int = 1, micro_batches: int = 64, name: str = "1f1b",
-             seq_splits: int = 1, **changes: object) -> PipelineProblem:
+def deepseek(
+    stages: int = 16,
+    interleaves: int = 1,
+    micro_batches: int = 64,
+    name: str = "1f1b",
+    seq_splits: int = 1,
+    **changes: object,
+) -> PipelineProblem:
     """DeepSeek-V3 with the memory profile and the ratios of the user contract."""
     problem = PipelineProblem(
-        stages, interleaves, micro_batches,
-        (LayerKind("dense", 3, 0.397, 866, {"none": 479, "full": 30}),
-         LayerKind("moe", 59, 1.0, 10691, {"none": 765, "full": 30})),
-        (3383.0,) + (2382.0,) * (stages - 2) + (8675.0,), (55296.0,) * stages,
-        ScheduleSpec(name, seq_splits=seq_splits), 1.839, {"full": 1.0}, head_forward=1.5,
+        stages,
+        interleaves,
+        micro_batches,
+        (
+            LayerKind("dense", 3, 0.397, 866, {"none": 479, "full": 30}),
+            LayerKind("moe", 59, 1.0, 10691, {"none": 765, "full": 30}),
+        ),
+        (3383.0,) + (2382.0,) * (stages - 2) + (8675.0,),
+        (55296.0,) * stages,
+        ScheduleSpec(name, seq_splits=seq_splits),
+        1.839,
+        {"full": 1.0},
+        head_forward=1.5,
     )
     return problem.replace(**changes)
 
 
 def even_plan(problem: PipelineProblem, kept: int = 1) -> PipelinePlan:
     """Layers spread evenly in model order; in every chunk all but `kept` layers are recomputed."""
-    from pipeline.generators import build_schedule
+    from taylor.pipeline.generators import build_schedule
 
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     base, more = divmod(problem.layers, schedule.chunks)
@@ -53,16 +67,34 @@ def ranking(rows: int, seed: int = 0) -> pd.DataFrame:
     for i in range(rows):
         pp = int(rng.choice([4, 8, 16, 32]))
         objective = 1000 + 0.37 * i + float(rng.random())
-        records.append({
-            "dp": int(rng.choice([8, 16, 32])), "tp": int(rng.choice([1, 2, 4, 8])), "pp": pp,
-            "ep": int(rng.choice([1, 8, 16])), "cp": 1, "vpp": 1, "mbs": 1, "micro_batches": 64,
-            "dmratio": 0.397, "bfratio": 1.839, "re_grow_ration": 1.0, "hratio": 1.5, "moe_fw": 9.1,
-            "objective": objective, "cost": objective * 9.1, "bound": objective * (1 - 1e-3 * (i % 3 == 0)),
-            "gap": 1e-3 * (i % 3 == 0), "offset": json.dumps([[int(x) for x in rng.integers(-1, 2, pp)]]),
-            "recompute": json.dumps({"full": [[int(x) for x in rng.integers(0, 4, pp)]]}),
-            "peak_memory": json.dumps([int(x) for x in rng.integers(20000, 55000, pp)]),
-            "memory_limit": json.dumps([55296] * pp), "solver": "HIGHS",
-            "status": "feasible" if i % 3 == 0 else "optimal", "time": float(np.round(rng.random(), 3)),
-            "reason": np.nan, "file": f"output/dryrun_yaml/candidate_{i}.yaml",
-        })
+        records.append(
+            {
+                "dp": int(rng.choice([8, 16, 32])),
+                "tp": int(rng.choice([1, 2, 4, 8])),
+                "pp": pp,
+                "ep": int(rng.choice([1, 8, 16])),
+                "cp": 1,
+                "vpp": 1,
+                "mbs": 1,
+                "micro_batches": 64,
+                "dmratio": 0.397,
+                "bfratio": 1.839,
+                "re_grow_ration": 1.0,
+                "hratio": 1.5,
+                "moe_fw": 9.1,
+                "objective": objective,
+                "cost": objective * 9.1,
+                "bound": objective * (1 - 1e-3 * (i % 3 == 0)),
+                "gap": 1e-3 * (i % 3 == 0),
+                "offset": json.dumps([[int(x) for x in rng.integers(-1, 2, pp)]]),
+                "recompute": json.dumps({"full": [[int(x) for x in rng.integers(0, 4, pp)]]}),
+                "peak_memory": json.dumps([int(x) for x in rng.integers(20000, 55000, pp)]),
+                "memory_limit": json.dumps([55296] * pp),
+                "solver": "HIGHS",
+                "status": "feasible" if i % 3 == 0 else "optimal",
+                "time": float(np.round(rng.random(), 3)),
+                "reason": np.nan,
+                "file": f"output/dryrun_yaml/candidate_{i}.yaml",
+            }
+        )
     return pd.DataFrame(records)

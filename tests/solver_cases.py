@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.plan import FULL, NONE, PipelinePlan
-from pipeline.schedule import ScheduleSpec
-from pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline.plan import FULL, NONE, PipelinePlan
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 
 REFERENCE_OBJECTIVE = 1132.662249
 """Step time of the reference case, published with the contract."""

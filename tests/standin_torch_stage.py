@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from base.errors import InputError
-from cost_model.memory import stage_breakdown
-from dryrun.interface import DryRun
-from dryrun.stage_memory import Moment, StageMemory
-from pipeline.generators import build_schedule
-from pipeline.schedule import FORWARD
+from taylor.base.errors import InputError
+from taylor.cost_model.memory import stage_breakdown
+from taylor.dryrun.interface import DryRun
+from taylor.dryrun.stage_memory import Moment, StageMemory
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.schedule import FORWARD
 
 
 def run_stage(run: DryRun, stage: int) -> StageMemory:
@@ -45,8 +45,10 @@ def run_stage(run: DryRun, stage: int) -> StageMemory:
     config, strategy = run.config, run.strategy
     parts = stage_breakdown(config.model, strategy, config.rules, run.plan, config.schedule)[stage].categories()
     factors = told.get("factors", {})
-    parts = {name: value * next((f for part, f in factors.items() if name.startswith(part)), 1.0)
-             for name, value in parts.items()}
+    parts = {
+        name: value * next((f for part, f in factors.items() if name.startswith(part)), 1.0)
+        for name, value in parts.items()
+    }
     total = sum(parts.values())
     kept = sum(value for name, value in parts.items() if name.startswith("activations"))
     order = build_schedule(config.schedule, strategy.pp, strategy.vpp, strategy.micro_batches).order[stage].tolist()

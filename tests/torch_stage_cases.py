@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from cost_model.memory import even_plan
-from cost_model.strategy import Strategy, TrainingRules
-from dryrun.interface import DryRun
-from parsers.training_config import TrainingConfig
-from pipeline.plan import NONE, PipelinePlan
-from pipeline.schedule import ScheduleSpec
-from register.model import MlaSpec, ModelSpec, MoeSpec
+from taylor.cost_model.memory import even_plan
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.dryrun.interface import DryRun
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import NONE, PipelinePlan
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
 MEGATRON = TrainingRules(framework="megatron", param_bytes=2, seq_length=256)
 TORCHTITAN = TrainingRules(

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from cost_model.alive import schedule_for
-from dryrun.torch_stage.counter import LiveCounter
-from dryrun.torch_stage.kernels import GradientQueue
-from dryrun.torch_stage.run import stage_chunks
-from dryrun.torch_stage.site import Site
-from dryrun.torch_stage.step import StageStep
-from pipeline.generators import build_schedule
+from taylor.cost_model.alive import schedule_for
+from taylor.dryrun.torch_stage.counter import LiveCounter
+from taylor.dryrun.torch_stage.kernels import GradientQueue
+from taylor.dryrun.torch_stage.run import stage_chunks
+from taylor.dryrun.torch_stage.site import Site
+from taylor.dryrun.torch_stage.step import StageStep
+from taylor.pipeline.generators import build_schedule
 
 
 def allocator_peak(events: list[int]) -> int:
@@ -37,9 +37,7 @@ def main() -> None:
     spec = schedule_for(run.config.schedule, strategy.vpp)
     schedule = build_schedule(spec, strategy.pp, strategy.vpp, strategy.micro_batches)
     site = Site(run.config.model, strategy, run.config.rules, pieces=spec.seq_splits)
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         queue = GradientQueue()
         # The step charges categories; nothing is dispatched through this counter, so it sees nothing.
         chunks = stage_chunks(site, queue, schedule, run.plan, stage)

@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from base.console import log
-from base.errors import InfeasibleError, NoSolutionError
-from parsers.training_config import TrainingConfig
-from pipeline.generators import build_schedule
-from pipeline.schedule import ScheduleSpec
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.solution import INFEASIBLE, Solution
-from pipeline_solver.solve import Progress
-from workflows.arguments import AUTO
+from taylor.base.console import log
+from taylor.base.errors import InfeasibleError, NoSolutionError
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import INFEASIBLE, Solution
+from taylor.pipeline_solver.solve import Progress
+from taylor.workflows.arguments import AUTO
 
 MOST_INTERLEAVES = 4
 """Interleaves tried: beyond it warm-up memory and transfers outweigh the smaller bubble in practice."""

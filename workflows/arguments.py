@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from base.errors import InputError, shortened
-from base.files import read_text
-from parsers.ratios import MAX_RATIO
+from taylor.base.errors import InputError, shortened
+from taylor.base.files import read_text
+from taylor.parsers.ratios import MAX_RATIO
 
 AUTO = "auto"
 """The value of a flag whose choice is the tool's."""

@@ -7,23 +7,23 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from base.console import log, progress
-from base.errors import InputError, TaylorError
-from cost_model.profile import MemoryProfile, TimeRatios
-from cost_model.strategy import Strategy
-from cost_model.time import estimate_ratios
-from dryrun.estimate import estimate_memory
-from dryrun.interface import DryRunBackend
-from parsers.candidates import read_candidates
-from parsers.ratios import EMBEDDING, TRANSFER, read_ratios
-from parsers.read import CONFIG_SUFFIXES, read_config
-from parsers.training_config import TrainingConfig
-from register.device import DeviceSpec
-from register.registry import Registry
-from workflows.memory_source import DryRunOptions, obtain_memory, open_backend
-from workflows.profiles import parse_profiles
-from workflows.rank import Candidate, Ranking, RankOptions, rank
-from workflows.solve_file import DEFAULT_DEVICE
+from taylor.base.console import log, progress
+from taylor.base.errors import InputError, TaylorError
+from taylor.cost_model.profile import MemoryProfile, TimeRatios
+from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.time import estimate_ratios
+from taylor.dryrun.estimate import estimate_memory
+from taylor.dryrun.interface import DryRunBackend
+from taylor.parsers.candidates import read_candidates
+from taylor.parsers.ratios import EMBEDDING, TRANSFER, read_ratios
+from taylor.parsers.read import CONFIG_SUFFIXES, read_config
+from taylor.parsers.training_config import TrainingConfig
+from taylor.register.device import DeviceSpec
+from taylor.register.registry import Registry
+from taylor.workflows.memory_source import DryRunOptions, obtain_memory, open_backend
+from taylor.workflows.profiles import parse_profiles
+from taylor.workflows.rank import Candidate, Ranking, RankOptions, rank
+from taylor.workflows.solve_file import DEFAULT_DEVICE
 
 
 def config_files(folder: Path) -> list[Path]:
@@ -137,8 +137,9 @@ def _left_out(measured: Mapping[tuple[int, int, int, int], TimeRatios], table: P
         if not all(told):
             left_out.append(column)
             if any(told):
-                log.warning("%s: %d of %d rows tell no %s: theirs counts as zero", table, told.count(False),
-                            len(told), column)
+                log.warning(
+                    "%s: %d of %d rows tell no %s: theirs counts as zero", table, told.count(False), len(told), column
+                )
     return left_out
 
 
@@ -203,8 +204,9 @@ def rank_folder(
             memory_of=lambda config: _memory(by_family[_family(config)], config, chosen),
         )
     peaks = {} if nd_path is None else {(c.dp, c.tp, c.pp, c.ep): c.peak_mib for c in read_candidates(nd_path)}
-    known = [c if c.config is None else replace(c, nd_peak_mib=peaks.get(_degrees(c.config.strategy)))
-             for c in candidates]
+    known = [
+        c if c.config is None else replace(c, nd_peak_mib=peaks.get(_degrees(c.config.strategy))) for c in candidates
+    ]
     return rank(known, options)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cost_model.memory import StageBreakdown, stage_breakdown
-from dryrun.interface import DryRun, DryRunResult
-from dryrun.stage_memory import StageMemory
+from taylor.cost_model.memory import StageBreakdown, stage_breakdown
+from taylor.dryrun.interface import DryRun, DryRunResult
+from taylor.dryrun.stage_memory import StageMemory
 
 
 def stage_memories(result: DryRunResult | None) -> tuple[StageMemory, ...]:

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from base.console import log
-from base.errors import InputError
-from base.files import write_atomic
-from parsers.export import FORMS, PLACING_FORMS, export_plan
-from parsers.mindformers_plan import chunk_order
-from pipeline.plan import PipelinePlan, as_grid
-from pipeline.schedule import ScheduleSpec
-from pipeline_solver.problem import PipelineProblem
-from register.model import DENSE, MTP
-from workflows.saved_result import read_result
+from taylor.base.console import log
+from taylor.base.errors import InputError
+from taylor.base.files import write_atomic
+from taylor.parsers.export import FORMS, PLACING_FORMS, export_plan
+from taylor.parsers.mindformers_plan import chunk_order
+from taylor.pipeline.plan import PipelinePlan, as_grid
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.register.model import DENSE, MTP
+from taylor.workflows.saved_result import read_result
 
 V_SCHEDULE = "zero_bubble_v"
 """The schedule whose odd interleaves run through the stages in reverse."""
@@ -125,7 +125,10 @@ def export_saved(exports: Sequence[Export], solution: Path) -> list[tuple[Export
         When the file is no result JSON (a ``.sol`` names no schedule), or a form cannot say its plan.
     """
     if solution.suffix == ".sol":
-        raise InputError("does not say the schedule that an export needs", file=solution,
-                         cure="name the result JSON of the same run (--result_json)")
+        raise InputError(
+            "does not say the schedule that an export needs",
+            file=solution,
+            cure="name the result JSON of the same run (--result_json)",
+        )
     saved = read_result(solution)
     return export_texts(exports, saved.problem, saved.plan, saved.mtp_layers)

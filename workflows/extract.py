@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from base.errors import InputError
-from base.files import read_text
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
 
 _VARIABLE = re.compile(r"(x|recompute|select)_(\w+)\[(\d{1,4}),(\d{1,3})\] (\d{1,6})")
 _WORDS = {"x": "layers", "recompute": "recomputed", "select": "selectively recomputed"}

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from base.console import log
-from base.errors import InfeasibleError, NoSolutionError
-from cost_model.profile import MemoryProfile
-from dryrun.fit import CLOSE, Observation, fit_memory
-from dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, DryRunResult
-from dryrun.linear_memory import Floats, LinearMemory
-from dryrun.measure import observations_of
-from parsers.training_config import TrainingConfig
-from pipeline.plan import PipelinePlan
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.solution import Solution
-from workflows.memory_source import keep_measured, known_observations
-from workflows.near_plans import NearPlan, StageRecord, near_plans
+from taylor.base.console import log
+from taylor.base.errors import InfeasibleError, NoSolutionError
+from taylor.cost_model.profile import MemoryProfile
+from taylor.dryrun.fit import CLOSE, Observation, fit_memory
+from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, DryRunResult
+from taylor.dryrun.linear_memory import Floats, LinearMemory
+from taylor.dryrun.measure import observations_of
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import Solution
+from taylor.workflows.memory_source import keep_measured, known_observations
+from taylor.workflows.near_plans import NearPlan, StageRecord, near_plans
 
 MAX_ROUNDS = 8
 BEST_OF_ROUNDS = 4
@@ -153,7 +153,9 @@ def solve_checked(
     rounds = round_ if batch else round_ - 1
     log.info(
         "check: the plan holds on %d of %d stages (round %d)",
-        len(result.stages) - len(result.failures), len(result.stages), rounds,
+        len(result.stages) - len(result.failures),
+        len(result.stages),
+        rounds,
     )
     return Checked(near.problem, near.solution, memory, rounds, result)
 
@@ -169,15 +171,25 @@ class _Search:
     tried: list[PipelinePlan] = field(default_factory=list)
 
     def more(
-        self, problem: PipelineProblem, peaks: Callable[[PipelinePlan], Floats], best: NearPlan | None,
+        self,
+        problem: PipelineProblem,
+        peaks: Callable[[PipelinePlan], Floats],
+        best: NearPlan | None,
         chosen: Sequence[NearPlan],
     ) -> list[NearPlan]:
         """Further plans for a round; they are known as tried from now on."""
         self.tried += [near.plan for near in chosen]
         to_beat = best.time if best is not None else self._surely(problem)
         found = near_plans(
-            problem, self.record, peaks, self.limits, self.scatter, self.solve,
-            tried=self.tried, to_beat=to_beat, number=PLANS - len(chosen),
+            problem,
+            self.record,
+            peaks,
+            self.limits,
+            self.scatter,
+            self.solve,
+            tried=self.tried,
+            to_beat=to_beat,
+            number=PLANS - len(chosen),
         )
         self.tried += [near.plan for near in found]
         return found
@@ -205,6 +217,7 @@ def _dry_run(
     config: TrainingConfig, backend: DryRunBackend, batch: Sequence[NearPlan], limits: Floats
 ) -> list[DryRunResult]:
     """Dry-run plans: the stages that may fail first, and the others only where these hold."""
+
     def run(near: NearPlan, stages: Sequence[int]) -> DryRun:
         return DryRun(config.replace(schedule=near.problem.schedule), config.strategy, near.plan, tuple(stages))
 

@@ -10,22 +10,22 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from base.console import log
-from base.errors import InputError, OutsideProgramError
-from cost_model.profile import MemoryProfile
-from dryrun.dataset import ensure_dataset
-from dryrun.estimate import estimate_memory
-from dryrun.fit import Observation, read_observations, write_observations
-from dryrun.interface import DryRunBackend
-from dryrun.launch import PROGRAM, Launcher
-from dryrun.linear_memory import LinearMemory
-from dryrun.measure import MAX_RUNS, PROBE_STAGES, measure_profile
-from dryrun.mindspore_backend import MindsporeBackend
-from dryrun.torch_backend import TorchBackend, require_torch, torch_version
-from parsers.memory_profile import read_memory_profile, write_memory_profile
-from parsers.training_config import TrainingConfig
-from pipeline.plan import FULL, NONE
-from register.device import DeviceSpec
+from taylor.base.console import log
+from taylor.base.errors import InputError, OutsideProgramError
+from taylor.cost_model.profile import MemoryProfile
+from taylor.dryrun.dataset import ensure_dataset
+from taylor.dryrun.estimate import estimate_memory
+from taylor.dryrun.fit import Observation, read_observations, write_observations
+from taylor.dryrun.interface import DryRunBackend
+from taylor.dryrun.launch import PROGRAM, Launcher
+from taylor.dryrun.linear_memory import LinearMemory
+from taylor.dryrun.measure import MAX_RUNS, PROBE_STAGES, measure_profile
+from taylor.dryrun.mindspore_backend import MindsporeBackend
+from taylor.dryrun.torch_backend import TorchBackend, require_torch, torch_version
+from taylor.parsers.memory_profile import read_memory_profile, write_memory_profile
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, NONE
+from taylor.register.device import DeviceSpec
 
 MEMORY_INFO = Path("memory_info")
 """Folder, below the output folder, of the profiles that dry-runs measured."""
@@ -120,8 +120,8 @@ def open_backend(
     if config.format.startswith("mindformers") and options.small_dataset is not None:
         strategy = config.strategy
         # Probes have as many micro-batches as stages.
-        batch = strategy.dp * strategy.mbs * config.micro_batch_interleave * max(
-            strategy.micro_batches, PROBE_STAGES[-1]
+        batch = (
+            strategy.dp * strategy.mbs * config.micro_batch_interleave * max(strategy.micro_batches, PROBE_STAGES[-1])
         )
         dataset = ensure_dataset(options.small_dataset, config.rules.seq_length, config.model.vocab, launcher, batch)
         if dataset is not None:
@@ -228,7 +228,10 @@ def obtain_memory(
         most = len(linear.unknowns) + SPARE_RUNS if backend.exact else MAX_RUNS
         try:
             measured = measure_profile(
-                linear, estimate_memory(config, device), backend, max_runs=most,
+                linear,
+                estimate_memory(config, device),
+                backend,
+                max_runs=most,
                 probes=config.format.startswith("mindformers") and not backend.exact,
             )
         except OutsideProgramError as error:

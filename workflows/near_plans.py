@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from base.errors import InfeasibleError, NoSolutionError
-from dryrun.interface import OUT_OF_MEMORY, DryRunResult
-from dryrun.linear_memory import Floats, LinearMemory
-from pipeline.plan import PipelinePlan
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.solution import Solution
+from taylor.base.errors import InfeasibleError, NoSolutionError
+from taylor.dryrun.interface import OUT_OF_MEMORY, DryRunResult
+from taylor.dryrun.linear_memory import Floats, LinearMemory
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import Solution
 
 SOLVES = 24
 """Problems solved in search of such plans, a round."""

@@ -6,18 +6,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from base.console import log, progress
-from base.errors import TaylorError
-from cost_model.profile import TimeRatios
-from cost_model.strategy import Strategy
-from cost_model.time import estimate_ratios
-from parsers.read import read_config
-from parsers.training_config import TrainingConfig
-from pipeline.plan import FULL, NONE, SELECT
-from profiling.extract import ExtractedRatios, extract_ratios
-from profiling.folders import find_profile_folders
-from profiling.table import RESULT_NAME, write_profiling_result
-from register.device import DeviceSpec
+from taylor.base.console import log, progress
+from taylor.base.errors import TaylorError
+from taylor.cost_model.profile import TimeRatios
+from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.time import estimate_ratios
+from taylor.parsers.read import read_config
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.profiling.extract import ExtractedRatios, extract_ratios
+from taylor.profiling.folders import find_profile_folders
+from taylor.profiling.table import RESULT_NAME, write_profiling_result
+from taylor.register.device import DeviceSpec
 
 LISTED_PROBLEMS = 3
 """Problems of one configuration that are logged; each rank has its own."""

@@ -20,19 +20,19 @@ from typing import Any
 
 import pandas as pd
 
-from base.console import hold_interrupts, log, progress
-from base.errors import TaylorError
-from base.files import printable, write_atomic
-from base.kept import read_kept, write_kept
-from cost_model.profile import MemoryProfile, TimeRatios
-from parsers.training_config import TrainingConfig
-from parsers.write_back import write_plan
-from pipeline.plan import FULL, PipelinePlan, as_grid
-from pipeline_solver.build import build_problem
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.solution import FEASIBLE, OPTIMAL, Solution
-from pipeline_solver.solve import solve
-from workflows.schedules import require_schedule
+from taylor.base.console import hold_interrupts, log, progress
+from taylor.base.errors import TaylorError
+from taylor.base.files import printable, write_atomic
+from taylor.base.kept import read_kept, write_kept
+from taylor.cost_model.profile import MemoryProfile, TimeRatios
+from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.write_back import write_plan
+from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
+from taylor.pipeline_solver.build import build_problem
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import FEASIBLE, OPTIMAL, Solution
+from taylor.pipeline_solver.solve import solve
+from taylor.workflows.schedules import require_schedule
 
 DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs", "micro_batches")
 """Columns of the ranking that are whole numbers."""
@@ -195,8 +195,8 @@ def rank(
 def _write_report(
     path: Path, table: pd.DataFrame, problems: Mapping[str, PipelineProblem], pruned: pd.DataFrame | None
 ) -> None:
-    from report.html import write_html_report
-    from report.planned import planned_timeline
+    from taylor.report.html import write_html_report
+    from taylor.report.planned import planned_timeline
 
     timelines = {}
     stems = Counter(Path(name).stem for name in problems)

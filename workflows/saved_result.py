@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from base.errors import InputError
-from base.files import read_text
-from pipeline.plan import PipelinePlan, as_grid
-from pipeline_solver.problem import PipelineProblem
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
+from taylor.pipeline.plan import PipelinePlan, as_grid
+from taylor.pipeline_solver.problem import PipelineProblem
 
 MTP_AMONG_LAYERS = "mtp_among_layers"
 """Key of a result: how many layers of the last kind are MTP layers, where the problem does not part them."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from base.errors import InputError
-from parsers.training_config import TrainingConfig
-from pipeline.generators import build_schedule
-from pipeline_solver.build import schedule_for
+from taylor.base.errors import InputError
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline_solver.build import schedule_for
 
 
 def require_schedule(config: TrainingConfig) -> None:
@@ -22,6 +22,9 @@ def require_schedule(config: TrainingConfig) -> None:
         build_schedule(spec, strategy.pp, strategy.vpp, strategy.micro_batches)
     except ValueError as error:
         raise InputError(
-            str(error), file=config.path, field="schedule", value=spec.name,
+            str(error),
+            file=config.path,
+            field="schedule",
+            value=spec.name,
             cure="change the global batch, the interleaves or the schedule",
         ) from None

@@ -9,32 +9,32 @@ from pathlib import Path
 
 import pandas as pd
 
-from base.console import log
-from base.errors import InputError
-from cost_model.memory import StageBreakdown, best_case_peak_mib, lightest_plan, stage_breakdown
-from cost_model.strategy import Strategy
-from dryrun.estimate import device_limit_mib
-from dryrun.interface import DryRun, DryRunBackend
-from dryrun.stage_memory import StageMemory
-from nd_search.emit import emit_yaml, write_candidates_csv, write_pruned_csv
-from nd_search.options import PeakEstimate, SearchContext, SearchOptions
-from nd_search.rules import list_rules, load_user_rules
-from nd_search.search import SearchResult, explain, search
-from nd_search.space import complete
-from parsers.read import read_config
-from parsers.training_config import TrainingConfig
-from pipeline.plan import FULL, NONE
-from pipeline_solver.build import schedule_for
-from register.device import DeviceSpec
-from register.registry import Registry
-from workflows.candidates import load_candidates, memory_by_dryruns
-from workflows.dryrun_result import stage_memories
-from workflows.memory_source import DryRunOptions, open_backend
-from workflows.profiles import parse_profiles
-from workflows.rank import Ranking, RankOptions, rank
-from workflows.schedules import require_schedule
-from workflows.search_memory import measured_peaks, replayed_peaks
-from workflows.solve_file import DEFAULT_DEVICE
+from taylor.base.console import log
+from taylor.base.errors import InputError
+from taylor.cost_model.memory import StageBreakdown, best_case_peak_mib, lightest_plan, stage_breakdown
+from taylor.cost_model.strategy import Strategy
+from taylor.dryrun.estimate import device_limit_mib
+from taylor.dryrun.interface import DryRun, DryRunBackend
+from taylor.dryrun.stage_memory import StageMemory
+from taylor.nd_search.emit import emit_yaml, write_candidates_csv, write_pruned_csv
+from taylor.nd_search.options import PeakEstimate, SearchContext, SearchOptions
+from taylor.nd_search.rules import list_rules, load_user_rules
+from taylor.nd_search.search import SearchResult, explain, search
+from taylor.nd_search.space import complete
+from taylor.parsers.read import read_config
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline_solver.build import schedule_for
+from taylor.register.device import DeviceSpec
+from taylor.register.registry import Registry
+from taylor.workflows.candidates import load_candidates, memory_by_dryruns
+from taylor.workflows.dryrun_result import stage_memories
+from taylor.workflows.memory_source import DryRunOptions, open_backend
+from taylor.workflows.profiles import parse_profiles
+from taylor.workflows.rank import Ranking, RankOptions, rank
+from taylor.workflows.schedules import require_schedule
+from taylor.workflows.search_memory import measured_peaks, replayed_peaks
+from taylor.workflows.solve_file import DEFAULT_DEVICE
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from base.console import log
-from base.files import write_atomic
-from cost_model.memory import best_case_peak_mib, stage_breakdown
-from cost_model.strategy import Strategy
-from dryrun.estimate import device_limit_mib
-from dryrun.grey_box import CorrectedPeaks, Measurement, estimate_of, family_of, plan_to_measure, schedule_of
-from dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, StagePeak
-from dryrun.replay import ReplayBackend
-from nd_search.options import SearchOptions
-from nd_search.search import search
-from parsers.training_config import TrainingConfig
-from pipeline.plan import FULL, NONE
-from register.device import DeviceSpec
+from taylor.base.console import log
+from taylor.base.files import write_atomic
+from taylor.cost_model.memory import best_case_peak_mib, stage_breakdown
+from taylor.cost_model.strategy import Strategy
+from taylor.dryrun.estimate import device_limit_mib
+from taylor.dryrun.grey_box import CorrectedPeaks, Measurement, estimate_of, family_of, plan_to_measure, schedule_of
+from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, StagePeak
+from taylor.dryrun.replay import ReplayBackend
+from taylor.nd_search.options import SearchOptions
+from taylor.nd_search.search import search
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, NONE
+from taylor.register.device import DeviceSpec
 
 MAX_RUNS = 100
 """Dry-runs of one search at most."""

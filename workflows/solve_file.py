@@ -9,36 +9,36 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from base.console import log
-from base.errors import InfeasibleError, InputError, NoSolutionError
-from base.files import printable, write_atomic
-from cost_model.profile import MemoryProfile, TimeRatios
-from dryrun.design import modes_at_hand
-from dryrun.interface import DryRunBackend, DryRunResult
-from dryrun.linear_memory import running_schedule
-from dryrun.stage_memory import StageMemory
-from parsers.read import read_config
-from parsers.training_config import TrainingConfig
-from parsers.write_back import write_plan
-from pipeline.plan import PipelinePlan
-from pipeline.schedule import ScheduleSpec
-from pipeline_solver.build import build_problem, plan_in_terms_of
-from pipeline_solver.evaluate import evaluate
-from pipeline_solver.model_files import write_mps, write_sol
-from pipeline_solver.problem import PipelineProblem
-from pipeline_solver.solution import INFEASIBLE, Solution
-from pipeline_solver.solve import Progress, solve
-from pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
-from register.model import MTP
-from register.registry import Registry
-from workflows.alternatives import Alternative, choices, solve_alternatives
-from workflows.arguments import AUTO
-from workflows.dryrun_result import dryrun_dict, stage_memories
-from workflows.export import Export, export_texts, refuse_impossible, store_exports
-from workflows.memory_check import check_plan, solve_checked
-from workflows.memory_source import DryRunOptions, obtain_memory, open_backend
-from workflows.saved_result import MTP_AMONG_LAYERS, problem_data
-from workflows.schedules import require_schedule
+from taylor.base.console import log
+from taylor.base.errors import InfeasibleError, InputError, NoSolutionError
+from taylor.base.files import printable, write_atomic
+from taylor.cost_model.profile import MemoryProfile, TimeRatios
+from taylor.dryrun.design import modes_at_hand
+from taylor.dryrun.interface import DryRunBackend, DryRunResult
+from taylor.dryrun.linear_memory import running_schedule
+from taylor.dryrun.stage_memory import StageMemory
+from taylor.parsers.read import read_config
+from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.write_back import write_plan
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.build import build_problem, plan_in_terms_of
+from taylor.pipeline_solver.evaluate import evaluate
+from taylor.pipeline_solver.model_files import write_mps, write_sol
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import INFEASIBLE, Solution
+from taylor.pipeline_solver.solve import Progress, solve
+from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
+from taylor.register.model import MTP
+from taylor.register.registry import Registry
+from taylor.workflows.alternatives import Alternative, choices, solve_alternatives
+from taylor.workflows.arguments import AUTO
+from taylor.workflows.dryrun_result import dryrun_dict, stage_memories
+from taylor.workflows.export import Export, export_texts, refuse_impossible, store_exports
+from taylor.workflows.memory_check import check_plan, solve_checked
+from taylor.workflows.memory_source import DryRunOptions, obtain_memory, open_backend
+from taylor.workflows.saved_result import MTP_AMONG_LAYERS, problem_data
+from taylor.workflows.schedules import require_schedule
 
 DEFAULT_DEVICE = "ascend-910b"
 
@@ -383,14 +383,12 @@ def _write_outputs(
             write_plan(running, solution.plan, output=options.write_to)
             files["config"] = str(options.write_to or config.path)
     if options.trace is not None or options.html is not None or options.picture is not None:
-        from report.outputs import write_views
+        from taylor.report.outputs import write_views
 
         write_views(problem, solution, title=name, trace=options.trace, picture=options.picture, dryrun=dryrun)
         if options.html is not None:
             own = {} if options.evaluate else _own_plan(config, problem)
-            write_views(
-                problem, solution, title=name, html=options.html, others=own, dryrun=dryrun, progress=history
-            )
+            write_views(problem, solution, title=name, html=options.html, others=own, dryrun=dryrun, progress=history)
         views = {"trace": options.trace, "html": options.html, "picture": options.picture}
         files |= {role: str(path) for role, path in views.items() if path is not None}
     return files

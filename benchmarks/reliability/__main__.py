@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from base.console import log, start_logging
-from base.files import read_text, write_atomic
 from benchmarks.brute_force import random_problem
 from benchmarks.reliability.campaign import ROOT, Figure, Part, kept_figures, run_part
-from pipeline_solver.solve import solve
+from taylor.base.console import log, start_logging
+from taylor.base.files import read_text, write_atomic
+from taylor.pipeline_solver.solve import solve
 
 PARTS = ("solver", "determinism", "kills", "inputs", "flags", "files", "load", "commands", "coverage")
 PAGE = ROOT / "docs" / "reliability.md"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from base.console import log
-from base.files import write_atomic
+from taylor.base.console import log
+from taylor.base.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (

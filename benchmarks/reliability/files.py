@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from base.errors import TaylorError
 from benchmarks.reliability.campaign import Figure, Part, Portion, Result, chosen, faults_of, total
 from benchmarks.reliability.outputs import is_debris
 from benchmarks.reliability.sandbox import preload
 from benchmarks.reliability.writers import WRITERS, Writer
+from taylor.base.errors import TaylorError
 
 STEPS = frozenset({"open", "write", "flush", "close", "fsync", "chmod", "replace", "rename", "unlink", "mkdir"})
 """Calls before which a writer is killed: all by which a file comes to be or changes."""
@@ -98,8 +98,14 @@ def _restored(folder: Path, state: Mapping[str, bytes]) -> None:
 
 
 def _after(
-    writer: Writer, old: Mapping[str, bytes], new: Mapping[str, bytes], what: str, disturb: Callable[[], None],
-    *, refused: bool = False, folder: Path | None = None,
+    writer: Writer,
+    old: Mapping[str, bytes],
+    new: Mapping[str, bytes],
+    what: str,
+    disturb: Callable[[], None],
+    *,
+    refused: bool = False,
+    folder: Path | None = None,
 ) -> list[str]:
     """Let the writer write the new content over the old under a disturbance, and look at what is there.
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.reliability.campaign import ROOT
-from parsers.read import read_config
-from parsers.write_back import emit_variant
+from taylor.parsers.read import read_config
+from taylor.parsers.write_back import emit_variant
 
 REFERENCE_MEMORY = {
     "device_limit": 55296,

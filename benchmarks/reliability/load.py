@@ -126,11 +126,11 @@ def interrupt_faults(seen: Watched, folder: Path) -> list[str]:
 
 def write_candidates(folder: Path, count: int) -> int:
     """Write so many candidate files into ``files``; returns how many there are."""
-    from nd_search.emit import emit_yaml
-    from nd_search.options import SearchOptions
-    from nd_search.search import search
-    from parsers.read import read_config
-    from register.registry import Registry
+    from taylor.nd_search.emit import emit_yaml
+    from taylor.nd_search.options import SearchOptions
+    from taylor.nd_search.search import search
+    from taylor.parsers.read import read_config
+    from taylor.register.registry import Registry
 
     config = read_config(ROOT / "config" / "pretrain_deepseek3_128p.yaml")
     device = Registry.load(None).device("ascend-910b")

@@ -62,12 +62,29 @@ def preload() -> None:
     for name in SCRIPTS:
         importlib.import_module(name)
     for name in (
-        "benchmarks.synthetic_profiles", "dryrun.mindspore_backend", "dryrun.replay", "matplotlib.figure",
-        "matplotlib.backends.backend_agg", "nd_search.search", "pipeline_solver.branch_and_cut",
-        "pipeline_solver.compact_milp", "pipeline_solver.pyomo_solver", "plotly", "pulp", "report.html",
-        "report.outputs", "report.terminal", "rich.progress", "rich.table", "scipy.optimize", "workflows.candidates",
-        "workflows.extract", "workflows.search", "workflows.solve_file", "workflows.timeline",
-    ):  # fmt: skip
+        "benchmarks.synthetic_profiles",
+        "taylor.dryrun.mindspore_backend",
+        "taylor.dryrun.replay",
+        "matplotlib.figure",
+        "matplotlib.backends.backend_agg",
+        "taylor.nd_search.search",
+        "taylor.pipeline_solver.branch_and_cut",
+        "taylor.pipeline_solver.compact_milp",
+        "taylor.pipeline_solver.pyomo_solver",
+        "plotly",
+        "pulp",
+        "taylor.report.html",
+        "taylor.report.outputs",
+        "taylor.report.terminal",
+        "rich.progress",
+        "rich.table",
+        "scipy.optimize",
+        "taylor.workflows.candidates",
+        "taylor.workflows.extract",
+        "taylor.workflows.search",
+        "taylor.workflows.solve_file",
+        "taylor.workflows.timeline",
+    ):
         try:
             importlib.import_module(name)
         except ImportError:

@@ -11,15 +11,15 @@ import numpy as np
 
 from benchmarks.brute_force import comparable_problem, faults, random_problem
 from benchmarks.reliability.campaign import Figure, Part, Portion, Result, chosen, faults_of, split, total
-from pipeline.plan import FULL, NONE
-from pipeline.schedule import ScheduleSpec
-from pipeline_solver.checker import check
-from pipeline_solver.compact_milp import solve_compact
-from pipeline_solver.highs_model import HighsModel
-from pipeline_solver.model_files import write_mps
-from pipeline_solver.problem import LayerKind, PipelineProblem
-from pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
-from pipeline_solver.solve import SolverDisagreement, complete, solve
+from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.compact_milp import solve_compact
+from taylor.pipeline_solver.highs_model import HighsModel
+from taylor.pipeline_solver.model_files import write_mps
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
+from taylor.pipeline_solver.solve import SolverDisagreement, complete, solve
 
 TOLERANCE = 1e-6
 """Relative difference at which two optima count as the same."""
@@ -70,9 +70,7 @@ def enumerated(count: int, seed: int) -> Result:
         plans += truth.plans
         infeasible += truth.plan is None
         for solver in ("HIGHS", "HIGHS-MILP", "CBC"):
-            found += [
-                f"enumerated, seed {seed}, instance {number}: {text}" for text in faults(problem, truth, solver)
-            ]
+            found += [f"enumerated, seed {seed}, instance {number}: {text}" for text in faults(problem, truth, solver)]
     return {"instances": count, "plans": plans, "infeasible": infeasible, "faults": found}
 
 

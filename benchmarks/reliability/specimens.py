@@ -10,11 +10,11 @@ from pathlib import Path
 
 from benchmarks.reliability.campaign import ROOT
 from benchmarks.reliability.sandbox import run_forked
-from cost_model.profile import TimeRatios
-from parsers.read import read_config
-from parsers.write_back import emit_variant
-from profiling.synthetic import SyntheticTimes, write_synthetic_profiles
-from workflows.memory_source import memory_info_path
+from taylor.cost_model.profile import TimeRatios
+from taylor.parsers.read import read_config
+from taylor.parsers.write_back import emit_variant
+from taylor.profiling.synthetic import SyntheticTimes, write_synthetic_profiles
+from taylor.workflows.memory_source import memory_info_path
 
 SHELL = """\
 #!/bin/bash
@@ -192,8 +192,9 @@ def make_specimens(folder: Path) -> list[Specimen]:
     place = add("json", "memory", "memory.json", "pipeline_parallel", *words)
     _copy("pretrain_llama2_7b", place / "train.yaml")
     _write(place / "memory.json", json.dumps(MEMORY, indent=1))
-    place = add("json", "flags", "flags.json", "parallel_tool", "--config", "flags.json",
-                "--output_path", "out/nd")  # a flag of the file may name any place; this one wins
+    place = add(
+        "json", "flags", "flags.json", "parallel_tool", "--config", "flags.json", "--output_path", "out/nd"
+    )  # a flag of the file may name any place; this one wins
     _copy("pretrain_llama2_7b", place / "train.yaml")
     _write(place / "flags.json", json.dumps({
         "yaml_path": "train.yaml", "gbs": 512, "search": ["dp", "tp", "pp"], "profile_num": 2, "recompute": "full",

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
-from base.files import write_atomic
 from benchmarks.reliability.campaign import ROOT
 from benchmarks.reliability.specimens import SHELL, TOML
-from cost_model.profile import MemoryProfile, TimeRatios
-from pipeline.plan import FULL, NONE, PipelinePlan, as_grid
-from pipeline_solver.problem import LayerKind, PipelineProblem
-from pipeline_solver.solution import Solution
+from taylor.base.files import write_atomic
+from taylor.cost_model.profile import MemoryProfile, TimeRatios
+from taylor.pipeline.plan import FULL, NONE, PipelinePlan, as_grid
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.solution import Solution
 
 LLAMA = ROOT / "config" / "pretrain_llama2_7b.yaml"
 
@@ -23,7 +23,7 @@ Writer = Callable[[Path, int], object]
 @cache
 def _solved(which: int) -> tuple[PipelineProblem, Solution]:
     """A problem worked by hand, and one of two plans for it as a solution."""
-    from pipeline_solver.evaluate import evaluate
+    from taylor.pipeline_solver.evaluate import evaluate
 
     problem = PipelineProblem(
         2, 1, 4, (LayerKind("body", 4, 1.0, 10.0, {NONE: 4.0, FULL: 1.0}),), (5.0, 7.0), (100.0, 100.0)
@@ -34,8 +34,8 @@ def _solved(which: int) -> tuple[PipelineProblem, Solution]:
 
 def _plan_into(name: str, text: str) -> Writer:
     def write(folder: Path, which: int) -> object:
-        from parsers.read import read_config
-        from parsers.write_back import write_plan
+        from taylor.parsers.read import read_config
+        from taylor.parsers.write_back import write_plan
 
         path = folder / name
         if which == 0:
@@ -50,8 +50,8 @@ def _plan_into(name: str, text: str) -> Writer:
 
 
 def _variant(folder: Path, which: int) -> object:
-    from parsers.read import read_config
-    from parsers.write_back import emit_variant
+    from taylor.parsers.read import read_config
+    from taylor.parsers.write_back import emit_variant
 
     config = read_config(LLAMA)
     return emit_variant(config, config.strategy.replace(micro_batches=8 + which), folder / "a.yaml", plan=None)
@@ -59,11 +59,11 @@ def _variant(folder: Path, which: int) -> object:
 
 def _searched(what: str) -> Writer:
     def write(folder: Path, which: int) -> object:
-        from nd_search.emit import emit_yaml, write_candidates_csv, write_pruned_csv
-        from nd_search.options import SearchOptions
-        from nd_search.search import search
-        from parsers.read import read_config
-        from register.registry import Registry
+        from taylor.nd_search.emit import emit_yaml, write_candidates_csv, write_pruned_csv
+        from taylor.nd_search.options import SearchOptions
+        from taylor.nd_search.search import search
+        from taylor.parsers.read import read_config
+        from taylor.register.registry import Registry
 
         config = read_config(LLAMA)
         device = Registry.load(None).device("ascend-910b")
@@ -79,7 +79,7 @@ def _searched(what: str) -> Writer:
 
 def _model(form: str) -> Writer:
     def write(folder: Path, which: int) -> object:
-        from pipeline_solver.model_files import write_mps
+        from taylor.pipeline_solver.model_files import write_mps
 
         return write_mps(*_solved(which), folder / "model.mps", form=form)
 
@@ -87,14 +87,14 @@ def _model(form: str) -> Writer:
 
 
 def _sol(folder: Path, which: int) -> object:
-    from pipeline_solver.model_files import write_sol
+    from taylor.pipeline_solver.model_files import write_sol
 
     return write_sol(*_solved(which), folder / "plan.sol")
 
 
 def _view(role: str, name: str) -> Writer:
     def write(folder: Path, which: int) -> object:
-        from report.outputs import write_views
+        from taylor.report.outputs import write_views
 
         problem, solution = _solved(which)
         views: Mapping[str, Path] = {role: folder / name}
@@ -104,7 +104,7 @@ def _view(role: str, name: str) -> Writer:
 
 
 def _result(folder: Path, which: int) -> object:
-    from workflows.solve_file import SolveFileOptions, solve_file
+    from taylor.workflows.solve_file import SolveFileOptions, solve_file
 
     path = LLAMA
     return solve_file(SolveFileOptions(
@@ -114,7 +114,7 @@ def _result(folder: Path, which: int) -> object:
 
 
 def _memory(folder: Path, which: int) -> object:
-    from parsers.memory_profile import write_memory_profile
+    from taylor.parsers.memory_profile import write_memory_profile
 
     kept = {"dense": {NONE: 479.0, FULL: 30.0}}
     profile = MemoryProfile(55296.0, 3383.0 + which, 2382.0, 8675.0, {"dense": 866.0}, kept)
@@ -122,16 +122,16 @@ def _memory(folder: Path, which: int) -> object:
 
 
 def _observations(folder: Path, which: int) -> object:
-    from dryrun.fit import Observation, write_observations
+    from taylor.dryrun.fit import Observation, write_observations
 
     plan = PipelinePlan({"dense": as_grid([[2, 2]])}, {FULL: as_grid([[1, 0]])})
     return write_observations([Observation(plan, 0, 40_000.0 + which)], folder / "peaks.json")
 
 
 def _ratios(folder: Path, which: int) -> object:
-    from parsers.read import read_config
-    from profiling.extract import ExtractedRatios
-    from profiling.table import write_profiling_result
+    from taylor.parsers.read import read_config
+    from taylor.profiling.extract import ExtractedRatios
+    from taylor.profiling.table import write_profiling_result
 
     config = read_config(LLAMA)
     found = ExtractedRatios(config, TimeRatios(unit_ms=5.0 + which))
@@ -140,8 +140,8 @@ def _ratios(folder: Path, which: int) -> object:
 
 def _synthetic(form: str) -> Writer:
     def write(folder: Path, which: int) -> object:
-        from parsers.read import read_config
-        from profiling.synthetic import SyntheticTimes, write_synthetic_profiles
+        from taylor.parsers.read import read_config
+        from taylor.profiling.synthetic import SyntheticTimes, write_synthetic_profiles
 
         config = read_config(LLAMA)
         plan = config.plan

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dryrun.torch_stage.counter import empty_of, fused, only_shapes
+from taylor.dryrun.torch_stage.counter import empty_of, fused, only_shapes
 
 
 class FlashAttention(torch.autograd.Function):

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from dryrun.torch_stage.counter import TRANSIENT, Charged, active_counter
-from dryrun.torch_stage.ends import Embedding, Head, PredictionModule
-from dryrun.torch_stage.kernels import GradientQueue
-from dryrun.torch_stage.layers import Layer, NormLayer
-from dryrun.torch_stage.sharding import Enter, Leave, ShardedBlock
-from dryrun.torch_stage.site import Site
-from dryrun.torch_stage.weights import Weight
-from pipeline.plan import RECOMPUTE_MODES, PipelinePlan
-from register.model import MTP
+from taylor.dryrun.torch_stage.counter import TRANSIENT, Charged, active_counter
+from taylor.dryrun.torch_stage.ends import Embedding, Head, PredictionModule
+from taylor.dryrun.torch_stage.kernels import GradientQueue
+from taylor.dryrun.torch_stage.layers import Layer, NormLayer
+from taylor.dryrun.torch_stage.sharding import Enter, Leave, ShardedBlock
+from taylor.dryrun.torch_stage.site import Site
+from taylor.dryrun.torch_stage.weights import Weight
+from taylor.pipeline.plan import RECOMPUTE_MODES, PipelinePlan
+from taylor.register.model import MTP
 
 LOGITS = "logits"
 

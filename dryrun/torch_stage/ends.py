@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dryrun.torch_stage.counter import fused
-from dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Recompute, gathered, scattered
-from dryrun.torch_stage.layers import DROPOUT_RATE, Layer, NormLayer
-from dryrun.torch_stage.site import MEGATRON, MINDFORMERS, Site
-from dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
-from register.model import DENSE, MOE
+from taylor.dryrun.torch_stage.counter import fused
+from taylor.dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Recompute, gathered, scattered
+from taylor.dryrun.torch_stage.layers import DROPOUT_RATE, Layer, NormLayer
+from taylor.dryrun.torch_stage.site import MEGATRON, MINDFORMERS, Site
+from taylor.dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
+from taylor.register.model import DENSE, MOE
 
 
 class Lookup(torch.autograd.Function):
@@ -83,9 +83,7 @@ class Embedding:
         self.positions = None
         if model.learned_positions:
             # Positions are not split over TP: every rank adds the rows of its tokens.
-            self.positions = Weight(
-                site, (model.learned_positions, model.hidden), REPLICATED, copy=not mindformers
-            )
+            self.positions = Weight(site, (model.learned_positions, model.hidden), REPLICATED, copy=not mindformers)
         self.root = torch.empty(0, requires_grad=True, device=site.device)
 
     def weights(self) -> list[Weight]:

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dryrun.torch_stage.counter import fused
-from dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Scatter, SwiGLU
-from dryrun.torch_stage.mlp import Mlp
-from dryrun.torch_stage.site import MINDFORMERS, TORCHTITAN, Site
-from dryrun.torch_stage.weights import REPLICATED, ROUTED, Weight
+from taylor.dryrun.torch_stage.counter import fused
+from taylor.dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Scatter, SwiGLU
+from taylor.dryrun.torch_stage.mlp import Mlp
+from taylor.dryrun.torch_stage.site import MINDFORMERS, TORCHTITAN, Site
+from taylor.dryrun.torch_stage.weights import REPLICATED, ROUTED, Weight
 
 
 class Permute(torch.autograd.Function):

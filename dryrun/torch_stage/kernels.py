@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dryrun.torch_stage.counter import empty_of, fused, only_shapes
-from dryrun.torch_stage.weights import Weight
+from taylor.dryrun.torch_stage.counter import empty_of, fused, only_shapes
+from taylor.dryrun.torch_stage.weights import Weight
 
 _EPSILON = 1e-5
 

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dryrun.torch_stage.attention import FlashAttention, Split, unfused_attention
-from dryrun.torch_stage.experts import Experts
-from dryrun.torch_stage.kernels import Bias, DropoutAdd, Gather, GradientQueue, Linear, Norm, Recompute, Rotate
-from dryrun.torch_stage.mlp import Mlp
-from dryrun.torch_stage.site import MINDFORMERS, TORCHTITAN, Site, share
-from dryrun.torch_stage.weights import LATENT, REPLICATED, SPLIT, Weight
-from pipeline.plan import FULL, SELECT
-from register.model import DENSE
+from taylor.dryrun.torch_stage.attention import FlashAttention, Split, unfused_attention
+from taylor.dryrun.torch_stage.experts import Experts
+from taylor.dryrun.torch_stage.kernels import Bias, DropoutAdd, Gather, GradientQueue, Linear, Norm, Recompute, Rotate
+from taylor.dryrun.torch_stage.mlp import Mlp
+from taylor.dryrun.torch_stage.site import MINDFORMERS, TORCHTITAN, Site, share
+from taylor.dryrun.torch_stage.weights import LATENT, REPLICATED, SPLIT, Weight
+from taylor.pipeline.plan import FULL, SELECT
+from taylor.register.model import DENSE
 
 DROPOUT_RATE = 0.1
 """Any rate above 0 keeps the same masks."""
@@ -168,9 +168,7 @@ class LatentAttention(_AttentionBase):
         self.kv_width = mla.kv_lora_rank + mla.qk_rope_head_dim
         self.kv_down = Weight(site, (share(self.kv_width, self.latent_ways), model.hidden), LATENT)
         self.kv_norm = NormLayer(site, mla.kv_lora_rank)
-        self.kv_up = Weight(
-            site, (site.heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank), SPLIT
-        )
+        self.kv_up = Weight(site, (site.heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank), SPLIT)
 
     def weights(self) -> list[Weight]:
         """Every weight of the block."""

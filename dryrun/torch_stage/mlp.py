@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dryrun.torch_stage.kernels import (
+from taylor.dryrun.torch_stage.kernels import (
     GELU,
     Bias,
     Gather,
@@ -20,8 +20,8 @@ from dryrun.torch_stage.kernels import (
     gathered,
     scattered,
 )
-from dryrun.torch_stage.site import MEGATRON, TORCHTITAN, Site, share
-from dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
+from taylor.dryrun.torch_stage.site import MEGATRON, TORCHTITAN, Site, share
+from taylor.dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
 
 
 class RebuiltLinear(torch.autograd.Function):

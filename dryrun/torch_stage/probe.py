@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cost_model.strategy import Strategy, TrainingRules
-from dryrun.torch_stage.counter import LiveCounter
-from dryrun.torch_stage.kernels import GradientQueue
-from dryrun.torch_stage.layers import Layer
-from dryrun.torch_stage.site import Site
-from register.model import ModelSpec
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.dryrun.torch_stage.counter import LiveCounter
+from taylor.dryrun.torch_stage.kernels import GradientQueue
+from taylor.dryrun.torch_stage.layers import Layer
+from taylor.dryrun.torch_stage.site import Site
+from taylor.register.model import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -9,28 +9,26 @@ from pathlib import Path
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cost_model.alive import schedule_for
-from cost_model.memory import even_plan
-from cost_model.statics import overhead_mib
-from dryrun.interface import DryRun
-from dryrun.stage_memory import Moment, StageMemory
-from dryrun.torch_stage.chunk import LOGITS, Chunk, activations_of, layer_list
-from dryrun.torch_stage.counter import TRANSIENT, LiveCounter
-from dryrun.torch_stage.kernels import GradientQueue
-from dryrun.torch_stage.site import Site
-from dryrun.torch_stage.step import MIB, StageStep, Task, tasks_worth_running
-from dryrun.torch_stage.weights import BUFFERS, GRADIENTS, OPTIMIZER, WEIGHTS
-from parsers.training_config import TrainingConfig
-from pipeline.generators import build_schedule
-from pipeline.plan import FULL, NONE, SELECT, PipelinePlan
-from pipeline.schedule import WEIGHT_GRADIENT, Schedule
+from taylor.cost_model.alive import schedule_for
+from taylor.cost_model.memory import even_plan
+from taylor.cost_model.statics import overhead_mib
+from taylor.dryrun.interface import DryRun
+from taylor.dryrun.stage_memory import Moment, StageMemory
+from taylor.dryrun.torch_stage.chunk import LOGITS, Chunk, activations_of, layer_list
+from taylor.dryrun.torch_stage.counter import TRANSIENT, LiveCounter
+from taylor.dryrun.torch_stage.kernels import GradientQueue
+from taylor.dryrun.torch_stage.site import Site
+from taylor.dryrun.torch_stage.step import MIB, StageStep, Task, tasks_worth_running
+from taylor.dryrun.torch_stage.weights import BUFFERS, GRADIENTS, OPTIMIZER, WEIGHTS
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule
 
 OVERHEAD = "overhead"
 
 
-def run_stage(
-    run: DryRun, stage: int, *, whole_step: bool = False, see_kernels: bool = False
-) -> StageMemory:
+def run_stage(run: DryRun, stage: int, *, whole_step: bool = False, see_kernels: bool = False) -> StageMemory:
     """Run one stage's step on fake tensors and tell its peak.
 
     Parameters
@@ -109,9 +107,7 @@ def _mode_of(config: TrainingConfig) -> str:
     return NONE
 
 
-def stage_chunks(
-    site: Site, queue: GradientQueue, schedule: Schedule, plan: PipelinePlan, stage: int
-) -> list[Chunk]:
+def stage_chunks(site: Site, queue: GradientQueue, schedule: Schedule, plan: PipelinePlan, stage: int) -> list[Chunk]:
     """The chunks of a stage, interleave by interleave; a tied head shares the first chunk's table on one stage."""
     chunks: list[Chunk] = []
     embedding = None

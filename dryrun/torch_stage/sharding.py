@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dryrun.torch_stage.site import TORCHTITAN, Site
-from dryrun.torch_stage.weights import BUFFERS, GRADIENTS, WEIGHTS, Weight, charged
+from taylor.dryrun.torch_stage.site import TORCHTITAN, Site
+from taylor.dryrun.torch_stage.weights import BUFFERS, GRADIENTS, WEIGHTS, Weight, charged
 
 
 class ShardedBlock:

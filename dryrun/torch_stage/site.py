@@ -7,8 +7,8 @@ from functools import cached_property
 
 import torch
 
-from cost_model.strategy import Strategy, TrainingRules
-from register.model import ModelSpec
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.register.model import ModelSpec
 
 MINDFORMERS, MEGATRON, TORCHTITAN = "mindformers", "megatron", "torchtitan"
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dryrun.stage_memory import Moment
-from dryrun.torch_stage.chunk import Chunk, activations_of
-from dryrun.torch_stage.counter import LiveCounter
-from dryrun.torch_stage.kernels import GradientQueue
-from dryrun.torch_stage.site import TORCHTITAN, Site
-from dryrun.torch_stage.weights import BUFFERS, Weight, charged
-from pipeline.schedule import BACKWARD, FORWARD
-from register.model import MTP
+from taylor.dryrun.stage_memory import Moment
+from taylor.dryrun.torch_stage.chunk import Chunk, activations_of
+from taylor.dryrun.torch_stage.counter import LiveCounter
+from taylor.dryrun.torch_stage.kernels import GradientQueue
+from taylor.dryrun.torch_stage.site import TORCHTITAN, Site
+from taylor.dryrun.torch_stage.weights import BUFFERS, Weight, charged
+from taylor.pipeline.schedule import BACKWARD, FORWARD
+from taylor.register.model import MTP
 
 MIB = 2**20
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import torch
 
-from cost_model.parameters import ParameterGroups
-from cost_model.states import GRADIENT_BYTES, MASTER_AND_MOMENTS_BYTES, group_bytes
-from dryrun.torch_stage.counter import LiveCounter, active_counter, fused
-from dryrun.torch_stage.site import MEGATRON, MINDFORMERS, Site
+from taylor.cost_model.parameters import ParameterGroups
+from taylor.cost_model.states import GRADIENT_BYTES, MASTER_AND_MOMENTS_BYTES, group_bytes
+from taylor.dryrun.torch_stage.counter import LiveCounter, active_counter, fused
+from taylor.dryrun.torch_stage.site import MEGATRON, MINDFORMERS, Site
 
 SPLIT, LATENT, REPLICATED, ROUTED = "split", "latent", "replicated", "routed"
 """How a parameter is divided: the groups of `cost_model.parameters.ParameterGroups`."""

@@ -6,11 +6,11 @@ import json
 import re
 from pathlib import Path
 
-from base.errors import InputError
-from base.files import read_text
-from parsers.profiles.json_stream import stream_events
-from parsers.profiles.kernels import TRANSFER, KernelBuilder, RankProfile, parse_us
-from parsers.profiles.tables import stream_rows
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
+from taylor.parsers.profiles.json_stream import stream_events
+from taylor.parsers.profiles.kernels import TRANSFER, KernelBuilder, RankProfile, parse_us
+from taylor.parsers.profiles.tables import stream_rows
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 KERNELS, TRACE = "kernel_details.csv", "trace_view.json"
@@ -80,7 +80,9 @@ def read_kernel_details(path: str | Path, *, rank: int | None = None) -> RankPro
     builder = KernelBuilder(file)
     ragged: list[int] = []
     rows = stream_rows(
-        file, ("Name", "Type", "Accelerator Core", "Start Time(us)", "Duration(us)"), ("Step Id", "Stream ID"),
+        file,
+        ("Name", "Type", "Accelerator Core", "Start Time(us)", "Duration(us)"),
+        ("Step Id", "Stream ID"),
         ragged=ragged,
     )
     count = 0
@@ -91,14 +93,28 @@ def read_kernel_details(path: str | Path, *, rank: int | None = None) -> RankPro
             start_ns, duration_ns = parse_us(start), parse_us(duration)
         except ValueError:
             raise InputError(
-                "must be a time in us", file=file, field=f"row {line}, Start Time(us) and Duration(us)",
-                value=f"{start.strip()}, {duration.strip()}", cure="are two columns swapped?",
+                "must be a time in us",
+                file=file,
+                field=f"row {line}, Start Time(us) and Duration(us)",
+                value=f"{start.strip()}, {duration.strip()}",
+                cure="are two columns swapped?",
             ) from None
-        builder.add(name.strip(), kind.strip(), start_ns, duration_ns, step=_number(step), stream=_number(stream),
-                    where=f"row {line}")
+        builder.add(
+            name.strip(),
+            kind.strip(),
+            start_ns,
+            duration_ns,
+            step=_number(step),
+            stream=_number(stream),
+            where=f"row {line}",
+        )
     if len(ragged) > max(1, MAX_RAGGED * count):
-        raise InputError(f"has {len(ragged)} rows with another number of cells than the header", file=file,
-                         field=f"row {ragged[0]}", cure="write the profile again")
+        raise InputError(
+            f"has {len(ragged)} rows with another number of cells than the header",
+            file=file,
+            field=f"row {ragged[0]}",
+            cure="write the profile again",
+        )
     notes = tuple(f"{file}: row {line} has another number of cells than the header and is left out" for line in ragged)
     return builder.build(rank, notes=notes)
 
@@ -129,8 +145,13 @@ def read_trace_view(path: str | Path, *, rank: int | None = None) -> RankProfile
     hardware = [groups[pid] for pid, name in names.items() if name.startswith(HARDWARE) and pid in groups]
     talking = [groups[pid] for pid, name in names.items() if name.startswith(COMMUNICATION) and pid in groups]
     if not hardware:
-        raise InputError("has no kernel of the device", file=file, field=f"process {HARDWARE}",
-                         value=", ".join(sorted(names.values())), cure="profile with NPU activities")
+        raise InputError(
+            "has no kernel of the device",
+            file=file,
+            field=f"process {HARDWARE}",
+            value=", ".join(sorted(names.values())),
+            cure="profile with NPU activities",
+        )
     return builder.build(rank, groups=hardware, communication_groups=talking)
 
 
@@ -143,8 +164,16 @@ def _add_event(builder: KernelBuilder, event: dict[str, object], file: Path, gro
     arguments = event.get("args")
     task = str(arguments.get("Task Type", "")) if isinstance(arguments, dict) else ""
     waits = "WAIT" in name.upper() or "WAIT" in task.upper()
-    builder.add(name, "", start, duration, stream=_number(event.get("tid")), group=group, where=f"event {name}",
-                role=TRANSFER if waits else None)
+    builder.add(
+        name,
+        "",
+        start,
+        duration,
+        stream=_number(event.get("tid")),
+        group=group,
+        where=f"event {name}",
+        role=TRANSFER if waits else None,
+    )
 
 
 def _number(value: object) -> int:

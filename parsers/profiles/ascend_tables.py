@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from base.errors import InputError
-from parsers.profiles.kernels import parse_us
-from parsers.profiles.tables import stream_rows
+from taylor.base.errors import InputError
+from taylor.parsers.profiles.kernels import parse_us
+from taylor.parsers.profiles.tables import stream_rows
 
 MEMORY_RECORD, OPERATOR_MEMORY, STEP_TRACE = "memory_record.csv", "operator_memory.csv", "step_trace_time.csv"
 
@@ -110,11 +110,26 @@ def read_step_trace(path: str | Path) -> list[StepTrace]:
             raise InputError("lacks a figure", file=file, field=f"row {line}")
         computing, exposed, overlapped, communication, free, stage, bubble = known
         if abs(computing + exposed + free - bubble - stage) > 0.01 * stage + 1e-3:
-            raise InputError("does not add up: Stage = Computing + Communication(Not Overlapped) + Free - Bubble",
-                             file=file, field=f"row {line}", value=stage * 1e3, cure="are two columns swapped?")
+            raise InputError(
+                "does not add up: Stage = Computing + Communication(Not Overlapped) + Free - Bubble",
+                file=file,
+                field=f"row {line}",
+                value=stage * 1e3,
+                cure="are two columns swapped?",
+            )
         number = step.strip() if step is not None else ""
-        steps.append(StepTrace(int(number) if number.isdigit() else None, computing, exposed, overlapped,
-                               communication, free, stage, bubble))
+        steps.append(
+            StepTrace(
+                int(number) if number.isdigit() else None,
+                computing,
+                exposed,
+                overlapped,
+                communication,
+                free,
+                stage,
+                bubble,
+            )
+        )
     if not steps:
         raise InputError("holds no step", file=file)
     return steps

@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from base.errors import InputError
-from parsers.profiles.ascend import KERNELS, OUTPUT, TRACE, read_ascend_rank
-from parsers.profiles.kernels import RankProfile
-from parsers.profiles.kineto import read_kineto
+from taylor.base.errors import InputError
+from taylor.parsers.profiles.ascend import KERNELS, OUTPUT, TRACE, read_ascend_rank
+from taylor.parsers.profiles.kernels import RankProfile
+from taylor.parsers.profiles.kineto import read_kineto
 
 ASCEND, KINETO = "ascend", "kineto"
 MAX_FOLDERS = 200_000

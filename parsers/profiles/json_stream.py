@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from base.errors import InputError
+from taylor.base.errors import InputError
 
 CHUNK_BYTES = 4 * 2**20
 MAX_VALUE_CHARS = 64 * 2**20
@@ -102,8 +102,9 @@ class _Window:
                 if not self._more():
                     place = getattr(error, "pos", self._at)
                     cut = place >= len(self._text) - 1 or "Unterminated" in str(error)
-                    raise self.error("is cut short: the text ends inside a value" if cut
-                                     else f"is not JSON: {error}") from None
+                    raise self.error(
+                        "is cut short: the text ends inside a value" if cut else f"is not JSON: {error}"
+                    ) from None
                 continue
             # A number may go on in the next piece: it has ended only where something else follows.
             whole = start in '{["' or (end < len(self._text) and self._text[end] in _AFTER_VALUE)
@@ -124,8 +125,12 @@ class _Window:
 
     def error(self, problem: str) -> InputError:
         """An error at the present place."""
-        return InputError(problem, file=self._file, field=f"character {self._passed + self._at}",
-                          cure="write the profile again, or take the file from where it was written")
+        return InputError(
+            problem,
+            file=self._file,
+            field=f"character {self._passed + self._at}",
+            cure="write the profile again, or take the file from where it was written",
+        )
 
     def _more(self) -> bool:
         if self._complete:

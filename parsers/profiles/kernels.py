@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from base.errors import InputError
+from taylor.base.errors import InputError
 
 COMPUTE, COLLECTIVE, SEND, RECEIVE, TRANSFER = 0, 1, 2, 3, 4
 """What a kernel does. `TRANSFER` is a send and a receive in one (batched point-to-point)."""
@@ -146,8 +146,19 @@ class KernelBuilder:
         self._group = array("i")
         self._index: dict[str, int] = {}
 
-    def add(self, name: str, kind: str, start_ns: int, duration_ns: int, *, step: int = -1, stream: int = -1,
-            where: str = "", role: int | None = None, group: int = 0) -> None:
+    def add(
+        self,
+        name: str,
+        kind: str,
+        start_ns: int,
+        duration_ns: int,
+        *,
+        step: int = -1,
+        stream: int = -1,
+        where: str = "",
+        role: int | None = None,
+        group: int = 0,
+    ) -> None:
         """Take one kernel; `group` marks its origin, for `build` to keep or drop.
 
         Raises
@@ -157,8 +168,11 @@ class KernelBuilder:
         """
         if start_ns < 0 or not 0 <= duration_ns <= MAX_KERNEL_NS:
             raise InputError(
-                "is no time of a kernel", file=self._path, field=where or name,
-                value=f"start {start_ns / 1e3} us, duration {duration_ns / 1e3} us", cure="are two columns swapped?",
+                "is no time of a kernel",
+                file=self._path,
+                field=where or name,
+                value=f"start {start_ns / 1e3} us, duration {duration_ns / 1e3} us",
+                cure="are two columns swapped?",
             )
         found, marker = classify(name, kind)
         label = kind if kind not in ("", "N/A") else _TAIL.sub("", name)
@@ -171,8 +185,14 @@ class KernelBuilder:
         self._stream.append(stream)
         self._group.append(group)
 
-    def build(self, rank: int | None, *, groups: Iterable[int] | None = None,
-              communication_groups: Iterable[int] = (), notes: tuple[str, ...] = ()) -> RankProfile:
+    def build(
+        self,
+        rank: int | None,
+        *,
+        groups: Iterable[int] | None = None,
+        communication_groups: Iterable[int] = (),
+        notes: tuple[str, ...] = (),
+    ) -> RankProfile:
         """The kernels, sorted by start: of all groups, or of `groups`; of `communication_groups` only communication.
 
         Raises
@@ -190,10 +210,16 @@ class KernelBuilder:
         chosen = np.flatnonzero(keep)
         order = chosen[np.argsort(start[chosen], kind="stable")]
         profile = RankProfile(
-            self._path, rank, start[order], np.frombuffer(self._duration, dtype=np.int64)[order],
-            np.frombuffer(self._role, dtype=np.int8)[order], np.frombuffer(self._marker, dtype=np.int8)[order],
-            np.frombuffer(self._name, dtype=np.int32)[order], np.frombuffer(self._step, dtype=np.int32)[order],
-            names=tuple(self._index), notes=notes,
+            self._path,
+            rank,
+            start[order],
+            np.frombuffer(self._duration, dtype=np.int64)[order],
+            np.frombuffer(self._role, dtype=np.int8)[order],
+            np.frombuffer(self._marker, dtype=np.int8)[order],
+            np.frombuffer(self._name, dtype=np.int32)[order],
+            np.frombuffer(self._step, dtype=np.int32)[order],
+            names=tuple(self._index),
+            notes=notes,
         )
         self._check_streams(profile, np.frombuffer(self._stream, dtype=np.int64)[order])
         return profile
@@ -214,7 +240,9 @@ class KernelBuilder:
             total, shared = int(duration.sum()), int(over[over > 0].sum())
             if shared > 0.02 * total:
                 raise InputError(
-                    "has kernels of one stream that run at once", file=self._path, field=f"stream {number}",
+                    "has kernels of one stream that run at once",
+                    file=self._path,
+                    field=f"stream {number}",
                     value=f"{shared / 1e3:.0f} us of {total / 1e3:.0f} us",
                     cure="are two columns swapped, or two profiles mixed?",
                 )

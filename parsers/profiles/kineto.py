@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from base.errors import InputError
-from parsers.profiles.json_stream import stream_events
-from parsers.profiles.kernels import (
+from taylor.base.errors import InputError
+from taylor.parsers.profiles.json_stream import stream_events
+from taylor.parsers.profiles.kernels import (
     BACKWARD_MARKER,
     COLLECTIVE,
     FORWARD_MARKER,
@@ -69,8 +69,15 @@ def read_kineto(path: str | Path) -> RankProfile:
             stream = arguments.get("stream", -1)
             if collective is None and isinstance(stream, int):
                 computed[stream] = computed.get(stream, 0) + duration
-            builder.add(name, "", start, duration, where=f"kernel {name[:60]}", role=role,
-                        stream=stream if isinstance(stream, int) and category == "kernel" else -1)
+            builder.add(
+                name,
+                "",
+                start,
+                duration,
+                where=f"kernel {name[:60]}",
+                role=role,
+                stream=stream if isinstance(stream, int) and category == "kernel" else -1,
+            )
         elif category == "gpu_user_annotation":
             found = _STEP.match(name)
             if found:
@@ -81,8 +88,12 @@ def read_kineto(path: str | Path) -> RankProfile:
                 marker = FORWARD_MARKER if task[1].lower() == "forward" else BACKWARD_MARKER
                 tasks.append((start, start + _time_ns(event, "dur", file), marker, event.get("tid")))
     if len(devices) > 1:
-        raise InputError("shows kernels of several devices", file=file, value=sorted(map(str, devices)),
-                         cure="write one trace a rank")
+        raise InputError(
+            "shows kernels of several devices",
+            file=file,
+            value=sorted(map(str, devices)),
+            cure="write one trace a rank",
+        )
     profile = builder.build(_rank(facts, file))
     for begin, end, number in steps:
         inside = slice(*np.searchsorted(profile.start_ns, (begin, end)))
@@ -92,8 +103,12 @@ def read_kineto(path: str | Path) -> RankProfile:
     if not named:
         return profile
     begins, ends, markers = zip(*named, strict=True)
-    return replace(profile, task_start_ns=np.array(begins, dtype=np.int64), task_end_ns=np.array(ends, dtype=np.int64),
-                   task_marker=np.array(markers, dtype=np.int8))
+    return replace(
+        profile,
+        task_start_ns=np.array(begins, dtype=np.int64),
+        task_end_ns=np.array(ends, dtype=np.int64),
+        task_marker=np.array(markers, dtype=np.int8),
+    )
 
 
 def _rank(facts: dict[str, Any], file: Path) -> int | None:

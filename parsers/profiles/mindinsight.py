@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from base.errors import InputError
-from parsers.profiles.tables import large_cells, stream_rows
+from taylor.base.errors import InputError
+from taylor.parsers.profiles.tables import large_cells, stream_rows
 
 TICKS_PER_MS = 1e5
 """The step trace counts in 10 ns."""
@@ -79,11 +79,14 @@ def read_insight_steps(path: str | Path) -> list[InsightStep]:
             _ms(cell, file, line, column) for cell, column in zip(cells[1:], columns[1:], strict=True)
         )
         if abs(end - start - total) > 1e-3 * max(total, 1e-3):
-            raise InputError("does not add up: total = end_point - start_point", file=file, field=f"row {line}",
-                             value=total, cure="are two columns swapped?")
-        transfers = tuple(
-            Transfer(name, _kind(name), points[2 * i], points[2 * i + 1]) for i, name in enumerate(names)
-        )
+            raise InputError(
+                "does not add up: total = end_point - start_point",
+                file=file,
+                field=f"row {line}",
+                value=total,
+                cure="are two columns swapped?",
+            )
+        transfers = tuple(Transfer(name, _kind(name), points[2 * i], points[2 * i + 1]) for i, name in enumerate(names))
         steps.append(InsightStep(int(cells[0]), start, end, both, tail, transfers))
     if not steps:
         raise InputError("holds no step", file=file)
@@ -99,8 +102,13 @@ def read_insight_summary(path: str | Path) -> list[InsightSummary]:
         When the table is damaged or empty.
     """
     file = Path(path)
-    columns = ("computation_time", "communication_alone_time", "stage_time", "receive_alone_time",
-               "collective_communication_alone_time")
+    columns = (
+        "computation_time",
+        "communication_alone_time",
+        "stage_time",
+        "receive_alone_time",
+        "collective_communication_alone_time",
+    )
     rows = [
         InsightSummary(*(_number(cell, file, line, name) for cell, name in zip(cells, columns, strict=True)))
         for line, cells in stream_rows(file, columns)

@@ -7,13 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from base.errors import InputError
+from taylor.base.errors import InputError
 
 MAX_CELL = 2**20
 
 
 def stream_rows(
-    path: str | Path, required: Sequence[str], optional: Sequence[str] = (), *,
+    path: str | Path,
+    required: Sequence[str],
+    optional: Sequence[str] = (),
+    *,
     ragged: list[int] | None = None,
 ) -> Iterator[tuple[int, list[str | None]]]:
     """Yield (line number, cells) with the named columns only; an optional column that is absent gives None.
@@ -53,8 +56,10 @@ def stream_rows(
                         ragged.append(reader.line_num)
                         continue
                     raise InputError(
-                        f"has {len(cells)} cells and the header {width}", file=file,
-                        field=f"row {reader.line_num}", cure="is the file cut short?",
+                        f"has {len(cells)} cells and the header {width}",
+                        file=file,
+                        field=f"row {reader.line_num}",
+                        cure="is the file cut short?",
                     )
                 yield reader.line_num, [None if place is None else cells[place] for place in places]
     except FileNotFoundError:

@@ -1,0 +1,1 @@
+"""The four command lines: parse, call one function, print."""

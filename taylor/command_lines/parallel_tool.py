@@ -1,0 +1,209 @@
+"""Command line: search the parallel strategies of a model, and on request solve and rank the best."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from taylor.base.console import run_command, start_logging
+from taylor.base.errors import InputError
+from taylor.workflows.arguments import (
+    CommandParser,
+    add_environment_options,
+    key_values,
+    names,
+    positive_float,
+    positive_int,
+)
+
+DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs")
+
+
+def build_parser() -> CommandParser:
+    """Every flag of the command, with its default."""
+    parser = CommandParser(
+        "parallel_tool.py",
+        "Search the parallel strategies of a training configuration, prune them by rules and memory, and emit "
+        "configurations to profile; with --full also solve the pipeline of the best and rank them.",
+        "python parallel_tool.py --yaml_path config/pretrain_llama3_70b.yaml --full",
+    )
+    source = parser.add_argument_group("model configuration")
+    source.add_argument(
+        "--yaml_path", metavar="FILE", help="MindFormers YAML (default: ./config/pretrain_deepseek3_128p.yaml)"
+    )
+    source.add_argument("--shell_path", metavar="FILE", help="Megatron or MindSpeed launch script")
+    source.add_argument("--toml_path", metavar="FILE", help="torchtitan TOML")
+    source.add_argument(
+        "--mindformers_dir",
+        metavar="PATH",
+        default="./mindformers",
+        help="folder or path of run_mindformer.py (default: %(default)s)",
+    )
+    source.add_argument(
+        "--dataset",
+        metavar="FILE",
+        default="./config/dataset/wiki103-4k.mindrecord",
+        help="data set written into profile files (default: %(default)s)",
+    )
+    space = parser.add_argument_group("search")
+    space.add_argument(
+        "--gbs", type=positive_int, default=1024, metavar="N", help="global batch size (default: %(default)s)"
+    )
+    space.add_argument(
+        "--world_size",
+        type=positive_int,
+        metavar="N",
+        help="ranks to plan for (default: the file's own DP x TP x PP x CP)",
+    )
+    space.add_argument(
+        "--search",
+        type=names,
+        default=("dp", "tp", "pp", "ep"),
+        metavar="DIMS",
+        help="dimensions searched, of " + ",".join(DIMENSIONS) + " (default: dp,tp,pp,ep)",
+    )
+    space.add_argument("--fix", type=key_values, default={}, metavar="tp=8,...", help="pin dimensions")
+    for dimension, word in (("data", "DP"), ("tensor", "TP"), ("pipeline", "PP"), ("context", "CP")):
+        space.add_argument(
+            f"--max_{dimension}_parallel", type=positive_int, metavar="N", help=f"largest {word} searched"
+        )
+    space.add_argument(
+        "--max_expert_parallel",
+        type=positive_int,
+        default=64,
+        metavar="N",
+        help="largest EP searched (default: %(default)s)",
+    )
+    space.add_argument(
+        "--recompute",
+        choices=("best", "none", "full"),
+        default="best",
+        help="recompute assumed for peakMem (default: %(default)s: what fits most)",
+    )
+    space.add_argument(
+        "--profile_num",
+        type=positive_int,
+        default=20,
+        metavar="N",
+        help="configurations to emit for profiling (default: %(default)s)",
+    )
+    space.add_argument(
+        "--rank_num", type=positive_int, default=64, metavar="N", help="cards free for profiling (default: %(default)s)"
+    )
+    space.add_argument(
+        "--disable_rule", action="append", default=[], metavar="NAME", help="leave a rule out; may be repeated"
+    )
+    space.add_argument("--list_rules", action="store_true", help="print the rules and stop")
+    space.add_argument(
+        "--explain", metavar="DPx_TPx_PPx_EPx", help="say what one strategy needs and which rule removes it, and stop"
+    )
+    measured = parser.add_argument_group("earlier measurements")
+    measured.add_argument("--dryrun_data_dir", metavar="DIR", help="use these dry-run logs instead of running any")
+    measured.add_argument("--profile_data_dir", metavar="DIR", help="use these profiles: go on to parsing and solving")
+    results = parser.add_argument_group("solving and results")
+    results.add_argument("--full", action="store_true", help="go on through ratios, solving, ranking and report")
+    results.add_argument(
+        "--solver_name", default="HIGHS", metavar="NAME", help="solver of the pipeline (default: %(default)s)"
+    )
+    results.add_argument("--workers", type=positive_int, metavar="N", help="solves at once (default: cores)")
+    results.add_argument(
+        "--time_limit", type=positive_float, metavar="SECONDS", help="limit of one solve (default: none)"
+    )
+    results.add_argument(
+        "--output_path",
+        metavar="DIR",
+        default="./output/nd_output/",
+        help="where the CSV goes; YAML folders are its siblings (default: %(default)s)",
+    )
+    add_environment_options(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Parse, search, print."""
+    parser = build_parser()
+    args = parser.parse(arguments)
+    start_logging(verbose=args.verbose, quiet=args.quiet)
+    sources = [path for path in (args.yaml_path, args.shell_path, args.toml_path) if path]
+    if len(sources) > 1:
+        raise InputError(
+            "only one configuration can be searched", field="--yaml_path, --shell_path, --toml_path", value=sources
+        )
+    unknown = [name for name in args.search if name not in DIMENSIONS]
+    if unknown:
+        raise InputError(
+            "is not a dimension", field="--search", value=unknown[0], cure="choose of " + ", ".join(DIMENSIONS)
+        )
+    from taylor.nd_search.options import SearchOptions
+    from taylor.report.breakdown import breakdown_table, comparison_table
+    from taylor.report.terminal import print_ranking, print_table
+    from taylor.workflows.memory_source import dryrun_options
+    from taylor.workflows.rank import RankOptions
+    from taylor.workflows.search import StrategySearchOptions, describe_rules, explain_strategy, search_strategies
+
+    maxima = {
+        name: getattr(args, f"max_{word}_parallel")
+        for name, word in (("dp", "data"), ("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"))
+    }
+    options = StrategySearchOptions(
+        path=Path(sources[0] if sources else "./config/pretrain_deepseek3_128p.yaml"),
+        space=SearchOptions(
+            gbs=args.gbs,
+            world_size=args.world_size,
+            search=args.search,
+            fix=args.fix,
+            bounds={name: (1, value) for name, value in maxima.items() if value},
+            max_expert_parallel=args.max_expert_parallel,
+            recompute=args.recompute,
+            profile_num=args.profile_num,
+            disabled_rules=tuple(args.disable_rule),
+        ),
+        dryruns=dryrun_options(args, args.mindformers_dir),
+        dryrun_data=Path(args.dryrun_data_dir) if args.dryrun_data_dir else None,
+        device=args.device,
+        register_path=Path(args.register_path),
+        rules_path=Path(args.register_path) if args.register_path != parser.get_default("register_path") else None,
+        output=Path(args.output_path),
+        datasets={"dryrun": args.small_dataset, "profile": args.dataset},
+        rank_num=args.rank_num,
+        profile_data=Path(args.profile_data_dir) if args.profile_data_dir else None,
+        full=args.full or bool(args.profile_data_dir),
+        ranking=RankOptions(
+            solver=args.solver_name, time_limit=args.time_limit, **({"workers": args.workers} if args.workers else {})
+        ),
+    )
+    if args.list_rules:
+        print(describe_rules(options))
+        return
+    if args.explain:
+        explanation = explain_strategy(options, args.explain)
+        print("\n".join(explanation.reasons))
+        if explanation.stages:
+            print_table(breakdown_table(explanation.stages, explanation.limit_mib))
+        if explanation.measured:
+            print_table(comparison_table(explanation.measured, explanation.stages, explanation.limit_mib))
+        return
+    done = search_strategies(options)
+    for role, path in (
+        ("candidates", done.candidates_csv),
+        ("pruned", done.pruned_csv),
+        ("dry-run", done.candidates_csv.parent.parent / "dryrun_yaml"),
+        ("profile", done.candidates_csv.parent.parent / "profile_yaml"),
+    ):
+        print(f"{role:>12}: {path}")
+    if done.ranking is not None:
+        print_ranking(done.ranking.table)
+        print(f"{'ranking':>12}: {done.ranking.csv}")
+        if done.ranking.report is not None:
+            print(f"{'report':>12}: {done.ranking.report}")
+
+
+def main() -> int:
+    """Console entry point."""
+    start_logging()
+    return run_command(lambda: run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

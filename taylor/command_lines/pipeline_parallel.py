@@ -1,0 +1,226 @@
+"""Command line: how many layers each pipeline stage of one configuration holds and recomputes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from taylor.base.console import run_command, start_logging
+from taylor.base.errors import InputError
+from taylor.cost_model.profile import TimeRatios
+from taylor.parsers.export import FORMS
+from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.pipeline.schedule import SCHEDULES
+from taylor.workflows.arguments import (
+    AUTO,
+    CommandParser,
+    add_environment_options,
+    count_or_auto,
+    positive_float,
+    positive_int,
+    time_ratio,
+    yes_no,
+)
+from taylor.workflows.export import export_option, export_saved, print_exports, store_exports
+
+
+def build_parser() -> CommandParser:
+    """Every flag of the command, with its default."""
+    parser = CommandParser(
+        "pipeline_parallel.py",
+        "Solve one training configuration: layers and recompute of every pipeline stage, proven optimal.",
+        "python pipeline_parallel.py -yaml config/pretrain_llama3_70b.yaml -evaluate y",
+    )
+    source = parser.add_argument_group("configuration (one is required)")
+    source.add_argument("-yaml", metavar="FILE", help="MindFormers YAML")
+    source.add_argument("-shell", metavar="FILE", help="Megatron or MindSpeed launch script")
+    source.add_argument("-toml", metavar="FILE", help="torchtitan TOML")
+    source.add_argument("-mindformers", metavar="PATH", help="run_mindformer.py or its folder, for dry-runs")
+    times = parser.add_argument_group("time ratios")
+    times.add_argument(
+        "-layer_ratio", type=time_ratio, default=0.33, metavar="R", help="dense over MoE forward (default: %(default)s)"
+    )
+    times.add_argument(
+        "-b_ratio", type=time_ratio, default=2.0, metavar="R", help="backward over forward (default: %(default)s)"
+    )
+    times.add_argument(
+        "-head_loss",
+        type=time_ratio,
+        default=1.5,
+        metavar="R",
+        help="head and loss over forward (default: %(default)s)",
+    )
+    times.add_argument(
+        "-ra_ratio",
+        type=time_ratio,
+        default=1.0,
+        metavar="R",
+        help="full recompute over forward (default: %(default)s)",
+    )
+    times.add_argument(
+        "-sr_ratio",
+        type=time_ratio,
+        default=0.33,
+        metavar="R",
+        help="selective recompute over forward (default: %(default)s)",
+    )
+    solving = parser.add_argument_group("solving")
+    solving.add_argument(
+        "-solver_name",
+        default="HIGHS",
+        metavar="NAME",
+        help="HIGHS, HIGHS-MILP, CBC, or any solver Pyomo finds (default: %(default)s)",
+    )
+    solving.add_argument("-t", type=positive_float, metavar="SECONDS", help="time limit (default: none)")
+    solving.add_argument(
+        "-select", type=yes_no, default=False, metavar="y/n", help="search selective recompute too (default: n)"
+    )
+    solving.add_argument(
+        "-vpp",
+        type=count_or_auto,
+        metavar="N|auto",
+        help="interleaves; auto tries what can run (default: from the file)",
+    )
+    solving.add_argument(
+        "-schedule", choices=(*SCHEDULES, AUTO), metavar="NAME", help="one of " + ", ".join((*SCHEDULES, AUTO))
+    )
+    solving.add_argument(
+        "-low_mem", type=yes_no, metavar="y/n", help="low-memory interleaving (default: from the file)"
+    )
+    solving.add_argument(
+        "-evaluate",
+        type=yes_no,
+        default=False,
+        metavar="y/n",
+        help="report the file's own plan, solve nothing (default: n)",
+    )
+    solving.add_argument(
+        "-workers", type=positive_int, default=os.cpu_count() or 1, metavar="N", help="processes (default: cores)"
+    )
+    memory = parser.add_argument_group("memory")
+    memory.add_argument("-memory", metavar="FILE", help="memory profile (JSON) instead of a dry-run")
+    memory.add_argument("-dryrun", type=yes_no, default=True, metavar="y/n", help="get memory by dry-run (default: y)")
+    memory.add_argument("-check", type=yes_no, default=True, metavar="y/n", help="dry-run the result too (default: y)")
+    results = parser.add_argument_group("results")
+    results.add_argument("-o", metavar="FILE", help="write the solved configuration here (default: in place)")
+    results.add_argument(
+        "-write", type=yes_no, default=True, metavar="y/n", help="write the configuration (default: y)"
+    )
+    results.add_argument(
+        "-extract", type=yes_no, default=False, metavar="y/n", help="print a saved solution (default: n)"
+    )
+    results.add_argument("-solution", metavar="FILE", help="the saved solution: a .sol or a result JSON")
+    results.add_argument(
+        "-mps_form",
+        choices=("compact", "full"),
+        default="compact",
+        help="model file: compact with path cuts, or one variable a task (default: %(default)s)",
+    )
+    results.add_argument(
+        "--export",
+        type=export_option,
+        action="append",
+        default=[],
+        metavar="FORM[=FILE]",
+        help="the plan for another launcher, printed or in a file: " + ", ".join(FORMS) + "; may be repeated, "
+        "and goes with -extract y and a result JSON too",
+    )
+    results.add_argument("--result_json", metavar="FILE", help="the result as JSON")
+    results.add_argument("--trace", metavar="FILE", help="Chrome trace of the step")
+    results.add_argument("--html", metavar="FILE", help="report page")
+    results.add_argument("--png", metavar="FILE", help="picture of the pipeline (.png or .svg)")
+    add_environment_options(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Parse, solve, print."""
+    args = build_parser().parse(arguments)
+    start_logging(verbose=args.verbose, quiet=args.quiet)
+    if args.extract:
+        from taylor.workflows.extract import describe_saved_solution
+
+        if not args.solution:
+            raise InputError("is needed with -extract y", field="-solution", cure="name a .sol or a result JSON")
+        description = describe_saved_solution(Path(args.solution))
+        texts = export_saved(args.export, Path(args.solution)) if args.export else []
+        print(description)
+        print_exports(texts)
+        for role, name in store_exports(texts).items():
+            print(f"{role}: {name}")
+        return
+    sources = [path for path in (args.yaml, args.shell, args.toml) if path]
+    if len(sources) != 1:
+        raise InputError("exactly one configuration is needed", field="-yaml, -shell, -toml", value=sources)
+    from taylor.report.breakdown import comparison_table
+    from taylor.report.terminal import live_line, print_solution, print_table
+    from taylor.workflows.dryrun_result import closed_forms, stage_memories
+    from taylor.workflows.memory_source import dryrun_options
+    from taylor.workflows.solve_file import SolveFileOptions, solve_file
+
+    def path(text: str | None) -> Path | None:
+        return Path(text) if text else None
+
+    options = SolveFileOptions(
+        path=Path(sources[0]),
+        ratios=TimeRatios(
+            dense_forward=args.layer_ratio,
+            backward=args.b_ratio,
+            head=args.head_loss,
+            recompute={FULL: args.ra_ratio, SELECT: args.sr_ratio, NONE: 0.0},
+        ),
+        memory_file=path(args.memory),
+        dryrun=args.dryrun,
+        check=args.check,
+        dryruns=dryrun_options(args, args.mindformers),
+        device=args.device,
+        register_path=path(args.register_path),
+        evaluate=args.evaluate,
+        search_select=args.select,
+        solver=args.solver_name,
+        time_limit=args.t,
+        workers=args.workers,
+        vpp=None if args.vpp == AUTO else args.vpp,
+        schedule=None if args.schedule == AUTO else args.schedule,
+        auto_vpp=args.vpp == AUTO,
+        auto_schedule=args.schedule == AUTO,
+        low_memory=args.low_mem,
+        write=args.write,
+        write_to=path(args.o),
+        result_json=path(args.result_json),
+        trace=path(args.trace),
+        html=path(args.html),
+        picture=path(args.png),
+        exports=args.export,
+        mps_form=args.mps_form,
+    )
+    with live_line("solving") as on_progress:
+        solved = solve_file(options, on_progress)
+    print_solution(solved.problem, solved.solution)
+    if measured := stage_memories(solved.dryrun):
+        assert solved.dryrun is not None
+        print_table(comparison_table(measured, closed_forms(solved.dryrun.run), solved.memory.device_limit_mib))
+    for one in solved.alternatives:
+        step = (
+            f"step {one.objective:.6f}"
+            if one.objective is not None
+            else f"bound {one.bound}"
+            if one.bound
+            else one.note
+        )
+        print(f"{one.name:>40}: {one.status}, {step}")
+    print_exports(solved.exports)
+    for role, name in solved.files.items():
+        print(f"{role:>12}: {name}")
+
+
+def main() -> int:
+    """Console entry point."""
+    start_logging()
+    return run_command(lambda: run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

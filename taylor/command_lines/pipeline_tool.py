@@ -1,0 +1,118 @@
+"""Command line: solve the pipeline of every candidate in a folder and rank them by step time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from taylor.base.console import log, run_command, start_logging
+from taylor.workflows.arguments import CommandParser, add_environment_options, positive_float, positive_int
+
+
+def build_parser() -> CommandParser:
+    """Every flag of the command, with its default."""
+    parser = CommandParser(
+        "pipeline_tool.py",
+        "Solve the pipeline of every candidate configuration and rank them by step time.",
+        "python pipeline_tool.py --parser_result ./config/profiling_result.csv",
+    )
+    source = parser.add_argument_group("candidates")
+    source.add_argument(
+        "--yaml_path",
+        metavar="DIR",
+        default="./output/dryrun_yaml/",
+        help="folder of candidate files (default: %(default)s)",
+    )
+    source.add_argument(
+        "--mindformers_dir",
+        metavar="PATH",
+        default="./mindformers/run_mindformer.py",
+        help="run_mindformer.py, for dry-runs (default: %(default)s)",
+    )
+    source.add_argument(
+        "--nd_path",
+        metavar="FILE",
+        default="./config/nd_result.csv",
+        help="candidates' CSV with their peak memory (default: %(default)s)",
+    )
+    source.add_argument(
+        "--gbs",
+        type=positive_int,
+        metavar="N",
+        help="global batch size (default: the files' own, 1024 as parallel_tool.py writes them)",
+    )
+    times = parser.add_argument_group("time ratios")
+    times.add_argument(
+        "--parser_result",
+        metavar="FILE",
+        help="CSV dp,tp,pp,ep,dmratio,bfratio,re_grow_ration,hratio,moe_bw; others are estimated",
+    )
+    times.add_argument(
+        "--profile_data_dir",
+        metavar="DIR",
+        default="./profile_data/",
+        help="profiles to parse when there is no CSV (default: %(default)s)",
+    )
+    solving = parser.add_argument_group("solving and results")
+    solving.add_argument("--solver_name", default="HIGHS", metavar="NAME", help="solver (default: %(default)s)")
+    solving.add_argument(
+        "--workers", type=positive_int, default=os.cpu_count() or 1, metavar="N", help="processes (default: cores)"
+    )
+    solving.add_argument(
+        "--time_limit", type=positive_float, metavar="SECONDS", help="limit of one solve (default: none)"
+    )
+    solving.add_argument("--topn", type=positive_int, metavar="N", help="rows printed (default: all)")
+    solving.add_argument(
+        "--report",
+        metavar="FILE|on|off",
+        default="on",
+        help="HTML report: on (beside the CSV), off, or a file (default: %(default)s)",
+    )
+    add_environment_options(parser)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Parse, solve, print."""
+    parser = build_parser()
+    args = parser.parse(arguments)
+    start_logging(verbose=args.verbose, quiet=args.quiet)
+    from taylor.report.terminal import print_ranking
+    from taylor.workflows.candidates import rank_folder
+    from taylor.workflows.memory_source import dryrun_options
+    from taylor.workflows.rank import RankOptions
+
+    switch = args.report.strip().lower()
+    report: Path | bool = {"on": True, "y": True, "off": False, "n": False}.get(switch, Path(args.report))
+    profiles, known = Path(args.profile_data_dir), Path(args.nd_path)
+    named = args.profile_data_dir != parser.get_default("profile_data_dir")
+    ranking = rank_folder(
+        Path(args.yaml_path),
+        RankOptions(solver=args.solver_name, time_limit=args.time_limit, workers=args.workers, report=report),
+        device=args.device,
+        register_path=Path(args.register_path),
+        dryruns=dryrun_options(args, args.mindformers_dir),
+        parser_result=Path(args.parser_result) if args.parser_result else None,
+        profile_data=profiles if named or profiles.is_dir() else None,
+        gbs=args.gbs,
+        nd_path=known if args.nd_path != parser.get_default("nd_path") or known.is_file() else None,
+    )
+    table = ranking.table if args.topn is None else ranking.table.head(args.topn)
+    print_ranking(table)
+    if len(table) < len(ranking.table):
+        log.info("%d further rows are in the CSV", len(ranking.table) - len(table))
+    print(f"{'ranking':>12}: {ranking.csv}")
+    if ranking.report is not None:
+        print(f"{'report':>12}: {ranking.report}")
+
+
+def main() -> int:
+    """Console entry point."""
+    start_logging()
+    return run_command(lambda: run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

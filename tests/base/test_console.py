@@ -1,0 +1,52 @@
+"""How a command ends: Ctrl-C waits for what is being written, a path that the system refuses is named."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from taylor.base.console import hold_interrupts, log, run_command
+
+
+def test_ctrl_c_inside_is_raised_when_the_block_has_ended():
+    done = []
+    with pytest.raises(KeyboardInterrupt), hold_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        done.append("written")
+    assert done == ["written"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_error_inside_goes_before_ctrl_c():
+    with pytest.raises(ValueError, match="disk"), hold_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError("disk")
+
+
+def test_outside_the_main_thread_it_changes_nothing():
+    done = []
+
+    def work():
+        with hold_interrupts():
+            done.append("written")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == ["written"]
+
+
+def test_a_path_that_the_system_refuses_is_named_without_a_traceback(monkeypatch, caplog):
+    monkeypatch.setattr(log, "propagate", True)
+    assert run_command(lambda: Path("x" * 5000).read_text() and None) == 2
+    assert "File name too long" in caplog.text and "check the path" in caplog.text and len(caplog.text) < 600
+    with pytest.raises(OSError, match="of no file"):
+        run_command(_fail)
+
+
+def _fail():
+    raise OSError("of no file")

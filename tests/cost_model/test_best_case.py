@@ -1,0 +1,191 @@
+"""The least peak of a strategy: never above what a plan can reach, and reached by one where it is exact."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from taylor.cost_model.alive import alive_lower_bound, alive_micro_batches
+from taylor.cost_model.best_case import TOLERANCE_MIB
+from taylor.cost_model.memory import best_case_peak_mib, lightest_plan, memory_profile, stage_breakdown
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import ModelSpec
+from taylor.register.registry import Registry
+
+DEEPSEEK = Registry.load().model("deepseek-v3-671b")
+LLAMA7 = Registry.load().model("llama2-7b")
+RULES = TrainingRules()
+
+
+def shallow(layers: int, first_dense: int, mtp: int = 0) -> ModelSpec:
+    """DeepSeek-V3 with fewer layers."""
+    assert DEEPSEEK.moe is not None
+    return DEEPSEEK.replace(n_layers=layers, moe=replace(DEEPSEEK.moe, first_dense=first_dense), mtp_layers=mtp)
+
+
+def least_peak_by_trying_all(model: ModelSpec, strategy: Strategy, mode: str, spec: ScheduleSpec) -> float:
+    """The smallest peak over all offsets with a layer a chunk at least, MiB."""
+    profile = memory_profile(model, strategy, RULES, 0, spec)
+    kinds = [profile.kind_for(kind) for kind, count in model.layer_counts().items() for _ in range(count)]
+    pp, vpp = strategy.pp, strategy.vpp
+    vectors = alive_vectors(build_schedule(spec, pp, vpp, strategy.micro_batches))
+    static, best = profile.static_mib(pp), float("inf")
+    for cuts in itertools.combinations(range(1, len(kinds)), pp * vpp - 1):
+        edges = [0, *cuts, len(kinds)]
+        chunks = [kinds[a:b] for a, b in itertools.pairwise(edges)]
+        peak = 0.0
+        for s in range(pp):
+            held = [chunks[v * pp + s] for v in range(vpp)]
+            kept = [sum(profile.activation_mib[kind][mode] for kind in chunk) for chunk in held]
+            layers = sum(profile.layer_mib[kind] for chunk in held for kind in chunk)
+            peak = max(peak, static[s] + layers + max(float(np.dot(row, kept)) for row in vectors[s]))
+        best = min(best, peak)
+    return best
+
+
+@pytest.mark.parametrize("mode", [FULL, NONE])
+@pytest.mark.parametrize("pp", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "model",
+    [shallow(8, 0), shallow(9, 3), shallow(8, 5, 1), LLAMA7.replace(n_layers=9)],
+    ids=["8 moe", "3 dense + 6 moe", "5 dense + 3 moe + mtp", "9 dense"],
+)
+def test_without_interleaves_it_is_the_least_peak_over_all_offsets(model: ModelSpec, pp: int, mode: str) -> None:
+    for m in (2, 16):
+        strategy = Strategy(4, 4, pp, 4, op=4, micro_batches=m)
+        peak, heaviest = best_case_peak_mib(model, RULES, StrategyTable.from_strategies([strategy]), mode)
+        expected = least_peak_by_trying_all(model, strategy, mode, ScheduleSpec())
+        assert expected - 1.01 * TOLERANCE_MIB <= peak[0] <= expected + 1e-6
+        plan = lightest_plan(model, strategy, RULES, mode)
+        assert stage_breakdown(model, strategy, RULES, plan)[heaviest[0]].total == pytest.approx(expected, abs=0.1)
+
+
+@pytest.mark.parametrize("spec", [
+    ScheduleSpec("interleaved"), ScheduleSpec("interleaved", low_memory=False), ScheduleSpec("megatron-interleaved"),
+    ScheduleSpec("zero_bubble_v"), ScheduleSpec("gpipe"),
+], ids=lambda spec: f"{spec.name}-{spec.low_memory}")  # fmt: skip
+@pytest.mark.parametrize("model", [shallow(9, 3), LLAMA7.replace(n_layers=9)], ids=lambda model: model.name)
+@pytest.mark.parametrize("mode", [FULL, NONE])
+def test_with_interleaves_it_is_never_above_the_least_peak_and_not_far_below(
+    model: ModelSpec, mode: str, spec: ScheduleSpec
+) -> None:
+    for pp, m in ((2, 4), (2, 12), (3, 6)):
+        strategy = Strategy(4, 4, pp, 4, op=4, vpp=2, micro_batches=m)
+        table = StrategyTable.from_strategies([strategy])
+        peak, _ = best_case_peak_mib(model, RULES, table, mode, schedule=spec)
+        expected = least_peak_by_trying_all(model, strategy, mode, spec)
+        largest_layer = max(memory_profile(model, strategy, RULES, 0).layer_mib.values())
+        assert peak[0] <= expected + 1e-6
+        assert peak[0] >= expected - 2.5 * largest_layer
+
+
+@pytest.mark.parametrize("mode", [FULL, NONE])
+@pytest.mark.parametrize("strategy", [
+    Strategy(16, 4, 16, 8, op=16, micro_batches=64), Strategy(8, 4, 5, 8, op=8, micro_batches=3),
+    Strategy(64, 4, 1, 64),
+], ids=lambda strategy: strategy.name)  # fmt: skip
+def test_the_lightest_plan_reaches_the_least_peak(strategy: Strategy, mode: str) -> None:
+    peak, _ = best_case_peak_mib(DEEPSEEK, RULES, StrategyTable.from_strategies([strategy]), mode)
+    parts = stage_breakdown(DEEPSEEK, strategy, RULES, recompute=mode)
+    assert sum(sum(part.layers.values()) for part in parts) == 62
+    assert max(part.total for part in parts) == pytest.approx(peak[0], abs=1.01 * TOLERANCE_MIB)
+
+
+@pytest.mark.parametrize("model", [shallow(20, 3), LLAMA7], ids=lambda model: model.name)
+def test_the_lightest_plan_of_interleaves_holds_every_layer_once(model: ModelSpec) -> None:
+    strategy = Strategy(4, 4, 4, 4, op=4, vpp=2, micro_batches=8)
+    plan = lightest_plan(model, strategy, RULES)
+    held = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
+    assert held == model.layer_counts()
+    assert min(map(min, plan.total_layers())) >= 1
+    peak, _ = best_case_peak_mib(model, RULES, StrategyTable.from_strategies([strategy]))
+    assert max(part.total for part in stage_breakdown(model, strategy, RULES, plan)) >= peak[0]
+
+
+def test_seqpipe_counts_pieces_of_a_sequence() -> None:
+    spec, model = ScheduleSpec("seqpipe", seq_splits=2), LLAMA7.replace(n_layers=6)
+    strategy = Strategy(4, 4, 3, op=4, micro_batches=9)
+    peak, _ = best_case_peak_mib(model, RULES, StrategyTable.from_strategies([strategy]), NONE, schedule=spec)
+    expected = least_peak_by_trying_all(model, strategy, NONE, spec)
+    assert expected - 0.05 <= peak[0] <= expected + 1e-6
+
+
+@pytest.mark.parametrize(
+    "spec", [ScheduleSpec("interleaved"), ScheduleSpec("interleaved", low_memory=False), ScheduleSpec("gpipe"),
+             ScheduleSpec("megatron-interleaved")], ids=str
+)  # fmt: skip
+def test_the_closed_form_of_alive_micro_batches_is_reached_by_the_schedule_itself(spec: ScheduleSpec) -> None:
+    for stages, vpp, m in itertools.product((1, 2, 3, 4), (2, 3), (1, 2, 3, 4, 6, 8, 13)):
+        if spec.name == "megatron-interleaved" and m % stages:
+            continue
+        vectors = alive_vectors(build_schedule(spec, stages, vpp, m))
+        for stage in range(stages):
+            found = np.array([float(a) for a in alive_lower_bound(spec, stages, vpp, stage, m)])
+            assert (vectors[stage] >= found).all(axis=1).any(), (stages, vpp, m, stage)
+
+
+def test_plain_1f1b_keeps_as_many_micro_batches_as_stages_follow() -> None:
+    found = [rows[0][0] for rows in alive_micro_batches(ScheduleSpec(), 4, 1, 3)]
+    assert found == [3, 3, 2, 1]
+
+
+def a_hundred_thousand() -> StrategyTable:
+    rng, n = np.random.default_rng(0), 100_000
+
+    def pick(*values: int) -> np.ndarray:
+        return rng.choice(np.array(values), n)
+
+    return StrategyTable(
+        dp=pick(1, 2, 4, 8, 16, 32, 64), tp=pick(1, 2, 4, 8), pp=pick(1, 2, 4, 8, 16, 32), ep=pick(1, 2, 4, 8, 16, 32),
+        cp=pick(1, 2, 4), op=pick(1, 2, 4, 8, 16, 64), sp=pick(0, 1).astype(bool), vpp=pick(1, 2), mbs=pick(1, 2),
+        micro_batches=pick(8, 16, 32, 64, 128),
+    )  # fmt: skip
+
+
+def test_a_hundred_thousand_strategies_take_under_two_seconds_and_equal_one_by_one() -> None:
+    table = a_hundred_thousand()
+    best_case_peak_mib(DEEPSEEK, RULES, table.select(slice(0, 100)))
+    started = time.process_time()
+    peak, heaviest = best_case_peak_mib(DEEPSEEK, RULES, table)
+    assert time.process_time() - started < 2.0
+    for i in range(0, len(table), 997):
+        alone_peak, alone_stage = best_case_peak_mib(DEEPSEEK, RULES, StrategyTable.from_strategies([table.row(i)]))
+        assert (alone_peak[0], alone_stage[0]) == (peak[i], heaviest[i])
+
+
+def test_a_limit_skips_refinement_but_never_changes_which_strategies_fit() -> None:
+    table = a_hundred_thousand().select(slice(0, 3000))
+    for limit in (20_000.0, 55_296.0, 200_000.0):
+        whole, _ = best_case_peak_mib(DEEPSEEK, RULES, table)
+        quick, _ = best_case_peak_mib(DEEPSEEK, RULES, table, device_limit_mib=limit)
+        assert ((whole <= limit) == (quick <= limit)).all()
+        assert (quick[whole <= limit] == whole[whole <= limit]).all()
+
+
+def test_full_recompute_needs_less_than_none_and_best_is_full() -> None:
+    table = a_hundred_thousand().select(slice(0, 2000))
+    full, none, best = (best_case_peak_mib(DEEPSEEK, RULES, table, mode)[0] for mode in (FULL, NONE, "best"))
+    assert (full <= none).all()
+    assert (best == full).all()
+    with pytest.raises(ValueError, match="best, none or full"):
+        best_case_peak_mib(DEEPSEEK, RULES, table, "some")
+
+
+def test_an_empty_table_gives_empty_answers() -> None:
+    peak, heaviest = best_case_peak_mib(DEEPSEEK, RULES, StrategyTable.from_strategies([]))
+    assert len(peak) == len(heaviest) == 0
+
+
+def test_columns_of_different_lengths_are_refused() -> None:
+    table = a_hundred_thousand().select(slice(0, 3))
+    with pytest.raises(ValueError, match="equally long"):
+        replace(table, dp=np.array([1, 2]))

@@ -1,0 +1,80 @@
+"""The cost model against published measurements; skipped where the tables are not at hand."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from benchmarks import fidelity
+from benchmarks.calibrate import calibrate
+from benchmarks.published import PUBLISHED, narayanan_cases
+from taylor.cost_model.parameters import total_parameters
+from taylor.register.registry import Registry
+
+pytestmark = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published tables are not here")
+
+
+def test_korthikanti_s_activation_memory_is_met_within_two_percent() -> None:
+    rows = [row for row in fidelity.korthikanti_memory_rows() if "activations" in row.section]
+    assert len(rows) == 28
+    for row in rows:
+        assert abs(row.error) < 0.02, row
+
+
+def test_korthikanti_s_weights_and_optimizer_are_met_within_a_thousandth() -> None:
+    for row in fidelity.korthikanti_memory_rows():
+        if "weights" in row.section:
+            assert abs(row.error) < 0.001, row
+
+
+def test_korthikanti_s_layer_times_and_recompute_ratios_are_met_within_a_tenth() -> None:
+    for row in fidelity.layer_time_rows(Registry.load().device("a100-80g")):
+        assert abs(row.error) < 0.10, row
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[fidelity.Row]:
+    return fidelity.step_rows()
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "target"),
+    [("Korthikanti", 8, 0.10), ("Narayanan", 10, 0.10), ("MindFormers", 25, 0.20)],
+)
+def test_step_times_left_out_of_the_fit_are_met_in_the_median_and_in_their_order(
+    steps: list[fidelity.Row], table: str, rows: int, target: float
+) -> None:
+    mine = [row for row in steps if row.section.startswith(table)]
+    assert len(mine) == rows
+    assert median(abs(row.error_left_out) for row in mine if row.error_left_out is not None) <= target
+    assert fidelity.summary(mine)["Kendall"].iloc[0] >= 0.8
+
+
+def test_llama3_405b_on_h100_is_met_within_an_eighth_by_a_share_fitted_on_the_other_rows(
+    steps: list[fidelity.Row],
+) -> None:
+    mine = [row for row in steps if row.section.startswith("LLaMA 3")]
+    assert len(mine) == 3
+    assert max(abs(row.error_left_out or 0) for row in mine) < 0.125
+
+
+def test_a_layer_s_forward_on_a_card_outside_the_fit_is_met_within_a_tenth() -> None:
+    rows = [row for row in fidelity.galvatron_rows(Registry.load().device("a100-80g")) if "layertype_0" in row.name]
+    assert len(rows) == 5
+    assert max(abs(row.error) for row in rows) < 0.10
+
+
+def test_a_figure_beyond_the_card_s_peak_is_marked(steps: list[fidelity.Row]) -> None:
+    assert [row.name for row in steps if "beyond its peak" in row.note] == ["finetune_qwen2_72b_32k"]
+
+
+def test_narayanan_s_models_have_the_parameters_the_table_rounds_to() -> None:
+    for case in narayanan_cases():
+        assert total_parameters(case.model) / 1e9 == pytest.approx(float(case.name.split()[0]), abs=0.05, rel=5e-4)
+
+
+def test_the_stored_efficiencies_are_those_that_the_script_fits() -> None:
+    registry = Registry.load()
+    for name, shares in calibrate().items():
+        assert dict(registry.device(name).efficiency) == pytest.approx(shares, abs=0.002)

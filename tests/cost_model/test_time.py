@@ -1,0 +1,168 @@
+"""Times: what must hold for any device, hand-worked collectives, and how estimates order strategies."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from taylor.cost_model.collectives import all_to_all_ms, gather_ms, in_node_bandwidth, ring_bandwidth, send_ms
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.time import estimate_ratios, layer_time, quick_step_ms, step_ms, tail_ms
+from taylor.cost_model.work import layer_work, model_flops
+from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.register.device import DeviceSpec
+from taylor.register.model import DENSE, MOE, ModelSpec
+from taylor.register.registry import Registry
+
+REGISTRY = Registry.load()
+DEEPSEEK, LLAMA7 = REGISTRY.model("deepseek-v3-671b"), REGISTRY.model("llama2-7b")
+A100, ASCEND = REGISTRY.device("a100-80g"), REGISTRY.device("ascend-910b")
+MEGATRON = TrainingRules(framework="megatron", param_bytes=2)
+PLAIN = DeviceSpec("plain", 65536, 60000, 100, 1000, 100, 10, 8, link_latency_us=0.001, source="made up")
+
+
+def test_a_gpt_layer_makes_the_flops_of_narayanan_s_formula() -> None:
+    h, s, layers, vocab = 12288, 2048, 96, 51200
+    model = ModelSpec("gpt", layers, h, 96, 96, 128, 4 * h, vocab, gated_mlp=False, mlp_bias=False)
+    # Equation 3 is 96·B·s·L·h²(1 + s/6h + V/16Lh) with full recompute, 72·…·(V/12Lh) without.
+    expected = 72 * layers * h**2 * (1 + s / (6 * h) + vocab / (12 * layers * h))
+    assert model_flops(model, s) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("tp", "ep", "cp"), [(1, 1, 1), (2, 4, 1), (4, 8, 2)])
+@pytest.mark.parametrize("framework", ["mindformers", "megatron"])
+def test_the_ranks_of_a_layer_share_the_model_s_flops(framework: str, tp: int, ep: int, cp: int) -> None:
+    rules = TrainingRules(framework=framework, flash_attention=False)
+    work = layer_work(DEEPSEEK, MOE, Strategy(8, tp, 1, ep, cp), rules)
+    alone = layer_work(DEEPSEEK, MOE, Strategy(8, 1, 1), rules)
+    assert float(work.flops) * tp * cp == pytest.approx(float(alone.flops), rel=1e-9)
+
+
+def test_a_ring_moves_all_but_its_own_share_over_the_slowest_link() -> None:
+    in_node = gather_ms(8e9, 8, 1, PLAIN, 0.5)
+    assert float(in_node) == pytest.approx(8e9 * 7 / 8 / (100e9 * 0.5) * 1e3, rel=1e-6)
+    # 16 ranks side by side leave each node once for all eight of them; 16 of stride 8 each for itself.
+    assert float(ring_bandwidth(16, 1, PLAIN)) == 80
+    assert float(ring_bandwidth(16, 8, PLAIN)) == 10
+    assert float(gather_ms(1e9, 1, 1, PLAIN, 1.0)) == 0
+
+
+def test_a_full_mesh_gives_a_pair_one_link_of_seven() -> None:
+    mesh = replace(PLAIN, full_mesh=True)
+    assert [float(in_node_bandwidth(g, mesh)) for g in (2, 4, 8)] == pytest.approx([100 / 7, 300 / 7, 100])
+    assert float(in_node_bandwidth(2, PLAIN)) == 100
+
+
+def test_an_all_to_all_over_two_nodes_waits_for_the_network() -> None:
+    assert float(all_to_all_ms(16e9, 16, 1, PLAIN, 1.0)) == pytest.approx(16e9 * 8 / 16 / 10e9 * 1e3, rel=1e-6)
+    assert float(all_to_all_ms(16e9, 8, 1, PLAIN, 1.0)) == pytest.approx(16e9 * 7 / 8 / 100e9 * 1e3, rel=1e-6)
+
+
+def test_a_neighbour_in_the_node_is_reached_faster_than_one_outside() -> None:
+    assert float(send_ms(1e9, 4, PLAIN, 1.0)) == pytest.approx(10, rel=1e-4)
+    assert float(send_ms(1e9, 8, PLAIN, 1.0)) == pytest.approx(100, rel=1e-4)
+
+
+def test_a_model_with_one_kind_has_dense_forward_one_and_its_unit_in_ms() -> None:
+    ratios = estimate_ratios(LLAMA7, Strategy(1, 8, 1), MEGATRON, A100)
+    assert ratios.dense_forward == 1
+    assert ratios.source == "estimate"
+    assert ratios.unit_ms == pytest.approx(float(layer_time(LLAMA7, DENSE, Strategy(1, 8, 1), MEGATRON, A100).forward))
+    assert ratios.lag == 0
+    assert set(ratios.recompute) == {FULL, SELECT, NONE}
+
+
+def test_deepseek_v3_s_dense_layer_takes_the_measured_share_of_a_moe_layer_on_ascend() -> None:
+    ratios = estimate_ratios(DEEPSEEK, Strategy(16, 4, 16, 8, op=16, micro_batches=64), TrainingRules(), ASCEND)
+    assert ratios.dense_forward == pytest.approx(0.397, rel=0.01)
+    assert ratios.backward == pytest.approx(1.839, rel=0.10)
+    assert ratios.recompute[FULL] == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize("device", REGISTRY.device_names())
+@pytest.mark.parametrize("name", REGISTRY.model_names())
+def test_every_model_on_every_device_has_sane_ratios(name: str, device: str) -> None:
+    ratios = estimate_ratios(
+        REGISTRY.model(name), Strategy(8, 2, 2, 4, op=8, micro_batches=8), TrainingRules(), REGISTRY.device(device)
+    )
+    assert ratios.unit_ms is not None and 0 < ratios.unit_ms < 1e4
+    assert 0.1 < ratios.dense_forward < 5
+    assert 1.0 < ratios.backward < 3
+    assert 0 < ratios.recompute[SELECT] < ratios.recompute[FULL] <= 1.0
+    assert ratios.head > 0 and ratios.embedding > 0 and ratios.lag > 0 and ratios.tail > 0
+
+
+def test_without_flash_attention_selective_recompute_rebuilds_the_core() -> None:
+    flash, plain = (
+        estimate_ratios(LLAMA7, Strategy(1, 8, 1), MEGATRON.replace(flash_attention=on), A100) for on in (True, False)
+    )
+    assert plain.recompute[SELECT] > 5 * flash.recompute[SELECT]
+
+
+def test_sharding_the_optimizer_shortens_the_tail() -> None:
+    whole = MEGATRON.replace(parallel_optimizer=False)
+    assert tail_ms(LLAMA7, Strategy(8, 1, 2, op=8), MEGATRON, A100) < tail_ms(LLAMA7, Strategy(8, 1, 2), whole, A100)
+
+
+def test_step_time_falls_with_more_ranks_and_rises_with_recompute_and_fewer_micro_batches() -> None:
+    few, many = (
+        float(step_ms(LLAMA7, Strategy(dp, 2, 4, op=dp, micro_batches=64 // dp), MEGATRON, A100)) for dp in (1, 4)
+    )
+    assert few > 3 * many
+    base = Strategy(2, 2, 4, op=2, micro_batches=32)
+    plain = float(step_ms(LLAMA7, base, MEGATRON, A100))
+    assert 1.2 * plain < float(step_ms(LLAMA7, base, MEGATRON, A100, {FULL: 1.0})) < 1.5 * plain
+    twice = float(step_ms(LLAMA7, base.replace(micro_batches=16, mbs=2), MEGATRON, A100))
+    interleaved = float(step_ms(LLAMA7, base.replace(vpp=2), MEGATRON, A100))
+    assert twice > 0.95 * plain > 0.9 * interleaved
+    assert interleaved < plain
+
+
+def test_balancing_never_makes_a_step_longer() -> None:
+    for pp in (2, 4, 8):
+        strategy = Strategy(1, 2, pp, micro_batches=16)
+        even, balanced = (float(step_ms(LLAMA7, strategy, MEGATRON, A100, balanced=on)) for on in (False, True))
+        assert balanced <= even * (1 + 1e-9)
+
+
+def table(n: int) -> StrategyTable:
+    rng = np.random.default_rng(3)
+
+    def pick(*values: int) -> np.ndarray:
+        return rng.choice(np.array(values), n)
+
+    return StrategyTable(
+        dp=pick(1, 2, 8, 64), tp=pick(1, 2, 4, 8, 16), pp=pick(1, 2, 4, 8, 16), ep=pick(1, 2, 8, 32), cp=pick(1, 2, 4),
+        op=pick(1, 2, 8, 64), sp=pick(0, 1).astype(bool), vpp=pick(1, 2), mbs=pick(1, 2), micro_batches=pick(4, 16, 64),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", ["mindformers", "megatron", "torchtitan"])
+def test_quick_step_times_of_a_table_equal_those_of_its_rows(framework: str) -> None:
+    rules = TrainingRules(framework=framework, parameter_shard=framework == "torchtitan")
+    many = table(200)
+    found = quick_step_ms(DEEPSEEK, rules, many, ASCEND)
+    assert found.shape == (200,) and np.isfinite(found).all() and (found > 0).all()
+    for i in range(0, 200, 7):
+        assert quick_step_ms(DEEPSEEK, rules, StrategyTable.from_strategies([many.row(i)]), ASCEND)[0] == found[i]
+
+
+def test_a_hundred_thousand_quick_step_times_take_under_two_seconds() -> None:
+    many = table(100_000)
+    started = time.process_time()
+    quick_step_ms(DEEPSEEK, TrainingRules(), many, ASCEND)
+    assert time.process_time() - started < 2.0
+
+
+def test_tensor_parallel_beyond_the_node_is_slower() -> None:
+    both = [Strategy(32 // tp, tp, 1, op=32 // tp, micro_batches=tp) for tp in (8, 32)]
+    inside, outside = quick_step_ms(LLAMA7, MEGATRON, StrategyTable.from_strategies(both), A100)
+    assert outside > 1.5 * inside
+
+
+def test_a_device_without_efficiencies_uses_the_assumed_ones() -> None:
+    assert estimate_ratios(LLAMA7, Strategy(1, 1, 1), MEGATRON, PLAIN).unit_ms > 0  # type: ignore[operator]

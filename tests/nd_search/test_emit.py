@@ -1,0 +1,310 @@
+"""The files of a search: each reads back as what it stands for, no two alike, nothing stale left."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taylor.cost_model.memory import best_case_peak_mib
+from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.nd_search.emit import candidate_frame, emit_yaml, file_stems, write_candidates_csv, write_pruned_csv
+from taylor.nd_search.options import SearchOptions
+from taylor.nd_search.reduce import reduce_strategy
+from taylor.nd_search.search import SearchResult, search
+from taylor.parsers.read import read_config
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL
+from taylor.register.model import DENSE, MOE
+from tests.nd_search_cases import DEVICE, LLAMA2_7B, job
+
+SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "mindformers_yaml"
+
+LEGACY = """\
+# a small DeepSeek-like job
+runner_config:
+  batch_size: 1
+train_dataset: &train_dataset
+  data_loader:
+    type: MindDataset
+    dataset_dir: "here.mindrecord"
+parallel:
+  enable_parallel_optimizer: True
+  dataset_strategy: [[*dp, 1]]
+  parallel_optimizer_config:
+    gradient_accumulation_shard: False
+parallel_config:
+  data_parallel: 4
+  model_parallel: 2
+  pipeline_stage: 4
+  expert_parallel: 4
+  micro_batch_num: 8  # at least the stages
+  use_seq_parallel: True
+  vocab_emb_dp: False
+micro_batch_interleave_num: 1
+recompute_config:
+  recompute: [2, 2, 2, 2]
+  select_recompute: False
+context:
+  max_device_memory: "40GB"
+model:
+  model_config:
+    type: DeepseekV3Config
+    seq_length: 4096
+    hidden_size: 2048
+    num_layers: 12
+    num_heads: 32
+    n_kv_heads: 32
+    vocab_size: 102400
+    intermediate_size: 8192
+    q_lora_rank: 512
+    kv_lora_rank: 256
+    qk_rope_head_dim: 64
+    qk_nope_head_dim: 128
+    v_head_dim: 128
+    offset: [1, 0, 0, 0]
+    mtp_depth: 1
+    use_flash_attention: True
+moe_config:
+  expert_num: 64
+  num_experts_chosen: 6
+  shared_expert_num: 2
+  first_k_dense_replace: 2
+  moe_intermediate_size: 1024
+  capacity_factor: 1.5
+""".replace("data_parallel: 4", "data_parallel: &dp 4")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> TrainingConfig:
+    path = tmp_path / "small_deepseek.yaml"
+    # dataset_strategy uses an anchor that parallel_config defines: that section must come first.
+    head, parallel, rest = LEGACY.partition("parallel:\n")
+    section, marker, tail = rest.partition("parallel_config:\n")
+    degrees, other, end = tail.partition("micro_batch_interleave_num")
+    path.write_text(head + marker + degrees + parallel + section + other + end)
+    return read_config(path)
+
+
+ALL = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs")
+
+
+def found(config: TrainingConfig, **options) -> SearchResult:
+    return search(config, DEVICE, SearchOptions(world_size=64, gbs=256, **options))
+
+
+def test_every_full_size_file_reads_back_as_its_strategy(config: TrainingConfig, tmp_path: Path) -> None:
+    result = found(config, search=ALL, profile_num=40)
+    files = emit_yaml(result, config, tmp_path / "dryrun_yaml", dataset="small.mindrecord")
+    assert len(files) == len(set(files)) == 40
+    for index, path in zip(result.chosen, files, strict=True):
+        back = read_config(path)
+        assert back.strategy == result.candidates.row(index)
+        assert back.model.replace(name="") == config.model.replace(name="")
+        raw = yaml.safe_load(path.read_text())
+        assert raw["train_dataset"]["data_loader"]["dataset_dir"] == "small.mindrecord"
+        assert raw["parallel"]["dataset_strategy"] == [[back.strategy.dp, 1]]
+
+
+def test_mindformers_own_arithmetic_holds_in_every_file(config: TrainingConfig, tmp_path: Path) -> None:
+    result = found(config, search=("dp", "tp", "pp", "ep", "vpp", "mbs"), profile_num=30)
+    for path in emit_yaml(result, config, tmp_path / "dryrun_yaml"):
+        raw = yaml.safe_load(path.read_text())
+        parallel, model = raw["parallel_config"], raw["model"]["model_config"]
+        stages, vpp = parallel["pipeline_stage"], model.get("pp_interleave_num", 1)
+        assert parallel["data_parallel"] * parallel["model_parallel"] * stages == 64
+        assert (parallel["data_parallel"] * parallel["model_parallel"]) % parallel["expert_parallel"] == 0
+        steps = parallel["micro_batch_num"]
+        if stages == 1:  # there MindFormers accumulates gradients instead
+            steps = raw["runner_config"].get("gradient_accumulation_steps", 1)
+        assert parallel["data_parallel"] * raw["runner_config"]["batch_size"] * steps == 256
+        if stages > 1:
+            assert parallel["micro_batch_num"] >= stages
+            offset = np.atleast_2d(model["offset"])
+            assert offset.shape == (vpp, stages) or not offset.any()
+            assert offset.sum() == 13 % (stages * vpp)
+
+
+def test_names_show_further_dimensions_only_where_they_vary(config: TrainingConfig, tmp_path: Path) -> None:
+    plain = emit_yaml(found(config), config, tmp_path / "plain")
+    assert all(path.name.count("_") == 4 and path.name.endswith("_pretrain.yaml") for path in plain)
+    searched = found(config, search=("dp", "tp", "pp", "ep", "mbs"), profile_num=60)
+    varied = emit_yaml(searched, config, tmp_path / "varied")
+    assert all("_MBS" in path.name and "_VPP" not in path.name for path in varied)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            Strategy,
+            dp=st.sampled_from([1, 2]),
+            tp=st.sampled_from([1, 2]),
+            pp=st.sampled_from([1, 4]),
+            ep=st.sampled_from([1, 2]),
+            cp=st.sampled_from([1, 2]),
+            op=st.sampled_from([1, 2]),
+            sp=st.booleans(),
+            vpp=st.sampled_from([1, 2]),
+            mbs=st.sampled_from([1, 2]),
+            micro_batches=st.sampled_from([4, 8]),
+        ),
+        min_size=1,
+        max_size=40,
+        unique=True,
+    )
+)
+def test_no_two_strategies_share_a_name(strategies: list[Strategy]) -> None:
+    stems = file_stems(StrategyTable.from_strategies(strategies))
+    assert len(set(stems)) == len(strategies)
+    assert all(stem.startswith(each.name) for stem, each in zip(stems, strategies, strict=True))
+
+
+def test_the_candidates_csv_begins_as_the_other_tools_read_it(config: TrainingConfig, tmp_path: Path) -> None:
+    result = found(config)
+    path = write_candidates_csv(result, tmp_path / "nd" / "nd_candidate_config.csv")
+    rows = list(csv.reader(path.read_text().splitlines()))
+    assert rows[0][:5] == ["dp", "tp", "pp", "ep", "peakMem"]
+    assert len(rows) == len(result.candidates) + 1
+    for index, row in enumerate(rows[1:]):
+        strategy = result.candidates.row(index)
+        assert [int(cell) for cell in row[:4]] == [strategy.dp, strategy.tp, strategy.pp, strategy.ep]
+        assert float(row[4]) == pytest.approx(result.peak_mib[index], abs=0.051)
+    assert candidate_frame(result)["chosen"].sum() == len(result.chosen)
+
+
+def test_the_pruned_csv_counts_every_rule_and_shows_an_example_it_really_breaks(
+    config: TrainingConfig, tmp_path: Path
+) -> None:
+    result = found(config)
+    rows = list(csv.DictReader(write_pruned_csv(result, tmp_path / "pruned.csv").read_text().splitlines()))
+    assert sum(int(row["removed"]) for row in rows) == result.counts["built"] - result.counts["fitting"]
+    by_rule = {row["rule"]: row for row in rows}
+    assert "memory" in by_rule and by_rule["heads-by-tp"]["removed"] == "7"
+    assert "tp=64" in by_rule["heads-by-tp"]["example"]
+
+
+def test_a_second_emission_removes_what_the_first_wrote_and_nothing_else(
+    config: TrainingConfig, tmp_path: Path
+) -> None:
+    folder = tmp_path / "dryrun_yaml"
+    first = emit_yaml(found(config, profile_num=6), config, folder)
+    (folder / "DP9_TP9_PP9_EP9_pretrain.yaml").write_text("the user's own")
+    second = emit_yaml(found(config, profile_num=3), config, folder)
+    left = {path.name for path in folder.glob("*.yaml")}
+    assert {path.name for path in second} < {path.name for path in first}
+    assert left == {path.name for path in second} | {"DP9_TP9_PP9_EP9_pretrain.yaml"}
+
+
+def test_profile_files_are_small_keep_tp_and_ep_and_say_what_changed(config: TrainingConfig, tmp_path: Path) -> None:
+    result = found(config)
+    files = emit_yaml(result, config, tmp_path / "profile_yaml", profile=True, rank_num=16, dataset="big.mindrecord")
+    assert len(files) >= 5
+    by_name = {stem: result.candidates.row(i) for i, stem in enumerate(file_stems(result.candidates))}
+    for path in files:
+        back = read_config(path)
+        large = by_name[path.name.removesuffix("_pretrain.yaml")]
+        assert back.strategy.world_size <= 16
+        assert (back.strategy.tp, back.strategy.ep, back.strategy.cp) == (large.tp, large.ep, large.cp)
+        raw = yaml.safe_load(path.read_text())
+        assert raw["profile"] is True and raw["profile_stop_step"] > raw["profile_start_step"]
+        assert raw["train_dataset"]["data_loader"]["dataset_dir"] == "big.mindrecord"
+        assert back.plan is not None and back.model.n_layers < config.model.n_layers
+        shown = back.plan.recompute_by_kind()
+        # The MoE layer, whose time is the unit, shows with and without recompute; dense ones show.
+        assert sum(map(sum, shown[MOE]["full"])) >= 1 and sum(map(sum, shown[MOE]["none"])) >= 1
+        assert sum(map(sum, back.plan.layers[DENSE])) >= 1
+        told = json.loads((path.parent / path.name.replace(".yaml", ".reduction.json")).read_text())
+        assert f"tp = {large.tp}" in told["kept"] and f"ep = {large.ep}" in told["kept"]
+        assert any(line.startswith("moe layers: 10 -> ") for line in told["changed"])
+
+
+def test_a_strategy_that_needs_more_cards_says_so_instead_of_a_file(config: TrainingConfig, tmp_path: Path) -> None:
+    result = found(config)
+    wide = [i for i in range(len(result.candidates)) if result.candidates.ep[i] >= 16]
+    assert wide
+    files = emit_yaml(result, config, tmp_path / "profile_yaml", profile=True, rank_num=4, which=wide)
+    assert files == []
+    notes = list((tmp_path / "profile_yaml").glob("*.reduction.json"))
+    assert len(notes) == len(wide)
+    assert all("more cards" in json.loads(note.read_text())["not_reduced"] for note in notes)
+
+
+REDUCTIONS = [
+    # original; cards; the small pp and dp that the order of preference gives, by hand
+    (Strategy(16, 4, 16, 8, op=16, micro_batches=64), 64, 2, 8),  # dp * tp fills the cards: two stages, half the dp
+    (Strategy(16, 4, 16, 8, op=16, micro_batches=64), 256, 4, 16),  # four stages at full dp
+    (Strategy(8, 8, 16, 8, op=8, micro_batches=128), 32, 2, 2),  # dp 2 * tp 8 holds ep 8
+    (Strategy(8, 4, 32, 8, op=8, micro_batches=128), 64, 2, 8),
+    (Strategy(16, 8, 8, 64, op=16, micro_batches=64), 64, 1, 8),  # ep 64 needs dp 8: one stage is all there is
+]
+
+
+@pytest.mark.parametrize(("large", "cards", "pp", "dp"), REDUCTIONS)
+def test_pp_gives_way_first_then_dp_and_one_stage_last(large: Strategy, cards: int, pp: int, dp: int) -> None:
+    small = reduce_strategy(job(), DEVICE, large, cards, 200000.0).strategy
+    assert (small.pp, small.dp) == (pp, dp)
+    assert (small.tp, small.ep, small.cp, small.mbs) == (large.tp, large.ep, large.cp, large.mbs)
+    assert small.op == small.dp and small.world_size <= cards and small.micro_batches >= small.pp
+
+
+def test_each_stage_of_a_small_job_shows_its_kinds_with_and_without_recompute() -> None:
+    reduction = reduce_strategy(job(), DEVICE, REDUCTIONS[1][0], 256, 200000.0)
+    assert reduction.plan.layers[DENSE] == ((2, 0, 0, 0),)
+    assert reduction.plan.layers[MOE] == ((1, 2, 2, 2),)
+    shown = reduction.plan.recompute_by_kind()
+    assert shown[DENSE]["full"] == shown[DENSE]["none"] == ((1, 0, 0, 0),)
+    assert shown[MOE]["full"] == ((0, 1, 1, 1),) and shown[MOE]["none"] == ((1, 1, 1, 1),)
+    assert reduction.model.n_layers == 9 and reduction.model.n_dense == 2
+
+
+def test_interleaves_stay_and_each_of_their_chunks_shows_both_ways() -> None:
+    large = Strategy(16, 4, 8, 8, op=16, vpp=2, micro_batches=64)
+    reduction = reduce_strategy(job(), DEVICE, large, 64, 200000.0)
+    assert (reduction.strategy.pp, reduction.strategy.vpp, reduction.strategy.dp) == (2, 2, 8)
+    assert reduction.plan.layers[DENSE] == ((2, 0), (0, 0)) and reduction.plan.layers[MOE] == ((1, 2), (2, 2))
+    assert reduction.plan.recompute[FULL] == ((1, 1), (1, 1))
+    assert "mtp layers = 1" in reduction.kept
+
+
+def test_a_dense_model_shrinks_to_one_stage_before_dp_does() -> None:
+    own = Strategy(16, 2, 4, op=16, micro_batches=8)
+    reduction = reduce_strategy(job(LLAMA2_7B, own), DEVICE, own, 32, 60000.0)
+    assert (reduction.strategy.pp, reduction.strategy.dp) == (1, 16)
+    assert reduction.plan.layers == {DENSE: ((2,),)} and reduction.plan.recompute[FULL] == ((1,),)
+
+
+def test_a_reduction_that_fits_the_memory_goes_before_one_that_is_nearer_to_the_original() -> None:
+    large = Strategy(16, 4, 16, 8, op=16, micro_batches=64)
+    near = reduce_strategy(job(), DEVICE, large, 256, 200000.0)
+    table = StrategyTable.from_strategies([near.strategy])
+    peak, _ = best_case_peak_mib(near.model, job().rules, table, recompute="none")
+    other = reduce_strategy(job(), DEVICE, large, 256, float(peak[0]) - 10)
+    assert (near.strategy.pp, near.strategy.dp) == (4, 16)
+    # One stage less keeps one micro-batch less alive on the first.
+    assert (other.strategy.pp, other.strategy.dp) == (3, 16)
+
+
+@pytest.mark.skipif(not SAMPLES.is_dir(), reason="the sample files are not here")
+@pytest.mark.parametrize("sample", sorted(SAMPLES.glob("*.yaml")), ids=lambda path: path.stem[-30:])
+def test_every_real_file_emits_variants_that_read_back(sample: Path, tmp_path: Path) -> None:
+    try:
+        config = read_config(sample)
+    except Exception as refusal:
+        pytest.skip(f"not readable: {refusal}")
+    result = search(config, DEVICE, SearchOptions(world_size=1024, gbs=1024, profile_num=4))
+    for index, path in zip(result.chosen, emit_yaml(result, config, tmp_path / "dryrun"), strict=True):
+        back = read_config(path)
+        assert back.strategy == result.candidates.row(index)
+        assert back.model.replace(name="") == config.model.replace(name="") and back.plan is not None
+    for path in emit_yaml(result, config, tmp_path / "profile", profile=True, rank_num=64):
+        back = read_config(path)
+        assert back.strategy.world_size <= 64 and back.plan is not None
+        assert sum(back.model.layer_counts().values()) == sum(map(sum, back.plan.total_layers()))

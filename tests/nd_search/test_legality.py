@@ -1,0 +1,268 @@
+"""The legal strategies are those of a slow loop that was written from the frameworks' own checks."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Iterator, Sequence
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.nd_search.options import SearchContext, SearchOptions
+from taylor.nd_search.prune import apply_rules
+from taylor.nd_search.rules import EXPERIENCE_RULES, Rule, select_rules
+from taylor.nd_search.space import StrategySpace, build_space
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
+from tests.nd_search_cases import DEVICE, job
+
+NO_EXPERIENCE = tuple(rule.name for rule in EXPERIENCE_RULES)
+DIMENSION_SETS = (
+    ("dp", "tp", "pp", "ep"),
+    ("dp", "tp", "pp", "ep", "cp"),
+    ("dp", "tp", "pp", "ep", "vpp", "mbs"),
+    ("dp", "tp", "pp", "ep", "cp", "op"),
+    ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs"),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    framework: str
+    model: ModelSpec
+    seq: int
+    world: int
+    gbs: int
+    shard: bool
+    vocab_parallel: bool
+    mtp_counted: bool
+    schedule: str
+    max_ep: int
+    dimensions: tuple[str, ...]
+
+
+def cases(framework: str) -> list[Case]:
+    """Forty small jobs, odd sizes among them."""
+    draw = random.Random(f"legality of {framework}")
+    found = []
+    for number in range(40):
+        heads = draw.choice([4, 6, 8, 12, 12, 24])
+        experts = draw.choice([None, 4, 6, 8, 12, 16])
+        expert_hidden, first_dense = draw.choice([24, 32, 36]), draw.choice([0, 1])
+        moe = None if experts is None else MoeSpec(experts, 2, expert_hidden, first_dense=first_dense)
+        model = ModelSpec(
+            "tiny",
+            draw.choice([3, 4, 6, 8, 9]),
+            draw.choice([48, 64, 80]),
+            heads,
+            draw.choice([heads, *[kv for kv in (1, 2, 3, 4, 6, 8) if heads % kv == 0]]),
+            8,
+            draw.choice([48, 50, 100]),
+            draw.choice([90, 96, 100]),
+            moe=moe,
+            mla=MlaSpec(8, 4, 8, 8) if number % 3 == 2 else None,
+            mtp_layers=number % 2,
+        )
+        found.append(
+            Case(
+                framework,
+                model,
+                draw.choice([24, 32, 48, 64]),
+                draw.choice([4, 6, 8, 12, 16, 24]),
+                draw.choice([8, 12, 16, 20, 24, 48]),
+                draw.random() < 0.7 or framework == "torchtitan",
+                draw.random() < 0.5,
+                draw.random() < 0.5,
+                draw.choice(["1f1b", "1f1b", "1f1b", "gpipe"]),
+                draw.choice([2, 4, 64]),
+                DIMENSION_SETS[number % len(DIMENSION_SETS)],
+            )
+        )
+    return found
+
+
+def whole(a: int, b: int) -> bool:
+    return a % b == 0
+
+
+def slow_legal(case: Case) -> Iterator[Strategy]:
+    """Every strategy, one by one, by nested loops and plain conditions."""
+    degrees = range(1, case.world + 1)
+    searched = case.dimensions
+    for dp, tp, pp in product(degrees, degrees, degrees):
+        if dp * tp * pp > case.world:
+            continue
+        for cp in degrees if "cp" in searched else [1]:
+            if dp * tp * pp * cp != case.world:
+                continue
+            ops = degrees if "op" in searched else [dp * cp if case.shard else 1]
+            sps = [False, True] if "sp" in searched else [tp > 1]
+            vpps = [1, 2, 3, 4] if "vpp" in searched else [1]
+            batches = [1, 2, 4, 8] if "mbs" in searched else [1]
+            for ep, op, sp, vpp, mbs in product(degrees, ops, sps, vpps, batches):
+                if slow_verdict(case, dp, tp, pp, ep, cp, op, sp, vpp, mbs):
+                    yield Strategy(dp, tp, pp, ep, cp, op, sp, vpp, mbs, case.gbs // (dp * mbs))
+
+
+def slow_verdict(
+    case: Case, dp: int, tp: int, pp: int, ep: int, cp: int, op: int, sp: bool, vpp: int, mbs: int
+) -> bool:
+    model = case.model
+    # batch and pipeline: the same everywhere
+    if not whole(case.gbs, dp * mbs):
+        return False
+    micro_batches = case.gbs // (dp * mbs)
+    if micro_batches < pp:
+        return False
+    if pp * vpp > model.n_layers + (model.mtp_layers if case.mtp_counted else 0):
+        return False
+    if vpp > 1 and (pp == 1 or case.schedule == "gpipe"):
+        return False
+    if sp and tp == 1:
+        return False
+    if not whole(dp * cp, op) or (op > 1 and not case.shard):
+        return False
+    if not whole(model.n_heads, tp):
+        return False
+    # experts: the same everywhere
+    if model.moe is None:
+        if ep > 1:
+            return False
+    elif not whole(model.moe.n_experts, ep) or ep > case.max_ep:
+        return False
+    if case.framework == "mindformers":
+        if model.mla is None and not whole(model.n_kv_heads, tp):
+            return False
+        if not whole(model.hidden, tp):
+            return False
+        if model.n_dense and not whole(model.ffn_hidden, tp):
+            return False
+        if case.vocab_parallel and not whole(model.vocab, tp):
+            return False
+        if model.moe is not None and not whole(dp * tp, ep):
+            return False
+        return whole(case.seq, cp * tp) if sp else whole(case.seq, cp)
+    if case.framework == "megatron":
+        if model.mla is None and not (whole(model.n_kv_heads, tp) or whole(tp, model.n_kv_heads)):
+            return False
+        if not whole(model.hidden, tp):
+            return False
+        if model.n_dense and not whole(model.ffn_hidden, tp):
+            return False
+        if model.moe is not None and (not whole(model.moe.expert_hidden, tp) or not whole(dp * cp, ep)):
+            return False
+        if vpp > 1 and not whole(micro_batches, pp):
+            return False
+        if cp > 1 and not whole(case.seq, 2 * cp):
+            return False
+        return not sp or whole(case.seq, cp * tp)
+    # torchtitan: op is dp_shard * cp, so replicas = dp * cp / op
+    if model.mla is None and not whole(model.n_kv_heads, tp):
+        return False
+    if not whole(op, cp):
+        return False
+    if ep > 1 and not (whole(ep, cp * tp) and whole(op * tp, ep)):
+        return False
+    return whole(case.seq, tp * 2 * cp)
+
+
+def settled(case: Case) -> tuple[SearchContext, SearchOptions]:
+    rules = TrainingRules(
+        framework=case.framework,
+        seq_length=case.seq,
+        parallel_optimizer=case.shard,
+        vocab_parallel=case.vocab_parallel,
+    )
+    config = job(
+        case.model, Strategy(1, 1, 1), rules, schedule=ScheduleSpec(case.schedule), mtp_counted=case.mtp_counted
+    )
+    options = SearchOptions(
+        world_size=case.world, gbs=case.gbs, search=case.dimensions, max_expert_parallel=case.max_ep
+    )
+    return SearchContext.settle(config, DEVICE, options), options
+
+
+def legal_of(space: StrategySpace, rules: Sequence[Rule], context: SearchContext) -> list[Strategy]:
+    """What the rules leave; nothing when they empty the space, which they say by an error."""
+    try:
+        return list(apply_rules(space, rules, context).table)
+    except InputError:
+        return []
+
+
+FRAMEWORKS = ["mindformers", "megatron", "torchtitan"]
+HOLD_BY_CONSTRUCTION = {"world-size", "op-in-replicas"}
+"""Rules that only pins and `--explain` can break: the space is built so that they hold."""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_legal_set_equals_that_of_a_slow_loop_in_forty_small_cases(framework: str) -> None:
+    sizes = []
+    for case in cases(framework):
+        context, options = settled(case)
+        legal = legal_of(build_space(context, options), select_rules(context, NO_EXPERIENCE), context)
+        slow = set(slow_legal(case))
+        assert set(legal) == slow, case
+        assert len(legal) == len(slow), f"a strategy twice in {case}"
+        sizes.append(len(slow))
+    assert len([size for size in sizes if size >= 5]) >= 20, "most cases should leave something to compare"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_legality_rule_decides_alone_in_some_of_the_cases(framework: str) -> None:
+    asked, decisive = set(), set()
+    for case in cases(framework):
+        context, options = settled(case)
+        space = build_space(context, options)
+        rules = select_rules(context, NO_EXPERIENCE)
+        legal = len(legal_of(space, rules, context))
+        for rule in rules:
+            asked.add(rule.name)
+            if len(legal_of(space, [other for other in rules if other is not rule], context)) > legal:
+                decisive.add(rule.name)
+    assert asked - decisive <= HOLD_BY_CONSTRUCTION
+
+
+@pytest.mark.parametrize(
+    ("pin", "rule"), [({"op": 3}, "op-in-replicas"), ({"dp": 4, "tp": 4, "pp": 2, "op": 3}, "op-in-replicas")]
+)
+def test_a_pinned_optimizer_split_that_does_not_divide_the_replicas_is_refused(pin: dict, rule: str) -> None:
+    options = SearchOptions(world_size=32, gbs=32, fix=pin)
+    context = SearchContext.settle(job(), DEVICE, options)
+    with pytest.raises(InputError, match=rule):
+        apply_rules(build_space(context, options), select_rules(context, NO_EXPERIENCE), context)
+
+
+def test_a_pinned_dimension_and_a_bound_select_from_the_same_legal_set() -> None:
+    config = job()
+    full = SearchOptions(world_size=64, gbs=64, search=("dp", "tp", "pp", "ep", "cp", "mbs"))
+    narrow = replace(full, fix={"tp": 4}, bounds={"pp": (2, 8), "mbs": (1, 2)})
+
+    def legal(options: SearchOptions) -> set[Strategy]:
+        context = SearchContext.settle(config, DEVICE, options)
+        return set(apply_rules(build_space(context, options), select_rules(context, NO_EXPERIENCE), context).table)
+
+    expected = {s for s in legal(full) if s.tp == 4 and 2 <= s.pp <= 8 and s.mbs <= 2}
+    assert len(expected) > 10
+    assert legal(narrow) == expected
+
+
+def test_a_pinned_micro_batch_number_frees_the_micro_batch_size() -> None:
+    options = SearchOptions(world_size=64, gbs=256, fix={"micro_batches": 16})
+    context = SearchContext.settle(job(), DEVICE, options)
+    legal = list(apply_rules(build_space(context, options), select_rules(context, NO_EXPERIENCE), context).table)
+    assert {s.micro_batches for s in legal} == {16}
+    assert len({s.mbs for s in legal}) > 1
+    assert all(s.global_batch == 256 for s in legal)
+
+
+def test_op_follows_the_file_where_it_sets_a_smaller_split_that_fits() -> None:
+    config = job(strategy=Strategy(16, 4, 16, 8, op=8, micro_batches=64))
+    options = SearchOptions(gbs=1024)
+    context = SearchContext.settle(config, DEVICE, options)
+    legal = list(apply_rules(build_space(context, options), select_rules(context), context).table)
+    assert {s.op for s in legal if s.dp * s.cp % 8 == 0} == {8}
+    assert all(s.op == s.dp * s.cp for s in legal if s.dp * s.cp % 8)

@@ -1,0 +1,150 @@
+"""The real profiler samples, with figures that a person finds in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taylor.parsers.profiles.ascend import ascend_rank, read_ascend_rank, read_kernel_details, read_trace_view
+from taylor.parsers.profiles.ascend_tables import read_memory_record, read_operator_memory, read_step_trace
+from taylor.parsers.profiles.folder import rank_sources
+from taylor.parsers.profiles.kernels import BACKWARD_MARKER, COLLECTIVE, COMPUTE, FORWARD_MARKER, NO_MARKER, norm_marker
+from taylor.parsers.profiles.kineto import read_kineto
+from taylor.parsers.profiles.mindinsight import read_insight_steps, read_insight_summary
+from tests.conftest import SHARED
+
+ASCEND = SHARED / "data" / "ascend_profiles"
+KINETO = SHARED / "data" / "kineto"
+pytestmark = pytest.mark.skipif(not ASCEND.is_dir(), reason="the sample profiles are not here")
+
+
+def output(name: str) -> Path:
+    """The profiler output folder of a sample."""
+    return ASCEND / name / "ASCEND_PROFILER_OUTPUT"
+
+
+@pytest.mark.parametrize("name", ["torch_npu_level0", "torch_npu_level1"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_both_profiling_levels_show_the_same_191_kernels(name: str, rank: int) -> None:
+    """Level 0 has 8 columns and no type, level 1 over 40: 187 kernels and 4 collectives either way."""
+    profile = read_ascend_rank(output(f"{name}/rank{rank}_ascend_pt"))
+    assert profile.rank == rank
+    assert len(profile) == 191
+    assert int((profile.role == COLLECTIVE).sum()) == 4
+    assert set(profile.step.tolist()) == {50}
+
+
+def test_times_are_exact_to_the_nanosecond() -> None:
+    """First row: starts at 1736405443881410.320 us and takes 50.621 us; a float would lose the last digits."""
+    profile = read_ascend_rank(output("torch_npu_level0/rank0_ascend_pt"))
+    assert int(profile.start_ns[0]) == 1736405443881410320
+    assert int(profile.duration_ns[0]) == 50621
+
+
+def test_the_trace_shows_what_the_kernel_table_shows() -> None:
+    """Every start in the table is a start in the trace of the same rank."""
+    folder = output("torch_npu_level1/rank0_ascend_pt")
+    table, trace = read_ascend_rank(folder), read_trace_view(folder / "trace_view.json")
+    kernels = table.start_ns[table.role == COMPUTE].tolist()
+    assert len(kernels) == 187
+    assert len(set(kernels) - set(trace.start_ns.tolist())) == 0
+    assert int((trace.role == COLLECTIVE).sum()) == 4
+
+
+def test_attention_kernels_of_a_real_model_are_found() -> None:
+    """test_rank_0 lists FlashAttentionScore four times; one of these rows lacks its duration and is left out."""
+    profile = read_ascend_rank(output("test_rank_0"))
+    assert int((profile.marker == FORWARD_MARKER).sum()) == 3
+    assert len(profile) == 20
+    [note] = profile.notes
+    assert "row 17" in note
+    first = profile.marker.tolist().index(FORWARD_MARKER)
+    assert profile.names[profile.name[first]] == "FlashAttentionScore"
+
+
+def test_a_language_model_without_flash_attention_has_no_marker() -> None:
+    """591 kernels; 14 all-reduces, 2 broadcasts, 2 all-gathers and 1 reduce-scatter are collectives."""
+    profile = read_kernel_details(ASCEND / "llm_kernel_details" / "kernel_details.csv")
+    assert len(profile) == 591
+    assert not (profile.marker != NO_MARKER).any()
+    assert int((profile.role == COLLECTIVE).sum()) == 19
+    assert profile.commonest(2) == [("MemSet", 84), ("Cast", 75)]
+
+
+def test_the_final_norm_of_a_real_model_is_followed_by_the_head_as_by_a_layer() -> None:
+    """By hand: two layers, each with a norm ahead of attention and one behind; the fifth norm is the final one.
+
+    The first product of the head bears the same name as that of a layer, so only the count of norms tells it.
+    """
+    profile = read_kernel_details(ASCEND / "llm_kernel_details" / "kernel_details.csv")
+    marker = np.array([norm_marker(name) for name in profile.names])[profile.name]
+    norms = np.flatnonzero(marker == FORWARD_MARKER)
+    assert norms.tolist() == [32, 55, 67, 90, 102]
+    assert [profile.names[profile.name[at + 1]] for at in norms] == ["MatMul"] * 5
+    assert not (marker == BACKWARD_MARKER).any()
+
+
+def test_a_trace_without_collectives_is_read() -> None:
+    """Of 2212 complete events, 276 ran on the device."""
+    assert len(read_trace_view(ASCEND / "trace_view_llm" / "trace_view.json")) == 276
+
+
+def test_memory_and_step_tables_give_the_figures_in_them() -> None:
+    folder = output("torch_npu_level1/rank0_ascend_pt")
+    record = read_memory_record(folder / "memory_record.csv")
+    assert record.peak_reserved_mib == 2113.73046875
+    assert record.peak_allocated_mib == 1261.04296875
+    assert read_operator_memory(folder / "operator_memory.csv") == 1187.9814453125
+    [step] = read_step_trace(folder / "step_trace_time.csv")
+    assert (step.step, step.stage_ms, step.bubble_ms) == (50, 136.581, 0.0)
+    assert step.computing_ms == pytest.approx(8.873756)
+
+
+def test_the_rank_stands_in_the_profilers_information() -> None:
+    assert ascend_rank(output("test_rank_1")) == 1
+
+
+def test_mindinsight_steps_agree_with_its_own_summary() -> None:
+    """Step 2 of rank 0 lasts 181.01 ms and the summary gives stage + receiving = 124.2475 + 56.1695 ms."""
+    folder = ASCEND / "mindinsight_pipeline_2_4"
+    for rank in range(4):
+        steps = read_insight_steps(folder / f"step_trace_raw_{rank}_detail_time.csv")
+        rows = read_insight_summary(folder / f"ascend_cluster_analyse_pipeline-parallel_2_4_{rank}.csv")
+        assert [step.step for step in steps] == [1, 2, 3, 4, 5]
+        assert [len(step.of_kind("Receive")) for step in steps] == [4] * 5
+        assert [len(step.of_kind("Send")) for step in steps] == [4] * 5
+        for step, row in list(zip(steps, rows, strict=False))[1:]:
+            assert row.stage_ms + row.receive_alone_ms == pytest.approx(step.total_ms, rel=0.02)
+            assert row.computation_ms + row.collective_alone_ms == pytest.approx(row.stage_ms, rel=1e-3)
+    second = read_insight_steps(folder / "step_trace_raw_0_detail_time.csv")[1]
+    assert second.total_ms == pytest.approx(181.01269)
+    assert [round(each.end_ms - each.start_ms, 5) for each in second.of_kind("Receive")] == [
+        48.11086,
+        41.56655,
+        41.22386,
+        42.15027,
+    ]
+
+
+def test_kineto_traces_of_three_versions_are_read() -> None:
+    """Kernels, copies and fills by category: 79+16+3, 2700+960+114 and 4350+1600+145."""
+    counts = {"alexnet": 98, "nccl_parser": 3774, "ns_resolution": 6095}
+    for word, count in counts.items():
+        [path] = KINETO.glob(f"*{word}*")
+        profile = read_kineto(path)
+        assert (profile.rank, len(profile)) == (0, count)
+
+
+def test_nccl_kernels_of_a_real_trace_are_collectives() -> None:
+    [path] = KINETO.glob("*nccl_parser*")
+    profile = read_kineto(path)
+    assert int((profile.role == COLLECTIVE).sum()) == 21
+    assert not (profile.marker != NO_MARKER).any()
+
+
+def test_ranks_are_found_in_the_profilers_own_layout() -> None:
+    sources = rank_sources(ASCEND / "torch_npu_level0")
+    assert [source.read().rank for source in sources] == [0, 1]
+    assert {source.format for source in rank_sources(KINETO)} == {"kineto"}

@@ -1,0 +1,61 @@
+"""Every solver against the enumeration of every plan, on random small problems.
+
+`python -m benchmarks.brute_force` runs 500 and more of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.brute_force import comparable_problem, enumerate_optimum, faults
+from taylor.pipeline.plan import FULL
+from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.solve import solve
+from tests.solver_cases import plan_of, small_problem
+
+
+def test_the_enumeration_knows_a_problem_worked_by_hand():
+    """Stage 0 fits two layers only when one is recomputed (f = 2, b = 5 there; f = 2, b = 4 on stage 1).
+
+    The critical path: F1 on both stages, B1 on both, F3 B2 F4 on stage 0, F4 B4 on stage 1, B4 on stage 0.
+    """
+    problem = small_problem(limit_mib=(36.0, 100.0))
+    found = enumerate_optimum(problem)
+    assert found.objective == (2 + 2) + (4 + 5) + (2 + 5 + 2) + (2 + 4) + 5
+    assert found.plan == plan_of({"body": [[2, 2]]}, {FULL: [[1, 0]]})
+    # Of 1 + 3 layers 2 · 4 ways to recompute, of 2 + 2 only 2 · 3 as the first stage lacks room, of 3 + 1 none.
+    assert found.plans == 2 * 4 + 2 * 3
+
+
+@pytest.mark.parametrize("solver", ["HIGHS", "HIGHS-MILP"])
+def test_the_optimum_equals_that_over_every_plan(solver):
+    rng = np.random.default_rng(100)
+    for _ in range(25):
+        problem, truth = comparable_problem(rng, 20_000)
+        assert faults(problem, truth, solver) == [], problem
+
+
+def test_the_optimum_and_the_model_file_agree_under_cbc():
+    rng = np.random.default_rng(200)
+    for _ in range(8):
+        problem, truth = comparable_problem(rng, 20_000)
+        assert faults(problem, truth, "CBC", mps=True) == [], problem
+
+
+def test_the_checker_passes_the_enumerated_optimum_and_its_time():
+    rng = np.random.default_rng(300)
+    for _ in range(15):
+        problem, truth = comparable_problem(rng, 20_000)
+        if truth.plan is not None:
+            assert check(problem, truth.plan, truth.objective) == []
+
+
+def test_no_limit_that_is_relaxed_worsens_the_optimum():
+    rng = np.random.default_rng(400)
+    for _ in range(8):
+        problem, truth = comparable_problem(rng, 20_000)
+        relaxed = problem.replace(limit_mib=tuple(limit + rng.uniform(0, 40) for limit in problem.limit_mib))
+        solution = solve(relaxed, solver="HIGHS-MILP")
+        if truth.plan is not None:
+            assert solution.objective <= truth.objective * (1 + 1e-6)

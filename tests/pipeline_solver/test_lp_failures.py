@@ -1,0 +1,47 @@
+"""An LP that fails proves nothing: whatever share of them fails, the answer stays right."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from benchmarks.brute_force import random_problem
+from benchmarks.reliability.solver import medium_problem, stopped_faults
+from taylor.base.errors import OutsideProgramError
+from taylor.pipeline_solver import branch_and_cut, worker_pool
+from taylor.pipeline_solver.master import LpResult, Master
+from taylor.pipeline_solver.solve import solve
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_failing_lps_never_prove_a_wrong_optimum(monkeypatch, share, workers):
+    rng, chance, real, failed = np.random.default_rng(1), np.random.default_rng(2), Master.solve, []
+
+    def failing(self, iteration_limit=None):
+        if chance.random() < share:
+            failed.append(1)
+            return LpResult(-np.inf, -np.inf)
+        return real(self, iteration_limit)
+
+    monkeypatch.setattr(branch_and_cut, "FIRST_SLICE", 60)
+    for number in range(16):
+        problem = random_problem(rng) if number % 3 else medium_problem(rng, 5)
+        truth = solve(problem)
+        with monkeypatch.context() as patched:
+            patched.setattr(Master, "solve", failing)
+            solution = solve(problem, time_limit=60, workers=workers)
+        assert stopped_faults(problem, solution, truth) == []
+        assert solution.status == truth.status
+    assert failed
+
+
+def test_a_solver_process_that_dies_is_told_with_what_helps(monkeypatch):
+    monkeypatch.setattr(branch_and_cut, "FIRST_SLICE", 10)
+    monkeypatch.setattr(worker_pool, "_work", lambda *_: os._exit(9))
+    rng = np.random.default_rng(8)
+    with pytest.raises(OutsideProgramError, match="Fewer -workers"):
+        for _ in range(6):
+            solve(medium_problem(rng), workers=2)

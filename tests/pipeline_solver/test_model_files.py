@@ -1,0 +1,153 @@
+"""Model files: any reader finds the reported optimum, and the names say what they mean."""
+
+from __future__ import annotations
+
+import highspy
+import numpy as np
+import pulp
+import pytest
+
+from benchmarks.brute_force import comparable_problem
+from taylor.base.errors import InputError
+from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.linear_form import LinearForm, Row, write_mps_file
+from taylor.pipeline_solver.model_files import write_mps, write_sol
+from taylor.pipeline_solver.problem import LayerKind
+from taylor.pipeline_solver.solution import OPTIMAL
+from taylor.pipeline_solver.solve import solve
+from tests.solver_cases import REFERENCE_OBJECTIVE, plan_of, reference_problem, small_problem
+
+
+def highs_optimum(path):
+    """Optimum and values by name, read and solved by HiGHS."""
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("mip_rel_gap", 0.0)
+    assert solver.readModel(str(path)) == highspy.HighsStatus.kOk
+    solver.run()
+    assert solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    names = [solver.getColName(column)[1] for column in range(solver.getNumCol())]
+    return solver.getInfo().objective_function_value, dict(zip(names, solver.getSolution().col_value, strict=True))
+
+
+def cbc_optimum(path):
+    """Optimum and values by name, read by PuLP and solved by its CBC."""
+    variables, model = pulp.LpProblem.fromMPS(str(path))
+    model.solve(pulp.PULP_CBC_CMD(msg=False))
+    assert model.status == pulp.LpStatusOptimal
+    return variables["step_time"].value(), {name: variable.value() for name, variable in variables.items()}
+
+
+def without_the_proof(path):
+    """The same file without the row that states the proven bound: the cuts alone must carry the optimum."""
+    copy = path.with_name("cuts_alone.mps")
+    text = path.read_text()
+    assert "proven_bound" in text
+    copy.write_text("\n".join(line for line in text.splitlines() if "proven_bound" not in line) + "\n")
+    return copy
+
+
+@pytest.mark.parametrize("read", [highs_optimum, cbc_optimum])
+@pytest.mark.parametrize("solver", ["HIGHS", "HIGHS-MILP"])
+def test_the_file_of_the_reference_case_has_the_reported_optimum(tmp_path, read, solver):
+    problem = reference_problem()
+    solution = solve(problem, solver=solver)
+    path = write_mps(problem, solution, tmp_path / "model.mps")
+    for file in (path, without_the_proof(path)):
+        optimum, values = read(file)
+        assert optimum == pytest.approx(REFERENCE_OBJECTIVE, rel=1e-6)
+        layers = {kind: [[round(values.get(f"x_{kind}[{s},0]", 0)) for s in range(16)]] for kind in ("dense", "moe")}
+        recompute = [[sum(round(values.get(f"recompute_{kind}[{s},0]", 0)) for kind in layers) for s in range(16)]]
+        # The reader's own plan is as good as it says, by the checker.
+        assert check(problem, plan_of(layers, {FULL: recompute}), REFERENCE_OBJECTIVE) == []
+
+
+def test_a_solution_without_cuts_gets_those_that_its_file_needs(tmp_path):
+    problem = reference_problem()
+    solution = solve(problem, solver="HIGHS-MILP").replace(cuts=(), statistics={})
+    path = write_mps(problem, solution, tmp_path / "model.mps")
+    assert "these alone give the objective" in path.read_text()
+    optimum, _ = highs_optimum(without_the_proof(path))
+    assert optimum == pytest.approx(REFERENCE_OBJECTIVE, rel=1e-6)
+
+
+def test_compact_and_full_files_have_the_optimum_of_random_problems(tmp_path):
+    """Lags, tails, several kinds and modes, every schedule: against the enumeration of every plan."""
+    rng = np.random.default_rng(21)
+    seen = 0
+    while seen < 8:
+        problem, truth = comparable_problem(rng, 20_000)
+        if truth.plan is None:
+            continue
+        seen += 1
+        solution = solve(problem, solver="HIGHS-MILP")
+        compact = without_the_proof(write_mps(problem, solution, tmp_path / f"{seen}.mps"))
+        full = write_mps(problem, solution, tmp_path / f"{seen}_full.mps", form="full")
+        for path, read in ((compact, cbc_optimum), (full, highs_optimum), (full, cbc_optimum)):
+            assert read(path)[0] == pytest.approx(truth.objective, rel=1e-6), (path.name, read.__name__, problem)
+
+
+def test_names_are_those_of_the_contract(tmp_path):
+    kinds = (
+        LayerKind("dense", 2, 0.5, 5.0, {NONE: 4.0, SELECT: 2.0, FULL: 1.0}),
+        LayerKind("moe", 3, 1.0, 10.0, {NONE: 4.0, SELECT: 2.0, FULL: 1.0}),
+    )
+    problem = small_problem(kinds=kinds, recompute_ratio={FULL: 1.0, SELECT: 0.3})
+    text = write_mps(problem, solve(problem, solver="HIGHS-MILP"), tmp_path / "model.mps").read_text()
+    words = set(text.split())
+    assert {"x_dense[0,0]", "x_moe[1,0]", "recompute_moe[1,0]", "select_dense[0,0]", "step_time"} <= words
+    assert {"layers_dense", "layers_moe", "memory[0]", "memory[1]", "path_cut[1]"} <= words
+
+
+def test_the_sol_file_holds_the_solution_by_name(tmp_path):
+    problem = reference_problem()
+    solution = solve(problem, solver="HIGHS-MILP")
+    lines = write_sol(problem, solution, tmp_path / "model.sol").read_text().splitlines()
+    head = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
+    values = dict(line.split(" ") for line in lines if not line.startswith("# "))
+    assert head["status"] == OPTIMAL
+    assert float(head["objective"]) == solution.objective
+    assert float(head["bound"]) == solution.bound
+    for s in range(16):
+        assert int(values[f"x_moe[{s},0]"]) == solution.plan.layers["moe"][0][s]
+    assert float(values["step_time"]) == pytest.approx(REFERENCE_OBJECTIVE)
+
+
+def test_the_sol_file_is_a_feasible_point_of_the_mps_file(tmp_path):
+    """Fixing every variable of the model at the value in the `.sol` leaves it feasible, at the same optimum."""
+    kinds = tuple(
+        LayerKind(kind.name, kind.count, kind.forward, kind.layer_mib, {**kind.activation_mib, SELECT: 300.0})
+        for kind in reference_problem().kinds
+    )
+    problem = reference_problem(kinds=kinds, recompute_ratio={FULL: 1.0, SELECT: 0.33})
+    solution = solve(problem, solver="HIGHS-MILP")
+    path = write_mps(problem, solution, tmp_path / "model.mps")
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.readModel(str(path))
+    columns = {solver.getColName(column)[1]: column for column in range(solver.getNumCol())}
+    for line in write_sol(problem, solution, tmp_path / "model.sol").read_text().splitlines():
+        if not line.startswith("#"):
+            name, value = line.split(" ")
+            if name != "step_time":
+                solver.changeColBounds(columns.pop(name), float(value), float(value))
+    assert list(columns) == ["step_time"]
+    solver.run()
+    assert solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    assert solver.getInfo().objective_function_value == pytest.approx(solution.objective, rel=1e-6)
+
+
+def test_an_unknown_form_is_refused_and_nothing_written(tmp_path):
+    problem = small_problem()
+    with pytest.raises(InputError, match="compact, full"):
+        write_mps(problem, solve(problem, solver="HIGHS-MILP"), tmp_path / "model.mps", form="half")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_with_two_bounds_is_not_written(tmp_path):
+    """RANGES is what readers disagree on; the models here have no such row."""
+    one = np.zeros(1)
+    form = LinearForm(("a",), one, one + 1, one, np.array([False]), [Row("r", (0,), (1.0,), 0.0, 1.0)])
+    with pytest.raises(ValueError, match="row r has two bounds"):
+        write_mps_file(form, tmp_path / "model.mps")

@@ -1,0 +1,130 @@
+"""Problems in which one recompute choice holds for every chunk, as Megatron's and torchtitan's flags ask."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.brute_force import enumerate_optimum, faults, random_problem
+from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.pipeline_solver.branch_and_cut import branch_and_cut
+from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.model_files import write_sol
+from taylor.pipeline_solver.problem import LayerKind
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL
+from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.uniform_recompute import (
+    UNRESTRICTED_BOUND,
+    UNRESTRICTED_OBJECTIVE,
+    solve_uniform,
+    uniform_choice,
+)
+from tests.solver_cases import plan_of, reference_problem, small_problem
+
+
+def uniform_problems(seed: int, count: int):
+    """Random small problems under random uniform choices, with the optimum over every plan."""
+    rng = np.random.default_rng(seed)
+    found = 0
+    while found < count:
+        problem = random_problem(rng)
+        modes = list(problem.recompute_ratio)
+        if not modes:
+            continue
+        choices = [(mode, int(most)) for mode in modes for most in range(problem.layers + 1)]
+        kept = sorted(rng.choice(len(choices), min(len(choices), int(rng.integers(1, 5))), replace=False))
+        problem = problem.replace(uniform_recompute=tuple(choices[index] for index in kept))
+        truth = enumerate_optimum(problem, 2_000)
+        if truth is not None:
+            found += 1
+            yield problem, truth
+
+
+@pytest.mark.parametrize("solver", ["HIGHS", "HIGHS-MILP"])
+def test_the_optimum_equals_that_over_every_uniform_plan(solver):
+    for problem, truth in uniform_problems(500, 25):
+        assert faults(problem, truth, solver) == [], problem
+
+
+def test_the_model_file_says_the_choices_and_has_the_same_optimum_under_cbc():
+    for problem, truth in uniform_problems(600, 6):
+        assert faults(problem, truth, "HIGHS", mps=True) == [], problem
+
+
+def test_the_rule_costs_what_the_two_figures_say_and_the_checker_holds_plans_to_it():
+    free = reference_problem()
+    problem = free.replace(uniform_recompute=tuple((FULL, most) for most in range(63)))
+    best, restricted = solve(free), solve(problem)
+    assert restricted.status == OPTIMAL
+    assert restricted.statistics[UNRESTRICTED_OBJECTIVE] == pytest.approx(best.objective, rel=1e-6)
+    assert restricted.statistics[UNRESTRICTED_BOUND] <= best.objective <= restricted.bound <= restricted.objective
+    assert uniform_choice(problem, restricted.plan) is not None
+    assert check(problem, restricted.plan, restricted.objective) == []
+    assert "alike" in " ".join(check(problem, best.plan))
+    for most in range(6):  # what the enumeration of single counts gives
+        alone = solve(free.replace(uniform_recompute=((FULL, most),)))
+        assert alone.status == INFEASIBLE or alone.objective >= restricted.objective * (1 - 2e-6)
+
+
+def test_a_free_optimum_that_keeps_the_rule_is_the_optimum_under_it():
+    problem = small_problem()
+    restricted = solve(problem.replace(uniform_recompute=((FULL, 0), (FULL, 4))))
+    assert restricted.objective == solve(problem).objective
+    assert not any(map(any, restricted.plan.recompute[FULL]))
+
+
+def test_a_rule_that_no_memory_can_keep_is_proven_infeasible_with_what_is_short():
+    problem = small_problem(limit_mib=(36.0, 100.0), uniform_recompute=((FULL, 0),), min_layers=2)
+    result = solve(problem)
+    assert result.status == INFEASIBLE
+    assert "short by" in result.message
+
+
+def test_a_stopped_search_keeps_a_true_bound():
+    problem = reference_problem(interleaves=2, uniform_recompute=tuple((FULL, most) for most in range(63)))
+    result = solve(problem, time_limit=1.5)
+    assert 900.0 < result.bound <= 1105.943249  # the optimum under the rule; without it 1068.763749
+    assert result.objective is None or result.objective >= 1105.943249 * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("first", [1, 4])
+def test_ctrl_c_ends_all_choices_and_keeps_the_best_plan_with_a_true_bound(first):
+    """The solver that is interrupted returns what it has; the choices after it are not begun."""
+    problem = reference_problem(uniform_recompute=tuple((FULL, most) for most in range(63)))
+    asked = []
+
+    def run(asked_problem, **options):
+        asked.append(asked_problem.uniform_recompute)
+        found = branch_and_cut(asked_problem, **options)
+        if len(asked) < first:
+            return found
+        if found.plan is None:
+            return found.replace(status=NO_SOLUTION, message="interrupted before a plan was found")
+        return found.replace(status=FEASIBLE, message="stopped: interrupted")
+
+    result = solve_uniform(problem, run, True, time_limit=None, gap=1e-6, on_progress=None)
+    assert len(asked) == first
+    assert result.status == FEASIBLE and result.message == "interrupted"
+    assert check(problem, result.plan, result.objective) == []
+    assert result.bound <= 1190.662249 <= result.objective * (1 + 1e-6)
+
+
+def test_selective_recompute_everywhere_is_a_choice_of_its_own():
+    kind = LayerKind("body", 4, 1.0, 10.0, {NONE: 4.0, SELECT: 2.0, FULL: 1.0})
+    problem = small_problem(
+        kinds=(kind,),
+        limit_mib=(34.0, 100.0),
+        recompute_ratio={FULL: 1.0, SELECT: 0.1},
+        uniform_recompute=((FULL, 0), (FULL, 4), (SELECT, 4)),
+        min_layers=2,
+    )
+    result = solve(problem)
+    assert result.plan.recompute == plan_of({"body": [[2, 2]]}, {FULL: [[0, 0]], SELECT: [[2, 2]]}).recompute
+
+
+def test_the_solution_file_names_the_choice(tmp_path):
+    problem = reference_problem(uniform_recompute=tuple((FULL, most) for most in range(63)))
+    result = solve(problem)
+    text = write_sol(problem, result, tmp_path / "case.sol").read_text()
+    chosen = problem.uniform_recompute[uniform_choice(problem, result.plan)]
+    assert f"uniform[{chosen[1]}] 1" in text.splitlines()

@@ -1,0 +1,154 @@
+"""The register: built-in models and devices, a user's own, and what a typo in them says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.cost_model.parameters import active_parameters, layer_parameters, total_parameters
+from taylor.register.model import DENSE, MOE, MTP
+from taylor.register.registry import Registry
+
+REGISTRY = Registry.load()
+
+A_MODEL = """\
+n_layers: 4
+hidden: 64
+n_heads: 8
+n_kv_heads: 2
+head_dim: 8
+ffn_hidden: 128
+vocab: 1000
+"""
+
+A_DEVICE = """\
+memory_mib: 1000
+usable_memory_mib: 900
+peak_bf16_tflops: 10
+memory_gb_s: 100
+intra_node_gb_s: 10
+inter_node_gb_s: 1
+devices_per_node: 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("llama2-7b", 6_738_415_616),
+        ("llama2-13b", 13_015_864_320),
+        ("llama2-70b", 68_976_648_192),
+        ("llama3-8b", 8_030_261_248),
+        ("llama3-70b", 70_553_706_496),
+        ("llama3-405b", 405_853_388_800),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("qwen2-7b", 7_615_616_512),
+        ("qwen2-72b", 72_706_203_648),
+        ("qwen3-32b", 32_762_123_264),
+        ("qwen3-30b-a3b", 30_532_122_624),
+        ("deepseek-v3-671b", 671_026_419_200),
+        ("gpt3-175b", 174_604_259_328),
+    ],
+)
+def test_parameters_are_counted_exactly_as_published(name: str, published: int) -> None:
+    assert total_parameters(REGISTRY.model(name)) == published
+
+
+def test_deepseek_v3_without_the_routers_bias_has_58_moe_layers_times_256_parameters_less() -> None:
+    model = REGISTRY.model("deepseek-v3-671b")
+    assert total_parameters(model) - 671_026_404_352 == 58 * 256
+
+
+def test_a_deepseek_v3_moe_layer_has_the_parameters_counted_by_hand() -> None:
+    attention = 7168 * 1536 + 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 + 512 * 128 * 256 + 128 * 128 * 7168
+    experts = 257 * 3 * 7168 * 2048 + 256 * 7168 + 256
+    assert layer_parameters(REGISTRY.model("deepseek-v3-671b"), MOE) == attention + experts + 2 * 7168
+
+
+def test_an_mtp_module_is_a_body_layer_with_a_projection_and_three_norms() -> None:
+    model = REGISTRY.model("deepseek-v3-671b")
+    assert layer_parameters(model, MTP) - layer_parameters(model, MOE) == 2 * 7168 * 7168 + 3 * 7168
+    assert total_parameters(model, with_mtp=True) - total_parameters(model) == layer_parameters(model, MTP)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("deepseek-v3-671b", 37), ("qwen3-30b-a3b", 3.3), ("mixtral-8x7b", 12.9)]
+)
+def test_active_parameters_are_what_the_papers_round_to(name: str, billions: float) -> None:
+    assert active_parameters(REGISTRY.model(name)) / 1e9 == pytest.approx(billions, rel=0.02)
+
+
+def test_a_layer_kind_that_a_model_lacks_is_refused() -> None:
+    with pytest.raises(ValueError, match="no layers of kind 'moe'"):
+        layer_parameters(REGISTRY.model("llama2-7b"), MOE)
+
+
+def test_every_built_in_registration_reads_and_names_its_source() -> None:
+    for name in REGISTRY.model_names():
+        assert REGISTRY.model(name).name == name
+        assert "source:" in REGISTRY.models[name].read_text()
+        assert layer_parameters(REGISTRY.model(name), DENSE) > 0
+    for name in REGISTRY.device_names():
+        assert REGISTRY.device(name).source
+    assert {"ascend-910b", "ascend-a3", "a100-80g", "h100-80g", "h800-80g", "h200-141g"} <= set(REGISTRY.device_names())
+
+
+def test_names_do_not_depend_on_capitals_or_underscores() -> None:
+    assert REGISTRY.model("LLaMA2_7B") == REGISTRY.model("llama2-7b")
+
+
+def test_an_unknown_name_lists_the_near_ones() -> None:
+    with pytest.raises(InputError, match="--device: no device of that name.*'ascend-901b'.*ascend-910b"):
+        REGISTRY.device("ascend-901b")
+
+
+def test_a_user_s_model_goes_before_the_built_in_one_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(A_MODEL)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "other.yaml").write_text("name: llama2-7b\n" + A_MODEL)
+    registry = Registry.load(tmp_path)
+    assert registry.model("mine").hidden == 64
+    assert registry.model("llama2-7b").hidden == 64
+    assert registry.model("llama2-13b") == REGISTRY.model("llama2-13b")
+
+
+def test_a_file_with_device_memory_is_a_device_wherever_it_lies(tmp_path: Path) -> None:
+    (tmp_path / "card.yaml").write_text(A_DEVICE)
+    assert Registry.load(tmp_path).device("card").memory_gb_s == 100
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (A_MODEL.replace("hidden:", "hiden:", 1), r"mine\.yaml: hiden: is no known field \(found 64\); did.*hidden"),
+        (A_MODEL.replace("hidden: 64\n", "", 1), r"mine\.yaml: hidden: is missing"),
+        (A_MODEL.replace("n_heads: 8", "n_heads: eight"), r"n_heads: must be an integer > 0 \(found 'eight'\)"),
+        (A_MODEL.replace("vocab: 1000", "vocab: 0"), r"vocab: must be an integer > 0 \(found 0\)"),
+        (A_MODEL.replace("vocab: 1000", "vocab: .inf"), r"vocab: must be an integer > 0"),
+        (A_MODEL.replace("n_kv_heads: 2", "n_kv_heads: 3"), r"n_kv_heads: must divide n_heads \(found 3\)"),
+        (A_MODEL + "gated_mlp: 1\n", r"gated_mlp: must be true or false \(found 1\)"),
+        (A_MODEL + "moe: 3\n", r"moe: must hold `field: value` lines \(found 3\)"),
+        (A_MODEL + "moe: {n_experts: 4, topk: 2, expert_hidden: 8}\n", r"moe\.topk: is no known field.*mean top_k"),
+        (A_MODEL + "moe: {n_experts: 4, top_k: 8, expert_hidden: 8}\n", r"moe\.top_k: must be <= n_experts"),
+        (A_DEVICE.replace("usable_memory_mib: 900", "usable_memory_mib: 9000"), r"usable_memory_mib: must be <= mem"),
+        (A_DEVICE + "efficiency: {matmul: 1.7}\n", r"efficiency\.matmul: must be a share in \(0, 1\] \(found 1\.7\)"),
+        ("- a\n- b\n", r"must hold `field: value` lines"),
+        ("", r"must hold `field: value` lines"),
+        ("a: [1\n", r"is not valid YAML \(line 2, column 1\)"),
+        ("a: &x [1]\nb: *x\n", r"anchors and aliases have no place in a registration"),
+        ("!!python/object/apply:os.system ['true']\n", r"is not valid YAML"),
+    ],
+)
+def test_a_wrong_registration_says_file_field_value_and_cure(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        Registry.load(tmp_path)
+
+
+def test_a_missing_folder_is_an_error_unless_it_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="--register_path: no such folder"):
+        Registry.load(tmp_path / "nowhere")
+    monkeypatch.chdir(tmp_path)
+    assert Registry.load(Path("./register/")).model_names() == REGISTRY.model_names()

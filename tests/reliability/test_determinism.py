@@ -1,0 +1,59 @@
+"""The same inputs give the same bytes, whatever the number of workers, and after a kill and a second start."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.reliability.determinism import same_bytes
+from benchmarks.reliability.kills import killed
+from benchmarks.reliability.outputs import differences, without_times
+from benchmarks.reliability.solver import medium_problem
+from taylor.pipeline_solver import branch_and_cut
+from taylor.pipeline_solver.model_files import write_mps
+from taylor.pipeline_solver.solve import solve
+
+
+@pytest.mark.parametrize("name", ["search", "ranking"])
+def test_a_job_writes_the_same_bytes_with_one_worker_and_with_two(name):
+    assert same_bytes(name, (1, 2))["faults"] == []
+
+
+def test_the_tree_is_the_same_however_many_processes_share_it(monkeypatch, tmp_path):
+    """Slices of a few simplex iterations make every instance a matter of several rounds."""
+    monkeypatch.setattr(branch_and_cut, "FIRST_SLICE", 60)
+    rng = np.random.default_rng(8)
+    rounds = 0
+    for _ in range(6):
+        problem = medium_problem(rng)
+        shown = []
+        for workers in (1, 2, 3, 7):
+            solution = solve(problem, workers=workers)
+            rounds += int(solution.statistics.get("rounds", 0))
+            text = write_mps(problem, solution, tmp_path / "model.mps").read_bytes() if solution.plan else b""
+            shown.append((solution.status, solution.objective, solution.bound, solution.plan, solution.cuts, text))
+        assert all(each == shown[0] for each in shown)
+    assert rounds > 20
+
+
+def test_a_small_job_killed_and_started_again_ends_as_if_undisturbed():
+    result = killed("search", 3, 0)
+    assert result["faults"] == [] and result["before_the_end"]
+
+
+def test_rows_kept_by_a_killed_ranking_are_not_solved_again():
+    result = killed("ranking", 2, 1)
+    assert result["faults"] == []
+
+
+def test_times_are_left_out_of_the_comparison_and_nothing_else():
+    assert without_times("a.csv", b"a,time,b\n1,2,3\n") == without_times("a.csv", b"a,time,b\n1,9,3\n") == b"a,b\n1,3\n"
+    assert without_times("r.json", b'{"time": 1.5, "gap": 0}') == b'{"time": 0, "gap": 0}'
+    assert differences({"a.csv": b"x\ny"}, {"a.csv": b"x\nz"}) == ["a.csv line 2: b'y' and b'z'"]
+    assert differences({"a": b""}, {}) == ["a is missing in one"]
+
+
+def test_a_worker_that_outlives_its_killed_tool_is_found_out(monkeypatch):
+    monkeypatch.setattr("taylor.workflows.rank._end_with", lambda parent: None)
+    monkeypatch.setattr("benchmarks.reliability.sandbox.ORPHAN_SECONDS", 0.5)
+    assert any("outlived" in fault for fault in killed("ranking", 10, 3)["faults"])

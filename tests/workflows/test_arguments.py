@@ -1,0 +1,154 @@
+"""Flags are taken as users spell them, from the command line and from a JSON file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.command_lines import parallel_tool, pipeline_parallel, pipeline_tool, timeline_tool
+
+
+@pytest.mark.parametrize("words", [["--gbs", "64"], ["--gbs=64"]])
+def test_values_follow_the_flag_or_an_equals_sign(words):
+    assert parallel_tool.build_parser().parse(words).gbs == 64
+
+
+@pytest.mark.parametrize("flag", ["--yaml_path", "--yaml-path"])
+def test_both_spellings_of_a_flag_are_accepted(flag):
+    assert parallel_tool.build_parser().parse([flag, "a.yaml"]).yaml_path == "a.yaml"
+
+
+def test_single_dash_flags_also_take_two_dashes_and_hyphens():
+    args = pipeline_parallel.build_parser().parse(["--yaml", "a.yaml", "-layer-ratio", "0.3"])
+    assert (args.yaml, args.layer_ratio) == ("a.yaml", 0.3)
+
+
+def test_the_misspellings_of_the_older_manual_are_accepted():
+    args = parallel_tool.build_parser().parse(["--mindfomres_dir", "Y/run_mindformer.py", "--dataset_dir", "Z"])
+    assert (args.mindformers_dir, args.dataset) == ("Y/run_mindformer.py", "Z")
+    assert pipeline_tool.build_parser().parse(["--mindfomres_dir", "Y"]).mindformers_dir == "Y"
+
+
+def test_values_that_look_like_flags_are_left_alone():
+    assert parallel_tool.build_parser().parse(["--fix", "tp=8,pp=16"]).fix == {"tp": 8, "pp": 16}
+
+
+def test_a_json_file_supplies_flags_and_the_command_line_wins(tmp_path):
+    path = tmp_path / "flags.json"
+    path.write_text(json.dumps({"gbs": 512, "full": True, "search": ["dp", "vpp"], "disable-rule": "a"}))
+    args = parallel_tool.build_parser().parse(["--config", str(path), "--gbs", "256"])
+    assert (args.gbs, args.full, args.search, args.disable_rule) == (256, True, ("dp", "vpp"), ["a"])
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ('{"gsb": 3}', "gsb"),
+        ("[1]", "JSON object"),
+        ("{", "not JSON"),
+        ('{"full": "x"}', "true or false"),
+        ('{"gbs": {"a": 1}}', "plain value"),
+    ],
+)
+def test_a_bad_json_file_is_refused_with_the_key_named(tmp_path, text, words):
+    path = tmp_path / "flags.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        parallel_tool.build_parser().parse(["--config", str(path)])
+
+
+@pytest.mark.parametrize(
+    "parser, words",
+    [
+        (pipeline_parallel, ["-layer_ratio", "nan"]),
+        (pipeline_parallel, ["-b_ratio", "-1"]),
+        (pipeline_parallel, ["-dryrun", "perhaps"]),
+        (parallel_tool, ["--gbs", "0"]),
+        (parallel_tool, ["--gb", "8"]),
+        (pipeline_tool, ["--time_limit", "inf"]),
+        (parallel_tool, ["--fix", "tp"]),
+    ],
+)
+def test_bad_values_end_with_exit_code_2(parser, words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parser.build_parser().parse(words)
+    assert caught.value.code == 2
+    assert words[0] in capsys.readouterr().err or words[0] == "--gb"
+
+
+@pytest.mark.parametrize("tool", [parallel_tool, pipeline_tool, pipeline_parallel, timeline_tool])
+def test_help_is_readable_at_80_columns(tool, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = tool.build_parser().format_help()
+    assert max(map(len, text.splitlines())) <= 80
+
+
+DEFAULTS = {
+    parallel_tool: {
+        "mindformers_dir": "./mindformers",
+        "dryrun_data_dir": None,
+        "profile_data_dir": None,
+        "parallel_num": 2,
+        "rank_num": 64,
+        "solver_name": "HIGHS",
+        "register_path": "./register/",
+        "small_dataset": "./config/dataset/wiki4096.mindrecord",
+        "dataset": "./config/dataset/wiki103-4k.mindrecord",
+        "max_expert_parallel": 64,
+        "output_path": "./output/nd_output/",
+        "env_json": "./config/env_config.json",
+        "gbs": 1024,
+        "world_size": None,
+        "device": None,
+        "dryrun_backend": "auto",
+        "recompute": "best",
+        "profile_num": 20,
+        "full": False,
+        "search": ("dp", "tp", "pp", "ep"),
+    },
+    pipeline_tool: {
+        "yaml_path": "./output/dryrun_yaml/",
+        "mindformers_dir": "./mindformers/run_mindformer.py",
+        "parser_result": None,
+        "profile_data_dir": "./profile_data/",
+        "solver_name": "HIGHS",
+        "nd_path": "./config/nd_result.csv",
+        "time_limit": None,
+        "topn": None,
+        "report": "on",
+    },
+    pipeline_parallel: {
+        "mindformers": None,
+        "solver_name": "HIGHS",
+        "layer_ratio": 0.33,
+        "b_ratio": 2.0,
+        "head_loss": 1.5,
+        "ra_ratio": 1.0,
+        "sr_ratio": 0.33,
+        "select": False,
+        "t": None,
+        "dryrun": True,
+        "check": True,
+        "evaluate": False,
+        "extract": False,
+        "solution": None,
+        "memory": None,
+        "vpp": None,
+        "schedule": None,
+        "low_mem": None,
+        "o": None,
+        "write": True,
+        "result_json": None,
+        "trace": None,
+        "html": None,
+        "png": None,
+    },
+}
+
+
+@pytest.mark.parametrize("tool", DEFAULTS, ids=lambda tool: tool.__name__)
+def test_the_defaults_are_those_of_the_contract(tool):
+    found = vars(tool.build_parser().parse([]))
+    assert {name: found[name] for name in DEFAULTS[tool]} == DEFAULTS[tool]

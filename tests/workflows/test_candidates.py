@@ -1,0 +1,79 @@
+"""Measured and estimated candidates are put on one footing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pandas as pd
+
+from taylor.register.registry import Registry
+from taylor.workflows.candidates import load_candidates
+from tests.conftest import ROOT
+from tests.parsers.test_megatron import BASE as SHELL_FLAGS
+from tests.parsers.test_megatron import script_of
+from tests.parsers.test_torchtitan import toml_file
+
+HEADER = "dp,tp,pp,ep,dmratio,bfratio,re_grow_ration,hratio,moe_bw\n"
+
+
+def test_an_estimate_beside_a_measured_row_counts_only_what_the_row_counts(tmp_path):
+    device = Registry.load(None).device("ascend-910b")
+    files = [ROOT / "config" / "pretrain_deepseek3_671b_1024p.yaml", ROOT / "config" / "pretrain_llama3_70b.yaml"]
+    (tmp_path / "r.csv").write_text(HEADER + "16,4,16,8,0.4,1.8,1,1.5,20\n")
+    alone = load_candidates(files, device)
+    mixed = load_candidates(files, device, parser_result=tmp_path / "r.csv")
+    assert [c.ratios.source for c in mixed] == ["parsed", "estimate"]
+    assert alone[1].ratios.tail > 0
+    assert (mixed[1].ratios.tail, mixed[1].ratios.lag, mixed[1].ratios.embedding) == (0.0, 0.0, 0.0)
+    assert mixed[1].ratios.unit_ms == alone[1].ratios.unit_ms
+
+
+def test_an_estimate_keeps_the_costs_that_every_measured_row_tells(tmp_path):
+    device = Registry.load(None).device("ascend-910b")
+    files = [ROOT / "config" / "pretrain_deepseek3_671b_1024p.yaml", ROOT / "config" / "pretrain_llama3_70b.yaml"]
+    header = HEADER.replace("\n", ",transfer_ms,embedding_ratio\n")
+    table = tmp_path / "r.csv"
+    table.write_text(header + "16,4,16,8,0.4,1.8,1,1.5,20,2,0.1\n")
+    [alone] = load_candidates(files[1:], device)
+    measured, estimated = load_candidates(files, device, parser_result=table)
+    assert (measured.ratios.lag, measured.ratios.embedding) == (0.1, 0.1)
+    assert (estimated.ratios.lag, estimated.ratios.embedding) == (alone.ratios.lag, alone.ratios.embedding)
+    assert estimated.ratios.tail == 0.0 < alone.ratios.tail
+    table.write_text(header + "16,4,16,8,0.4,1.8,1,1.5,20,2,0.1\n8,4,16,8,0.4,1.8,1,1.5,20,,0.1\n")
+    estimated = load_candidates(files, device, parser_result=table)[1]
+    assert estimated.ratios.lag == 0.0 and estimated.ratios.embedding == alone.ratios.embedding
+
+
+def test_a_folder_of_yaml_shell_and_toml_is_ranked_and_what_cannot_be_read_keeps_its_row(run_tool, tmp_path):
+    folder = tmp_path / "candidates"
+    folder.mkdir()
+    script_of(folder, SHELL_FLAGS).rename(folder / "llama.sh")
+    toml_file(folder).rename(folder / "llama.toml")
+    shutil.copy(ROOT / "config" / "pretrain_llama2_7b.yaml", folder / "llama.YAML")
+    (folder / "broken.yaml").write_text("model: [")
+    (folder / "other.sh").write_text("echo hello\n")
+    (folder / "notes.txt").write_text("no configuration")
+    run = run_tool("pipeline_tool.py", "--yaml_path", folder, "--workers", "1")
+    assert run.returncode == 0, run.stderr
+    table = pd.read_csv(next((tmp_path / "pipeline_output").glob("test_result_*.csv")), dtype=str)
+    assert len(table) == 5
+    solved, failed = table[table["status"] == "optimal"], table[table["status"] == "failed"]
+    assert {name.rsplit("/", 1)[1] for name in solved["file"]} == {"llama.sh", "llama.toml", "llama.YAML"}
+    assert all(text.isdigit() for name in ("dp", "tp", "pp", "micro_batches") for text in solved[name])
+    reasons = dict(zip((name.rsplit("/", 1)[1] for name in failed["file"]), failed["reason"], strict=True))
+    assert "not valid YAML at line" in reasons["broken.yaml"] and "starts no training" in reasons["other.sh"]
+    assert list(table["status"][-2:]) == ["failed", "failed"] and failed["dp"].isna().all()
+    assert "broken" in run.stdout and "llama" not in reasons
+    page = next((tmp_path / "pipeline_output").glob("test_result_*.html")).read_text()
+    assert all(json.dumps(str(path))[1:-1] in page for path in solved["file"])
+
+
+def test_a_folder_of_unreadable_files_alone_gives_a_table_of_reasons(run_tool, tmp_path):
+    folder = tmp_path / "candidates"
+    folder.mkdir()
+    (folder / "broken.yaml").write_text("model: [")
+    run = run_tool("pipeline_tool.py", "--yaml_path", folder, "--workers", "1")
+    assert run.returncode == 0, run.stderr
+    table = pd.read_csv(next((tmp_path / "pipeline_output").glob("test_result_*.csv")))
+    assert list(table["status"]) == ["failed"] and "not valid YAML" in table["reason"][0]

@@ -1,0 +1,66 @@
+"""One candidate's misfortune is its own: a solve that fails, a process that dies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks.reliability.load import write_candidates
+from taylor.register.registry import Registry
+from taylor.workflows import rank as module
+from taylor.workflows.candidates import load_candidates
+from tests.conftest import ROOT
+
+REAL = module.solve_row
+
+
+def _unlucky(problem, solver, time_limit):
+    if problem.stages == UNLUCKY:
+        os._exit(9)
+    return REAL(problem, solver, time_limit)
+
+
+def _faulty(problem, solver, time_limit):
+    if problem.stages == UNLUCKY:
+        raise ZeroDivisionError("of nobody's making")
+    return REAL(problem, solver, time_limit)
+
+
+UNLUCKY = 8
+
+
+@pytest.mark.parametrize("misfortune, words", [(_unlucky, "its solver process died"), (_faulty, "ZeroDivisionError")])
+def test_the_others_are_solved_and_the_row_says_why(tmp_path, monkeypatch, misfortune, words):
+    write_candidates(tmp_path, 12)
+    monkeypatch.setattr(module, "solve_row", misfortune)
+    device = Registry.load(None).device("ascend-910b")
+    candidates = load_candidates(sorted((tmp_path / "files").glob("*.yaml")), device)
+    options = module.RankOptions(output=tmp_path / "out", workers=2, time_limit=20.0, report=False)
+    ranking = module.rank(candidates, options)
+    table = ranking.table
+    unlucky = table["pp"] == UNLUCKY
+    assert 0 < unlucky.sum() < len(table)
+    assert table[unlucky]["reason"].str.contains(words).all() and (table[unlucky]["status"] == "failed").all()
+    assert table[~unlucky]["status"].isin(["optimal", "feasible", "infeasible"]).all()
+    again = pd.read_csv(next(Path(tmp_path / "out").glob("test_result_*.csv")))
+    assert len(again) == len(table)
+
+
+def test_a_schedule_that_does_not_exist_for_the_batch_is_refused_and_keeps_its_row(run_tool, tmp_path):
+    text = (ROOT / "config" / "pretrain_llama3_70b.sh").read_text(encoding="utf-8")
+    odd = text.replace("--global-batch-size 32", "--global-batch-size 6 --num-layers-per-virtual-pipeline-stage 10")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "odd.sh").write_text(odd, encoding="utf-8")
+    for words in ((), ("-evaluate", "y")):
+        done = run_tool("pipeline_parallel.py", "-shell", "files/odd.sh", "-dryrun", "n", "-check", "n", *words)
+        assert done.returncode == 2 and "multiples of the 4 stages" in done.stderr and "Traceback" not in done.stderr
+    done = run_tool("pipeline_tool.py", "--yaml_path", "files", "--gbs", "6", "--report", "off")
+    [table] = (tmp_path / "pipeline_output").glob("test_result_*.csv")
+    [row] = pd.read_csv(table).to_dict("records")
+    assert row["status"] == "failed" and "multiples of the 4 stages" in row["reason"] and "Traceback" not in done.stderr
+    named = ("--explain", "DP1_TP8_PP4_EP1_VPP2", "--gbs", "6")
+    done = run_tool("parallel_tool.py", "--shell_path", "files/odd.sh", *named)
+    assert done.returncode == 0 and "multiples of the 4 stages" in done.stdout, done.stderr

@@ -1,0 +1,106 @@
+"""Plans and measurements are drawn from the files that the tools themselves write."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.command_lines import timeline_tool
+
+LINE = "Profiler Info: Job ({job}), type = {kind}, micro_batch_id = {i}, job_start_time = {a}, job_end_time = {b}\n"
+
+
+@pytest.fixture
+def log_dir(tmp_path):
+    folder = tmp_path / "log"
+    folder.mkdir()
+    for device in (0, 1):
+        lines = [
+            LINE.format(job=3, kind="forward", i=i, a=1000.0 + 10 * i + device, b=1008.0 + 10 * i + device)
+            for i in range(4)
+        ]
+        (folder / f"workerlog.{device}").write_text("".join(lines))
+    return folder
+
+
+def blocks(path):
+    events = json.loads(path.read_text())
+    events = events["traceEvents"] if isinstance(events, dict) else events
+    return [event for event in events if event["ph"] == "X" and event.get("cat") != "step"]
+
+
+def test_worker_logs_become_a_trace(log_dir, tmp_path):
+    timeline_tool.run(
+        ["--log_dir", str(log_dir), "--trace", str(tmp_path / "t.json"), "--html", str(tmp_path / "t.html")]
+    )
+    assert len(blocks(tmp_path / "t.json")) == 8
+    assert "<html" in (tmp_path / "t.html").read_text()[:400].lower()
+
+
+def test_a_window_and_the_devices_leave_the_rest_out(log_dir, tmp_path):
+    timeline_tool.run(
+        ["--log_dir", str(log_dir), "--devices", "1", "--window", "0,9", "--trace", str(tmp_path / "t.json")]
+    )
+    assert len(blocks(tmp_path / "t.json")) == 1
+
+
+@pytest.mark.parametrize("words", [[], ["--log_dir", "nowhere"], ["--solution", "nowhere.json"]])
+def test_no_source_or_a_missing_one_is_named(words):
+    with pytest.raises(InputError, match="nowhere|no source"):
+        timeline_tool.run(words)
+
+
+def test_a_saved_result_is_drawn_as_it_was_planned(run_tool, reference_yaml, tmp_path):
+    done = run_tool(
+        "pipeline_parallel.py",
+        "-yaml",
+        reference_yaml,
+        "-memory",
+        tmp_path / "memory.json",
+        "-write",
+        "n",
+        "--result_json",
+        tmp_path / "r.json",
+        "--html",
+        tmp_path / "r.html",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "as in the file" in (tmp_path / "r.html").read_text()
+    timeline_tool.run(["--solution", str(tmp_path / "r.json"), "--trace", str(tmp_path / "t.json")])
+    objective = json.loads((tmp_path / "r.json").read_text())["objective"]
+    # One unit is 1,000 µs where the real time is not known.
+    assert max(event["ts"] + event["dur"] for event in blocks(tmp_path / "t.json")) == pytest.approx(
+        1000 * objective, rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda r: r["problem"].update(stages=0), "stages"),
+        (lambda r: r["problem"].update(kinds="x"), "kinds"),
+        (lambda r: r["layers"].update(moe=[[1]]), "shape|layers"),
+        (lambda r: r.pop("problem"), "no solved plan"),
+    ],
+)
+def test_a_damaged_result_is_refused(tmp_path, change, words):
+    result = {
+        "layers": {"moe": [[1, 1]]},
+        "recompute": {"full": [[0, 0]]},
+        "problem": {
+            "stages": 2,
+            "interleaves": 1,
+            "micro_batches": 2,
+            "static_mib": [0, 0],
+            "limit_mib": [9, 9],
+            "kinds": [
+                {"name": "moe", "count": 2, "forward": 1, "layer_mib": 1, "activation_mib": {"none": 1, "full": 0}}
+            ],
+        },
+    }
+    change(result)
+    (tmp_path / "r.json").write_text(json.dumps(result))
+    with pytest.raises(InputError, match=words):
+        timeline_tool.run(["--solution", str(tmp_path / "r.json"), "--trace", str(tmp_path / "t.json")])
