@@ -34,6 +34,7 @@ from taylor.cost_model.time import head_time, layer_time  # noqa: E402
 from taylor.cost_model.work import model_flops  # noqa: E402
 from taylor.pipeline.plan import FULL, NONE, SELECT  # noqa: E402
 from taylor.pipeline.schedule import ScheduleSpec  # noqa: E402
+from taylor.register import frameworks  # noqa: E402
 from taylor.register.device import DeviceSpec  # noqa: E402
 from taylor.register.model import DENSE  # noqa: E402
 from taylor.register.registry import Registry  # noqa: E402
@@ -119,7 +120,7 @@ def deepseek_rows() -> list[Row]:
 
 def hand_count_rows() -> list[Row]:
     """Two activation counts done by hand for fused kernels: LLaMA3-70B and a DeepSeek-V3 MoE layer."""
-    registry, rules = Registry.load(), TrainingRules(framework="megatron")
+    registry, rules = Registry.load(), TrainingRules(framework=frameworks.MEGATRON)
     llama, deepseek = registry.model("llama3-70b"), registry.model("deepseek-v3-671b")
     dense = activation_bytes(llama, "dense", NONE, Strategy(1, 8, 1), rules.replace(seq_length=8192))
     moe = activation_bytes(deepseek, "moe", NONE, Strategy(8, 4, 1, 8), rules.replace(expert_tensor_parallel=False))
@@ -178,7 +179,7 @@ def galvatron_rows(device: DeviceSpec) -> list[Row]:
 
     Galvatron's profile does not name its card; its bandwidth tables are those of an A100 node.
     """
-    model, rules = Registry.load().model("llama2-7b"), TrainingRules(framework="megatron", seq_length=2048)
+    model, rules = Registry.load().model("llama2-7b"), TrainingRules(framework=frameworks.MEGATRON, seq_length=2048)
     data, rows = json.loads(GALVATRON.read_text()), []
     for mbs in (1, 2, 4, 8, 12):
         strategy = Strategy(1, 1, 1, mbs=mbs)

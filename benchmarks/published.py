@@ -23,13 +23,19 @@ import pandas as pd
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.work import model_flops
 from taylor.pipeline.plan import FULL, SELECT
+from taylor.register import frameworks
 from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "shared" / "data" / "published"
 
 MEGATRON = TrainingRules(
-    framework="megatron", seq_length=2048, parallel_optimizer=False, param_bytes=2, flash_attention=False, dropout=True
+    framework=frameworks.MEGATRON,
+    seq_length=2048,
+    parallel_optimizer=False,
+    param_bytes=2,
+    flash_attention=False,
+    dropout=True,
 )
 
 _NARAYANAN_MBS_VPP = {
@@ -165,7 +171,7 @@ def llama3_cases() -> list[Case]:
     rows = ((1, 64, 32, 8192, 430), (1, 128, 16, 8192, 400), (16, 8, 16, 131072, 380))
     for cp, dp, micro_batches, seq, tflops in rows:
         strategy = Strategy(dp, 8, 16, cp=cp, op=dp * cp, vpp=8, micro_batches=micro_batches)
-        rules = TrainingRules(framework="megatron", param_bytes=2, gradient_shard=True, seq_length=seq)
+        rules = TrainingRules(framework=frameworks.MEGATRON, param_bytes=2, gradient_shard=True, seq_length=seq)
         flops = model_flops(model, seq, causal=True) * strategy.global_batch * seq
         step = flops / (tflops * strategy.world_size) / 1e9
         name = f"405B on {strategy.world_size}, s {seq}"

@@ -25,13 +25,14 @@ from taylor.dryrun.torch_stage.run import run_stage  # noqa: E402
 from taylor.parsers.training_config import TrainingConfig  # noqa: E402
 from taylor.pipeline.plan import RECOMPUTE_MODES  # noqa: E402
 from taylor.pipeline.schedule import ScheduleSpec  # noqa: E402
+from taylor.register import frameworks  # noqa: E402
 from taylor.register.model import ModelSpec  # noqa: E402
 from taylor.register.registry import Registry  # noqa: E402
 
 MIB = 2**20
-MEGATRON = TrainingRules(framework="megatron", param_bytes=2, expert_tensor_parallel=False)
+MEGATRON = TrainingRules(framework=frameworks.MEGATRON, param_bytes=2, expert_tensor_parallel=False)
 TORCHTITAN = TrainingRules(
-    framework="torchtitan", parameter_shard=True, gradient_shard=True, expert_tensor_parallel=False
+    framework=frameworks.TORCHTITAN, parameter_shard=True, gradient_shard=True, expert_tensor_parallel=False
 )
 
 
@@ -79,8 +80,9 @@ def layer_rows(modes: list[str]) -> None:
                     found = layer_memory(model, kind, mode, strategy, used)
                     closed = float(activation_bytes(model, kind, mode, strategy, used))
                     off = 100 * (closed / found.kept - 1)
-                    print(f"{name}, {rules.framework}, {kind}, {mode}: {found.kept / MIB:.1f} / {closed / MIB:.1f} "
-                          f"({off:+.1f} %), backward {found.backward / MIB:.1f}")  # fmt: skip
+                    case = f"{name}, {rules.framework.name}, {kind}, {mode}"
+                    figures = f"{found.kept / MIB:.1f} / {closed / MIB:.1f} ({off:+.1f} %)"
+                    print(f"{case}: {figures}, backward {found.backward / MIB:.1f}")
 
 
 def main() -> int:

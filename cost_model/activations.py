@@ -29,6 +29,7 @@ from taylor.cost_model.parameters import body_kind, shared_hidden
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
 from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.register.frameworks import MEGATRON, MINDFORMERS, TORCHTITAN
 from taylor.register.model import DENSE, MOE, MTP, ModelSpec
 
 _FP32 = 4
@@ -47,7 +48,7 @@ def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, r
     tokens = micro_batch_tokens(degrees, rules)
     if mode == FULL:
         # Only the layer's input is kept; MindFormers keeps the residual stream in fp32.
-        kept = _FP32 if rules.framework == "mindformers" else rules.compute_bytes
+        kept = _FP32 if rules.framework == MINDFORMERS else rules.compute_bytes
         return tokens * model.hidden * kept / sequence_split(degrees)
     if mode not in (NONE, SELECT):
         raise ValueError(f"unknown recompute mode {mode!r}")
@@ -83,7 +84,7 @@ def routed_slots(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
 
 def _norm_and_input(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """A norm's input, the block's input behind it, its dropout mask: bytes a token."""
-    norm_input = _FP32 if rules.framework == "mindformers" else rules.compute_bytes
+    norm_input = _FP32 if rules.framework == MINDFORMERS else rules.compute_bytes
     kept = norm_input + (1 if rules.dropout else 0)
     block_input = rules.compute_bytes / _input_split(degrees, rules)
     return (kept / sequence_split(degrees) + block_input) * model.hidden
@@ -91,13 +92,13 @@ def _norm_and_input(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
 
 def _input_split(degrees: Degrees, rules: TrainingRules) -> Any:
     """Ways in which the input that a block's products save is split: torchtitan saves it gathered."""
-    return 1 if rules.framework == "torchtitan" else sequence_split(degrees)
+    return 1 if rules.framework == TORCHTITAN else sequence_split(degrees)
 
 
 def _attention(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select: bool) -> Any:
     """Bytes a token of the attention block, its norm and dropout mask included."""
     heads = model.n_heads / degrees.tp
-    unfused = rules.framework == "mindformers"
+    unfused = rules.framework == MINDFORMERS
     result = _norm_and_input(model, degrees, rules)
     if model.mla is not None:
         mla = model.mla
@@ -114,7 +115,7 @@ def _attention(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select:
         # Key/value heads are copied where TP exceeds their number.
         kv_heads = np.maximum(model.n_kv_heads / degrees.tp, 1)
         kv = kv_heads * model.head_dim
-        if rules.framework == "torchtitan":
+        if rules.framework == TORCHTITAN:
             copied = np.where(kv_heads > 1, q, kv)
             result = result + rules.compute_bytes * (2 * q + 2 * copied + (q + kv if model.qk_norm else 0))
         else:
@@ -134,7 +135,7 @@ def _mlp(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select: bool)
     """Bytes a token of a dense MLP block, its norm and dropout mask included."""
     tensors = 3 if model.gated_mlp else 2
     activations = 1
-    if model.gated_mlp and rules.framework != "megatron":
+    if model.gated_mlp and rules.framework != MEGATRON:
         tensors, activations = 4, 2
     if select and rules.flash_attention:
         # Selective recompute beside flash attention rebuilds the activation function (MindFormers'
@@ -149,11 +150,11 @@ def _experts(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     assert moe is not None
     tensors = 3 if model.gated_mlp else 2
     router = 2 * _FP32 * moe.n_experts / _input_split(degrees, rules)
-    shared = rules.compute_bytes * (tensors if rules.framework == "megatron" or not model.gated_mlp else 4)
+    shared = rules.compute_bytes * (tensors if rules.framework == MEGATRON or not model.gated_mlp else 4)
     shared = shared * shared_hidden(model) / degrees.tp
     width = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
     slot = rules.compute_bytes * (model.hidden + tensors * width)
-    if rules.framework == "mindformers":
+    if rules.framework == MINDFORMERS:
         slot = slot + rules.compute_bytes * (model.hidden + (2 if model.gated_mlp else 0) * width)
     routed = routed_slots(model, degrees, rules) * slot
     return _norm_and_input(model, degrees, rules) + router + shared + routed

@@ -26,6 +26,7 @@ import numpy as np
 from taylor.cost_model.parameters import ParameterGroups
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
+from taylor.register.frameworks import MINDFORMERS
 
 MASTER_AND_MOMENTS_BYTES = 12
 """fp32 master weight and Adam's two fp32 moments."""
@@ -61,7 +62,7 @@ def replicas(degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
     """
     data = degrees.dp * degrees.cp
     every = data * degrees.tp
-    whole = every if rules.framework == "mindformers" else data
+    whole = every if rules.framework == MINDFORMERS else data
     return data, whole, np.maximum((every if rules.whole_experts else data) / degrees.ep, 1)
 
 
@@ -75,7 +76,7 @@ def group_bytes(
     """
     split, whole, routed = replicas(degrees, rules)
     full = np.greater_equal(degrees.op, split)
-    mindformers = rules.framework == "mindformers"
+    mindformers = rules.framework == MINDFORMERS
     expert_split = degrees.ep if rules.whole_experts else degrees.ep * degrees.tp
     latent_split = degrees.tp if mindformers else 1
     parts = [

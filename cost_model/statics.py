@@ -13,6 +13,7 @@ from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.frameworks import MEGATRON, MINDFORMERS, TORCHTITAN
 from taylor.register.model import MOE, MTP, ModelSpec
 
 MIB = 2**20
@@ -44,7 +45,7 @@ def _states(
     pipeline stages turn resharding and reduction off for all but the last backward).
     """
     state = group_bytes(groups, degrees, rules, copy_weights=copy_weights)
-    if not (rules.parameter_shard and rules.framework == "torchtitan"):
+    if not (rules.parameter_shard and rules.framework == TORCHTITAN):
         return state
     whole = _gathered(groups, degrees, rules)
     kept = StateBytes(whole.weights, whole.gradients)
@@ -66,7 +67,7 @@ def embedding_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRul
     which is 4 + 12/16 bytes for a quarter of the table and a third of what a whole one would take.
     Learned positions are never split: every TP rank holds them all.
     """
-    mindformers = rules.framework == "mindformers"
+    mindformers = rules.framework == MINDFORMERS
     positions = model.learned_positions * model.hidden
     table = embedding_parameters(model) - positions
     if rules.vocab_parallel or mindformers:
@@ -107,15 +108,15 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
     """
     tokens = micro_batch_tokens(degrees, rules)
     values = tokens * model.vocab / degrees.tp / rules.loss_chunks
-    if rules.framework == "mindformers":
-        return values * LOGITS_BYTES[rules.framework] * (1 + model.mtp_layers)
+    if rules.framework == MINDFORMERS:
+        return values * LOGITS_BYTES[rules.framework.name] * (1 + model.mtp_layers)
     split = sequence_split(degrees)
-    normed = 1 if rules.framework == "torchtitan" else split
+    normed = 1 if rules.framework == TORCHTITAN else split
     kept = tokens * model.hidden * rules.compute_bytes * (1 / split + 1 / normed) * (1 + model.mtp_layers)
     # A module keeps its embedding, and both norms' results side by side.
     kept = kept + tokens * model.hidden * rules.compute_bytes * 3 / split * model.mtp_layers
     earlier = _SOFTMAX_BYTES * model.mtp_layers if rules.loss_chunks == 1 else 0
-    return values * (LOGITS_BYTES[rules.framework] + earlier) + kept
+    return values * (LOGITS_BYTES[rules.framework.name] + earlier) + kept
 
 
 def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
@@ -132,14 +133,14 @@ def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
     """
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes / sequence_split(degrees)
     piped = np.greater(degrees.pp, 1)
-    if rules.framework == "torchtitan":
+    if rules.framework == TORCHTITAN:
         count = 2 * degrees.micro_batches * degrees.vpp
     else:
-        count = 2 if rules.framework == "megatron" else 4
+        count = 2 if rules.framework == MEGATRON else 4
     result = np.where(piped, count * boundary, 0.0)
     if rules.parameter_shard:
         gathered = _gathered(layer_groups(model, body_kind(model)), degrees, rules)
-        alone = True if rules.framework != "torchtitan" else np.logical_not(piped)
+        alone = True if rules.framework != TORCHTITAN else np.logical_not(piped)
         result = result + np.where(alone, 2 * gathered.weights + gathered.gradients, 0.0)
     return result
 
@@ -153,7 +154,7 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
     for kind in model.layer_counts():
         none, full = (activation_bytes(model, kind, mode, degrees, rules) for mode in (NONE, FULL))
         room = none - full
-        if rules.framework != "mindformers":
+        if rules.framework != MINDFORMERS:
             room = room + gradient_room_bytes(model, kind, degrees, rules)
         largest = np.maximum(largest, room)
     return largest
@@ -171,7 +172,7 @@ def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Tr
     gathered = np.where(np.greater(ways, 1), tokens * model.hidden * rules.compute_bytes, 0.0)
     kind = body_kind(model) if kind == MTP else kind
     gates = 2 if model.gated_mlp else 1
-    apart = rules.framework == "torchtitan" and model.gated_mlp
+    apart = rules.framework == TORCHTITAN and model.gated_mlp
     if kind == MOE and model.moe is not None:
         slots = routed_slots(model, degrees, rules) * tokens
         width = model.moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
@@ -196,7 +197,7 @@ def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
     under MindFormers both, as a published fit has it.
     """
     logits, workspace = logits_bytes(model, degrees, rules), workspace_bytes(model, degrees, rules)
-    if rules.framework == "mindformers":
+    if rules.framework == MINDFORMERS:
         return logits, workspace
     loss = np.greater_equal(logits, workspace)
     return np.where(loss, logits, 0.0), np.where(loss, 0.0, workspace)
@@ -204,7 +205,7 @@ def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
 
 def overhead_mib(rules: TrainingRules) -> float:
     """Runtime and communication buffers, MiB."""
-    return FRAMEWORK_OVERHEAD_MIB[rules.framework] if rules.overhead_mib is None else rules.overhead_mib
+    return FRAMEWORK_OVERHEAD_MIB[rules.framework.name] if rules.overhead_mib is None else rules.overhead_mib
 
 
 def head_stage(schedule: ScheduleSpec, stages: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from taylor.register.frameworks import MINDFORMERS, Framework
+
 
 @dataclass(frozen=True, order=True)
 class Strategy:
@@ -67,8 +69,8 @@ class TrainingRules:
 
     Parameters
     ----------
-    framework : str
-        ``mindformers``, ``megatron`` or ``torchtitan``: whose memory and legality rules hold.
+    framework : Framework
+        Whose memory and legality rules hold.
     seq_length : int
         Tokens a sample.
     parallel_optimizer : bool
@@ -100,7 +102,7 @@ class TrainingRules:
         Memory of runtime and communication buffers on a device, MiB; None = the framework's usual one.
     """
 
-    framework: str = "mindformers"
+    framework: Framework = MINDFORMERS
     seq_length: int = 4096
     parallel_optimizer: bool = True
     gradient_shard: bool = False
@@ -119,7 +121,7 @@ class TrainingRules:
     @property
     def whole_experts(self) -> bool:
         """Whether TP leaves routed experts whole and its ranks count for EP."""
-        return self.framework == "mindformers" or not self.expert_tensor_parallel
+        return self.framework == MINDFORMERS or not self.expert_tensor_parallel
 
     def replace(self, **changes: Any) -> TrainingRules:
         """A copy with some rules changed."""

@@ -8,17 +8,18 @@ from numpy.typing import NDArray
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.frameworks import MINDFORMERS, Framework
 
 MEMORY_ROWS = 1 << 15
 """Strategies whose memory is computed at once: keeps the intermediate arrays to some tens of MiB."""
 
 
-def schedule_of(schedule: ScheduleSpec, framework: str, interleaves: int) -> ScheduleSpec:
+def schedule_of(schedule: ScheduleSpec, framework: Framework, interleaves: int) -> ScheduleSpec:
     """The schedule that a strategy runs: the file's, with interleaving added or left out as vpp asks."""
     if schedule.name in ("1f1b", "interleaved", "megatron-interleaved"):
         if interleaves == 1:
             return ScheduleSpec("1f1b")
-        name = "interleaved" if framework == "mindformers" else "megatron-interleaved"
+        name = "interleaved" if framework == MINDFORMERS else "megatron-interleaved"
         return schedule if schedule.name != "1f1b" else ScheduleSpec(name, schedule.low_memory)
     return schedule
 

@@ -57,7 +57,7 @@ class Rule:
 
     def concerns(self, context: SearchContext) -> bool:
         """Whether the rule is asked in this search at all."""
-        return (not self.frameworks or context.rules.framework in self.frameworks) and self.applies(context)
+        return (not self.frameworks or context.rules.framework.name in self.frameworks) and self.applies(context)
 
 
 def _is_moe(context: SearchContext) -> bool:

@@ -20,6 +20,7 @@ from taylor.parsers.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register import frameworks
 from taylor.register.model import MTP, ModelSpec
 
 MEGATRON = "megatron"
@@ -171,7 +172,7 @@ def _read_rules(flags: Flags) -> TrainingRules:
     half = flags.has("bf16", "fp16")
     backend = flags.text("attention-backend", default="")
     return TrainingRules(
-        framework="megatron",
+        framework=frameworks.MEGATRON,
         seq_length=flags.integer("seq-length", high=MAX_SIZE),
         parallel_optimizer=flags.has("use-distributed-optimizer"),
         param_bytes=2 if half else 4,

@@ -18,6 +18,7 @@ from taylor.parsers.units import memory_mib
 from taylor.parsers.yaml_source import YamlSource
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register import frameworks
 from taylor.register.model import ModelSpec
 
 LEGACY, MCORE = "mindformers-legacy", "mindformers-mcore"
@@ -224,7 +225,7 @@ def _read_rules(top: Fields, section: Fields, moe: Fields | None, mcore: bool, n
         if value not in _BYTES:
             raise section.error(name, "is not a known number type", value, f"use {', '.join(_BYTES)}")
     return TrainingRules(
-        framework="mindformers",
+        framework=frameworks.MINDFORMERS,
         seq_length=_read_seq_length(top, section, notes),
         parallel_optimizer=on,
         gradient_shard=on and sharding.boolean("gradient_accumulation_shard", default=False),

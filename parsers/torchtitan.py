@@ -14,6 +14,7 @@ from taylor.parsers.toml_edit import TomlSource
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register import frameworks
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 from taylor.register.registry import Registry
 
@@ -227,7 +228,7 @@ def _read_rules(top: Fields, strategy: Strategy) -> TrainingRules:
     sharded = strategy.op > 1
     experts = setting(top, "expert_tensor_parallel_degree")
     return TrainingRules(
-        framework="torchtitan",
+        framework=frameworks.TORCHTITAN,
         seq_length=training.integer("seq_len", high=MAX_SIZE),
         parallel_optimizer=sharded,
         gradient_shard=sharded,

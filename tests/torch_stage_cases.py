@@ -11,11 +11,12 @@ from taylor.dryrun.interface import DryRun
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import NONE, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register import frameworks
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
-MEGATRON = TrainingRules(framework="megatron", param_bytes=2, seq_length=256)
+MEGATRON = TrainingRules(framework=frameworks.MEGATRON, param_bytes=2, seq_length=256)
 TORCHTITAN = TrainingRules(
-    framework="torchtitan", parameter_shard=True, gradient_shard=True, param_bytes=4, seq_length=256
+    framework=frameworks.TORCHTITAN, parameter_shard=True, gradient_shard=True, param_bytes=4, seq_length=256
 )
 MINDFORMERS = TrainingRules(seq_length=256)
 UNFUSED_GPT = MEGATRON.replace(flash_attention=False, dropout=True, parallel_optimizer=False)
@@ -46,7 +47,7 @@ def job(
 ) -> DryRun:
     """A run with a plan; without one, an even split in one recompute mode."""
     chosen = even_plan(model, strategy, mode) if plan is None else plan
-    config = TrainingConfig(Path("job"), rules.framework, model, strategy, rules, spec or ScheduleSpec(), None)
+    config = TrainingConfig(Path("job"), rules.framework.name, model, strategy, rules, spec or ScheduleSpec(), None)
     return DryRun(config, strategy, chosen)
 
 

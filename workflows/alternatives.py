@@ -15,6 +15,7 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import INFEASIBLE, Solution
 from taylor.pipeline_solver.solve import Progress
+from taylor.register.frameworks import MEGATRON, MINDFORMERS
 from taylor.workflows.arguments import AUTO
 
 MOST_INTERLEAVES = 4
@@ -82,14 +83,14 @@ def choices(
             continue
         if vpp == 1:
             names = ["1f1b", "gpipe"] if schedule == AUTO else ["1f1b"]
-        elif config.rules.framework == "mindformers":
+        elif config.rules.framework == MINDFORMERS:
             names = ["interleaved"]
         else:
             names = ["megatron-interleaved"]
         for name in names:
             both = name == "interleaved" and schedule == AUTO
             found += [(vpp, ScheduleSpec(name, low)) for low in ((True, False) if both else (own.low_memory,))]
-        if vpp == 2 and schedule == AUTO and config.rules.framework != "megatron":
+        if vpp == 2 and schedule == AUTO and config.rules.framework != MEGATRON:
             found.append((vpp, ScheduleSpec("zero_bubble_v")))
     return list(dict.fromkeys(found))
 

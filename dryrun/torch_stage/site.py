@@ -38,7 +38,7 @@ class Site:
     @property
     def framework(self) -> str:
         """Whose operators run."""
-        return self.rules.framework
+        return self.rules.framework.name
 
     @cached_property
     def sequence(self) -> int:

@@ -15,6 +15,7 @@ from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register import frameworks
 from taylor.register.model import DENSE, MOE, ModelSpec
 from taylor.register.registry import Registry
 
@@ -26,7 +27,12 @@ GPT = ModelSpec(
     norm_bias=True, attention_bias=True, output_bias=True, mlp_bias=True,
 )  # fmt: skip
 GPT_RULES = TrainingRules(
-    framework="megatron", seq_length=512, parallel_optimizer=False, param_bytes=2, flash_attention=False, dropout=True
+    framework=frameworks.MEGATRON,
+    seq_length=512,
+    parallel_optimizer=False,
+    param_bytes=2,
+    flash_attention=False,
+    dropout=True,
 )
 
 
@@ -76,10 +82,10 @@ def test_a_model_with_one_kind_has_one_entry_and_mtp_none_of_its_own() -> None:
         (TrainingRules(), 8, 6 + 12 / 8),
         (TrainingRules(), 2, 6 + 12 / 2),
         (TrainingRules(gradient_shard=True), 8, 2 + 16 / 8),
-        (TrainingRules(framework="megatron", param_bytes=2, parallel_optimizer=False), 1, 18),
-        (TrainingRules(framework="megatron", param_bytes=2), 8, 6 + 12 / 8),
-        (TrainingRules(framework="torchtitan", parameter_shard=True), 8, 16 / 8),
-        (TrainingRules(framework="megatron", param_bytes=2, parameter_shard=True), 8, 18 / 8),
+        (TrainingRules(framework=frameworks.MEGATRON, param_bytes=2, parallel_optimizer=False), 1, 18),
+        (TrainingRules(framework=frameworks.MEGATRON, param_bytes=2), 8, 6 + 12 / 8),
+        (TrainingRules(framework=frameworks.TORCHTITAN, parameter_shard=True), 8, 16 / 8),
+        (TrainingRules(framework=frameworks.MEGATRON, param_bytes=2, parameter_shard=True), 8, 18 / 8),
         (TrainingRules(param_bytes=4, compute_bytes=4, parallel_optimizer=False), 1, 16),
     ],
 )
@@ -103,7 +109,7 @@ def test_routed_experts_split_over_ep_and_their_optimizer_over_what_is_left_of_d
 
 
 def test_megatron_splits_experts_over_tp_unless_told_to_leave_them_whole() -> None:
-    split = TrainingRules(framework="megatron", param_bytes=2, parallel_optimizer=False)
+    split = TrainingRules(framework=frameworks.MEGATRON, param_bytes=2, parallel_optimizer=False)
     whole = split.replace(expert_tensor_parallel=False)
     one, other = (float(layer_state_bytes(DEEPSEEK, MOE, Strategy(8, 4, 1, 8), r).total) for r in (split, whole))
     assert other - one == pytest.approx(18 * 256 * 3 * 7168 * 2048 / 8 * (1 - 1 / 4), rel=1e-12)
@@ -129,20 +135,20 @@ def test_gpt_activations_are_korthikanti_s_formulas(tp: int, mbs: int) -> None:
 
 
 def test_a_llama3_70b_layer_at_tp8_keeps_286_mib() -> None:
-    rules = TrainingRules(framework="megatron", seq_length=8192)
+    rules = TrainingRules(framework=frameworks.MEGATRON, seq_length=8192)
     kept = activation_bytes(REGISTRY.model("llama3-70b"), DENSE, NONE, Strategy(1, 8, 1), rules)
     assert float(kept) / MIB == pytest.approx(286, rel=0.005)
 
 
 def test_a_fused_deepseek_v3_moe_layer_at_tp4_keeps_478_mib() -> None:
-    rules = TrainingRules(framework="megatron", expert_tensor_parallel=False)
+    rules = TrainingRules(framework=frameworks.MEGATRON, expert_tensor_parallel=False)
     assert float(activation_bytes(DEEPSEEK, MOE, NONE, Strategy(8, 4, 1, 8), rules)) / MIB == pytest.approx(
         478, rel=0.005
     )
 
 
 def test_context_parallel_halves_activations_and_leaves_weights() -> None:
-    rules = TrainingRules(framework="megatron", param_bytes=2, parallel_optimizer=False)
+    rules = TrainingRules(framework=frameworks.MEGATRON, param_bytes=2, parallel_optimizer=False)
     one, two = (memory_profile(LLAMA7, Strategy(4, 2, 2, cp=cp), rules, 1) for cp in (1, 2))
     assert two.activation_mib["dense"]["none"] == pytest.approx(one.activation_mib["dense"]["none"] / 2)
     assert two.layer_mib == one.layer_mib
@@ -170,7 +176,7 @@ def test_a_chunked_loss_needs_one_chunk_s_logits() -> None:
 
 def test_a_tied_head_costs_nothing_on_a_single_stage_and_a_copy_on_the_last_of_several() -> None:
     tied = LLAMA7.replace(tied_embedding=True)
-    rules = TrainingRules(framework="megatron", param_bytes=2, parallel_optimizer=False)
+    rules = TrainingRules(framework=frameworks.MEGATRON, param_bytes=2, parallel_optimizer=False)
     head = 18 * 32000 * 4096 / MIB
     for pp, difference in ((1, head), (4, 0.0)):
         _, _, untied_last = static_mib(LLAMA7, Strategy(1, 1, pp), rules)
@@ -179,7 +185,7 @@ def test_a_tied_head_costs_nothing_on_a_single_stage_and_a_copy_on_the_last_of_s
 
 
 def test_vocabulary_parallel_off_keeps_the_whole_embedding_on_every_tp_rank() -> None:
-    rules = TrainingRules(framework="megatron", param_bytes=2, parallel_optimizer=False)
+    rules = TrainingRules(framework=frameworks.MEGATRON, param_bytes=2, parallel_optimizer=False)
     split, whole = (
         float(embedding_state_bytes(LLAMA7, Strategy(1, 4, 1), rules.replace(vocab_parallel=on)).total)
         for on in (True, False)
@@ -190,7 +196,7 @@ def test_vocabulary_parallel_off_keeps_the_whole_embedding_on_every_tp_rank() ->
 @pytest.mark.parametrize("framework", ["mindformers", "megatron", "torchtitan"])
 @pytest.mark.parametrize("model", [DEEPSEEK, LLAMA7, REGISTRY.model("qwen3-30b-a3b")], ids=lambda m: m.name)
 def test_a_table_gives_the_same_profile_as_each_of_its_rows(framework: str, model: ModelSpec) -> None:
-    rules = TrainingRules(framework=framework, parameter_shard=framework == "torchtitan")
+    rules = TrainingRules(framework=frameworks.FRAMEWORKS[framework], parameter_shard=framework == "torchtitan")
     rng = np.random.default_rng(7)
     table = _random_table(rng, 60)
     kind = MOE if model.moe else DENSE

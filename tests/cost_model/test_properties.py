@@ -16,6 +16,7 @@ from taylor.cost_model.strategy_table import StrategyTable
 from taylor.cost_model.time import estimate_ratios, quick_step_ms
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.frameworks import FRAMEWORKS
 from taylor.register.model import DENSE, MOE, ModelSpec
 from taylor.register.registry import Registry
 
@@ -26,7 +27,7 @@ POWERS = st.sampled_from([1, 2, 4, 8])
 
 any_rules = st.builds(
     TrainingRules,
-    framework=st.sampled_from(["mindformers", "megatron", "torchtitan"]),
+    framework=st.sampled_from(list(FRAMEWORKS.values())),
     seq_length=st.sampled_from([1024, 4096, 32768]),
     parallel_optimizer=st.booleans(),
     gradient_shard=st.booleans(),

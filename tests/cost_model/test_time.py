@@ -14,6 +14,7 @@ from taylor.cost_model.strategy_table import StrategyTable
 from taylor.cost_model.time import estimate_ratios, layer_time, quick_step_ms, step_ms, tail_ms
 from taylor.cost_model.work import layer_work, model_flops
 from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.register import frameworks
 from taylor.register.device import DeviceSpec
 from taylor.register.model import DENSE, MOE, ModelSpec
 from taylor.register.registry import Registry
@@ -21,7 +22,7 @@ from taylor.register.registry import Registry
 REGISTRY = Registry.load()
 DEEPSEEK, LLAMA7 = REGISTRY.model("deepseek-v3-671b"), REGISTRY.model("llama2-7b")
 A100, ASCEND = REGISTRY.device("a100-80g"), REGISTRY.device("ascend-910b")
-MEGATRON = TrainingRules(framework="megatron", param_bytes=2)
+MEGATRON = TrainingRules(framework=frameworks.MEGATRON, param_bytes=2)
 PLAIN = DeviceSpec("plain", 65536, 60000, 100, 1000, 100, 10, 8, link_latency_us=0.001, source="made up")
 
 
@@ -36,7 +37,7 @@ def test_a_gpt_layer_makes_the_flops_of_narayanan_s_formula() -> None:
 @pytest.mark.parametrize(("tp", "ep", "cp"), [(1, 1, 1), (2, 4, 1), (4, 8, 2)])
 @pytest.mark.parametrize("framework", ["mindformers", "megatron"])
 def test_the_ranks_of_a_layer_share_the_model_s_flops(framework: str, tp: int, ep: int, cp: int) -> None:
-    rules = TrainingRules(framework=framework, flash_attention=False)
+    rules = TrainingRules(framework=frameworks.FRAMEWORKS[framework], flash_attention=False)
     work = layer_work(DEEPSEEK, MOE, Strategy(8, tp, 1, ep, cp), rules)
     alone = layer_work(DEEPSEEK, MOE, Strategy(8, 1, 1), rules)
     assert float(work.flops) * tp * cp == pytest.approx(float(alone.flops), rel=1e-9)
@@ -143,7 +144,7 @@ def table(n: int) -> StrategyTable:
 
 @pytest.mark.parametrize("framework", ["mindformers", "megatron", "torchtitan"])
 def test_quick_step_times_of_a_table_equal_those_of_its_rows(framework: str) -> None:
-    rules = TrainingRules(framework=framework, parameter_shard=framework == "torchtitan")
+    rules = TrainingRules(framework=frameworks.FRAMEWORKS[framework], parameter_shard=framework == "torchtitan")
     many = table(200)
     found = quick_step_ms(DEEPSEEK, rules, many, ASCEND)
     assert found.shape == (200,) and np.isfinite(found).all() and (found > 0).all()

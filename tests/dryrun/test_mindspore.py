@@ -16,6 +16,7 @@ from taylor.dryrun.dataset import ensure_dataset
 from taylor.dryrun.launch import Launcher
 from taylor.dryrun.logs import read_peak
 from taylor.dryrun.processes import Job, run_job
+from taylor.register.frameworks import MINDFORMERS
 from taylor.register.model import DENSE, ModelSpec
 from tests.conftest import ROOT
 
@@ -55,7 +56,7 @@ def peak_mib(launcher, folder, layers, again, heads, ffn):
 def test_without_recompute_a_layer_adds_what_the_closed_forms_say(launcher, tmp_path, heads, ffn):
     # The peak is where the backward begins, with all activations alive and no gradient yet.
     kept = (peak_mib(launcher, tmp_path, 4, 0, heads, ffn) - peak_mib(launcher, tmp_path, 2, 0, heads, ffn)) / 2
-    rules = TrainingRules(framework="mindformers", seq_length=TOKENS, flash_attention=False, compute_bytes=4)
+    rules = TrainingRules(framework=MINDFORMERS, seq_length=TOKENS, flash_attention=False, compute_bytes=4)
     form = float(activation_bytes(model(heads, ffn), DENSE, "none", Strategy(1, 1, 1, sp=False), rules))
     # The program's operators are less fused than a training program's: each of its two norms keeps the
     # normalized input before the weight too, SiLU one more tensor of the MLP's width, softmax its input.

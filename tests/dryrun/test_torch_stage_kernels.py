@@ -16,11 +16,14 @@ from taylor.dryrun.torch_stage.layers import Layer  # noqa: E402
 from taylor.dryrun.torch_stage.site import Site  # noqa: E402
 from taylor.dryrun.torch_stage.weights import Weight  # noqa: E402
 from taylor.pipeline.plan import FULL, NONE, SELECT  # noqa: E402
+from taylor.register import frameworks  # noqa: E402
 from taylor.register.model import DENSE, MOE, ModelSpec  # noqa: E402
 from tests import torch_stage_cases as cases  # noqa: E402
 
 F = torch.nn.functional
-EXACT = TrainingRules(framework="megatron", param_bytes=4, compute_bytes=4, seq_length=24, parallel_optimizer=False)
+EXACT = TrainingRules(
+    framework=frameworks.MEGATRON, param_bytes=4, compute_bytes=4, seq_length=24, parallel_optimizer=False
+)
 ALONE = Strategy(1, 1, 1, mbs=2)
 
 
@@ -133,7 +136,9 @@ def test_a_layer_has_the_gradients_of_an_ordinary_implementation(
     model: ModelSpec, kind: str, framework: str, mode: str
 ) -> None:
     # An unsharded fp32 job, so that every framework keeps whole weights and gradients.
-    site = Site(model, ALONE, EXACT.replace(framework=framework, flash_attention=model is not cases.GPT))
+    site = Site(
+        model, ALONE, EXACT.replace(framework=frameworks.FRAMEWORKS[framework], flash_attention=model is not cases.GPT)
+    )
     layer = seeded(Layer(site, GradientQueue(), kind, mode))
     names = {id(weight): leaf(weight) for weight in layer.weights()}
     x = torch.randn(site.tokens, model.hidden, generator=torch.Generator().manual_seed(1))
@@ -189,7 +194,7 @@ def test_both_cross_entropies_are_the_ordinary_one(entropy) -> None:  # type: ig
 def test_a_chunked_loss_has_the_gradients_of_the_whole_one(framework: str) -> None:
     found = []
     for chunks in (1, 4):
-        site = Site(cases.LLAMA, ALONE, EXACT.replace(framework=framework, loss_chunks=chunks))
+        site = Site(cases.LLAMA, ALONE, EXACT.replace(framework=frameworks.FRAMEWORKS[framework], loss_chunks=chunks))
         head = seeded(Head(site, GradientQueue()))
         x = torch.randn(site.tokens, 256, generator=torch.Generator().manual_seed(1)).requires_grad_()
         loss = head.loss(x, torch.arange(site.tokens))

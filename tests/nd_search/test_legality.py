@@ -16,6 +16,7 @@ from taylor.nd_search.prune import apply_rules
 from taylor.nd_search.rules import EXPERIENCE_RULES, Rule, select_rules
 from taylor.nd_search.space import StrategySpace, build_space
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register import frameworks
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 from tests.nd_search_cases import DEVICE, job
 
@@ -171,7 +172,7 @@ def slow_verdict(
 
 def settled(case: Case) -> tuple[SearchContext, SearchOptions]:
     rules = TrainingRules(
-        framework=case.framework,
+        framework=frameworks.FRAMEWORKS[case.framework],
         seq_length=case.seq,
         parallel_optimizer=case.shard,
         vocab_parallel=case.vocab_parallel,

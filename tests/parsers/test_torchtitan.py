@@ -17,6 +17,7 @@ from taylor.parsers.torchtitan import default_split
 from taylor.parsers.write_back import emit_variant, expressible, write_plan
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.frameworks import TORCHTITAN
 from taylor.register.model import DENSE, MOE
 
 if sys.version_info >= (3, 11):
@@ -46,7 +47,7 @@ def test_a_sample_reads_as_a_person_reads_it(name: str) -> None:
     assert (config.model.layer_counts(), config.model.hidden) == (layers, hidden)
     strategy = config.strategy
     assert (strategy.dp, strategy.tp, strategy.pp, strategy.ep, strategy.mbs) == (dp, tp, 1, ep, batch)
-    assert config.rules.seq_length == seq and config.rules.framework == "torchtitan"
+    assert config.rules.seq_length == seq and config.rules.framework == TORCHTITAN
     assert config.rules.parameter_shard == (dp > 1)
     assert config.plan is not None
     assert config.plan.recompute[FULL] == ((full,),)

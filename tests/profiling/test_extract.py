@@ -19,6 +19,7 @@ from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.profiling.extract import ExtractedRatios, extract_ratios
 from taylor.profiling.synthetic import Disturbance, SyntheticTimes, write_synthetic_profiles
+from taylor.register.frameworks import FRAMEWORKS
 from taylor.register.model import DENSE, MOE, ModelSpec, MoeSpec
 
 RATIOS = TimeRatios(
@@ -197,7 +198,7 @@ def selecting(framework: str, full: tuple[int, ...], select: tuple[int, ...]) ->
     config = job({DENSE: ((2, 0, 0),), MOE: ((1, 3, 3),)}, (full,))
     assert config.plan is not None
     return config.replace(
-        rules=TrainingRules(framework=framework),
+        rules=TrainingRules(framework=FRAMEWORKS[framework]),
         plan=PipelinePlan(config.plan.layers, {FULL: (full,), SELECT: (select,)}),
     )
 
