@@ -28,10 +28,10 @@ from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
-from taylor.pipeline_solver.build import build_problem
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import FEASIBLE, OPTIMAL, Solution
 from taylor.pipeline_solver.solve import solve
+from taylor.workflows.problem import build_problem
 from taylor.workflows.schedules import require_schedule
 
 DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs", "micro_batches")

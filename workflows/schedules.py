@@ -5,7 +5,7 @@ from __future__ import annotations
 from taylor.base.errors import InputError
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline_solver.build import schedule_for
+from taylor.workflows.problem import schedule_for
 
 
 def require_schedule(config: TrainingConfig) -> None:

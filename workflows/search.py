@@ -24,12 +24,12 @@ from taylor.nd_search.space import complete
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE
-from taylor.pipeline_solver.build import schedule_for
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
 from taylor.workflows.candidates import load_candidates, memory_by_dryruns
 from taylor.workflows.dryrun_result import stage_memories
 from taylor.workflows.memory_source import DryRunOptions, open_backend
+from taylor.workflows.problem import schedule_for
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
 from taylor.workflows.schedules import require_schedule

@@ -22,7 +22,6 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.build import build_problem, plan_in_terms_of
 from taylor.pipeline_solver.evaluate import evaluate
 from taylor.pipeline_solver.model_files import write_mps, write_sol
 from taylor.pipeline_solver.problem import PipelineProblem
@@ -37,6 +36,7 @@ from taylor.workflows.dryrun_result import dryrun_dict, stage_memories
 from taylor.workflows.export import Export, export_texts, refuse_impossible, store_exports
 from taylor.workflows.memory_check import check_plan, solve_checked
 from taylor.workflows.memory_source import DryRunOptions, obtain_memory, open_backend
+from taylor.workflows.problem import build_problem, plan_in_terms_of
 from taylor.workflows.saved_result import MTP_AMONG_LAYERS, problem_data
 from taylor.workflows.schedules import require_schedule
 

@@ -15,10 +15,10 @@ from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePe
 from taylor.dryrun.linear_memory import LinearMemory
 from taylor.parsers.memory_profile import read_memory_profile
 from taylor.parsers.read import read_config
-from taylor.pipeline_solver.build import build_problem
 from taylor.pipeline_solver.solve import solve
 from taylor.workflows.memory_check import solve_checked
 from taylor.workflows.near_plans import StageRecord, near_plans
+from taylor.workflows.problem import build_problem
 from tests.dryrun_cases import DEEPSEEK, DEEPSEEK_TRUTH
 
 LIMIT = 56_320.0

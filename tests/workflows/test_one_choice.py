@@ -12,9 +12,9 @@ from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.memory_profile import read_memory_profile
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
-from taylor.pipeline_solver.build import build_problem, plan_in_terms_of
 from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.evaluate import evaluate
+from taylor.workflows.problem import build_problem, plan_in_terms_of
 from taylor.workflows.rank import Candidate, RankOptions, rank
 from taylor.workflows.solve_file import SolveFileOptions, solve_file
 from tests.conftest import ROOT
