@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Callable, Iterable, Sequence
 
 import numpy as np
@@ -375,44 +372,6 @@ def built_in_rules() -> tuple[Rule, ...]:
 
 
 _SHIPPED = frozenset(built_in_rules())
-
-
-def load_user_rules(register_path: Path | None) -> tuple[Rule, ...]:
-    """A user's own rules: `RULES` of every Python file in the folder and in its `rules/` sub-folder.
-
-    Runs the files, so it is only called for a path that the user gave on the command line.
-
-    Raises
-    ------
-    InputError
-        When the path is missing, or a file fails to load or holds something else than rules.
-    """
-    if register_path is None:
-        return ()
-    if not register_path.is_dir():
-        raise InputError("no such folder", file=register_path, field="--register_path")
-    files = sorted(register_path.glob("*.py")) + sorted((register_path / "rules").glob("*.py"))
-    return tuple(rule for file in files if file.name != "__init__.py" for rule in _rules_of(file))
-
-
-def _rules_of(file: Path) -> tuple[Rule, ...]:
-    name = f"_user_rules_{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # a user's file may raise anything; the user gets the file and the reason
-        raise InputError(f"does not load: {type(error).__name__}: {error}", file=file, cure="mend the file") from error
-    finally:
-        del sys.modules[name]
-    rules = getattr(module, "RULES", None)
-    if rules is None:
-        return ()  # a register folder may hold Python files of other purpose
-    if not isinstance(rules, (list, tuple)) or not all(isinstance(rule, Rule) for rule in rules):
-        raise InputError("must be a list of nd_search.rules.Rule", file=file, field="RULES", value=rules)
-    return tuple(rules)
 
 
 def select_rules(

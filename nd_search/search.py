@@ -17,8 +17,9 @@ from taylor.nd_search.choose import choose
 from taylor.nd_search.memory import MEMORY_ROWS, peaks
 from taylor.nd_search.options import PeakEstimate, SearchContext, SearchOptions
 from taylor.nd_search.prune import PruneRecord, apply_rules, describe, keep_what_fits
-from taylor.nd_search.rules import Rule, judge, load_user_rules, select_rules
+from taylor.nd_search.rules import Rule, judge, select_rules
 from taylor.nd_search.space import build_space
+from taylor.nd_search.user_rules import load_user_rules
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
 

@@ -18,9 +18,10 @@ from taylor.dryrun.interface import DryRun, DryRunBackend
 from taylor.dryrun.stage_memory import StageMemory
 from taylor.nd_search.emit import emit_yaml, write_candidates_csv, write_pruned_csv
 from taylor.nd_search.options import PeakEstimate, SearchContext, SearchOptions
-from taylor.nd_search.rules import list_rules, load_user_rules
+from taylor.nd_search.rules import list_rules
 from taylor.nd_search.search import SearchResult, explain, search
 from taylor.nd_search.space import complete
+from taylor.nd_search.user_rules import load_user_rules
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE

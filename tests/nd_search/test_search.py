@@ -16,9 +16,10 @@ from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.choose import choose
 from taylor.nd_search.options import SearchContext, SearchOptions
-from taylor.nd_search.rules import EXPERIENCE, LEGALITY, built_in_rules, list_rules, load_user_rules
+from taylor.nd_search.rules import EXPERIENCE, LEGALITY, built_in_rules, list_rules
 from taylor.nd_search.search import explain, search
 from taylor.nd_search.space import complete
+from taylor.nd_search.user_rules import load_user_rules
 from tests.nd_search_cases import DEVICE, LLAMA2_7B, job
 
 EVERYTHING = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs")
