@@ -17,10 +17,10 @@ from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.prune import describe
 from taylor.nd_search.reduce import Reduction, reduce_strategy
 from taylor.nd_search.search import SearchResult
+from taylor.parsers.text.yaml_edit import lookup
+from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import emit_variant
-from taylor.parsers.yaml_edit import lookup
-from taylor.parsers.yaml_source import YamlSource
 
 FURTHER = ("cp", "vpp", "mbs")
 FOLLOWING = ("op", "sp", "micro_batches")

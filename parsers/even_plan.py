@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.mindformers_plan import chunk_order
+from taylor.parsers.mindformers.plan import chunk_order
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
 from taylor.register.model import MTP

@@ -6,10 +6,10 @@ import json
 from typing import Callable
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron_layout import layout_text
-from taylor.parsers.mindformers_plan import chunk_order, written_offset, written_recompute
-from taylor.parsers.torchtitan_write import part_names
-from taylor.parsers.yaml_source import flow_text
+from taylor.parsers.megatron.layout import layout_text
+from taylor.parsers.mindformers.plan import chunk_order, written_offset, written_recompute
+from taylor.parsers.text.yaml_source import flow_text
+from taylor.parsers.torchtitan.write import part_names
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
 from taylor.register.model import MTP
 

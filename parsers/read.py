@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron_shell import read_megatron
-from taylor.parsers.mindformers import read_mindformers
-from taylor.parsers.torchtitan import read_torchtitan
+from taylor.parsers.megatron.read import read_megatron
+from taylor.parsers.mindformers.read import read_mindformers
+from taylor.parsers.torchtitan.read import read_torchtitan
 from taylor.parsers.training_config import TrainingConfig
 
 _READERS = {

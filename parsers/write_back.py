@@ -10,13 +10,15 @@ from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers import megatron_write, mindformers_write, torchtitan_write
-from taylor.parsers.megatron_shell import MEGATRON
-from taylor.parsers.shell_source import ShellScript
-from taylor.parsers.toml_edit import TomlSource
-from taylor.parsers.torchtitan import TORCHTITAN
+from taylor.parsers.megatron import write as megatron_write
+from taylor.parsers.megatron.read import MEGATRON
+from taylor.parsers.mindformers import write as mindformers_write
+from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.text.toml_edit import TomlSource
+from taylor.parsers.text.yaml_source import YamlSource
+from taylor.parsers.torchtitan import write as torchtitan_write
+from taylor.parsers.torchtitan.read import TORCHTITAN
 from taylor.parsers.training_config import TrainingConfig
-from taylor.parsers.yaml_source import YamlSource
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 
 ORIGINAL_SUFFIX = ".orig"

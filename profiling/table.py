@@ -9,7 +9,7 @@ from pathlib import Path
 
 from taylor.base.files import write_atomic
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.ratios import EMBEDDING, TRANSFER
+from taylor.parsers.tables.ratios import EMBEDDING, TRANSFER
 from taylor.pipeline.plan import FULL
 from taylor.profiling.extract import MEASURES, ExtractedRatios
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Sequence
 
-from taylor.parsers.worker_log import WorkerLog
+from taylor.parsers.tables.worker_log import WorkerLog
 
 BACKWARD_TYPE, FORWARD_TYPE = "backward", "forward"
 

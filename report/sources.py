@@ -9,7 +9,7 @@ from typing import Iterable
 import numpy as np
 
 from taylor.base.files import printable
-from taylor.parsers.worker_log import WorkerLogs, read_worker_logs
+from taylor.parsers.tables.worker_log import WorkerLogs, read_worker_logs
 from taylor.pipeline.schedule import BACKWARD, FORWARD
 from taylor.report.clocks import clock_shifts
 from taylor.report.lanes import lanes_of

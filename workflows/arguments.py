@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from taylor.base.errors import InputError, shortened
 from taylor.base.files import read_text
-from taylor.parsers.ratios import MAX_RATIO
+from taylor.parsers.tables.ratios import MAX_RATIO
 
 AUTO = "auto"
 """The value of a flag whose choice is the tool's."""

@@ -14,9 +14,9 @@ from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.time import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.interface import DryRunBackend
-from taylor.parsers.candidates import read_candidates
-from taylor.parsers.ratios import EMBEDDING, TRANSFER, read_ratios
 from taylor.parsers.read import CONFIG_SUFFIXES, read_config
+from taylor.parsers.tables.candidates import read_candidates
+from taylor.parsers.tables.ratios import EMBEDDING, TRANSFER, read_ratios
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry

@@ -11,7 +11,7 @@ from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.parsers.export import FORMS, PLACING_FORMS, export_plan
-from taylor.parsers.mindformers_plan import chunk_order
+from taylor.parsers.mindformers.plan import chunk_order
 from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem

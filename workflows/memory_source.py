@@ -22,7 +22,7 @@ from taylor.dryrun.linear_memory import LinearMemory
 from taylor.dryrun.measure import MAX_RUNS, PROBE_STAGES, measure_profile
 from taylor.dryrun.mindspore_backend import MindsporeBackend
 from taylor.dryrun.torch_backend import TorchBackend, require_torch, torch_version
-from taylor.parsers.memory_profile import read_memory_profile, write_memory_profile
+from taylor.parsers.tables.memory_profile import read_memory_profile, write_memory_profile
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE
 from taylor.register.device import DeviceSpec

@@ -114,7 +114,7 @@ def _result(folder: Path, which: int) -> object:
 
 
 def _memory(folder: Path, which: int) -> object:
-    from taylor.parsers.memory_profile import write_memory_profile
+    from taylor.parsers.tables.memory_profile import write_memory_profile
 
     kept = {"dense": {NONE: 479.0, FULL: 30.0}}
     profile = MemoryProfile(55296.0, 3383.0 + which, 2382.0, 8675.0, {"dense": 866.0}, kept)

@@ -1,1 +1,1 @@
-"""Readers of profiler output: Ascend (CSV and trace), Kineto traces, MindInsight tables."""
+"""Readers of profiler output: Ascend (CSV and trace) and Kineto traces."""

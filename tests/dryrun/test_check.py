@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from taylor.cost_model.profile import TimeRatios
-from taylor.parsers.memory_profile import read_memory_profile
 from taylor.parsers.read import read_config
+from taylor.parsers.tables.memory_profile import read_memory_profile
 from taylor.pipeline_solver.solve import solve
 from taylor.workflows.problem import build_problem
 from tests.dryrun_cases import DEEPSEEK, DEEPSEEK_TRUTH, LLAMA, LLAMA_TRUTH, StandIn

@@ -13,8 +13,8 @@ import pytest
 from taylor.cost_model.profile import TimeRatios
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePeak
 from taylor.dryrun.linear_memory import LinearMemory
-from taylor.parsers.memory_profile import read_memory_profile
 from taylor.parsers.read import read_config
+from taylor.parsers.tables.memory_profile import read_memory_profile
 from taylor.pipeline_solver.solve import solve
 from taylor.workflows.memory_check import solve_checked
 from taylor.workflows.near_plans import StageRecord, near_plans

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron_flags import Flags
-from taylor.parsers.megatron_layout import LayoutProblem, expand_layout, layout_text
-from taylor.parsers.mindformers_plan import chunk_order
+from taylor.parsers.megatron.flags import Flags
+from taylor.parsers.megatron.layout import LayoutProblem, expand_layout, layout_text
+from taylor.parsers.mindformers.plan import chunk_order
 from taylor.parsers.read import read_config
-from taylor.parsers.shell_arithmetic import evaluate
-from taylor.parsers.shell_source import ShellScript
+from taylor.parsers.text.shell_arithmetic import evaluate
+from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.write_back import emit_variant, expressible, write_plan
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec

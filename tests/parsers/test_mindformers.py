@@ -10,7 +10,7 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.cost_model.parameters import total_parameters
 from taylor.parsers.read import read_config
-from taylor.parsers.yaml_source import MAX_BYTES
+from taylor.parsers.text.yaml_source import MAX_BYTES
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register.model import DENSE, MOE, MTP
 

@@ -12,7 +12,6 @@ from taylor.parsers.profiles.ascend_tables import read_memory_record, read_opera
 from taylor.parsers.profiles.folder import rank_sources
 from taylor.parsers.profiles.kernels import BACKWARD_MARKER, COLLECTIVE, COMPUTE, FORWARD_MARKER, NO_MARKER, norm_marker
 from taylor.parsers.profiles.kineto import read_kineto
-from taylor.parsers.profiles.mindinsight import read_insight_steps, read_insight_summary
 from tests.conftest import SHARED
 
 ASCEND = SHARED / "data" / "ascend_profiles"
@@ -104,28 +103,6 @@ def test_memory_and_step_tables_give_the_figures_in_them() -> None:
 
 def test_the_rank_stands_in_the_profilers_information() -> None:
     assert ascend_rank(output("test_rank_1")) == 1
-
-
-def test_mindinsight_steps_agree_with_its_own_summary() -> None:
-    """Step 2 of rank 0 lasts 181.01 ms and the summary gives stage + receiving = 124.2475 + 56.1695 ms."""
-    folder = ASCEND / "mindinsight_pipeline_2_4"
-    for rank in range(4):
-        steps = read_insight_steps(folder / f"step_trace_raw_{rank}_detail_time.csv")
-        rows = read_insight_summary(folder / f"ascend_cluster_analyse_pipeline-parallel_2_4_{rank}.csv")
-        assert [step.step for step in steps] == [1, 2, 3, 4, 5]
-        assert [len(step.of_kind("Receive")) for step in steps] == [4] * 5
-        assert [len(step.of_kind("Send")) for step in steps] == [4] * 5
-        for step, row in list(zip(steps, rows, strict=False))[1:]:
-            assert row.stage_ms + row.receive_alone_ms == pytest.approx(step.total_ms, rel=0.02)
-            assert row.computation_ms + row.collective_alone_ms == pytest.approx(row.stage_ms, rel=1e-3)
-    second = read_insight_steps(folder / "step_trace_raw_0_detail_time.csv")[1]
-    assert second.total_ms == pytest.approx(181.01269)
-    assert [round(each.end_ms - each.start_ms, 5) for each in second.of_kind("Receive")] == [
-        48.11086,
-        41.56655,
-        41.22386,
-        42.15027,
-    ]
 
 
 def test_kineto_traces_of_three_versions_are_read() -> None:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile
-from taylor.parsers.candidates import read_candidates
 from taylor.parsers.export import FORMS, export_plan
-from taylor.parsers.memory_profile import read_memory_profile, write_memory_profile
-from taylor.parsers.ratios import read_ratios
 from taylor.parsers.read import read_config
-from taylor.parsers.units import memory_mib
+from taylor.parsers.tables.candidates import read_candidates
+from taylor.parsers.tables.memory_profile import read_memory_profile, write_memory_profile
+from taylor.parsers.tables.ratios import read_ratios
+from taylor.parsers.text.units import memory_mib
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.register.model import DENSE, MOE, MTP

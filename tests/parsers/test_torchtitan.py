@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
-from taylor.parsers.mindformers_plan import chunk_order
+from taylor.parsers.mindformers.plan import chunk_order
 from taylor.parsers.read import read_config
-from taylor.parsers.toml_edit import TomlSource, edit_toml
-from taylor.parsers.torchtitan import default_split
+from taylor.parsers.text.toml_edit import TomlSource, edit_toml
+from taylor.parsers.torchtitan.read import default_split
 from taylor.parsers.write_back import emit_variant, expressible, write_plan
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.parsers.worker_log import read_worker_log, read_worker_logs
+from taylor.parsers.tables.worker_log import read_worker_log, read_worker_logs
 from tests.conftest import SHARED
 
 REAL = SHARED / "paddle_timeline" / "workerlog.0.two_real_lines"

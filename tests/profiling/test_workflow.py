@@ -12,8 +12,8 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.time import estimate_ratios
-from taylor.parsers.ratios import read_ratios
 from taylor.parsers.read import read_config
+from taylor.parsers.tables.ratios import read_ratios
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.profiling.folders import find_profile_folders
 from taylor.profiling.synthetic import SyntheticTimes, write_synthetic_profiles

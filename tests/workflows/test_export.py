@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from taylor.command_lines import pipeline_parallel
-from taylor.parsers.megatron_layout import expand_layout
+from taylor.parsers.megatron.layout import expand_layout
 from taylor.pipeline.plan import FULL
 from taylor.register.model import DENSE, MOE, MTP
 from taylor.workflows.export import with_mtp

@@ -9,8 +9,8 @@ import highspy
 import pytest
 
 from taylor.cost_model.profile import TimeRatios
-from taylor.parsers.memory_profile import read_memory_profile
 from taylor.parsers.read import read_config
+from taylor.parsers.tables.memory_profile import read_memory_profile
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
 from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.evaluate import evaluate

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.parsers.fields import MAX_LAYERS, MAX_SIZE
-from taylor.parsers.megatron_flags import Flags
-from taylor.parsers.megatron_layout import (
+from taylor.parsers.megatron.flags import Flags
+from taylor.parsers.megatron.layout import (
     LayoutProblem,
     Placement,
     ends_placement,
     even_placement,
     expand_layout,
 )
-from taylor.parsers.megatron_model import read_model
-from taylor.parsers.mindformers_plan import chunk_order
-from taylor.parsers.shell_source import ShellScript
+from taylor.parsers.megatron.model import read_model
+from taylor.parsers.mindformers.plan import chunk_order
+from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
+from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec

@@ -8,7 +8,16 @@ from typing import Any, Collection, Mapping
 import yaml
 
 from taylor.base.errors import InputError
-from taylor.parsers.yaml_source import _LEAD, _REST_OF_LINE, Alias, Site, YamlPath, YamlSource, _key_text, flow_text
+from taylor.parsers.text.yaml_source import (
+    _LEAD,
+    _REST_OF_LINE,
+    Alias,
+    Site,
+    YamlPath,
+    YamlSource,
+    _key_text,
+    flow_text,
+)
 
 _MAX_ROUNDS = 8
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Sequence
 
 from taylor.base.errors import InputError
-from taylor.parsers.fields import MAX_DEGREE
-from taylor.parsers.shell_source import Command, ShellScript
-from taylor.parsers.shell_words import Word
+from taylor.parsers.text.fields import MAX_DEGREE
+from taylor.parsers.text.shell_source import Command, ShellScript
+from taylor.parsers.text.shell_words import Word
 
 _REQUIRED: Any = object()
 _FLAG = re.compile(r"--([A-Za-z][\w\-]*)(=?)")

@@ -6,9 +6,9 @@ import re
 from typing import Mapping
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron_flags import Flag, Flags
-from taylor.parsers.shell_source import ShellScript
-from taylor.parsers.shell_words import Word
+from taylor.parsers.megatron.flags import Flag, Flags
+from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.text.shell_words import Word
 
 Setting = str | bool
 """A flag's value as text, True for a flag without one, False to remove it."""

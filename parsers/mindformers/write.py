@@ -7,12 +7,12 @@ from typing import Any, Mapping
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.even_plan import even_plan
-from taylor.parsers.fields import Fields
-from taylor.parsers.mindformers import config_from_source, offset_section, recompute_entries, swap_is_on
-from taylor.parsers.mindformers_plan import chunk_order, written_offset, written_recompute
+from taylor.parsers.mindformers.plan import chunk_order, written_offset, written_recompute
+from taylor.parsers.mindformers.read import config_from_source, offset_section, recompute_entries, swap_is_on
+from taylor.parsers.text.fields import Fields
+from taylor.parsers.text.yaml_edit import edit_yaml, lookup
+from taylor.parsers.text.yaml_source import YamlPath, YamlSource
 from taylor.parsers.training_config import TrainingConfig
-from taylor.parsers.yaml_edit import edit_yaml, lookup
-from taylor.parsers.yaml_source import YamlPath, YamlSource
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import DENSE, MOE, MTP

@@ -10,12 +10,12 @@ from typing import Any
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.parsers.fields import MAX_SIZE, Fields
-from taylor.parsers.mindformers_model import read_model, read_mtp_depth
-from taylor.parsers.mindformers_plan import PlanProblem, read_plan
+from taylor.parsers.mindformers.model import read_model, read_mtp_depth
+from taylor.parsers.mindformers.plan import PlanProblem, read_plan
+from taylor.parsers.text.fields import MAX_SIZE, Fields
+from taylor.parsers.text.units import memory_mib
+from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
-from taylor.parsers.units import memory_mib
-from taylor.parsers.yaml_source import YamlSource
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks

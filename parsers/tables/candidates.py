@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.parsers.ratios import DEGREES, _cell, _column, _degree, _table
+from taylor.parsers.tables.ratios import DEGREES, _cell, _column, _degree, _table
 
 _OPTIONAL = ("cp", "op", "vpp", "mbs", "micro_batches")
 

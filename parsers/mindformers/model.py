@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taylor.parsers.fields import MAX_LAYERS, MAX_SIZE, Fields
+from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
 _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "num_moe_experts", "expert_num")

@@ -7,9 +7,9 @@ from typing import Mapping
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.even_plan import even_plan
-from taylor.parsers.megatron_flags import WORLD_FLAGS, Flags
-from taylor.parsers.megatron_layout import LayoutProblem, ends_placement, layout_text
-from taylor.parsers.megatron_shell import (
+from taylor.parsers.megatron.flags import WORLD_FLAGS, Flags
+from taylor.parsers.megatron.layout import LayoutProblem, ends_placement, layout_text
+from taylor.parsers.megatron.read import (
     EXTEND,
     FIRST,
     LAST,
@@ -20,9 +20,9 @@ from taylor.parsers.megatron_shell import (
     config_from_script,
     is_mindspeed,
 )
-from taylor.parsers.mindformers_plan import chunk_order
-from taylor.parsers.shell_edit import Setting, edit_flags, plain_value, set_variable
-from taylor.parsers.shell_source import ShellScript
+from taylor.parsers.mindformers.plan import chunk_order
+from taylor.parsers.text.shell_edit import Setting, edit_flags, plain_value, set_variable
+from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec

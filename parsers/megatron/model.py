@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from taylor.parsers.fields import MAX_LAYERS, MAX_SIZE
-from taylor.parsers.megatron_flags import Flags
+from taylor.parsers.megatron.flags import Flags
+from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
 _KNOWN_VOCABULARIES = (

@@ -8,9 +8,9 @@ from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.parsers.fields import MAX_LAYERS, MAX_SIZE, Fields
-from taylor.parsers.mindformers_plan import chunk_order
-from taylor.parsers.toml_edit import TomlSource
+from taylor.parsers.mindformers.plan import chunk_order
+from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
+from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.parsers.shell_arithmetic import evaluate
-from taylor.parsers.shell_words import Char, Word
+from taylor.parsers.text.shell_arithmetic import evaluate
+from taylor.parsers.text.shell_words import Char, Word
 
 MAX_BYTES = 2**18
 """Launch scripts have some kilobytes; this reader takes a few seconds for a megabyte."""

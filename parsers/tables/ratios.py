@@ -10,7 +10,7 @@ from pathlib import Path
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.cost_model.profile import TimeRatios
-from taylor.parsers.fields import MAX_DEGREE
+from taylor.parsers.text.fields import MAX_DEGREE
 from taylor.pipeline.plan import FULL, NONE, SELECT
 
 DEGREES = ("dp", "tp", "pp", "ep")

@@ -7,10 +7,10 @@ from typing import Any, Mapping
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.even_plan import even_plan
-from taylor.parsers.fields import Fields
-from taylor.parsers.mindformers_plan import chunk_order
-from taylor.parsers.toml_edit import TomlPath, TomlSource, edit_toml
-from taylor.parsers.torchtitan import PARTS, POINTS, SCHEDULES, config_from_source, home_of
+from taylor.parsers.mindformers.plan import chunk_order
+from taylor.parsers.text.fields import Fields
+from taylor.parsers.text.toml_edit import TomlPath, TomlSource, edit_toml
+from taylor.parsers.torchtitan.read import PARTS, POINTS, SCHEDULES, config_from_source, home_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec

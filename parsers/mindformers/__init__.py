@@ -1,0 +1,1 @@
+"""MindFormers training YAML, in its legacy and mcore generations."""

@@ -1,0 +1,1 @@
+"""Tables and logs that the tools exchange: candidates, memory profiles, ratios, worker logs."""

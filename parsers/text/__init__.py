@@ -1,0 +1,1 @@
+"""YAML, TOML and shell scripts read, and edited without touching what stays."""
