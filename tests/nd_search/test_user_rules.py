@@ -70,7 +70,7 @@ def test_former_names_are_known_to_the_users_file_alone(
         (tmp_path / "elsewhere" / name / "__init__.py").write_text("whose = 'the user'\n")
     (tmp_path / "elsewhere" / "report" / "figures.py").write_text("whose = 'the user'\n")
     text = """
-from parsers.ratios import MAX_RATIO
+from parsers.tables.ratios import MAX_RATIO
 from nd_search.rules import Rule
 from report.figures import whose
 RULES = [Rule(whose, "b", lambda t, c: t.pp > 0)]
