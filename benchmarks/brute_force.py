@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule, ScheduleSpec
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 
 Choice = tuple[int, ...]
@@ -324,7 +325,7 @@ def faults(problem: PipelineProblem, truth: BruteForce, solver: str, *, mps: boo
     from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL
     from taylor.pipeline_solver.solve import solve
 
-    solution = solve(problem, solver=solver)
+    solution = solve(problem, SolveOptions(solver=solver))
     if truth.plan is None:
         return [] if solution.status == INFEASIBLE else [f"{solver}: {solution.status}, though no plan exists"]
     if solution.status != OPTIMAL or solution.objective is None or solution.plan is None:
@@ -342,6 +343,7 @@ def faults(problem: PipelineProblem, truth: BruteForce, solver: str, *, mps: boo
 def _mps_optimum(problem: PipelineProblem, solution: object) -> float:
     import pulp
 
+    from taylor.pipeline_solver.cbc import cbc_path
     from taylor.pipeline_solver.model_files import write_mps
     from taylor.pipeline_solver.solution import Solution
 
@@ -352,7 +354,7 @@ def _mps_optimum(problem: PipelineProblem, solution: object) -> float:
         text = "\n".join(line for line in path.read_text().splitlines() if "proven_bound" not in line)
         path.write_text(text + "\n")
         variables, model = pulp.LpProblem.fromMPS(str(path))
-        model.solve(pulp.PULP_CBC_CMD(msg=False))
+        model.solve(pulp.COIN_CMD(path=cbc_path(), msg=False))
         return float(variables["step_time"].value())
 
 

@@ -23,6 +23,7 @@ from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.compact_milp import solve_compact
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.solution import Solution
 from taylor.pipeline_solver.start_time_milp import solve_start_times
@@ -112,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.sweep:
         problems = {f"S={s} m={m} V={v} L={n}": deepseek(s, v, m, n) for s, m, v, n in SWEEP}
     # Kernels are compiled, or loaded, before any clock runs.
-    branch_and_cut(deepseek(4, 1, 8, 14), time_limit=60.0)
+    branch_and_cut(deepseek(4, 1, 8, 14), SolveOptions(time_limit=60.0))
     console = Console(width=150)
     table = Table(title=f"{options.workers} workers, limit {options.time_limit:g} s")
     for heading in (
@@ -159,9 +160,9 @@ def _measure(problem: PipelineProblem, method: str, options: argparse.Namespace)
 
     began, used = time.monotonic(), cpu()
     extra: dict[str, object] = {} if method == "start-time MILP" else {"on_progress": watch}
-    if method == "branch-and-cut":
-        extra["workers"] = options.workers
-    solution = METHODS[method](problem, time_limit=options.time_limit, gap=options.gap, **extra)
+    workers = options.workers if method == "branch-and-cut" else 1
+    asked = SolveOptions(time_limit=options.time_limit, gap=options.gap, workers=workers)
+    solution = METHODS[method](problem, asked, **extra)
     seconds, used = time.monotonic() - began, cpu() - used
     nodes = solution.statistics.get("nodes")
     row = [

@@ -21,9 +21,10 @@ from taylor.pipeline_solver.columns import StageTuples, TooManyColumns, build_co
 from taylor.pipeline_solver.compiled import announce_compilation
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
 from taylor.pipeline_solver.tree_search import LpTrouble, Search
 from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
@@ -58,11 +59,8 @@ REPORTED_CUTS = 500
 
 def branch_and_cut(
     problem: PipelineProblem,
+    options: SolveOptions = DEFAULT_OPTIONS,
     *,
-    time_limit: float | None = None,
-    gap: float = 1e-6,
-    seed: int = 0,
-    workers: int = 1,
     warm_start: PipelinePlan | None = None,
     on_progress: OnProgress | None = None,
 ) -> Solution:
@@ -71,14 +69,9 @@ def branch_and_cut(
     Parameters
     ----------
     problem : PipelineProblem
-    time_limit : float, optional
-        Seconds, after which the best plan is returned with its proven bound.
-    gap : float
-        Relative gap at which the plan counts as optimal; below about 4e-7 rounding in the LP decides.
-    seed : int
-        With no time limit the result depends on nothing else.
-    workers : int
-        Processes that share the work; the result is the same with any number.
+    options : SolveOptions
+        At the time limit the best plan is returned with its proven bound. A gap below about 4e-7 is out of
+        reach: there the rounding in LPs decides.
     warm_start : PipelinePlan, optional
         A plan that keeps the problem's rules, to start from.
     on_progress : callable, optional
@@ -92,7 +85,7 @@ def branch_and_cut(
     When the stage configurations are too many to list, the compact MILP solves the problem instead.
     """
     announce_compilation(KERNELS)
-    run = _Run(problem, time_limit, gap, seed, max(1, workers), on_progress)
+    run = _Run(problem, options, on_progress)
     try:
         with run.stopper.catching_interrupts():
             run.solve(warm_start)
@@ -100,18 +93,10 @@ def branch_and_cut(
         from taylor.pipeline_solver.compact_milp import solve_compact  # here, for Pyomo takes a second to load
 
         log.warning("%s: the compact MILP takes over", reason)
-        left = None if time_limit is None else max(1.0, time_limit - (time.monotonic() - run.began))
-        return solve_compact(
-            problem,
-            time_limit=left,
-            gap=gap,
-            seed=seed,
-            workers=workers,
-            warm_start=warm_start,
-            on_progress=on_progress,
-        )
+        left = run.left(1.0)
+        return solve_compact(problem, options.replace(time_limit=left), warm_start=warm_start, on_progress=on_progress)
     except (KeyboardInterrupt, OutOfTime) as stop:
-        run.stopped = "interrupted" if isinstance(stop, KeyboardInterrupt) else "time limit"
+        run.stopped = Termination.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else Termination.TIME_LIMIT
     finally:
         run.close()
     solution = run.solution()
@@ -119,36 +104,26 @@ def branch_and_cut(
         return solution
     from taylor.pipeline_solver.compact_milp import solve_compact
 
-    left = None if time_limit is None else max(0.0, time_limit - solution.seconds)
+    # One thread: what the MILP finds must not depend on the number of workers.
     closed = solve_compact(
         problem,
-        time_limit=left,
-        gap=gap,
-        seed=seed,
+        options.replace(time_limit=run.left(), workers=1),
         warm_start=solution.plan,
         cuts=solution.cuts,
         on_progress=on_progress,
     )
-    return _merged(solution, closed, gap).replace(seconds=time.monotonic() - run.began)
+    return _merged(solution, closed, options.gap).replace(seconds=time.monotonic() - run.began)
 
 
 class _Run:
     """One call of `branch_and_cut`: its clock, its search, what it has proven."""
 
-    def __init__(
-        self,
-        problem: PipelineProblem,
-        time_limit: float | None,
-        gap: float,
-        seed: int,
-        workers: int,
-        on_progress: OnProgress | None,
-    ) -> None:
-        self.problem, self.seed, self.workers = problem, seed, workers
-        self.gap = gap
-        self.closing_gap = max(0.5 * gap, LEAST_GAP)
+    def __init__(self, problem: PipelineProblem, options: SolveOptions, on_progress: OnProgress | None) -> None:
+        self.problem, self.seed, self.workers = problem, options.seed, options.workers
+        self.gap = options.gap
+        self.closing_gap = max(0.5 * options.gap, LEAST_GAP)
         self.began = time.monotonic()
-        self.stopper = Stopper(None if time_limit is None else self.began + time_limit)
+        self.stopper = Stopper(None if options.time_limit is None else self.began + options.time_limit)
         self.on_progress = on_progress
         self.graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
         self.search: Search | None = None
@@ -158,10 +133,15 @@ class _Run:
         self.infeasible = False
         self.finished = False
         self.hand_over = False
-        self.stopped = ""
+        self.stopped: Termination | None = None
         self.nodes = 0
         self.solves = 0
         self.rounds = 0
+
+    def left(self, least: float = 0.0) -> float | None:
+        """Seconds left of the time limit, at least so many; None without a limit."""
+        deadline = self.stopper.deadline
+        return None if deadline is None else max(least, deadline - time.monotonic())
 
     def report(self, note: str) -> None:
         """Tell the listener where the search stands."""
@@ -333,26 +313,22 @@ class _Run:
             if not self.finished:
                 tree = search.lower_bound() if search.open else 0.0
                 self.bound = max(self.bound, tree, min(search.root_bound, search.cutoff))
-        base = Solution(INFEASIBLE, solver=SOLVER_NAME, seconds=seconds, statistics=statistics)
+        base = Solution(FEASIBLE, solver=SOLVER_NAME, seconds=seconds, statistics=statistics)
+        stopped = self.stopped or Termination.SOLVER_FAILURE
         if self.infeasible:
-            return base
+            return base.replace(status=INFEASIBLE, termination=Termination.INFEASIBLE)
         if search is None or search.best is None:
-            return base.replace(
-                status=NO_SOLUTION,
-                bound=self.bound or None,
-                message=f"{self.stopped or 'stopped'} before a plan was found",
-            )
+            return base.replace(bound=self.bound or None).ended_by(stopped)
         best = float(search.best_time)
         bound = min(self.bound, best)
         optimal = best - bound <= self.gap * abs(best) or self.finished
-        return base.replace(
-            status=OPTIMAL if optimal else FEASIBLE,
+        found = base.replace(
             plan=search.columns.plan(search.best),
             objective=best,
             bound=bound,
             cuts=_reported_cuts(search, self.graph),
-            message="" if optimal else f"stopped: {self.stopped}",
         )
+        return found.closed() if optimal else found.ended_by(stopped)
 
 
 def _merged(first: Solution, second: Solution, gap: float) -> Solution:
@@ -365,15 +341,14 @@ def _merged(first: Solution, second: Solution, gap: float) -> Solution:
     best = min(plans, key=lambda part: float(part.objective or 0.0))
     objective = float(best.objective or 0.0)
     bound = min(objective, max(float(part.bound or 0.0) for part in (first, second)))
-    optimal = objective - bound <= gap * abs(objective)
-    return best.replace(
-        status=OPTIMAL if optimal else FEASIBLE,
+    merged = best.replace(
         bound=bound,
         solver=SOLVER_NAME,
         statistics={**second.statistics, **first.statistics},
         cuts=tuple(dict.fromkeys((*first.cuts, *second.cuts))),
-        message="" if optimal else second.message or first.message,
     )
+    optimal = objective - bound <= gap * abs(objective)
+    return merged.closed() if optimal else merged.ended_by(second.termination or Termination.STALLED)
 
 
 def _reported_cuts(search: Search, graph: EventGraph) -> tuple[tuple[float, ...], ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Callable, Protocol, Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 import pyomo.environ as pyo
@@ -22,13 +22,15 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.evaluate import MEMORY_TOLERANCE_MIB, peak_memory_mib
 from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.highs_model import INFEASIBLE_MODEL, STOPPED, HighsModel, MilpOutcome
+from taylor.pipeline_solver.highs_model import HighsModel
 from taylor.pipeline_solver.least_memory import explain_infeasible, most_frugal_plan
 from taylor.pipeline_solver.linear_form import LinearForm, Row, linear_form
+from taylor.pipeline_solver.milp import MilpOutcome, MilpSolver, MilpStatus
+from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.plan_model import PlanModel, plan_model
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
 
 MILP_ROUNDS = "milp_rounds"
 """Name of the statistic that marks a solution whose cuts are all that its model needs."""
@@ -141,7 +143,7 @@ class CompactModel:
     def tighten_relaxation(self, deadline: float | None = None) -> MilpOutcome:
         """Add path cuts until the linear relaxation's bound equals the longest path at its optimum."""
         relaxation = HighsModel(self.form, relaxed=True)
-        outcome = MilpOutcome(STOPPED, None, float("-inf"))
+        outcome = MilpOutcome(MilpStatus.STOPPED, None, float("-inf"))
         centre, centre_time, bound = None, float("inf"), float("-inf")
         for _ in range(MAX_LP_ROUNDS):
             left = None if deadline is None else deadline - time.monotonic()
@@ -149,7 +151,8 @@ class CompactModel:
                 break
             outcome = relaxation.solve_lp(left)
             if outcome.values is None:
-                return outcome if outcome.status == INFEASIBLE_MODEL else MilpOutcome(STOPPED, None, bound)
+                infeasible = outcome.status is MilpStatus.INFEASIBLE
+                return outcome if infeasible else MilpOutcome(outcome.status, None, bound)
             bound = max(bound, outcome.bound)
             durations = self.durations_of(outcome.values)
             longest, rows = self.cut_at(durations)
@@ -172,51 +175,31 @@ FIRST_ROUND_NODES = 2000
 """Nodes of the first round at most; every further round may take twice as many as the one before."""
 
 
-class MilpSolver(Protocol):
-    """A MILP solver that has read the model and takes further cuts."""
-
-    def add_rows(self, rows: list[Row]) -> None:
-        """Add path cuts."""
-
-    def solve_milp(
-        self,
-        *,
-        gap: float,
-        time_limit: float | None = None,
-        node_limit: int | None = None,
-        start: NDArray[np.float64] | None = None,
-        on_point: Callable[[NDArray[np.float64]], None] | None = None,
-        on_bound: Callable[[float], None] | None = None,
-    ) -> MilpOutcome:
-        """Solve the model as it stands."""
-
-
 def solve_compact(
     problem: PipelineProblem,
+    options: SolveOptions = DEFAULT_OPTIONS,
     *,
+    warm_start: PipelinePlan | None = None,
+    on_progress: OnProgress | None = None,
     solver_name: str = "HIGHS-MILP",
     make_solver: Callable[[CompactModel], MilpSolver] | None = None,
-    time_limit: float | None = None,
-    gap: float = 1e-6,
-    seed: int = 0,
-    workers: int = 1,
-    warm_start: PipelinePlan | None = None,
     cuts: Sequence[tuple[float, ...]] = (),
     most_rounds: int | None = None,
-    on_progress: OnProgress | None = None,
 ) -> Solution:
     """Solve a pipeline problem by the compact MILP with path cuts.
 
     Parameters
     ----------
-    make_solver : callable, optional
-        Gives the MILP solver for the model; HiGHS by default.
-    time_limit : float, optional
-        Seconds for everything.
-    gap : float
-        Relative gap at which a plan counts as optimal.
+    options : SolveOptions
+        `solver` plays no role here: `make_solver` decides.
     warm_start : PipelinePlan, optional
         A plan to begin from.
+    on_progress : callable, optional
+        Called with a `Progress` now and then.
+    solver_name : str
+        The name that the solution bears.
+    make_solver : callable, optional
+        Gives the MILP solver for the model; HiGHS by default.
     cuts : sequence of tuple of float
         Path cuts known already, as `CompactModel.cuts` holds them.
     most_rounds : int, optional
@@ -227,7 +210,7 @@ def solve_compact(
     Solution
         Ctrl-C and the time limit give the best plan so far with its bound.
     """
-    run = _Run(problem, solver_name, time_limit, gap, on_progress)
+    run = _Run(problem, options, solver_name, on_progress)
     model = CompactModel.build(problem)
     try:
         if warm_start is not None:
@@ -242,11 +225,11 @@ def solve_compact(
             model.add_cut(cut)
         model.seed()
         root = model.tighten_relaxation(run.deadline)
-        if root.status == INFEASIBLE_MODEL:
+        if root.status is MilpStatus.INFEASIBLE:
             return run.infeasible()
         run.raise_bound(root.bound)
         run.tell(f"{len(model.cuts)} path cuts at the relaxation")
-        solver = (make_solver or _highs(seed, workers))(model)
+        solver = (make_solver or _highs(options))(model)
         known = len(model.cuts)
         while not run.over() and (most_rounds is None or run.rounds < most_rounds):
             asked = run.gap_of_round()
@@ -260,24 +243,28 @@ def solve_compact(
                 on_point=points.append,
                 on_bound=run.note_bound,
             )
-            if outcome.status == INFEASIBLE_MODEL:
+            if outcome.status is MilpStatus.INFEASIBLE:
                 return run.infeasible()
             run.raise_bound(outcome.bound)
             if outcome.values is not None:
                 points.append(outcome.values)
             fresh = any([run.offer(model, model.plan_of(point)) for point in points])
             # With no new path and no finer gap to ask for, the next round would be this one again.
-            again = not fresh and outcome.status != STOPPED and run.gap_of_round() >= asked
-            run.stalled = again and not run.closed()
-            run.interrupted = run.interrupted or outcome.interrupted
+            again = not fresh and outcome.status is MilpStatus.OPTIMAL and run.gap_of_round() >= asked
+            if outcome.interrupted:
+                run.ended = Termination.INTERRUPTED
+            elif not fresh and outcome.status is MilpStatus.FAILED:
+                run.ended = Termination.SOLVER_FAILURE
+            elif again and not run.closed():
+                run.ended = Termination.STALLED
             run.rounds += 1
             run.tell(f"round {run.rounds}: {len(model.cuts)} path cuts")
             solver.add_rows(model.form.rows[len(model.form.rows) - (len(model.cuts) - known) :])
             known = len(model.cuts)
     except KeyboardInterrupt:
-        run.interrupted = True
+        run.ended = Termination.INTERRUPTED
     except TimeoutError:
-        pass  # the clock is asked again below
+        run.ended = Termination.TIME_LIMIT
     return run.solution(model)
 
 
@@ -286,28 +273,23 @@ def _over_limit(problem: PipelineProblem, plan: PipelinePlan) -> bool:
     return any(peak > limit + MEMORY_TOLERANCE_MIB for peak, limit in zip(peaks, problem.limit_mib, strict=True))
 
 
-def _highs(seed: int, workers: int) -> Callable[[CompactModel], MilpSolver]:
-    return lambda model: HighsModel(model.form, seed=seed, threads=workers)
+def _highs(options: SolveOptions) -> Callable[[CompactModel], MilpSolver]:
+    return lambda model: HighsModel(model.form, seed=options.seed, threads=options.workers)
 
 
 class _Run:
     """Clock, best plan, proven bound and reasons to stop of one solve."""
 
     def __init__(
-        self,
-        problem: PipelineProblem,
-        solver_name: str,
-        time_limit: float | None,
-        gap: float,
-        on_progress: OnProgress | None,
+        self, problem: PipelineProblem, options: SolveOptions, solver_name: str, on_progress: OnProgress | None
     ) -> None:
-        self.problem, self.solver_name, self.gap, self.on_progress = problem, solver_name, gap, on_progress
+        self.problem, self.solver_name, self.gap, self.on_progress = problem, solver_name, options.gap, on_progress
         self.began = time.monotonic()
-        self.deadline = None if time_limit is None else self.began + time_limit
+        self.deadline = None if options.time_limit is None else self.began + options.time_limit
         self.plan: PipelinePlan | None = None
         self.objective, self.bound = float("inf"), 0.0
         self.rounds = 0
-        self.interrupted = self.stalled = False
+        self.ended: Termination | None = None
 
     def left(self) -> float | None:
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
@@ -316,7 +298,7 @@ class _Run:
         return self.plan is not None and self.objective - self.bound <= self.gap * abs(self.objective)
 
     def over(self) -> bool:
-        return self.closed() or self.interrupted or self.stalled or self.left() == 0.0
+        return self.closed() or self.ended is not None or self.left() == 0.0
 
     def gap_of_round(self) -> float:
         """A tenth of the gap that is open: the early rounds are there for their cuts, not for their proof."""
@@ -346,25 +328,15 @@ class _Run:
             objective = None if self.plan is None else self.objective
             self.on_progress(Progress(time.monotonic() - self.began, objective, self.bound or None, note))
 
-    def infeasible(self, message: str = "") -> Solution:
-        return Solution(INFEASIBLE, solver=self.solver_name, seconds=time.monotonic() - self.began, message=message)
+    def infeasible(self, message: str | None = None) -> Solution:
+        seconds = time.monotonic() - self.began
+        return Solution(
+            INFEASIBLE, Termination.INFEASIBLE, solver=self.solver_name, seconds=seconds, message=message or ""
+        )
 
     def solution(self, model: CompactModel) -> Solution:
-        if self.closed():
-            status, message = OPTIMAL, ""
-        else:
-            status = NO_SOLUTION if self.plan is None else FEASIBLE
-            message = (
-                "interrupted"
-                if self.interrupted
-                else "the solver made no headway"
-                if self.stalled
-                else (
-                    "the time limit ended the search" if self.left() == 0.0 else "the limit of rounds ended the search"
-                )
-            )
-        return Solution(
-            status,
+        solution = Solution(
+            FEASIBLE,
             plan=self.plan,
             objective=None if self.plan is None else self.objective,
             bound=self.bound,
@@ -372,5 +344,8 @@ class _Run:
             seconds=time.monotonic() - self.began,
             statistics={MILP_ROUNDS: self.rounds, "cuts": len(model.cuts)},
             cuts=tuple(model.cuts),
-            message=message,
         )
+        if self.closed():
+            return solution.closed()
+        late = Termination.TIME_LIMIT if self.left() == 0.0 else Termination.ROUND_LIMIT
+        return solution.ended_by(self.ended or late)

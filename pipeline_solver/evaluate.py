@@ -14,7 +14,7 @@ from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import FEASIBLE, BubbleShares, Solution
+from taylor.pipeline_solver.solution import FEASIBLE, BubbleShares, Solution, Termination
 
 MEMORY_TOLERANCE_MIB = 1e-6
 """One byte: decimal figures of a profile are not exact in binary."""
@@ -38,6 +38,7 @@ def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
     ]
     return Solution(
         FEASIBLE,
+        Termination.NOT_SOLVED,
         plan=plan,
         objective=graph.longest_path(chunk_durations(problem, plan)),
         solver="evaluation",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Callable
 
 import highspy
@@ -10,30 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline_solver.linear_form import LinearForm, Row
+from taylor.pipeline_solver.milp import MilpOutcome, MilpStatus
 
-OPTIMAL_POINT, INFEASIBLE_MODEL, STOPPED = "optimal", "infeasible", "stopped"
-
-
-@dataclass(frozen=True)
-class MilpOutcome:
-    """What one run of a MILP solver gave.
-
-    Parameters
-    ----------
-    status : str
-        `OPTIMAL_POINT` (within the gap asked for), `INFEASIBLE_MODEL` or `STOPPED` (a limit, Ctrl-C).
-    values : float64 [n] or None
-        Best point found.
-    bound : float
-        Proven lower bound, −inf when none.
-    interrupted : bool
-        Ctrl-C stopped it.
-    """
-
-    status: str
-    values: NDArray[np.float64] | None
-    bound: float
-    interrupted: bool = False
+_Model = highspy.HighsModelStatus
+STATUS_OF_HIGHS = {
+    _Model.kOptimal: MilpStatus.OPTIMAL,
+    _Model.kInfeasible: MilpStatus.INFEASIBLE,
+    # The step time is bounded from below, so of the two it is this one.
+    _Model.kUnboundedOrInfeasible: MilpStatus.INFEASIBLE,
+    _Model.kTimeLimit: MilpStatus.STOPPED,
+    _Model.kIterationLimit: MilpStatus.STOPPED,
+    _Model.kSolutionLimit: MilpStatus.STOPPED,
+    _Model.kInterrupt: MilpStatus.STOPPED,
+    _Model.kHighsInterrupt: MilpStatus.STOPPED,  # type: ignore[attr-defined]  # not in its stubs
+}
+"""What HiGHS's model status means here; one that is not listed is a failure."""
 
 
 class HighsModel:
@@ -89,16 +79,15 @@ class HighsModel:
         solver = self._solver
         self._limit_time(time_limit)
         solver.run()
-        status = solver.getModelStatus()
-        if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible):
+        if solver.getModelStatus() not in (_Model.kOptimal, _Model.kInfeasible):
             solver.clearSolver()
             solver.run()
-            status = solver.getModelStatus()
-        if status == highspy.HighsModelStatus.kInfeasible:
-            return MilpOutcome(INFEASIBLE_MODEL, None, float("inf"))
-        if status != highspy.HighsModelStatus.kOptimal:
-            return MilpOutcome(STOPPED, None, float("-inf"))
-        return MilpOutcome(OPTIMAL_POINT, self._values(), solver.getInfo().objective_function_value)
+        status = STATUS_OF_HIGHS.get(solver.getModelStatus(), MilpStatus.FAILED)
+        if status is MilpStatus.INFEASIBLE:
+            return MilpOutcome(status, None, float("inf"))
+        if status is not MilpStatus.OPTIMAL:
+            return MilpOutcome(status, None, float("-inf"))
+        return MilpOutcome(status, self._values(), solver.getInfo().objective_function_value)
 
     def solve_milp(
         self,
@@ -110,21 +99,7 @@ class HighsModel:
         on_point: Callable[[NDArray[np.float64]], None] | None = None,
         on_bound: Callable[[float], None] | None = None,
     ) -> MilpOutcome:
-        """Solve the model.
-
-        Parameters
-        ----------
-        gap : float
-            Relative gap at which to stop.
-        node_limit : int, optional
-            Nodes of the search tree after which to stop.
-        start : float64 [n], optional
-            A feasible point.
-        on_point : callable, optional
-            Given every better point as it is found.
-        on_bound : callable, optional
-            Given the proven bound now and then.
-        """
+        """Solve the model as a MILP; see `MilpSolver`."""
         solver = self._solver
         solver.setOptionValue("mip_rel_gap", gap)
         if node_limit is not None:
@@ -150,13 +125,14 @@ class HighsModel:
         finally:
             solver.cbMipImprovingSolution -= tell
             solver.cbMipLogging -= tell_bound
-        status, info = solver.getModelStatus(), solver.getInfo()
-        interrupted = interrupted or status == highspy.HighsModelStatus.kInterrupt
-        if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
-            return MilpOutcome(INFEASIBLE_MODEL, None, float("inf"))
+        info = solver.getInfo()
+        interrupted = interrupted or solver.getModelStatus() == _Model.kInterrupt
+        status = STATUS_OF_HIGHS.get(solver.getModelStatus(), MilpStatus.FAILED)
+        if status is MilpStatus.INFEASIBLE:
+            return MilpOutcome(status, None, float("inf"))
         found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-        done = OPTIMAL_POINT if status == highspy.HighsModelStatus.kOptimal else STOPPED
-        return MilpOutcome(done, self._values() if found else None, info.mip_dual_bound, interrupted)
+        bound = float("-inf") if status is MilpStatus.FAILED else info.mip_dual_bound
+        return MilpOutcome(status, self._values() if found else None, bound, interrupted)
 
     def _run_interruptibly(self) -> bool:
         """Run in a thread of its own, so that Ctrl-C reaches this one; whether it did."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from taylor.base.errors import OutsideProgramError
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.checker import MEMORY_TOLERANCE_MIB, exact_peak_memory
 from taylor.pipeline_solver.problem import PipelineProblem
-
-ROOM_FOR_A_PLAN = "the memory limits leave room for a plan"
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,14 @@ def most_frugal_plan(problem: PipelineProblem, time_limit: float | None = None) 
         When the time limit ends the search.
     KeyboardInterrupt
         When Ctrl-C does.
+    OutsideProgramError
+        When HiGHS fails.
     """
     import pyomo.environ as pyo
 
-    from taylor.pipeline_solver.highs_model import INFEASIBLE_MODEL, STOPPED, HighsModel
+    from taylor.pipeline_solver.highs_model import HighsModel
     from taylor.pipeline_solver.linear_form import Row, linear_form
+    from taylor.pipeline_solver.milp import MilpStatus
     from taylor.pipeline_solver.plan_model import plan_model
 
     plans = plan_model(problem)
@@ -94,17 +96,19 @@ def most_frugal_plan(problem: PipelineProblem, time_limit: float | None = None) 
             rows.append(row)
     form.rows[:] = rows
     outcome = HighsModel(form).solve_milp(gap=0.0, time_limit=time_limit)
-    if outcome.status == INFEASIBLE_MODEL:
+    if outcome.status is MilpStatus.INFEASIBLE:
         return None
     if outcome.interrupted:
         raise KeyboardInterrupt
-    if outcome.status == STOPPED or outcome.values is None:
+    if outcome.status is MilpStatus.FAILED:
+        raise OutsideProgramError("HiGHS failed in the search for the least memory")
+    if outcome.status is MilpStatus.STOPPED or outcome.values is None:
         raise TimeoutError("the search for the least memory was not finished")
     form.load(outcome.values)
     return plans.plan()
 
 
-def explain_infeasible(problem: PipelineProblem, frugal: PipelinePlan | None = None) -> str:
+def explain_infeasible(problem: PipelineProblem, frugal: PipelinePlan | None = None) -> str | None:
     """Why a problem has no plan: what is short, by how much, and what would suffice.
 
     Parameters
@@ -114,8 +118,8 @@ def explain_infeasible(problem: PipelineProblem, frugal: PipelinePlan | None = N
 
     Returns
     -------
-    str
-        A sentence or two; `ROOM_FOR_A_PLAN` when the problem does have a plan.
+    str or None
+        A sentence or two; None when the problem does have a plan.
     """
     fault = _counting_fault(problem)
     if fault:
@@ -127,7 +131,7 @@ def explain_infeasible(problem: PipelineProblem, frugal: PipelinePlan | None = N
             "layers a chunk and the order of kinds contradict each other; loosen them"
         )
     if not least.short_by_mib:
-        return ROOM_FOR_A_PLAN
+        return None
     limit = problem.limit_mib[least.stage]
     return (
         f"no plan fits the memory: at best stage {least.stage} is short by {_mib(least.short_by_mib)} MiB of its "

@@ -1,4 +1,4 @@
-"""What a solver tells while it works."""
+"""Progress reports of a solve."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Callable
 
 @dataclass(frozen=True)
 class Progress:
-    """One moment of a solve.
+    """The state of a solve at one moment.
 
     Parameters
     ----------
@@ -17,7 +17,7 @@ class Progress:
     objective, bound : float or None
         Best step time and proven lower bound so far, in body-layer forward times.
     note : str
-        What is being done.
+        What the solver is doing.
     """
 
     seconds: float

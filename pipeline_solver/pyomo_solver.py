@@ -1,10 +1,9 @@
-"""Any MILP solver that Pyomo finds, CBC from PuLP among them, behind the compact MILP."""
+"""Any MILP solver that Pyomo finds, CBC among them, behind the compact MILP."""
 
 from __future__ import annotations
 
 import io
 import math
-import warnings
 from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
@@ -14,11 +13,12 @@ from pyomo.common.errors import ApplicationError
 from pyomo.common.log import LoggingIntercept
 
 from taylor.base.errors import InputError, OutsideProgramError
-from taylor.pipeline_solver.highs_model import INFEASIBLE_MODEL, OPTIMAL_POINT, STOPPED, MilpOutcome
+from taylor.pipeline_solver.cbc import cbc_path
 from taylor.pipeline_solver.linear_form import Row
+from taylor.pipeline_solver.milp import MilpOutcome, MilpSolver, MilpStatus
 
 if TYPE_CHECKING:
-    from taylor.pipeline_solver.compact_milp import CompactModel, MilpSolver
+    from taylor.pipeline_solver.compact_milp import CompactModel
 
 GAP_OPTIONS = {
     "cbc": "ratio",
@@ -30,6 +30,20 @@ GAP_OPTIONS = {
     "appsi_highs": "mip_rel_gap",
 }
 """What a solver calls the relative gap at which it stops. One that is not listed runs with its own default."""
+
+_Ended = pyo.TerminationCondition
+STATUS_OF_PYOMO = {
+    _Ended.optimal: MilpStatus.OPTIMAL,
+    _Ended.infeasible: MilpStatus.INFEASIBLE,
+    # The step time is bounded from below, so of the two it is this one.
+    _Ended.infeasibleOrUnbounded: MilpStatus.INFEASIBLE,
+    _Ended.error: MilpStatus.FAILED,
+    _Ended.internalSolverError: MilpStatus.FAILED,
+    _Ended.solverFailure: MilpStatus.FAILED,
+    _Ended.licensingProblems: MilpStatus.FAILED,
+    _Ended.invalidProblem: MilpStatus.FAILED,
+}
+"""What Pyomo's termination condition means here; every other one is a limit that stopped the solver."""
 
 KNOWN_SOLVERS = ("glpk", "gurobi", "cplex", "scip", "xpress", "mosek", "appsi_highs")
 """Solvers looked for when a user asks for one that is not there."""
@@ -84,19 +98,18 @@ class PyomoSolver:
         try:
             results = self._factory.solve(model, **arguments)
         except KeyboardInterrupt:
-            return MilpOutcome(STOPPED, None, -math.inf, interrupted=True)
+            return MilpOutcome(MilpStatus.STOPPED, None, -math.inf, interrupted=True)
         except (ApplicationError, RuntimeError, ValueError, OSError) as error:
             raise OutsideProgramError(f"solver {self._name} failed: {error}") from error
-        ended = results.solver.termination_condition
-        if ended in (pyo.TerminationCondition.infeasible, pyo.TerminationCondition.infeasibleOrUnbounded):
-            return MilpOutcome(INFEASIBLE_MODEL, None, math.inf)
-        optimal = ended == pyo.TerminationCondition.optimal
+        status = STATUS_OF_PYOMO.get(results.solver.termination_condition, MilpStatus.STOPPED)
+        if status is MilpStatus.INFEASIBLE:
+            return MilpOutcome(status, None, math.inf)
         values = None
         if len(results.solution):
             model.solutions.load_from(results)
             values = self._model.form.values()
-        bound = self._bound(results, optimal, values, gap)
-        return MilpOutcome(OPTIMAL_POINT if optimal else STOPPED, values, bound)
+        bound = self._bound(results, status is MilpStatus.OPTIMAL, values, gap)
+        return MilpOutcome(status, values, -math.inf if status is MilpStatus.FAILED else bound)
 
     def _bound(self, results: Any, optimal: bool, values: NDArray[np.float64] | None, gap: float) -> float:
         value = math.inf if values is None else float(values[self._model.step_time])
@@ -109,7 +122,7 @@ class PyomoSolver:
 
 def _factory(name: str) -> Any:
     wanted = name.strip().lower()
-    executable = _pulp_cbc() if wanted == "cbc" else None
+    executable = cbc_path() if wanted == "cbc" else None
     with LoggingIntercept(io.StringIO(), "pyomo"):  # Pyomo logs a traceback for every name it does not know
         factory = pyo.SolverFactory(wanted, executable=executable) if executable else pyo.SolverFactory(wanted)
         found = _available(factory)
@@ -129,12 +142,3 @@ def _available(factory: Any) -> bool:
         return bool(factory.available(exception_flag=False))
     except Exception:  # noqa: BLE001  (a plug-in of Pyomo's that cannot even be asked is not available)
         return False
-
-
-def _pulp_cbc() -> str | None:
-    import pulp
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PuLP 4 will no longer ship CBC: the requirement is below 4
-        path = getattr(pulp.PULP_CBC_CMD(msg=False), "path", None)
-    return str(path) if path else None

@@ -1,13 +1,72 @@
-"""What a solve gives back: the plan, how good it is, and how good any plan could be."""
+"""The outcome of a solve: the plan, its step time, the proven bound, and why the solve ended."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from typing import Any, Mapping
 
 from taylor.pipeline.plan import PipelinePlan
 
-OPTIMAL, FEASIBLE, INFEASIBLE, NO_SOLUTION = "optimal", "feasible", "infeasible", "no_solution"
+
+class Status(str, Enum):
+    """What a solve has reached."""
+
+    OPTIMAL = "optimal"
+    """A plan whose gap is within the tolerance, proven."""
+    FEASIBLE = "feasible"
+    """A plan; something ended the proof that it is the best."""
+    INFEASIBLE = "infeasible"
+    """No plan exists, proven."""
+    NO_SOLUTION = "no_solution"
+    """Something ended the search before a plan was found."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+OPTIMAL, FEASIBLE, INFEASIBLE, NO_SOLUTION = Status
+
+
+class Termination(str, Enum):
+    """Why a solve ended."""
+
+    PROVEN = "proven"
+    """The bound meets the step time, up to `PROVEN_GAP`."""
+    GAP_REACHED = "gap reached"
+    """The bound meets the step time up to the gap asked for, which is wider than `PROVEN_GAP`."""
+    TIME_LIMIT = "time limit"
+    ROUND_LIMIT = "round limit"
+    INTERRUPTED = "interrupted"
+    """Ctrl-C."""
+    INFEASIBLE = "infeasible"
+    """It is proven that no plan exists."""
+    STALLED = "stalled"
+    """The solver made no headway and hit no limit: its tolerances are wider than the gap asked for."""
+    SOLVER_FAILURE = "solver failure"
+    """The solver itself reported an error."""
+    NOT_SOLVED = "not solved"
+    """A given plan was evaluated; nothing was searched."""
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def sentence(self) -> str:
+        """What to tell a reader; empty for an end that needs no explanation."""
+        return _SENTENCES.get(self, "")
+
+
+_SENTENCES = {
+    Termination.TIME_LIMIT: "the time limit ended the search",
+    Termination.ROUND_LIMIT: "the limit of rounds ended the search",
+    Termination.INTERRUPTED: "the search was interrupted",
+    Termination.STALLED: "the solver made no headway",
+    Termination.SOLVER_FAILURE: "the solver failed",
+}
+
+PROVEN_GAP = 1e-6
+"""Relative gap below which the rounding in LPs decides, not the search."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +89,10 @@ class Solution:
 
     Parameters
     ----------
-    status : str
-        `OPTIMAL` (gap within the tolerance, proven), `FEASIBLE` (a limit stopped the proof),
-        `INFEASIBLE` (proven), `NO_SOLUTION` (a limit stopped the search before a plan was found).
+    status : Status
+        What was reached.
+    termination : Termination or None
+        Why the solve ended; None when that is not known, as in a result read from a file.
     plan : PipelinePlan or None
     objective, bound : float or None
         Step time of the plan and proven lower bound, in body-layer forward times.
@@ -48,10 +108,11 @@ class Solution:
         Path cuts found, for the model file: count of each duration class on a critical path [R] (see
         `event_graph`), then the path's total lag.
     message : str
-        Why there is no plan, or why the proof stopped.
+        For a reader: why there is no plan, or why the proof stopped. Programs look at `termination`.
     """
 
-    status: str
+    status: Status
+    termination: Termination | None = None
     plan: PipelinePlan | None = None
     objective: float | None = None
     bound: float | None = None
@@ -75,6 +136,38 @@ class Solution:
         """A copy with some fields changed."""
         return replace(self, **changes)
 
+    def closed(self) -> Solution:
+        """A copy that says the plan is optimal: proven, or to the gap that was asked for."""
+        proven = self.gap is not None and self.gap <= PROVEN_GAP
+        end = Termination.PROVEN if proven else Termination.GAP_REACHED
+        return replace(self, status=OPTIMAL, termination=end, message="")
+
+    def ended_by(self, end: Termination) -> Solution:
+        """A copy that says what ended the search before its plan, if it has one, was proven optimal."""
+        status = NO_SOLUTION if self.plan is None else FEASIBLE
+        message = end.sentence if self.plan is not None else f"{end.sentence} before a plan was found"
+        return replace(self, status=status, termination=end, message=message)
+
     def bubble_dict(self) -> dict[str, float] | None:
         """The bubble shares as plain data."""
         return None if self.bubble is None else asdict(self.bubble)
+
+    def summary(self) -> str:
+        """The solution as a text of a page width: how good the plan is, then the plan itself by stage.
+
+        The text starts with status, step time and bound; a table follows with the layers of every kind, the
+        recomputed layers and the peak memory against its limit, one line a stage. With several interleaves a cell
+        lists their numbers in order: ``2+1``.
+        """
+        from taylor.pipeline_solver.solution_text import summary_text
+
+        return summary_text(self)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the summary with its table as HTML."""
+        from taylor.pipeline_solver.solution_text import summary_html
+
+        return summary_html(self)

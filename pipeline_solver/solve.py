@@ -1,18 +1,17 @@
-"""The one door to the solvers: a problem and a solver's name in, a checked solution out."""
+"""Solve a pipeline problem with any solver, and check its plan."""
 
 from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any, Callable
 
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.progress import OnProgress, Progress
+from taylor.pipeline_solver.progress import OnProgress
 from taylor.pipeline_solver.solution import INFEASIBLE, Solution
-
-__all__ = ["Progress", "SolverDisagreement", "complete", "solve"]
+from taylor.pipeline_solver.solvers import solver_named
 
 
 class SolverDisagreement(AssertionError):
@@ -21,12 +20,8 @@ class SolverDisagreement(AssertionError):
 
 def solve(
     problem: PipelineProblem,
+    options: SolveOptions = DEFAULT_OPTIONS,
     *,
-    solver: str = "HIGHS",
-    time_limit: float | None = None,
-    gap: float = 1e-6,
-    seed: int = 0,
-    workers: int = 1,
     warm_start: PipelinePlan | None = None,
     on_progress: OnProgress | None = None,
 ) -> Solution:
@@ -34,22 +29,12 @@ def solve(
 
     Parameters
     ----------
-    solver : str
-        In any case of letters: ``HIGHS`` (branch-and-cut over stage configurations, handing over to the
-        compact MILP what stage splits leave open), ``HIGHS-MILP`` (the compact MILP under HiGHS),
-        ``CBC`` (the same under the CBC that PuLP ships), or any solver that Pyomo finds.
-    time_limit : float, optional
-        Seconds.
-    gap : float
-        Relative gap at which a plan counts as optimal.
-    seed : int
-        With no time limit the result depends on nothing else.
-    workers : int
-        Processes that share the work; the result is the same with any number.
+    options : SolveOptions
+        The solver and its limits.
     warm_start : PipelinePlan, optional
         A plan to begin from; one that breaks the problem's rules is passed over.
     on_progress : callable, optional
-        Given a `Progress` now and then.
+        Called with a `Progress` now and then.
 
     Returns
     -------
@@ -66,38 +51,14 @@ def solve(
     began = time.monotonic()
     if warm_start is not None and check(problem, warm_start):
         warm_start = None
-    options: dict[str, Any] = {
-        "time_limit": time_limit,
-        "gap": gap,
-        "seed": seed,
-        "workers": workers,
-        "warm_start": warm_start,
-        "on_progress": on_progress,
-    }
-    run = _runner(solver)
+    entry = solver_named(options.solver)
+    run = entry.load()
     if problem.uniform_recompute:
         from taylor.pipeline_solver.uniform_recompute import solve_uniform
 
-        solution = solve_uniform(problem, run, solver.strip().upper() == "HIGHS", **options)
-    else:
-        solution = run(problem, **options)
+        run = partial(solve_uniform, run=run, one_by_one=entry.one_recompute_choice)
+    solution = run(problem, options, warm_start=warm_start, on_progress=on_progress)
     return complete(problem, solution).replace(seconds=time.monotonic() - began)
-
-
-def _runner(solver: str) -> Callable[..., Solution]:
-    """The function behind a solver's name: problem, then the options by name."""
-    name = solver.strip().upper()
-    if name == "HIGHS":
-        from taylor.pipeline_solver.branch_and_cut import branch_and_cut
-
-        return branch_and_cut
-    from taylor.pipeline_solver.compact_milp import solve_compact
-
-    if name == "HIGHS-MILP":
-        return solve_compact
-    from taylor.pipeline_solver.pyomo_solver import pyomo_solver_maker
-
-    return partial(solve_compact, solver_name=name, make_solver=pyomo_solver_maker(solver))
 
 
 def complete(problem: PipelineProblem, solution: Solution) -> Solution:
@@ -110,12 +71,12 @@ def complete(problem: PipelineProblem, solution: Solution) -> Solution:
     """
     solution = solution.replace(memory_limit_mib=tuple(map(float, problem.limit_mib)))
     if solution.plan is None:
-        if solution.status != INFEASIBLE or solution.message:
+        if solution.status is not INFEASIBLE or solution.message:
             return solution
-        from taylor.pipeline_solver.least_memory import ROOM_FOR_A_PLAN, explain_infeasible
+        from taylor.pipeline_solver.least_memory import explain_infeasible
 
         message = explain_infeasible(problem)
-        if message == ROOM_FOR_A_PLAN:
+        if message is None:
             raise SolverDisagreement(f"{solution.solver} calls the problem infeasible, yet it has a plan")
         return solution.replace(message=message)
     from taylor.pipeline_solver.evaluate import bubble_shares, peak_memory_mib

@@ -16,11 +16,13 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.highs_model import INFEASIBLE_MODEL, OPTIMAL_POINT, HighsModel
+from taylor.pipeline_solver.highs_model import HighsModel
 from taylor.pipeline_solver.linear_form import LinearForm, linear_form
+from taylor.pipeline_solver.milp import MilpStatus
+from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.plan_model import PlanModel, plan_model
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
 
 
 def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:
@@ -65,36 +67,22 @@ def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:
     return plans, linear_form(model, model.step_time)
 
 
-def solve_start_times(
-    problem: PipelineProblem, *, time_limit: float | None = None, gap: float = 1e-6, seed: int = 0, workers: int = 1
-) -> Solution:
-    """Solve the start-time MILP with HiGHS.
-
-    Parameters
-    ----------
-    time_limit : float, optional
-        Seconds for the solver.
-    gap : float
-        Relative gap at which the plan counts as optimal.
-    """
+def solve_start_times(problem: PipelineProblem, options: SolveOptions = DEFAULT_OPTIONS) -> Solution:
+    """Solve the start-time MILP with HiGHS; the time limit begins when the model is built."""
     began = time.monotonic()
     plans, form = start_time_model(problem)
-    outcome = HighsModel(form, seed=seed, threads=workers).solve_milp(gap=gap, time_limit=time_limit)
+    outcome = HighsModel(form, seed=options.seed, threads=options.workers).solve_milp(
+        gap=options.gap, time_limit=options.time_limit
+    )
     plan: PipelinePlan | None = None
     objective = None
     if outcome.values is not None:
         form.load(outcome.values)
         plan = plans.plan()
         objective = EventGraph.from_schedule(plans.schedule, problem.lag).longest_path(chunk_durations(problem, plan))
-    if outcome.status == INFEASIBLE_MODEL:
-        status = INFEASIBLE
-    elif plan is None:
-        status = NO_SOLUTION
-    else:
-        status = OPTIMAL if outcome.status == OPTIMAL_POINT else FEASIBLE
     bound = outcome.bound if np.isfinite(outcome.bound) else None
-    return Solution(
-        status,
+    solution = Solution(
+        FEASIBLE,
         plan=plan,
         objective=objective,
         bound=min(bound, objective) if bound is not None and objective is not None else bound,
@@ -102,6 +90,13 @@ def solve_start_times(
         seconds=time.monotonic() - began,
         statistics={"columns": len(form.names), "rows": len(form.rows)},
     )
+    if outcome.status is MilpStatus.INFEASIBLE:
+        return solution.replace(status=INFEASIBLE, termination=Termination.INFEASIBLE, bound=None)
+    if outcome.status is MilpStatus.OPTIMAL:
+        return solution.closed()
+    if outcome.status is MilpStatus.FAILED:
+        return solution.ended_by(Termination.SOLVER_FAILURE)
+    return solution.ended_by(Termination.INTERRUPTED if outcome.interrupted else Termination.TIME_LIMIT)
 
 
 def _duration_class(schedule: Schedule, direction: int, v: int, s: int) -> int:

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Callable
 
 from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Termination
+from taylor.pipeline_solver.solvers import Solver
 
 UNRESTRICTED_OBJECTIVE, UNRESTRICTED_BOUND = "unrestricted_objective", "unrestricted_bound"
 """Names of the statistics that hold the step time and the bound without the rule."""
 
 FIRST_SHARE = 0.4
 """Share of the time limit that the problem without the rule may take."""
-
-
-INTERRUPTED = "interrupted"
 
 
 class _CutOff(Exception):
@@ -47,24 +45,21 @@ def uniform_choice(problem: PipelineProblem, plan: PipelinePlan) -> int | None:
 
 def solve_uniform(
     problem: PipelineProblem,
-    run: Callable[..., Solution],
-    one_by_one: bool,
+    options: SolveOptions,
     *,
-    time_limit: float | None,
-    gap: float,
-    on_progress: OnProgress | None,
-    **options: Any,
+    run: Solver,
+    one_by_one: bool,
+    warm_start: PipelinePlan | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Solution:
     """Solve a problem with `uniform_recompute`.
 
     Parameters
     ----------
-    run : callable
-        A solver: problem, then the options by name.
+    run : Solver
+        What solves the problem without the rule, and then with it.
     one_by_one : bool
         The solver takes one choice at a time; otherwise its model says all of them.
-    options
-        Further ones for the solver.
 
     Returns
     -------
@@ -72,13 +67,16 @@ def solve_uniform(
         `bound` holds for every choice; the statistics hold what is reached without the rule.
     """
     began = time.monotonic()
-    deadline = None if time_limit is None else began + time_limit
+    deadline = None if options.time_limit is None else began + options.time_limit
+    gap = options.gap
 
-    def left(share: float = 1.0) -> float | None:
-        return None if deadline is None else max(0.01, share * (deadline - time.monotonic()))
+    def within(share: float = 1.0) -> SolveOptions:
+        """The options with a share of the time that is left."""
+        left = None if deadline is None else max(0.01, share * (deadline - time.monotonic()))
+        return options.replace(time_limit=left)
 
     free = run(
-        problem.replace(uniform_recompute=()), time_limit=left(FIRST_SHARE), gap=gap, on_progress=on_progress, **options
+        problem.replace(uniform_recompute=()), within(FIRST_SHARE), warm_start=warm_start, on_progress=on_progress
     )
     floor = free.bound or 0.0
     known = {UNRESTRICTED_BOUND: floor}
@@ -87,14 +85,15 @@ def solve_uniform(
     proven = free.status == OPTIMAL and free.plan is not None and uniform_choice(problem, free.plan) is not None
     if free.status == INFEASIBLE or proven:
         return free.replace(statistics={**free.statistics, **known})
-    if not one_by_one and not _interrupted(free):
-        found = run(problem, time_limit=left(), gap=gap, on_progress=on_progress, **options)
+    interrupted = free.termination is Termination.INTERRUPTED
+    if not one_by_one and not interrupted:
+        found = run(problem, within(), warm_start=warm_start, on_progress=on_progress)
         bound = None if found.bound is None else max(found.bound, floor)
         return found.replace(bound=bound, statistics={**found.statistics, **known})
 
-    options["warm_start"] = None  # a plan for another choice says nothing of this one
     best = None if free.plan is None else _nearest(problem, free.plan, free.solver)
-    stopped, bound = "", float("inf")
+    stopped: Termination | None = None
+    bound = float("inf")
     done: list[tuple[str, int]] = []
     for choice in _distinct(problem):
         if best is not None and best.objective is not None:
@@ -103,17 +102,16 @@ def solve_uniform(
             if any(of == choice[0] and room <= most <= choice[1] for of, most in done):
                 continue
         late = deadline is not None and time.monotonic() >= deadline
-        if late or _interrupted(free) or stopped == INTERRUPTED:
-            stopped, bound = INTERRUPTED if not late else "the time limit ended the search", min(bound, floor)
+        if late or interrupted:
+            stopped, bound = Termination.TIME_LIMIT if late else Termination.INTERRUPTED, min(bound, floor)
             break
         done.append(choice)
         try:
+            # Without the warm start: a plan for another choice says nothing of this one.
             found = run(
                 problem.replace(uniform_recompute=(choice,)),
-                time_limit=left(),
-                gap=gap,
+                within(),
                 on_progress=_watch(best, floor, gap, began, choice, on_progress),
-                **options,
             )
         except _CutOff:
             assert best is not None and best.objective is not None
@@ -123,34 +121,18 @@ def solve_uniform(
             continue
         bound = min(bound, max(found.bound or 0.0, floor))
         if found.status in (FEASIBLE, NO_SOLUTION):
-            stopped = INTERRUPTED if _interrupted(found) else found.message
+            stopped = found.termination
+            interrupted = stopped is Termination.INTERRUPTED
         if found.objective is not None and (best is None or found.objective < (best.objective or 0.0)):
             best = found
     seconds = time.monotonic() - began
     if best is None or best.objective is None:
-        status = NO_SOLUTION if stopped else INFEASIBLE
-        return Solution(
-            status,
-            bound=floor if stopped else None,
-            solver=free.solver,
-            seconds=seconds,
-            statistics=known,
-            message=stopped,
-        )
+        none = Solution(INFEASIBLE, Termination.INFEASIBLE, solver=free.solver, seconds=seconds, statistics=known)
+        return none if stopped is None else none.replace(bound=floor).ended_by(stopped)
     bound = min(bound, best.objective)
+    whole = best.replace(bound=bound, seconds=seconds, statistics={**best.statistics, **known})
     optimal = best.objective - bound <= gap * abs(best.objective)
-    return best.replace(
-        status=OPTIMAL if optimal else FEASIBLE,
-        bound=bound,
-        seconds=seconds,
-        statistics={**best.statistics, **known},
-        message="" if optimal else stopped,
-    )
-
-
-def _interrupted(solution: Solution) -> bool:
-    """Whether Ctrl-C ended a solve: solvers return what they have, and say so."""
-    return INTERRUPTED in solution.message
+    return whole.closed() if optimal else whole.ended_by(stopped or Termination.STALLED)
 
 
 def _nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Solution | None:

@@ -13,7 +13,7 @@ from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import FEASIBLE, OPTIMAL, Solution
 from taylor.report.compress import compress, compress_grid, in_gib, number, parse_json, strategy_text
 
-STATUS_STYLE = {OPTIMAL: "green", FEASIBLE: "yellow"}
+STATUS_STYLE = {OPTIMAL.value: "green", FEASIBLE.value: "yellow"}
 
 
 def ranking_table(rows: pd.DataFrame | Sequence[Mapping[str, Any]], *, limit: int | None = None) -> Table:

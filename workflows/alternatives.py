@@ -13,8 +13,8 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.progress import Progress
 from taylor.pipeline_solver.solution import INFEASIBLE, Solution
-from taylor.pipeline_solver.solve import Progress
 from taylor.register.frameworks import MEGATRON, MINDFORMERS
 from taylor.workflows.arguments import AUTO
 

@@ -28,6 +28,7 @@ from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import FEASIBLE, OPTIMAL, Solution
 from taylor.pipeline_solver.solve import solve
@@ -211,7 +212,7 @@ def _write_report(
 
 def solve_row(problem: PipelineProblem, solver: str, time_limit: float | None) -> dict[str, Any]:
     """Solve one problem and give the result as the plain values of a ranking row."""
-    return row_of(solve(problem, solver=solver, time_limit=time_limit), problem)
+    return row_of(solve(problem, SolveOptions(solver=solver, time_limit=time_limit)), problem)
 
 
 def row_of(solution: Solution, problem: PipelineProblem) -> dict[str, Any]:

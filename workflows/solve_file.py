@@ -24,9 +24,11 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.evaluate import evaluate
 from taylor.pipeline_solver.model_files import write_mps, write_sol
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.progress import Progress
 from taylor.pipeline_solver.solution import INFEASIBLE, Solution
-from taylor.pipeline_solver.solve import Progress, solve
+from taylor.pipeline_solver.solve import solve
 from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
 from taylor.register.model import MTP
 from taylor.register.registry import Registry
@@ -307,7 +309,9 @@ def _solve(
     options: SolveFileOptions, problem: PipelineProblem, on_progress: Callable[[Progress], None] | None
 ) -> Solution:
     solution = solve(
-        problem, solver=options.solver, time_limit=options.time_limit, workers=options.workers, on_progress=on_progress
+        problem,
+        SolveOptions(solver=options.solver, time_limit=options.time_limit, workers=options.workers),
+        on_progress=on_progress,
     )
     if solution.plan is None:
         kind = InfeasibleError if solution.status == INFEASIBLE else NoSolutionError
@@ -323,7 +327,9 @@ def _solve_choices(
 
     def solve_one(candidate: PipelineProblem, watch: Callable[[Progress], None]) -> Solution:
         return solve(
-            candidate, solver=options.solver, time_limit=options.time_limit, workers=options.workers, on_progress=watch
+            candidate,
+            SolveOptions(solver=options.solver, time_limit=options.time_limit, workers=options.workers),
+            on_progress=watch,
         )
 
     return solve_alternatives(problem, choices(config, interleaves, schedule), solve_one, on_progress)

@@ -17,6 +17,7 @@ from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.compact_milp import solve_compact
 from taylor.pipeline_solver.highs_model import HighsModel
 from taylor.pipeline_solver.model_files import write_mps
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
 from taylor.pipeline_solver.solve import SolverDisagreement, complete, solve
@@ -95,7 +96,7 @@ def optima_of(problem: PipelineProblem) -> dict[str, float | None]:
     """The optimum of a problem by every setting, None where the setting proves that there is none."""
     optima: dict[str, float | None] = {}
     for seed, workers in itertools.product(SEEDS, (1, 2)):
-        solution = solve(problem, seed=seed, workers=workers)
+        solution = solve(problem, SolveOptions(seed=seed, workers=workers))
         optima[f"HIGHS, seed {seed}, {workers} workers"] = _optimum(solution)
         if seed == 0 and workers == 1:
             first = solution
@@ -106,7 +107,7 @@ def optima_of(problem: PipelineProblem) -> dict[str, float | None]:
                 return HighsModel(model.form, seed=seed, threads=workers, presolve=presolve)
 
             optima[name] = _optimum(complete(problem, solve_compact(problem, make_solver=make)))
-    optima["CBC"] = _optimum(solve(problem, solver="CBC"))
+    optima["CBC"] = _optimum(solve(problem, SolveOptions(solver="CBC")))
     if first.plan is not None:
         optima |= {f"model file, {name}": value for name, value in _model_file_optima(problem, first).items()}
     return optima
@@ -116,14 +117,14 @@ def stopped(count: int, seed: int) -> Result:
     """Solves cut off by a time limit, anywhere from the first step to the last."""
     rng = np.random.default_rng([4, seed])
     found: list[str] = []
-    by_status = {status: 0 for status in (OPTIMAL, FEASIBLE, NO_SOLUTION, INFEASIBLE)}
+    by_status = {status.value: 0 for status in (OPTIMAL, FEASIBLE, NO_SOLUTION, INFEASIBLE)}
     for number in range(count):
         problem = medium_problem(rng) if number % 2 else random_problem(rng)
         truth = solve(problem)
         solver = str(rng.choice(["HIGHS", "HIGHS-MILP"]))
         limit = float(rng.uniform(0, 1)) * truth.seconds * float(rng.choice([0.05, 0.4, 1.0]))
-        solution = solve(problem, solver=solver, time_limit=limit, workers=int(rng.choice([1, 2])))
-        by_status[solution.status] += 1
+        solution = solve(problem, SolveOptions(solver=solver, time_limit=limit, workers=int(rng.choice([1, 2]))))
+        by_status[solution.status.value] += 1
         found += [
             f"stopped, seed {seed}, instance {number}, {solver} after {limit:.4f} s: {text}"
             for text in stopped_faults(problem, solution, truth)
@@ -195,6 +196,8 @@ def _model_file_optima(problem: PipelineProblem, solution: Solution) -> dict[str
     import highspy
     import pulp
 
+    from taylor.pipeline_solver.cbc import cbc_path
+
     optima: dict[str, float | None] = {}
     with tempfile.TemporaryDirectory() as folder:
         path = write_mps(problem, solution, Path(folder) / "model.mps")
@@ -207,7 +210,7 @@ def _model_file_optima(problem: PipelineProblem, solution: Solution) -> dict[str
             solver.run()
             optima[f"HiGHS, seed {seed}, presolve {presolve}"] = float(solver.getInfo().objective_function_value)
         variables, model = pulp.LpProblem.fromMPS(str(path))
-        model.solve(pulp.PULP_CBC_CMD(msg=False, gapRel=1e-7))
+        model.solve(pulp.COIN_CMD(path=cbc_path(), msg=False, gapRel=1e-7))
         optima["CBC"] = float(variables["step_time"].value())
     return optima
 

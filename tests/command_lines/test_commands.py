@@ -9,6 +9,7 @@ import pulp
 import pytest
 import yaml
 
+from taylor.pipeline_solver.cbc import cbc_path
 from tests.conftest import REFERENCE_MEMORY, ROOT
 
 RATIOS = ("-layer_ratio", "0.397", "-b_ratio", "1.839", "-head_loss", "1.5", "-ra_ratio", "1")
@@ -67,7 +68,7 @@ def test_two_other_readers_of_the_model_file_find_the_same_optimum(run_tool, ref
     assert solver.getInfo().objective_function_value == pytest.approx(KNOWN_OPTIMUM, rel=1e-6)
 
     _, model = pulp.LpProblem.fromMPS(str(tmp_path / path))
-    model.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=60))
+    model.solve(pulp.COIN_CMD(path=cbc_path(), msg=False, timeLimit=60))
     assert pulp.value(model.objective) == pytest.approx(KNOWN_OPTIMUM, rel=1e-6)
 
 

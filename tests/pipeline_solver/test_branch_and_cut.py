@@ -15,8 +15,9 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.branch_and_cut import branch_and_cut
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Termination
 
 # ---- an independent enumerator ----------------------------------------------------------------
 
@@ -236,7 +237,7 @@ RANDOM_CASES = int(os.environ.get("TAYLOR_RANDOM_CASES", "60"))
 def test_the_optimum_of_a_small_problem_is_that_of_brute_force(seed: int) -> None:
     problem = random_problem(seed)
     expected = brute_force(problem)
-    solution = branch_and_cut(problem, seed=seed)
+    solution = branch_and_cut(problem, SolveOptions(seed=seed))
     if np.isinf(expected):
         assert solution.status == INFEASIBLE and solution.plan is None
         return
@@ -255,7 +256,7 @@ def test_pricing_and_narrowing_change_no_optimum(seed: int, monkeypatch: pytest.
     monkeypatch.setattr("taylor.pipeline_solver.master.PRICED_A_ROUND", 1)
     problem = random_problem(seed)
     expected = brute_force(problem)
-    solution = branch_and_cut(problem, seed=seed)
+    solution = branch_and_cut(problem, SolveOptions(seed=seed))
     assert (solution.status == INFEASIBLE) == np.isinf(expected)
     if solution.plan is not None:
         assert solution.status == OPTIMAL
@@ -281,7 +282,7 @@ def test_configurations_beyond_listing_go_to_the_compact_milp(monkeypatch: pytes
 @pytest.mark.parametrize("seed", [7, 21, 40])
 def test_worker_processes_change_no_optimum(seed: int) -> None:
     problem = random_problem(seed).replace(limit_mib=(1e9,) * random_problem(seed).stages)
-    alone, together = (branch_and_cut(problem, workers=workers) for workers in (1, 2))
+    alone, together = (branch_and_cut(problem, SolveOptions(workers=workers)) for workers in (1, 2))
     assert alone.status == together.status
     if alone.objective is not None:
         assert together.objective == pytest.approx(alone.objective, rel=1e-6)
@@ -325,7 +326,7 @@ def test_the_deepseek_case_has_its_known_optimum(interleaves: int, optimum: floa
 
 
 def test_the_two_interleave_plan_is_found_at_once_and_its_bound_never_passes_the_optimum() -> None:
-    solution = branch_and_cut(deepseek(2), gap=0.09)
+    solution = branch_and_cut(deepseek(2), SolveOptions(gap=0.09))
     assert solution.objective == pytest.approx(1068.763749, rel=2e-3)
     assert solution.bound <= 1068.763749 + 1e-6
 
@@ -357,7 +358,7 @@ def test_every_cut_is_a_lower_bound_on_the_plan_and_one_attains_it() -> None:
     from taylor.pipeline_solver.durations import chunk_durations
 
     problem = deepseek(2).replace(lag=0.3, tail=tuple(0.1 * s for s in range(16)))
-    solution = branch_and_cut(problem, gap=0.09)
+    solution = branch_and_cut(problem, SolveOptions(gap=0.09))
     assert solution.plan is not None and solution.objective is not None
     durations = chunk_durations(problem, solution.plan)
     lengths = [np.dot(cut[:-1], durations) + cut[-1] for cut in solution.cuts]
@@ -366,7 +367,7 @@ def test_every_cut_is_a_lower_bound_on_the_plan_and_one_attains_it() -> None:
 
 def test_the_same_seed_and_workers_give_the_same_plan_and_tree() -> None:
     problem = deepseek(3)
-    first, second = (branch_and_cut(problem, workers=2, seed=5, gap=1.5e-2) for _ in range(2))
+    first, second = (branch_and_cut(problem, SolveOptions(workers=2, seed=5, gap=1.5e-2)) for _ in range(2))
     assert first.plan == second.plan and first.statistics == second.statistics and first.bound == second.bound
 
 
@@ -378,9 +379,9 @@ def test_a_warm_start_is_never_worsened() -> None:
 
 
 def test_a_time_limit_of_nothing_is_told_as_what_it_is() -> None:
-    solution = branch_and_cut(deepseek(2), time_limit=0.0)
+    solution = branch_and_cut(deepseek(2), SolveOptions(time_limit=0.0))
     assert solution.status in (FEASIBLE, NO_SOLUTION)
-    assert "time limit" in solution.message
+    assert solution.termination is Termination.TIME_LIMIT and "time limit" in solution.message
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -388,18 +389,18 @@ def test_an_interrupt_returns_the_best_plan_with_its_bound(workers: int) -> None
     timer = threading.Timer(2.5, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     try:
-        solution = branch_and_cut(deepseek(2), workers=workers, gap=0.0)
+        solution = branch_and_cut(deepseek(2), SolveOptions(workers=workers, gap=0.0))
     finally:
         timer.cancel()
     assert solution.status == FEASIBLE
     assert isinstance(solution.plan, PipelinePlan)
     assert 0 < solution.bound <= 1068.763749 + 1e-6 <= solution.objective + 2e-6
-    assert "interrupted" in solution.message
+    assert solution.termination is Termination.INTERRUPTED and "interrupted" in solution.message
 
 
 def test_progress_tells_rising_bounds_and_falling_objectives() -> None:
     heard = []
-    branch_and_cut(deepseek(3), gap=1e-2, on_progress=heard.append)
+    branch_and_cut(deepseek(3), SolveOptions(gap=1e-2), on_progress=heard.append)
     bounds = [entry.bound for entry in heard if entry.bound is not None]
     values = [entry.objective for entry in heard if entry.objective is not None]
     assert bounds == sorted(bounds) and values == sorted(values, reverse=True) and len(heard) > 2

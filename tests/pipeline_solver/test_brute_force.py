@@ -11,6 +11,7 @@ import pytest
 from benchmarks.brute_force import comparable_problem, enumerate_optimum, faults
 from taylor.pipeline.plan import FULL
 from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solve import solve
 from tests.solver_cases import plan_of, small_problem
 
@@ -56,6 +57,6 @@ def test_no_limit_that_is_relaxed_worsens_the_optimum():
     for _ in range(8):
         problem, truth = comparable_problem(rng, 20_000)
         relaxed = problem.replace(limit_mib=tuple(limit + rng.uniform(0, 40) for limit in problem.limit_mib))
-        solution = solve(relaxed, solver="HIGHS-MILP")
+        solution = solve(relaxed, SolveOptions(solver="HIGHS-MILP"))
         if truth.plan is not None:
             assert solution.objective <= truth.objective * (1 + 1e-6)

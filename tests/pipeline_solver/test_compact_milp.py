@@ -16,7 +16,8 @@ from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.compact_milp import CompactModel, solve_compact
 from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Termination
 from taylor.pipeline_solver.solve import SolverDisagreement, complete, solve
 from taylor.pipeline_solver.start_time_milp import solve_start_times
 from tests.solver_cases import REFERENCE_OBJECTIVE, plan_of, reference_problem, small_problem
@@ -24,7 +25,7 @@ from tests.solver_cases import REFERENCE_OBJECTIVE, plan_of, reference_problem, 
 
 @pytest.mark.parametrize("solver", ["HIGHS-MILP", "highs-milp", "CBC", "cbc", "appsi_highs"])
 def test_the_reference_case_has_the_published_optimum_under_every_solver(solver):
-    solution = solve(reference_problem(), solver=solver)
+    solution = solve(reference_problem(), SolveOptions(solver=solver))
     assert solution.status == OPTIMAL
     assert solution.objective == pytest.approx(REFERENCE_OBJECTIVE, rel=1e-6)
     assert solution.gap <= 1e-6
@@ -67,8 +68,11 @@ def test_selective_recompute_is_taken_where_it_is_the_cheaper_way_to_fit():
         type(kind)(kind.name, kind.count, kind.forward, kind.layer_mib, {**kind.activation_mib, SELECT: 300.0})
         for kind in kinds
     )
-    without = solve(reference_problem(), solver="HIGHS-MILP")
-    both = solve(reference_problem(kinds=selectable, recompute_ratio={FULL: 1.0, SELECT: 0.33}), solver="HIGHS-MILP")
+    without = solve(reference_problem(), SolveOptions(solver="HIGHS-MILP"))
+    both = solve(
+        reference_problem(kinds=selectable, recompute_ratio={FULL: 1.0, SELECT: 0.33}),
+        SolveOptions(solver="HIGHS-MILP"),
+    )
     assert both.status == OPTIMAL
     assert both.objective < without.objective
     assert any(map(any, both.plan.recompute[SELECT]))
@@ -77,7 +81,7 @@ def test_selective_recompute_is_taken_where_it_is_the_cheaper_way_to_fit():
 def test_relaxing_a_limit_never_worsens_and_tightening_never_improves():
     previous = np.inf
     for limit in (47000, 50000, 55296, 62000, 80000):
-        objective = solve(reference_problem(limit_mib=limit), solver="HIGHS-MILP").objective
+        objective = solve(reference_problem(limit_mib=limit), SolveOptions(solver="HIGHS-MILP")).objective
         assert objective <= previous * (1 + 1e-6)
         previous = objective
 
@@ -86,7 +90,7 @@ def test_given_values_are_kept():
     problem = reference_problem(
         fixed_layers={(0, 4): 3}, max_layers={(0, 7): 3}, fixed_recompute={(FULL, 0, 1): 4, (FULL, 0, 9): 1}
     )
-    solution = solve(problem, solver="HIGHS-MILP")
+    solution = solve(problem, SolveOptions(solver="HIGHS-MILP"))
     totals = solution.plan.total_layers()
     assert solution.status == OPTIMAL
     assert (totals[0][4], solution.plan.recompute[FULL][0][1], solution.plan.recompute[FULL][0][9]) == (3, 4, 1)
@@ -97,24 +101,26 @@ def test_given_values_are_kept():
 def test_a_warm_start_is_used_and_a_broken_one_passed_over():
     """The optimal plan as a start is there from the first moment on; one for another model is not."""
     problem = reference_problem()
-    best = solve(problem, solver="HIGHS-MILP").plan
+    best = solve(problem, SolveOptions(solver="HIGHS-MILP")).plan
     seen = []
-    solve(problem, solver="HIGHS-MILP", warm_start=best, on_progress=seen.append)
+    solve(problem, SolveOptions(solver="HIGHS-MILP"), warm_start=best, on_progress=seen.append)
     assert seen[0].objective == pytest.approx(REFERENCE_OBJECTIVE, rel=1e-6)
-    other = solve(problem, solver="HIGHS-MILP", warm_start=plan_of({"dense": [[3] * 16], "moe": [[3] * 16]}))
+    other = solve(
+        problem, SolveOptions(solver="HIGHS-MILP"), warm_start=plan_of({"dense": [[3] * 16], "moe": [[3] * 16]})
+    )
     assert other.objective == pytest.approx(REFERENCE_OBJECTIVE, rel=1e-6)
 
 
 def test_a_time_limit_gives_a_plan_with_a_true_gap_or_says_there_is_none():
     """The optimum of this case is 1068.763749; the compact MILP cannot prove it in seconds."""
     problem = reference_problem(interleaves=2)
-    stopped = solve(problem, solver="HIGHS-MILP", time_limit=4)
+    stopped = solve(problem, SolveOptions(solver="HIGHS-MILP", time_limit=4))
     assert stopped.status == FEASIBLE
     assert stopped.bound <= 1068.763749 <= stopped.objective + 1e-6
-    assert "time limit" in stopped.message
-    none = solve(problem, solver="HIGHS-MILP", time_limit=0.0)
+    assert stopped.termination is Termination.TIME_LIMIT and "time limit" in stopped.message
+    none = solve(problem, SolveOptions(solver="HIGHS-MILP", time_limit=0.0))
     assert (none.status, none.plan) == (NO_SOLUTION, None)
-    assert none.message
+    assert none.termination is Termination.TIME_LIMIT and none.message
 
 
 def test_ctrl_c_returns_the_best_plan_with_its_bound():
@@ -129,27 +135,27 @@ def test_ctrl_c_returns_the_best_plan_with_its_bound():
     moe = [[0, 0, 0] + [2] * 13, [2] * 15 + [3]]
     start = plan_of({"dense": [[1, 1, 1] + [0] * 13, [0] * 16], "moe": moe}, {FULL: [[1, 1, 1] + [2] * 13, moe[1]]})
     problem = reference_problem(interleaves=2, limit_mib=80000)
-    solution = solve(problem, solver="HIGHS-MILP", time_limit=60, warm_start=start, on_progress=watch)
+    solution = solve(problem, SolveOptions(solver="HIGHS-MILP", time_limit=60), warm_start=start, on_progress=watch)
     assert pressed
     assert solution.status == FEASIBLE
-    assert solution.message == "interrupted"
+    assert solution.termination is Termination.INTERRUPTED
     assert solution.seconds < pressed[0] + 15
     assert 0 < solution.bound <= solution.objective
 
 
 def test_an_infeasible_problem_says_what_is_short():
-    solution = solve(reference_problem(limit_mib=45000), solver="HIGHS-MILP")
+    solution = solve(reference_problem(limit_mib=45000), SolveOptions(solver="HIGHS-MILP"))
     assert solution.status == INFEASIBLE
     assert "short by 1586 MiB" in solution.message and "46586 MiB" in solution.message
 
 
 def test_an_unknown_solver_is_refused_and_the_usable_ones_named():
     with pytest.raises(InputError, match=r"solver_name.*nonsense.*HIGHS, HIGHS-MILP, CBC"):
-        solve(reference_problem(), solver="nonsense")
+        solve(reference_problem(), SolveOptions(solver="nonsense"))
 
 
 def test_a_plan_that_the_checker_refuses_never_leaves():
-    solution = solve(small_problem(), solver="HIGHS-MILP")
+    solution = solve(small_problem(), SolveOptions(solver="HIGHS-MILP"))
     with pytest.raises(SolverDisagreement, match="as claimed"):
         complete(small_problem(), solution.replace(objective=solution.objective * 1.01))
     with pytest.raises(SolverDisagreement, match="at least 1"):
@@ -159,6 +165,6 @@ def test_a_plan_that_the_checker_refuses_never_leaves():
 
 
 def test_the_same_problem_gives_the_same_plan_twice():
-    first, second = (solve(reference_problem(), solver="HIGHS-MILP", seed=3) for _ in range(2))
+    first, second = (solve(reference_problem(), SolveOptions(solver="HIGHS-MILP", seed=3)) for _ in range(2))
     assert first.plan == second.plan
     assert check(reference_problem(), first.plan, first.objective) == []

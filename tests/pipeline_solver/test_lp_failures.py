@@ -12,6 +12,7 @@ from benchmarks.reliability.solver import medium_problem, stopped_faults
 from taylor.base.errors import OutsideProgramError
 from taylor.pipeline_solver import branch_and_cut, worker_pool
 from taylor.pipeline_solver.master import LpResult, Master
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solve import solve
 
 
@@ -32,7 +33,7 @@ def test_failing_lps_never_prove_a_wrong_optimum(monkeypatch, share, workers):
         truth = solve(problem)
         with monkeypatch.context() as patched:
             patched.setattr(Master, "solve", failing)
-            solution = solve(problem, time_limit=60, workers=workers)
+            solution = solve(problem, SolveOptions(time_limit=60, workers=workers))
         assert stopped_faults(problem, solution, truth) == []
         assert solution.status == truth.status
     assert failed
@@ -44,4 +45,4 @@ def test_a_solver_process_that_dies_is_told_with_what_helps(monkeypatch):
     rng = np.random.default_rng(8)
     with pytest.raises(OutsideProgramError, match="Fewer -workers"):
         for _ in range(6):
-            solve(medium_problem(rng), workers=2)
+            solve(medium_problem(rng), SolveOptions(workers=2))

@@ -10,9 +10,11 @@ import pytest
 from benchmarks.brute_force import comparable_problem
 from taylor.base.errors import InputError
 from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.pipeline_solver.cbc import cbc_path
 from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.linear_form import LinearForm, Row, write_mps_file
 from taylor.pipeline_solver.model_files import write_mps, write_sol
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind
 from taylor.pipeline_solver.solution import OPTIMAL
 from taylor.pipeline_solver.solve import solve
@@ -34,7 +36,7 @@ def highs_optimum(path):
 def cbc_optimum(path):
     """Optimum and values by name, read by PuLP and solved by its CBC."""
     variables, model = pulp.LpProblem.fromMPS(str(path))
-    model.solve(pulp.PULP_CBC_CMD(msg=False))
+    model.solve(pulp.COIN_CMD(path=cbc_path(), msg=False))
     assert model.status == pulp.LpStatusOptimal
     return variables["step_time"].value(), {name: variable.value() for name, variable in variables.items()}
 
@@ -52,7 +54,7 @@ def without_the_proof(path):
 @pytest.mark.parametrize("solver", ["HIGHS", "HIGHS-MILP"])
 def test_the_file_of_the_reference_case_has_the_reported_optimum(tmp_path, read, solver):
     problem = reference_problem()
-    solution = solve(problem, solver=solver)
+    solution = solve(problem, SolveOptions(solver=solver))
     path = write_mps(problem, solution, tmp_path / "model.mps")
     for file in (path, without_the_proof(path)):
         optimum, values = read(file)
@@ -65,7 +67,7 @@ def test_the_file_of_the_reference_case_has_the_reported_optimum(tmp_path, read,
 
 def test_a_solution_without_cuts_gets_those_that_its_file_needs(tmp_path):
     problem = reference_problem()
-    solution = solve(problem, solver="HIGHS-MILP").replace(cuts=(), statistics={})
+    solution = solve(problem, SolveOptions(solver="HIGHS-MILP")).replace(cuts=(), statistics={})
     path = write_mps(problem, solution, tmp_path / "model.mps")
     assert "these alone give the objective" in path.read_text()
     optimum, _ = highs_optimum(without_the_proof(path))
@@ -81,7 +83,7 @@ def test_compact_and_full_files_have_the_optimum_of_random_problems(tmp_path):
         if truth.plan is None:
             continue
         seen += 1
-        solution = solve(problem, solver="HIGHS-MILP")
+        solution = solve(problem, SolveOptions(solver="HIGHS-MILP"))
         compact = without_the_proof(write_mps(problem, solution, tmp_path / f"{seen}.mps"))
         full = write_mps(problem, solution, tmp_path / f"{seen}_full.mps", form="full")
         for path, read in ((compact, cbc_optimum), (full, highs_optimum), (full, cbc_optimum)):
@@ -94,7 +96,7 @@ def test_names_are_those_of_the_contract(tmp_path):
         LayerKind("moe", 3, 1.0, 10.0, {NONE: 4.0, SELECT: 2.0, FULL: 1.0}),
     )
     problem = small_problem(kinds=kinds, recompute_ratio={FULL: 1.0, SELECT: 0.3})
-    text = write_mps(problem, solve(problem, solver="HIGHS-MILP"), tmp_path / "model.mps").read_text()
+    text = write_mps(problem, solve(problem, SolveOptions(solver="HIGHS-MILP")), tmp_path / "model.mps").read_text()
     words = set(text.split())
     assert {"x_dense[0,0]", "x_moe[1,0]", "recompute_moe[1,0]", "select_dense[0,0]", "step_time"} <= words
     assert {"layers_dense", "layers_moe", "memory[0]", "memory[1]", "path_cut[1]"} <= words
@@ -102,7 +104,7 @@ def test_names_are_those_of_the_contract(tmp_path):
 
 def test_the_sol_file_holds_the_solution_by_name(tmp_path):
     problem = reference_problem()
-    solution = solve(problem, solver="HIGHS-MILP")
+    solution = solve(problem, SolveOptions(solver="HIGHS-MILP"))
     lines = write_sol(problem, solution, tmp_path / "model.sol").read_text().splitlines()
     head = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# "))
     values = dict(line.split(" ") for line in lines if not line.startswith("# "))
@@ -121,7 +123,7 @@ def test_the_sol_file_is_a_feasible_point_of_the_mps_file(tmp_path):
         for kind in reference_problem().kinds
     )
     problem = reference_problem(kinds=kinds, recompute_ratio={FULL: 1.0, SELECT: 0.33})
-    solution = solve(problem, solver="HIGHS-MILP")
+    solution = solve(problem, SolveOptions(solver="HIGHS-MILP"))
     path = write_mps(problem, solution, tmp_path / "model.mps")
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
@@ -141,7 +143,7 @@ def test_the_sol_file_is_a_feasible_point_of_the_mps_file(tmp_path):
 def test_an_unknown_form_is_refused_and_nothing_written(tmp_path):
     problem = small_problem()
     with pytest.raises(InputError, match="compact, full"):
-        write_mps(problem, solve(problem, solver="HIGHS-MILP"), tmp_path / "model.mps", form="half")
+        write_mps(problem, solve(problem, SolveOptions(solver="HIGHS-MILP")), tmp_path / "model.mps", form="half")
     assert list(tmp_path.iterdir()) == []
 
 

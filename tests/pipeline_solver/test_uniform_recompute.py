@@ -10,8 +10,9 @@ from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.model_files import write_sol
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, OPTIMAL, Termination
 from taylor.pipeline_solver.solve import solve
 from taylor.pipeline_solver.uniform_recompute import (
     UNRESTRICTED_BOUND,
@@ -82,7 +83,7 @@ def test_a_rule_that_no_memory_can_keep_is_proven_infeasible_with_what_is_short(
 
 def test_a_stopped_search_keeps_a_true_bound():
     problem = reference_problem(interleaves=2, uniform_recompute=tuple((FULL, most) for most in range(63)))
-    result = solve(problem, time_limit=1.5)
+    result = solve(problem, SolveOptions(time_limit=1.5))
     assert 900.0 < result.bound <= 1105.943249  # the optimum under the rule; without it 1068.763749
     assert result.objective is None or result.objective >= 1105.943249 * (1 - 1e-6)
 
@@ -93,18 +94,16 @@ def test_ctrl_c_ends_all_choices_and_keeps_the_best_plan_with_a_true_bound(first
     problem = reference_problem(uniform_recompute=tuple((FULL, most) for most in range(63)))
     asked = []
 
-    def run(asked_problem, **options):
+    def run(asked_problem, options, **further):
         asked.append(asked_problem.uniform_recompute)
-        found = branch_and_cut(asked_problem, **options)
+        found = branch_and_cut(asked_problem, options, **further)
         if len(asked) < first:
             return found
-        if found.plan is None:
-            return found.replace(status=NO_SOLUTION, message="interrupted before a plan was found")
-        return found.replace(status=FEASIBLE, message="stopped: interrupted")
+        return found.ended_by(Termination.INTERRUPTED)
 
-    result = solve_uniform(problem, run, True, time_limit=None, gap=1e-6, on_progress=None)
+    result = solve_uniform(problem, SolveOptions(), run=run, one_by_one=True)
     assert len(asked) == first
-    assert result.status == FEASIBLE and result.message == "interrupted"
+    assert result.status == FEASIBLE and result.termination is Termination.INTERRUPTED
     assert check(problem, result.plan, result.objective) == []
     assert result.bound <= 1190.662249 <= result.objective * (1 + 1e-6)
 

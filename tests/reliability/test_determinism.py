@@ -11,6 +11,7 @@ from benchmarks.reliability.outputs import differences, without_times
 from benchmarks.reliability.solver import medium_problem
 from taylor.pipeline_solver import branch_and_cut
 from taylor.pipeline_solver.model_files import write_mps
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solve import solve
 
 
@@ -28,7 +29,7 @@ def test_the_tree_is_the_same_however_many_processes_share_it(monkeypatch, tmp_p
         problem = medium_problem(rng)
         shown = []
         for workers in (1, 2, 3, 7):
-            solution = solve(problem, workers=workers)
+            solution = solve(problem, SolveOptions(workers=workers))
             rounds += int(solution.statistics.get("rounds", 0))
             text = write_mps(problem, solution, tmp_path / "model.mps").read_bytes() if solution.plan else b""
             shown.append((solution.status, solution.objective, solution.bound, solution.plan, solution.cuts, text))

@@ -1,0 +1,54 @@
+"""The options of a solve that every solver understands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """How to solve a pipeline problem.
+
+    Parameters
+    ----------
+    solver : str
+        In any case of letters: ``HIGHS`` (branch-and-cut over stage configurations, which hands over to the compact
+        MILP what stage splits leave open), ``HIGHS-MILP`` (the compact MILP under HiGHS), ``CBC`` (the same under
+        CBC), or any solver that Pyomo finds. See `solvers.SOLVERS`.
+    time_limit : float or None
+        Seconds for the whole solve; None sets no limit.
+    gap : float
+        Relative gap at which a plan counts as optimal.
+    seed : int
+        Without a time limit the result depends on the problem and on nothing else here.
+    workers : int
+        Processes that share the work; the result is the same with any number.
+
+    Raises
+    ------
+    ValueError
+        When the time limit or the gap is negative, or there is no worker.
+    """
+
+    solver: str = "HIGHS"
+    time_limit: float | None = None
+    gap: float = 1e-6
+    seed: int = 0
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.time_limit is not None and not self.time_limit >= 0:
+            raise ValueError(f"time_limit must be >= 0 seconds or None, found {self.time_limit}")
+        if not self.gap >= 0:
+            raise ValueError(f"gap must be >= 0, found {self.gap}")
+        if self.workers < 1:
+            raise ValueError(f"workers must be >= 1, found {self.workers}")
+
+    def replace(self, **changes: Any) -> SolveOptions:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+
+DEFAULT_OPTIONS = SolveOptions()
+"""HiGHS in one process, until the optimum is proven."""

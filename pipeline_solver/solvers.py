@@ -1,0 +1,92 @@
+"""The solvers by name; each is loaded when it is first asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Callable, Protocol
+
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.progress import OnProgress
+from taylor.pipeline_solver.solution import Solution
+
+
+class Solver(Protocol):
+    """Solves a pipeline problem; the options' `solver` has been looked at already."""
+
+    def __call__(
+        self,
+        problem: PipelineProblem,
+        options: SolveOptions = DEFAULT_OPTIONS,
+        *,
+        warm_start: PipelinePlan | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Solution:
+        """The best plan found with its proven bound; a time limit or Ctrl-C ends the search, not the program."""
+
+
+@dataclass(frozen=True)
+class SolverEntry:
+    """One solver of the table.
+
+    Parameters
+    ----------
+    name : str
+        As in `SolveOptions.solver`, in capitals.
+    summary : str
+        What it is, in a few words.
+    load : callable
+        Gives the solver; imports it, which takes Pyomo's solvers a second.
+    one_recompute_choice : bool
+        Of a problem's `uniform_recompute` it takes one choice at a time.
+    """
+
+    name: str
+    summary: str
+    load: Callable[[], Solver]
+    one_recompute_choice: bool = False
+
+
+def solver_named(name: str) -> SolverEntry:
+    """The table's entry of a name in any case of letters, or one for the solver that Pyomo knows by this name.
+
+    Raises
+    ------
+    InputError
+        From `load`, when Pyomo has no such solver or cannot run it here.
+    """
+    wanted = name.strip().upper()
+    known = SOLVERS.get(wanted)
+    return known or SolverEntry(wanted, f"the compact MILP under Pyomo's {name.strip()}", partial(_pyomo, name))
+
+
+def _branch_and_cut() -> Solver:
+    from taylor.pipeline_solver.branch_and_cut import branch_and_cut
+
+    return branch_and_cut
+
+
+def _compact_highs() -> Solver:
+    from taylor.pipeline_solver.compact_milp import solve_compact
+
+    return solve_compact
+
+
+def _pyomo(name: str) -> Solver:
+    from taylor.pipeline_solver.compact_milp import solve_compact
+    from taylor.pipeline_solver.pyomo_solver import pyomo_solver_maker
+
+    return partial(solve_compact, solver_name=name.strip().upper(), make_solver=pyomo_solver_maker(name))
+
+
+SOLVERS = {
+    entry.name: entry
+    for entry in (
+        SolverEntry("HIGHS", "branch-and-cut over stage configurations, LPs by HiGHS", _branch_and_cut, True),
+        SolverEntry("HIGHS-MILP", "the compact MILP under HiGHS", _compact_highs),
+        SolverEntry("CBC", "the compact MILP under CBC", partial(_pyomo, "CBC")),
+    )
+}
+"""Solvers that every installation brings, by name."""
