@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.profile_extraction import random_run
+from benchmarks.synthetic.profiles import write_synthetic_profiles
 from taylor.parsers.profiles.ascend import read_kernel_details
 from taylor.parsers.profiles.kineto import read_kineto
-from taylor.profiling.synthetic import write_synthetic_profiles
 
 MEBI = 2**20
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.synthetic.profiles import Disturbance, SyntheticTimes, write_synthetic_profiles
 from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.profiling.extract import ExtractedRatios, extract_ratios
-from taylor.profiling.synthetic import Disturbance, SyntheticTimes, write_synthetic_profiles
 from taylor.register.model import DENSE, MOE, MTP, ModelSpec, MoeSpec
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.synthetic.profiles import Disturbance, SyntheticTimes, write_synthetic_profiles
 from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InputError, TaylorError
 from taylor.cost_model.time import estimate_ratios
 from taylor.parsers.read import CONFIG_SUFFIXES, read_config
-from taylor.profiling.synthetic import Disturbance, SyntheticTimes, write_synthetic_profiles
 from taylor.register.registry import Registry
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from taylor.base.console import log
 from taylor.base.errors import OutsideProgramError
 from taylor.cost_model.profile import MemoryProfile
-from taylor.dryrun.design import RUNS_PER_UNKNOWN, Cell, design_runs
-from taylor.dryrun.fit import Fit, Observation, agree, fit_memory
+from taylor.dryrun.fitting.design import RUNS_PER_UNKNOWN, Cell, design_runs
+from taylor.dryrun.fitting.fit import Fit, Observation, agree, fit_memory
+from taylor.dryrun.fitting.linear_memory import LinearMemory
+from taylor.dryrun.fitting.probes import is_probe, job_of, probe_cells
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, DryRunResult
-from taylor.dryrun.linear_memory import LinearMemory
-from taylor.dryrun.probes import is_probe, job_of, probe_cells
 from taylor.pipeline.plan import PipelinePlan
 
 SURE = 0.0115
@@ -61,7 +61,7 @@ def measure_profile(
     Parameters
     ----------
     probes : bool
-        Whether the backend can run other jobs (`dryrun.probes`) of the same training file.
+        Whether the backend can run other jobs (`dryrun.fitting.probes`) of the same training file.
 
     Raises
     ------

@@ -20,7 +20,7 @@ from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.base.kept import read_kept
-from taylor.dryrun.grey_box import schedule_of
+from taylor.dryrun.fitting.grey_box import schedule_of
 from taylor.dryrun.interface import DryRun, DryRunResult, StagePeak
 from taylor.dryrun.kept_runs import KeptRuns, StageJob
 from taylor.dryrun.logs import last_lines

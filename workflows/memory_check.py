@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +11,17 @@ import numpy as np
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, NoSolutionError
 from taylor.cost_model.profile import MemoryProfile
-from taylor.dryrun.fit import CLOSE, Observation, fit_memory
+from taylor.dryrun.fitting.fit import CLOSE, Observation, fit_memory
+from taylor.dryrun.fitting.linear_memory import Floats, LinearMemory
+from taylor.dryrun.fitting.margins import fitted_peaks, next_margins, stages_over
+from taylor.dryrun.fitting.near_plans import SAFE, NearPlan, PlanSearch, StageRecord
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, DryRunResult
-from taylor.dryrun.linear_memory import Floats, LinearMemory
 from taylor.dryrun.measure import observations_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
 from taylor.workflows.memory_source import keep_measured, known_observations
-from taylor.workflows.near_plans import NearPlan, StageRecord, near_plans
 
 MAX_ROUNDS = 8
 BEST_OF_ROUNDS = 4
@@ -29,14 +30,8 @@ PLANS = 5
 """Plans dry-run in one of these rounds."""
 CALM = 0.004
 """Relative scatter of peaks about the fit up to which a program counts as one that repeats itself."""
-SAFE = 2.0
-"""Standard deviations of scatter that a plan's stages stay below their limits to be sure to hold."""
 SURE = 0.98
-"""Chance of a stage to keep its limit from which on it is dry-run only after the others of its plan."""
-BEYOND = 0.02
-"""Share of the limit by which a stage that ran out of memory is taken to be over it, for its peak is unknown."""
-WIDER = 1.5
-"""Growth of the safety margin from one late round to the next."""
+"""Chance that a stage keeps its limit, from which on it is dry-run only after the doubtful stages of its plan."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +99,7 @@ def solve_checked(
     prior, problem = memory, state(memory)
     # What an exact backend leaves of a fit is no scatter: the same plan has the same peaks.
     calm = backend.exact or scatter <= CALM
-    search = None if calm else _Search(StageRecord(linear), limits, scatter, solve)
+    search = None if calm else PlanSearch(StageRecord(linear), limits, scatter, solve, PLANS)
     best: tuple[NearPlan, DryRunResult] | None = None
     for round_ in range(1, MAX_ROUNDS + 1):
         batch: list[NearPlan] = []
@@ -117,14 +112,14 @@ def solve_checked(
                 raise InfeasibleError(f"after {round_ - 1} dry-runs of solved plans nothing fits: {error}") from error
             batch.append(NearPlan(problem, solution, np.zeros(linear.stages)))
         if search is not None and round_ <= BEST_OF_ROUNDS:
-            batch += search.more(state(memory), _peaks(linear, memory), best[0] if best else None, batch)
+            batch += search.more(state(memory), fitted_peaks(linear, memory), best[0] if best else None, batch)
         if not batch:
             break
         results = _dry_run(config, backend, batch, limits)
         over: dict[int, str] = {}
         for near, result in zip(batch, results, strict=True):
             observations += observations_of([result], 1.0 if search is not None else CLOSE)
-            exceeded = _over(result, limits)
+            exceeded = stages_over(result, limits)
             over = over or exceeded
             if search is not None:
                 search.record.add(result)
@@ -141,7 +136,8 @@ def solve_checked(
                 break
             continue
         log.info("check: round %d, over the limit: %s", round_, "; ".join(over.values()))
-        margin = _margins(linear, results[0], memory, limits, margin, round_)
+        fitted = fitted_peaks(linear, memory)(batch[0].plan)
+        margin = next_margins(fitted, results[0], limits, margin, round_)
         if search is not None:
             margin = np.maximum(margin, SAFE * scatter * limits)
         problem = state(memory).replace(limit_mib=tuple(map(float, limits - margin)))
@@ -160,59 +156,6 @@ def solve_checked(
     return Checked(near.problem, near.solution, memory, rounds, result)
 
 
-@dataclass
-class _Search:
-    """The search for better plans where peaks scatter."""
-
-    record: StageRecord
-    limits: Floats
-    scatter: float
-    solve: Callable[[PipelineProblem], Solution]
-    tried: list[PipelinePlan] = field(default_factory=list)
-
-    def more(
-        self,
-        problem: PipelineProblem,
-        peaks: Callable[[PipelinePlan], Floats],
-        best: NearPlan | None,
-        chosen: Sequence[NearPlan],
-    ) -> list[NearPlan]:
-        """Further plans for a round; they are known as tried from now on."""
-        self.tried += [near.plan for near in chosen]
-        to_beat = best.time if best is not None else self._surely(problem)
-        found = near_plans(
-            problem,
-            self.record,
-            peaks,
-            self.limits,
-            self.scatter,
-            self.solve,
-            tried=self.tried,
-            to_beat=to_beat,
-            number=PLANS - len(chosen),
-        )
-        self.tried += [near.plan for near in found]
-        return found
-
-    def _surely(self, problem: PipelineProblem) -> float:
-        """Step time of a plan that is all but sure to hold; infinite when there is none."""
-        safe = tuple(map(float, (1.0 - SAFE * self.scatter) * self.limits))
-        try:
-            return self.solve(problem.replace(limit_mib=safe)).objective or np.inf
-        except (InfeasibleError, NoSolutionError):
-            return np.inf
-
-
-def _peaks(linear: LinearMemory, memory: MemoryProfile) -> Callable[[PipelinePlan], Floats]:
-    values = linear.coefficients(memory)
-
-    def peaks(plan: PipelinePlan) -> Floats:
-        fitted: Floats = linear.rows(plan, values) @ values
-        return fitted
-
-    return peaks
-
-
 def _dry_run(
     config: TrainingConfig, backend: DryRunBackend, batch: Sequence[NearPlan], limits: Floats
 ) -> list[DryRunResult]:
@@ -223,7 +166,7 @@ def _dry_run(
 
     doubtful = [np.flatnonzero(near.chances < SURE).tolist() for near in batch]
     results = backend.measure([run(near, stages) for near, stages in zip(batch, doubtful, strict=True)])
-    held = [index for index, result in enumerate(results) if not _over(result, limits)]
+    held = [index for index, result in enumerate(results) if not stages_over(result, limits)]
     rest = [[stage for stage in range(len(limits)) if stage not in doubtful[index]] for index in held]
     later = [(index, stages) for index, stages in zip(held, rest, strict=True) if stages]
     if later:
@@ -237,7 +180,7 @@ def _dry_run(
 def check_plan(config: TrainingConfig, plan: PipelinePlan, backend: DryRunBackend, limit_mib: float) -> DryRunResult:
     """Dry-run one plan and say whether it holds; nothing is solved."""
     result = backend.measure([DryRun(config, config.strategy, plan)])[0]
-    over = _over(result, np.full(config.strategy.pp, limit_mib))
+    over = stages_over(result, np.full(config.strategy.pp, limit_mib))
     if over:
         log.warning("check: over the limit: %s", "; ".join(over.values()))
     else:
@@ -246,43 +189,7 @@ def check_plan(config: TrainingConfig, plan: PipelinePlan, backend: DryRunBacken
     return result
 
 
-def _over(result: DryRunResult, limits: Floats) -> dict[int, str]:
-    over = {}
-    for peak in result.stages:
-        limit = float(limits[peak.stage])
-        if peak.peak_mib is not None and peak.peak_mib > limit:
-            over[peak.stage] = f"stage {peak.stage} needs {peak.peak_mib:.0f} of {limit:.0f} MiB"
-        elif peak.failure == OUT_OF_MEMORY:
-            over[peak.stage] = f"stage {peak.stage} ran out of memory"
-    return over
-
-
 def _refit(linear: LinearMemory, observations: Sequence[Observation], prior: MemoryProfile) -> MemoryProfile:
     fit = fit_memory(linear, observations, prior)
     log.debug("%s", fit.describe())
     return linear.profile(fit.values, prior, "dry-run")
-
-
-def _margins(
-    linear: LinearMemory, result: DryRunResult, memory: MemoryProfile, limits: Floats, margin: Floats, round_: int
-) -> Floats:
-    """What to take off each stage's limit, MiB [stages]: never less than before."""
-    assert result.run.plan is not None
-    values = linear.coefficients(memory)
-    fitted = linear.rows(result.run.plan, values) @ values
-    excess = np.zeros_like(fitted)
-    for peak in result.stages:
-        if peak.peak_mib is not None:
-            excess[peak.stage] = max(0.0, peak.peak_mib - fitted[peak.stage])
-        elif peak.failure == OUT_OF_MEMORY:
-            reached = max(float(fitted[peak.stage]), float(limits[peak.stage] - margin[peak.stage]))
-            excess[peak.stage] = (1.0 + BEYOND) * limits[peak.stage] - min(reached, float(limits[peak.stage]))
-            excess[peak.stage] += margin[peak.stage]
-    wanted = np.maximum(margin, excess)
-    if round_ >= 2:
-        # The excess scatters from plan to plan: a stage that was spared may be the next one.
-        wanted = np.maximum(wanted, wanted.max(initial=0.0))
-    if round_ >= 3:
-        wanted = WIDER * wanted
-    result_margin: Floats = np.minimum(wanted, 0.5 * limits)
-    return result_margin

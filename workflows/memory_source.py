@@ -15,10 +15,10 @@ from taylor.base.errors import InputError, OutsideProgramError
 from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.dataset import ensure_dataset
 from taylor.dryrun.estimate import estimate_memory
-from taylor.dryrun.fit import Observation, read_observations, write_observations
+from taylor.dryrun.fitting.fit import Observation, read_observations, write_observations
+from taylor.dryrun.fitting.linear_memory import LinearMemory
 from taylor.dryrun.interface import DryRunBackend
 from taylor.dryrun.launch import PROGRAM, Launcher
-from taylor.dryrun.linear_memory import LinearMemory
 from taylor.dryrun.measure import MAX_RUNS, PROBE_STAGES, measure_profile
 from taylor.dryrun.mindspore_backend import MindsporeBackend
 from taylor.dryrun.torch_backend import TorchBackend, require_torch, torch_version

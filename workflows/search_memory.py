@@ -14,7 +14,14 @@ from taylor.base.files import write_atomic
 from taylor.cost_model.memory import best_case_peak_mib, stage_breakdown
 from taylor.cost_model.strategy import Strategy
 from taylor.dryrun.estimate import device_limit_mib
-from taylor.dryrun.grey_box import CorrectedPeaks, Measurement, estimate_of, family_of, plan_to_measure, schedule_of
+from taylor.dryrun.fitting.grey_box import (
+    CorrectedPeaks,
+    Measurement,
+    estimate_of,
+    family_of,
+    plan_to_measure,
+    schedule_of,
+)
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, StagePeak
 from taylor.dryrun.replay import ReplayBackend
 from taylor.nd_search.options import SearchOptions

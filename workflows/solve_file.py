@@ -13,9 +13,9 @@ from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InputError, NoSolutionError
 from taylor.base.files import printable, write_atomic
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
-from taylor.dryrun.design import modes_at_hand
+from taylor.dryrun.fitting.design import modes_at_hand
+from taylor.dryrun.fitting.linear_memory import running_schedule
 from taylor.dryrun.interface import DryRunBackend, DryRunResult
-from taylor.dryrun.linear_memory import running_schedule
 from taylor.dryrun.stage_memory import StageMemory
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from benchmarks.reliability.campaign import ROOT
 from benchmarks.reliability.sandbox import run_forked
+from benchmarks.synthetic.profiles import SyntheticTimes, write_synthetic_profiles
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.read import read_config
 from taylor.parsers.write_back import emit_variant
-from taylor.profiling.synthetic import SyntheticTimes, write_synthetic_profiles
 from taylor.workflows.memory_source import memory_info_path
 
 SHELL = """\

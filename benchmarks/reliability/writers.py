@@ -122,7 +122,7 @@ def _memory(folder: Path, which: int) -> object:
 
 
 def _observations(folder: Path, which: int) -> object:
-    from taylor.dryrun.fit import Observation, write_observations
+    from taylor.dryrun.fitting.fit import Observation, write_observations
 
     plan = PipelinePlan({"dense": as_grid([[2, 2]])}, {FULL: as_grid([[1, 0]])})
     return write_observations([Observation(plan, 0, 40_000.0 + which)], folder / "peaks.json")
@@ -140,8 +140,8 @@ def _ratios(folder: Path, which: int) -> object:
 
 def _synthetic(form: str) -> Writer:
     def write(folder: Path, which: int) -> object:
+        from benchmarks.synthetic.profiles import SyntheticTimes, write_synthetic_profiles
         from taylor.parsers.read import read_config
-        from taylor.profiling.synthetic import SyntheticTimes, write_synthetic_profiles
 
         config = read_config(LLAMA)
         plan = config.plan

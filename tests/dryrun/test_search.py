@@ -8,7 +8,7 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.cost_model.memory import best_case_peak_mib
 from taylor.cost_model.strategy_table import StrategyTable
-from taylor.dryrun.grey_box import CorrectedPeaks, Measurement, estimate_of, plan_to_measure
+from taylor.dryrun.fitting.grey_box import CorrectedPeaks, Measurement, estimate_of, plan_to_measure
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.replay import ReplayBackend
 from taylor.parsers.read import read_config

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.profile_extraction import errors, random_run, run_one
+from benchmarks.synthetic.profiles import Disturbance, SyntheticTimes, write_synthetic_profiles
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.strategy import Strategy, TrainingRules
@@ -18,7 +19,6 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.profiling.extract import ExtractedRatios, extract_ratios
-from taylor.profiling.synthetic import Disturbance, SyntheticTimes, write_synthetic_profiles
 from taylor.register.frameworks import FRAMEWORKS
 from taylor.register.model import DENSE, MOE, ModelSpec, MoeSpec
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.synthetic.profiles import SyntheticTimes, write_synthetic_profiles
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.time import estimate_ratios
@@ -16,7 +17,6 @@ from taylor.parsers.read import read_config
 from taylor.parsers.tables.ratios import read_ratios
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.profiling.folders import find_profile_folders
-from taylor.profiling.synthetic import SyntheticTimes, write_synthetic_profiles
 from taylor.register.registry import Registry
 from taylor.workflows.candidates import load_candidates
 from taylor.workflows.profiles import _completed, parse_profiles

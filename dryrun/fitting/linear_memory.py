@@ -29,7 +29,7 @@ def running_schedule(spec: ScheduleSpec, interleaves: int) -> ScheduleSpec:
 
 
 class LinearMemory:
-    """Rows of the linear system for one configuration's stages, and for the stages of its probes (`dryrun.probes`).
+    """Rows of the linear system for one configuration's stages, and for those of its probes (`dryrun.fitting.probes`).
 
     The unknowns are the static memory of the first, a middle and the last stage (with one stage, of
     that one; with two, there is no middle one), the memory of one layer by kind, and what one

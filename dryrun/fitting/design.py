@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from taylor.cost_model.profile import MemoryProfile
-from taylor.dryrun.linear_memory import Floats, LinearMemory
+from taylor.dryrun.fitting.linear_memory import Floats, LinearMemory
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
 from taylor.register.model import MTP
 

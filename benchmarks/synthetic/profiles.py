@@ -9,6 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.synthetic.files import (
+    SyntheticKernel,
+    SyntheticRank,
+    write_ascend_rank,
+    write_kineto_rank,
+    write_label,
+)
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.profiles.kernels import COLLECTIVE, COMPUTE
@@ -18,13 +25,6 @@ from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.profiling.pattern import Pass, charged_kinds, chunk_passes, schedule_of
-from taylor.profiling.synthetic_files import (
-    SyntheticKernel,
-    SyntheticRank,
-    write_ascend_rank,
-    write_kineto_rank,
-    write_label,
-)
 from taylor.register.model import DENSE, MOE
 
 BLOCK_SHARE, BLOCK_BACK_SHARE = 0.25, 0.3

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from taylor.dryrun.design import Cell
-from taylor.dryrun.linear_memory import LinearMemory
+from taylor.dryrun.fitting.design import Cell
+from taylor.dryrun.fitting.linear_memory import LinearMemory
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.register.model import DENSE, MOE, MTP

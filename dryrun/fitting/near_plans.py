@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from taylor.base.errors import InfeasibleError, NoSolutionError
+from taylor.dryrun.fitting.linear_memory import Floats, LinearMemory
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRunResult
-from taylor.dryrun.linear_memory import Floats, LinearMemory
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
@@ -23,6 +23,8 @@ PATIENCE_S = 60.0
 """Seconds for it, a round."""
 LEAST_GAIN = 0.002
 """Expected share of the step time below which no try is worth its dry-runs."""
+SAFE = 2.0
+"""Standard deviations of scatter that a plan's stages stay below their limits to be all but sure to hold."""
 REACH = 2.0
 """Standard deviations within which a stage may turn out on either side of its limit."""
 _SAME_MIB = 1.5
@@ -169,3 +171,68 @@ def near_plans(
     fresh = [near for key, near in known.items() if key not in done]
     fresh.sort(key=lambda near: -near.chance * (to_beat - near.time))
     return [near for near in fresh if near.chance * (to_beat - near.time) > LEAST_GAIN * to_beat][:number]
+
+
+@dataclass
+class PlanSearch:
+    """The search for better plans over the rounds of a check, where peaks scatter.
+
+    Parameters
+    ----------
+    limits : float64 [stages]
+        What dry-runs have to keep within, MiB.
+    scatter : float
+        Relative standard deviation of a peak about the fit.
+    solve : callable
+        Problem to solution; raises when there is none.
+    plans : int
+        Plans dry-run in one round.
+    """
+
+    record: StageRecord
+    limits: Floats
+    scatter: float
+    solve: Callable[[PipelineProblem], Solution]
+    plans: int
+    tried: list[PipelinePlan] = field(default_factory=list)
+
+    def more(
+        self,
+        problem: PipelineProblem,
+        fitted: Callable[[PipelinePlan], Floats],
+        best: NearPlan | None,
+        chosen: Sequence[NearPlan],
+    ) -> list[NearPlan]:
+        """Further plans for a round, beside those `chosen` already; all of them count as tried from now on.
+
+        Parameters
+        ----------
+        problem : PipelineProblem
+            With the fitted memory.
+        fitted : callable
+            Plan to fitted peaks, MiB [stages].
+        best : NearPlan or None
+            The best plan that held so far.
+        """
+        self.tried += [near.plan for near in chosen]
+        found = near_plans(
+            problem,
+            self.record,
+            fitted,
+            self.limits,
+            self.scatter,
+            self.solve,
+            tried=self.tried,
+            to_beat=best.time if best is not None else self._time_of_safe_plan(problem),
+            number=self.plans - len(chosen),
+        )
+        self.tried += [near.plan for near in found]
+        return found
+
+    def _time_of_safe_plan(self, problem: PipelineProblem) -> float:
+        """Step time of a plan that is all but sure to hold; infinite when there is none."""
+        safe = tuple(map(float, (1.0 - SAFE * self.scatter) * self.limits))
+        try:
+            return self.solve(problem.replace(limit_mib=safe)).objective or math.inf
+        except (InfeasibleError, NoSolutionError):
+            return math.inf

@@ -12,8 +12,8 @@ from scipy.special import chdtri, fdtrc
 
 from taylor.base.kept import read_kept, write_kept
 from taylor.cost_model.profile import MemoryProfile
-from taylor.dryrun.design import column_scale
-from taylor.dryrun.linear_memory import Floats, LinearMemory
+from taylor.dryrun.fitting.design import column_scale
+from taylor.dryrun.fitting.linear_memory import Floats, LinearMemory
 from taylor.pipeline.plan import PipelinePlan, as_grid
 
 RANK_TOLERANCE = 1e-9

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from taylor.dryrun.estimate import estimate_memory
+from taylor.dryrun.fitting.linear_memory import LinearMemory
+from taylor.dryrun.fitting.probes import STAGES, is_probe, job_of, probe_cells
 from taylor.dryrun.interface import DryRunResult, StagePeak
-from taylor.dryrun.linear_memory import LinearMemory
 from taylor.dryrun.measure import MAX_PROBES, MAX_RUNS, as_runs, measure_profile
-from taylor.dryrun.probes import STAGES, is_probe, job_of, probe_cells
 from taylor.parsers.read import read_config
 from taylor.parsers.write_back import emit_variant
 from taylor.pipeline.plan import FULL, NONE, SELECT

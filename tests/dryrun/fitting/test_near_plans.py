@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from taylor.cost_model.profile import TimeRatios
+from taylor.dryrun.fitting.linear_memory import LinearMemory
+from taylor.dryrun.fitting.near_plans import StageRecord, near_plans
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePeak
-from taylor.dryrun.linear_memory import LinearMemory
 from taylor.parsers.read import read_config
 from taylor.parsers.tables.memory_profile import read_memory_profile
 from taylor.pipeline_solver.solve import solve
 from taylor.workflows.memory_check import solve_checked
-from taylor.workflows.near_plans import StageRecord, near_plans
 from taylor.workflows.problem import build_problem
 from tests.dryrun_cases import DEEPSEEK, DEEPSEEK_TRUTH
 

@@ -151,7 +151,7 @@ def estimate_of(config: TrainingConfig, strategy: Strategy, plan: PipelinePlan, 
 
 def schedule_of(config: TrainingConfig, strategy: Strategy) -> ScheduleSpec:
     """The schedule that a strategy runs, its number of interleaves considered."""
-    from taylor.dryrun.linear_memory import running_schedule
+    from taylor.dryrun.fitting.linear_memory import running_schedule
 
     return running_schedule(config.schedule, strategy.vpp)
 

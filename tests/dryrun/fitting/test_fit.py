@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taylor.cost_model.profile import TimeRatios
-from taylor.dryrun.design import Cell, design_runs, random_plans
 from taylor.dryrun.estimate import EstimateBackend, estimate_memory
-from taylor.dryrun.fit import Observation, fit_memory, read_observations, write_observations
+from taylor.dryrun.fitting.design import Cell, design_runs, random_plans
+from taylor.dryrun.fitting.fit import Observation, fit_memory, read_observations, write_observations
+from taylor.dryrun.fitting.linear_memory import LinearMemory
 from taylor.dryrun.interface import DryRun
-from taylor.dryrun.linear_memory import LinearMemory
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
