@@ -12,6 +12,9 @@ FORWARD, BACKWARD, WEIGHT_GRADIENT = 0, 1, 2
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "megatron-interleaved", "seqpipe", "zero_bubble_v")
 
+AUTO = "auto"
+"""In place of a schedule's name or a number of interleaves: every one that can run is tried."""
+
 
 @dataclass(frozen=True)
 class ScheduleSpec:

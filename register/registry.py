@@ -17,8 +17,7 @@ from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 
 BUILT_IN = Path(__file__).resolve().parent
-DEFAULT_REGISTER_PATH = Path("register")
-"""The command lines' default folder; it may be missing where the tool is installed elsewhere."""
+"""Where the shipped registrations lie, in the folders ``models`` and ``devices``."""
 
 MAX_DEPTH = 20
 MAX_REGISTRATION_BYTES = 2**20
@@ -51,8 +50,7 @@ class Registry:
         register_path : Path, optional
             A folder with YAML files, themselves or in its sub-folders ``models`` and ``devices``. A
             file beside the sub-folders is a device when it has ``memory_mib``, else a model. A
-            registration's name is its ``name``, else the file's. The command lines' default folder
-            may be missing.
+            registration's name is its ``name``, else the file's.
 
         Raises
         ------
@@ -66,8 +64,6 @@ class Registry:
             return cls(found["models"], found["devices"])
         root = Path(register_path)
         if not root.is_dir():
-            if root == DEFAULT_REGISTER_PATH:
-                return cls(found["models"], found["devices"])
             raise InputError("no such folder", field="--register_path", value=str(register_path), cure="check the path")
         if root.resolve() != BUILT_IN:
             for path, folder in _registrations(root):

@@ -11,12 +11,11 @@ from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, NoSolutionError
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline.schedule import AUTO, ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import Progress
 from taylor.pipeline_solver.solution import INFEASIBLE, Solution
 from taylor.register.frameworks import MEGATRON, MINDFORMERS
-from taylor.workflows.arguments import AUTO
 
 MOST_INTERLEAVES = 4
 """Interleaves tried: beyond it warm-up memory and transfers outweigh the smaller bubble in practice."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
-from taylor.parsers.export import FORMS, PLACING_FORMS, export_plan
+from taylor.parsers.export import PLACING_FORMS, export_plan
 from taylor.parsers.mindformers.plan import chunk_order
 from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
@@ -28,14 +27,6 @@ class Export:
 
     form: str
     path: Path | None = None
-
-
-def export_option(text: str) -> Export:
-    """The type of ``FORM`` or ``FORM=FILE`` on a command line."""
-    form, _, file = text.partition("=")
-    if form not in FORMS:
-        raise argparse.ArgumentTypeError(f"{form!r} is none of {', '.join(FORMS)}")
-    return Export(form, Path(file) if file else None)
 
 
 def refuse_impossible(exports: Sequence[Export], interleaves: int, schedule: ScheduleSpec) -> None:

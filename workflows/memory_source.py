@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -69,24 +68,6 @@ class DryRunOptions:
     retries: int = 1
 
 
-def dryrun_options(args: Namespace, mindformers: str | None) -> DryRunOptions:
-    """The options of dry-runs as the command lines give them."""
-
-    def path(text: str | None) -> Path | None:
-        return Path(text) if text else None
-
-    return DryRunOptions(
-        backend=args.dryrun_backend,
-        mindformers=path(mindformers),
-        env_json=path(args.env_json),
-        parallel_num=args.parallel_num,
-        small_dataset=path(args.small_dataset),
-        register_path=path(args.register_path),
-        timeout_s=args.dryrun_timeout,
-        retries=args.dryrun_retries,
-    )
-
-
 def open_backend(
     options: DryRunOptions, config: TrainingConfig, output: Path
 ) -> AbstractContextManager[DryRunBackend | None]:
@@ -116,6 +97,8 @@ def open_backend(
         log.info("dry-runs: none can run here (%s), so memory is estimated", why_not)
         return nullcontext(None)
     log.info("dry-runs: by %s with %s", launcher.program or f"bash {config.path}", launcher.interpreter)
+    if options.env_json is not None and options.env_json.is_file():
+        log.info("dry-runs: environment of %s", options.env_json)
     extra: dict[str, object] = {}
     if config.format.startswith("mindformers") and options.small_dataset is not None:
         strategy = config.strategy

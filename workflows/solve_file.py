@@ -21,7 +21,7 @@ from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline.schedule import AUTO, ScheduleSpec
 from taylor.pipeline_solver.evaluate import evaluate
 from taylor.pipeline_solver.model_files import write_mps, write_sol
 from taylor.pipeline_solver.options import SolveOptions
@@ -33,7 +33,6 @@ from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTR
 from taylor.register.model import MTP
 from taylor.register.registry import Registry
 from taylor.workflows.alternatives import Alternative, choices, solve_alternatives
-from taylor.workflows.arguments import AUTO
 from taylor.workflows.dryrun_result import dryrun_dict, stage_memories
 from taylor.workflows.export import Export, export_texts, refuse_impossible, store_exports
 from taylor.workflows.memory_check import check_plan, solve_checked

@@ -6,32 +6,36 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from taylor.base.console import run_command, start_logging
+from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InputError
-from taylor.workflows.arguments import (
+from taylor.base.shipped import own_or_shipped
+from taylor.command_lines.arguments import (
     CommandParser,
     add_environment_options,
+    chosen_path,
+    dryrun_options,
     key_values,
     names,
+    path_or_none,
     positive_float,
     positive_int,
 )
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs")
 
+DEFAULT_CONFIGURATION = "./config/pretrain_deepseek3_128p.yaml"
 
-def build_parser() -> CommandParser:
-    """Every flag of the command, with its default."""
+
+def build_parser(program: str = "parallel_tool.py") -> CommandParser:
+    """Every flag of the command, with its default; `program` is the name it was called by."""
     parser = CommandParser(
-        "parallel_tool.py",
+        program,
         "Search the parallel strategies of a training configuration, prune them by rules and memory, and emit "
         "configurations to profile; with --full also solve the pipeline of the best and rank them.",
-        "python parallel_tool.py --yaml_path config/pretrain_llama3_70b.yaml --full",
+        "--yaml_path config/pretrain_llama3_70b.yaml --full",
     )
     source = parser.add_argument_group("model configuration")
-    source.add_argument(
-        "--yaml_path", metavar="FILE", help="MindFormers YAML (default: ./config/pretrain_deepseek3_128p.yaml)"
-    )
+    source.add_argument("--yaml_path", metavar="FILE", help=f"MindFormers YAML (default: {DEFAULT_CONFIGURATION})")
     source.add_argument("--shell_path", metavar="FILE", help="Megatron or MindSpeed launch script")
     source.add_argument("--toml_path", metavar="FILE", help="torchtitan TOML")
     source.add_argument(
@@ -120,10 +124,9 @@ def build_parser() -> CommandParser:
     return parser
 
 
-def run(arguments: Sequence[str]) -> None:
+def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     """Parse, search, print."""
-    parser = build_parser()
-    args = parser.parse(arguments)
+    args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
     sources = [path for path in (args.yaml_path, args.shell_path, args.toml_path) if path]
     if len(sources) > 1:
@@ -138,16 +141,18 @@ def run(arguments: Sequence[str]) -> None:
     from taylor.nd_search.options import SearchOptions
     from taylor.report.breakdown import breakdown_table, comparison_table
     from taylor.report.terminal import print_ranking, print_table
-    from taylor.workflows.memory_source import dryrun_options
     from taylor.workflows.rank import RankOptions
     from taylor.workflows.search import StrategySearchOptions, describe_rules, explain_strategy, search_strategies
 
+    path = Path(sources[0]) if sources else own_or_shipped(DEFAULT_CONFIGURATION)
+    if not sources:
+        log.info("configuration: %s, as none was given", path)
     maxima = {
         name: getattr(args, f"max_{word}_parallel")
         for name, word in (("dp", "data"), ("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"))
     }
     options = StrategySearchOptions(
-        path=Path(sources[0] if sources else "./config/pretrain_deepseek3_128p.yaml"),
+        path=path,
         space=SearchOptions(
             gbs=args.gbs,
             world_size=args.world_size,
@@ -160,14 +165,14 @@ def run(arguments: Sequence[str]) -> None:
             disabled_rules=tuple(args.disable_rule),
         ),
         dryruns=dryrun_options(args, args.mindformers_dir),
-        dryrun_data=Path(args.dryrun_data_dir) if args.dryrun_data_dir else None,
+        dryrun_data=path_or_none(args.dryrun_data_dir),
         device=args.device,
-        register_path=Path(args.register_path),
-        rules_path=Path(args.register_path) if args.register_path != parser.get_default("register_path") else None,
+        register_path=chosen_path(args.register_path),
+        rules_path=chosen_path(args.register_path),
         output=Path(args.output_path),
         datasets={"dryrun": args.small_dataset, "profile": args.dataset},
         rank_num=args.rank_num,
-        profile_data=Path(args.profile_data_dir) if args.profile_data_dir else None,
+        profile_data=path_or_none(args.profile_data_dir),
         full=args.full or bool(args.profile_data_dir),
         ranking=RankOptions(
             solver=args.solver_name, time_limit=args.time_limit, **({"workers": args.workers} if args.workers else {})
@@ -185,13 +190,13 @@ def run(arguments: Sequence[str]) -> None:
             print_table(comparison_table(explanation.measured, explanation.stages, explanation.limit_mib))
         return
     done = search_strategies(options)
-    for role, path in (
+    for role, file in (
         ("candidates", done.candidates_csv),
         ("pruned", done.pruned_csv),
         ("dry-run", done.candidates_csv.parent.parent / "dryrun_yaml"),
         ("profile", done.candidates_csv.parent.parent / "profile_yaml"),
     ):
-        print(f"{role:>12}: {path}")
+        print(f"{role:>12}: {file}")
     if done.ranking is not None:
         print_ranking(done.ranking.table)
         print(f"{'ranking':>12}: {done.ranking.csv}")
@@ -203,7 +208,3 @@ def main() -> int:
     """Console entry point."""
     start_logging()
     return run_command(lambda: run(sys.argv[1:]))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from taylor.base.console import run_command, start_logging
 from taylor.base.errors import InputError
-from taylor.cost_model.profile import TimeRatios
-from taylor.parsers.export import FORMS
-from taylor.pipeline.plan import FULL, NONE, SELECT
-from taylor.pipeline.schedule import SCHEDULES
-from taylor.workflows.arguments import (
-    AUTO,
+from taylor.command_lines.arguments import (
     CommandParser,
     add_environment_options,
-    count_or_auto,
+    chosen_path,
+    dryrun_options,
+    path_or_none,
     positive_float,
     positive_int,
     time_ratio,
     yes_no,
 )
-from taylor.workflows.export import export_option, export_saved, print_exports, store_exports
+from taylor.cost_model.profile import TimeRatios
+from taylor.parsers.export import FORMS
+from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.pipeline.schedule import AUTO, SCHEDULES
+
+if TYPE_CHECKING:
+    from taylor.workflows.export import Export
 
 
-def build_parser() -> CommandParser:
-    """Every flag of the command, with its default."""
+def count_or_auto(text: str) -> int | str:
+    """The type of a count that may be left to the tool."""
+    return AUTO if text.strip().lower() == AUTO else positive_int(text)
+
+
+def export_form(text: str) -> Export:
+    """The type of ``FORM`` or ``FORM=FILE``."""
+    from taylor.workflows.export import Export
+
+    form, _, file = text.partition("=")
+    if form not in FORMS:
+        raise argparse.ArgumentTypeError(f"{form!r} is none of {', '.join(FORMS)}")
+    return Export(form, path_or_none(file))
+
+
+def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
+    """Every flag of the command, with its default; `program` is the name it was called by."""
     parser = CommandParser(
-        "pipeline_parallel.py",
+        program,
         "Solve one training configuration: layers and recompute of every pipeline stage, proven optimal.",
-        "python pipeline_parallel.py -yaml config/pretrain_llama3_70b.yaml -evaluate y",
+        "-yaml config/pretrain_llama3_70b.yaml -evaluate y",
     )
     source = parser.add_argument_group("configuration (one is required)")
     source.add_argument("-yaml", metavar="FILE", help="MindFormers YAML")
@@ -120,7 +140,7 @@ def build_parser() -> CommandParser:
     )
     results.add_argument(
         "--export",
-        type=export_option,
+        type=export_form,
         action="append",
         default=[],
         metavar="FORM[=FILE]",
@@ -135,10 +155,12 @@ def build_parser() -> CommandParser:
     return parser
 
 
-def run(arguments: Sequence[str]) -> None:
+def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None:
     """Parse, solve, print."""
-    args = build_parser().parse(arguments)
+    args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
+    from taylor.workflows.export import export_saved, print_exports, store_exports
+
     if args.extract:
         from taylor.workflows.extract import describe_saved_solution
 
@@ -157,11 +179,7 @@ def run(arguments: Sequence[str]) -> None:
     from taylor.report.breakdown import comparison_table
     from taylor.report.terminal import live_line, print_solution, print_table
     from taylor.workflows.dryrun_result import closed_forms, stage_memories
-    from taylor.workflows.memory_source import dryrun_options
     from taylor.workflows.solve_file import SolveFileOptions, solve_file
-
-    def path(text: str | None) -> Path | None:
-        return Path(text) if text else None
 
     options = SolveFileOptions(
         path=Path(sources[0]),
@@ -171,12 +189,12 @@ def run(arguments: Sequence[str]) -> None:
             head=args.head_loss,
             recompute={FULL: args.ra_ratio, SELECT: args.sr_ratio, NONE: 0.0},
         ),
-        memory_file=path(args.memory),
+        memory_file=path_or_none(args.memory),
         dryrun=args.dryrun,
         check=args.check,
         dryruns=dryrun_options(args, args.mindformers),
         device=args.device,
-        register_path=path(args.register_path),
+        register_path=chosen_path(args.register_path),
         evaluate=args.evaluate,
         search_select=args.select,
         solver=args.solver_name,
@@ -188,11 +206,11 @@ def run(arguments: Sequence[str]) -> None:
         auto_schedule=args.schedule == AUTO,
         low_memory=args.low_mem,
         write=args.write,
-        write_to=path(args.o),
-        result_json=path(args.result_json),
-        trace=path(args.trace),
-        html=path(args.html),
-        picture=path(args.png),
+        write_to=path_or_none(args.o),
+        result_json=path_or_none(args.result_json),
+        trace=path_or_none(args.trace),
+        html=path_or_none(args.html),
+        picture=path_or_none(args.png),
         exports=args.export,
         mps_form=args.mps_form,
     )
@@ -220,7 +238,3 @@ def main() -> int:
     """Console entry point."""
     start_logging()
     return run_command(lambda: run(sys.argv[1:]))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

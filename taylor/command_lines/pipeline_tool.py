@@ -8,15 +8,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from taylor.base.console import log, run_command, start_logging
-from taylor.workflows.arguments import CommandParser, add_environment_options, positive_float, positive_int
+from taylor.command_lines.arguments import (
+    CommandParser,
+    Default,
+    add_environment_options,
+    chosen_or_there,
+    chosen_path,
+    dryrun_options,
+    path_or_none,
+    positive_float,
+    positive_int,
+)
 
 
-def build_parser() -> CommandParser:
-    """Every flag of the command, with its default."""
+def build_parser(program: str = "pipeline_tool.py") -> CommandParser:
+    """Every flag of the command, with its default; `program` is the name it was called by."""
     parser = CommandParser(
-        "pipeline_tool.py",
+        program,
         "Solve the pipeline of every candidate configuration and rank them by step time.",
-        "python pipeline_tool.py --parser_result ./config/profiling_result.csv",
+        "--parser_result ./config/profiling_result.csv",
     )
     source = parser.add_argument_group("candidates")
     source.add_argument(
@@ -34,7 +44,7 @@ def build_parser() -> CommandParser:
     source.add_argument(
         "--nd_path",
         metavar="FILE",
-        default="./config/nd_result.csv",
+        default=Default("./config/nd_result.csv"),
         help="candidates' CSV with their peak memory (default: %(default)s)",
     )
     source.add_argument(
@@ -52,7 +62,7 @@ def build_parser() -> CommandParser:
     times.add_argument(
         "--profile_data_dir",
         metavar="DIR",
-        default="./profile_data/",
+        default=Default("./profile_data/"),
         help="profiles to parse when there is no CSV (default: %(default)s)",
     )
     solving = parser.add_argument_group("solving and results")
@@ -74,30 +84,26 @@ def build_parser() -> CommandParser:
     return parser
 
 
-def run(arguments: Sequence[str]) -> None:
+def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
     """Parse, solve, print."""
-    parser = build_parser()
-    args = parser.parse(arguments)
+    args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from taylor.report.terminal import print_ranking
     from taylor.workflows.candidates import rank_folder
-    from taylor.workflows.memory_source import dryrun_options
     from taylor.workflows.rank import RankOptions
 
     switch = args.report.strip().lower()
     report: Path | bool = {"on": True, "y": True, "off": False, "n": False}.get(switch, Path(args.report))
-    profiles, known = Path(args.profile_data_dir), Path(args.nd_path)
-    named = args.profile_data_dir != parser.get_default("profile_data_dir")
     ranking = rank_folder(
         Path(args.yaml_path),
         RankOptions(solver=args.solver_name, time_limit=args.time_limit, workers=args.workers, report=report),
         device=args.device,
-        register_path=Path(args.register_path),
+        register_path=chosen_path(args.register_path),
         dryruns=dryrun_options(args, args.mindformers_dir),
-        parser_result=Path(args.parser_result) if args.parser_result else None,
-        profile_data=profiles if named or profiles.is_dir() else None,
+        parser_result=path_or_none(args.parser_result),
+        profile_data=chosen_or_there(args.profile_data_dir),
         gbs=args.gbs,
-        nd_path=known if args.nd_path != parser.get_default("nd_path") or known.is_file() else None,
+        nd_path=chosen_or_there(args.nd_path),
     )
     table = ranking.table if args.topn is None else ranking.table.head(args.topn)
     print_ranking(table)
@@ -112,7 +118,3 @@ def main() -> int:
     """Console entry point."""
     start_logging()
     return run_command(lambda: run(sys.argv[1:]))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from taylor.base.console import run_command, start_logging
-from taylor.workflows.arguments import CommandParser, device_numbers, time_window
+from taylor.command_lines.arguments import CommandParser, device_numbers, path_or_none, time_window
 
 
-def build_parser() -> CommandParser:
-    """Every flag of the command, with its default."""
+def build_parser(program: str = "timeline_tool.py") -> CommandParser:
+    """Every flag of the command, with its default; `program` is the name it was called by."""
     parser = CommandParser(
-        "timeline_tool.py",
+        program,
         "Draw the jobs of every device from worker logs or profiles, and lay a plan beside them.",
-        "python timeline_tool.py --log_dir ./log --devices 0,1 --trace timeline.json",
+        "--log_dir ./log --devices 0,1 --trace timeline.json",
     )
     source = parser.add_argument_group("sources")
     source.add_argument("--log_dir", metavar="DIR", help="folder of workerlog.N files")
@@ -33,26 +32,23 @@ def build_parser() -> CommandParser:
     return parser
 
 
-def run(arguments: Sequence[str]) -> None:
+def run(arguments: Sequence[str], program: str = "timeline_tool.py") -> None:
     """Parse, read, draw."""
-    args = build_parser().parse(arguments)
+    args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from taylor.workflows.timeline import TimelineOptions, draw_timeline
 
-    def path(text: str | None) -> Path | None:
-        return Path(text) if text else None
-
     written = draw_timeline(
         TimelineOptions(
-            log_dir=path(args.log_dir),
-            profile_dir=path(args.profile_dir),
-            solution=path(args.solution),
+            log_dir=path_or_none(args.log_dir),
+            profile_dir=path_or_none(args.profile_dir),
+            solution=path_or_none(args.solution),
             devices=args.devices,
             multi_machine=args.multi_machine,
             window_ms=args.window,
-            trace=path(args.trace),
-            html=path(args.html),
-            picture=path(args.png),
+            trace=path_or_none(args.trace),
+            html=path_or_none(args.html),
+            picture=path_or_none(args.png),
         )
     )
     for role, name in written.items():
@@ -63,7 +59,3 @@ def main() -> int:
     """Console entry point."""
     start_logging()
     return run_command(lambda: run(sys.argv[1:]))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

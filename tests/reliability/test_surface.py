@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 
 TOOLS = {tool.__name__: tool for tool in (parallel_tool, pipeline_tool, pipeline_parallel, timeline_tool)}
 
-EVERYWHERE = "--config --verbose --quiet --help -h"
+EVERYWHERE = "--config --verbose --quiet --version --help -h"
 ENVIRONMENT = "--dryrun_backend --env_json --parallel_num --small_dataset --register_path --device"
 CONTRACT = {
     "parallel_tool": "--yaml_path --shell_path --toml_path --mindformers_dir --dryrun_data_dir --profile_data_dir "

@@ -7,14 +7,16 @@ import json
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import taylor
 from taylor.base.errors import InputError, shortened
 from taylor.base.files import read_text
+from taylor.base.shipped import own_or_shipped
 from taylor.parsers.tables.ratios import MAX_RATIO
 
-AUTO = "auto"
-"""The value of a flag whose choice is the tool's."""
+if TYPE_CHECKING:  # a command's --help and --version must not wait for what only its work needs
+    from taylor.workflows.memory_source import DryRunOptions
 
 MOST = 10**9
 """Largest count a flag takes: a thousand times the ranks, the batch and the seconds of anybody's job."""
@@ -23,14 +25,47 @@ _OLD_SPELLINGS = {"mindfomres_dir": "mindformers_dir", "dataset_dir": "dataset"}
 """Flags as the tool's older manual misspells them, accepted in silence."""
 
 
+class Default(str):
+    """The default of a path's flag: the same text as a user may type, but known to be nobody's choice."""
+
+
+def path_or_none(text: str | None) -> Path | None:
+    """The path that a flag names; None where it has no value."""
+    return Path(text) if text else None
+
+
+def chosen_path(text: str) -> Path | None:
+    """The path that the user chose; None where the flag stands at its default."""
+    return None if isinstance(text, Default) else Path(text)
+
+
+def chosen_or_there(text: str) -> Path | None:
+    """The path that the user chose, or the default where it exists; else None."""
+    path = Path(text)
+    return path if not isinstance(text, Default) or path.exists() else None
+
+
+def default_file(text: str) -> Path:
+    """The file a flag names; at its default, below ``./config/``, the shipped one where there is none."""
+    return own_or_shipped(text) if isinstance(text, Default) else Path(text)
+
+
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser that takes ``--a_flag`` and ``--a-flag`` alike, and ``--config FILE.json``."""
+    """An argument parser that takes ``--a_flag`` and ``--a-flag`` alike, and ``--config FILE.json``.
+
+    Parameters
+    ----------
+    program : str
+        The name the command was called by: a script of the checkout, or `taylor` and a subcommand.
+    example : str
+        Arguments of a call that shows what the command is for.
+    """
 
     def __init__(self, program: str, purpose: str, example: str) -> None:
         super().__init__(
             prog=program,
             description="\n".join(textwrap.wrap(purpose, 78)),
-            epilog=f"example:\n  {example}",
+            epilog=f"example:\n  {'python ' if program.endswith('.py') else ''}{program} {example}",
             allow_abbrev=False,
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=80),
         )
@@ -38,6 +73,7 @@ class CommandParser(argparse.ArgumentParser):
         general.add_argument(
             "--config", metavar="FILE", help="JSON file with any of these flags; the command line wins"
         )
+        general.add_argument("--version", action="version", version=f"taylor {taylor.__version__}")
         general.add_argument("--verbose", action="store_true", help="log what a developer would want to know")
         general.add_argument("--quiet", action="store_true", help="log warnings and errors only")
 
@@ -132,11 +168,6 @@ def non_negative_int(text: str) -> int:
     return 0 if text.strip() == "0" else positive_int(text)
 
 
-def count_or_auto(text: str) -> int | str:
-    """The type of a count that may be left to the tool."""
-    return AUTO if text.strip().lower() == AUTO else positive_int(text)
-
-
 def non_negative_float(text: str) -> float:
     """The type of a ratio or a time: finite and at least 0."""
     try:
@@ -214,7 +245,7 @@ def add_environment_options(parser: CommandParser) -> None:
     group.add_argument(
         "--env_json",
         metavar="FILE",
-        default="./config/env_config.json",
+        default=Default("./config/env_config.json"),
         help="environment of the dry-runs (default: %(default)s)",
     )
     group.add_argument(
@@ -243,11 +274,33 @@ def add_environment_options(parser: CommandParser) -> None:
     group.add_argument(
         "--register_path",
         metavar="DIR",
-        default="./register/",
-        help="folder of model and device registrations (default: %(default)s)",
+        default=Default("./register/"),
+        help="folder of your own registrations and rules (default: %(default)s of the tool)",
     )
     group.add_argument(
         "--device",
         metavar="NAME",
         help="registered device: memory, speed, links, cards a node (default: from the file, else ascend-910b)",
+    )
+
+
+def dryrun_options(args: argparse.Namespace, mindformers: str | None) -> DryRunOptions:
+    """How dry-runs are run, from the flags of `add_environment_options`.
+
+    Parameters
+    ----------
+    mindformers : str or None
+        Path of ``run_mindformer.py`` or its folder, whose flag differs between the tools.
+    """
+    from taylor.workflows.memory_source import DryRunOptions
+
+    return DryRunOptions(
+        backend=args.dryrun_backend,
+        mindformers=path_or_none(mindformers),
+        env_json=default_file(args.env_json) if args.env_json else None,
+        parallel_num=args.parallel_num,
+        small_dataset=path_or_none(args.small_dataset),
+        register_path=chosen_path(args.register_path),
+        timeout_s=args.dryrun_timeout,
+        retries=args.dryrun_retries,
     )

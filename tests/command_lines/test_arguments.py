@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from taylor.base.errors import InputError
+from taylor.base.shipped import CONFIG
 from taylor.command_lines import parallel_tool, pipeline_parallel, pipeline_tool, timeline_tool
+from taylor.command_lines.arguments import chosen_path, default_file
 
 
 @pytest.mark.parametrize("words", [["--gbs", "64"], ["--gbs=64"]])
@@ -152,3 +155,25 @@ DEFAULTS = {
 def test_the_defaults_are_those_of_the_contract(tool):
     found = vars(tool.build_parser().parse([]))
     assert {name: found[name] for name in DEFAULTS[tool]} == DEFAULTS[tool]
+
+
+@pytest.mark.parametrize("tool", [parallel_tool, pipeline_tool, pipeline_parallel])
+def test_a_folder_called_register_is_the_users_only_when_it_is_named(tool, tmp_path):
+    flags = tmp_path / "flags.json"
+    flags.write_text(json.dumps({"register_path": "./register/"}))
+    for words, chosen in (
+        ([], None),
+        (["--register_path", "./register/"], Path("register")),
+        (["--config", str(flags)], Path("register")),
+    ):
+        assert chosen_path(tool.build_parser().parse(words).register_path) == chosen
+
+
+def test_a_default_file_is_the_working_folders_own_else_the_one_that_is_shipped(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    args = pipeline_parallel.build_parser().parse([])
+    assert default_file(args.env_json) == CONFIG / "env_config.json"
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "env_config.json").write_text("{}")
+    assert default_file(args.env_json) == Path("config/env_config.json")
+    assert default_file("absent.json") == Path("absent.json")

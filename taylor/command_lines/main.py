@@ -1,0 +1,73 @@
+"""The command `taylor`: one name for all of Taylor's commands."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import taylor
+from taylor.base.console import run_command, start_logging
+from taylor.base.errors import EXIT_BAD_INPUT
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """A subcommand of `taylor`.
+
+    Parameters
+    ----------
+    module : str
+        Module of `taylor.command_lines` whose ``run(arguments, program)`` does the work.
+    purpose : str
+        What it does, in one line of the help.
+    """
+
+    module: str
+    purpose: str
+
+
+SUBCOMMANDS = {
+    "solve": Subcommand("pipeline_parallel", "layers and recompute of every pipeline stage of one configuration"),
+    "search": Subcommand("parallel_tool", "the parallel strategies of a model, pruned by rules and memory"),
+    "rank": Subcommand("pipeline_tool", "a folder of candidates, each solved and ranked by step time"),
+    "timeline": Subcommand("timeline_tool", "worker logs, profiles and plans drawn as one timeline"),
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of `taylor` itself; each subcommand has its own."""
+    width = max(map(len, SUBCOMMANDS))
+    listed = "\n".join(f"  {name:<{width}}  {command.purpose}" for name, command in SUBCOMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="taylor",
+        usage="taylor COMMAND ...",
+        description="Plans the parallel training of large language models.",
+        epilog=f"commands (taylor COMMAND --help explains the flags):\n{listed}\n\n"
+        "example:\n  taylor solve -yaml config.yaml -evaluate y",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"taylor {taylor.__version__}")
+    parser.add_argument("command", metavar="COMMAND", choices=tuple(SUBCOMMANDS), help=argparse.SUPPRESS)
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int | None:
+    """Run the subcommand that comes first, with the arguments behind it."""
+    parser = build_parser()
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return EXIT_BAD_INPUT
+    name = parser.parse_args(arguments[:1]).command
+    tool = importlib.import_module(f"taylor.command_lines.{SUBCOMMANDS[name].module}")
+    tool.run(arguments[1:], f"taylor {name}")
+    return None
+
+
+def main() -> int:
+    """Console entry point."""
+    start_logging()
+    return run_command(lambda: run(sys.argv[1:]))
