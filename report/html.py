@@ -301,7 +301,7 @@ def _embed(data: object) -> str:
 
 
 def _asset(name: str) -> str:
-    return (resources.files("report") / "assets" / name).read_text(encoding="utf-8")
+    return (resources.files("taylor.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 @cache
