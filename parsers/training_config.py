@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import ModelSpec
@@ -35,6 +36,9 @@ class TrainingConfig:
         multiplies the batch.
     notes : tuple of str
         What was assumed or is odd in the file, one line each, for the log.
+    unmodelled : tuple of UnmodelledFlag
+        Flags or keys of the file that cost memory, time or placement, or are unknown, and that no figure
+        takes into account.
     """
 
     path: Path
@@ -48,6 +52,7 @@ class TrainingConfig:
     mtp_counted: bool = True
     micro_batch_interleave: int = 1
     notes: tuple[str, ...] = ()
+    unmodelled: tuple[UnmodelledFlag, ...] = ()
 
     def replace(self, **changes: Any) -> TrainingConfig:
         """A copy with some fields changed."""

@@ -1,0 +1,284 @@
+"""The tables of flags: what every flag or key that a launcher's file can hold means for a plan.
+
+Each launcher's folder holds its table as YAML (``parsers/megatron/flags.yaml``): groups of rows, one row
+a flag. A group may state any field of its rows once; a row states what differs::
+
+    launcher: Megatron-LM and MindSpeed-LLM
+    groups:
+      - group: Logging
+        status: neutral
+        why: it only writes logs
+        source: "Megatron-LM core_v0.19.0 megatron/training/arguments.py:1500"
+        rows:
+          log-interval: {default: 100}
+          log-throughput: {takes_value: false}
+
+The fields of a row are those of `FlagRow`. A name that ends in ``.*`` stands for every key below it.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import yaml
+
+READ, NEUTRAL, COSTS = "read", "neutral", "costs"
+STATUSES = (READ, NEUTRAL, COSTS)
+MORE, LESS, EITHER = "more", "less", "either"
+DIRECTIONS = (MORE, LESS, EITHER)
+_ROW_FIELDS = {
+    "status",
+    "memory",
+    "time",
+    "placement",
+    "takes_value",
+    "default",
+    "silent",
+    "needs",
+    "versions",
+    "why",
+    "source",
+}
+
+
+@dataclass(frozen=True)
+class FlagRow:
+    """What one flag or key means for a plan.
+
+    Parameters
+    ----------
+    name : str
+        A command-line flag without its dashes, words joined by ``-``; a key with its dotted path.
+    status : str
+        ``read``: the launcher's reader uses it. ``neutral``: it changes neither memory, time nor
+        placement. ``costs``: it changes one of them and is not modelled.
+    memory, time, placement : str or None
+        Direction in which it changes the device memory, the step time or where layers and ranks are
+        placed: ``more``, ``less`` or ``either`` (always ``either`` for placement); None: not at all. At
+        least one is given for ``costs``; for ``read`` they hold for the values outside `silent`.
+    takes_value : bool
+        False for a switch, which is in force wherever it is given.
+    default : str or None
+        What the launcher takes where the flag is absent.
+    silent : tuple of str
+        Values that need no word. For ``costs``: values with the same effect as the default. For ``read``:
+        the values that are modelled; when empty, all are.
+    needs : tuple of str
+        The flag is in force only where one of these is given too; when empty, always.
+    versions : str
+        Releases that have the flag.
+    why : str
+        For ``read`` what it is read for, else why it costs nothing or what it changes: a clause.
+    source : str
+        Repository, release, file and line that the row stands on.
+    group : str
+        Heading of its group in the table.
+    """
+
+    name: str
+    status: str
+    memory: str | None
+    time: str | None
+    placement: str | None
+    takes_value: bool
+    default: str | None
+    silent: tuple[str, ...]
+    needs: tuple[str, ...]
+    versions: str
+    why: str
+    source: str
+    group: str
+
+    def is_silent(self, value: str | None) -> bool:
+        """Whether the flag given with this value changes nothing that the figures leave out.
+
+        Parameters
+        ----------
+        value : str or None
+            As the file writes it; None for a switch without a value.
+        """
+        if self.status == NEUTRAL:
+            return True
+        if self.status == READ:
+            return not self.silent or _plain(value) in map(_plain, self.silent)
+        if value is None:
+            return False
+        if not self.takes_value:
+            return _plain(value) == "false"
+        same = (*self.silent, *(() if self.default is None else (self.default,)))
+        return _plain(value) in map(_plain, same)
+
+
+@dataclass(frozen=True)
+class UnmodelledFlag:
+    """A flag found in a file whose effect is in none of the figures.
+
+    Parameters
+    ----------
+    name : str
+        As the file writes it: ``--tp-comm-overlap``, ``parallel.enable_alltoall``.
+    value : str or None
+        As the file writes it; None for a switch.
+    memory, time, placement : str or None
+        Directions as in `FlagRow`; all None where the flag is unknown.
+    why : str
+        What it changes, as a clause; empty where the flag is unknown.
+    known : bool
+        Whether the launcher's table has it.
+    """
+
+    name: str
+    value: str | None
+    memory: str | None
+    time: str | None
+    placement: str | None
+    why: str
+    known: bool = True
+
+    @property
+    def sentence(self) -> str:
+        """What a user is told about it."""
+        written = self.name if self.value is None else f"{self.name} {self.value}"
+        if not self.known:
+            return f"{written} is not known: what it changes is not in the figures"
+        effects = [
+            f"{'more or less' if direction == EITHER else direction} {what}"
+            for direction, what in ((self.memory, "memory"), (self.time, "time"))
+            if direction
+        ]
+        if self.placement:
+            effects.append("another placement")
+        return f"{written} is not modelled; it means {' and '.join(effects)}: {self.why}"
+
+
+class FlagTable:
+    """All rows of one launcher.
+
+    Parameters
+    ----------
+    launcher : str
+        Whose flags these are.
+    rows : mapping of str to FlagRow
+        By name, in the table's order.
+    """
+
+    def __init__(self, launcher: str, rows: Mapping[str, FlagRow]) -> None:
+        self.launcher, self.rows = launcher, rows
+
+    def find(self, name: str) -> FlagRow | None:
+        """The row of a flag or key: its own, else that of the nearest ``.*`` above it; None when unknown."""
+        row = self.rows.get(name)
+        above = name
+        while row is None and "." in above:
+            above = above.rpartition(".")[0]
+            row = self.rows.get(f"{above}.*")
+        return row
+
+    def unmodelled(self, given: Iterable[tuple[str, str | None]], prefix: str = "") -> tuple[UnmodelledFlag, ...]:
+        """The flags of a file that the figures leave out, in the file's order.
+
+        Parameters
+        ----------
+        given : iterable of (name, value)
+            Every flag in force, named as in the table; the value is None for a switch.
+        prefix : str
+            Written before each name: ``--`` for flags of a command line.
+        """
+        found: list[UnmodelledFlag] = []
+        pairs = list(given)
+        names = {name for name, _ in pairs}
+        for name, value in pairs:
+            row = self.find(name)
+            if row is None:
+                found.append(UnmodelledFlag(prefix + name, value, None, None, None, "", known=False))
+            elif not row.is_silent(value) and (not row.needs or names.intersection(row.needs)):
+                found.append(UnmodelledFlag(prefix + name, value, row.memory, row.time, row.placement, row.why))
+        return tuple(found)
+
+
+@cache
+def load_flag_table(package: str, file: str) -> FlagTable:
+    """A launcher's table, as it is shipped with the package.
+
+    Parameters
+    ----------
+    package : str
+        The launcher's package: ``taylor.parsers.megatron``.
+    file : str
+        File name of the table inside it.
+
+    Raises
+    ------
+    ValueError
+        When a row is not as this module describes it; says which and why.
+    """
+    text = importlib.resources.files(package).joinpath(file).read_text(encoding="utf-8")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Ten times as fast, where libyaml is there.
+    return table_from_mapping(yaml.load(text, Loader=loader))
+
+
+def table_from_mapping(data: Mapping[str, Any]) -> FlagTable:
+    """A table from its YAML mapping; see the module's text for its form.
+
+    Raises
+    ------
+    ValueError
+        When a row is wrong; says which and why.
+    """
+    rows: dict[str, FlagRow] = {}
+    for group in data["groups"]:
+        common = {name: value for name, value in group.items() if name not in ("group", "rows")}
+        for name, own in group["rows"].items():
+            if name in rows:
+                raise ValueError(f"{name}: has two rows")
+            rows[name] = _row(name, group["group"], {**common, **(own or {})})
+    return FlagTable(data["launcher"], rows)
+
+
+def _row(name: str, group: str, fields: Mapping[str, Any]) -> FlagRow:
+    odd = set(fields) - _ROW_FIELDS
+    if odd:
+        raise ValueError(f"{name}: {', '.join(sorted(odd))} is no field of a row")
+    default = fields.get("default")
+    row = FlagRow(
+        name=name,
+        status=fields.get("status", ""),
+        memory=fields.get("memory"),
+        time=fields.get("time"),
+        placement=fields.get("placement"),
+        takes_value=fields.get("takes_value", True),
+        default=None if default is None else str(default),
+        silent=tuple(map(str, fields.get("silent", ()))),
+        needs=tuple(fields.get("needs", ())),
+        versions=str(fields.get("versions", "")),
+        why=fields.get("why", ""),
+        source=fields.get("source", ""),
+        group=group,
+    )
+    directions = [each for each in (row.memory, row.time, row.placement) if each is not None]
+    if row.status not in STATUSES:
+        raise ValueError(f"{name}: status is {row.status!r}; it may be {', '.join(STATUSES)}")
+    if any(each not in DIRECTIONS for each in directions):
+        raise ValueError(f"{name}: a direction may be {', '.join(DIRECTIONS)}")
+    if row.status == COSTS and not directions:
+        raise ValueError(f"{name}: costs, and states no direction of memory, time or placement")
+    if row.status == NEUTRAL and directions:
+        raise ValueError(f"{name}: is neutral, and states a direction")
+    if row.status == READ and bool(directions) != bool(row.silent):
+        raise ValueError(f"{name}: is read; values outside `silent` and their directions come together")
+    if not row.why or not row.source:
+        raise ValueError(f"{name}: why and source must be given")
+    return row
+
+
+def _plain(value: str | None) -> str:
+    """A value in the one spelling that comparisons use: lower case, numbers without needless digits."""
+    text = "" if value is None else value.strip().strip("\"'").lower()
+    try:
+        return repr(float(text.replace("_", "")))
+    except ValueError:
+        return text
