@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Mapping
+import hashlib
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Mapping, Sequence
 
-from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
 
 
@@ -38,7 +39,7 @@ class LayerKind:
     pinned_last: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PipelineProblem:
     """Layers of every kind to spread over S stages x V interleaves, recompute to choose, memory to respect.
 
@@ -77,6 +78,11 @@ class PipelineProblem:
         holds fewer) are recomputed in that mode, and no others. What the flags of some launchers can say.
     unit_ms : float or None
         Real time of one unit, ms.
+
+    Raises
+    ------
+    ValueError
+        Naming the field that makes no sense, and what it holds.
     """
 
     stages: int
@@ -102,18 +108,40 @@ class PipelineProblem:
 
     def __post_init__(self) -> None:
         for name in ("stages", "interleaves", "micro_batches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, found {getattr(self, name)}")
+            _require(getattr(self, name) >= 1, f"{name} must be >= 1", getattr(self, name))
+        for name in ("backward_ratio", "head_forward", "embedding_forward", "lag", "min_layers"):
+            _require(getattr(self, name) >= 0, f"{name} must be >= 0", getattr(self, name))
+        _require(
+            0 <= self.weight_gradient_share <= 1, "weight_gradient_share must lie in 0 to 1", self.weight_gradient_share
+        )
         if len(self.static_mib) != self.stages or len(self.limit_mib) != self.stages:
             raise ValueError("static_mib and limit_mib must have one entry a stage")
         if self.tail and len(self.tail) != self.stages:
             raise ValueError("tail must be empty or have one entry a stage")
-        if not self.kinds or all(kind.pinned_last for kind in self.kinds):
-            raise ValueError("at least one layer kind must be free to place")
+        _require(all(tail >= 0 for tail in self.tail), "tail must be >= 0 on every stage", self.tail)
+        for mode, ratio in self.recompute_ratio.items():
+            _require(mode in (FULL, SELECT), f"recompute_ratio may name {FULL} and {SELECT}", mode)
+            _require(ratio >= 0, f"recompute_ratio of {mode} must be >= 0", ratio)
         if any(count < 0 or (count and mode not in self.recompute_ratio) for mode, count in self.uniform_recompute):
             raise ValueError("uniform_recompute must name modes of recompute_ratio with counts >= 0")
+        self._check_kinds()
+        pinned = {
+            "fixed_layers": list(self.fixed_layers),
+            "max_layers": list(self.max_layers),
+            "fixed_recompute": [(v, s) for _, v, s in self.fixed_recompute],
+        }
+        for name, chunks in pinned.items():
+            for v, s in chunks:
+                inside = 0 <= v < self.interleaves and 0 <= s < self.stages
+                _require(inside, f"{name} must name chunks (interleave, stage) of the pipeline", (v, s))
+
+    def _check_kinds(self) -> None:
+        if not self.kinds or all(kind.pinned_last for kind in self.kinds):
+            raise ValueError("at least one layer kind must be free to place")
+        names = [kind.name for kind in self.kinds]
+        _require(len(set(names)) == len(names), "every kind must have a name of its own", names)
         for kind in self.kinds:
-            if kind.count < 0 or kind.forward < 0 or kind.layer_mib < 0:
+            if not (kind.count >= 0 and kind.forward >= 0 and kind.layer_mib >= 0):
                 raise ValueError(f"kind {kind.name}: count, forward and layer_mib must be >= 0")
             missing = [mode for mode in (NONE, *self.recompute_ratio) if mode not in kind.activation_mib]
             if missing:
@@ -132,3 +160,50 @@ class PipelineProblem:
     def replace(self, **changes: Any) -> PipelineProblem:
         """A copy with some fields changed."""
         return replace(self, **changes)
+
+    def fingerprint(self) -> str:
+        """A text of 64 letters and digits that two problems share only when all their fields are equal."""
+        stated = [(one.name, getattr(self, one.name)) for one in fields(self)]
+        return hashlib.sha256(repr(stated).encode()).hexdigest()
+
+    def summary(self) -> str:
+        """The problem in a few lines: the pipeline, its layers, the memory, the times."""
+        lines = [
+            f"{self.stages} stages x {self.interleaves} interleaves, {self.micro_batches} micro-batches, "
+            f"{self.schedule.name}"
+        ]
+        for kind in self.kinds:
+            kept = ", ".join(f"{mode} {mib:g}" for mode, mib in kind.activation_mib.items())
+            pinned = " on the last chunk" if kind.pinned_last else ""
+            lines.append(
+                f"{kind.count} {kind.name} layers{pinned}: forward {kind.forward:g}, {kind.layer_mib:,g} MiB each; "
+                f"a micro-batch keeps {kept} MiB by recompute"
+            )
+        lines.append(
+            f"limit {_range(self.limit_mib)} MiB a stage, of which {_range(self.static_mib)} MiB besides layers"
+        )
+        ratios = ", ".join(f"{mode} recompute {ratio:g}" for mode, ratio in self.recompute_ratio.items())
+        unit = "" if self.unit_ms is None else f"; unit {self.unit_ms:g} ms"
+        lines.append(
+            f"backward {self.backward_ratio:g}, {ratios + ', ' if ratios else ''}head {self.head_forward:g}, "
+            f"embedding {self.embedding_forward:g}, transfer {self.lag:g}{unit}"
+        )
+        given = len(self.fixed_layers) + len(self.max_layers) + len(self.fixed_recompute)
+        if given:
+            lines.append(f"given or bounded by chunk: {given} count{'s' if given > 1 else ''} of layers or recompute")
+        if self.uniform_recompute:
+            lines.append(f"one recompute choice of {len(self.uniform_recompute)} holds for all chunks")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return "PipelineProblem: " + self.summary().replace("\n", "\n  ")
+
+
+def _require(holds: bool, rule: str, found: object) -> None:
+    if not holds:
+        raise ValueError(f"{rule}, found {found!r}")
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"

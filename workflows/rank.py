@@ -371,7 +371,7 @@ def _table(candidates: Sequence[Candidate], rows: Mapping[int, dict[str, Any]], 
 
 def _key(problem: PipelineProblem, options: RankOptions) -> str:
     """Everything that a row depends on: the problem, how it is solved, and the code that solves it."""
-    digest = hashlib.sha256(repr((problem, options.solver, options.time_limit)).encode())
+    digest = hashlib.sha256(repr((problem.fingerprint(), options.solver, options.time_limit)).encode())
     root = Path(__file__).resolve().parent.parent
     for source in sorted([*(root / "pipeline_solver").glob("*.py"), *(root / "pipeline").glob("**/*.py")]):
         digest.update(source.read_bytes())

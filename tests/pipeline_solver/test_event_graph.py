@@ -10,8 +10,8 @@ from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
 from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.event_graph_reference import play
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from tests.pipeline_solver.event_graph_reference import play
 
 CASES = [
     ("1f1b", 1, {}),

@@ -1,4 +1,4 @@
-"""Plain-Python twin of `event_graph`: slow, short, and written from the definition, for tests to compare."""
+"""Plain-Python twin of the event graph: slow, short, and written from the definition."""
 
 from __future__ import annotations
 
