@@ -6,17 +6,8 @@ where the norms are, over CP everywhere. With GPT's shape and dropout it is thei
 Rotary models keep the QKV product (V is a view of it) beside the rotated Q and K: 286 MiB a layer of
 LLaMA3-70B at TP8 + SP, s = 8192. Latent attention keeps q, k, the up-projected K/V and the context.
 
-MindFormers runs less fused kernels and keeps more: norm inputs as fp32 casts, Q before its rotation,
-the two statistics of FlashAttentionScore (fp32 [b, a, s, 8] each), the gate's SiLU beside gate, up
-and product, and, a routed slot, gate and up both joined and split, and the expert's output before it
-is weighted. Its default selective patterns rebuild SiLU and product of dense MLPs alone. Read from
-one published fit (dense 479, selective 400; MoE 765 either way; 30 recomputed; DeepSeek-V3 at
-TP4 + SP, s = 4096, MiB).
-
-torchtitan runs plain modules: products save their input as it was gathered over TP (latents, router
-and shared experts work on all its tokens too), Q, K and V are products of their own (nothing but V
-outlives the rotation), grouped keys and values are copied for every query head unless one is left,
-and the gate's SiLU stays beside gate, up and product. Found by `dryrun.torch_stage`.
+That is what fused kernels keep. What less fused ones keep beside it, and which framework runs them, is
+in the framework's `ActivationRules`; the counts are checked against `dryrun.torch_stage`.
 """
 
 from __future__ import annotations
@@ -29,8 +20,7 @@ from taylor.cost_model.parameters import body_kind, shared_hidden
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
 from taylor.pipeline.plan import FULL, NONE, SELECT
-from taylor.register.frameworks import MEGATRON, MINDFORMERS, TORCHTITAN
-from taylor.register.model import DENSE, MOE, MTP, ModelSpec
+from taylor.register.model import DENSE, MOE, MTP, MlaSpec, ModelSpec
 
 _FP32 = 4
 
@@ -47,9 +37,8 @@ def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, r
         kind = body_kind(model)
     tokens = micro_batch_tokens(degrees, rules)
     if mode == FULL:
-        # Only the layer's input is kept; MindFormers keeps the residual stream in fp32.
-        kept = _FP32 if rules.framework == MINDFORMERS else rules.compute_bytes
-        return tokens * model.hidden * kept / sequence_split(degrees)
+        # Only the layer's input is kept.
+        return tokens * model.hidden * _residual_bytes(rules) / sequence_split(degrees)
     if mode not in (NONE, SELECT):
         raise ValueError(f"unknown recompute mode {mode!r}")
     attention = _attention(model, degrees, rules, mode == SELECT)
@@ -82,48 +71,34 @@ def routed_slots(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
     return slots / sequence_split(degrees) if rules.whole_experts else slots
 
 
+def input_split(degrees: Degrees, rules: TrainingRules) -> Any:
+    """Ways in which the input that a block's products save is split: 1 where they save it gathered over TP."""
+    return 1 if rules.framework.activations.saves_gathered_inputs else sequence_split(degrees)
+
+
+def _residual_bytes(rules: TrainingRules) -> int:
+    """Bytes an element of the stream between layers."""
+    return _FP32 if rules.framework.activations.fp32_residual else rules.compute_bytes
+
+
 def _norm_and_input(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """A norm's input, the block's input behind it, its dropout mask: bytes a token."""
-    norm_input = _FP32 if rules.framework == MINDFORMERS else rules.compute_bytes
+    norm_input = _FP32 if rules.framework.activations.fp32_norm_input else _residual_bytes(rules)
     kept = norm_input + (1 if rules.dropout else 0)
-    block_input = rules.compute_bytes / _input_split(degrees, rules)
+    block_input = rules.compute_bytes / input_split(degrees, rules)
     return (kept / sequence_split(degrees) + block_input) * model.hidden
-
-
-def _input_split(degrees: Degrees, rules: TrainingRules) -> Any:
-    """Ways in which the input that a block's products save is split: torchtitan saves it gathered."""
-    return 1 if rules.framework == TORCHTITAN else sequence_split(degrees)
 
 
 def _attention(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select: bool) -> Any:
     """Bytes a token of the attention block, its norm and dropout mask included."""
     heads = model.n_heads / degrees.tp
-    unfused = rules.framework == MINDFORMERS
     result = _norm_and_input(model, degrees, rules)
     if model.mla is not None:
-        mla = model.mla
-        qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
-        latent = 2 * mla.kv_lora_rank + mla.qk_rope_head_dim + 2 * (mla.q_lora_rank or 0)
-        result = result + rules.compute_bytes * latent / _input_split(degrees, rules)
-        # q, k, the K/V up-projection (V is a view of it) and the context.
-        result = result + rules.compute_bytes * heads * (2 * qk_dim + mla.qk_nope_head_dim + 2 * mla.v_head_dim)
-        if unfused:
-            result = result + rules.compute_bytes * heads * qk_dim
-            result = result + _FP32 * (mla.kv_lora_rank + (mla.q_lora_rank or 0)) / sequence_split(degrees)
+        result = result + _latent_projections(model.mla, heads, degrees, rules)
     else:
-        q = heads * model.head_dim
-        # Key/value heads are copied where TP exceeds their number.
-        kv_heads = np.maximum(model.n_kv_heads / degrees.tp, 1)
-        kv = kv_heads * model.head_dim
-        if rules.framework == TORCHTITAN:
-            copied = np.where(kv_heads > 1, q, kv)
-            result = result + rules.compute_bytes * (2 * q + 2 * copied + (q + kv if model.qk_norm else 0))
-        else:
-            result = result + rules.compute_bytes * (2 * q + 2 * kv)
-            if not model.learned_positions:
-                result = result + rules.compute_bytes * (q + kv)
+        result = result + _projections(model, heads, degrees, rules)
     if rules.flash_attention:
-        return result + heads * (2 * 8 * _FP32 if unfused else _FP32)
+        return result + heads * rules.framework.activations.attention_statistics * _FP32
     if not select:
         # Softmax output; with dropout its mask and output too (Korthikanti's 5as²b).
         scores = 2 * rules.compute_bytes + 1 if rules.dropout else rules.compute_bytes
@@ -131,11 +106,43 @@ def _attention(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select:
     return result
 
 
+def _projections(model: ModelSpec, heads: Any, degrees: Degrees, rules: TrainingRules) -> Any:
+    """Q, K, V and the context of a rank's `heads`, bytes a token."""
+    operators = rules.framework.activations
+    q = heads * model.head_dim
+    # Key/value heads are copied where TP exceeds their number.
+    kv_heads = np.maximum(model.n_kv_heads / degrees.tp, 1)
+    kv = kv_heads * model.head_dim
+    used = np.where(kv_heads > 1, q, kv) if operators.copies_grouped_kv else kv
+    elements = 2 * q + 2 * used
+    if operators.joined_qkv:
+        # The product, of which V is a view, stays beside the rotated Q and K.
+        elements = elements + (0 if model.learned_positions else q + kv)
+    elif model.qk_norm:
+        elements = elements + q + kv
+    return rules.compute_bytes * elements
+
+
+def _latent_projections(mla: MlaSpec, heads: Any, degrees: Degrees, rules: TrainingRules) -> Any:
+    """Latents, Q, K, V and the context of a rank's `heads`, bytes a token."""
+    operators = rules.framework.activations
+    qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    latent = 2 * mla.kv_lora_rank + mla.qk_rope_head_dim + 2 * (mla.q_lora_rank or 0)
+    result = rules.compute_bytes * latent / input_split(degrees, rules)
+    # q, k, the K/V up-projection (V is a view of it) and the context.
+    result = result + rules.compute_bytes * heads * (2 * qk_dim + mla.qk_nope_head_dim + 2 * mla.v_head_dim)
+    if operators.keeps_unrotated_queries:
+        result = result + rules.compute_bytes * heads * qk_dim
+    if operators.fp32_norm_input:
+        result = result + _FP32 * (mla.kv_lora_rank + (mla.q_lora_rank or 0)) / sequence_split(degrees)
+    return result
+
+
 def _mlp(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select: bool) -> Any:
     """Bytes a token of a dense MLP block, its norm and dropout mask included."""
     tensors = 3 if model.gated_mlp else 2
     activations = 1
-    if model.gated_mlp and rules.framework != MEGATRON:
+    if model.gated_mlp and not rules.framework.activations.fused_swiglu:
         tensors, activations = 4, 2
     if select and rules.flash_attention:
         # Selective recompute beside flash attention rebuilds the activation function (MindFormers'
@@ -149,12 +156,13 @@ def _experts(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     moe = model.moe
     assert moe is not None
     tensors = 3 if model.gated_mlp else 2
-    router = 2 * _FP32 * moe.n_experts / _input_split(degrees, rules)
-    shared = rules.compute_bytes * (tensors if rules.framework == MEGATRON or not model.gated_mlp else 4)
+    operators = rules.framework.activations
+    router = 2 * _FP32 * moe.n_experts / input_split(degrees, rules)
+    shared = rules.compute_bytes * (tensors if operators.fused_swiglu or not model.gated_mlp else 4)
     shared = shared * shared_hidden(model) / degrees.tp
     width = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
     slot = rules.compute_bytes * (model.hidden + tensors * width)
-    if rules.framework == MINDFORMERS:
+    if operators.unfused_experts:
         slot = slot + rules.compute_bytes * (model.hidden + (2 if model.gated_mlp else 0) * width)
     routed = routed_slots(model, degrees, rules) * slot
     return _norm_and_input(model, degrees, rules) + router + shared + routed

@@ -26,13 +26,6 @@ import numpy as np
 from taylor.cost_model.parameters import ParameterGroups
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
-from taylor.register.frameworks import MINDFORMERS
-
-MASTER_AND_MOMENTS_BYTES = 12
-"""fp32 master weight and Adam's two fp32 moments."""
-
-GRADIENT_BYTES = 4
-"""Gradients accumulate over micro-batches in fp32 in all three frameworks."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +50,13 @@ class StateBytes:
 def replicas(degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
     """How many ranks hold the same shard: of a TP-split, a TP-replicated and a routed parameter.
 
-    MindFormers counts TP ranks as replicas of what TP does not split; Megatron and torchtitan shard
-    within DP·CP alone. Whole experts have replicas on TP ranks too; split ones on DP·CP alone.
+    Replicas of a TP-split parameter lie on DP·CP; of a replicated one on DP·CP·TP where the framework
+    counts TP ranks as replicas, else on DP·CP. Whole experts have replicas on TP ranks too, split ones
+    on DP·CP alone.
     """
     data = degrees.dp * degrees.cp
     every = data * degrees.tp
-    whole = every if rules.framework == MINDFORMERS else data
+    whole = every if rules.framework.states.tp_ranks_are_replicas else data
     return data, whole, np.maximum((every if rules.whole_experts else data) / degrees.ep, 1)
 
 
@@ -71,17 +65,16 @@ def group_bytes(
 ) -> StateBytes:
     """Bytes that one device holds of a block's parameters, gradients and optimizer states.
 
-    `copy_weights` off leaves out the bf16 copy of fp32 weights (MindFormers' embedding gathers from
-    the fp32 table and casts the result).
+    `copy_weights` off leaves out the copy of fp32 weights in the compute type
+    (`StateRules.casts_embedding_rows`).
     """
     split, whole, routed = replicas(degrees, rules)
     full = np.greater_equal(degrees.op, split)
-    mindformers = rules.framework == MINDFORMERS
     expert_split = degrees.ep if rules.whole_experts else degrees.ep * degrees.tp
-    latent_split = degrees.tp if mindformers else 1
+    splits_latent = rules.framework.states.splits_latent_projections
     parts = [
         (groups.split / degrees.tp, split),
-        (groups.latent / latent_split, split if mindformers else whole),
+        (groups.latent / (degrees.tp if splits_latent else 1), split if splits_latent else whole),
         (groups.replicated, whole),
         (groups.routed / expert_split, routed),
     ]
@@ -101,6 +94,7 @@ def _state(held: Any, shards: Any, rules: TrainingRules, copy_weights: bool) -> 
         weight = rules.compute_bytes if copy_weights and rules.compute_bytes < rules.param_bytes else 0.0
     else:
         weight = float(rules.param_bytes)
-    gradient = GRADIENT_BYTES / (shards if rules.gradient_shard or rules.parameter_shard else 1)
-    optimizer = MASTER_AND_MOMENTS_BYTES / (shards if rules.parallel_optimizer or rules.parameter_shard else 1)
+    states = rules.framework.states
+    gradient = states.gradient_bytes / (shards if rules.gradient_shard or rules.parameter_shard else 1)
+    optimizer = states.optimizer_bytes / (shards if rules.parallel_optimizer or rules.parameter_shard else 1)
     return StateBytes(held * weight, held * gradient, held * optimizer)

@@ -6,28 +6,25 @@ from typing import Any
 
 import numpy as np
 
-from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, routed_slots, sequence_split
+from taylor.cost_model.activations import (
+    activation_bytes,
+    input_split,
+    micro_batch_tokens,
+    routed_slots,
+    sequence_split,
+)
 from taylor.cost_model.parameters import ParameterGroups, body_kind, embedding_parameters, head_parameters, layer_groups
 from taylor.cost_model.states import StateBytes, group_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.frameworks import MEGATRON, MINDFORMERS, TORCHTITAN
 from taylor.register.model import MOE, MTP, ModelSpec
 
 MIB = 2**20
 
-FRAMEWORK_OVERHEAD_MIB = {"mindformers": 1536.0, "megatron": 1536.0, "torchtitan": 1024.0}
-"""Runtime and communication buffers where neither file nor device gives a figure. MindFormers: what is
-left of a published fit's 2382 MiB middle stage after buffers and workspace. The other two: CUDA context
-and NCCL channels as commonly seen, about 1-1.5 GiB."""
-
-LOGITS_BYTES = {"mindformers": 14, "megatron": 6, "torchtitan": 14}
-"""Bytes a logit at the loss's worst moment: bf16 logits 2, fp32 cast 4, softmax 4, gradient 4. Megatron's
-vocabulary-parallel cross entropy makes one fp32 copy and turns it, in place, into softmax and gradient."""
-
 _SOFTMAX_BYTES = 4
+"""Of an MTP module's softmax that waits for its backward, bytes a logit (fp32)."""
 
 
 def layer_state_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> StateBytes:
@@ -38,14 +35,9 @@ def layer_state_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Trai
 def _states(
     groups: ParameterGroups, degrees: Degrees, rules: TrainingRules, *, copy_weights: bool = True
 ) -> StateBytes:
-    """`group_bytes`, and what torchtitan's sharding leaves whole in a pipeline.
-
-    There parameters stay gathered from the first forward on, and gradients are added up unsharded, in
-    fp32, until the last micro-batch (torchtitan's default ``fsdp_reshard_after_forward``; torch's
-    pipeline stages turn resharding and reduction off for all but the last backward).
-    """
+    """`group_bytes`, and what full sharding leaves whole in a pipeline (`StateRules.whole_in_pipeline`)."""
     state = group_bytes(groups, degrees, rules, copy_weights=copy_weights)
-    if not (rules.parameter_shard and rules.framework == TORCHTITAN):
+    if not (rules.parameter_shard and rules.framework.states.whole_in_pipeline):
         return state
     whole = _gathered(groups, degrees, rules)
     kept = StateBytes(whole.weights, whole.gradients)
@@ -62,19 +54,17 @@ def _gathered(groups: ParameterGroups, degrees: Degrees, rules: TrainingRules) -
 def embedding_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
     """Weights, gradients and optimizer states of the embedding on one device, bytes.
 
-    MindFormers counts as split over TP whatever ``vocab_emb_dp`` says: the published fit of its
-    DeepSeek-V3, whose files set that flag, has 1001 MiB more on the first stage than on a middle one,
-    which is 4 + 12/16 bytes for a quarter of the table and a third of what a whole one would take.
-    Learned positions are never split: every TP rank holds them all.
+    The table is split over TP where the file or the framework (`StateRules.always_splits_embedding`)
+    says so. Learned positions are never split: every TP rank holds them all.
     """
-    mindformers = rules.framework == MINDFORMERS
+    states = rules.framework.states
     positions = model.learned_positions * model.hidden
     table = embedding_parameters(model) - positions
-    if rules.vocab_parallel or mindformers:
+    if rules.vocab_parallel or states.always_splits_embedding:
         groups = ParameterGroups(split=table, replicated=positions)
     else:
         groups = ParameterGroups(replicated=table + positions)
-    return _states(groups, degrees, rules, copy_weights=not mindformers)
+    return _states(groups, degrees, rules, copy_weights=not states.casts_embedding_rows)
 
 
 def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
@@ -102,30 +92,28 @@ def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
 def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """Logits and loss of one micro-batch at its worst moment.
 
-    MindFormers: one set for the head and one an MTP module, as a published fit has it. The others: the
-    head comes last and finds the modules' softmax; its input and norm, and what the modules' projections
-    save, are kept beside.
+    The head comes last and finds the softmax of every MTP module; its input and norm, and what the modules'
+    projections save, are kept beside. Under `StaticRules.counted_as_fitted` it is one full set of logits
+    for the head and one for every module, and nothing beside.
     """
+    statics = rules.framework.statics
     tokens = micro_batch_tokens(degrees, rules)
     values = tokens * model.vocab / degrees.tp / rules.loss_chunks
-    if rules.framework == MINDFORMERS:
-        return values * LOGITS_BYTES[rules.framework.name] * (1 + model.mtp_layers)
+    if statics.counted_as_fitted:
+        return values * statics.logits_bytes * (1 + model.mtp_layers)
     split = sequence_split(degrees)
-    normed = 1 if rules.framework == TORCHTITAN else split
-    kept = tokens * model.hidden * rules.compute_bytes * (1 / split + 1 / normed) * (1 + model.mtp_layers)
+    kept = tokens * model.hidden * rules.compute_bytes * (1 / split + 1 / input_split(degrees, rules))
+    kept = kept * (1 + model.mtp_layers)
     # A module keeps its embedding, and both norms' results side by side.
     kept = kept + tokens * model.hidden * rules.compute_bytes * 3 / split * model.mtp_layers
     earlier = _SOFTMAX_BYTES * model.mtp_layers if rules.loss_chunks == 1 else 0
-    return values * (LOGITS_BYTES[rules.framework.name] + earlier) + kept
+    return values * (statics.logits_bytes + earlier) + kept
 
 
 def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """Pipeline transfers, and FSDP's gathered layers where there is no pipeline.
 
-    MindFormers: an activation and a gradient, double-buffered. Megatron: the gradients received and sent
-    last (a received activation is its layer's input). torchtitan: an input and a gradient for every
-    micro-batch of the step, made before it (`torch.distributed.pipelining`), less the inputs that are
-    in use, and the outputs kept until their backward: together two a micro-batch.
+    How many tensors of a stage boundary the transfers hold is `StaticRules.transfer_buffers`.
 
     FSDP holds the gathered parameters of two layers (the present and the prefetched one) and the fp32
     gradient of one before it is scattered (Zhao et al. 2023, arXiv:2304.11277 §4.3); in a pipeline see
@@ -133,28 +121,28 @@ def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
     """
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes / sequence_split(degrees)
     piped = np.greater(degrees.pp, 1)
-    if rules.framework == TORCHTITAN:
-        count = 2 * degrees.micro_batches * degrees.vpp
-    else:
-        count = 2 if rules.framework == MEGATRON else 4
+    framework = rules.framework
+    count = framework.statics.transfer_buffers
+    if framework.statics.buffers_every_micro_batch:
+        count = count * degrees.micro_batches * degrees.vpp
     result = np.where(piped, count * boundary, 0.0)
     if rules.parameter_shard:
         gathered = _gathered(layer_groups(model, body_kind(model)), degrees, rules)
-        alone = True if rules.framework != TORCHTITAN else np.logical_not(piped)
-        result = result + np.where(alone, 2 * gathered.weights + gathered.gradients, 0.0)
+        passing = np.logical_not(piped) if framework.states.whole_in_pipeline else True
+        result = result + np.where(passing, 2 * gathered.weights + gathered.gradients, 0.0)
     return result
 
 
 def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """Room for the backward of one layer, of the largest kind: what recompute rebuilds, and the gradients beside.
 
-    Under MindFormers the former alone: its overhead is what a published fit leaves beside that.
+    Under `StaticRules.counted_as_fitted` the former alone: the gradients are within the overhead there.
     """
     largest: Any = 0.0
     for kind in model.layer_counts():
         none, full = (activation_bytes(model, kind, mode, degrees, rules) for mode in (NONE, FULL))
         room = none - full
-        if rules.framework != MINDFORMERS:
+        if not rules.framework.statics.counted_as_fitted:
             room = room + gradient_room_bytes(model, kind, degrees, rules)
         largest = np.maximum(largest, room)
     return largest
@@ -164,15 +152,15 @@ def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Tr
     """Most that the backward of one layer holds beyond what its forward kept.
 
     It is at its start, in the MLP: a dense one holds the gathered gradient of its output beside the
-    gradient of the activation's result, then that beside the gradient of gate and up (torchtitan: three
-    gradients of its unfused activation, or two gathered ones). Experts hold the gradient of their slots
-    before and after the all-to-all or the gather.
+    gradient of the activation's result, then that beside the gradient of gate and up (where these are
+    products of their own: three gradients of the unfused activation, or two gathered ones). Experts hold the
+    gradient of their slots before and after the all-to-all or the gather.
     """
     tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
     gathered = np.where(np.greater(ways, 1), tokens * model.hidden * rules.compute_bytes, 0.0)
     kind = body_kind(model) if kind == MTP else kind
     gates = 2 if model.gated_mlp else 1
-    apart = rules.framework == TORCHTITAN and model.gated_mlp
+    unfused = model.gated_mlp and not rules.framework.activations.fused_swiglu
     if kind == MOE and model.moe is not None:
         slots = routed_slots(model, degrees, rules) * tokens
         width = model.moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
@@ -183,7 +171,7 @@ def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Tr
         return rules.compute_bytes * np.maximum((slots + other) * model.hidden, gates * width * slots)
     width = model.ffn_hidden / degrees.tp
     product = tokens * width * rules.compute_bytes
-    if apart:
+    if unfused:
         return np.maximum(3 * product, 2 * gathered)
     # Behind a dropout the output's gradient is a tensor of its own.
     dropped = tokens * model.hidden * rules.compute_bytes / ways if rules.dropout else 0.0
@@ -194,10 +182,10 @@ def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
     """Logits and workspace of the last stage at its worst moment.
 
     The loss is over before the first layer's backward begins, so the larger of the two counts alone;
-    under MindFormers both, as a published fit has it.
+    under `StaticRules.counted_as_fitted` both do.
     """
     logits, workspace = logits_bytes(model, degrees, rules), workspace_bytes(model, degrees, rules)
-    if rules.framework == MINDFORMERS:
+    if rules.framework.statics.counted_as_fitted:
         return logits, workspace
     loss = np.greater_equal(logits, workspace)
     return np.where(loss, logits, 0.0), np.where(loss, 0.0, workspace)
@@ -205,7 +193,7 @@ def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
 
 def overhead_mib(rules: TrainingRules) -> float:
     """Runtime and communication buffers, MiB."""
-    return FRAMEWORK_OVERHEAD_MIB[rules.framework.name] if rules.overhead_mib is None else rules.overhead_mib
+    return rules.framework.statics.overhead_mib if rules.overhead_mib is None else rules.overhead_mib
 
 
 def head_stage(schedule: ScheduleSpec, stages: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from taylor.register.frameworks import MINDFORMERS, Framework
+from taylor.register.frameworks import DEFAULT_FRAMEWORK, Framework
 
 
 @dataclass(frozen=True, order=True)
@@ -102,7 +102,7 @@ class TrainingRules:
         Memory of runtime and communication buffers on a device, MiB; None = the framework's usual one.
     """
 
-    framework: Framework = MINDFORMERS
+    framework: Framework = DEFAULT_FRAMEWORK
     seq_length: int = 4096
     parallel_optimizer: bool = True
     gradient_shard: bool = False
@@ -121,7 +121,7 @@ class TrainingRules:
     @property
     def whole_experts(self) -> bool:
         """Whether TP leaves routed experts whole and its ranks count for EP."""
-        return self.framework == MINDFORMERS or not self.expert_tensor_parallel
+        return self.framework.states.always_whole_experts or not self.expert_tensor_parallel
 
     def replace(self, **changes: Any) -> TrainingRules:
         """A copy with some rules changed."""

@@ -12,7 +12,7 @@ from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, 
 from taylor.cost_model.collectives import all_to_all_ms, gather_ms, send_ms
 from taylor.cost_model.parameters import body_kind, embedding_parameters, head_parameters, layer_groups
 from taylor.cost_model.profile import TimeRatios
-from taylor.cost_model.states import MASTER_AND_MOMENTS_BYTES, group_bytes, replicas
+from taylor.cost_model.states import group_bytes, replicas
 from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import Degrees, StrategyTable
@@ -48,8 +48,8 @@ BACKWARD_TRAFFIC = 1.5
 FLASH_BACKWARD = 2.5
 """A flash kernel's backward rebuilds the scores: five products for two (Dao 2023, arXiv:2307.08691 §3.1)."""
 
-_UPDATE_BYTES = 2 * MASTER_AND_MOMENTS_BYTES + 4 + 2
-"""Traffic of Adam a parameter: states read and written, gradient read, bf16 weight written."""
+_WRITTEN_WEIGHT_BYTES = 2
+"""Of an updated weight that the optimizer writes in bf16, bytes a parameter."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ def tail_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: De
     speed = _Speed.of(device)
     dense_ranks, _, routed_ranks = replicas(degrees, rules)
     split, routed, updated = _stage_parameters(model, degrees, rules)
-    reduce_bytes = 4 + (rules.compute_bytes if rules.parallel_optimizer else 4)
+    states = rules.framework.states
+    reduce_bytes = states.gradient_bytes + (rules.compute_bytes if rules.parallel_optimizer else states.gradient_bytes)
     if rules.parameter_shard:
         reduce_bytes = 0
     reduction = gather_ms(split * reduce_bytes, dense_ranks, degrees.tp, device, speed.network)
@@ -125,7 +126,9 @@ def tail_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: De
     experts = gather_ms(routed * reduce_bytes, routed_ranks, expert_stride, device, speed.network)
     communication = reduction + np.where(np.greater(routed, 0), experts, 0.0)
     exposed = np.where(np.equal(degrees.pp, 1), DATA_EXPOSED, 1.0)
-    return exposed * communication + speed.bytes(updated * _UPDATE_BYTES)
+    # Adam reads and writes its states, reads the gradient and writes the weight.
+    update_bytes = 2 * states.optimizer_bytes + states.gradient_bytes + _WRITTEN_WEIGHT_BYTES
+    return exposed * communication + speed.bytes(updated * update_bytes)
 
 
 def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> TimeRatios:

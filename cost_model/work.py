@@ -15,7 +15,6 @@ from taylor.cost_model.activations import micro_batch_tokens, routed_slots, sequ
 from taylor.cost_model.parameters import body_kind, expert_parameters, layer_groups, shared_hidden
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
-from taylor.register.frameworks import MINDFORMERS
 from taylor.register.model import DENSE, MTP, ModelSpec
 
 
@@ -59,7 +58,7 @@ def layer_work(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     tp, sequence = degrees.tp, sequence_split(degrees)
     groups = layer_groups(model, kind)
     h, b = model.hidden, rules.compute_bytes
-    latent_split = tp if rules.framework == MINDFORMERS else sequence
+    latent_split = tp if rules.framework.states.splits_latent_projections else sequence
     matrices = groups.split / tp + groups.latent / latent_split
     q, k, v = _head_widths(model, tp)
     dense = kind == DENSE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, Iterable, Sequence
 
 import numpy as np
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext
+from taylor.register.frameworks import FRAMEWORKS
 
 LEGALITY, EXPERIENCE, USER = "legality", "experience", "user"
-MINDFORMERS, MEGATRON, TORCHTITAN = "mindformers", "megatron", "torchtitan"
 
 Mask = NDArray[np.bool_]
 
@@ -37,7 +37,8 @@ class Rule:
     kind : str
         `LEGALITY` (the framework refuses otherwise), `EXPERIENCE` (it would run, badly) or `USER`.
     frameworks : tuple of str
-        Frameworks it belongs to; empty = all.
+        Names of the frameworks it belongs to; empty = all. A rule that ships belongs to those whose record
+        (`register.frameworks.Framework.legality`) names it, and is not told here.
     applies : function of (context)
         Whether the rule says anything about this job.
     relax : str
@@ -94,7 +95,17 @@ def _kv_groups_or_copies(table: StrategyTable, context: SearchContext) -> Mask:
     return (groups % table.tp == 0) | (table.tp % groups == 0)
 
 
-LEGALITY_RULES: tuple[Rule, ...] = (
+def _with_frameworks(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """The rules with the frameworks whose records name them."""
+    return tuple(
+        replace(
+            rule, frameworks=tuple(name for name, framework in FRAMEWORKS.items() if rule.name in framework.legality)
+        )
+        for rule in rules
+    )
+
+
+_LEGALITY: tuple[Rule, ...] = (
     Rule(
         "world-size",
         "dp * tp * pp * cp is the number of ranks",
@@ -114,8 +125,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "tp divides the key/value groups",
         lambda t, c: c.model.n_kv_heads % t.tp == 0,
         LEGALITY,
-        (MINDFORMERS, TORCHTITAN),
-        _has_kv_groups,
+        applies=_has_kv_groups,
         relax="search tp up to the key/value groups",
     ),
     Rule(
@@ -123,8 +133,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "tp divides the key/value groups, or is a multiple of them (copied heads)",
         _kv_groups_or_copies,
         LEGALITY,
-        (MEGATRON,),
-        _has_kv_groups,
+        applies=_has_kv_groups,
         relax="search other tp",
     ),
     Rule(
@@ -132,7 +141,6 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "tp divides the hidden size",
         lambda t, c: c.model.hidden % t.tp == 0,
         LEGALITY,
-        (MINDFORMERS, MEGATRON),
         relax="search other tp",
     ),
     Rule(
@@ -140,8 +148,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "tp divides the width of the MLP",
         lambda t, c: c.model.ffn_hidden % t.tp == 0,
         LEGALITY,
-        (MINDFORMERS, MEGATRON),
-        lambda c: c.model.n_dense > 0,
+        applies=lambda c: c.model.n_dense > 0,
         relax="search other tp",
     ),
     Rule(
@@ -149,8 +156,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "tp divides the width of an expert (expert tensor parallel = tp)",
         lambda t, c: _expert_hidden(c) % t.tp == 0,
         LEGALITY,
-        (MEGATRON,),
-        _is_moe,
+        applies=_is_moe,
         relax="search other tp",
     ),
     Rule(
@@ -158,8 +164,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "tp divides the vocabulary (split over tp, not padded)",
         lambda t, c: c.model.vocab % t.tp == 0,
         LEGALITY,
-        (MINDFORMERS,),
-        lambda c: c.rules.vocab_parallel,
+        applies=lambda c: c.rules.vocab_parallel,
         relax="pad the vocabulary, or search other tp",
     ),
     Rule(
@@ -167,8 +172,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "a model without experts has ep = 1",
         lambda t, c: t.ep == 1,
         LEGALITY,
-        (),
-        _is_dense,
+        applies=_is_dense,
         relax="do not pin ep",
     ),
     Rule(
@@ -176,8 +180,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "ep divides the experts",
         lambda t, c: _n_experts(c) % t.ep == 0,
         LEGALITY,
-        (),
-        _is_moe,
+        applies=_is_moe,
         relax="search other ep",
     ),
     Rule(
@@ -185,8 +188,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "ep is at most --max_expert_parallel",
         lambda t, c: t.ep <= c.max_expert_parallel,
         LEGALITY,
-        (),
-        _is_moe,
+        applies=_is_moe,
         relax="raise --max_expert_parallel",
     ),
     Rule(
@@ -194,8 +196,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "ep divides dp * tp, whose ranks it reuses",
         lambda t, c: (t.dp * t.tp) % t.ep == 0,
         LEGALITY,
-        (MINDFORMERS,),
-        _is_moe,
+        applies=_is_moe,
         relax="search smaller ep or pp",
     ),
     Rule(
@@ -203,8 +204,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "ep divides dp * cp, whose ranks it reuses",
         lambda t, c: (t.dp * t.cp) % t.ep == 0,
         LEGALITY,
-        (MEGATRON,),
-        _is_moe,
+        applies=_is_moe,
         relax="search smaller ep, tp or pp",
     ),
     Rule(
@@ -212,8 +212,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "ep is a multiple of cp * tp and divides the sharded ranks it reuses (op * tp)",
         _shard_degree_serves_experts,
         LEGALITY,
-        (TORCHTITAN,),
-        _is_moe,
+        applies=_is_moe,
         relax="search other ep, tp or cp",
     ),
     Rule(
@@ -224,7 +223,6 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "op is a multiple of cp: parameters are sharded over the context ranks too",
         lambda t, c: t.op % t.cp == 0,
         LEGALITY,
-        (TORCHTITAN,),
         relax="search other op",
     ),
     Rule(
@@ -232,8 +230,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "op > 1 needs the parallel optimizer, which the file turns off",
         lambda t, c: t.op == 1,
         LEGALITY,
-        (),
-        lambda c: not (c.rules.parallel_optimizer or c.rules.parameter_shard),
+        applies=lambda c: not (c.rules.parallel_optimizer or c.rules.parameter_shard),
         relax="turn the parallel optimizer on in the file",
     ),
     Rule(
@@ -248,7 +245,6 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "cp, times tp under sequence parallel, divides the sequence length",
         lambda t, c: c.rules.seq_length % _sequence_cut(t) == 0,
         LEGALITY,
-        (MINDFORMERS,),
         relax="search smaller cp or tp",
     ),
     Rule(
@@ -258,7 +254,6 @@ LEGALITY_RULES: tuple[Rule, ...] = (
             (c.rules.seq_length % (np.where(t.cp > 1, 2, 1) * t.cp) == 0) & (c.rules.seq_length % _sequence_cut(t) == 0)
         ),
         LEGALITY,
-        (MEGATRON,),
         relax="search smaller cp or tp",
     ),
     Rule(
@@ -266,7 +261,6 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "2 * cp * tp divides the sequence length",
         lambda t, c: c.rules.seq_length % (2 * t.cp * t.tp) == 0,
         LEGALITY,
-        (TORCHTITAN,),
         relax="search smaller cp or tp",
     ),
     Rule(
@@ -288,8 +282,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "the zero-bubble V schedule has two chunks a stage: vpp = 2",
         lambda t, c: t.vpp == 2,
         LEGALITY,
-        (),
-        lambda c: c.schedule.name == "zero_bubble_v",
+        applies=lambda c: c.schedule.name == "zero_bubble_v",
         relax="choose another schedule, or do not search vpp",
     ),
     Rule(
@@ -297,8 +290,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "gpipe has one chunk a stage: vpp = 1",
         lambda t, c: t.vpp == 1,
         LEGALITY,
-        (),
-        lambda c: c.schedule.name == "gpipe",
+        applies=lambda c: c.schedule.name == "gpipe",
         relax="choose another schedule, or do not search vpp",
     ),
     Rule(
@@ -306,8 +298,7 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "this schedule needs pp > 1",
         lambda t, c: t.pp > 1,
         LEGALITY,
-        (),
-        lambda c: c.schedule.name in ("seqpipe", "zero_bubble_v"),
+        applies=lambda c: c.schedule.name in ("seqpipe", "zero_bubble_v"),
         relax="choose another schedule, or do not pin pp",
     ),
     Rule(
@@ -329,10 +320,11 @@ LEGALITY_RULES: tuple[Rule, ...] = (
         "under interleaving the micro-batches are a multiple of pp",
         lambda t, c: (t.vpp == 1) | (t.micro_batches % t.pp == 0),
         LEGALITY,
-        (MEGATRON,),
         relax="change --gbs, or search vpp = 1",
     ),
 )
+
+LEGALITY_RULES = _with_frameworks(_LEGALITY)
 
 EXPERIENCE_RULES: tuple[Rule, ...] = (
     Rule(

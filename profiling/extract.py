@@ -33,7 +33,6 @@ from taylor.profiling.pool import RankTimes, pool_windows
 from taylor.profiling.ratios import KindTimes, RatioFigures, ratios_of
 from taylor.profiling.tasks import measure_tasks, names_tasks, task_pattern
 from taylor.profiling.transfer import Transfers, transfer_time, transfers_of
-from taylor.register.frameworks import MEGATRON
 
 MEASURES = ("dmratio", "bfratio", "re_grow_ration", "hratio", "moe_bw")
 """The five figures, by their names in the result table."""
@@ -213,8 +212,8 @@ class _Collected:
         """The pattern of a stage that a profile shows, and its markers; the first misfit when it shows none."""
         if stage not in self._patterns:
             # Selective recompute may run attention again or not: its kernels tell which, for the counts differ.
-            megatron = self._config.rules.framework == MEGATRON
-            forms = [NO_ATTENTION, ATTENTION_ALONE if megatron else WITH_ATTENTION]
+            alone = self._config.rules.framework.activations.select_reruns_attention_alone
+            forms = [NO_ATTENTION, ATTENTION_ALONE if alone else WITH_ATTENTION]
             selects = any(row[stage] for row in self._plan.recompute.get(SELECT, ()))
             self._patterns[stage] = [
                 stage_pattern(self._schedule, self._plan, stage, form) for form in forms[: 2 if selects else 1]

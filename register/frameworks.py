@@ -1,8 +1,168 @@
-"""Training frameworks: what each one does with memory, schedules and ranks, stated once."""
+"""Training frameworks: what each one does with memory, schedules and ranks, stated once.
+
+Nothing else in the product knows a framework by name: a formula, a rule or a dry-run asks the record of the
+job's framework for the fact that it needs. Records are plain data, so that they travel to other processes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StateRules:
+    """Weights, gradients and optimizer states: their bytes, and over which ranks they are split.
+
+    Which of them are split among data-parallel replicas is the job's choice (`TrainingRules`); here is
+    what the framework settles. The bytes are mixed precision with Adam, 16 to 18 a parameter with the
+    weight itself: Rajbhandari et al. 2020 (ZeRO, arXiv:1910.02054 §3.1), Megatron-LM's
+    ``docs/distrib_optimizer`` (6 + 12/d with bf16 parameters and fp32 gradients), and for MindFormers a
+    published dry-run fit of DeepSeek-V3 (6 + 12/DP for what TP splits).
+
+    Parameters
+    ----------
+    tp_ranks_are_replicas : bool
+        TP ranks count as replicas of a parameter that TP does not split, so that optimizer states of norms
+        and routers are split over DP·CP·TP. Off: over DP·CP alone.
+    splits_latent_projections : bool
+        The down projections of latent attention are split over TP. Off: every TP rank holds and multiplies
+        them whole.
+    always_splits_embedding : bool
+        The token embedding counts as split over TP whatever the file says (``vocab_emb_dp``): the published
+        fit of MindFormers' DeepSeek-V3, whose files set that flag, has 1001 MiB more on the first stage than
+        on a middle one, which is 4 + 12/16 bytes for a quarter of the table and a third of what a whole one
+        would take.
+    casts_embedding_rows : bool
+        The embedding reads its rows from the fp32 table and casts the result, so it needs no copy of the
+        table in the compute type.
+    always_whole_experts : bool
+        TP never splits a routed expert, and its ranks count for EP. Off: that is the job's choice
+        (`TrainingRules.expert_tensor_parallel`).
+    whole_in_pipeline : bool
+        Of fully sharded parameters (FSDP): in a pipeline they stay gathered from their first forward to the
+        end of the step, and gradients are added up unsharded until the last micro-batch. torchtitan's
+        default ``fsdp_reshard_after_forward`` does the former; torch's pipeline stages turn resharding and
+        reduction off for all but the last backward.
+    fused_accumulation : bool
+        Matrix products add a weight's gradient to the accumulated one as they run (Megatron's
+        ``gradient_accumulation_fusion``). Off: they make a gradient in the compute type first.
+    gradient_bytes : int
+        Of an accumulated gradient, bytes a parameter: fp32 in all three frameworks.
+    master_bytes : int
+        Of the optimizer's own copy of a weight, bytes a parameter (fp32).
+    moments_bytes : int
+        Of Adam's two moments together, bytes a parameter (fp32).
+    """
+
+    tp_ranks_are_replicas: bool
+    splits_latent_projections: bool
+    always_splits_embedding: bool
+    casts_embedding_rows: bool
+    always_whole_experts: bool
+    whole_in_pipeline: bool
+    fused_accumulation: bool
+    gradient_bytes: int = 4
+    master_bytes: int = 4
+    moments_bytes: int = 8
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Of master weight and moments together, bytes a parameter."""
+        return self.master_bytes + self.moments_bytes
+
+
+@dataclass(frozen=True)
+class ActivationRules:
+    """Which tensors of a layer its operators keep for the backward pass.
+
+    MindFormers' are read off a published fit of DeepSeek-V3 at TP4 + SP, s = 4096 (MiB a layer and
+    micro-batch: dense 479, selective 400; MoE 765 either way; 30 recomputed). Megatron's follow Korthikanti
+    et al. 2022 (arXiv:2205.05198 §4), torchtitan's the modules that it runs.
+
+    Parameters
+    ----------
+    fp32_residual : bool
+        The stream between the layers, and so a recomputed layer's kept input, is fp32. Off: the compute type.
+    fp32_norm_input : bool
+        A norm casts its input to fp32 and keeps the cast. Off: it keeps the input in the type that it has.
+    joined_qkv : bool
+        One product gives Q, K and V: V is a view of it, so that all of it stays beside the rotated Q and K.
+        Off: three products, of which only V outlives the rotation.
+    copies_grouped_kv : bool
+        Grouped keys and values are copied for every query head of a rank, unless one is left
+        (torchtitan's ``repeat_kv``).
+    keeps_unrotated_queries : bool
+        Of latent attention: the queries stay as they were before their rotation too.
+    attention_statistics : int
+        fp32 values that the fused attention kernel keeps for a token and query head: two statistics of eight
+        in Ascend's FlashAttentionScore ([b, a, s, 8] each), else one log-sum-exp.
+    saves_gathered_inputs : bool
+        Under sequence parallelism a block gathers its input over TP once and its products save it whole;
+        router and shared experts work on all of it too. Off: products save their share and gather again.
+    fused_swiglu : bool
+        A gated MLP is one joined product and one kernel that keeps the product alone. Off: gate and up are
+        products of their own, and the gate's SiLU stays beside gate, up and their product.
+    unfused_experts : bool
+        Routed experts keep gate and up both joined and split, and their result before it is weighted.
+    select_reruns_attention_alone : bool
+        Selective recompute that runs the attention kernel again runs nothing else again (Megatron's
+        ``core_attn``). Off: it may run operators of the MLP too.
+    """
+
+    fp32_residual: bool
+    fp32_norm_input: bool
+    joined_qkv: bool
+    copies_grouped_kv: bool
+    keeps_unrotated_queries: bool
+    attention_statistics: int
+    saves_gathered_inputs: bool
+    fused_swiglu: bool
+    unfused_experts: bool
+    select_reruns_attention_alone: bool
+
+
+IN_PLACE, STEP_BY_STEP, OF_TORCH = "in place", "step by step", "of torch"
+"""Ways to compute the cross entropy over logits [n, v], see `StaticRules.cross_entropy`."""
+
+
+@dataclass(frozen=True)
+class StaticRules:
+    """What a stage holds besides its layers' states and activations.
+
+    Parameters
+    ----------
+    cross_entropy : str
+        `IN_PLACE`: one fp32 copy of the logits becomes softmax and then gradient (Megatron's
+        vocabulary-parallel cross entropy). `STEP_BY_STEP`: every step makes a tensor of its own.
+        `OF_TORCH`: ``torch.nn.functional.cross_entropy`` of the logits in fp32.
+    logits_bytes : int
+        Bytes a logit at the loss's worst moment, by that way: bf16 logits 2, fp32 cast 4, softmax 4,
+        gradient 4; `IN_PLACE` bf16 logits or their gradient 2, the fp32 copy 4.
+    counted_as_fitted : bool
+        Static memory is split up as a published fit of MindFormers' DeepSeek-V3 has it: a set of logits
+        for the head and one for every MTP module at once, with the room to rebuild one layer beside them,
+        and the gradients of that layer's backward within `overhead_mib`. Off: as the dry-run on fake
+        tensors finds it, where loss and backward follow each other.
+    transfer_buffers : int
+        Tensors of a stage boundary that the pipeline's transfers hold: an activation and a gradient,
+        double-buffered (4), or the gradients received and sent last (2; a received activation is its
+        layer's input); see `buffers_every_micro_batch`.
+    buffers_every_micro_batch : bool
+        The transfers own an input and a gradient for every micro-batch from the start of the step, and keep
+        what they sent until its backward (`torch.distributed.pipelining`). Less the inputs that are in use,
+        with the outputs kept, `transfer_buffers` then counts for every micro-batch and interleave.
+    overhead_mib : float
+        Runtime and communication buffers where neither file nor device gives a figure, MiB. MindFormers:
+        what is left of a published fit's 2382 MiB middle stage after buffers and workspace. The other two:
+        CUDA context and NCCL channels as commonly seen, about 1-1.5 GiB.
+    """
+
+    cross_entropy: str
+    logits_bytes: int
+    counted_as_fitted: bool
+    transfer_buffers: int
+    buffers_every_micro_batch: bool
+    overhead_mib: float
 
 
 @dataclass(frozen=True)
@@ -12,23 +172,148 @@ class Framework:
     Parameters
     ----------
     name : str
-        As tables and messages write it.
+        As tables, messages and users' own rules write it.
     schedules : tuple of str
         Schedules (`pipeline.schedule.SCHEDULES`) that may be chosen for a job of this framework, in the
         order in which they are tried. A job whose file asks for another one still runs it: seqpipe needs
         a number of sequence splits that only the file tells, and MindSpeed's ``dualpipev`` a flag of its own.
     interleaved_schedule : str
         The one of `schedules` that it runs with several interleaves where a file asks for no other.
+    legality : tuple of str
+        Rules (`nd_search.rules.LEGALITY_RULES`) that it asks of a strategy besides those of all frameworks.
+    states : StateRules
+    activations : ActivationRules
+    statics : StaticRules
     """
 
     name: str
     schedules: tuple[str, ...]
     interleaved_schedule: str
+    legality: tuple[str, ...]
+    states: StateRules
+    activations: ActivationRules
+    statics: StaticRules
 
 
-MINDFORMERS = Framework("mindformers", ("1f1b", "gpipe", "interleaved", "zero_bubble_v"), "interleaved")
-MEGATRON = Framework("megatron", ("1f1b", "gpipe", "megatron-interleaved"), "megatron-interleaved")
-TORCHTITAN = Framework("torchtitan", ("1f1b", "gpipe", "megatron-interleaved", "zero_bubble_v"), "megatron-interleaved")
+MINDFORMERS = Framework(
+    name="mindformers",
+    schedules=("1f1b", "gpipe", "interleaved", "zero_bubble_v"),
+    interleaved_schedule="interleaved",
+    legality=("kv-groups-by-tp", "hidden-by-tp", "ffn-by-tp", "vocab-by-tp", "ep-in-dp-tp", "sequence-by-cp-tp"),
+    states=StateRules(
+        tp_ranks_are_replicas=True,
+        splits_latent_projections=True,
+        always_splits_embedding=True,
+        casts_embedding_rows=True,
+        always_whole_experts=True,
+        whole_in_pipeline=False,
+        fused_accumulation=False,
+    ),
+    activations=ActivationRules(
+        fp32_residual=True,
+        fp32_norm_input=True,
+        joined_qkv=True,
+        copies_grouped_kv=False,
+        keeps_unrotated_queries=True,
+        attention_statistics=16,
+        saves_gathered_inputs=False,
+        fused_swiglu=False,
+        unfused_experts=True,
+        select_reruns_attention_alone=False,
+    ),
+    statics=StaticRules(
+        cross_entropy=STEP_BY_STEP,
+        logits_bytes=14,
+        counted_as_fitted=True,
+        transfer_buffers=4,
+        buffers_every_micro_batch=False,
+        overhead_mib=1536.0,
+    ),
+)
+
+MEGATRON = Framework(
+    name="megatron",
+    schedules=("1f1b", "gpipe", "megatron-interleaved"),
+    interleaved_schedule="megatron-interleaved",
+    legality=(
+        "kv-groups-or-copies",
+        "hidden-by-tp",
+        "ffn-by-tp",
+        "expert-ffn-by-tp",
+        "ep-in-dp-cp",
+        "sequence-by-2cp-tp",
+        "micro-batches-in-rounds",
+    ),
+    states=StateRules(
+        tp_ranks_are_replicas=False,
+        splits_latent_projections=False,
+        always_splits_embedding=False,
+        casts_embedding_rows=False,
+        always_whole_experts=False,
+        whole_in_pipeline=False,
+        fused_accumulation=True,
+    ),
+    activations=ActivationRules(
+        fp32_residual=False,
+        fp32_norm_input=False,
+        joined_qkv=True,
+        copies_grouped_kv=False,
+        keeps_unrotated_queries=False,
+        attention_statistics=1,
+        saves_gathered_inputs=False,
+        fused_swiglu=True,
+        unfused_experts=False,
+        select_reruns_attention_alone=True,
+    ),
+    statics=StaticRules(
+        cross_entropy=IN_PLACE,
+        logits_bytes=6,
+        counted_as_fitted=False,
+        transfer_buffers=2,
+        buffers_every_micro_batch=False,
+        overhead_mib=1536.0,
+    ),
+)
+"""Megatron-LM and MindSpeed."""
+
+TORCHTITAN = Framework(
+    name="torchtitan",
+    schedules=("1f1b", "gpipe", "megatron-interleaved", "zero_bubble_v"),
+    interleaved_schedule="megatron-interleaved",
+    legality=("kv-groups-by-tp", "ep-in-shards", "op-holds-cp", "sequence-by-2cp-tp-always"),
+    states=StateRules(
+        tp_ranks_are_replicas=False,
+        splits_latent_projections=False,
+        always_splits_embedding=False,
+        casts_embedding_rows=False,
+        always_whole_experts=False,
+        whole_in_pipeline=True,
+        fused_accumulation=False,
+    ),
+    activations=ActivationRules(
+        fp32_residual=False,
+        fp32_norm_input=False,
+        joined_qkv=False,
+        copies_grouped_kv=True,
+        keeps_unrotated_queries=False,
+        attention_statistics=1,
+        saves_gathered_inputs=True,
+        fused_swiglu=False,
+        unfused_experts=False,
+        select_reruns_attention_alone=False,
+    ),
+    statics=StaticRules(
+        cross_entropy=OF_TORCH,
+        logits_bytes=14,
+        counted_as_fitted=False,
+        transfer_buffers=2,
+        buffers_every_micro_batch=True,
+        overhead_mib=1024.0,
+    ),
+)
 
 FRAMEWORKS = {each.name: each for each in (MINDFORMERS, MEGATRON, TORCHTITAN)}
 """Every known framework by its name."""
+
+DEFAULT_FRAMEWORK = MINDFORMERS
+"""Assumed where rules are made without a file that tells its framework."""

@@ -10,8 +10,9 @@ from torch import Tensor
 from taylor.dryrun.torch_stage.counter import fused
 from taylor.dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Recompute, gathered, scattered
 from taylor.dryrun.torch_stage.layers import DROPOUT_RATE, Layer, NormLayer
-from taylor.dryrun.torch_stage.site import MEGATRON, MINDFORMERS, Site
+from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
+from taylor.register.frameworks import IN_PLACE, STEP_BY_STEP
 from taylor.register.model import DENSE, MOE
 
 
@@ -76,14 +77,15 @@ class Embedding:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        model, mindformers = site.model, site.framework == MINDFORMERS
-        split = site.rules.vocab_parallel or mindformers
+        model, states = site.model, site.framework.states
+        split = site.rules.vocab_parallel or states.always_splits_embedding
+        copy = not states.casts_embedding_rows
         rows, group = (site.vocabulary, SPLIT) if split else (model.vocab, REPLICATED)
-        self.table = Weight(site, (rows, model.hidden), group, copy=not mindformers)
+        self.table = Weight(site, (rows, model.hidden), group, copy=copy)
         self.positions = None
         if model.learned_positions:
             # Positions are not split over TP: every rank adds the rows of its tokens.
-            self.positions = Weight(site, (model.learned_positions, model.hidden), REPLICATED, copy=not mindformers)
+            self.positions = Weight(site, (model.learned_positions, model.hidden), REPLICATED, copy=copy)
         self.root = torch.empty(0, requires_grad=True, device=site.device)
 
     def weights(self) -> list[Weight]:
@@ -100,7 +102,7 @@ class Embedding:
 
 
 class VocabularyCrossEntropy(torch.autograd.Function):
-    """Megatron's cross entropy over logits split by vocabulary.
+    """`IN_PLACE` cross entropy over logits split by vocabulary.
 
     One fp32 copy of the logits becomes, in place, the softmax that is saved, and in backward the
     gradient. Beside it live the bf16 logits in forward and the bf16 gradient in backward: 6 bytes a logit.
@@ -140,7 +142,7 @@ def _subtract_target(softmax: Tensor, target: Tensor, dy: Tensor) -> None:
 
 
 class UnfusedCrossEntropy(torch.autograd.Function):
-    """MindFormers' cross entropy: each step makes a tensor of its own; saves the softmax.
+    """`STEP_BY_STEP` cross entropy: each step makes a tensor of its own; saves the softmax.
 
     Shifted logits, their exponentials and the softmax, fp32, beside the bf16 logits: 14 bytes a logit.
     """
@@ -202,16 +204,18 @@ class Head:
 
     def _chunk(self, x: Tensor, target: Tensor) -> Tensor:
         ways = self.site.shard_ways
-        if self.site.framework not in (MEGATRON, MINDFORMERS) and ways > 1:
+        framework = self.site.framework
+        if framework.activations.saves_gathered_inputs and ways > 1:
             x, ways = Gather.apply(x, ways), 1
         logits = Linear.apply(x, self.table, self.queue, ways)
         target = target[: logits.shape[0]]
-        if self.site.framework == MEGATRON:
+        if framework.statics.cross_entropy == IN_PLACE:
             return VocabularyCrossEntropy.apply(logits, target)
-        if self.site.framework == MINDFORMERS:
+        if framework.statics.cross_entropy == STEP_BY_STEP:
             return UnfusedCrossEntropy.apply(logits, target)
-        # The stage keeps its output until the micro-batch's backward is over.
-        self.logits.append(logits)
+        if framework.statics.buffers_every_micro_batch:
+            # The stage keeps its output until the micro-batch's backward is over.
+            self.logits.append(logits)
         return torch.nn.functional.cross_entropy(logits.float(), target % logits.shape[1])
 
 

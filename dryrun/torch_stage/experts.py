@@ -15,7 +15,7 @@ from torch import Tensor
 from taylor.dryrun.torch_stage.counter import fused
 from taylor.dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Scatter, SwiGLU
 from taylor.dryrun.torch_stage.mlp import Mlp
-from taylor.dryrun.torch_stage.site import MINDFORMERS, TORCHTITAN, Site
+from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.weights import REPLICATED, ROUTED, Weight
 
 
@@ -122,7 +122,7 @@ def _flat(x: Tensor, rows: int) -> Tensor:
 
 
 class JoinedSwiGLU(torch.autograd.Function):
-    """MindFormers' expert activation: the joined product is split into copies of gate and up.
+    """The activation of unfused experts: the joined product is split into copies of gate and up.
 
     Saves the joined product and both copies.
     """
@@ -166,11 +166,11 @@ class Experts:
         shared = moe.shared_hidden if moe.shared_hidden is not None else moe.n_shared * moe.expert_hidden
         self.shared = Mlp(site, queue, shared) if shared else None
         factor = site.rules.capacity_factor if site.rules.capacity_factor is not None else site.rules.imbalance
-        routed = site.shard_tokens if site.rules.whole_experts or site.framework != TORCHTITAN else site.tokens
+        # Experts that TP splits see the tokens of every TP rank: gathered before the block, or slot by slot.
+        self.gathers = site.framework.activations.saves_gathered_inputs and site.shard_ways > 1
+        routed = site.tokens if self.gathers and not site.rules.whole_experts else site.shard_tokens
         self.sent = routed * moe.top_k
         self.received = math.ceil(self.sent * factor)
-        # Experts that TP splits see the tokens of every TP rank. torchtitan has gathered them before.
-        self.gathers = site.framework == TORCHTITAN and site.shard_ways > 1
         self.tp_ways = 1 if site.rules.whole_experts or self.gathers else site.shard_ways
 
     def weights(self) -> list[Weight]:
@@ -185,7 +185,7 @@ class Experts:
         return y if self.shared is None else y + self._shared(x, self.site.shard_ways)
 
     def _on_gathered(self, x: Tensor) -> Tensor:
-        """torchtitan: router and shared experts work on every token of the TP group, and save them.
+        """Router and shared experts work on every token of the TP group, and save them.
 
         Whole experts take this rank's share of the slots; split ones take all, and their results are partial.
         """
@@ -208,7 +208,7 @@ class Experts:
         return picked.reshape(-1)[order], order // k
 
     def _routed(self, x: Tensor, probability: Tensor, index: Tensor) -> Tensor:
-        unfused = self.site.framework == MINDFORMERS
+        unfused = self.site.framework.activations.unfused_experts
         slots = self._dispatch(Permute.apply(x, index))
         joined = GroupedLinear.apply(slots, self.w1, self.queue)
         del slots

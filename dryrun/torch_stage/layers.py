@@ -11,15 +11,13 @@ from taylor.dryrun.torch_stage.attention import FlashAttention, Split, unfused_a
 from taylor.dryrun.torch_stage.experts import Experts
 from taylor.dryrun.torch_stage.kernels import Bias, DropoutAdd, Gather, GradientQueue, Linear, Norm, Recompute, Rotate
 from taylor.dryrun.torch_stage.mlp import Mlp
-from taylor.dryrun.torch_stage.site import MINDFORMERS, TORCHTITAN, Site, share
+from taylor.dryrun.torch_stage.site import Site, share
 from taylor.dryrun.torch_stage.weights import LATENT, REPLICATED, SPLIT, Weight
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register.model import DENSE
 
 DROPOUT_RATE = 0.1
 """Any rate above 0 keeps the same masks."""
-
-_ASCEND_STATISTICS, _FLASH_STATISTICS = 16, 1
 
 
 class NormLayer:
@@ -50,10 +48,11 @@ class _AttentionBase:
     def _gathered(self, x: Tensor) -> tuple[Tensor, int]:
         """The projections' input and the ways in which they gather it themselves.
 
-        torchtitan gathers the input once, before the projections, which then save it whole.
+        Under `ActivationRules.saves_gathered_inputs` the input is gathered once, before the projections,
+        which then save it whole.
         """
         ways = self.site.shard_ways
-        if self.site.framework == TORCHTITAN and ways > 1:
+        if self.site.framework.activations.saves_gathered_inputs and ways > 1:
             return Gather.apply(x, ways), 1
         return x, ways
 
@@ -61,7 +60,7 @@ class _AttentionBase:
         """Context [tokens, heads·value dim] of q, k, v [s, b, heads, dim]."""
         rules = self.site.rules
         if rules.flash_attention:
-            rows = _ASCEND_STATISTICS if self.site.framework == MINDFORMERS else _FLASH_STATISTICS
+            rows = self.site.framework.activations.attention_statistics
             ring = 2 if self.site.strategy.cp > 1 else 0
             context = FlashAttention.apply(q, k, v, rows, ring)
         else:
@@ -84,16 +83,15 @@ class _AttentionBase:
 class Attention(_AttentionBase):
     """Multi-head and grouped-query attention.
 
-    Megatron and MindFormers multiply Q, K and V at once: values stay views of that product, which stays
-    alive beside the rotated queries and keys. torchtitan multiplies them apart, and copies grouped keys
-    and values for every query head.
+    Where one product gives Q, K and V, values stay views of it, and it stays alive beside the rotated queries
+    and keys (`ActivationRules.joined_qkv`).
     """
 
     def __init__(self, site: Site, queue: GradientQueue) -> None:
         model = site.model
         super().__init__(site, queue, model.head_dim)
         self.sizes = (site.heads * model.head_dim, site.kv_heads * model.head_dim, site.kv_heads * model.head_dim)
-        rows = self.sizes if site.framework == TORCHTITAN else (sum(self.sizes),)
+        rows = (sum(self.sizes),) if site.framework.activations.joined_qkv else self.sizes
         self.qkv = [Weight(site, (n, model.hidden), SPLIT) for n in rows]
         self.qkv_bias = [Weight(site, (n,), SPLIT) for n in rows] if model.attention_bias else []
         self.qk_norms = [NormLayer(site, model.head_dim) for _ in range(2)] if model.qk_norm else []
@@ -120,13 +118,13 @@ class Attention(_AttentionBase):
             q, k = (norm(part) for norm, part in zip(self.qk_norms, (q, k), strict=True))
         if not self.site.model.learned_positions:
             q, k = Rotate.apply(q, 0, False), Rotate.apply(k, 0, False)
-        if self.site.framework == TORCHTITAN:
+        if self.site.framework.activations.copies_grouped_kv:
             k, v = (_repeated(part, self.site.heads) for part in (k, v))
         return q, k, v
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:
-    """Keys or values [s, b, g, d] copied for every query head, as torchtitan's ``repeat_kv`` does."""
+    """Keys or values [s, b, g, d] copied for every query head (``repeat_kv``)."""
     ways = heads // x.shape[2]
     return x if ways == 1 else x.unsqueeze(3).expand(-1, -1, -1, ways, -1).flatten(2, 3)
 
@@ -158,7 +156,7 @@ class LatentAttention(_AttentionBase):
         super().__init__(site, queue, mla.v_head_dim)
         self.mla = mla
         self.qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
-        self.latent_ways = site.strategy.tp if site.framework == MINDFORMERS else 1
+        self.latent_ways = site.strategy.tp if site.framework.states.splits_latent_projections else 1
         rank = mla.q_lora_rank
         self.q_down = None
         if rank is not None:
@@ -189,15 +187,15 @@ class LatentAttention(_AttentionBase):
         return Reshard.apply(Linear.apply(x, weight, self.queue, gather), x.shape[0], width)
 
     def _normed(self, latent: Tensor, norm: NormLayer) -> Tensor:
-        """MindFormers casts the norm's input to fp32 first, and keeps the cast."""
-        return norm(latent.float() if self.site.framework == MINDFORMERS else latent)
+        """A latent's norm; where the framework casts its input to fp32 first, the cast is kept."""
+        return norm(latent.float() if self.site.framework.activations.fp32_norm_input else latent)
 
     def _query(self, x: Tensor, gather: int) -> Tensor:
         if self.q_down is not None:
             assert self.mla.q_lora_rank is not None
             x = self._normed(self._down(x, self.q_down, self.mla.q_lora_rank, gather), self.q_norm)
         q = self._by_head(Linear.apply(x, self.q_up, self.queue, gather), self.site.heads)
-        return Rotate.apply(q, self.mla.qk_nope_head_dim, self.site.framework == MINDFORMERS)
+        return Rotate.apply(q, self.mla.qk_nope_head_dim, self.site.framework.activations.keeps_unrotated_queries)
 
     def _key_value(self, x: Tensor, gather: int) -> tuple[Tensor, Tensor]:
         mla, heads = self.mla, self.site.heads

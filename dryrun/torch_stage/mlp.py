@@ -20,7 +20,7 @@ from taylor.dryrun.torch_stage.kernels import (
     gathered,
     scattered,
 )
-from taylor.dryrun.torch_stage.site import MEGATRON, TORCHTITAN, Site, share
+from taylor.dryrun.torch_stage.site import Site, share
 from taylor.dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
 
 
@@ -72,8 +72,8 @@ def _gelu(x: Tensor) -> Tensor:
 class Mlp:
     """[n, h] of the residual stream's tokens to the same shape.
 
-    Megatron: one joined product and a fused SwiGLU. MindFormers and torchtitan: gate and up apart, SiLU
-    and product as operators; torchtitan's products save their gathered input.
+    Gated: one joined product and a fused SwiGLU, or gate and up apart, with SiLU and product as operators
+    (`ActivationRules.fused_swiglu`).
     """
 
     def __init__(self, site: Site, queue: GradientQueue, width: int) -> None:
@@ -81,7 +81,7 @@ class Mlp:
         model, part = site.model, share(width, site.strategy.tp)
         parts = [part]
         if model.gated_mlp:
-            parts = [2 * part] if site.framework == MEGATRON else [part, part]
+            parts = [2 * part] if site.framework.activations.fused_swiglu else [part, part]
         self.up = [Weight(site, (rows, model.hidden), SPLIT) for rows in parts]
         self.down = Weight(site, (model.hidden, part), SPLIT)
         self.up_bias = [Weight(site, (rows,), SPLIT) for rows in parts] if model.mlp_bias else []
@@ -94,7 +94,7 @@ class Mlp:
     def __call__(self, x: Tensor, *, rebuild: bool, ways: int) -> Tensor:
         """`rebuild`: the activation function runs again in backward. `ways`: ranks over which x's tokens are split."""
         gather = ways
-        if self.site.framework == TORCHTITAN and ways > 1:
+        if self.site.framework.activations.saves_gathered_inputs and ways > 1:
             x, gather = Gather.apply(x, ways), 1
         parts = [Linear.apply(x, weight, self.queue, gather) for weight in self.up]
         del x

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taylor.dryrun.torch_stage.site import TORCHTITAN, Site
+from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.weights import BUFFERS, GRADIENTS, WEIGHTS, Weight, charged
 
 
@@ -16,15 +16,15 @@ class ShardedBlock:
 
     Without a pipeline they are gathered before the block's forward and dropped after it, gathered again
     before its backward and dropped after it; the block that follows in time is gathered one ahead
-    (Zhao et al. 2023, arXiv:2304.11277 §4.3). In a pipeline torch keeps them from the first forward on
-    and adds unsharded fp32 gradients until the last micro-batch (`torch.distributed.pipelining`:
-    ``set_reshard_after_backward(False)``, ``set_requires_gradient_sync(False)``; torchtitan's default is
-    not to reshard after forward in a pipeline).
+    (Zhao et al. 2023, arXiv:2304.11277 §4.3). In a pipeline the framework may keep them from the first
+    forward on and add unsharded fp32 gradients until the last micro-batch (`StateRules.whole_in_pipeline`;
+    `torch.distributed.pipelining`: ``set_reshard_after_backward(False)``,
+    ``set_requires_gradient_sync(False)``).
     """
 
     def __init__(self, weights: list[Weight], site: Site) -> None:
         self.members = weights
-        self.keep = site.framework == TORCHTITAN and site.strategy.pp > 1
+        self.keep = site.framework.states.whole_in_pipeline and site.strategy.pp > 1
         self.before: ShardedBlock | None = None
         self.after: ShardedBlock | None = None
         self._whole: dict[int, Tensor] = {}

@@ -8,9 +8,8 @@ from functools import cached_property
 import torch
 
 from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.register.frameworks import Framework
 from taylor.register.model import ModelSpec
-
-MINDFORMERS, MEGATRON, TORCHTITAN = "mindformers", "megatron", "torchtitan"
 
 
 def share(count: int, ways: int) -> int:
@@ -36,9 +35,9 @@ class Site:
     device: torch.device = torch.device("cpu")
 
     @property
-    def framework(self) -> str:
+    def framework(self) -> Framework:
         """Whose operators run."""
-        return self.rules.framework.name
+        return self.rules.framework
 
     @cached_property
     def sequence(self) -> int:
@@ -67,8 +66,8 @@ class Site:
 
     @property
     def residual_dtype(self) -> torch.dtype:
-        """Type of the residual stream: MindFormers keeps it in fp32."""
-        return torch.float32 if self.framework == MINDFORMERS else self.dtype
+        """Type of the residual stream."""
+        return torch.float32 if self.framework.activations.fp32_residual else self.dtype
 
     @property
     def heads(self) -> int:

@@ -13,7 +13,7 @@ from taylor.dryrun.stage_memory import Moment
 from taylor.dryrun.torch_stage.chunk import Chunk, activations_of
 from taylor.dryrun.torch_stage.counter import LiveCounter
 from taylor.dryrun.torch_stage.kernels import GradientQueue
-from taylor.dryrun.torch_stage.site import TORCHTITAN, Site
+from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.weights import BUFFERS, Weight, charged
 from taylor.pipeline.schedule import BACKWARD, FORWARD
 from taylor.register.model import MTP
@@ -111,9 +111,9 @@ def tasks_worth_running(order: Sequence[Task], has_weight_gradients: bool) -> in
 class StageStep:
     """The tasks of one stage, one after the other.
 
-    Tensors between stages live as the frameworks keep them. Megatron receives into new tensors, frees
-    a sent output when the next task has received, and overwrites the gradients received and sent
-    before with the next ones. torchtitan (`torch.distributed.pipelining`) owns a buffer for every
+    Tensors between stages live as the framework keeps them. Usually a stage receives into new tensors, frees
+    a sent output when the next task has received, and overwrites the gradients received and sent before
+    with the next ones. Under `StaticRules.buffers_every_micro_batch` it owns a buffer for every
     micro-batch's input and gradient from the start, and keeps outputs until their backward.
     """
 
@@ -127,7 +127,7 @@ class StageStep:
         self.sent_gradient: Tensor | None = None
         self.received_gradient: Tensor | None = None
         self.buffers: dict[tuple[int, int, int, int], Tensor] = {}
-        self.buffered = site.framework == TORCHTITAN
+        self.buffered = site.framework.statics.buffers_every_micro_batch
         if self.buffered:
             self._own_buffers(pieces)
 

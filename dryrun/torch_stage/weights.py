@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import torch
 
 from taylor.cost_model.parameters import ParameterGroups
-from taylor.cost_model.states import GRADIENT_BYTES, MASTER_AND_MOMENTS_BYTES, group_bytes
+from taylor.cost_model.states import group_bytes
 from taylor.dryrun.torch_stage.counter import LiveCounter, active_counter, fused
-from taylor.dryrun.torch_stage.site import MEGATRON, MINDFORMERS, Site
+from taylor.dryrun.torch_stage.site import Site
 
 SPLIT, LATENT, REPLICATED, ROUTED = "split", "latent", "replicated", "routed"
 """How a parameter is divided: the groups of `cost_model.parameters.ParameterGroups`."""
@@ -53,7 +53,8 @@ class Weight:
         whole = ParameterGroups(**{group: count * _ways(site, group)})
         states = group_bytes(whole, site.strategy, site.rules, copy_weights=copy)
         self.kept = float(states.weights) >= count * site.rules.compute_bytes
-        self.fused_accumulation = site.framework == MEGATRON and not site.rules.parameter_shard
+        framework = site.framework.states
+        self.fused_accumulation = framework.fused_accumulation and not site.rules.parameter_shard
         with charged(WEIGHTS):
             self.tensor: torch.Tensor | None = None
             if self.kept:
@@ -62,18 +63,16 @@ class Weight:
                 self.weight_shard = _bytes(states.weights, site)
         optimizer = float(states.optimizer)
         with charged(OPTIMIZER):
-            whole_optimizer = optimizer >= count * MASTER_AND_MOMENTS_BYTES
+            whole_optimizer = optimizer >= count * framework.optimizer_bytes
             if self.tensor is None and whole_optimizer and not site.rules.parameter_shard:
                 # No copy is kept: the fp32 master weight itself is read.
                 self.tensor = torch.empty(shape, dtype=torch.float32, device=site.device)
-                optimizer -= 4 * count
+                optimizer -= framework.master_bytes * count
             self.optimizer = _bytes(optimizer, site)
-        whole_gradient = float(states.gradients) >= count * GRADIENT_BYTES
+        whole_gradient = float(states.gradients) >= count * framework.gradient_bytes
         with charged(GRADIENTS):
-            if whole_gradient:
-                self.main_grad: torch.Tensor = torch.zeros(shape, dtype=torch.float32, device=site.device)
-            else:
-                self.main_grad = torch.zeros(math.ceil(states.gradients / 4), dtype=torch.float32, device=site.device)
+            held = shape if whole_gradient else (math.ceil(states.gradients / framework.gradient_bytes),)
+            self.main_grad = torch.zeros(held, dtype=torch.float32, device=site.device)
         self.whole_gradient = whole_gradient
         self.pending: torch.Tensor | None = None
         self.sharded = site.rules.parameter_shard
@@ -87,8 +86,8 @@ class Weight:
     def add_gradient(self, make: Callable[[], torch.Tensor]) -> None:
         """Add a micro-batch's gradient, in the shape of the weight.
 
-        Megatron's matrix products add to the fp32 gradient as they run; the others make a gradient
-        first. Under FSDP it stays until the layer's backward is over (`ShardedBlock`).
+        Matrix products add to the fp32 gradient as they run (`StateRules.fused_accumulation`), or make a
+        gradient first. Under FSDP it stays until the layer's backward is over (`ShardedBlock`).
         """
         if self.fused_accumulation and self.whole_gradient:
             _accumulate(self.main_grad, make)
@@ -114,7 +113,7 @@ def _bytes(size: float, site: Site) -> torch.Tensor:
 def _ways(site: Site, group: str) -> int:
     """Ranks over which one whole parameter of a group is spread."""
     tp, ep = site.strategy.tp, site.strategy.ep
-    if group == SPLIT or (group == LATENT and site.framework == MINDFORMERS):
+    if group == SPLIT or (group == LATENT and site.framework.states.splits_latent_projections):
         return tp
     if group == ROUTED:
         return ep if site.rules.whole_experts else ep * tp
