@@ -34,7 +34,7 @@ def deepseek_v3(device_limit_mib: float) -> TrainingConfig:
     """The job that is searched: DeepSeek-V3 under MindFormers' rules, as its 1024-card file has it."""
     return TrainingConfig(
         path=Path("deepseek-v3.yaml"),
-        format="mindformers-legacy",
+        launcher="mindformers",
         model=Registry.load(None).model("deepseek-v3-671b"),
         strategy=Strategy(dp=16, tp=4, pp=16, ep=8, op=16, micro_batches=64),
         rules=TrainingRules(),

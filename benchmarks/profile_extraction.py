@@ -94,7 +94,7 @@ def random_run(
         vpp=vpp,
         micro_batches=micro_batches,
     )
-    config = TrainingConfig(path, "mindformers-legacy", model, strategy, TrainingRules(), spec, plan)
+    config = TrainingConfig(path, "mindformers", model, strategy, TrainingRules(), spec, plan)
     return RandomRun(config, SyntheticTimes.from_ratios(ratios, plan))
 
 

@@ -18,7 +18,8 @@ from benchmarks.synthetic.profiles import Disturbance, SyntheticTimes, write_syn
 from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InputError, TaylorError
 from taylor.cost_model.time import estimate_ratios
-from taylor.parsers.read import CONFIG_SUFFIXES, read_config
+from taylor.parsers.read import read_config
+from taylor.parsers.registry import config_suffixes
 from taylor.register.registry import Registry
 
 
@@ -30,7 +31,7 @@ def write_all(folder: Path, output: Path, *, form: str, device: str, seed: int, 
     InputError
         When the folder holds no configuration.
     """
-    files = sorted(path for path in folder.glob("*") if path.suffix in CONFIG_SUFFIXES)[:limit]
+    files = sorted(path for path in folder.glob("*") if path.suffix in config_suffixes())[:limit]
     if not files:
         raise InputError("holds no configuration", file=folder, cure="run parallel_tool.py first")
     spec = Registry.load(None).device(device)

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from taylor.base.console import log
-from taylor.dryrun.launch import Launcher
+from taylor.dryrun.launch import Starter
 
 SAMPLES = 64
 LARGEST_BYTES = 1 << 30
@@ -27,7 +27,7 @@ writer.commit()
 
 
 def ensure_dataset(
-    path: Path, seq_length: int, vocabulary: int, launcher: Launcher, samples: int = SAMPLES
+    path: Path, seq_length: int, vocabulary: int, starter: Starter, samples: int = SAMPLES
 ) -> Path | None:
     """The data set at a path, written by MindSpore's own writer where there is none.
 
@@ -51,8 +51,16 @@ def ensure_dataset(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(
-            [launcher.interpreter, "-c", _PROGRAM, str(target), str(seq_length + 1), str(samples), str(vocabulary)],
-            env=launcher.full_environment(launcher.environment or {}),
+            [
+                starter.tools.interpreter,
+                "-c",
+                _PROGRAM,
+                str(target),
+                str(seq_length + 1),
+                str(samples),
+                str(vocabulary),
+            ],
+            env=starter.full_environment(starter.environment or {}),
             capture_output=True,
             text=True,
             errors="replace",

@@ -1,4 +1,4 @@
-"""How a training file is started for a dry-run: which program, which interpreter, which environment."""
+"""How a training file is started for a dry-run: with which program, interpreter and environment."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.cost_model.strategy import Strategy
+from taylor.parsers.launcher import Launcher, Program, Tools
 
-PROGRAM = "run_mindformer.py"
 INTERPRETER = "TAYLOR_DRYRUN_PYTHON"
 """Environment variable (or entry of the environment's JSON): the Python that has MindSpore, where it is
 not the one that runs the tool."""
@@ -40,39 +40,36 @@ _PROBE = (
     "except m.PackageNotFoundError: print('unpackaged')\n"
 )
 _PROBE_S = 60.0
-_SCRIPT = 'eval "$(cat -- "$1")"'
-"""Runs a variant of a script under the original's name ($0): ``dirname $0`` then says the original's folder."""
 
 
 @dataclass(frozen=True)
-class Launcher:
-    """Starts dry-runs of training files.
+class Starter:
+    """Starts dry-runs of one launcher's training files.
 
     Parameters
     ----------
-    program : Path or None
-        ``run_mindformer.py``; None where only launch scripts are run.
-    interpreter : str
-        Python of the children.
+    launcher : Launcher
+        Whose files are started.
+    tools : Tools
+        Python of the children; the launcher's program, where it was found.
     environment : mapping
         What the environment's JSON says.
-    register_path : Path or None
-        Given to the program.
     """
 
-    program: Path | None
-    interpreter: str = sys.executable
+    launcher: Launcher
+    tools: Tools = Tools(sys.executable)
     environment: Mapping[str, str] | None = None
-    register_path: Path | None = None
 
     @classmethod
-    def find(cls, program: Path | None, env_json: Path | None, register_path: Path | None) -> Launcher:
+    def find(
+        cls, launcher: Launcher, program: Path | None, env_json: Path | None, register_path: Path | None
+    ) -> Starter:
         """Settle what can be started.
 
         Parameters
         ----------
         program : Path or None
-            ``run_mindformer.py`` or the folder that holds it.
+            The launcher's program or the folder that holds it.
 
         Raises
         ------
@@ -81,41 +78,12 @@ class Launcher:
         """
         environment = read_environment(env_json)
         interpreter = environment.get(INTERPRETER) or os.environ.get(INTERPRETER) or sys.executable
-        return cls(
-            find_program(program),
+        tools = Tools(
             interpreter,
-            environment,
+            find_program(launcher.program, program),
             register_path.resolve() if register_path is not None and register_path.is_dir() else None,
         )
-
-    def command(self, file: Path, original: Path | None = None) -> tuple[str, ...]:
-        """The command that starts a training file: by its kind, the program, the script, or torchtitan.
-
-        Parameters
-        ----------
-        original : Path, optional
-            The file that `file` is a variant of: a script finds what lies beside it by its own name.
-        """
-        suffix = file.suffix.lower()
-        if suffix == ".sh":
-            return ("bash", "-c", _SCRIPT, str(original or file), str(file))
-        if suffix == ".toml":
-            return (self.interpreter, "-m", "torchtitan.train", "--job.config_file", str(file))
-        if self.program is None:
-            raise InputError(
-                f"no {PROGRAM} is known", field="--mindformers_dir, -mindformers", cure="name it or its folder"
-            )
-        words = [self.interpreter, str(self.program), "--config", str(file)]
-        if self.register_path is not None:
-            words += ["--register_path", str(self.register_path)]
-        return tuple(words)
-
-    def working_folder(self, original: Path) -> Path | None:
-        """Where a file's dry-run runs: scripts and TOML name program, data and assets from their own folder.
-
-        None for a YAML, whose program is known by its path: it runs in the dry-run's own folder.
-        """
-        return original.resolve().parent if original.suffix.lower() in (".sh", ".toml") else None
+        return cls(launcher, tools, environment)
 
     def settings(self, strategy: Strategy, stage: int) -> dict[str, str]:
         """The variables that a dry-run of one stage is given: simulation, the user's, and its first rank.
@@ -133,31 +101,33 @@ class Launcher:
     def full_environment(self, settings: Mapping[str, str]) -> dict[str, str]:
         """This process's environment with the settings over it; the program's folder can be imported from."""
         environment = {**os.environ, **settings}
-        if self.program is not None:
+        if self.tools.program is not None:
             earlier = environment.get("PYTHONPATH")
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self.program.parent), earlier)))
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self.tools.program.parent), earlier)))
         return environment
 
     def mindspore_version(self) -> str | None:
         """The version of MindSpore that the children would import; None when there is none."""
         environment = self.full_environment(self.environment or {})
-        return _mindspore_version(self.interpreter, environment.get("PYTHONPATH", ""), environment.get("PATH", ""))
+        return _mindspore_version(
+            self.tools.interpreter, environment.get("PYTHONPATH", ""), environment.get("PATH", "")
+        )
 
     def fingerprint(self) -> str:
         """What a result depends on besides file and environment: interpreter, MindSpore, the program's sources."""
         digest = hashlib.sha256()
-        for part in (self.interpreter, self.mindspore_version() or "", str(self.register_path)):
+        for part in (self.tools.interpreter, self.mindspore_version() or "", str(self.tools.register_path)):
             digest.update(part.encode() + b"\0")
-        if self.program is not None:
-            digest.update(_sources(self.program).encode())
+        if self.tools.program is not None and self.launcher.program is not None:
+            digest.update(_sources(self.tools.program, self.launcher.program.package).encode())
         return digest.hexdigest()
 
 
-def find_program(path: Path | None) -> Path | None:
-    """``run_mindformer.py`` at a path or in it; None when there is none."""
-    if path is None:
+def find_program(program: Program | None, path: Path | None) -> Path | None:
+    """A launcher's program at a path or in it; None when there is none."""
+    if program is None or path is None:
         return None
-    for candidate in (path, path / PROGRAM):
+    for candidate in (path, path / program.file):
         if candidate.is_file() and candidate.suffix == ".py":
             return candidate.resolve()
     return None
@@ -199,10 +169,10 @@ def _mindspore_version(interpreter: str, python_path: str, path: str) -> str | N
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _sources(program: Path) -> str:
-    """Sizes and times of the Python files that the program is made of, and its own text."""
+def _sources(program: Path, package_name: str) -> str:
+    """Sizes and times of the Python files in the program's package, and its own text."""
     digest = hashlib.sha256(program.read_bytes())
-    package = program.parent / "mindformers"
+    package = program.parent / package_name
     for source in sorted(package.rglob("*.py")) if package.is_dir() else []:
         state = source.stat()
         digest.update(f"{source.relative_to(package)} {state.st_size} {state.st_mtime_ns}\n".encode())

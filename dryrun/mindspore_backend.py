@@ -17,7 +17,7 @@ from taylor.base.errors import TaylorError
 from taylor.base.files import write_atomic
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePeak
 from taylor.dryrun.kept_runs import KeptRuns, StageJob
-from taylor.dryrun.launch import Launcher
+from taylor.dryrun.launch import Starter
 from taylor.dryrun.logs import last_lines, read_peak, tells_out_of_memory
 from taylor.dryrun.processes import Job, Outcome
 from taylor.parsers.write_back import emit_variant
@@ -46,7 +46,7 @@ class MindsporeBackend:
         Where processes are started; this machine when not given.
     """
 
-    launcher: Launcher
+    starter: Starter
     root: Path
     extra: Mapping[str, object] = field(default_factory=dict)
     parallel: int = 2
@@ -71,18 +71,18 @@ class MindsporeBackend:
         """Run what is not known yet; every failure is told once and marked in the results."""
         found: dict[tuple[int, int], StagePeak] = {}
         jobs: dict[tuple[int, int], StageJob] = {}
-        fingerprint = self.launcher.fingerprint()
+        fingerprint = self.starter.fingerprint()
         for index, run in enumerate(runs):
             try:
                 folder, key = self._prepare(run, fingerprint)
-                command = self.launcher.command(folder / _file_name(run), run.config.path.resolve())
+                command = self._command(folder / _file_name(run), run.config.path.resolve())
             except TaylorError as error:
                 found |= {(index, s): StagePeak(s, None, self.name, failure=str(error)) for s in run.asked}
                 continue
             for stage in run.asked:
                 place = folder / f"stage_{stage}"
-                environment = self.launcher.full_environment(self.launcher.settings(run.strategy, stage))
-                where = self.launcher.working_folder(run.config.path)
+                environment = self.starter.full_environment(self.starter.settings(run.strategy, stage))
+                where = self.starter.launcher.working_folder(run.config.path)
                 job = Job(command, environment, place, place / "dryrun.log", self.timeout_s, where)
                 jobs[index, stage] = StageJob(stage, key, job)
         found |= self._kept.peaks(jobs)
@@ -110,6 +110,9 @@ class MindsporeBackend:
         lines = last_lines(path) if failure else ()
         return StagePeak(stage.stage, peak, self.name, actual, path, failure, lines, round(outcome.seconds, 3))
 
+    def _command(self, file: Path, original: Path) -> tuple[str, ...]:
+        return self.starter.launcher.dryrun_command(file, original, self.starter.tools)
+
     def _prepare(self, run: DryRun, fingerprint: str) -> tuple[Path, str]:
         """Write the run's training file into the folder of its content; gives folder and key."""
         made = self.root / "new" / uuid.uuid4().hex / _file_name(run)
@@ -117,9 +120,9 @@ class MindsporeBackend:
             emit_variant(run.config, run.strategy, made, plan=run.plan, extra=self.extra)
             text = made.read_bytes()
             digest = hashlib.sha256()
-            settings = {**self.launcher.settings(run.strategy, 0), "RANK_ID": ""}
-            where = self.launcher.working_folder(run.config.path)
-            command = (*self.launcher.command(Path(_file_name(run))), str(where))
+            settings = {**self.starter.settings(run.strategy, 0), "RANK_ID": ""}
+            where = self.starter.launcher.working_folder(run.config.path)
+            command = (*self._command(Path(_file_name(run)), Path(_file_name(run))), str(where))
             for part in (text, json.dumps([settings, command, fingerprint, _FORMAT], sort_keys=True).encode()):
                 digest.update(hashlib.sha256(part).digest())
             key = digest.hexdigest()

@@ -17,8 +17,7 @@ from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.prune import describe
 from taylor.nd_search.reduce import Reduction, reduce_strategy
 from taylor.nd_search.search import SearchResult
-from taylor.parsers.text.yaml_edit import lookup
-from taylor.parsers.text.yaml_source import YamlSource
+from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import emit_variant
 
@@ -29,16 +28,6 @@ where two strategies differ in nothing else."""
 
 MANIFEST = "emitted.json"
 """Names of the files that the last emission wrote into a folder: what the next one may remove."""
-
-PROFILE_SWITCHES = {
-    "profile": True,
-    "profile_start_step": 4,
-    "profile_stop_step": 6,
-    "init_start_profile": False,
-    "profile_communication": False,
-    "profile_memory": False,
-}
-"""MindFormers' profiler: two steady steps; the memory is the estimate's or the dry-run's business."""
 
 
 def candidate_frame(result: SearchResult) -> pd.DataFrame:
@@ -152,7 +141,9 @@ def emit_yaml(
     """
     indices = list(result.chosen if which is None else which)
     table = result.candidates.select(np.asarray(indices, dtype=np.int64))
-    suffix = config.path.suffix if config.path.suffix in (".sh", ".toml", ".yml") else ".yaml"
+    launcher = launcher_of(config)
+    suffix = config.path.suffix if config.path.suffix in launcher.suffixes else launcher.suffixes[0]
+    data = launcher.dataset_keys(dataset) if dataset is not None else {}
     written: list[Path] = []
     names: list[str] = []
     refused: InputError | None = None
@@ -160,7 +151,7 @@ def emit_yaml(
         target = folder / f"{stem}_pretrain{suffix}"
         if not profile:
             try:
-                written.append(emit_variant(config, strategy, target, plan=None, extra=_data_keys(config, dataset)))
+                written.append(emit_variant(config, strategy, target, plan=None, extra=data))
             except WriteError:
                 raise  # no fault of the strategy's: what an earlier emission left stays
             except InputError as error:
@@ -173,7 +164,7 @@ def emit_yaml(
         names.append(told.name)
         try:
             reduction = reduce_strategy(config, result.device, strategy, rank_num, result.device_limit_mib)
-            extra = {**_data_keys(config, dataset), **_profile_keys(config), **_layer_keys(config, reduction)}
+            extra = {**data, **launcher.profile_switches}
             written.append(emit_variant(config, reduction.strategy, target, plan=reduction.plan, extra=extra))
         except WriteError:
             raise
@@ -195,33 +186,6 @@ def _reduction_text(reduction: Reduction) -> dict[str, object]:
         "kept": list(reduction.kept),
         "changed": list(reduction.changed),
     }
-
-
-def _data_keys(config: TrainingConfig, dataset: str | None) -> dict[str, object]:
-    if dataset is None or not config.format.startswith("mindformers"):
-        return {}
-    return {"train_dataset.data_loader.dataset_dir": dataset}
-
-
-def _profile_keys(config: TrainingConfig) -> dict[str, object]:
-    return dict(PROFILE_SWITCHES) if config.format.startswith("mindformers") else {}
-
-
-def _layer_keys(config: TrainingConfig, reduction: Reduction) -> dict[str, object]:
-    """The file's own entries that say how many layers the model has and how many of them are dense."""
-    if not config.format.startswith("mindformers"):
-        return {}
-    data = YamlSource.read(config.path).data
-    wanted: dict[tuple[str, ...], object] = {
-        ("model", "model_config", name): reduction.model.n_layers for name in ("num_hidden_layers", "num_layers")
-    }
-    if reduction.model.moe is not None:
-        dense = reduction.model.moe.first_dense
-        sections: tuple[tuple[str, ...], ...] = (("model", "model_config"), ("moe_config",))
-        for section in sections:
-            wanted[section + ("first_k_dense_replace",)] = dense
-            wanted[section + ("mlp_only_layers",)] = list(range(dense))
-    return {".".join(path): entry for path, entry in wanted.items() if lookup(data, path) is not None}
 
 
 def _remove_stale(folder: Path, names: Sequence[str]) -> None:

@@ -1,22 +1,13 @@
-"""One door for every training configuration: the file's suffix says which reader takes it."""
+"""One door for every training configuration: the launcher whose file it is reads it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron.read import read_megatron
-from taylor.parsers.mindformers.read import read_mindformers
-from taylor.parsers.torchtitan.read import read_torchtitan
+from taylor.base.files import read_text
+from taylor.parsers.registry import config_suffixes, launchers_for
 from taylor.parsers.training_config import TrainingConfig
-
-_READERS = {
-    ".yaml": read_mindformers,
-    ".yml": read_mindformers,
-    ".sh": read_megatron,
-    ".toml": read_torchtitan,
-}
-CONFIG_SUFFIXES = tuple(_READERS)
 
 
 def read_config(path: str | Path) -> TrainingConfig:
@@ -33,12 +24,16 @@ def read_config(path: str | Path) -> TrainingConfig:
         When the suffix is none of these, or the file cannot be read or holds wrong values.
     """
     file = Path(path)
-    reader = _READERS.get(file.suffix.lower())
-    if reader is None:
+    launchers = launchers_for(file)
+    if not launchers:
         raise InputError(
             "is not a known kind of configuration",
             file=path,
             value=file.suffix,
-            cure=f"give a {', '.join(CONFIG_SUFFIXES)} file",
+            cure=f"give a {', '.join(config_suffixes())} file",
         )
-    return reader(file)
+    if len(launchers) > 1:
+        text = read_text(file)
+        # A file that none recognises is read all the same: the reader says what is missing.
+        launchers = [launcher for launcher in launchers if launcher.recognises(file, text)] or launchers
+    return launchers[0].read(file)

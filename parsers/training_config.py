@@ -21,8 +21,8 @@ class TrainingConfig:
     ----------
     path : Path
         The file it was read from.
-    format : str
-        ``mindformers-legacy``, ``mindformers-mcore``, ``megatron`` or ``torchtitan``.
+    launcher : str
+        Name of the launcher whose file it is; `parsers.registry.launcher_of` gives what it can do.
     plan : PipelinePlan or None
         The file's own layers and recompute; None when the file does not settle them consistently
         (the reason is among `notes`).
@@ -42,7 +42,7 @@ class TrainingConfig:
     """
 
     path: Path
-    format: str
+    launcher: str
     model: ModelSpec
     strategy: Strategy
     rules: TrainingRules

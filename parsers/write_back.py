@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Mapping, Sequence
+from typing import Mapping
 
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.megatron import write as megatron_write
-from taylor.parsers.megatron.read import MEGATRON
-from taylor.parsers.mindformers import write as mindformers_write
-from taylor.parsers.text.shell_source import ShellScript
-from taylor.parsers.text.toml_edit import TomlSource
-from taylor.parsers.text.yaml_source import YamlSource
-from taylor.parsers.torchtitan import write as torchtitan_write
-from taylor.parsers.torchtitan.read import TORCHTITAN
+from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
+from taylor.pipeline.plan import PipelinePlan
 
 ORIGINAL_SUFFIX = ".orig"
 
@@ -58,10 +51,11 @@ def write_plan(
     InputError
         When the file cannot express the plan, changed meanwhile, or cannot be written.
     """
-    plan, changes = expressible(config, plan)
+    launcher = launcher_of(config)
+    plan, changes = launcher.nearest_plan(plan)
     for change in changes:
         log.warning("%s: %s", config.path, change)
-    old, new = _planned(config, plan, micro_batches)
+    old, new = launcher.with_plan(config, plan, micro_batches)
     return _store(old, new, config.path, output)
 
 
@@ -87,62 +81,9 @@ def emit_variant(
     extra : mapping of dotted key to value
         Further entries to set, such as data set paths or profile switches.
     """
-    plan = None if plan is None else expressible(config, plan)[0]
-    if config.format == TORCHTITAN:
-        toml = TomlSource.read(config.path)
-        return write_atomic(output, torchtitan_write.with_strategy(toml, config, strategy, plan, extra).text)
-    if config.format == MEGATRON:
-        script = ShellScript.read(config.path)
-        return write_atomic(output, megatron_write.with_strategy(script, config, strategy, plan, extra).text)
-    source = YamlSource.read(config.path)
-    return write_atomic(output, mindformers_write.with_strategy(source, config, strategy, plan, extra).text)
-
-
-def expressible(config: TrainingConfig, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
-    """The plan itself where the configuration's kind of file can say it, else the nearest that fits memory.
-
-    MindFormers files can say any plan. Megatron's flags know one recompute count for all chunks,
-    torchtitan one recompute mode for all layers.
-
-    Returns
-    -------
-    PipelinePlan, tuple of str
-        What `write_plan` writes, and a sentence for each thing that had to change.
-    """
-    if config.format == TORCHTITAN:
-        return torchtitan_write.nearest_plan(plan)
-    return megatron_write.nearest_plan(plan) if config.format == MEGATRON else (plan, ())
-
-
-def uniform_recompute(config: TrainingConfig, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    """What one recompute choice for all chunks the configuration's kind of file can say, of the modes searched.
-
-    Returns
-    -------
-    tuple of (mode, int)
-        As `PipelineProblem.uniform_recompute`: Megatron counts fully recomputed layers a chunk, or
-        recomputes selectively everywhere; torchtitan all or nothing. Empty for MindFormers, which says any plan.
-    """
-    layers = sum(config.model.layer_counts().values())
-    if config.format == MEGATRON:
-        choices = [(FULL, count) for count in range(layers + 1)]
-    elif config.format == TORCHTITAN:
-        choices = [(FULL, 0), (FULL, layers)]
-    else:
-        return ()
-    return tuple(choice for choice in [*choices, (SELECT, layers)] if choice[0] in modes)
-
-
-def _planned(config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None) -> tuple[str, str]:
-    """The file's text before and after."""
-    if config.format == TORCHTITAN:
-        toml = TomlSource.read(config.path)
-        return toml.text, torchtitan_write.with_plan(toml, config, plan, micro_batches).text
-    if config.format == MEGATRON:
-        script = ShellScript.read(config.path)
-        return script.text, megatron_write.with_plan(script, config, plan, micro_batches).text
-    source = YamlSource.read(config.path)
-    return source.text, mindformers_write.with_plan(source, config, plan, micro_batches).text
+    launcher = launcher_of(config)
+    plan = None if plan is None else launcher.nearest_plan(plan)[0]
+    return write_atomic(output, launcher.with_strategy(config, strategy, plan, extra))
 
 
 def _store(old: str, new: str, path: Path, output: Path | None) -> Path:

@@ -41,4 +41,4 @@ def job(
 ) -> TrainingConfig:
     """A job as a file would give it; DeepSeek-V3 on 1,024 cards unless told otherwise."""
     settled: dict[str, Any] = {"schedule": ScheduleSpec(), "plan": None, "device_limit_mib": 55296.0, **changes}
-    return TrainingConfig(Path("job.yaml"), "mindformers-legacy", model, strategy, rules, **settled)
+    return TrainingConfig(Path("job.yaml"), "mindformers", model, strategy, rules, **settled)

@@ -14,7 +14,8 @@ from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.time import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.interface import DryRunBackend
-from taylor.parsers.read import CONFIG_SUFFIXES, read_config
+from taylor.parsers.read import read_config
+from taylor.parsers.registry import config_suffixes
 from taylor.parsers.tables.candidates import read_candidates
 from taylor.parsers.tables.ratios import EMBEDDING, TRANSFER, read_ratios
 from taylor.parsers.training_config import TrainingConfig
@@ -38,7 +39,8 @@ def config_files(folder: Path) -> list[Path]:
         raise InputError(
             "no such folder", file=folder, cure="run parallel_tool.py first, or name the folder of candidates"
         )
-    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in CONFIG_SUFFIXES and path.is_file())
+    suffixes = config_suffixes()
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in suffixes and path.is_file())
     if not files:
         raise InputError("holds no configuration file", file=folder, cure="run parallel_tool.py first")
     return files
@@ -186,14 +188,14 @@ def rank_folder(
     elif parser_result is None:
         log.info("time ratios: estimated by closed forms on %s", chosen.name)
     with ExitStack() as open_backends:
-        by_family = {
-            family: memory_by_dryruns(
+        by_launcher = {
+            launcher: memory_by_dryruns(
                 open_backends.enter_context(open_backend(dryruns, example, options.output)),
                 dryruns,
                 chosen,
                 options.output,
             )
-            for family, example in _examples(files).items()
+            for launcher, example in _examples(files).items()
         }
         candidates = load_candidates(
             files,
@@ -201,7 +203,7 @@ def rank_folder(
             parser_result=parser_result,
             profiled=profiled,
             gbs=gbs,
-            memory_of=lambda config: _memory(by_family[_family(config)], config, chosen),
+            memory_of=lambda config: _memory(by_launcher[config.launcher], config, chosen),
         )
     peaks = {} if nd_path is None else {(c.dp, c.tp, c.pp, c.ep): c.peak_mib for c in read_candidates(nd_path)}
     known = [
@@ -214,18 +216,13 @@ def _degrees(strategy: Strategy) -> tuple[int, int, int, int]:
     return strategy.dp, strategy.tp, strategy.pp, strategy.ep
 
 
-def _family(config: TrainingConfig) -> str:
-    """What decides how a configuration is dry-run: MindFormers files go to its launcher, scripts launch themselves."""
-    return "mindformers" if config.format.startswith("mindformers") else "script"
-
-
 def _examples(files: Iterable[Path]) -> dict[str, TrainingConfig]:
-    """The first readable configuration of each family."""
+    """The first readable configuration of each launcher."""
     examples: dict[str, TrainingConfig] = {}
     for path in files:
         with suppress(TaylorError):
             config = read_config(path)
-            examples.setdefault(_family(config), config)
+            examples.setdefault(config.launcher, config)
     return examples
 
 

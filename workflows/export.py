@@ -9,7 +9,7 @@ from pathlib import Path
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
-from taylor.parsers.export import PLACING_FORMS, export_plan
+from taylor.parsers.export import export_forms, export_plan
 from taylor.parsers.mindformers.plan import chunk_order
 from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
@@ -23,7 +23,7 @@ V_SCHEDULE = "zero_bubble_v"
 
 @dataclass(frozen=True)
 class Export:
-    """A form of `parsers.export.FORMS`, and the file to write; None prints it."""
+    """A form of `parsers.export.export_forms`, and the file to write; None prints it."""
 
     form: str
     path: Path | None = None
@@ -61,9 +61,10 @@ def export_texts(
     pinned = any(kind.pinned_last for kind in problem.kinds)
     told = with_mtp(plan, mtp_layers, v_shape)
     texts = []
+    forms = export_forms()
     for one in exports:
         texts.append((one, export_plan(told, one.form, mtp_counted=not pinned, v_shape=v_shape)))
-        if one.form in PLACING_FORMS and any(any(map(any, grid)) for grid in plan.recompute.values()):
+        if forms[one.form].places_only and any(any(map(any, grid)) for grid in plan.recompute.values()):
             log.warning("export %s: says where layers stand, not which are recomputed; json says both", one.form)
     return texts
 

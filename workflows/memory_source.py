@@ -17,10 +17,11 @@ from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.fit import Observation, read_observations, write_observations
 from taylor.dryrun.fitting.linear_memory import LinearMemory
 from taylor.dryrun.interface import DryRunBackend
-from taylor.dryrun.launch import PROGRAM, Launcher
+from taylor.dryrun.launch import Starter
 from taylor.dryrun.measure import MAX_RUNS, PROBE_STAGES, measure_profile
 from taylor.dryrun.mindspore_backend import MindsporeBackend
 from taylor.dryrun.torch_backend import TorchBackend, require_torch, torch_version
+from taylor.parsers.registry import launcher_of
 from taylor.parsers.tables.memory_profile import read_memory_profile, write_memory_profile
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE
@@ -91,53 +92,53 @@ def open_backend(
             timeout_s=options.timeout_s,
             retries=options.retries,
         )
-    launcher = Launcher.find(options.mindformers, options.env_json, options.register_path)
-    why_not = _why_not(launcher, options, config)
+    starter = Starter.find(launcher_of(config), options.mindformers, options.env_json, options.register_path)
+    why_not = _why_not(starter, options, config)
     if why_not:
         log.info("dry-runs: none can run here (%s), so memory is estimated", why_not)
         return nullcontext(None)
-    log.info("dry-runs: by %s with %s", launcher.program or f"bash {config.path}", launcher.interpreter)
+    log.info("dry-runs: by %s with %s", starter.tools.program or f"bash {config.path}", starter.tools.interpreter)
     if options.env_json is not None and options.env_json.is_file():
         log.info("dry-runs: environment of %s", options.env_json)
-    extra: dict[str, object] = {}
-    if config.format.startswith("mindformers") and options.small_dataset is not None:
-        strategy = config.strategy
-        # Probes have as many micro-batches as stages.
-        batch = (
-            strategy.dp * strategy.mbs * config.micro_batch_interleave * max(strategy.micro_batches, PROBE_STAGES[-1])
-        )
-        dataset = ensure_dataset(options.small_dataset, config.rules.seq_length, config.model.vocab, launcher, batch)
-        if dataset is not None:
-            extra["train_dataset.data_loader.dataset_dir"] = str(dataset)
     return MindsporeBackend(
-        launcher,
+        starter,
         output / DRYRUNS,
-        extra,
+        _dataset_keys(starter, options, config),
         parallel=options.parallel_num,
         timeout_s=options.timeout_s,
         retries=options.retries,
     )
 
 
-def _why_not(launcher: Launcher, options: DryRunOptions, config: TrainingConfig) -> str:
+def _dataset_keys(starter: Starter, options: DryRunOptions, config: TrainingConfig) -> dict[str, object]:
+    """The entries that make a dry-run read the small data set, which is written where it is missing."""
+    if options.small_dataset is None or not starter.launcher.dataset_keys(""):
+        return {}
+    strategy = config.strategy
+    # Probes have as many micro-batches as stages.
+    batch = strategy.dp * strategy.mbs * config.micro_batch_interleave * max(strategy.micro_batches, PROBE_STAGES[-1])
+    dataset = ensure_dataset(options.small_dataset, config.rules.seq_length, config.model.vocab, starter, batch)
+    return {} if dataset is None else starter.launcher.dataset_keys(str(dataset))
+
+
+def _why_not(starter: Starter, options: DryRunOptions, config: TrainingConfig) -> str:
     """Why MindSpore cannot be used; raises where it was asked for and there is nothing to start."""
-    script = not config.format.startswith("mindformers")
-    if launcher.program is None and not (script and options.backend == "mindspore"):
+    asked, program = options.backend == "mindspore", starter.launcher.program
+    if program is None:
+        # A file that starts itself is only run where the user asked for it.
+        return "" if asked else f"{config.path.name} starts itself; --dryrun_backend mindspore runs it"
+    if starter.tools.program is None:
         place = options.mindformers if options.mindformers is not None else "the flag's default"
-        if options.backend == "mindspore":
+        if asked:
             raise InputError(
-                f"no {PROGRAM} there",
-                field="--mindformers_dir, -mindformers",
+                f"no {program.file} there",
+                field=program.flags,
                 value=str(place),
-                cure=f"name {PROGRAM} or its folder, or use --dryrun_backend estimate",
+                cure=f"name {program.file} or its folder, or use --dryrun_backend estimate",
             )
-        return f"no {PROGRAM} at {place}"
-    if options.backend == "mindspore":
-        return ""
-    if script:
-        return f"{config.path.name} is no MindFormers YAML"
-    if launcher.mindspore_version() is None:
-        return f"{launcher.interpreter} has no mindspore"
+        return f"no {program.file} at {place}"
+    if not asked and starter.mindspore_version() is None:
+        return f"{starter.tools.interpreter} has no mindspore"
     return ""
 
 
@@ -215,7 +216,7 @@ def obtain_memory(
                 estimate_memory(config, device),
                 backend,
                 max_runs=most,
-                probes=config.format.startswith("mindformers") and not backend.exact,
+                probes=launcher_of(config).can_probe and not backend.exact,
             )
         except OutsideProgramError as error:
             if not may_estimate:

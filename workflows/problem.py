@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
+from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
-from taylor.parsers.write_back import uniform_recompute
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
@@ -67,7 +67,7 @@ def build_problem(
         lag=ratios.lag,
         tail=(ratios.tail,) * stages if ratios.tail else (),
         unit_ms=ratios.unit_ms,
-        uniform_recompute=uniform_recompute(config, modes),
+        uniform_recompute=launcher_of(config).uniform_recompute(sum(config.model.layer_counts().values()), modes),
     )
 
 

@@ -14,6 +14,7 @@ from taylor.parsers.megatron.layout import (
     expand_layout,
 )
 from taylor.parsers.megatron.model import read_model
+from taylor.parsers.megatron.recompute import read_recompute
 from taylor.parsers.mindformers.plan import chunk_order
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.parsers.text.shell_source import ShellScript
@@ -23,7 +24,7 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
 from taylor.register.model import MTP, ModelSpec
 
-MEGATRON = "megatron"
+NAME = "megatron"
 V_METHOD = "dualpipev"
 _MINDSPEED = (
     "num-layer-list",
@@ -73,7 +74,7 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
         notes.append(f"{strategy.micro_batches} micro-batches are no multiple of the {strategy.pp} stages")
     return TrainingConfig(
         path=script.file,
-        format=MEGATRON,
+        launcher=NAME,
         model=model,
         strategy=strategy,
         rules=_read_rules(flags),
@@ -246,7 +247,7 @@ def _read_plan(
             where = next((index for index, stage in enumerate(stages) if "m" in stage), len(order) - 1)
             v, s = order[where]
         layers[MTP][v][s] = counts[MTP]
-    mode, of_chunk = _recompute(flags, place)
+    mode, of_chunk = read_recompute(flags, place)
     rows = {each: [[0] * strategy.pp for _ in range(strategy.vpp)] for each in (FULL, SELECT)}
     for k, (v, s) in enumerate(order):
         if mode:
@@ -255,24 +256,3 @@ def _read_plan(
     if mode == SELECT:
         modes[SELECT] = as_grid(rows[SELECT])
     return PipelinePlan({kind: as_grid(grid) for kind, grid in layers.items()}, modes)
-
-
-def _recompute(flags: Flags, place: Placement) -> tuple[str | None, list[int]]:
-    """Mode, and recomputed real layers of each chunk in model order."""
-    held = place.held()
-    granularity = flags.text("recompute-granularity", default=None)
-    if flags.has("recompute-activations") and granularity is None:
-        granularity = "selective"
-    if granularity is None:
-        return None, [0] * len(held)
-    if granularity == "selective":
-        return SELECT, held
-    if granularity != "full":
-        raise flags.error("recompute-granularity", "must be full or selective", granularity)
-    method = flags.text("recompute-method", default=None)
-    if method == "uniform":
-        return FULL, held  # Whatever its group size, every layer is computed again.
-    if method != "block":
-        raise flags.error("recompute-method", "must be uniform or block where the granularity is full", method)
-    count = flags.integer("recompute-num-layers", default=1, low=0, high=MAX_LAYERS)
-    return FULL, [place.real_among_first(k, count) for k in range(len(held))]

@@ -1,4 +1,4 @@
-"""Plans and strategies written into a Megatron or MindSpeed script, and what its flags can express."""
+"""Plans and strategies written into a Megatron or MindSpeed script: which flags change, and to what."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Mapping
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.even_plan import even_plan
+from taylor.parsers.megatron.edit import Setting, edit_flags, plain_value, set_variable
 from taylor.parsers.megatron.flags import WORLD_FLAGS, Flags
 from taylor.parsers.megatron.layout import LayoutProblem, ends_placement, layout_text
 from taylor.parsers.megatron.read import (
@@ -20,11 +21,11 @@ from taylor.parsers.megatron.read import (
     config_from_script,
     is_mindspeed,
 )
+from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS, grid_of, recompute_flags
 from taylor.parsers.mindformers.plan import chunk_order
-from taylor.parsers.text.shell_edit import Setting, edit_flags, plain_value, set_variable
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import DENSE, MOE, MTP
 
@@ -39,46 +40,12 @@ _PLACING = (
     "account-for-embedding-in-pipeline-split",
     "account-for-loss-in-pipeline-split",
 )
-_RECOMPUTE = ("recompute-granularity", "recompute-method", "recompute-num-layers", "recompute-activations")
+PLAN_FLAGS = frozenset({*_PLACING, *RECOMPUTE_FLAGS, "num-layers", "schedules-method", "global-batch-size"})
+"""What a plan may change in a script."""
 _BESIDE_LAYERS = ("num-layers", "pipeline-model-parallel-size")
 _BESIDE_RECOMPUTE = ("use-distributed-optimizer", "num-layers")
 _NODE_VARIABLES = ("NNODES", "NUM_NODES", "NODES", "NODE_NUM", "N_NODES")
 Wanted = dict[str, Setting]
-
-
-def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
-    """The plan itself where Megatron's recompute flags can say it, else the nearest that fits memory.
-
-    Megatron recomputes the first N layers of every chunk alike (``block``), or all, or selectively
-    all. The nearest plan keeps the layers and takes the largest N that any chunk asks for, so that no
-    stage holds more than it did; the reason is told.
-
-    Returns
-    -------
-    PipelinePlan, tuple of str
-        The plan, and one sentence for each thing that had to change.
-    """
-    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
-    full, select = _grid(plan, FULL), _grid(plan, SELECT)
-    shape = [(v, s) for v in range(plan.interleaves) for s in range(plan.stages)]
-    if not any(full[v][s] for v, s in shape) and all(select[v][s] == body[v][s] for v, s in shape):
-        return plan, ()
-    largest = max(full[v][s] for v, s in shape)
-    block = as_grid([[min(largest, held) for held in row] for row in body])
-    if block == full and not any(map(any, select)):
-        return plan, ()
-    if not any(map(any, full)):
-        changed = PipelinePlan(plan.layers, {FULL: full, SELECT: body})
-        return changed, ("selective recompute holds for all layers or none: it is set for all",)
-    until = max(full[v][s] + select[v][s] for v, s in shape)
-    changed = PipelinePlan(plan.layers, {FULL: as_grid([[min(until, held) for held in row] for row in body])})
-    return changed, (
-        f"Megatron recomputes the first N layers of every chunk alike: the nearest that fits memory is N = {until}",
-    )
-
-
-def _grid(plan: PipelinePlan, mode: str) -> tuple[tuple[int, ...], ...]:
-    return plan.recompute.get(mode, ((0,) * plan.stages,) * plan.interleaves)
 
 
 def with_plan(
@@ -204,7 +171,7 @@ def _placed(script: ShellScript, wanted: Wanted, plan: PipelinePlan, schedule: S
     before = edit_flags(script, _placing(flags, plan, schedule), near=_BESIDE_LAYERS)
     reread = config_from_script(before)
     if not _same(reread, plan, schedule):
-        before = edit_flags(before, _recompute_flags(plan), near=_BESIDE_RECOMPUTE)
+        before = edit_flags(before, recompute_flags(plan), near=_BESIDE_RECOMPUTE)
         reread = config_from_script(before)
     if not _same(reread, plan, schedule):
         raise InputError(
@@ -220,7 +187,7 @@ def _same(config: TrainingConfig, plan: PipelinePlan, schedule: ScheduleSpec) ->
         return False
     return {kind: grid for kind, grid in config.plan.layers.items() if any(map(any, grid))} == {
         kind: grid for kind, grid in plan.layers.items() if any(map(any, grid))
-    } and all(_grid(config.plan, mode) == _grid(plan, mode) for mode in (FULL, SELECT))
+    } and all(grid_of(config.plan, mode) == grid_of(plan, mode) for mode in (FULL, SELECT))
 
 
 def _placing(flags: Flags, plan: PipelinePlan, schedule: ScheduleSpec) -> Wanted:
@@ -295,32 +262,3 @@ def _ends(plan: PipelinePlan, held: list[int]) -> Wanted | None:
     if last is not None:
         wanted[LAST] = str(last)
     return wanted
-
-
-def _recompute_flags(plan: PipelinePlan) -> Wanted:
-    """Recompute flags of a plan that `nearest_plan` leaves as it is."""
-    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
-    full = _grid(plan, FULL)
-    largest = max(map(max, full))
-    if any(map(any, _grid(plan, SELECT))):
-        return {
-            "recompute-activations": False,
-            "recompute-method": False,
-            "recompute-num-layers": False,
-            "recompute-granularity": "selective",
-        }
-    if largest == 0:
-        return {name: False for name in _RECOMPUTE}
-    if full == body:
-        return {
-            "recompute-activations": False,
-            "recompute-granularity": "full",
-            "recompute-method": "uniform",
-            "recompute-num-layers": "1",
-        }
-    return {
-        "recompute-activations": False,
-        "recompute-granularity": "full",
-        "recompute-method": "block",
-        "recompute-num-layers": str(largest),
-    }

@@ -21,7 +21,7 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
 from taylor.register.model import ModelSpec
 
-LEGACY, MCORE = "mindformers-legacy", "mindformers-mcore"
+NAME = "mindformers"
 _NO_LIMIT_MIB = 1024 * 1024
 """MindSpore's default of ``max_device_memory``, 1024GB: no limit of the file's own."""
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -72,7 +72,7 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
     plan = _read_plan(top, section, model, strategy, schedule, mtp_counted, notes)
     return TrainingConfig(
         path=path,
-        format=MCORE if mcore else LEGACY,
+        launcher=NAME,
         model=model,
         strategy=strategy,
         rules=_read_rules(top, section, moe if model.moe else None, mcore, notes),

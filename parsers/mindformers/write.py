@@ -48,6 +48,23 @@ _FOLLOWED = frozenset(
 )
 """Entries whose aliases (``dataset_strategy: [[*dp, 1]]``) are meant to follow them."""
 
+PLAN_KEYS = frozenset(
+    {
+        "offset",
+        "pp_interleave_num",
+        "pipeline_interleave",
+        "pipeline_scheduler",
+        "seq_split_num",
+        "micro_batch_num",
+        "gradient_accumulation_steps",
+        "recompute_config",
+        "recompute",
+        "select_recompute",
+        "select_comm_recompute",
+    }
+)
+"""What a plan may change in a file."""
+
 Wanted = dict[YamlPath, Any]
 
 
@@ -226,14 +243,14 @@ def _want_layers(wanted: Wanted, source: YamlSource, current: TrainingConfig, pl
         for path in [path for path in paths if lookup(source.data, path) is not None] or paths[:1]:
             wanted[path] = body
     if current.model.moe is not None and dense != current.model.n_dense:
-        section: YamlPath = _MODEL
-        if lookup(source.data, ("moe_config", "expert_num")) is not None:
-            section = ("moe_config",)
-        by_list, by_count = (*section, "mlp_only_layers"), (*section, "first_k_dense_replace")
-        if lookup(source.data, by_list):
-            wanted[by_list] = list(range(dense))
-        else:
-            wanted[by_count] = dense
+        named = {
+            (*section, name): entry
+            for section in (_MODEL, ("moe_config",))
+            for name, entry in (("first_k_dense_replace", dense), ("mlp_only_layers", list(range(dense))))
+        }
+        held = {path: entry for path, entry in named.items() if lookup(source.data, path) is not None}
+        section = ("moe_config",) if lookup(source.data, ("moe_config", "expert_num")) is not None else _MODEL
+        wanted |= held or {(*section, "first_k_dense_replace"): dense}
 
 
 def _is_on(entry: Any) -> bool:

@@ -11,6 +11,7 @@ from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.mindformers.plan import chunk_order
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.parsers.text.toml_edit import TomlSource
+from taylor.parsers.torchtitan.recompute import read_recompute
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
@@ -18,7 +19,7 @@ from taylor.register import frameworks
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 from taylor.register.registry import Registry
 
-TORCHTITAN = "torchtitan"
+NAME = "torchtitan"
 PLACES = ("parallelism", "training", "experimental")
 """Sections that have held the parallel degrees, newest first."""
 SCHEDULES = {
@@ -82,7 +83,7 @@ def config_from_source(source: TomlSource) -> TrainingConfig:
         notes.append(f"the file settles no plan: {problem}")
     return TrainingConfig(
         path=source.file,
-        format=TORCHTITAN,
+        launcher=NAME,
         model=model,
         strategy=strategy,
         rules=_read_rules(top, strategy),
@@ -278,7 +279,7 @@ def _read_plan(
     layers = {kind: [[0] * strategy.pp for _ in range(strategy.vpp)] for kind in model.layer_counts()}
     left = dict(model.layer_counts())
     full, select = ([[0] * strategy.pp for _ in range(strategy.vpp)] for _ in range(2))
-    mode, every = _checkpointing(top, notes)
+    mode, every = read_recompute(top, notes)
     first = 0
     for (v, s), size in zip(order, sizes, strict=True):
         room = size
@@ -296,23 +297,3 @@ def _read_plan(
     if mode == SELECT:
         modes[SELECT] = as_grid(select)
     return PipelinePlan({kind: as_grid(rows) for kind, rows in layers.items()}, modes)
-
-
-def _checkpointing(top: Fields, notes: list[str]) -> tuple[str | None, int]:
-    """Recompute mode, and of how many layers one is recomputed."""
-    section = top.section("activation_checkpoint")
-    mode = section.text("mode", default="selective")
-    if mode == "none":
-        return None, 1
-    if mode == "full":
-        return FULL, 1
-    if mode != "selective":
-        raise section.error("mode", "must be none, selective or full", mode)
-    option = str(section.raw("selective_ac_option") or "op")
-    if option == "op":
-        return SELECT, 1
-    if not re.fullmatch(r"[1-9]\d{0,4}", option):
-        raise section.error("selective_ac_option", "must be op or a whole number", option)
-    if int(option) > 1:
-        notes.append(f"every {option}th layer is recomputed: their number a chunk is taken, not their places")
-    return FULL, int(option)

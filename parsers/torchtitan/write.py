@@ -1,4 +1,4 @@
-"""Plans and strategies written into a torchtitan TOML file, and what it can express."""
+"""Plans and strategies written into a torchtitan TOML file: which entries change, and to what."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from taylor.parsers.mindformers.plan import chunk_order
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.toml_edit import TomlPath, TomlSource, edit_toml
 from taylor.parsers.torchtitan.read import PARTS, POINTS, SCHEDULES, config_from_source, home_of
+from taylor.parsers.torchtitan.recompute import nearest_plan, recompute_entries
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
@@ -23,28 +24,21 @@ _WRITTEN = {
     "megatron-interleaved": "Interleaved1F1B",
     "zero_bubble_v": "ZBVZeroBubble",
 }
-_AC = "activation_checkpoint"
-
-
-def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
-    """The plan itself where one recompute mode holds for all layers, else the nearest that fits memory.
-
-    Any full recompute makes it full everywhere; else any selective one makes it selective everywhere.
-    """
-    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
-    full, select = plan.recompute.get(FULL), plan.recompute.get(SELECT)
-    any_full = full is not None and any(map(any, full))
-    any_select = select is not None and any(map(any, select))
-    if not any_full and (not any_select or select == body):
-        return plan, ()
-    if any_full and full == body:
-        return plan, ()
-    zeros = tuple((0,) * plan.stages for _ in range(plan.interleaves))
-    modes = {FULL: body} if any_full else {FULL: zeros, SELECT: body}
-    name = "full" if any_full else "selective"
-    return PipelinePlan(plan.layers, modes), (
-        f"torchtitan recomputes all layers alike: the nearest that fits memory is {name} recompute everywhere",
-    )
+PLAN_KEYS = frozenset(
+    {
+        PARTS,
+        POINTS,
+        "pipeline_parallel_layers_per_stage",
+        "pipeline_parallel_schedule",
+        "pipeline_parallel_microbatch_size",
+        "local_batch_size",
+        "batch_size",
+        "global_batch_size",
+        "mode",
+        "selective_ac_option",
+    }
+)
+"""What a plan may change in a file."""
 
 
 def with_plan(source: TomlSource, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None) -> TomlSource:
@@ -176,7 +170,7 @@ def _placed(source: TomlSource, plan: PipelinePlan, schedule: ScheduleSpec) -> T
         source = edit_toml(source, wanted)
     current = config_from_source(source).plan
     if current is None or not _same_recompute(current, plan):
-        source = edit_toml(source, _checkpointing(plan))
+        source = edit_toml(source, recompute_entries(plan))
     current = config_from_source(source).plan
     if current is None or not _same_layers(source, plan, schedule) or not _same_recompute(current, plan):
         raise InputError("cannot express the plan", file=source.file, cure="export the plan as JSON instead")
@@ -203,11 +197,3 @@ def _body(plan: PipelinePlan) -> Any:
 def _same_recompute(one: PipelinePlan, other: PipelinePlan) -> bool:
     zeros = ((0,) * one.stages,) * one.interleaves
     return all(one.recompute.get(mode, zeros) == other.recompute.get(mode, zeros) for mode in (FULL, SELECT))
-
-
-def _checkpointing(plan: PipelinePlan) -> dict[TomlPath, Any]:
-    if any(any(map(any, plan.recompute[mode])) for mode in (FULL,) if mode in plan.recompute):
-        return {(_AC, "mode"): "full"}
-    if SELECT in plan.recompute and any(map(any, plan.recompute[SELECT])):
-        return {(_AC, "mode"): "selective", (_AC, "selective_ac_option"): "op"}
-    return {(_AC, "mode"): "none"}

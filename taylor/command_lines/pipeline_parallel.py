@@ -23,7 +23,7 @@ from taylor.command_lines.arguments import (
     yes_no,
 )
 from taylor.cost_model.profile import TimeRatios
-from taylor.parsers.export import FORMS
+from taylor.parsers.export import export_forms
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import AUTO, SCHEDULES
 
@@ -41,8 +41,8 @@ def export_form(text: str) -> Export:
     from taylor.workflows.export import Export
 
     form, _, file = text.partition("=")
-    if form not in FORMS:
-        raise argparse.ArgumentTypeError(f"{form!r} is none of {', '.join(FORMS)}")
+    if form not in export_forms():
+        raise argparse.ArgumentTypeError(f"{form!r} is none of {', '.join(export_forms())}")
     return Export(form, path_or_none(file))
 
 
@@ -144,7 +144,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         action="append",
         default=[],
         metavar="FORM[=FILE]",
-        help="the plan for another launcher, printed or in a file: " + ", ".join(FORMS) + "; may be repeated, "
+        help="the plan for another launcher, printed or in a file: " + ", ".join(export_forms()) + "; may be repeated, "
         "and goes with -extract y and a result JSON too",
     )
     results.add_argument("--result_json", metavar="FILE", help="the result as JSON")

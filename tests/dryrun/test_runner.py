@@ -16,9 +16,11 @@ from taylor.base.errors import InputError
 from taylor.base.kept import read_kept
 from taylor.cost_model.strategy import Strategy
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun
-from taylor.dryrun.launch import Launcher, read_environment
+from taylor.dryrun.launch import Starter, read_environment
 from taylor.dryrun.mindspore_backend import NO_PEAK, MindsporeBackend
+from taylor.parsers.launcher import Tools
 from taylor.parsers.read import read_config
+from taylor.parsers.registry import launcher_of, launchers_for
 from tests.conftest import ROOT
 from tests.dryrun_cases import LLAMA, LLAMA_TRUTH, StandIn
 
@@ -35,8 +37,8 @@ def strategies(number):
 
 
 def backend(standin, root, **options):
-    launcher = Launcher.find(standin.program, standin.env_json, None)
-    return MindsporeBackend(launcher, root, **{"parallel": 6, "timeout_s": 20.0, "retries": 0, **options})
+    starter = Starter.find(launcher_of(CONFIG), standin.program, standin.env_json, None)
+    return MindsporeBackend(starter, root, **{"parallel": 6, "timeout_s": 20.0, "retries": 0, **options})
 
 
 def run_of(strategy: Strategy, *stages: int) -> DryRun:
@@ -149,11 +151,11 @@ SCRIPT = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from tests.test_dryrun_runner import *
-from taylor.dryrun.launch import Launcher
+from tests.dryrun.test_runner import *
+from taylor.dryrun.launch import Starter
 folder = Path({folder!r})
-launcher = Launcher.find(folder / "mindformers", folder / "env.json", None)
-with MindsporeBackend(launcher, folder / "runs", parallel=4, timeout_s=60.0, retries=0) as runner:
+starter = Starter.find(launcher_of(CONFIG), folder / "mindformers", folder / "env.json", None)
+with MindsporeBackend(starter, folder / "runs", parallel=4, timeout_s=60.0, retries=0) as runner:
     results = runner.measure([run_of(strategy) for strategy in strategies(24)])
 print([(r.run.strategy.name, r.stages[0].peak_mib, r.stages[0].failure) for r in results])
 """
@@ -201,7 +203,7 @@ def test_the_environment_of_a_stage_is_simulation_the_users_own_and_its_first_ra
     path = tmp_path / "env.json"
     path.write_text('{"GLOG_v": "1", "MINE": 3}')
     strategy = CONFIG.strategy.replace(dp=2, tp=4, pp=8)
-    settings = Launcher.find(None, path, None).settings(strategy, 3)
+    settings = Starter.find(launcher_of(CONFIG), None, path, None).settings(strategy, 3)
     assert settings == {
         "MS_SIMULATION_LEVEL": "1",
         "MS_MEMORY_STATISTIC": "1",
@@ -226,8 +228,14 @@ def test_a_bad_environment_file_is_refused_with_the_entry_named(tmp_path, text, 
 
 
 def test_shell_and_toml_files_are_started_by_bash_and_by_torchtitan():
-    launcher = Launcher(None, "/usr/bin/python3")
-    assert launcher.command(Path("a.sh"))[0] == "bash" and launcher.command(Path("a.sh"))[-1] == "a.sh"
-    assert launcher.command(Path("a.toml"))[:3] == ("/usr/bin/python3", "-m", "torchtitan.train")
+    tools = Tools("/usr/bin/python3")
+    (script,), (toml,), (yaml,) = (launchers_for(Path(name)) for name in ("a.sh", "a.toml", "a.yaml"))
+    command = script.dryrun_command(Path("made.sh"), Path("a.sh"), tools)
+    assert command[0] == "bash" and command[-2:] == ("a.sh", "made.sh")
+    assert toml.dryrun_command(Path("a.toml"), Path("a.toml"), tools)[:3] == (
+        "/usr/bin/python3",
+        "-m",
+        "torchtitan.train",
+    )
     with pytest.raises(InputError, match="run_mindformer.py"):
-        launcher.command(Path("a.yaml"))
+        yaml.dryrun_command(Path("a.yaml"), Path("a.yaml"), tools)

@@ -10,9 +10,10 @@ import sys
 import pytest
 
 from taylor.dryrun.interface import DryRun
-from taylor.dryrun.launch import Launcher
+from taylor.dryrun.launch import Starter
 from taylor.dryrun.mindspore_backend import MindsporeBackend
 from taylor.parsers.read import read_config
+from taylor.parsers.registry import launcher_of
 from tests.conftest import ROOT
 
 LAUNCHER = """#!{python}
@@ -79,13 +80,16 @@ def place(tmp_path):
     return tmp_path
 
 
+def starter_of(config, place):
+    return Starter.find(launcher_of(config), None, place / "env.json", None)
+
+
 def measure(place, name, text):
     file = place / "home" / name
     file.write_text(text)
     before = {path: path.read_bytes() for path in (place / "home").rglob("*") if path.is_file()}
     config = read_config(file)
-    launcher = Launcher.find(None, place / "env.json", None)
-    with MindsporeBackend(launcher, place / "runs", retries=0, timeout_s=30.0) as backend:
+    with MindsporeBackend(starter_of(config, place), place / "runs", retries=0, timeout_s=30.0) as backend:
         result = backend.measure([DryRun(config, config.strategy, config.plan)])[0]
     after = {path: path.read_bytes() for path in (place / "home").rglob("*") if path.is_file()}
     assert after == before, "the user's folder changed"
@@ -118,8 +122,7 @@ def test_the_variant_that_is_run_holds_the_strategy_and_plan_asked_for(place):
     measure(place, "pretrain.sh", WITH_DATA)
     config = read_config(place / "home" / "pretrain.sh")
     other = config.strategy.replace(pp=8, dp=1, tp=4)
-    launcher = Launcher.find(None, place / "env.json", None)
-    with MindsporeBackend(launcher, place / "runs", retries=0) as backend:
+    with MindsporeBackend(starter_of(config, place), place / "runs", retries=0) as backend:
         result = backend.measure([DryRun(config, other, None, (0, 7))])[0]
     assert [peak.peak_mib for peak in result.stages] == [8000, 8007], result.describe_failure()
 
@@ -140,7 +143,7 @@ def test_the_same_script_elsewhere_is_another_run(place):
     measure(place, "pretrain.sh", WITH_DATA)
     shutil.copytree(place / "home", place / "elsewhere")
     config = read_config(place / "elsewhere" / "pretrain.sh")
-    with MindsporeBackend(Launcher.find(None, place / "env.json", None), place / "runs") as backend:
+    with MindsporeBackend(starter_of(config, place), place / "runs") as backend:
         result = backend.measure([DryRun(config, config.strategy, config.plan, (0,))])[0]
     assert not result.stages[0].cached and result.stages[0].peak_mib == 4000
 

@@ -160,7 +160,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from tests.test_torch_backend import *
+from tests.dryrun.test_torch_backend import *
 with backend(Path({folder!r}) / "runs", parallel=3) as runner:
     results = runner.measure([run_of(0, dp=2 ** (i % 4), tp=2 ** (i // 4)) for i in range(12)])
 print([(r.run.strategy.name, r.stages[0].peak_mib, r.stages[0].failure) for r in results])

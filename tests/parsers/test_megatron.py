@@ -17,9 +17,10 @@ from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.layout import LayoutProblem, expand_layout, layout_text
 from taylor.parsers.mindformers.plan import chunk_order
 from taylor.parsers.read import read_config
+from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.shell_arithmetic import evaluate
 from taylor.parsers.text.shell_source import ShellScript
-from taylor.parsers.write_back import emit_variant, expressible, write_plan
+from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import DENSE, MOE, MTP
@@ -475,7 +476,7 @@ def test_any_plan_survives_the_way_through_a_script_of_any_style(
     cuts = data.draw(st.lists(st.integers(0, 24), min_size=4 * vpp - 1, max_size=4 * vpp - 1))
     block = data.draw(st.none() | st.integers(0, 8))
     plan = block_plan(config.model.layer_counts(), 4, vpp, cuts, block, v_shape)
-    assert expressible(config, plan) == (plan, ())
+    assert launcher_of(config).nearest_plan(plan) == (plan, ())
     written = write_plan(config, plan, output=tmp_path / "out.sh", micro_batches=16)
     back = read_config(written)
     assert (back.plan, back.schedule.name) == (plan, config.schedule.name) and back.strategy.micro_batches == 16
@@ -557,7 +558,7 @@ def test_a_plan_that_the_flags_cannot_say_gets_the_nearest_that_fits_memory(tmp_
     config = read_config(script_of(tmp_path, BASE))
     assert config.plan is not None
     plan = PipelinePlan(config.plan.layers, {FULL: ((4, 2, 1, 0),), SELECT: ((0, 3, 0, 0),)})
-    nearest, why = expressible(config, plan)
+    nearest, why = launcher_of(config).nearest_plan(plan)
     assert nearest.recompute == {FULL: ((5, 5, 5, 5),)} and "N = 5" in why[0]
     assert read_config(write_plan(config, plan)).plan == nearest
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile
-from taylor.parsers.export import FORMS, export_plan
+from taylor.parsers.export import export_forms, export_plan
 from taylor.parsers.read import read_config
 from taylor.parsers.tables.candidates import read_candidates
 from taylor.parsers.tables.memory_profile import read_memory_profile, write_memory_profile
@@ -234,7 +234,7 @@ def test_exports_say_the_plan_in_each_launchers_words() -> None:
 
 
 def test_the_yaml_fragment_says_what_a_written_file_says(tmp_path: Path) -> None:
-    assert set(FORMS) == {"megatron-layout", "mindspeed-list", "mindformers", "torchtitan", "json"}
+    assert set(export_forms()) == {"megatron-layout", "mindspeed-list", "mindformers", "torchtitan", "json"}
     config = read_config(ROOT / "config" / "pretrain_llama3_70b.yaml")
     plan = PipelinePlan(
         {DENSE: ((9, 11, 10, 10, 10, 10, 10, 10),)},

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from taylor.base.errors import InputError
 from taylor.parsers.mindformers.plan import chunk_order
 from taylor.parsers.read import read_config
+from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.toml_edit import TomlSource, edit_toml
 from taylor.parsers.torchtitan.read import default_split
-from taylor.parsers.write_back import emit_variant, expressible, write_plan
+from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.frameworks import TORCHTITAN
@@ -197,7 +198,7 @@ def test_any_plan_survives_the_way_through_a_file(dressing: str, data: st.DataOb
     )
     cuts = data.draw(st.lists(st.integers(0, 32), min_size=4 * vpp - 1, max_size=4 * vpp - 1))
     plan = split_plan(config, vpp, cuts, data.draw(st.sampled_from([None, FULL, SELECT])), v_shape)
-    assert expressible(config, plan) == (plan, ())
+    assert launcher_of(config).nearest_plan(plan) == (plan, ())
     written = write_plan(config, plan, output=tmp_path / "out.toml", micro_batches=24)
     back = read_config(written)
     assert (back.plan, back.schedule.name, back.strategy.micro_batches) == (plan, config.schedule.name, 24)
@@ -240,10 +241,10 @@ def test_a_plan_of_mixed_recompute_gets_the_nearest_mode(tmp_path: Path) -> None
     config = read_config(toml_file(tmp_path))
     assert config.plan is not None
     plan = PipelinePlan(config.plan.layers, {FULL: ((1, 0, 0, 0),)})
-    nearest, why = expressible(config, plan)
+    nearest, why = launcher_of(config).nearest_plan(plan)
     assert nearest.recompute == {FULL: config.plan.total_layers()} and "full recompute everywhere" in why[0]
     partly = PipelinePlan(config.plan.layers, {SELECT: ((1, 0, 0, 0),)})
-    assert expressible(config, partly)[0].recompute[SELECT] == config.plan.total_layers()
+    assert launcher_of(config).nearest_plan(partly)[0].recompute[SELECT] == config.plan.total_layers()
 
 
 def test_values_in_strings_and_comments_are_not_taken_for_keys(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def job(
     strategy = Strategy(dp=2, tp=2, pp=len(full[0]), vpp=len(full), micro_batches=micro_batches).replace(**changes)
     return TrainingConfig(
         Path("job.yaml"),
-        "mindformers-legacy",
+        "mindformers",
         model,
         strategy,
         TrainingRules(),

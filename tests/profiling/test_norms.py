@@ -34,7 +34,7 @@ def alone(schedule: ScheduleSpec = ScheduleSpec(), full: tuple[int, int] = (0, 0
     plan = PipelinePlan({DENSE: ((1, 0),), MOE: ((0, 1),)}, {FULL: (full,)})
     return TrainingConfig(
         Path("job.yaml"),
-        "mindformers-legacy",
+        "mindformers",
         model,
         Strategy(dp=2, tp=2, pp=2, micro_batches=6),
         TrainingRules(),

@@ -1,0 +1,209 @@
+"""What Taylor asks of a launcher: everything that its training files can say, behind one class.
+
+A launcher is a folder of this package with one subclass of `Launcher`, and a line in `parsers.registry`.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import PipelinePlan
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of the user's that starts training files.
+
+    Parameters
+    ----------
+    file : str
+        Name of its Python file.
+    package : str
+        Folder beside it that holds its sources: a change there makes kept dry-runs out of date.
+    flags : str
+        The command-line flags that say where it lies, for messages.
+    """
+
+    file: str
+    package: str
+    flags: str
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a dry-run is started with on this machine.
+
+    Parameters
+    ----------
+    interpreter : str
+        Python of the child process.
+    program : Path or None
+        The launcher's `Program`, where it was found.
+    register_path : Path or None
+        Folder of registrations that is passed on to the program.
+    """
+
+    interpreter: str
+    program: Path | None = None
+    register_path: Path | None = None
+
+
+@dataclass(frozen=True)
+class ExportForm:
+    """One way to say a plan as text.
+
+    Parameters
+    ----------
+    text : callable
+        Takes a plan, whether MTP layers count in the offset, and whether odd interleaves run through the
+        stages in reverse; raises `InputError` where the form cannot say the plan.
+    places_only : bool
+        It says where layers stand and nothing of recompute.
+    """
+
+    text: Callable[[PipelinePlan, bool, bool], str]
+    places_only: bool = False
+
+
+class Launcher(ABC):
+    """Reads and writes the training files of one launcher, and knows what they can say.
+
+    A subclass defines `name`, `title`, `suffixes`, `telltale`, `plan_keys` and the abstract methods; the
+    other methods describe a launcher whose files can say any plan and that starts them itself.
+    """
+
+    name: str
+    """What a `TrainingConfig` calls it; unique."""
+    title: str
+    """What messages call one of its files, as in ``MindFormers YAML``."""
+    suffixes: tuple[str, ...]
+    """Suffixes of its files in lower case, the one of new files first."""
+    telltale: re.Pattern[str]
+    """Found in its files, and in no other launcher's with the same suffix."""
+    plan_keys: frozenset[str]
+    """Last part of the name of every entry, or every flag, that `with_plan` may change; the rest of a
+    file is the user's."""
+    program: Program | None = None
+    """The program that starts its files; None where a file starts itself."""
+    export_forms: Mapping[str, ExportForm] = {}
+    """Its ways to say a plan as text, by the name that ``--export`` takes."""
+    profile_switches: Mapping[str, object] = {}
+    """Entries, by dotted key, that make a run write a profile; empty where that is not known."""
+    can_probe: bool = False
+    """Whether dry-runs may change a file's number of layers and stages to learn more of its memory."""
+
+    def recognises(self, path: Path, text: str) -> bool:
+        """Whether a file with this name and text is one of the launcher's."""
+        return path.suffix.lower() in self.suffixes and self.telltale.search(text) is not None
+
+    @abstractmethod
+    def read(self, path: Path) -> TrainingConfig:
+        """Read a training file.
+
+        Raises
+        ------
+        InputError
+            When the file is missing, is none of the launcher's, or holds a wrong value.
+        """
+
+    @abstractmethod
+    def with_plan(
+        self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
+    ) -> tuple[str, str]:
+        """The text of a configuration's file before and after a plan is written into it.
+
+        Only entries named in `plan_keys`, or what they take their value from, differ.
+
+        Parameters
+        ----------
+        plan : PipelinePlan
+            One that `nearest_plan` leaves as it is.
+        micro_batches : int, optional
+            Micro-batches a step, set too when given.
+
+        Raises
+        ------
+        InputError
+            When the file's number of stages differs, or it cannot say the plan.
+        """
+
+    @abstractmethod
+    def with_strategy(
+        self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
+    ) -> str:
+        """The text of a file like the configuration's for another strategy.
+
+        Parameters
+        ----------
+        plan : PipelinePlan or None
+            Its layers and recompute; an even split when None. Where it holds more or fewer layers than
+            the model, the file's numbers of layers follow.
+        extra : mapping of dotted key to value
+            Further entries to set.
+
+        Raises
+        ------
+        InputError
+            When the file cannot say the strategy or the plan.
+        """
+
+    def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
+        """The plan itself where the launcher's files can say it, else the nearest that fits memory.
+
+        Returns
+        -------
+        PipelinePlan, tuple of str
+            What can be written, and a sentence for each thing that had to change.
+        """
+        return plan, ()
+
+    def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """The recompute choices where the launcher's files know one choice for all chunks alone.
+
+        Parameters
+        ----------
+        layers : int
+            Layers of the whole model.
+        modes : sequence of str
+            Recompute modes that may be chosen.
+
+        Returns
+        -------
+        tuple of (mode, int)
+            As `PipelineProblem.uniform_recompute`: mode, and recomputed layers a chunk at most. Empty where
+            every chunk has a choice of its own.
+        """
+        return ()
+
+    def dataset_keys(self, dataset: str) -> dict[str, object]:
+        """The entries, by dotted key, that make a file read this data set; none where that is not known."""
+        return {}
+
+    @abstractmethod
+    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
+        """The command that starts a training file.
+
+        Parameters
+        ----------
+        file : Path
+            The file to start, a variant of `original`.
+
+        Raises
+        ------
+        InputError
+            When the launcher needs its program and `tools` has none.
+        """
+
+    def working_folder(self, original: Path) -> Path | None:
+        """Where dry-runs of a file's variants run; None for a folder of their own.
+
+        A file that starts itself names program, data and assets from the folder that it lies in.
+        """
+        return original.resolve().parent if self.program is None else None

@@ -1,0 +1,27 @@
+"""A plan in the words of Megatron's and MindSpeed's flags."""
+
+from __future__ import annotations
+
+from taylor.base.errors import InputError
+from taylor.parsers.megatron.layout import layout_text
+from taylor.pipeline.plan import PipelinePlan
+from taylor.register.model import MTP
+
+
+def export_layout(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
+    """The value of ``--pipeline-model-parallel-layout``."""
+    if v_shape:
+        raise InputError("Megatron's layout runs all interleaves forwards: it cannot say a V", field="form")
+    return layout_text(plan)
+
+
+def export_layer_list(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
+    """The value of MindSpeed's ``--num-layer-list``."""
+    if plan.interleaves > 1:
+        raise InputError(
+            "--num-layer-list holds for one interleave alone",
+            field="form",
+            value=plan.interleaves,
+            cure="use the layout, or a script with --noop-layers",
+        )
+    return ",".join(map(str, plan.total_layers([kind for kind in plan.layers if kind != MTP])[0]))

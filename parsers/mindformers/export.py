@@ -1,0 +1,43 @@
+"""A plan in the words of MindFormers' YAML."""
+
+from __future__ import annotations
+
+from taylor.parsers.mindformers.plan import written_offset, written_recompute
+from taylor.parsers.text.yaml_source import flow_text
+from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
+from taylor.register.model import MTP
+
+
+def export_fragment(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
+    """The entries of a plan as a fragment of YAML."""
+    held = plan.total_layers() if mtp_counted else plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    full, select = _grid(plan, FULL), _grid(plan, SELECT)
+    until = as_grid(
+        [[f + s if s else 0 for f, s in zip(*rows, strict=True)] for rows in zip(full, select, strict=True)]
+    )
+    chosen = written_recompute(until, None, None, held) if any(map(any, select)) else False
+    lines = [
+        "parallel_config:",
+        f"  pipeline_stage: {plan.stages}",
+        "model:",
+        "  model_config:",
+        f"    offset: {flow_text(written_offset(plan, mtp_counted, None))}",
+    ]
+    if plan.interleaves > 1:
+        lines.append(f"    pp_interleave_num: {plan.interleaves}")
+        lines += [
+            "parallel:",
+            "  pipeline_config:",
+            "    pipeline_interleave: True",
+            f'    pipeline_scheduler: "{"zero_bubble_v" if v_shape else "1f1b"}"',
+        ]
+    lines += [
+        "recompute_config:",
+        f"  recompute: {flow_text(written_recompute(full, None, None, held))}",
+        f"  select_recompute: {flow_text(chosen)}",
+    ]
+    return "\n".join(lines)
+
+
+def _grid(plan: PipelinePlan, mode: str) -> Grid:
+    return plan.recompute.get(mode, ((0,) * plan.stages,) * plan.interleaves)

@@ -1,0 +1,71 @@
+"""MindFormers, as YAML files configure it and ``run_mindformer.py`` starts it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from taylor.base.errors import InputError
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.launcher import ExportForm, Launcher, Program, Tools
+from taylor.parsers.mindformers import write
+from taylor.parsers.mindformers.export import export_fragment
+from taylor.parsers.mindformers.read import NAME, config_from_source
+from taylor.parsers.text.yaml_source import YamlSource
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import PipelinePlan
+
+PROGRAM = Program("run_mindformer.py", "mindformers", "--mindformers_dir, -mindformers")
+
+
+class MindFormers(Launcher):
+    """MindFormers' training YAML, legacy and mcore."""
+
+    name = NAME
+    title = "MindFormers YAML"
+    suffixes = (".yaml", ".yml")
+    telltale = re.compile(r"^\ufeff?(model|parallel|parallel_config|pretrained_model_dir)\s*:", re.MULTILINE)
+    plan_keys = write.PLAN_KEYS
+    program = PROGRAM
+    export_forms = {"mindformers": ExportForm(export_fragment)}
+    profile_switches = {
+        "profile": True,
+        "profile_start_step": 4,
+        "profile_stop_step": 6,
+        "init_start_profile": False,
+        "profile_communication": False,
+        "profile_memory": False,
+    }
+    # Two steady steps; the memory is the estimate's or the dry-run's business.
+    can_probe = True
+
+    def read(self, path: Path) -> TrainingConfig:
+        """See `Launcher.read`."""
+        return config_from_source(YamlSource.read(path))
+
+    def with_plan(
+        self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
+    ) -> tuple[str, str]:
+        """See `Launcher.with_plan`."""
+        source = YamlSource.read(config.path)
+        return source.text, write.with_plan(source, config, plan, micro_batches).text
+
+    def with_strategy(
+        self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
+    ) -> str:
+        """See `Launcher.with_strategy`; a number in a key of `extra` counts the entries of a list."""
+        return write.with_strategy(YamlSource.read(config.path), config, strategy, plan, extra).text
+
+    def dataset_keys(self, dataset: str) -> dict[str, object]:
+        """The folder of the training data's loader."""
+        return {"train_dataset.data_loader.dataset_dir": dataset}
+
+    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
+        """The user's ``run_mindformer.py``."""
+        if tools.program is None:
+            raise InputError(f"no {PROGRAM.file} is known", field=PROGRAM.flags, cure="name it or its folder")
+        words = [tools.interpreter, str(tools.program), "--config", str(file)]
+        if tools.register_path is not None:
+            words += ["--register_path", str(tools.register_path)]
+        return tuple(words)

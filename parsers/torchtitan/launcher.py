@@ -1,0 +1,62 @@
+"""torchtitan, as TOML files configure it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.launcher import ExportForm, Launcher, Tools
+from taylor.parsers.text.toml_edit import TomlSource
+from taylor.parsers.torchtitan import recompute, write
+from taylor.parsers.torchtitan.read import NAME, config_from_source
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import PipelinePlan
+
+
+def export_parts(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
+    """An override for its Python configurations: the modules of every model part."""
+    parts = json.dumps(write.part_names(plan, v_shape), separators=(",", ":"))
+    return f"--parallelism.{write.PARTS}={parts}"
+
+
+class Torchtitan(Launcher):
+    """torchtitan's TOML files."""
+
+    name = NAME
+    title = "torchtitan TOML"
+    suffixes = (".toml",)
+    telltale = re.compile(r"^\s*\[model\][\s\S]*^\s*\[training\]|^\s*\[training\][\s\S]*^\s*\[model\]", re.MULTILINE)
+    plan_keys = write.PLAN_KEYS
+    export_forms = {"torchtitan": ExportForm(export_parts, places_only=True)}
+
+    def read(self, path: Path) -> TrainingConfig:
+        """See `Launcher.read`."""
+        return config_from_source(TomlSource.read(path))
+
+    def with_plan(
+        self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
+    ) -> tuple[str, str]:
+        """See `Launcher.with_plan`."""
+        source = TomlSource.read(config.path)
+        return source.text, write.with_plan(source, config, plan, micro_batches).text
+
+    def with_strategy(
+        self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
+    ) -> str:
+        """See `Launcher.with_strategy`; the keys of `extra` are ``table.key``."""
+        return write.with_strategy(TomlSource.read(config.path), config, strategy, plan, extra).text
+
+    def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
+        """One recompute choice for all layers."""
+        return recompute.nearest_plan(plan)
+
+    def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """None, all, or all selectively."""
+        return recompute.uniform_choices(layers, modes)
+
+    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
+        """The package's own entry point."""
+        return (tools.interpreter, "-m", "torchtitan.train", "--job.config_file", str(file))

@@ -1,0 +1,69 @@
+"""What ``[activation_checkpoint]`` can say: one recompute choice for all layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from taylor.parsers.text.fields import Fields
+from taylor.parsers.text.toml_edit import TomlPath
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
+from taylor.register.model import MTP
+
+SECTION = "activation_checkpoint"
+
+
+def uniform_choices(layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """No layer recomputed, all fully, or all selectively."""
+    return tuple(choice for choice in ((FULL, 0), (FULL, layers), (SELECT, layers)) if choice[0] in modes)
+
+
+def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
+    """The plan itself where one recompute mode holds for all layers, else the nearest that fits memory.
+
+    Any full recompute makes it full everywhere; else any selective one makes it selective everywhere.
+    """
+    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    full, select = plan.recompute.get(FULL), plan.recompute.get(SELECT)
+    any_full = full is not None and any(map(any, full))
+    any_select = select is not None and any(map(any, select))
+    if not any_full and (not any_select or select == body):
+        return plan, ()
+    if any_full and full == body:
+        return plan, ()
+    zeros = tuple((0,) * plan.stages for _ in range(plan.interleaves))
+    modes = {FULL: body} if any_full else {FULL: zeros, SELECT: body}
+    name = "full" if any_full else "selective"
+    return PipelinePlan(plan.layers, modes), (
+        f"torchtitan recomputes all layers alike: the nearest that fits memory is {name} recompute everywhere",
+    )
+
+
+def read_recompute(top: Fields, notes: list[str]) -> tuple[str | None, int]:
+    """Recompute mode, and of how many layers one is recomputed."""
+    section = top.section(SECTION)
+    mode = section.text("mode", default="selective")
+    if mode == "none":
+        return None, 1
+    if mode == "full":
+        return FULL, 1
+    if mode != "selective":
+        raise section.error("mode", "must be none, selective or full", mode)
+    option = str(section.raw("selective_ac_option") or "op")
+    if option == "op":
+        return SELECT, 1
+    if not re.fullmatch(r"[1-9]\d{0,4}", option):
+        raise section.error("selective_ac_option", "must be op or a whole number", option)
+    if int(option) > 1:
+        notes.append(f"every {option}th layer is recomputed: their number a chunk is taken, not their places")
+    return FULL, int(option)
+
+
+def recompute_entries(plan: PipelinePlan) -> dict[TomlPath, Any]:
+    """The entries of a plan that `nearest_plan` leaves as it is."""
+    if any(any(map(any, plan.recompute[mode])) for mode in (FULL,) if mode in plan.recompute):
+        return {(SECTION, "mode"): "full"}
+    if SELECT in plan.recompute and any(map(any, plan.recompute[SELECT])):
+        return {(SECTION, "mode"): "selective", (SECTION, "selective_ac_option"): "op"}
+    return {(SECTION, "mode"): "none"}
