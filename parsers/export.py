@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from taylor.base.errors import InputError
+from taylor.parsers import registry
 from taylor.parsers.launcher import ExportForm
 from taylor.parsers.mindformers.plan import chunk_order
-from taylor.parsers.registry import LAUNCHERS
 from taylor.pipeline.plan import PipelinePlan
 from taylor.register.model import MTP
 
@@ -39,7 +39,7 @@ def export_plan(plan: PipelinePlan, form: str, *, mtp_counted: bool = True, v_sh
 
 def export_forms() -> dict[str, ExportForm]:
     """What can be exported, by name: every launcher's forms, and ``json``."""
-    forms = {name: form for launcher in LAUNCHERS for name, form in launcher.export_forms.items()}
+    forms = {name: form for launcher in registry.LAUNCHERS for name, form in launcher.export_forms.items()}
     return {**forms, "json": ExportForm(_json)}
 
 

@@ -10,11 +10,11 @@ from taylor.parsers.mindformers.launcher import MindFormers
 from taylor.parsers.torchtitan.launcher import Torchtitan
 from taylor.parsers.training_config import TrainingConfig
 
-LAUNCHERS: list[Launcher] = [
+LAUNCHERS: tuple[Launcher, ...] = (
     MindFormers(),
     Megatron(),
     Torchtitan(),
-]
+)
 
 
 def launcher_of(config: TrainingConfig) -> Launcher:

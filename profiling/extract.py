@@ -170,7 +170,7 @@ class _Collected:
             self._bare.setdefault(kind, []).append(bare)
         self._transfers[rank] = transfers_of(profile, self._schedule, stage, len(steps))
         self._steps[stage] = self._steps.get(stage, 0) + len(steps)
-        if source.format == "ascend":
+        if source.has_memory_tables:
             memory, notes = read_stage_memory(source.path, int(profile.end_ns[steps[-1, -1]]))
             self._notes += notes
             if memory is not None:

@@ -22,6 +22,11 @@ class RankSource:
     path: Path
     format: str
 
+    @property
+    def has_memory_tables(self) -> bool:
+        """Whether the profiler writes tables of memory beside the kernels."""
+        return self.format == ASCEND
+
     def read(self) -> RankProfile:
         """Read its kernels; raises InputError as the format's reader does."""
         return read_ascend_rank(self.path) if self.format == ASCEND else read_kineto(self.path)
