@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from taylor.register.frameworks import DEFAULT_FRAMEWORK, Framework
@@ -61,6 +61,10 @@ class Strategy:
     def replace(self, **changes: Any) -> Strategy:
         """A copy with some degrees changed."""
         return replace(self, **changes)
+
+    def __repr__(self) -> str:
+        told = ((one.name, getattr(self, one.name)) for one in fields(self) if getattr(self, one.name) != one.default)
+        return f"Strategy({', '.join(f'{name}={value}' for name, value in told)})"
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,10 @@ class SearchResult:
     device: DeviceSpec
     memory_source: str = "estimate"
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {step}" for step, count in self.counts.items())
+        return f"SearchResult: strategies for {self.device.name}: {counts}"
+
 
 def search(
     config: TrainingConfig,

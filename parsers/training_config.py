@@ -57,3 +57,15 @@ class TrainingConfig:
     def replace(self, **changes: Any) -> TrainingConfig:
         """A copy with some fields changed."""
         return replace(self, **changes)
+
+    def __repr__(self) -> str:
+        layers = " + ".join(f"{count} {kind}" for kind, count in self.model.layer_counts().items())
+        plan = "its plan is not settled" if self.plan is None else "with a plan"
+        batch = self.strategy.global_batch * self.micro_batch_interleave
+        return (
+            f"TrainingConfig: {self.path} ({self.format}), {plan}\n"
+            f"  {self.model.name}: {layers} layers\n"
+            f"  {self.strategy}\n"
+            f"  {self.strategy.world_size} ranks, {batch} samples of {self.rules.seq_length} tokens a step, "
+            f"{self.schedule.name}"
+        )

@@ -100,6 +100,9 @@ class Registry:
         """
         return _read(self.devices[_find(name, self.devices, "device", "--device")], DeviceSpec)
 
+    def __repr__(self) -> str:
+        return f"Registry\n  models: {', '.join(self.model_names())}\n  devices: {', '.join(self.device_names())}"
+
 
 def _registrations(root: Path) -> Iterable[tuple[Path, str | None]]:
     for folder in (None, *_FOLDERS):

@@ -17,7 +17,12 @@ from benchmarks.reliability.specimens import DEVICE, Specimen, make_specimens
 from taylor.command_lines import parallel_tool, pipeline_parallel, pipeline_tool, timeline_tool
 from tests.conftest import ROOT
 
-TOOLS = {tool.__name__: tool for tool in (parallel_tool, pipeline_tool, pipeline_parallel, timeline_tool)}
+TOOLS = {
+    "parallel_tool": parallel_tool,
+    "pipeline_tool": pipeline_tool,
+    "pipeline_parallel": pipeline_parallel,
+    "timeline_tool": timeline_tool,
+}
 
 EVERYWHERE = "--config --verbose --quiet --version --help -h"
 ENVIRONMENT = "--dryrun_backend --env_json --parallel_num --small_dataset --register_path --device"
