@@ -63,7 +63,7 @@ class TrainingConfig:
         plan = "its plan is not settled" if self.plan is None else "with a plan"
         batch = self.strategy.global_batch * self.micro_batch_interleave
         return (
-            f"TrainingConfig: {self.path} ({self.format}), {plan}\n"
+            f"TrainingConfig: {self.path} ({self.launcher}), {plan}\n"
             f"  {self.model.name}: {layers} layers\n"
             f"  {self.strategy}\n"
             f"  {self.strategy.world_size} ranks, {batch} samples of {self.rules.seq_length} tokens a step, "
