@@ -19,6 +19,7 @@ from benchmarks.synthetic.profiles import Disturbance, SyntheticTimes, write_syn
 from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.profiling.extract import ExtractedRatios, extract_ratios
@@ -43,8 +44,7 @@ def random_run(
     if spec.name == "zero_bubble_v":
         vpp = 2
     chunks = stages * vpp
-    v_shape = spec.name == "zero_bubble_v"
-    order = [(v, stages - 1 - s if v_shape and v % 2 else s) for v in range(vpp) for s in range(stages)]
+    order = chunk_order(stages, vpp, spec.v_shape)
     held = generator.integers(1, 4, chunks)
     total = int(held.sum())
     dense = int(generator.integers(1, max(2, total // 2))) if generator.random() < 0.6 else 0

@@ -17,13 +17,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from taylor.cost_model.activations import activation_bytes  # noqa: E402
-from taylor.cost_model.memory import even_plan, stage_breakdown  # noqa: E402
+from taylor.cost_model.memory import stage_breakdown  # noqa: E402
 from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
 from taylor.dryrun.interface import DryRun  # noqa: E402
 from taylor.dryrun.torch_stage.probe import layer_memory  # noqa: E402
 from taylor.dryrun.torch_stage.run import run_stage  # noqa: E402
 from taylor.parsers.training_config import TrainingConfig  # noqa: E402
-from taylor.pipeline.plan import RECOMPUTE_MODES  # noqa: E402
+from taylor.pipeline.plan import RECOMPUTE_MODES, even_plan  # noqa: E402
 from taylor.pipeline.schedule import ScheduleSpec  # noqa: E402
 from taylor.register import frameworks  # noqa: E402
 from taylor.register.model import ModelSpec  # noqa: E402
@@ -53,7 +53,7 @@ def stage_rows(modes: list[str], stages: list[int]) -> None:
         rules = MEGATRON.replace(seq_length=sequence)
         config = TrainingConfig(Path("job"), "megatron", model, strategy, rules, ScheduleSpec(), None)
         for mode in modes:
-            plan = even_plan(model, strategy, mode)
+            plan = even_plan(model.layer_counts(), strategy.pp, strategy.vpp, recompute=mode)
             closed = stage_breakdown(model, strategy, rules, plan)
             for stage in stages:
                 found = run_stage(DryRun(config, strategy, plan), stage)

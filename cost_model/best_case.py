@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_lower_bound, schedule_for
+from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_lower_bound
 from taylor.cost_model.parameters import body_kind
 from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
 from taylor.cost_model.strategy import Strategy, TrainingRules
@@ -46,7 +46,7 @@ def best_case_peak_mib(
         Rows whose first, coarser bound is already above the limit are not refined (they do not fit
         either way).
     schedule : ScheduleSpec
-        Where it is ``1f1b``, rows with several interleaves use ``interleaved``, and the other way round.
+        Every row runs it as its own interleaves ask (`ScheduleSpec.for_interleaves`).
 
     Returns
     -------
@@ -118,7 +118,7 @@ class _Search:
         cls, model: ModelSpec, rules: TrainingRules, table: StrategyTable, mode: str, schedule: ScheduleSpec
     ) -> _Search:
         stages, interleaves = int(table.pp[0]), int(table.vpp[0])
-        schedule = schedule_for(schedule, interleaves)
+        schedule = schedule.for_interleaves(interleaves, rules.framework)
         body = body_kind(model)
         counts = model.layer_counts()
         dense = counts.get(DENSE, 0) if body != DENSE else 0

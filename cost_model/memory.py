@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Mapping, Sequence
+from typing import Mapping
 
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
@@ -15,7 +15,6 @@ from taylor.cost_model.statics import (
     buffer_bytes,
     embedding_state_bytes,
     end_of_step_bytes,
-    head_stage,
     head_state_bytes,
     layer_state_bytes,
     overhead_mib,
@@ -23,11 +22,11 @@ from taylor.cost_model.statics import (
     workspace_bytes,
 )
 from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid, deal_kinds, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import DENSE, MOE, ModelSpec
 
-__all__ = ["StageBreakdown", "best_case_peak_mib", "even_plan", "lightest_plan", "memory_profile", "stage_breakdown"]
+__all__ = ["StageBreakdown", "best_case_peak_mib", "lightest_plan", "memory_profile", "stage_breakdown"]
 
 
 def memory_profile(
@@ -168,44 +167,15 @@ def lightest_plan(
     evenly over its chunks, the remainder on the later ones.
     """
     stages = lightest_layers(model, strategy, rules, recompute, schedule)
-    sizes = [
-        [count // strategy.vpp + (1 if v >= strategy.vpp - count % strategy.vpp else 0) for count in stages]
-        for v in range(strategy.vpp)
-    ]
-    return _plan_of(model, sizes, recompute, schedule)
-
-
-def even_plan(
-    model: ModelSpec, strategy: Strategy, recompute: str = FULL, schedule: ScheduleSpec = ONE_FORWARD_ONE_BACKWARD
-) -> PipelinePlan:
-    """Layers spread as evenly as they go, larger chunks last, every layer in one recompute mode."""
-    chunks = strategy.pp * strategy.vpp
-    base, more = divmod(sum(model.layer_counts().values()), chunks)
-    sizes = [[base] * strategy.pp for _ in range(strategy.vpp)]
-    for v, s in _chunks(strategy.vpp, strategy.pp, schedule)[chunks - more :]:
-        sizes[v][s] += 1
-    return _plan_of(model, sizes, recompute, schedule)
-
-
-def _chunks(interleaves: int, stages: int, schedule: ScheduleSpec) -> list[tuple[int, int]]:
-    """(interleave, stage) of the chunks in model order."""
-    back = schedule.name == "zero_bubble_v"
-    return [(v, stages - 1 - s if back and v % 2 else s) for v in range(interleaves) for s in range(stages)]
-
-
-def _plan_of(model: ModelSpec, sizes: Sequence[Sequence[int]], recompute: str, schedule: ScheduleSpec) -> PipelinePlan:
-    """The plan whose chunks have these sizes, int [vpp, pp], kinds in model order."""
-    kinds = [kind for kind, count in model.layer_counts().items() for _ in range(count)]
-    layers = {kind: [[0] * len(sizes[0]) for _ in sizes] for kind in model.layer_counts()}
-    position = 0
-    for v, s in _chunks(len(sizes), len(sizes[0]), schedule):
-        for kind in kinds[position : position + sizes[v][s]]:
-            layers[kind][v][s] += 1
-        position += sizes[v][s]
-    return PipelinePlan(
-        layers={kind: as_grid(rows) for kind, rows in layers.items()},
-        recompute={} if recompute == NONE else {recompute: as_grid(sizes)},
+    sizes = as_grid(
+        [
+            [count // strategy.vpp + (1 if v >= strategy.vpp - count % strategy.vpp else 0) for count in stages]
+            for v in range(strategy.vpp)
+        ]
     )
+    in_order = values_in_order(sizes, schedule.v_shape)
+    layers = deal_kinds(model.layer_counts(), in_order, strategy.pp, schedule.v_shape)
+    return PipelinePlan(layers, {} if recompute == NONE else {recompute: sizes})
 
 
 def _stage(
@@ -223,13 +193,14 @@ def _stage(
     if stage == 0:
         states.append(embedding_state_bytes(model, strategy, rules))
         counts.append(1)
-    last = stage == head_stage(schedule, strategy.pp)
+    last = stage == schedule.head_stage(strategy.pp)
     logits, workspace = 0.0, float(workspace_bytes(model, strategy, rules))
     if last:
         logits, workspace = (float(part) for part in end_of_step_bytes(model, strategy, rules))
         states.append(head_state_bytes(model, strategy, rules))
         counts.append(1)
-    vectors = alive_micro_batches(schedule, strategy.pp, strategy.vpp, strategy.micro_batches)[stage]
+    running = schedule.for_interleaves(strategy.vpp, rules.framework)
+    vectors = alive_micro_batches(running, strategy.pp, strategy.vpp, strategy.micro_batches)[stage]
     kept = [
         {
             kind: sum(

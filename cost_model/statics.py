@@ -196,11 +196,6 @@ def overhead_mib(rules: TrainingRules) -> float:
     return rules.framework.statics.overhead_mib if rules.overhead_mib is None else rules.overhead_mib
 
 
-def head_stage(schedule: ScheduleSpec, stages: int) -> int:
-    """The stage that holds the model's last chunk: the last one, or the first where the stages form a V."""
-    return 0 if schedule.name == "zero_bubble_v" else stages - 1
-
-
 def static_mib(
     model: ModelSpec, degrees: Degrees, rules: TrainingRules, schedule: ScheduleSpec | None = None
 ) -> tuple[Any, Any, Any]:
@@ -213,7 +208,7 @@ def static_mib(
     first = middle + embedding_state_bytes(model, degrees, rules).total / MIB
     at_loss = sum(end_of_step_bytes(model, degrees, rules))
     last = buffers + (head_state_bytes(model, degrees, rules).total + at_loss) / MIB
-    if schedule is not None and head_stage(schedule, 2) == 0:
+    if schedule is not None and schedule.head_stage(2) == 0:
         return first + last - middle, middle, middle
     return first, middle, last
 

@@ -20,13 +20,11 @@ from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.base.kept import read_kept
-from taylor.dryrun.fitting.grey_box import schedule_of
 from taylor.dryrun.interface import DryRun, DryRunResult, StagePeak
 from taylor.dryrun.kept_runs import KeptRuns, StageJob
 from taylor.dryrun.logs import last_lines
 from taylor.dryrun.processes import Job, Outcome
 from taylor.dryrun.torch_child import ANSWER, FOUND, JOB, TASK, StageAnswer, StageTask
-from taylor.parsers.even_plan import even_plan
 from taylor.pipeline.generators import build_schedule
 
 STAGE_MODEL = "taylor.dryrun.torch_stage.run"
@@ -124,7 +122,7 @@ class TorchBackend:
             "strategy": asdict(strategy),
             "rules": asdict(config.rules),
             "config": [config.mtp_counted, config.micro_batch_interleave, asdict(config.schedule)],
-            "ends": [stage == 0, stage == strategy.pp - 1],
+            "ends": [stage == 0, stage == config.schedule.head_stage(strategy.pp)],
             "layers": {kind: [row[stage] for row in grid] for kind, grid in plan.layers.items()},
             "recompute": {
                 mode: held for mode, grid in plan.recompute.items() if any(held := [row[stage] for row in grid])
@@ -160,10 +158,8 @@ def _tell_failures(results: Sequence[DryRunResult]) -> None:
 
 def settle(run: DryRun) -> DryRun:
     """The run with its plan and its schedule settled: an even split where it has no plan of its own."""
-    config = run.config.replace(schedule=schedule_of(run.config, run.strategy))
-    if run.plan is not None:
-        return replace(run, config=config)
-    return replace(run, config=config, plan=even_plan(config, run.strategy, config.schedule.name == "zero_bubble_v"))
+    config = run.config.replace(schedule=run.config.schedule_for(run.strategy.vpp))
+    return replace(run, config=config, plan=run.plan or config.even_plan(run.strategy))
 
 
 def torch_version() -> str | None:

@@ -14,7 +14,7 @@ from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rules import LEGALITY_RULES, judge
 from taylor.nd_search.space import divisors
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.pipeline.plan import FULL, PipelinePlan, grid_in_order
 from taylor.register.device import DeviceSpec
 from taylor.register.model import DENSE, MOE, MTP, ModelSpec
 
@@ -149,17 +149,9 @@ def _small_layers(config: TrainingConfig, strategy: Strategy) -> tuple[ModelSpec
 def _plan_of(config: TrainingConfig, strategy: Strategy, dealt: list[list[str]], recomputed: list[int]) -> PipelinePlan:
     """A plan from each chunk's layers and recomputed layers, chunks in model order."""
     kinds = [kind for kind in (DENSE, MOE, MTP) if any(kind in chunk for chunk in dealt)]
-    layers = {kind: [[0] * strategy.pp for _ in range(strategy.vpp)] for kind in kinds}
-    full = [[0] * strategy.pp for _ in range(strategy.vpp)]
-    for position, (chunk, count) in enumerate(zip(dealt, recomputed, strict=True)):
-        v, s = divmod(position, strategy.pp)
-        if config.schedule.name == "zero_bubble_v" and v % 2:
-            s = strategy.pp - 1 - s
-        full[v][s] = count
-        for kind in kinds:
-            layers[kind][v][s] = chunk.count(kind)
-    frozen = {kind: tuple(map(tuple, rows)) for kind, rows in layers.items()}
-    return PipelinePlan(frozen, {FULL: tuple(map(tuple, full))})
+    v_shape = config.schedule.v_shape
+    layers = {kind: grid_in_order([chunk.count(kind) for chunk in dealt], strategy.pp, v_shape) for kind in kinds}
+    return PipelinePlan(layers, {FULL: grid_in_order(recomputed, strategy.pp, v_shape)})
 
 
 def _told(

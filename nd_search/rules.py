@@ -282,7 +282,7 @@ _LEGALITY: tuple[Rule, ...] = (
         "the zero-bubble V schedule has two chunks a stage: vpp = 2",
         lambda t, c: t.vpp == 2,
         LEGALITY,
-        applies=lambda c: c.schedule.name == "zero_bubble_v",
+        applies=lambda c: c.schedule.v_shape,
         relax="choose another schedule, or do not search vpp",
     ),
     Rule(
@@ -290,7 +290,7 @@ _LEGALITY: tuple[Rule, ...] = (
         "gpipe has one chunk a stage: vpp = 1",
         lambda t, c: t.vpp == 1,
         LEGALITY,
-        applies=lambda c: c.schedule.name == "gpipe",
+        applies=lambda c: c.schedule.traits.keeps_all,
         relax="choose another schedule, or do not search vpp",
     ),
     Rule(
@@ -298,7 +298,7 @@ _LEGALITY: tuple[Rule, ...] = (
         "this schedule needs pp > 1",
         lambda t, c: t.pp > 1,
         LEGALITY,
-        applies=lambda c: c.schedule.name in ("seqpipe", "zero_bubble_v"),
+        applies=lambda c: c.schedule.traits.needs_pipeline,
         relax="choose another schedule, or do not pin pp",
     ),
     Rule(

@@ -7,7 +7,7 @@ import json
 from taylor.base.errors import InputError
 from taylor.parsers import registry
 from taylor.parsers.launcher import ExportForm
-from taylor.parsers.mindformers.plan import chunk_order
+from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import PipelinePlan
 from taylor.register.model import MTP
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
-from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, even_plan
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.model import ModelSpec
+from taylor.register.model import MTP, ModelSpec
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,36 @@ class TrainingConfig:
     micro_batch_interleave: int = 1
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledFlag, ...] = ()
+
+    @property
+    def pinned_kinds(self) -> tuple[str, ...]:
+        """Layer kinds that join the last chunk and do not count in the offset."""
+        return () if self.mtp_counted else (MTP,)
+
+    def schedule_for(self, interleaves: int) -> ScheduleSpec:
+        """The schedule that the job runs with a number of interleaves."""
+        return self.schedule.for_interleaves(interleaves, self.rules.framework)
+
+    def even_plan(self, strategy: Strategy, recompute: str | None = None) -> PipelinePlan:
+        """The even plan of a strategy (`pipeline.plan.even_plan`) under the job's schedule.
+
+        Parameters
+        ----------
+        recompute : str, optional
+            The mode of every layer. When not given it is as in the file's own plan: full where that fully
+            recomputes any layer, else selective where it does that, else none; full where there is no plan.
+        """
+        if recompute is None:
+            modes = (FULL,) if self.plan is None else [mode for mode in (FULL, SELECT) if self.plan.uses(mode)]
+            recompute = next(iter(modes), NONE)
+        return even_plan(
+            self.model.layer_counts(),
+            strategy.pp,
+            strategy.vpp,
+            v_shape=self.schedule.v_shape,
+            pinned_last=self.pinned_kinds,
+            recompute=recompute,
+        )
 
     def replace(self, **changes: Any) -> TrainingConfig:
         """A copy with some fields changed."""

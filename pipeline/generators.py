@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Callable
 
 import numpy as np
 
 from taylor.pipeline.orders import (
+    Task,
     gpipe_order,
     megatron_interleaved_order,
     one_forward_one_backward_order,
@@ -38,29 +40,37 @@ def build_schedule(spec: ScheduleSpec, stages: int, interleaves: int, micro_batc
     """
     if min(stages, interleaves, micro_batches, spec.seq_splits) < 1:
         raise ValueError("stages, interleaves, micro-batches and sequence splits must be >= 1")
-    if spec.seq_splits > 1 and spec.name != "seqpipe":
-        raise ValueError(f"sequence splits belong to seqpipe, not to {spec.name}")
-    if spec.name == "gpipe":
-        rows = gpipe_order(stages, interleaves, micro_batches)
-    elif spec.name == "1f1b":
-        if interleaves != 1:
-            raise ValueError(f"1f1b runs one interleave, found {interleaves}; use interleaved")
-        rows = one_forward_one_backward_order(stages, micro_batches)
-    elif spec.name in ("interleaved", "seqpipe"):
-        rows = rounds_order(stages, interleaves, micro_batches, low_memory=spec.low_memory, seq_splits=spec.seq_splits)
-    elif spec.name == "megatron-interleaved":
-        rows = megatron_interleaved_order(stages, interleaves, micro_batches)
-    elif spec.name == "zero_bubble_v":
-        if interleaves != 2:
-            raise ValueError(f"zero_bubble_v runs two interleaves, found {interleaves}")
-        rows = zero_bubble_v_order(stages, micro_batches)
-    else:
-        raise ValueError(f"unknown schedule {spec.name!r}; known are {', '.join(SCHEDULES)}")
-    order = np.array(rows, dtype=np.int32)
+    traits = spec.traits
+    if spec.seq_splits > 1 and not traits.sequence_splits:
+        able = ", ".join(name for name in SCHEDULES if ScheduleSpec(name).traits.sequence_splits)
+        raise ValueError(f"sequence splits belong to {able}, not to {spec.name}")
+    if traits.fixed_interleaves not in (None, interleaves):
+        wanted = {1: "one interleave", 2: "two interleaves"}[traits.fixed_interleaves]
+        others = [name for name in SCHEDULES if ScheduleSpec(name).name_without_interleaves == spec.name != name]
+        cure = f"; use {' or '.join(others)}" if others else ""
+        raise ValueError(f"{spec.name} runs {wanted}, found {interleaves}{cure}")
+    if traits.whole_rounds and micro_batches % stages:
+        raise ValueError(f"{spec.name} needs micro-batches in multiples of the {stages} stages, found {micro_batches}")
+    order = np.array(_ORDERS[spec.name](spec, stages, interleaves, micro_batches), dtype=np.int32)
     order.setflags(write=False)
-    schedule = Schedule(spec, stages, interleaves, micro_batches, order, v_shape=spec.name == "zero_bubble_v")
+    schedule = Schedule(spec, stages, interleaves, micro_batches, order)
     check_schedule(schedule)
     return schedule
+
+
+def _rounds(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
+    return rounds_order(stages, interleaves, micro_batches, low_memory=spec.low_memory, seq_splits=spec.seq_splits)
+
+
+_ORDERS: dict[str, Callable[[ScheduleSpec, int, int, int], list[list[Task]]]] = {
+    "gpipe": lambda spec, S, V, m: gpipe_order(S, V, m),
+    "1f1b": lambda spec, S, V, m: one_forward_one_backward_order(S, m),
+    "interleaved": _rounds,
+    "megatron-interleaved": lambda spec, S, V, m: megatron_interleaved_order(S, V, m),
+    "seqpipe": _rounds,
+    "zero_bubble_v": lambda spec, S, V, m: zero_bubble_v_order(S, m),
+}
+"""The task order of each schedule, from (spec, S, V, m)."""
 
 
 def check_schedule(schedule: Schedule) -> None:
@@ -75,7 +85,7 @@ def check_schedule(schedule: Schedule) -> None:
     order = schedule.order
     if order.ndim != 3 or order.shape[0] != S or order.shape[2] != 4:
         raise ValueError(f"a schedule's order must have the shape [{S}, tasks, 4], found {list(order.shape)}")
-    directions = 3 if (order[:, :, 0] == WEIGHT_GRADIENT).any() else 2
+    directions = schedule.directions
     expected = directions * V * m * n
     limits = np.array([directions, V, m, n])
     if order.shape[1] != expected or (order < 0).any() or (order >= limits).any():

@@ -61,17 +61,8 @@ def rounds_order(
 def megatron_interleaved_order(stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
     """Megatron-LM's interleaved 1F1B (arXiv:2104.04473, figure 4 bottom).
 
-    Groups of S micro-batches an interleave; warm-up (V-1)·S + 2(S-1-s).
-
-    Raises
-    ------
-    ValueError
-        When the micro-batches are no multiple of the stages.
+    Groups of S micro-batches an interleave, of which there must be a whole number; warm-up (V-1)·S + 2(S-1-s).
     """
-    if micro_batches % stages:
-        raise ValueError(
-            f"megatron-interleaved needs micro-batches in multiples of the {stages} stages, found {micro_batches}"
-        )
     return rounds_order(stages, interleaves, micro_batches, low_memory=False)
 
 

@@ -1,9 +1,11 @@
-"""A pipeline plan: layers and recompute of every chunk, and the file forms it translates to."""
+"""A pipeline plan: layers and recompute of every chunk, how it is made, and the forms it translates to."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Mapping, Sequence
+from typing import Collection, Mapping, Sequence
+
+from taylor.pipeline.chunks import chunk_order, position_of
 
 FULL, SELECT, NONE = "full", "select", "none"
 RECOMPUTE_MODES = (FULL, SELECT, NONE)
@@ -17,6 +19,69 @@ Grid = tuple[tuple[int, ...], ...]
 def as_grid(rows: Sequence[Sequence[int]]) -> Grid:
     """Freeze nested sequences of integers as a `Grid`."""
     return tuple(tuple(int(value) for value in row) for row in rows)
+
+
+def zero_grid(stages: int, interleaves: int) -> Grid:
+    """Zeros, int [vpp, pp]."""
+    return ((0,) * stages,) * interleaves
+
+
+def grid_in_order(values: Sequence[int], stages: int, v_shape: bool) -> Grid:
+    """Values of the chunks in model order, laid out as int [vpp, pp]; there must be a multiple of `stages`."""
+    interleaves = len(values) // stages
+    return tuple(
+        tuple(int(values[position_of(v, s, stages, v_shape)]) for s in range(stages)) for v in range(interleaves)
+    )
+
+
+def values_in_order(grid: Grid, v_shape: bool) -> list[int]:
+    """The entries of a grid by chunk in model order; the inverse of `grid_in_order`."""
+    return [grid[v][s] for v, s in chunk_order(len(grid[0]), len(grid), v_shape)]
+
+
+def deal_kinds(
+    counts: Mapping[str, int],
+    sizes: Sequence[int],
+    stages: int,
+    v_shape: bool,
+    pinned: Mapping[str, int] | None = None,
+) -> dict[str, Grid]:
+    """Layers by kind of every chunk, int [vpp, pp] each: kinds are dealt in layer order over the chunks.
+
+    Parameters
+    ----------
+    counts : mapping of kind to int
+        Layers by kind in model order.
+    sizes : int [vpp · pp]
+        Layers of every chunk in model order, pinned ones not counted.
+    pinned : mapping of kind to int, optional
+        Kinds that are not dealt: all of their layers lie on the chunk at this position in model order.
+
+    Raises
+    ------
+    ValueError
+        When the sizes do not add up to the layers that are dealt.
+    """
+    pinned = pinned or {}
+    queue = [kind for kind, count in counts.items() if kind not in pinned for _ in range(count)]
+    if sum(sizes) != len(queue):
+        raise ValueError(f"the chunks hold {sum(sizes)} layers and there are {len(queue)}")
+    held = {kind: [0] * len(sizes) for kind in counts}
+    start = 0
+    for position, size in enumerate(sizes):
+        for kind in queue[start : start + size]:
+            held[kind][position] += 1
+        start += size
+    for kind, position in pinned.items():
+        held[kind][position] = counts[kind]
+    return {kind: grid_in_order(values, stages, v_shape) for kind, values in held.items()}
+
+
+def even_sizes(layers: int, chunks: int) -> list[int]:
+    """Layers of every chunk in model order, spread evenly; what is left over goes to the chunks just before
+    the last, which holds head and loss."""
+    base, left = divmod(layers, chunks)
+    return [base + (chunks - 1 - left <= position < chunks - 1) for position in range(chunks)]
 
 
 @dataclass(frozen=True)
@@ -72,6 +137,14 @@ class PipelinePlan:
             tuple(sum(grid[v][s] for grid in chosen) for s in range(self.stages)) for v in range(self.interleaves)
         )
 
+    def recomputed(self, mode: str) -> Grid:
+        """Layers of each chunk under a recompute mode, int [vpp, pp]; zeros where the plan does not name it."""
+        return self.recompute.get(mode, zero_grid(self.stages, self.interleaves))
+
+    def uses(self, mode: str) -> bool:
+        """Whether any layer is under a recompute mode."""
+        return any(map(any, self.recomputed(mode)))
+
     def offset(self, uncounted: Sequence[str] = ()) -> Grid:
         """Layers of each chunk above the even share L // (pp·vpp), int [vpp, pp].
 
@@ -104,3 +177,31 @@ class PipelinePlan:
                         held -= taken
                     result[kind][NONE][v][s] = held
         return {kind: {mode: as_grid(rows) for mode, rows in modes.items()} for kind, modes in result.items()}
+
+
+def even_plan(
+    counts: Mapping[str, int],
+    stages: int,
+    interleaves: int,
+    *,
+    v_shape: bool = False,
+    pinned_last: Collection[str] = (),
+    recompute: str = NONE,
+) -> PipelinePlan:
+    """The plan that spreads the layers evenly (`even_sizes`), all of them in one recompute mode.
+
+    Parameters
+    ----------
+    counts : mapping of kind to int
+        Layers by kind in model order.
+    pinned_last : collection of str
+        Kinds that all lie on the last chunk, whatever else it holds, and are never recomputed (MTP where
+        files do not count it among the layers).
+    recompute : str
+        The mode of every other layer.
+    """
+    pinned = {kind: stages * interleaves - 1 for kind in counts if kind in pinned_last}
+    dealt = sum(count for kind, count in counts.items() if kind not in pinned)
+    sizes = even_sizes(dealt, stages * interleaves)
+    layers = deal_kinds(counts, sizes, stages, v_shape, pinned)
+    return PipelinePlan(layers, {} if recompute == NONE else {recompute: grid_in_order(sizes, stages, v_shape)})

@@ -2,15 +2,94 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taylor.pipeline.chunks import chunk_at, position_of
+
 FORWARD, BACKWARD, WEIGHT_GRADIENT = 0, 1, 2
 """Directions of a task. With `WEIGHT_GRADIENT` tasks, `BACKWARD` is the input gradient alone."""
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "megatron-interleaved", "seqpipe", "zero_bubble_v")
+
+@dataclass(frozen=True)
+class ScheduleTraits:
+    """What holds for a schedule whatever its stages, interleaves and micro-batches are.
+
+    Parameters
+    ----------
+    least_interleaves, most_interleaves : int, int or None
+        The numbers of interleaves with which frameworks run it; None is no limit.
+    fixed_interleaves : int or None
+        The one number of interleaves for which its order is defined at all.
+    one_forward_one_backward : bool
+        It is 1F1B in some number of interleaves, so that another number asks for another such schedule.
+    v_shape : bool
+        Odd interleaves run through the stages in reverse.
+    split_backward : bool
+        Weight gradients are tasks of their own.
+    sequence_splits : bool
+        A sequence may go through the pipeline in pieces.
+    whole_rounds : bool
+        The micro-batches must be a multiple of the stages.
+    low_memory_switch : bool
+        Its warm-up depends on `ScheduleSpec.low_memory`.
+    keeps_all : bool
+        Every forward comes before the first backward.
+    needs_pipeline : bool
+        Frameworks run it with two stages or more.
+    """
+
+    least_interleaves: int = 1
+    most_interleaves: int | None = None
+    fixed_interleaves: int | None = None
+    one_forward_one_backward: bool = False
+    v_shape: bool = False
+    split_backward: bool = False
+    sequence_splits: bool = False
+    whole_rounds: bool = False
+    low_memory_switch: bool = False
+    keeps_all: bool = False
+    needs_pipeline: bool = False
+
+    def offered_with(self, interleaves: int) -> bool:
+        """Whether frameworks run the schedule with so many interleaves."""
+        most = interleaves if self.most_interleaves is None else self.most_interleaves
+        return self.least_interleaves <= interleaves <= most
+
+
+PLAIN = "1f1b"
+"""1F1B without interleaves, which is also what files call the interleaved forms that give V apart."""
+
+_TRAITS = {
+    "gpipe": ScheduleTraits(most_interleaves=1, keeps_all=True),
+    PLAIN: ScheduleTraits(most_interleaves=1, fixed_interleaves=1, one_forward_one_backward=True),
+    "interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, low_memory_switch=True),
+    "megatron-interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, whole_rounds=True),
+    "seqpipe": ScheduleTraits(sequence_splits=True, low_memory_switch=True, needs_pipeline=True),
+    "zero_bubble_v": ScheduleTraits(
+        least_interleaves=2,
+        most_interleaves=2,
+        fixed_interleaves=2,
+        v_shape=True,
+        split_backward=True,
+        needs_pipeline=True,
+    ),
+}
+
+SCHEDULES = tuple(_TRAITS)
+"""Every known schedule by name."""
+
+
+class InterleavingFramework(Protocol):
+    """What `ScheduleSpec.for_interleaves` asks of a framework (`register.frameworks.Framework` has it)."""
+
+    @property
+    def interleaved_schedule(self) -> str:
+        """The schedule that it runs with several interleaves where a file asks for no other."""
+
 
 AUTO = "auto"
 """In place of a schedule's name or a number of interleaves: every one that can run is tried."""
@@ -23,16 +102,64 @@ class ScheduleSpec:
     Parameters
     ----------
     name : str
-        One of `SCHEDULES`. ``1f1b`` with several interleaves is not a schedule: use ``interleaved``.
+        One of `SCHEDULES`. ``1f1b`` with several interleaves is not a schedule: `for_interleaves` names
+        the one that a framework runs then.
     low_memory : bool
-        Of ``interleaved``: one more warm-up forward a stage instead of two.
+        Of schedules with a low-memory switch: one more warm-up forward a stage instead of two.
     seq_splits : int
-        Of ``seqpipe``: pieces a sequence is cut into.
+        Of schedules with sequence splits: pieces a sequence is cut into.
     """
 
-    name: str = "1f1b"
+    name: str = PLAIN
     low_memory: bool = True
     seq_splits: int = 1
+
+    def for_interleaves(self, interleaves: int, framework: InterleavingFramework) -> ScheduleSpec:
+        """The schedule that runs when a framework is asked for this one with a number of interleaves.
+
+        1F1B with several interleaves is the framework's own interleaved order, and an interleaved order
+        with one is 1F1B. An interleaved order that was asked for by name stays, and so does every other
+        schedule, whether or not it exists for that number (`build_schedule` tells).
+        """
+        if not self.traits.one_forward_one_backward:
+            return self
+        if interleaves == 1:
+            return replace(self, name=PLAIN)
+        return replace(self, name=framework.interleaved_schedule) if self.name == PLAIN else self
+
+    @property
+    def name_without_interleaves(self) -> str:
+        """What a file calls the schedule where it gives the number of interleaves apart."""
+        return PLAIN if self.traits.one_forward_one_backward else self.name
+
+    @property
+    def traits(self) -> ScheduleTraits:
+        """What holds for the schedule whatever its numbers; ValueError when its name is unknown."""
+        if self.name not in _TRAITS:
+            raise ValueError(f"unknown schedule {self.name!r}; known are {', '.join(SCHEDULES)}")
+        return _TRAITS[self.name]
+
+    @property
+    def v_shape(self) -> bool:
+        """Whether odd interleaves run through the stages in reverse."""
+        return self.traits.v_shape
+
+    @property
+    def warm_up_step(self) -> int | None:
+        """Forwards that a stage runs before its first backward beyond those of the stage behind it.
+
+        None where the order has no such constant: GPipe runs all forwards first, and the orders of seqpipe
+        and zero-bubble V are read off the schedule itself.
+        """
+        if not self.traits.one_forward_one_backward:
+            return None
+        if self.name == PLAIN:
+            return 1
+        return 1 if self.traits.low_memory_switch and self.low_memory else 2
+
+    def head_stage(self, stages: int) -> int:
+        """The stage that holds the model's last chunk, with head and loss: the last, of a V shape the first."""
+        return 0 if self.v_shape else stages - 1
 
 
 @dataclass(frozen=True)
@@ -43,8 +170,6 @@ class Schedule:
     ----------
     order : int32 [stages, tasks, 4]
         Row t of stage s is its t-th task: (direction, interleave, micro-batch, sequence split).
-    v_shape : bool
-        Odd interleaves run through the stages in reverse (zero-bubble V).
     """
 
     spec: ScheduleSpec
@@ -52,7 +177,11 @@ class Schedule:
     interleaves: int
     micro_batches: int
     order: NDArray[np.int32]
-    v_shape: bool = False
+
+    @property
+    def v_shape(self) -> bool:
+        """Whether odd interleaves run through the stages in reverse."""
+        return self.spec.v_shape
 
     @property
     def chunks(self) -> int:
@@ -61,18 +190,16 @@ class Schedule:
 
     def chunk_at(self, position: int) -> tuple[int, int]:
         """(interleave, stage) of the chunk at a position in model order."""
-        v, s = divmod(position, self.stages)
-        return (v, self.stages - 1 - s) if self.v_shape and v % 2 else (v, s)
+        return chunk_at(position, self.stages, self.v_shape)
 
     def position(self, interleave: int, stage: int) -> int:
         """Position in model order of the chunk (interleave, stage)."""
-        reverse = self.v_shape and interleave % 2
-        return interleave * self.stages + (self.stages - 1 - stage if reverse else stage)
+        return position_of(interleave, stage, self.stages, self.v_shape)
 
     @property
     def directions(self) -> int:
         """Kinds of task: forward and backward, with the weight gradient apart 3."""
-        return 3 if (self.order[:, :, 0] == WEIGHT_GRADIENT).any() else 2
+        return 3 if self.spec.traits.split_backward else 2
 
     def blocks(self) -> NDArray[np.int64]:
         """direction · V + interleave of every task, int64 [stages, tasks]."""

@@ -18,7 +18,7 @@ def schedule_of(problem: PipelineProblem) -> Schedule:
 
 def has_weight_gradient(problem: PipelineProblem) -> bool:
     """Whether the schedule runs weight gradients as tasks of their own."""
-    return bool((schedule_of(problem).order[:, :, 0] == WEIGHT_GRADIENT).any())
+    return problem.schedule.traits.split_backward
 
 
 def chunk_durations(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.float64]:

@@ -176,10 +176,10 @@ def critical_path(  # type: ignore[no-untyped-def]
 
 @lru_cache(maxsize=16)
 def _cached_topology(
-    order_bytes: bytes, shape: tuple[int, ...], spec: ScheduleSpec, interleaves: int, micro_batches: int, v_shape: bool
+    order_bytes: bytes, shape: tuple[int, ...], spec: ScheduleSpec, interleaves: int, micro_batches: int
 ) -> tuple:
     order = np.frombuffer(order_bytes, dtype=np.int32).reshape(shape)
-    schedule = Schedule(spec, shape[0], interleaves, micro_batches, order, v_shape)
+    schedule = Schedule(spec, shape[0], interleaves, micro_batches, order)
     source_stage, source_block = feeders(schedule)
     blocks = schedule.blocks()
     before, needed, owner, done = _level_order(
@@ -208,7 +208,6 @@ def _topology(schedule: Schedule) -> tuple:
         schedule.spec,
         schedule.interleaves,
         schedule.micro_batches,
-        schedule.v_shape,
     )
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
-from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule
+from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.uniform_recompute import uniform_choice
 from taylor.pipeline_solver.uniform_rows import add_uniform_rows
@@ -376,7 +376,7 @@ def _add_durations(
 ) -> dict[int, Any]:
     """One variable for the time of a task of every chunk and direction, by the event graph's class index."""
     splits = schedule.spec.seq_splits
-    weight_tasks = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
+    weight_tasks = schedule.spec.traits.split_backward
     share = problem.weight_gradient_share if weight_tasks else 0.0
     factors = (1.0, problem.backward_ratio * (1 - share), problem.backward_ratio * share)[: 3 if weight_tasks else 2]
     model.duration = pyo.Constraint(pyo.Any)

@@ -81,7 +81,7 @@ class StagePattern:
 def schedule_of(config: TrainingConfig) -> Schedule:
     """The exact task order of a configuration's stages."""
     strategy = config.strategy
-    return build_schedule(config.schedule, strategy.pp, strategy.vpp, strategy.micro_batches)
+    return build_schedule(config.schedule_for(strategy.vpp), strategy.pp, strategy.vpp, strategy.micro_batches)
 
 
 def charged_kinds(plan: PipelinePlan) -> dict[str, str]:
@@ -116,7 +116,7 @@ def stage_pattern(schedule: Schedule, plan: PipelinePlan, stage: int, selective:
         `WITH_ATTENTION`: it runs the attention kernel again right before its backward.
     """
     first, last = schedule.chunk_at(0), schedule.chunk_at(schedule.chunks - 1)
-    weights = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
+    weights = schedule.spec.traits.split_backward
     passes = [chunk_passes(plan, v, stage) for v in range(schedule.interleaves)]
     tasks = {
         (direction, v): list(_task(passes[v], direction, (v, stage) == first, (v, stage) == last, selective))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from taylor.cost_model.profile import TimeRatios
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
-from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule
+from taylor.pipeline.schedule import Schedule
 from taylor.profiling.fit import Estimate, LinearFit, SolvedFit, centre
 from taylor.profiling.pattern import charged_kinds
 from taylor.profiling.pool import Measured
@@ -66,7 +66,7 @@ def ratios_of(
     """
     fit, by_norm = _equations(schedule, measured)
     solved = fit.solve()
-    weights = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
+    weights = schedule.spec.traits.split_backward
     kinds = list(dict.fromkeys(charged_kinds(plan).values()))
     body = kinds[-1]
     forward = {kind: solved.sum_of([("before", ""), ("after", kind)]) for kind in kinds}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from taylor.cost_model.memory import even_plan
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.dryrun.interface import DryRun
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import NONE, PipelinePlan
+from taylor.pipeline.plan import NONE, PipelinePlan, even_plan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
@@ -46,7 +45,7 @@ def job(
     plan: PipelinePlan | None = None,
 ) -> DryRun:
     """A run with a plan; without one, an even split in one recompute mode."""
-    chosen = even_plan(model, strategy, mode) if plan is None else plan
+    chosen = even_plan(model.layer_counts(), strategy.pp, strategy.vpp, recompute=mode) if plan is None else plan
     config = TrainingConfig(Path("job"), rules.framework.name, model, strategy, rules, spec or ScheduleSpec(), None)
     return DryRun(config, strategy, chosen)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from taylor.cost_model.alive import schedule_for
 from taylor.dryrun.torch_stage.counter import LiveCounter
 from taylor.dryrun.torch_stage.kernels import GradientQueue
 from taylor.dryrun.torch_stage.run import stage_chunks
@@ -34,7 +33,7 @@ def main() -> None:
     run, stage = pickle.loads(Path(sys.argv[1]).read_bytes()), int(sys.argv[2])
     torch.set_num_threads(1)
     strategy = run.strategy
-    spec = schedule_for(run.config.schedule, strategy.vpp)
+    spec = run.config.schedule_for(strategy.vpp)
     schedule = build_schedule(spec, strategy.pp, strategy.vpp, strategy.micro_batches)
     site = Site(run.config.model, strategy, run.config.rules, pieces=spec.seq_splits)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, NoSolutionError
@@ -15,7 +15,6 @@ from taylor.pipeline.schedule import AUTO, ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import Progress
 from taylor.pipeline_solver.solution import INFEASIBLE, Solution
-from taylor.register.frameworks import MEGATRON, MINDFORMERS
 
 MOST_INTERLEAVES = 4
 """Interleaves tried: beyond it warm-up memory and transfers outweigh the smaller bubble in practice."""
@@ -48,9 +47,8 @@ class Alternative:
     @property
     def name(self) -> str:
         """Schedule and interleaves as a person writes them."""
-        memory = (
-            "" if self.schedule.name != "interleaved" else f", low memory {'on' if self.schedule.low_memory else 'off'}"
-        )
+        switch = f", low memory {'on' if self.schedule.low_memory else 'off'}"
+        memory = switch if self.schedule.traits.low_memory_switch else ""
         return f"{self.schedule.name} vpp {self.interleaves}{memory}"
 
     @property
@@ -74,24 +72,18 @@ def choices(
     framework allows. With None the schedule is the framework's own for each number of interleaves."""
     most = sum(config.model.layer_counts().values()) // config.strategy.pp
     counts = range(1, min(MOST_INTERLEAVES, most) + 1) if interleaves == AUTO else [int(interleaves)]
-    own = config.schedule
+    framework, low_memory = config.rules.framework, config.schedule.low_memory
     found: list[tuple[int, ScheduleSpec]] = []
     for vpp in counts:
-        if isinstance(schedule, ScheduleSpec):
-            found.append((vpp, schedule))
+        if schedule != AUTO:
+            asked = schedule if isinstance(schedule, ScheduleSpec) else ScheduleSpec(low_memory=low_memory)
+            found.append((vpp, asked.for_interleaves(vpp, framework)))
             continue
-        if vpp == 1:
-            names = ["1f1b", "gpipe"] if schedule == AUTO else ["1f1b"]
-        elif config.rules.framework == MINDFORMERS:
-            names = ["interleaved"]
-        else:
-            names = ["megatron-interleaved"]
-        for name in names:
-            both = name == "interleaved" and schedule == AUTO
-            found += [(vpp, ScheduleSpec(name, low)) for low in ((True, False) if both else (own.low_memory,))]
-        if vpp == 2 and schedule == AUTO and config.rules.framework != MEGATRON:
-            found.append((vpp, ScheduleSpec("zero_bubble_v")))
-    return list(dict.fromkeys(found))
+        for spec in (ScheduleSpec(name, low_memory) for name in framework.schedules):
+            if spec.traits.offered_with(vpp):
+                both = (True, False) if spec.traits.low_memory_switch else (low_memory,)
+                found += [(vpp, replace(spec, low_memory=low)) for low in both]
+    return found
 
 
 def solve_alternatives(

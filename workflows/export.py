@@ -10,15 +10,11 @@ from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.parsers.export import export_forms, export_plan
-from taylor.parsers.mindformers.plan import chunk_order
-from taylor.pipeline.plan import PipelinePlan, as_grid
+from taylor.pipeline.plan import PipelinePlan, as_grid, deal_kinds, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.register.model import DENSE, MTP
 from taylor.workflows.saved_result import read_result
-
-V_SCHEDULE = "zero_bubble_v"
-"""The schedule whose odd interleaves run through the stages in reverse."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ def refuse_impossible(exports: Sequence[Export], interleaves: int, schedule: Sch
     """
     least = PipelinePlan({DENSE: as_grid([[1]] * interleaves)}, {})
     for one in exports:
-        export_plan(least, one.form, v_shape=schedule.name == V_SCHEDULE)
+        export_plan(least, one.form, v_shape=schedule.v_shape)
 
 
 def export_texts(
@@ -57,7 +53,7 @@ def export_texts(
     InputError
         When a form cannot say the plan.
     """
-    v_shape = problem.schedule.name == V_SCHEDULE
+    v_shape = problem.schedule.v_shape
     pinned = any(kind.pinned_last for kind in problem.kinds)
     told = with_mtp(plan, mtp_layers, v_shape)
     texts = []
@@ -73,16 +69,12 @@ def with_mtp(plan: PipelinePlan, mtp_layers: int, v_shape: bool) -> PipelinePlan
     """The plan with its last layers in model order named as the MTP ones they are."""
     if not mtp_layers or MTP in plan.layers:
         return plan
-    layers = {kind: [list(row) for row in grid] for kind, grid in plan.layers.items()}
-    last_kind = list(layers)[-1]
-    layers[MTP] = [[0] * plan.stages for _ in range(plan.interleaves)]
-    left = mtp_layers
-    for v, s in reversed(chunk_order(plan.stages, plan.interleaves, v_shape)):
-        moved = min(left, layers[last_kind][v][s])
-        layers[last_kind][v][s] -= moved
-        layers[MTP][v][s] += moved
-        left -= moved
-    return PipelinePlan({kind: as_grid(rows) for kind, rows in layers.items()}, plan.recompute)
+    counts = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
+    last_kind = list(counts)[-1]
+    counts[MTP] = min(mtp_layers, counts[last_kind])
+    counts[last_kind] -= counts[MTP]
+    sizes = values_in_order(plan.total_layers(), v_shape)
+    return PipelinePlan(deal_kinds(counts, sizes, plan.stages, v_shape), plan.recompute)
 
 
 def store_exports(texts: Sequence[tuple[Export, str]]) -> dict[str, str]:

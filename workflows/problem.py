@@ -39,7 +39,7 @@ def build_problem(
     stated so: what is solved can be written.
     """
     vpp = interleaves if interleaves is not None else config.strategy.vpp
-    spec = schedule if schedule is not None else schedule_for(config.schedule, vpp)
+    spec = schedule if schedule is not None else config.schedule_for(vpp)
     stages = config.strategy.pp
     modes = (FULL, SELECT) if search_select else (FULL,)
     kinds = _layer_kinds(config, memory, ratios, (*modes, NONE))
@@ -87,15 +87,6 @@ def plan_in_terms_of(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePl
                 held[v][s] += count
     frozen = {kind: tuple(map(tuple, rows)) for kind, rows in layers.items()}
     return PipelinePlan(frozen, {mode: grid for mode, grid in plan.recompute.items() if any(map(any, grid))})
-
-
-def schedule_for(spec: ScheduleSpec, interleaves: int) -> ScheduleSpec:
-    """The schedule that a file's choice means for a number of interleaves."""
-    if spec.name == "1f1b" and interleaves > 1:
-        return ScheduleSpec("interleaved", spec.low_memory)
-    if spec.name in ("interleaved", "megatron-interleaved") and interleaves == 1:
-        return ScheduleSpec("1f1b")
-    return spec
 
 
 def _layer_kinds(

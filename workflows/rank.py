@@ -232,10 +232,9 @@ def row_of(solution: Solution, problem: PipelineProblem) -> dict[str, Any]:
     if solution.plan is not None:
         plan = solution.plan
         uncounted = tuple(kind.name for kind in problem.kinds if kind.pinned_last)
-        zero = ((0,) * plan.stages,) * plan.interleaves
         row["offset"] = json.dumps(plan.offset(uncounted))
         row["layers"] = json.dumps({kind: grid for kind, grid in plan.layers.items()})
-        row["recompute"] = json.dumps({mode: plan.recompute.get(mode, zero) for mode in problem.recompute_ratio})
+        row["recompute"] = json.dumps({mode: plan.recomputed(mode) for mode in problem.recompute_ratio})
         row["peak_memory"] = json.dumps([round(value) for value in solution.peak_memory_mib])
     return row
 

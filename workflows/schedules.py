@@ -5,7 +5,6 @@ from __future__ import annotations
 from taylor.base.errors import InputError
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.generators import build_schedule
-from taylor.workflows.problem import schedule_for
 
 
 def require_schedule(config: TrainingConfig) -> None:
@@ -17,7 +16,7 @@ def require_schedule(config: TrainingConfig) -> None:
         With what the schedule needs.
     """
     strategy = config.strategy
-    spec = schedule_for(config.schedule, strategy.vpp)
+    spec = config.schedule_for(strategy.vpp)
     try:
         build_schedule(spec, strategy.pp, strategy.vpp, strategy.micro_batches)
     except ValueError as error:

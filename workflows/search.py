@@ -30,7 +30,6 @@ from taylor.register.registry import Registry
 from taylor.workflows.candidates import load_candidates, memory_by_dryruns
 from taylor.workflows.dryrun_result import stage_memories
 from taylor.workflows.memory_source import DryRunOptions, open_backend
-from taylor.workflows.problem import schedule_for
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
 from taylor.workflows.schedules import require_schedule
@@ -205,7 +204,7 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     except InputError as error:
         return Explanation((*lines, f"no memory by stage: {error.problem}"), (), limit)
     recompute = NONE if options.space.recompute == "none" else FULL
-    schedule = schedule_for(config.schedule, strategy.vpp)
+    schedule = config.schedule_for(strategy.vpp)
     plan = lightest_plan(config.model, strategy, config.rules, recompute, schedule)
     stages = stage_breakdown(config.model, strategy, config.rules, plan, schedule)
     measured: tuple[StageMemory, ...] = ()

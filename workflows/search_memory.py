@@ -20,7 +20,6 @@ from taylor.dryrun.fitting.grey_box import (
     estimate_of,
     family_of,
     plan_to_measure,
-    schedule_of,
 )
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, StagePeak
 from taylor.dryrun.replay import ReplayBackend
@@ -143,7 +142,7 @@ def replayed_peaks(
 
 def _heaviest_stage(config: TrainingConfig, strategy: Strategy, mode: str) -> int:
     plan = plan_to_measure(config, strategy, mode)
-    schedule = schedule_of(config, strategy)
+    schedule = config.schedule_for(strategy.vpp)
     stages = stage_breakdown(config.model, strategy, config.rules, plan, schedule)
     return max(range(len(stages)), key=lambda stage: stages[stage].total)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from taylor.base.errors import InfeasibleError, InputError, NoSolutionError
 from taylor.base.files import printable, write_atomic
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.dryrun.fitting.design import modes_at_hand
-from taylor.dryrun.fitting.linear_memory import running_schedule
 from taylor.dryrun.interface import DryRunBackend, DryRunResult
 from taylor.dryrun.stage_memory import StageMemory
 from taylor.parsers.read import read_config
@@ -118,15 +117,10 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
         log.warning("%s: %s", config.path, note)
     device = Registry.load(options.register_path).device(options.device or DEFAULT_DEVICE)
 
+    running, modes = _running(options, config), modes_at_hand(options.search_select)
+
     def state(profile: MemoryProfile) -> PipelineProblem:
-        return build_problem(
-            config,
-            profile,
-            options.ratios,
-            search_select=options.search_select,
-            interleaves=options.vpp,
-            schedule=_schedule(options, config),
-        )
+        return build_problem(running, profile, options.ratios, search_select=options.search_select)
 
     alternatives: tuple[Alternative, ...] = ()
     dryrun: DryRunResult | None = None
@@ -137,7 +131,6 @@ def solve_file(options: SolveFileOptions, on_progress: Callable[[Progress], None
         if on_progress is not None:
             on_progress(progress)
 
-    running, modes = _running(options, config), modes_at_hand(options.search_select)
     # More interleaves than layers are refused with the problem, in better words.
     if not (options.auto_vpp or options.auto_schedule) and running.strategy.vpp <= config.model.n_layers:
         require_schedule(running)
@@ -217,10 +210,7 @@ def result_dict(solved: SolvedFile) -> dict[str, Any]:
         "layers": {} if plan is None else {kind: [list(row) for row in grid] for kind, grid in plan.layers.items()},
         "recompute": {}
         if plan is None
-        else {
-            mode: [list(row) for row in plan.recompute.get(mode, ((0,) * plan.stages,) * plan.interleaves)]
-            for mode in problem.recompute_ratio
-        },
+        else {mode: [list(row) for row in plan.recomputed(mode)] for mode in problem.recompute_ratio},
         "peak_memory": [round(value, 3) for value in solution.peak_memory_mib],
         "memory_limit": list(solution.memory_limit_mib),
         "memory_source": solved.memory.source,
@@ -270,18 +260,17 @@ def _backend(
 def _running(options: SolveFileOptions, config: TrainingConfig) -> TrainingConfig:
     """The configuration with the interleaves and the schedule that are solved for."""
     vpp = options.vpp if options.vpp is not None else config.strategy.vpp
-    schedule = running_schedule(_schedule(options, config) or config.schedule, vpp)
-    return config.replace(strategy=config.strategy.replace(vpp=vpp), schedule=schedule)
+    asked = config.replace(strategy=config.strategy.replace(vpp=vpp), schedule=_asked_schedule(options, config))
+    return asked.replace(schedule=asked.schedule_for(vpp))
 
 
-def _schedule(options: SolveFileOptions, config: TrainingConfig) -> ScheduleSpec | None:
-    if options.schedule is None and options.low_memory is None:
-        return None
-    name = options.schedule or config.schedule.name
-    if (options.vpp or config.strategy.vpp) > 1 and name == "1f1b":
-        name = "interleaved"
-    low = config.schedule.low_memory if options.low_memory is None else options.low_memory
-    return ScheduleSpec(name, low, config.schedule.seq_splits)
+def _asked_schedule(options: SolveFileOptions, config: TrainingConfig) -> ScheduleSpec:
+    """The file's schedule with what the options say of it."""
+    own = config.schedule
+    asked = ScheduleSpec(
+        options.schedule or own.name, own.low_memory if options.low_memory is None else options.low_memory
+    )
+    return replace(asked, seq_splits=own.seq_splits) if asked.traits.sequence_splits else asked
 
 
 def _evaluate_own(config: TrainingConfig, problem: PipelineProblem) -> Solution:
@@ -321,7 +310,8 @@ def _solve(
 def _solve_choices(
     options: SolveFileOptions, config: TrainingConfig, problem: PipelineProblem, on_progress: Callable[[Progress], None]
 ) -> tuple[PipelineProblem, Solution, tuple[Alternative, ...]]:
-    schedule = AUTO if options.auto_schedule else _schedule(options, config)
+    given = options.schedule is not None or options.low_memory is not None
+    schedule = AUTO if options.auto_schedule else _asked_schedule(options, config) if given else None
     interleaves = AUTO if options.auto_vpp else problem.interleaves
 
     def solve_one(candidate: PipelineProblem, watch: Callable[[Progress], None]) -> Solution:
@@ -382,10 +372,7 @@ def _write_outputs(
         write_sol(problem, solution, sol)
         files |= {"mps": str(mps), "sol": str(sol)}
         if options.write:
-            running = config
-            if options.schedule is not None or options.auto_vpp or options.auto_schedule:
-                running = config.replace(schedule=problem.schedule)
-            write_plan(running, solution.plan, output=options.write_to)
+            write_plan(config.replace(schedule=problem.schedule), solution.plan, output=options.write_to)
             files["config"] = str(options.write_to or config.path)
     if options.trace is not None or options.html is not None or options.picture is not None:
         from taylor.report.outputs import write_views

@@ -224,7 +224,7 @@ class _Tasks:
 
     def __init__(self, schedule: Schedule, plan: PipelinePlan, times: SyntheticTimes) -> None:
         self._schedule, self._times = schedule, times
-        self._weights = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
+        self._weights = schedule.spec.traits.split_backward
         kinds = list(times.forward_ms)
         self._before = BLOCK_SHARE * min(times.forward_ms[kind] for kind in kinds)
         kept = 1.0 - times.weight_share if self._weights else 1.0

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
-from taylor.parsers.even_plan import even_plan
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, NONE, PipelinePlan, as_grid
+from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.model import MTP, ModelSpec
+from taylor.register.model import ModelSpec
 
 FAMILY = ("dp", "tp", "pp", "cp", "sp", "vpp", "mbs", "micro_batches")
 """What strategies have in common whose memory lies on one line in 1/EP."""
@@ -137,23 +136,12 @@ class CorrectedPeaks:
 
 def plan_to_measure(config: TrainingConfig, strategy: Strategy, mode: str) -> PipelinePlan:
     """An even split, every layer in one recompute mode (``full`` or ``none``)."""
-    plan = even_plan(config, strategy, schedule_of(config, strategy).name == "zero_bubble_v")
-    counted = [kind for kind in plan.layers if config.mtp_counted or kind != MTP]
-    grid = as_grid([[0] * plan.stages] * plan.interleaves) if mode == NONE else plan.total_layers(counted)
-    return PipelinePlan(plan.layers, {FULL: grid})
+    return config.even_plan(strategy, mode)
 
 
 def estimate_of(config: TrainingConfig, strategy: Strategy, plan: PipelinePlan, stage: int) -> float:
     """The closed forms' peak of one stage of a plan, MiB."""
-    schedule = schedule_of(config, strategy)
-    return stage_breakdown(config.model, strategy, config.rules, plan, schedule)[stage].total
-
-
-def schedule_of(config: TrainingConfig, strategy: Strategy) -> ScheduleSpec:
-    """The schedule that a strategy runs, its number of interleaves considered."""
-    from taylor.dryrun.fitting.linear_memory import running_schedule
-
-    return running_schedule(config.schedule, strategy.vpp)
+    return stage_breakdown(config.model, strategy, config.rules, plan, config.schedule_for(strategy.vpp))[stage].total
 
 
 def _line(known: dict[int, Measurement]) -> _Line:

@@ -12,20 +12,11 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
-from taylor.pipeline.schedule import Schedule, ScheduleSpec
+from taylor.pipeline.schedule import Schedule
 from taylor.register.model import DENSE, MOE
 
 Floats = NDArray[np.float64]
 FIRST, MIDDLE, LAST, ONLY = "static.first", "static.middle", "static.last", "static.only"
-
-
-def running_schedule(spec: ScheduleSpec, interleaves: int) -> ScheduleSpec:
-    """The schedule that a number of interleaves means: interleaving added or left out."""
-    if spec.name == "1f1b" and interleaves > 1:
-        return ScheduleSpec("interleaved", spec.low_memory)
-    if spec.name in ("interleaved", "megatron-interleaved") and interleaves == 1:
-        return ScheduleSpec("1f1b")
-    return spec
 
 
 class LinearMemory:
@@ -66,7 +57,7 @@ class LinearMemory:
 
     def schedule_of(self, stages: int) -> Schedule:
         """The job's schedule over a number of stages."""
-        spec = running_schedule(self.config.schedule, self.interleaves)
+        spec = self.config.schedule_for(self.interleaves)
         return build_schedule(spec, stages, self.interleaves, self.micro_batches_of(stages))
 
     def alive_of(self, stages: int) -> tuple[Floats, ...]:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from taylor.cost_model.alive import schedule_for
-from taylor.cost_model.memory import even_plan
 from taylor.cost_model.statics import overhead_mib
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.stage_memory import Moment, StageMemory
@@ -20,9 +18,8 @@ from taylor.dryrun.torch_stage.kernels import GradientQueue
 from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.step import MIB, StageStep, Task, tasks_worth_running
 from taylor.dryrun.torch_stage.weights import BUFFERS, GRADIENTS, OPTIMIZER, WEIGHTS
-from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule
 
 OVERHEAD = "overhead"
@@ -54,7 +51,7 @@ def run_stage(run: DryRun, stage: int, *, whole_step: bool = False, see_kernels:
             f"the plan is for {plan.stages} stages x {plan.interleaves} interleaves, "
             f"the strategy for {strategy.pp} x {strategy.vpp}"
         )
-    spec = schedule_for(run.config.schedule, strategy.vpp)
+    spec = run.config.schedule_for(strategy.vpp)
     schedule = build_schedule(spec, strategy.pp, strategy.vpp, strategy.micro_batches)
     site = Site(run.config.model, strategy, run.config.rules, pieces=spec.seq_splits)
     counter = LiveCounter(see_kernels)
@@ -92,19 +89,8 @@ def _most_memory_mib() -> float:
 
 
 def settled_plan(run: DryRun) -> PipelinePlan:
-    """The run's plan; without one an even split, every layer in the mode of the file's own plan (else full)."""
-    if run.plan is not None:
-        return run.plan
-    return even_plan(run.config.model, run.strategy, _mode_of(run.config), run.config.schedule)
-
-
-def _mode_of(config: TrainingConfig) -> str:
-    if config.plan is None:
-        return FULL
-    for mode in (FULL, SELECT):
-        if any(map(any, config.plan.recompute.get(mode, ()))):
-            return mode
-    return NONE
+    """The run's plan; without one the even plan in the file's recompute mode."""
+    return run.plan or run.config.even_plan(run.strategy)
 
 
 def stage_chunks(site: Site, queue: GradientQueue, schedule: Schedule, plan: PipelinePlan, stage: int) -> list[Chunk]:

@@ -15,17 +15,17 @@ from taylor.parsers.megatron.layout import (
 )
 from taylor.parsers.megatron.model import read_model
 from taylor.parsers.megatron.recompute import read_recompute
-from taylor.parsers.mindformers.plan import chunk_order
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from taylor.pipeline.plan import FULL, PipelinePlan, deal_kinds, grid_in_order, zero_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
 from taylor.register.model import MTP, ModelSpec
 
 NAME = "megatron"
-V_METHOD = "dualpipev"
+V_METHOD, V_SCHEDULE = "dualpipev", ScheduleSpec("zero_bubble_v")
+"""MindSpeed's value of ``--schedules-method``, and what it is taken as."""
 _MINDSPEED = (
     "num-layer-list",
     "noop-layers",
@@ -70,7 +70,7 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
         plan = _read_plan(flags, model, strategy, schedule, noops)
     except LayoutProblem as problem:
         notes.append(f"the script settles no plan: {problem}")
-    if schedule.name == "megatron-interleaved" and strategy.micro_batches % strategy.pp:
+    if schedule.traits.whole_rounds and strategy.micro_batches % strategy.pp:
         notes.append(f"{strategy.micro_batches} micro-batches are no multiple of the {strategy.pp} stages")
     return TrainingConfig(
         path=script.file,
@@ -107,7 +107,7 @@ def _read_schedule(flags: Flags, notes: list[str]) -> tuple[ScheduleSpec, int]:
     method = flags.text("schedules-method", default=None)
     if method == V_METHOD:
         notes.append("dualpipev is taken as the V schedule: two chunks a stage, the second in reverse order")
-        return ScheduleSpec("zero_bubble_v"), 2
+        return V_SCHEDULE, 2
     if method is not None:
         raise flags.error("schedules-method", "is not a known schedule", method, f"use {V_METHOD} or leave it out")
     layers = flags.integer("num-layers", high=MAX_LAYERS)
@@ -127,7 +127,7 @@ def _read_schedule(flags: Flags, notes: list[str]) -> tuple[ScheduleSpec, int]:
         if layers % (pp * each):
             raise flags.error(PER_CHUNK, f"must divide the {layers} layers of {pp} stages", each)
         interleaves = layers // (pp * each)
-    return ScheduleSpec("megatron-interleaved" if interleaves > 1 else "1f1b"), interleaves
+    return ScheduleSpec().for_interleaves(interleaves, frameworks.MEGATRON), interleaves
 
 
 def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy:
@@ -229,30 +229,15 @@ def _read_plan(
     flags: Flags, model: ModelSpec, strategy: Strategy, schedule: ScheduleSpec, noops: frozenset[int]
 ) -> PipelinePlan:
     place = placement(flags, strategy, noops)
-    order = chunk_order(strategy.pp, strategy.vpp, schedule.name == "zero_bubble_v")
     held = place.held()
     counts = model.layer_counts()
-    layers = {kind: [[0] * strategy.pp for _ in range(strategy.vpp)] for kind in counts}
-    left = {kind: count for kind, count in counts.items() if kind != MTP}
-    for (v, s), room in zip(order, held, strict=True):
-        for kind in left:
-            taken = min(room, left[kind])
-            layers[kind][v][s] = taken
-            left[kind] -= taken
-            room -= taken
+    pinned = {}
     if MTP in counts:
-        v, s = order[-1]
-        if flags.has(LAYOUT):
-            stages = expand_layout(flags.text(LAYOUT))
-            where = next((index for index, stage in enumerate(stages) if "m" in stage), len(order) - 1)
-            v, s = order[where]
-        layers[MTP][v][s] = counts[MTP]
+        stages = expand_layout(flags.text(LAYOUT)) if flags.has(LAYOUT) else []
+        pinned[MTP] = next((index for index, stage in enumerate(stages) if "m" in stage), len(held) - 1)
+    layers = deal_kinds(counts, held, strategy.pp, schedule.v_shape, pinned)
     mode, of_chunk = read_recompute(flags, place)
-    rows = {each: [[0] * strategy.pp for _ in range(strategy.vpp)] for each in (FULL, SELECT)}
-    for k, (v, s) in enumerate(order):
-        if mode:
-            rows[mode][v][s] = of_chunk[k]
-    modes = {FULL: as_grid(rows[FULL])}
-    if mode == SELECT:
-        modes[SELECT] = as_grid(rows[SELECT])
-    return PipelinePlan({kind: as_grid(grid) for kind, grid in layers.items()}, modes)
+    modes = {FULL: zero_grid(strategy.pp, strategy.vpp)}
+    if mode is not None:
+        modes[mode] = grid_in_order(of_chunk, strategy.pp, schedule.v_shape)
+    return PipelinePlan(layers, modes)

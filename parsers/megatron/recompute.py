@@ -8,7 +8,7 @@ from taylor.parsers.megatron.edit import Setting
 from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.layout import Placement
 from taylor.parsers.text.fields import MAX_LAYERS
-from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.register.model import MTP
 
 RECOMPUTE_FLAGS = ("recompute-granularity", "recompute-method", "recompute-num-layers", "recompute-activations")
@@ -33,7 +33,7 @@ def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
         The plan, and one sentence for each thing that had to change.
     """
     body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
-    full, select = grid_of(plan, FULL), grid_of(plan, SELECT)
+    full, select = plan.recomputed(FULL), plan.recomputed(SELECT)
     shape = [(v, s) for v in range(plan.interleaves) for s in range(plan.stages)]
     if not any(full[v][s] for v, s in shape) and all(select[v][s] == body[v][s] for v, s in shape):
         return plan, ()
@@ -49,11 +49,6 @@ def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
     return changed, (
         f"Megatron recomputes the first N layers of every chunk alike: the nearest that fits memory is N = {until}",
     )
-
-
-def grid_of(plan: PipelinePlan, mode: str) -> Grid:
-    """Recomputed layers of every chunk in one mode, int [vpp, pp]."""
-    return plan.recompute.get(mode, ((0,) * plan.stages,) * plan.interleaves)
 
 
 def read_recompute(flags: Flags, place: Placement) -> tuple[str | None, list[int]]:
@@ -80,9 +75,9 @@ def read_recompute(flags: Flags, place: Placement) -> tuple[str | None, list[int
 def recompute_flags(plan: PipelinePlan) -> dict[str, Setting]:
     """Recompute flags of a plan that `nearest_plan` leaves as it is."""
     body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
-    full = grid_of(plan, FULL)
+    full = plan.recomputed(FULL)
     largest = max(map(max, full))
-    if any(map(any, grid_of(plan, SELECT))):
+    if plan.uses(SELECT):
         return {
             "recompute-activations": False,
             "recompute-method": False,

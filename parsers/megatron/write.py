@@ -6,7 +6,6 @@ from typing import Mapping
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.even_plan import even_plan
 from taylor.parsers.megatron.edit import Setting, edit_flags, plain_value, set_variable
 from taylor.parsers.megatron.flags import WORLD_FLAGS, Flags
 from taylor.parsers.megatron.layout import LayoutProblem, ends_placement, layout_text
@@ -21,11 +20,10 @@ from taylor.parsers.megatron.read import (
     config_from_script,
     is_mindspeed,
 )
-from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS, grid_of, recompute_flags
-from taylor.parsers.mindformers.plan import chunk_order
+from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS, recompute_flags
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import DENSE, MOE, MTP
 
@@ -70,7 +68,7 @@ def with_plan(
     wanted: Wanted = {}
     if micro_batches is not None:
         wanted["global-batch-size"] = str(current.strategy.dp * current.strategy.mbs * micro_batches)
-    return _placed(script, wanted, plan, config.schedule)
+    return _placed(script, wanted, plan, config.schedule_for(plan.interleaves))
 
 
 def with_strategy(
@@ -106,14 +104,12 @@ def with_strategy(
         wanted["use-distributed-optimizer"] = strategy.op > 1
     for name, value in extra.items():
         wanted[name.removeprefix("--").replace("_", "-")] = plain_value(value, script.file, name)
+    schedule = config.schedule_for(strategy.vpp)
     if plan is None:
-        plan = even_plan(current, strategy, config.schedule.name == "zero_bubble_v")
+        plan = current.replace(schedule=schedule).even_plan(strategy)
     if (plan.stages, plan.interleaves) != (strategy.pp, strategy.vpp):
         raise ValueError("the plan's shape differs from the strategy's [vpp, pp]")
     wanted |= _kinds(flags, current, plan)
-    schedule = config.schedule
-    if schedule.name in ("1f1b", "interleaved", "megatron-interleaved"):
-        schedule = ScheduleSpec("megatron-interleaved" if strategy.vpp > 1 else "1f1b")
     script, ranks = _launched(script, flags, strategy.world_size)
     wanted |= ranks
     script = edit_flags(script, wanted, near=_BESIDE_LAYERS)
@@ -187,15 +183,13 @@ def _same(config: TrainingConfig, plan: PipelinePlan, schedule: ScheduleSpec) ->
         return False
     return {kind: grid for kind, grid in config.plan.layers.items() if any(map(any, grid))} == {
         kind: grid for kind, grid in plan.layers.items() if any(map(any, grid))
-    } and all(grid_of(config.plan, mode) == grid_of(plan, mode) for mode in (FULL, SELECT))
+    } and all(config.plan.recomputed(mode) == plan.recomputed(mode) for mode in (FULL, SELECT))
 
 
 def _placing(flags: Flags, plan: PipelinePlan, schedule: ScheduleSpec) -> Wanted:
     """Flags that place the plan's layers, in the form that the script uses or could use."""
-    v_shape = schedule.name == "zero_bubble_v"
-    order = chunk_order(plan.stages, plan.interleaves, v_shape)
-    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
-    held = [body[v][s] for v, s in order]
+    v_shape = schedule.v_shape
+    held = values_in_order(plan.total_layers([kind for kind in plan.layers if kind != MTP]), v_shape)
     wanted: Wanted = {name: False for name in _PLACING if flags.has(name)}
     wanted["num-layers"] = str(sum(held))
     if v_shape and not flags.has("schedules-method"):
@@ -203,7 +197,7 @@ def _placing(flags: Flags, plan: PipelinePlan, schedule: ScheduleSpec) -> Wanted
     elif not v_shape and flags.has("schedules-method"):
         wanted["schedules-method"] = False
     mindspeed = is_mindspeed(flags)
-    mtp_elsewhere = MTP in plan.layers and not plan.layers[MTP][order[-1][0]][order[-1][1]]
+    mtp_elsewhere = MTP in plan.layers and not values_in_order(plan.layers[MTP], v_shape)[-1]
     if flags.has(LAYOUT) or mtp_elsewhere:
         return {**wanted, LAYOUT: layout_text(plan)}
     if plan.interleaves == 1 and len(set(held)) == 1 and not flags.has("num-layer-list"):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from taylor.parsers.mindformers.plan import written_offset, written_recompute
 from taylor.parsers.text.yaml_source import flow_text
-from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.register.model import MTP
 
 
 def export_fragment(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
     """The entries of a plan as a fragment of YAML."""
     held = plan.total_layers() if mtp_counted else plan.total_layers([kind for kind in plan.layers if kind != MTP])
-    full, select = _grid(plan, FULL), _grid(plan, SELECT)
+    full, select = plan.recomputed(FULL), plan.recomputed(SELECT)
     until = as_grid(
         [[f + s if s else 0 for f, s in zip(*rows, strict=True)] for rows in zip(full, select, strict=True)]
     )
-    chosen = written_recompute(until, None, None, held) if any(map(any, select)) else False
+    chosen = written_recompute(until, None, None, held) if plan.uses(SELECT) else False
     lines = [
         "parallel_config:",
         f"  pipeline_stage: {plan.stages}",
@@ -37,7 +37,3 @@ def export_fragment(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str
         f"  select_recompute: {flow_text(chosen)}",
     ]
     return "\n".join(lines)
-
-
-def _grid(plan: PipelinePlan, mode: str) -> Grid:
-    return plan.recompute.get(mode, ((0,) * plan.stages,) * plan.interleaves)

@@ -13,17 +13,13 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Sequence
 
-from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
+from taylor.pipeline.chunks import chunk_order
+from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid, deal_kinds, values_in_order, zero_grid
 from taylor.register.model import MTP
 
 
 class PlanProblem(Exception):
     """The file's offset or recompute lists do not settle a plan; says why."""
-
-
-def chunk_order(stages: int, interleaves: int, v_shape: bool) -> list[tuple[int, int]]:
-    """(interleave, stage) of every chunk in model order."""
-    return [(v, stages - 1 - s if v_shape and v % 2 else s) for v in range(interleaves) for s in range(stages)]
 
 
 def chunk_layers(offset: Any, layers: int, stages: int, interleaves: int) -> Grid:
@@ -86,7 +82,7 @@ def recompute_counts(value: Any, held: Grid, name: str, order: Sequence[tuple[in
     """
     stages, interleaves = len(held[0]), len(held)
     if value is None or value is False:
-        return as_grid([[0] * stages] * interleaves)
+        return zero_grid(stages, interleaves)
     if value is True or (isinstance(value, list) and value and all(isinstance(item, str) for item in value)):
         return held
     if not isinstance(value, list):
@@ -173,18 +169,8 @@ def read_plan(
     order = chunk_order(stages, interleaves, v_shape)
     placed = {kind: count for kind, count in counts.items() if mtp_counted or kind != MTP}
     held = chunk_layers(offset, sum(placed.values()), stages, interleaves)
-    layers = {kind: [[0] * stages for _ in range(interleaves)] for kind in counts}
-    left = dict(placed)
-    for v, s in order:
-        room = held[v][s]
-        for kind in left:
-            taken = min(room, left[kind])
-            layers[kind][v][s] = taken
-            left[kind] -= taken
-            room -= taken
-    if not mtp_counted and MTP in counts:
-        v, s = order[-1]
-        layers[MTP][v][s] = counts[MTP]
+    pinned = {kind: len(order) - 1 for kind in counts if kind not in placed}
+    layers = deal_kinds(counts, values_in_order(held, v_shape), stages, v_shape, pinned)
     full = recompute_counts(recompute, held, "recompute", order, swap)
     modes = {FULL: full}
     entries = list(select.values()) if isinstance(select, Mapping) else [select]
@@ -192,7 +178,7 @@ def read_plan(
     if any(value for grid in grids for row in grid for value in row):
         top = [[max(grid[v][s] for grid in grids) for s in range(stages)] for v in range(interleaves)]
         modes[SELECT] = as_grid([[max(0, top[v][s] - full[v][s]) for s in range(stages)] for v in range(interleaves)])
-    return PipelinePlan({kind: as_grid(rows) for kind, rows in layers.items()}, modes)
+    return PipelinePlan(layers, modes)
 
 
 def written_offset(plan: PipelinePlan, mtp_counted: bool, old: Any) -> Any:

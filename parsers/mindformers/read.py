@@ -17,7 +17,7 @@ from taylor.parsers.text.units import memory_mib
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline.schedule import PLAIN, ScheduleSpec
 from taylor.register import frameworks
 from taylor.register.model import ModelSpec
 
@@ -152,19 +152,21 @@ def _read_schedule(top: Fields, section: Fields, notes: list[str]) -> tuple[Sche
     if interleaves > 1 and not interleaved:
         notes.append("pp_interleave_num does not count: parallel.pipeline_config.pipeline_interleave is off")
         interleaves = 1
-    if name == "zero_bubble_v" and interleaves != 2:
+    spec = ScheduleSpec(name)
+    fixed = spec.traits.fixed_interleaves
+    if name != PLAIN and fixed not in (None, interleaves):
         raise section.error(
             "pp_interleave_num",
-            "must be 2 for zero_bubble_v",
+            f"must be {fixed} for {name}",
             interleaves,
-            "set it to 2 and pipeline_interleave to True",
+            f"set it to {fixed} and pipeline_interleave to True",
         )
-    if name == "seqpipe":
+    if spec.traits.sequence_splits:
         splits = top.section("parallel_config").integer("seq_split_num", default=None, high=4096)
         if splits is None:
             splits = pipeline.integer("seq_split_num", default=1, high=4096)
         return ScheduleSpec(name, seq_splits=splits), interleaves
-    return ScheduleSpec("interleaved" if name == "1f1b" and interleaves > 1 else name), interleaves
+    return spec.for_interleaves(interleaves, frameworks.MINDFORMERS), interleaves
 
 
 def _read_strategy(top: Fields, interleaves: int, notes: list[str]) -> Strategy:
@@ -296,7 +298,7 @@ def _read_plan(
             select,
             stages=strategy.pp,
             interleaves=strategy.vpp,
-            v_shape=schedule.name == "zero_bubble_v",
+            v_shape=schedule.v_shape,
             mtp_counted=mtp_counted,
             swap=swap_is_on(top),
         )

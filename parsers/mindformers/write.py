@@ -6,13 +6,13 @@ from typing import Any, Mapping
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.even_plan import even_plan
-from taylor.parsers.mindformers.plan import chunk_order, written_offset, written_recompute
+from taylor.parsers.mindformers.plan import written_offset, written_recompute
 from taylor.parsers.mindformers.read import config_from_source, offset_section, recompute_entries, swap_is_on
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.yaml_edit import edit_yaml, lookup
 from taylor.parsers.text.yaml_source import YamlPath, YamlSource
 from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import DENSE, MOE, MTP
@@ -92,11 +92,12 @@ def with_plan(source: YamlSource, config: TrainingConfig, plan: PipelinePlan, mi
             cure="write the plan to a file of its own strategy",
         )
     wanted: Wanted = {}
-    if plan.interleaves != current.strategy.vpp or not _same_schedule(config.schedule, current.schedule):
-        _want_schedule(wanted, config.schedule, plan.interleaves)
+    schedule = config.schedule_for(plan.interleaves)
+    if plan.interleaves != current.strategy.vpp or not _same_schedule(schedule, current.schedule):
+        _want_schedule(wanted, schedule, plan.interleaves)
     if micro_batches is not None:
         _want_micro_batches(wanted, source, current, plan.stages, micro_batches)
-    _want_plan(wanted, source, current, plan, v_shape=config.schedule.name == "zero_bubble_v")
+    _want_plan(wanted, source, current, plan, schedule.v_shape)
     return edit_yaml(source, wanted, followed=_FOLLOWED, beside=_BESIDE)
 
 
@@ -131,17 +132,14 @@ def with_strategy(
     _want_micro_batches(wanted, source, current, strategy.pp, strategy.micro_batches)
     _want_optimizer_split(wanted, source, current, strategy)
     _want_dataset_strategy(wanted, source, current.strategy.dp, strategy.dp)
-    schedule = config.schedule
-    if schedule.name in ("1f1b", "interleaved", "megatron-interleaved"):
-        schedule = ScheduleSpec("interleaved" if strategy.vpp > 1 else "1f1b", schedule.low_memory)
+    schedule = config.schedule_for(strategy.vpp)
     if strategy.vpp != current.strategy.vpp or not _same_schedule(schedule, current.schedule):
         _want_schedule(wanted, schedule, strategy.vpp)
-    v_shape = schedule.name == "zero_bubble_v"
     if plan is None:
-        plan = even_plan(current, strategy, v_shape)
+        plan = current.replace(schedule=schedule).even_plan(strategy)
     if (plan.stages, plan.interleaves) != (strategy.pp, strategy.vpp):
         raise ValueError("the plan's shape differs from the strategy's [vpp, pp]")
-    _want_plan(wanted, source, current, plan, v_shape=v_shape)
+    _want_plan(wanted, source, current, plan, schedule.v_shape)
     _want_layers(wanted, source, current, plan)
     for dotted, entry in extra.items():
         wanted[tuple(int(part) if part.isdigit() else part for part in dotted.split("."))] = entry
@@ -150,18 +148,17 @@ def with_strategy(
 
 def _same_schedule(one: ScheduleSpec, other: ScheduleSpec) -> bool:
     def written(spec: ScheduleSpec) -> tuple[str, int]:
-        name = "1f1b" if spec.name in ("interleaved", "megatron-interleaved") else spec.name
-        return name, spec.seq_splits if name == "seqpipe" else 1
+        return spec.name_without_interleaves, spec.seq_splits
 
     return written(one) == written(other)
 
 
 def _want_schedule(wanted: Wanted, schedule: ScheduleSpec, interleaves: int) -> None:
-    name = "1f1b" if schedule.name in ("interleaved", "megatron-interleaved") else schedule.name
+    name, traits = schedule.name_without_interleaves, schedule.traits
     wanted[_MODEL + ("pp_interleave_num",)] = interleaves
-    wanted[_PIPELINE + ("pipeline_interleave",)] = interleaves > 1 or name in ("seqpipe", "zero_bubble_v")
+    wanted[_PIPELINE + ("pipeline_interleave",)] = interleaves > 1 or traits.needs_pipeline
     wanted[_PIPELINE + ("pipeline_scheduler",)] = name
-    if name == "seqpipe":
+    if traits.sequence_splits:
         wanted["parallel_config", "seq_split_num"] = schedule.seq_splits
 
 
@@ -214,8 +211,7 @@ def _want_plan(wanted: Wanted, source: YamlSource, current: TrainingConfig, plan
     counted = current.mtp_counted
     order = chunk_order(plan.stages, plan.interleaves, v_shape)
     held = plan.total_layers(None if counted else [kind for kind in plan.layers if kind != MTP])
-    zeros = as_grid([[0] * plan.stages] * plan.interleaves)
-    full, select = plan.recompute.get(FULL, zeros), plan.recompute.get(SELECT, zeros)
+    full, select = plan.recomputed(FULL), plan.recomputed(SELECT)
     if any(full[v][s] + select[v][s] > held[v][s] for v, s in order):
         raise ValueError("the plan recomputes MTP layers, which the file cannot express")
     path = offset_section(top)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.parsers.mindformers.plan import chunk_order
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.torchtitan.recompute import read_recompute
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
+from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, deal_kinds, grid_in_order, zero_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
@@ -141,8 +141,8 @@ def _read_schedule(top: Fields, model: ModelSpec) -> tuple[ScheduleSpec, int]:
             written,
             "use 1F1B, GPipe, Interleaved1F1B or ZBVZeroBubble",
         )
-    several = name in ("megatron-interleaved", "zero_bubble_v")
-    interleaves = 2 if several else 1
+    traits = ScheduleSpec(name).traits
+    interleaves = traits.least_interleaves
     parts, points = _listed(top, PARTS), _listed(top, POINTS)
     per_stage = setting(top, "pipeline_parallel_layers_per_stage").integer(
         "pipeline_parallel_layers_per_stage", default=None, high=MAX_LAYERS
@@ -155,7 +155,7 @@ def _read_schedule(top: Fields, model: ModelSpec) -> tuple[ScheduleSpec, int]:
         if chunks % pp:
             raise section.error("pipeline_parallel_degree", f"does not divide the {chunks} model parts", pp)
         interleaves = chunks // pp
-    if (interleaves > 1) != several or (name == "zero_bubble_v" and interleaves != 2):
+    if not traits.offered_with(interleaves):
         raise section.error("pipeline_parallel_schedule", f"does not fit {interleaves} model parts a rank", written)
     return ScheduleSpec(name), interleaves
 
@@ -274,26 +274,14 @@ def _sizes(top: Fields, layers: int, chunks: int) -> list[int]:
 def _read_plan(
     top: Fields, model: ModelSpec, strategy: Strategy, schedule: ScheduleSpec, notes: list[str]
 ) -> PipelinePlan:
-    order = chunk_order(strategy.pp, strategy.vpp, schedule.name == "zero_bubble_v")
-    sizes = _sizes(top, model.n_layers, len(order))
-    layers = {kind: [[0] * strategy.pp for _ in range(strategy.vpp)] for kind in model.layer_counts()}
-    left = dict(model.layer_counts())
-    full, select = ([[0] * strategy.pp for _ in range(strategy.vpp)] for _ in range(2))
+    sizes = _sizes(top, model.n_layers, strategy.pp * strategy.vpp)
+    layers = deal_kinds(model.layer_counts(), sizes, strategy.pp, schedule.v_shape)
     mode, every = read_recompute(top, notes)
-    first = 0
-    for (v, s), size in zip(order, sizes, strict=True):
-        room = size
-        for kind in left:
-            taken = min(room, left[kind])
-            layers[kind][v][s] = taken
-            left[kind] -= taken
-            room -= taken
-        if mode == FULL:
-            full[v][s] = sum((index + 1) % every == 0 for index in range(first, first + size))
-        elif mode == SELECT:
-            select[v][s] = size
-        first += size
-    modes: dict[str, Grid] = {FULL: as_grid(full)}
-    if mode == SELECT:
-        modes[SELECT] = as_grid(select)
-    return PipelinePlan({kind: as_grid(rows) for kind, rows in layers.items()}, modes)
+    modes: dict[str, Grid] = {FULL: zero_grid(strategy.pp, strategy.vpp)}
+    if mode == FULL:
+        ends = list(accumulate(sizes))
+        counts = [end // every - (end - size) // every for end, size in zip(ends, sizes, strict=True)]
+        modes[FULL] = grid_in_order(counts, strategy.pp, schedule.v_shape)
+    elif mode == SELECT:
+        modes[SELECT] = grid_in_order(sizes, strategy.pp, schedule.v_shape)
+    return PipelinePlan(layers, modes)

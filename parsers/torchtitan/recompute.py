@@ -25,15 +25,13 @@ def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
     Any full recompute makes it full everywhere; else any selective one makes it selective everywhere.
     """
     body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
-    full, select = plan.recompute.get(FULL), plan.recompute.get(SELECT)
-    any_full = full is not None and any(map(any, full))
-    any_select = select is not None and any(map(any, select))
+    full, select = plan.recomputed(FULL), plan.recomputed(SELECT)
+    any_full, any_select = plan.uses(FULL), plan.uses(SELECT)
     if not any_full and (not any_select or select == body):
         return plan, ()
     if any_full and full == body:
         return plan, ()
-    zeros = tuple((0,) * plan.stages for _ in range(plan.interleaves))
-    modes = {FULL: body} if any_full else {FULL: zeros, SELECT: body}
+    modes = {FULL: body} if any_full else {SELECT: body}
     name = "full" if any_full else "selective"
     return PipelinePlan(plan.layers, modes), (
         f"torchtitan recomputes all layers alike: the nearest that fits memory is {name} recompute everywhere",
@@ -62,8 +60,8 @@ def read_recompute(top: Fields, notes: list[str]) -> tuple[str | None, int]:
 
 def recompute_entries(plan: PipelinePlan) -> dict[TomlPath, Any]:
     """The entries of a plan that `nearest_plan` leaves as it is."""
-    if any(any(map(any, plan.recompute[mode])) for mode in (FULL,) if mode in plan.recompute):
+    if plan.uses(FULL):
         return {(SECTION, "mode"): "full"}
-    if SELECT in plan.recompute and any(map(any, plan.recompute[SELECT])):
+    if plan.uses(SELECT):
         return {(SECTION, "mode"): "selective", (SECTION, "selective_ac_option"): "op"}
     return {(SECTION, "mode"): "none"}

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Mapping
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.even_plan import even_plan
-from taylor.parsers.mindformers.plan import chunk_order
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.toml_edit import TomlPath, TomlSource, edit_toml
-from taylor.parsers.torchtitan.read import PARTS, POINTS, SCHEDULES, config_from_source, home_of
+from taylor.parsers.torchtitan.read import PARTS, POINTS, config_from_source, home_of
 from taylor.parsers.torchtitan.recompute import nearest_plan, recompute_entries
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import MTP
 
 _WRITTEN = {
     "1f1b": "1F1B",
     "gpipe": "GPipe",
-    "interleaved": "Interleaved1F1B",
     "megatron-interleaved": "Interleaved1F1B",
     "zero_bubble_v": "ZBVZeroBubble",
 }
@@ -55,7 +53,7 @@ def with_plan(source: TomlSource, config: TrainingConfig, plan: PipelinePlan, mi
         source = edit_toml(
             source, _batch(Fields(source.data, source.file), current.strategy.replace(micro_batches=micro_batches))
         )
-    return _placed(source, plan, config.schedule)
+    return _placed(source, plan, config.schedule_for(plan.interleaves))
 
 
 def with_strategy(
@@ -88,9 +86,7 @@ def with_strategy(
         place = home_of(top, name)
         if value != 1 or top.section(place).has(name) or name == "data_parallel_shard_degree":
             wanted[place, name] = value
-    schedule = config.schedule
-    if schedule.name in ("1f1b", "interleaved", "megatron-interleaved"):
-        schedule = ScheduleSpec("megatron-interleaved" if strategy.vpp > 1 else "1f1b")
+    schedule = config.schedule_for(strategy.vpp)
     for dotted, entry in extra.items():
         table, _, key = dotted.rpartition(".")
         wanted[table, key] = entry
@@ -98,9 +94,11 @@ def with_strategy(
         wanted[home_of(top, name), name] = None  # Written anew for the new stages.
     wanted |= _batch(top, strategy)
     if strategy.pp > 1:
-        wanted[home_of(top, "pipeline_parallel_schedule"), "pipeline_parallel_schedule"] = _WRITTEN[schedule.name]
+        wanted[home_of(top, "pipeline_parallel_schedule"), "pipeline_parallel_schedule"] = _written(
+            schedule, source.file
+        )
     if plan is None:
-        plan = even_plan(current, strategy, schedule.name == "zero_bubble_v")
+        plan = current.replace(schedule=schedule).even_plan(strategy)
     if (plan.stages, plan.interleaves) != (strategy.pp, strategy.vpp):
         raise ValueError("the plan's shape differs from the strategy's [vpp, pp]")
     placed = sum(map(sum, _body(plan)))
@@ -112,6 +110,19 @@ def with_strategy(
         )
     wanted |= _split(top, plan, schedule)
     return _placed(edit_toml(source, wanted), nearest_plan(plan)[0], schedule)
+
+
+def _written(schedule: ScheduleSpec, file: Path) -> str:
+    """torchtitan's name of a schedule."""
+    if schedule.name not in _WRITTEN:
+        raise InputError(
+            "is not a schedule of torchtitan",
+            file=file,
+            field="pipeline_parallel_schedule",
+            value=schedule.name,
+            cure=f"use {', '.join(_WRITTEN)}",
+        )
+    return _WRITTEN[schedule.name]
 
 
 def _batch(top: Fields, strategy: Strategy) -> dict[TomlPath, Any]:
@@ -134,7 +145,7 @@ def _split(top: Fields, plan: PipelinePlan, schedule: ScheduleSpec) -> dict[Toml
     """The model parts of a plan: each part's modules by name, or (2024 files) the layers where parts begin."""
     if plan.stages == 1:
         return {}
-    v_shape = schedule.name == "zero_bubble_v"
+    v_shape = schedule.v_shape
     if top.has("parallelism") or not top.has("experimental"):
         return {("parallelism", PARTS): part_names(plan, v_shape)}
     sizes = _chunk_sizes(plan, v_shape)
@@ -153,8 +164,7 @@ def part_names(plan: PipelinePlan, v_shape: bool) -> list[list[str]]:
 
 
 def _chunk_sizes(plan: PipelinePlan, v_shape: bool) -> list[int]:
-    body = _body(plan)
-    return [body[v][s] for v, s in chunk_order(plan.stages, plan.interleaves, v_shape)]
+    return values_in_order(_body(plan), v_shape)
 
 
 def _placed(source: TomlSource, plan: PipelinePlan, schedule: ScheduleSpec) -> TomlSource:
@@ -163,7 +173,9 @@ def _placed(source: TomlSource, plan: PipelinePlan, schedule: ScheduleSpec) -> T
     if not _same_layers(source, plan, schedule):
         wanted = _split(top, plan, schedule)
         if plan.stages > 1:
-            wanted[home_of(top, "pipeline_parallel_schedule"), "pipeline_parallel_schedule"] = _WRITTEN[schedule.name]
+            wanted[home_of(top, "pipeline_parallel_schedule"), "pipeline_parallel_schedule"] = _written(
+                schedule, source.file
+            )
             for name in (PARTS, POINTS, "pipeline_parallel_layers_per_stage"):
                 if (place := (home_of(top, name), name)) not in wanted:
                     wanted[place] = None
@@ -182,10 +194,9 @@ def _same_layers(source: TomlSource, plan: PipelinePlan, schedule: ScheduleSpec)
         config = config_from_source(source)
     except InputError:
         return False
-    written = SCHEDULES.get(_WRITTEN[schedule.name].lower())
     return (
         config.plan is not None
-        and (plan.stages == 1 or config.schedule.name == written)
+        and (plan.stages == 1 or config.schedule.name == schedule.name)
         and _body(config.plan) == _body(plan)
     )
 
@@ -195,5 +206,4 @@ def _body(plan: PipelinePlan) -> Any:
 
 
 def _same_recompute(one: PipelinePlan, other: PipelinePlan) -> bool:
-    zeros = ((0,) * one.stages,) * one.interleaves
-    return all(one.recompute.get(mode, zeros) == other.recompute.get(mode, zeros) for mode in (FULL, SELECT))
+    return all(one.recomputed(mode) == other.recomputed(mode) for mode in (FULL, SELECT))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.memory import even_plan, memory_profile, stage_breakdown
+from taylor.cost_model.memory import memory_profile, stage_breakdown
 from taylor.cost_model.parameters import layer_parameters
 from taylor.cost_model.statics import MIB, embedding_state_bytes, layer_state_bytes, logits_bytes, static_mib
 from taylor.cost_model.strategy import Strategy, TrainingRules
@@ -232,21 +232,6 @@ def test_the_breakdown_adds_up_to_what_the_profile_says_of_the_plan() -> None:
     assert [part.total for part in parts] == pytest.approx(by_hand, rel=1e-12)
     assert [sum(part.categories().values()) for part in parts] == pytest.approx(by_hand, rel=1e-12)
     assert parts[3].logits > 0 == parts[0].logits
-
-
-def test_an_even_plan_puts_the_larger_chunks_last_and_holds_every_layer_once() -> None:
-    plan = even_plan(DEEPSEEK, Strategy(1, 1, 4, vpp=2), NONE)
-    assert plan.total_layers() == ((7, 7, 8, 8), (8, 8, 8, 8))
-    assert {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()} == DEEPSEEK.layer_counts()
-    assert plan.layers["mtp"] == ((0, 0, 0, 0), (0, 0, 0, 1))
-    assert plan.recompute == {}
-
-
-def test_an_even_plan_of_a_v_shape_ends_on_the_first_stage() -> None:
-    plan = even_plan(DEEPSEEK, Strategy(1, 1, 4, vpp=2), NONE, ScheduleSpec("zero_bubble_v"))
-    assert plan.layers["mtp"] == ((0, 0, 0, 0), (1, 0, 0, 0))
-    assert plan.total_layers() == ((7, 7, 8, 8), (8, 8, 8, 8))
-    assert plan.layers["dense"] == ((3, 0, 0, 0), (0, 0, 0, 0))
 
 
 def test_a_plan_of_another_shape_is_refused() -> None:

@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("torch")
 
 from taylor.cost_model.activations import activation_bytes  # noqa: E402
-from taylor.cost_model.memory import even_plan, stage_breakdown  # noqa: E402
+from taylor.cost_model.memory import stage_breakdown  # noqa: E402
 from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
 from taylor.dryrun.torch_stage.probe import layer_memory  # noqa: E402
 from taylor.dryrun.torch_stage.run import run_stage, settled_plan  # noqa: E402
-from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan  # noqa: E402
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, even_plan  # noqa: E402
 from taylor.pipeline.schedule import ScheduleSpec  # noqa: E402
 from taylor.register.model import DENSE, MOE  # noqa: E402
 from taylor.register.registry import Registry  # noqa: E402
@@ -206,10 +206,12 @@ def test_without_a_plan_the_layers_are_spread_evenly_in_the_file_s_mode() -> Non
     strategy = Strategy(1, 1, 2, micro_batches=2)
     run = cases.job(cases.LLAMA, strategy, cases.MEGATRON)
     for mode in (NONE, SELECT, FULL):
-        plan = even_plan(cases.LLAMA, strategy, mode)
+        plan = even_plan(cases.LLAMA.layer_counts(), 2, 1, recompute=mode)
         asked = type(run)(run.config.replace(plan=plan), strategy, None)
         assert settled_plan(asked) == plan
-    assert settled_plan(type(run)(run.config, strategy, None)) == even_plan(cases.LLAMA, strategy, FULL)
+    assert settled_plan(type(run)(run.config, strategy, None)) == even_plan(
+        cases.LLAMA.layer_counts(), 2, 1, recompute=FULL
+    )
 
 
 def test_a_prediction_module_away_from_the_head_is_refused() -> None:

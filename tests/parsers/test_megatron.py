@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.layout import LayoutProblem, expand_layout, layout_text
-from taylor.parsers.mindformers.plan import chunk_order
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.shell_arithmetic import evaluate
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.write_back import emit_variant, write_plan
+from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import DENSE, MOE, MTP

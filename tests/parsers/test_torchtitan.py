@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
-from taylor.parsers.mindformers.plan import chunk_order
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.toml_edit import TomlSource, edit_toml
 from taylor.parsers.torchtitan.read import default_split
 from taylor.parsers.write_back import emit_variant, write_plan
+from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.frameworks import TORCHTITAN

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.mindformers.plan import chunk_order
 from taylor.parsers.read import read_config
 from taylor.parsers.text.yaml_edit import edit_yaml
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import emit_variant, write_plan
+from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import MTP

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from taylor.pipeline.chunks import chunk_order, position_of
+from taylor.pipeline.plan import (
+    FULL,
+    NONE,
+    SELECT,
+    PipelinePlan,
+    deal_kinds,
+    even_plan,
+    grid_in_order,
+    values_in_order,
+)
 
 
 def plan(dense, moe, **recompute):
@@ -52,3 +62,45 @@ def test_every_layer_has_exactly_one_mode(chunks):
     for s in range(len(chunks)):
         assert sum(kinds[kind][FULL][0][s] for kind in kinds) == full[s]
         assert sum(kinds[kind][SELECT][0][s] for kind in kinds) == select[s]
+
+
+def test_an_even_plan_spares_the_last_chunk_and_holds_every_layer_once():
+    made = even_plan({"dense": 3, "moe": 58, "mtp": 1}, 4, 2)
+    assert made.total_layers() == ((7, 8, 8, 8), (8, 8, 8, 7))
+    assert made.layers["dense"] == ((3, 0, 0, 0), (0, 0, 0, 0))
+    assert made.layers["mtp"] == ((0, 0, 0, 0), (0, 0, 0, 1))
+    assert made.recompute == {}
+
+
+def test_an_even_plan_of_a_v_shape_ends_on_the_first_stage():
+    made = even_plan({"dense": 3, "moe": 58, "mtp": 1}, 4, 2, v_shape=True)
+    assert made.total_layers() == ((7, 8, 8, 8), (7, 8, 8, 8))
+    assert made.layers["mtp"] == ((0, 0, 0, 0), (1, 0, 0, 0))
+
+
+def test_pinned_layers_of_an_even_plan_join_the_last_chunk_and_are_not_recomputed():
+    made = even_plan({"moe": 7, "mtp": 2}, 2, 1, pinned_last=("mtp",), recompute=FULL)
+    assert made.layers == {"moe": ((4, 3),), "mtp": ((0, 2),)}
+    assert made.recomputed(FULL) == made.layers["moe"] and not made.uses(SELECT)
+
+
+def test_kinds_are_dealt_in_layer_order_over_a_folded_pipeline():
+    layers = deal_kinds({"dense": 3, "moe": 4}, [2, 2, 1, 2], 2, True)
+    assert layers == {"dense": ((2, 1), (0, 0)), "moe": ((0, 1), (2, 1))}
+    with pytest.raises(ValueError, match="hold 6 layers and there are 7"):
+        deal_kinds({"dense": 3, "moe": 4}, [2, 2, 1, 1], 2, True)
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.booleans(), st.data())
+def test_a_grid_laid_out_in_model_order_is_read_back_in_it(stages, interleaves, v_shape, data):
+    chunks = stages * interleaves
+    values = data.draw(st.lists(st.integers(0, 9), min_size=chunks, max_size=chunks))
+    grid = grid_in_order(values, stages, v_shape)
+    assert values_in_order(grid, v_shape) == values
+    order = chunk_order(stages, interleaves, v_shape)
+    assert sorted(order) == [(v, s) for v in range(interleaves) for s in range(stages)]
+    assert [position_of(v, s, stages, v_shape) for v, s in order] == list(range(chunks))
+    # Neighbours in the model lie on one stage where the pipeline folds, else on the next one around the ring.
+    for (_, s), (w, t) in zip(order, order[1:], strict=False):
+        step = -1 if v_shape and w % 2 else 1
+        assert t == s + step or (t == s if v_shape else (s, t) == (stages - 1, 0)) or stages == 1

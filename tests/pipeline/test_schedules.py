@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule, check_schedule
-from taylor.pipeline.schedule import SCHEDULES, Schedule, ScheduleSpec
+from taylor.pipeline.schedule import FORWARD, SCHEDULES, WEIGHT_GRADIENT, Schedule, ScheduleSpec
 from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.register.frameworks import FRAMEWORKS, MEGATRON, MINDFORMERS, TORCHTITAN, Framework
 
 
 def shown(schedule: Schedule, stage: int) -> str:
@@ -204,3 +206,56 @@ def test_numbers_that_a_schedule_cannot_run_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         build_schedule(spec, stages, interleaves, micro_batches)
+
+
+@pytest.mark.parametrize(
+    ("framework", "several"),
+    [(MINDFORMERS, "interleaved"), (MEGATRON, "megatron-interleaved"), (TORCHTITAN, "megatron-interleaved")],
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_1f1b_with_several_interleaves_is_the_framework_s_own_order(framework: Framework, several: str) -> None:
+    plain = ScheduleSpec("1f1b", low_memory=False)
+    assert plain.for_interleaves(1, framework) == plain
+    folded = plain.for_interleaves(3, framework)
+    assert folded == ScheduleSpec(several, low_memory=False)
+    assert folded.for_interleaves(1, framework) == plain
+    assert folded.name_without_interleaves == "1f1b"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=lambda each: each.name)
+def test_a_schedule_that_was_asked_for_by_name_stays(framework: Framework) -> None:
+    for name in ("interleaved", "megatron-interleaved"):
+        assert ScheduleSpec(name).for_interleaves(2, framework) == ScheduleSpec(name)
+    for name in ("gpipe", "seqpipe", "zero_bubble_v"):
+        for vpp in (1, 2, 3):
+            assert ScheduleSpec(name).for_interleaves(vpp, framework) == ScheduleSpec(name)
+            assert ScheduleSpec(name).name_without_interleaves == name
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_table_of_schedules_says_what_their_orders_show(name: str) -> None:
+    spec = ScheduleSpec(name)
+    traits = spec.traits
+    vpp = traits.fixed_interleaves or 2
+    schedule = build_schedule(spec, 4, vpp, 8)
+    directions = schedule.order[:, :, 0]
+    assert traits.split_backward == bool((directions == WEIGHT_GRADIENT).any())
+    firsts = [int(np.argmax(row != FORWARD)) for row in directions]
+    assert traits.keeps_all == all(first == vpp * 8 for first in firsts)
+    if spec.warm_up_step is not None:
+        assert {early - late for early, late in itertools.pairwise(firsts)} == {spec.warm_up_step}
+    other = build_schedule(ScheduleSpec(name, low_memory=False), 4, vpp, 8)
+    assert traits.low_memory_switch == (not np.array_equal(other.order, schedule.order))
+    assert schedule.chunk_at(schedule.chunks - 1)[1] == spec.head_stage(4)
+    for refused, expected in ((traits.whole_rounds, (4, vpp, 6)), (traits.fixed_interleaves is not None, (4, 3, 8))):
+        if refused:
+            with pytest.raises(ValueError, match="multiples|runs (one|two)"):
+                build_schedule(spec, *expected)
+        else:
+            build_schedule(spec, *expected)
+    pieces = ScheduleSpec(name, seq_splits=2)
+    if traits.sequence_splits:
+        assert build_schedule(pieces, 4, vpp, 8).order[:, :, 3].max() == 1
+    else:
+        with pytest.raises(ValueError, match="sequence splits belong to seqpipe"):
+            build_schedule(pieces, 4, vpp, 8)
