@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from taylor.base.console import log
 from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver import annealing, event_graph, stage_programs
 from taylor.pipeline_solver import columns as columns_module
-from taylor.pipeline_solver import event_graph, incumbents
 from taylor.pipeline_solver.columns import StageTuples, TooManyColumns, build_columns, stage_tuples
 from taylor.pipeline_solver.compiled import announce_compilation
 from taylor.pipeline_solver.durations import schedule_of
@@ -31,8 +31,8 @@ from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
 
 SOLVER_NAME = "branch-and-cut"
 KERNELS = (
-    event_graph.longest_path, event_graph.critical_path, columns_module.minimal_choices, incumbents.anneal,
-    incumbents.stage_program,
+    event_graph.longest_path, event_graph.critical_path, columns_module.minimal_choices, annealing.anneal,
+    stage_programs.stage_program,
 )  # fmt: skip
 """What has to be compiled before a first solve."""
 FEW_TUPLES = 2000

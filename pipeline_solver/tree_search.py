@@ -8,12 +8,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from taylor.pipeline_solver.annealing import Annealer, Cooling
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.incumbents import Annealer, StagePrograms
 from taylor.pipeline_solver.master import PRICE_ABOVE, CutPool, LpResult, Master
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.splits import Split, StageSplits
+from taylor.pipeline_solver.stage_programs import StagePrograms
 from taylor.pipeline_solver.stopping import Stopper
 
 NODE_ROUNDS = 60
@@ -135,9 +136,8 @@ class Search:
     def anneal(self, chosen: NDArray[np.int64], moves: int, hot: float) -> None:
         """Anneal from a choice; `hot` is a share of the best step time."""
         scale = self.best_time
-        _, best, cuts = self.annealer.run(
-            chosen, self.pool, moves, int(self.random.integers(2**31)), hot * scale, 5e-5 * scale
-        )
+        cooling = Cooling(moves, int(self.random.integers(2**31)), hot * scale, 5e-5 * scale)
+        _, best, cuts = self.annealer.run(chosen, self.pool, cooling)
         self.try_choice(best)
         for row in cuts[:60]:
             self.pool.add(row[:-1].copy(), float(row[-1]))

@@ -1,0 +1,78 @@
+"""Annealing: the compiled kernel against its Python twin, and what it may never do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from taylor.pipeline_solver import annealing
+from taylor.pipeline_solver.annealing import Annealer, Cooling
+from taylor.pipeline_solver.columns import build_columns, stage_tuples
+from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.master import CutPool
+from taylor.pipeline_solver.stage_programs import StagePrograms
+from tests.solver_cases import reference_problem
+
+COOLING = Cooling(steps=400, seed=7, hot=20.0, cold=0.1)
+
+
+def case(interleaves):
+    """An annealer of a case of four stages with two kinds, a lag and tails, and a choice to begin from."""
+    problem = reference_problem(interleaves=interleaves).replace(
+        stages=4,
+        micro_batches=8,
+        static_mib=(3383.0, 2382.0, 2382.0, 8675.0),
+        limit_mib=(60000.0,) * 4,
+        lag=0.1,
+        tail=(0.5, 0.0, 0.25, 1.0),
+        kinds=tuple(
+            type(kind)(kind.name, count, kind.forward, kind.layer_mib / 2, kind.activation_mib)
+            for kind, count in zip(reference_problem().kinds, (3, 13), strict=True)
+        ),
+    )
+    columns = build_columns(problem, stage_tuples(problem))
+    graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
+    tails = np.array(problem.tail)
+    chosen = StagePrograms(columns).best(np.random.default_rng(3).random(len(columns)))
+    return Annealer(columns, graph, tails), graph, chosen
+
+
+def step_time(annealer, graph, chosen):
+    durations = np.ascontiguousarray(annealer.moves.durations[chosen].T).reshape(-1)
+    return graph.longest_path(np.concatenate([durations, annealer.tasks.tails]))
+
+
+@pytest.mark.parametrize("interleaves", [1, 2])
+def test_the_compiled_walk_is_that_of_its_python_twin(monkeypatch, interleaves):
+    annealer, graph, chosen = case(interleaves)
+    compiled = annealer.run(chosen, CutPool(graph.classes - 4), COOLING)
+    for name in ("anneal", "draw_move", "trace_path", "consistent"):
+        monkeypatch.setattr(annealing, name, getattr(annealing, name).py_func)
+    plain = annealer.run(chosen, CutPool(graph.classes - 4), COOLING)
+    assert compiled[0] == pytest.approx(plain[0], rel=1e-12)
+    assert compiled[1].tolist() == plain[1].tolist()
+    np.testing.assert_allclose(compiled[2], plain[2], rtol=1e-12)
+
+
+@pytest.mark.parametrize("interleaves", [1, 2])
+def test_what_annealing_finds_is_attained_consistent_and_no_worse_than_the_start(interleaves):
+    annealer, graph, chosen = case(interleaves)
+    time, best, _ = annealer.run(chosen, CutPool(graph.classes - 4), COOLING)
+    columns = annealer.columns
+    assert time == pytest.approx(step_time(annealer, graph, best), rel=1e-12)
+    assert time < step_time(annealer, graph, chosen)
+    assert columns.totals[best].sum(axis=0).tolist() == [3, 13]
+    assert columns.stage[best].tolist() == [0, 1, 2, 3]
+    assert annealing.consistent(best, annealer.moves)
+
+
+def test_every_path_met_on_the_way_is_a_lower_bound_at_any_durations():
+    annealer, graph, chosen = case(2)
+    _, _, paths = annealer.run(chosen, CutPool(graph.classes - 4), COOLING)
+    assert len(paths)
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        durations = rng.random(graph.classes - 4) * 10
+        longest = graph.longest_path(np.concatenate([durations, annealer.tasks.tails]))
+        assert (paths[:, :-1] @ durations + paths[:, -1]).max() <= longest * (1 + 1e-12)
