@@ -19,7 +19,7 @@ The fields of a row are those of `FlagRow`. A name that ends in ``.*`` stands fo
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -68,7 +68,8 @@ class FlagRow:
         Values that need no word. For ``costs``: values with the same effect as the default. For ``read``:
         the values that are modelled; when empty, all are.
     needs : tuple of str
-        The flag is in force only where one of these is given too; when empty, always.
+        The flag is in force only where one of these is given too; when empty, always. A name that begins
+        with ``@`` is a fact of the job that the reader states: ``@experts``.
     versions : str
         Releases that have the flag.
     why : str
@@ -178,7 +179,9 @@ class FlagTable:
             row = self.rows.get(f"{above}.*")
         return row
 
-    def unmodelled(self, given: Iterable[tuple[str, str | None]], prefix: str = "") -> tuple[UnmodelledFlag, ...]:
+    def unmodelled(
+        self, given: Iterable[tuple[str, str | None]], prefix: str = "", in_force: Collection[str] | None = None
+    ) -> tuple[UnmodelledFlag, ...]:
         """The flags of a file that the figures leave out, in the file's order.
 
         Parameters
@@ -187,10 +190,13 @@ class FlagTable:
             Every flag in force, named as in the table; the value is None for a switch.
         prefix : str
             Written before each name: ``--`` for flags of a command line.
+        in_force : collection of str, optional
+            What a row's `needs` may name: flags that are switched on, and facts of the job. All flags given
+            where it is left out.
         """
         found: list[UnmodelledFlag] = []
         pairs = list(given)
-        names = {name for name, _ in pairs}
+        names = {name for name, _ in pairs} if in_force is None else set(in_force)
         for name, value in pairs:
             row = self.find(name)
             if row is None:

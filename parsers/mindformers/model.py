@@ -64,7 +64,7 @@ def read_model(model: Fields, moe: Fields, *, mcore: bool, name: str) -> ModelSp
             "attention_bias", "add_qkv_bias", "qkv_has_bias", default=_family(model).startswith(_QKV_BIAS_FAMILIES)
         ),
         output_bias=bias or model.boolean("attn_proj_has_bias", "out_proj_has_bias", default=False),
-        mlp_bias=bias or model.boolean("mlp_bias", "mlp_has_bias", default=False),
+        mlp_bias=bias or model.boolean("mlp_bias", default=False),
         # On multi-head latent attention the switch means the norms of the latent vectors, which are always there.
         qk_norm=mla is None and model.boolean("qk_layernorm", "use_qk_norm", default=qk_norm_default),
         mla=mla,
@@ -156,7 +156,7 @@ def _read_moe(moe: Fields, model: Fields, layers: int, ffn: int, *, mcore: bool)
         shared_hidden=(shared_hidden or None) if n_shared else None,
         first_dense=first_dense,
         correction_bias=_correction_bias(moe, mcore),
-        shared_gate=bool(n_shared) and moe.boolean("use_shared_expert_gating", "shared_expert_gate", default=qwen2),
+        shared_gate=bool(n_shared) and moe.boolean("use_shared_expert_gating", default=qwen2),
     )
 
 

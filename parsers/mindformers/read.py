@@ -10,8 +10,10 @@ from typing import Any
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.mindformers.model import read_model, read_mtp_depth
 from taylor.parsers.mindformers.plan import PlanProblem, read_plan
+from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.units import memory_mib
 from taylor.parsers.text.yaml_source import YamlSource
@@ -43,7 +45,7 @@ def read_mindformers(path: Path) -> TrainingConfig:
 def config_from_source(source: YamlSource) -> TrainingConfig:
     """Read a parsed MindFormers file; see `read_mindformers`."""
     path = source.file
-    top = Fields(source.data, path)
+    top = Fields(source.data, path, asked=source.asked)
     if not any(top.has(name) for name in ("model", "parallel_config", "parallel", "pretrained_model_dir")):
         raise InputError(
             "is not a MindFormers training file: it has neither model nor parallel_config",
@@ -70,25 +72,29 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         )
     _note_legality(model, strategy, notes)
     plan = _read_plan(top, section, model, strategy, schedule, mtp_counted, notes)
+    rules = _read_rules(top, section, moe if model.moe else None, mcore, notes)
+    facts = [fact for fact, holds in (("@experts", model.moe), ("@scores", not rules.flash_attention)) if holds]
+    table = load_flag_table("taylor.parsers.mindformers", "keys.yaml")
     return TrainingConfig(
         path=path,
         launcher=NAME,
         model=model,
         strategy=strategy,
-        rules=_read_rules(top, section, moe if model.moe else None, mcore, notes),
+        rules=rules,
         schedule=schedule,
         plan=plan,
         device_limit_mib=_read_device_limit(top),
         mtp_counted=mtp_counted,
         micro_batch_interleave=top.integer("micro_batch_interleave_num", default=1),
         notes=tuple(notes),
+        unmodelled=unmodelled_keys(table, source.data, facts, without=("moe_config",) if mcore else ()),
     )
 
 
 def swap_is_on(top: Fields) -> bool:
     """Whether recompute lists are layer indices (``swap_config.swap``, or ``swap`` under recompute)."""
     recompute = top.raw("recompute_config")
-    inside = recompute.get("swap") if isinstance(recompute, dict) else None
+    inside = top.section("recompute_config").raw("swap") if isinstance(recompute, dict) else None
     return inside is True or top.section("swap_config").boolean("swap", default=False)
 
 
@@ -128,7 +134,7 @@ def _model_section(top: Fields, notes: list[str]) -> Fields:
     if not isinstance(base, dict):
         raise InputError("must be a JSON object", file=found)
     notes.append(f"the model's size is read from {found}")
-    return Fields({**base, **section.data}, top.file, section.prefix)
+    return Fields({**base, **section.data}, top.file, section.prefix, top.asked)
 
 
 def _is_mcore(top: Fields, section: Fields) -> bool:

@@ -28,10 +28,13 @@ class Fields:
         Named in errors.
     prefix : str
         Dotted path of the mapping in the file.
+    asked : set of str, optional
+        Takes the dotted path of every entry that is asked for, here and in every `section`.
     """
 
-    def __init__(self, data: Mapping[str, Any], file: Path, prefix: str = "") -> None:
+    def __init__(self, data: Mapping[str, Any], file: Path, prefix: str = "", asked: set[str] | None = None) -> None:
         self.data, self.file, self.prefix = data, file, prefix
+        self.asked: set[str] = set() if asked is None else asked
 
     def path(self, name: str) -> str:
         """Dotted path of an entry."""
@@ -39,10 +42,12 @@ class Fields:
 
     def has(self, *names: str) -> bool:
         """Whether any of the names holds a value (an empty one counts as absent)."""
+        self._note(names)
         return any(self.data.get(name) is not None for name in names)
 
     def raw(self, *names: str) -> Any:
         """The first of the names that holds a value, unchecked; None when there is none."""
+        self._note(names)
         return next((self.data[name] for name in names if self.data.get(name) is not None), None)
 
     def section(self, name: str) -> Fields:
@@ -53,18 +58,23 @@ class Fields:
         InputError
             When the entry is there and is not a mapping.
         """
+        self._note((name,))
         value = self.data.get(name)
         if value is None:
             value = {}
         if not isinstance(value, Mapping):
             raise self.error(name, "must be a mapping of names to values", value)
-        return Fields(value, self.file, self.path(name))
+        return Fields(value, self.file, self.path(name), self.asked)
 
     def error(self, name: str, problem: str, value: Any = InputError._NO_VALUE, cure: str | None = None) -> InputError:
         """An error about one entry of this mapping."""
         return InputError(problem, file=self.file, field=self.path(name), value=value, cure=cure)
 
+    def _note(self, names: tuple[str, ...]) -> None:
+        self.asked.update(map(self.path, names))
+
     def _find(self, names: tuple[str, ...], default: Any) -> tuple[str, Any]:
+        self._note(names)
         for name in names:
             if self.data.get(name) is not None:
                 return name, self.data[name]

@@ -36,6 +36,7 @@ class TomlSource:
 
     def __init__(self, text: str, file: Path) -> None:
         self.text, self.file = text, file
+        self.asked: set[str] = set()  # Dotted paths of the entries that readers ask for.
         try:
             self.data: dict[str, Any] = tomllib.loads(text.removeprefix("\ufeff").replace("\r\n", "\n"))
         except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:

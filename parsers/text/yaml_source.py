@@ -132,6 +132,7 @@ class YamlSource:
 
     def __init__(self, text: str, file: Path) -> None:
         self.text, self.file = text, file
+        self.asked: set[str] = set()  # Dotted paths of the entries that readers ask for.
         self.newline = "\r\n" if "\r\n" in text else "\n"
         try:
             loader = _Loader(text)

@@ -9,6 +9,8 @@ from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.parsers.flag_table import load_flag_table
+from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.torchtitan.recompute import read_recompute
@@ -60,7 +62,7 @@ def read_torchtitan(path: Path) -> TrainingConfig:
 
 def config_from_source(source: TomlSource) -> TrainingConfig:
     """Read a parsed file; see `read_torchtitan`."""
-    top = Fields(source.data, source.file)
+    top = Fields(source.data, source.file, asked=source.asked)
     if not top.has("model") or not top.has("training"):
         raise InputError("is not a torchtitan file: it has no [model] and [training]", file=source.file)
     notes: list[str] = []
@@ -91,6 +93,9 @@ def config_from_source(source: TomlSource) -> TrainingConfig:
         plan=plan,
         mtp_counted=False,
         notes=tuple(notes),
+        unmodelled=unmodelled_keys(
+            load_flag_table("taylor.parsers.torchtitan", "keys.yaml"), source.data, ["@experts"] if model.moe else ()
+        ),
     )
 
 
