@@ -15,7 +15,7 @@ from taylor.base.console import log, progress
 from taylor.base.files import write_atomic
 from taylor.base.kept import read_kept, write_kept
 from taylor.dryrun.interface import OUT_OF_MEMORY, StagePeak
-from taylor.dryrun.processes import Job, Outcome, run_jobs
+from taylor.dryrun.processes import Outcome, Program, run_programs
 
 _SESSION = "session"
 _REPORT_EVERY_S = 30.0
@@ -30,13 +30,13 @@ class StageJob:
     ----------
     key : str
         Hash of everything that the result depends on.
-    job : Job
+    program : Program
         Its folder keeps the result; jobs with one folder are the same run.
     """
 
     stage: int
     key: str
-    job: Job
+    program: Program
     attempts: int = 0
 
 
@@ -99,7 +99,7 @@ class KeptRuns:
         # Twins (one folder) are run once.
         twins: dict[Path, list[Place]] = {}
         for place, stage in waiting.items():
-            twins.setdefault(stage.job.folder, []).append(place)
+            twins.setdefault(stage.program.folder, []).append(place)
         chosen = [waiting[places[0]] for places in twins.values()]
         found: dict[Place, StagePeak] = {}
         if not chosen:
@@ -113,12 +113,12 @@ class KeptRuns:
                 stage = chosen[index]
                 stage.attempts += 1
                 peak = self.judge(stage, outcome)
-                may_pass = outcome.passing and peak.failure not in ("", OUT_OF_MEMORY)
+                may_pass = outcome.worth_retry and peak.failure not in ("", OUT_OF_MEMORY)
                 if may_pass and stage.attempts <= self.retries:
                     log.debug("dry-run of stage %d %s; tried again", stage.stage, peak.failure)
                     return True
                 _write(stage, peak, session)
-                for place in twins[stage.job.folder]:
+                for place in twins[stage.program.folder]:
                     found[place] = replace(peak, stage=waiting[place].stage)
                 done += 1
                 failed += bool(peak.failure)
@@ -130,7 +130,7 @@ class KeptRuns:
                     log.info("dry-runs: %d of %d done, %d failed, about %.0f s left", done, len(chosen), failed, left)
                 return False
 
-            run_jobs([stage.job for stage in chosen], self.parallel, on_done, self.executor)
+            run_programs([stage.program for stage in chosen], self.parallel, on_done, self.executor)
         log.info("dry-runs: %d done in %.0f s, %d of them failed", done, time.monotonic() - began, failed)
         return found
 
@@ -148,12 +148,12 @@ class KeptRuns:
         return self._session
 
     def _read(self, stage: StageJob, session: str) -> StagePeak | None:
-        folder = stage.job.folder
+        folder = stage.program.folder
         data = read_kept(folder / "result.json")
         if data is None or data["key"] != stage.key or (data["failure"] and data["session"] != session):
             return None
         peak = StagePeak(
-            stage.stage, data["peak_mib"], self.name, data["actual_mib"], stage.job.log, data["failure"],
+            stage.stage, data["peak_mib"], self.name, data["actual_mib"], stage.program.log, data["failure"],
             tuple(data["lines"]), data["seconds"], cached=True,
         )  # fmt: skip
         return peak if self.restore is None or peak.failure else self.restore(peak, folder)
@@ -171,4 +171,4 @@ def _write(stage: StageJob, peak: StagePeak, session: str) -> None:
         "attempts": stage.attempts,
         "session": session,
     }
-    write_kept(stage.job.folder / "result.json", data)
+    write_kept(stage.program.folder / "result.json", data)

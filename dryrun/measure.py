@@ -33,7 +33,7 @@ _CAUTION = 1.2
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredProfile:
     """A fitted profile and the peaks behind it."""
 
     profile: MemoryProfile
@@ -51,7 +51,7 @@ def measure_profile(
     probes: bool = False,
     max_runs: int = MAX_RUNS,
     source: str = "dry-run",
-) -> Measured:
+) -> MeasuredProfile:
     """Measure a configuration's memory profile.
 
     A designed set of about two runs an unknown comes first. Failed runs are replaced by others. Where
@@ -99,7 +99,7 @@ def measure_profile(
         log.warning("memory fit: peaks scatter, so these are less sure than 3 %%: %s", told)
     if survey.apart:
         log.warning("memory fit: jobs of other shapes need another memory, so only the job's own stages count")
-    return Measured(survey.guess, fit, tuple(survey.believed), tuple(survey.failures))
+    return MeasuredProfile(survey.guess, fit, tuple(survey.believed), tuple(survey.failures))
 
 
 @dataclass

@@ -19,7 +19,7 @@ from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePe
 from taylor.dryrun.kept_runs import KeptRuns, StageJob
 from taylor.dryrun.launch import Starter
 from taylor.dryrun.logs import last_lines, read_peak, tells_out_of_memory
-from taylor.dryrun.processes import Job, Outcome
+from taylor.dryrun.processes import Outcome, Program
 from taylor.parsers.write_back import emit_variant
 
 NO_PEAK = "its log has no peak memory line"
@@ -83,8 +83,8 @@ class MindsporeBackend:
                 place = folder / f"stage_{stage}"
                 environment = self.starter.full_environment(self.starter.settings(run.strategy, stage))
                 where = self.starter.launcher.working_folder(run.config.path)
-                job = Job(command, environment, place, place / "dryrun.log", self.timeout_s, where)
-                jobs[index, stage] = StageJob(stage, key, job)
+                program = Program(command, environment, place, place / "dryrun.log", self.timeout_s, where)
+                jobs[index, stage] = StageJob(stage, key, program)
         found |= self._kept.peaks(jobs)
         results = [
             DryRunResult(run, tuple(found[index, stage] for stage in run.asked)) for index, run in enumerate(runs)
@@ -95,7 +95,7 @@ class MindsporeBackend:
         return results
 
     def _judge(self, stage: StageJob, outcome: Outcome) -> StagePeak:
-        path = stage.job.log
+        path = stage.program.log
         peak, failure = None, outcome.failure
         actual = None
         try:
@@ -105,7 +105,7 @@ class MindsporeBackend:
                 failure = "" if peak is not None else NO_PEAK
         except TaylorError as error:
             failure = failure or str(error)
-        if failure and not failure.startswith("timed out") and tells_out_of_memory(path):
+        if failure and not outcome.timed_out and tells_out_of_memory(path):
             failure = OUT_OF_MEMORY
         lines = last_lines(path) if failure else ()
         return StagePeak(stage.stage, peak, self.name, actual, path, failure, lines, round(outcome.seconds, 3))

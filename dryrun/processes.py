@@ -24,7 +24,7 @@ _POLL_S = 0.05
 
 
 @dataclass(frozen=True)
-class Job:
+class Program:
     """One program to run.
 
     Parameters
@@ -49,33 +49,47 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a program ended: `failure` is empty when it ended with code 0; `passing` when trying again may help."""
+    """How a program ended.
+
+    Parameters
+    ----------
+    failure : str
+        For a reader; empty when it ended with code 0.
+    worth_retry : bool
+        Whether trying again may help.
+    timed_out : bool
+        Whether its time limit ended it.
+    signal : int
+        The signal that killed it; 0 when none did.
+    """
 
     failure: str
     seconds: float
-    passing: bool = False
+    worth_retry: bool = False
+    timed_out: bool = False
+    signal: int = 0
 
 
-def run_job(job: Job, stop: threading.Event | None = None) -> Outcome:
+def run_program(program: Program, stop: threading.Event | None = None) -> Outcome:
     """Run one program to its end, its time limit, or until `stop` is set.
 
     It runs in a process group of its own under a guard, which ends it (and whatever it started) when
     this process goes away, however that happens.
     """
     began = time.monotonic()
-    job.folder.mkdir(parents=True, exist_ok=True)
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    with open(job.log, "wb") as log:
+    program.folder.mkdir(parents=True, exist_ok=True)
+    program.log.parent.mkdir(parents=True, exist_ok=True)
+    with open(program.log, "wb") as log:
         guard = subprocess.Popen(
-            [sys.executable, "-I", str(GUARD), str(GRACE_S), *job.command],
+            [sys.executable, "-I", str(GUARD), str(GRACE_S), *program.command],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            cwd=job.run_in or job.folder,
-            env=dict(job.environment),
+            cwd=program.run_in or program.folder,
+            env=dict(program.environment),
             start_new_session=True,
         )
-    failure = ""
+    failure, timed_out = "", False
     try:
         while True:
             try:
@@ -85,9 +99,9 @@ def run_job(job: Job, stop: threading.Event | None = None) -> Outcome:
                 seconds = time.monotonic() - began
             if stop is not None and stop.is_set():
                 failure = "interrupted"
-            elif seconds > job.timeout_s:
-                failure = f"timed out after {job.timeout_s:g} s"
-            elif _size(job.log) > MAX_LOG_BYTES:
+            elif seconds > program.timeout_s:
+                failure, timed_out = f"timed out after {program.timeout_s:g} s", True
+            elif _size(program.log) > MAX_LOG_BYTES:
                 failure = "its log grew beyond all bounds"
             if failure:
                 code = _end(guard)
@@ -96,19 +110,19 @@ def run_job(job: Job, stop: threading.Event | None = None) -> Outcome:
         _end(guard)
     seconds = time.monotonic() - began
     if failure:
-        return Outcome(failure, seconds, passing=failure.startswith("timed out"))
+        return Outcome(failure, seconds, worth_retry=timed_out, timed_out=timed_out)
     if code == 0:
         return Outcome("", seconds)
     if code == CANNOT_START:
         return Outcome("could not be started", seconds)
     if code > 128 or code < 0:
         number = code - 128 if code > 128 else -code
-        return Outcome(f"killed by signal {number}", seconds, passing=True)
-    return Outcome(f"crashed with exit code {code}", seconds, passing=True)
+        return Outcome(f"killed by signal {number}", seconds, worth_retry=True, signal=number)
+    return Outcome(f"crashed with exit code {code}", seconds, worth_retry=True)
 
 
-def run_jobs(
-    jobs: Sequence[Job],
+def run_programs(
+    programs: Sequence[Program],
     parallel: int,
     on_done: Callable[[int, Outcome], bool],
     executor: Executor | None = None,
@@ -118,9 +132,9 @@ def run_jobs(
     Parameters
     ----------
     on_done : callable
-        Given a job's index and how it ended, in the order of ending; True runs the job again.
+        Given a program's index and how it ended, in the order of ending; True runs it again.
     executor : concurrent.futures.Executor, optional
-        Where `run_job` is called; threads of this process when not given.
+        Where `run_program` is called; threads of this process when not given.
 
     Raises
     ------
@@ -132,7 +146,7 @@ def run_jobs(
     shared = None if executor is not None else stop
     try:
         waiting: dict[Future[Outcome], int] = {
-            pool.submit(run_job, job, shared): index for index, job in enumerate(jobs)
+            pool.submit(run_program, program, shared): index for index, program in enumerate(programs)
         }
         while waiting:
             again = []
@@ -140,7 +154,7 @@ def run_jobs(
                 index = waiting.pop(future)
                 if on_done(index, future.result()):
                     again.append(index)
-            waiting = {pool.submit(run_job, jobs[index], shared): index for index in again}
+            waiting = {pool.submit(run_program, programs[index], shared): index for index in again}
     finally:
         stop.set()
         if executor is None:

@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Executor
@@ -23,7 +24,7 @@ from taylor.base.kept import read_kept
 from taylor.dryrun.interface import DryRun, DryRunResult, StagePeak
 from taylor.dryrun.kept_runs import KeptRuns, StageJob
 from taylor.dryrun.logs import last_lines
-from taylor.dryrun.processes import Job, Outcome
+from taylor.dryrun.processes import Outcome, Program
 from taylor.dryrun.torch_child import ANSWER, FOUND, JOB, TASK, StageAnswer, StageTask
 from taylor.pipeline.generators import build_schedule
 
@@ -110,7 +111,7 @@ class TorchBackend:
             # Nothing is computed, so further threads would only take memory.
             "OMP_NUM_THREADS": "1",
         }
-        return StageJob(stage, key, Job(command, environment, folder, folder / "dryrun.log", self.timeout_s))
+        return StageJob(stage, key, Program(command, environment, folder, folder / "dryrun.log", self.timeout_s))
 
     def _key(self, run: DryRun, stage: int) -> str:
         """Hash of all that the stage's memory depends on; ValueError where the schedule cannot run."""
@@ -133,11 +134,11 @@ class TorchBackend:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def _judge(self, stage: StageJob, outcome: Outcome) -> StagePeak:
-        path = stage.job.log
+        path = stage.program.log
         failure = outcome.failure
-        if failure.endswith("signal 9"):
+        if outcome.signal == signal.SIGKILL:
             failure += ", as a machine short of memory does"
-        answer = StageAnswer(failure=failure) if failure else _read_answer(stage.job.folder)
+        answer = StageAnswer(failure=failure) if failure else _read_answer(stage.program.folder)
         told = last_lines(path) if failure else ()
         peak = None if answer.memory is None else answer.memory.peak_mib
         return StagePeak(

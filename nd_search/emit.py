@@ -63,18 +63,24 @@ def write_candidates_csv(result: SearchResult, path: Path) -> Path:
     return write_atomic(path, candidate_frame(result).to_csv(index=False, lineterminator="\n"))
 
 
+def pruned_frame(result: SearchResult) -> pd.DataFrame:
+    """What was pruned as a table: each rule, and last the memory, with its count and an example."""
+    return pd.DataFrame(
+        [
+            {
+                "rule": record.rule,
+                "removed": record.count,
+                "example": describe(record.example) if record.example else "",
+                "explanation": record.explanation,
+            }
+            for record in result.pruned
+        ]
+    )
+
+
 def write_pruned_csv(result: SearchResult, path: Path) -> Path:
-    """Write what was pruned: each rule, and the memory, with its count and an example."""
-    rows = [
-        {
-            "rule": record.rule,
-            "removed": record.count,
-            "example": describe(record.example) if record.example else "",
-            "explanation": record.explanation,
-        }
-        for record in result.pruned
-    ]
-    return write_atomic(path, pd.DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+    """Write the table of what was pruned."""
+    return write_atomic(path, pruned_frame(result).to_csv(index=False, lineterminator="\n"))
 
 
 def file_stems(table: StrategyTable) -> list[str]:

@@ -187,7 +187,7 @@ def split_by_rule(replicas: Ints, context: SearchContext) -> Ints:
     return replicas.copy()
 
 
-def complete(strategy: Strategy, context: SearchContext, options: SearchOptions) -> Strategy:
+def with_ruled_splits(strategy: Strategy, context: SearchContext, options: SearchOptions) -> Strategy:
     """A strategy with op and sp as the space gives them to its mesh: pinned, else by rule."""
     op = int(split_by_rule(np.array([strategy.dp * strategy.cp]), context)[0])
     return strategy.replace(op=options.fix.get("op", op), sp=bool(options.fix.get("sp", strategy.tp > 1)))

@@ -19,15 +19,15 @@ from taylor.pipeline.plan import SELECT, PipelinePlan
 from taylor.pipeline.schedule import Schedule
 from taylor.profiling.match import Misfit, match, reruns_attention_alone
 from taylor.profiling.measure import again_after_send, exposed_communication, measure_by_name, measure_windows
-from taylor.profiling.memory import StageMemory, read_stage_memory
+from taylor.profiling.memory import ProfiledMemory, read_profiled_memory
 from taylor.profiling.norms import find_norms
 from taylor.profiling.pattern import (
     ATTENTION_ALONE,
     NO_ATTENTION,
     WITH_ATTENTION,
     StagePattern,
-    schedule_of,
     stage_pattern,
+    task_order,
 )
 from taylor.profiling.pool import RankTimes, pool_windows
 from taylor.profiling.ratios import KindTimes, RatioFigures, ratios_of
@@ -54,7 +54,7 @@ class ExtractedRatios:
         Times of each layer kind, ms.
     transfer_ms : float or None
         Time to hand an activation to the next stage.
-    memory : mapping of stage to StageMemory
+    memory : mapping of stage to ProfiledMemory
         Peak and static memory, where the ranks have memory files.
     steps : int
         Whole steps measured, over all ranks.
@@ -74,7 +74,7 @@ class ExtractedRatios:
     samples: Mapping[str, int] = field(default_factory=dict)
     by_kind: Mapping[str, KindTimes] = field(default_factory=dict)
     transfer_ms: float | None = None
-    memory: Mapping[int, StageMemory] = field(default_factory=dict)
+    memory: Mapping[int, ProfiledMemory] = field(default_factory=dict)
     steps: int = 0
     stages: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ def extract_ratios(config: TrainingConfig, folder: str | Path) -> ExtractedRatio
                 "cannot be told apart; profile with 1",
             ),
         )
-    collected = _Collected(config, config.plan, schedule_of(config))
+    collected = _Collected(config, config.plan, task_order(config))
     for source in sources:
         collected.take(source)
     return collected.result(Path(folder))
@@ -128,7 +128,7 @@ class _Collected:
         self._windows: list[RankTimes] = []
         self._bare: dict[str, list[NDArray[np.float64]]] = {}
         self._transfers: dict[int, Transfers] = {}
-        self._memory: dict[int, StageMemory] = {}
+        self._memory: dict[int, ProfiledMemory] = {}
         self._problems: list[str] = []
         self._notes: list[str] = []
         self._seen: dict[int, Path] = {}
@@ -171,7 +171,7 @@ class _Collected:
         self._transfers[rank] = transfers_of(profile, self._schedule, stage, len(steps))
         self._steps[stage] = self._steps.get(stage, 0) + len(steps)
         if source.has_memory_tables:
-            memory, notes = read_stage_memory(source.path, int(profile.end_ns[steps[-1, -1]]))
+            memory, notes = read_profiled_memory(source.path, int(profile.end_ns[steps[-1, -1]]))
             self._notes += notes
             if memory is not None:
                 known = self._memory.get(stage)

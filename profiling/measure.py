@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.parsers.profiles.kernels import COLLECTIVE, COMPUTE, SEND, RankProfile
-from taylor.profiling.pattern import Piece, StagePattern, Window
+from taylor.profiling.pattern import KernelWindow, Piece, StagePattern
 
 
 def busy_intervals(profile: RankProfile, roles: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -74,7 +74,7 @@ def exposed_communication(
     return {kind: np.concatenate(parts) for kind, parts in result.items()}
 
 
-def forward_kind(window: Window) -> str | None:
+def forward_kind(window: KernelWindow) -> str | None:
     """The kind whose whole forward pass a window shows, None when it shows something else."""
     names = [piece[0] for piece, _ in window.pieces]
     return window.pieces[0][0][1] if not window.borders and names == ["after", "before"] else None

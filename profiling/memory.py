@@ -15,7 +15,7 @@ from taylor.parsers.profiles.ascend_tables import (
 
 
 @dataclass(frozen=True)
-class StageMemory:
+class ProfiledMemory:
     """Memory of a stage's heaviest rank, MiB.
 
     Parameters
@@ -29,13 +29,13 @@ class StageMemory:
     peak_mib: float
     static_mib: float | None
 
-    def worse(self, other: StageMemory) -> StageMemory:
+    def worse(self, other: ProfiledMemory) -> ProfiledMemory:
         """The heavier of two ranks, figure by figure."""
         known = [value for value in (self.static_mib, other.static_mib) if value is not None]
-        return StageMemory(max(self.peak_mib, other.peak_mib), max(known, default=None))
+        return ProfiledMemory(max(self.peak_mib, other.peak_mib), max(known, default=None))
 
 
-def read_stage_memory(output: Path, until_ns: int) -> tuple[StageMemory | None, list[str]]:
+def read_profiled_memory(output: Path, until_ns: int) -> tuple[ProfiledMemory | None, list[str]]:
     """Memory that the files in an ``ASCEND_PROFILER_OUTPUT`` folder show, and notes on what is left out.
 
     A record that ends before the last attention kernel (`until_ns`) was cut: its peak is not known.
@@ -57,4 +57,4 @@ def read_stage_memory(output: Path, until_ns: int) -> tuple[StageMemory | None, 
             peak = max(allocated, peak) if peak is not None else None
     except TaylorError as error:
         return None, [*notes, f"memory is left out: {error}"]
-    return (StageMemory(peak, static), notes) if peak is not None else (None, notes)
+    return (ProfiledMemory(peak, static), notes) if peak is not None else (None, notes)

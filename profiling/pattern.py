@@ -32,7 +32,7 @@ Pass = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Window:
+class KernelWindow:
     """What lies between two neighbouring attention kernels.
 
     Parameters
@@ -59,7 +59,7 @@ class StagePattern:
     ----------
     markers : int8 [n]
         `FORWARD_MARKER` or `BACKWARD_MARKER` in time order.
-    windows : tuple of Window
+    windows : tuple of KernelWindow
         The different windows.
     window : int64 [n - 1]
         Which of them lies between marker i and i + 1.
@@ -71,14 +71,14 @@ class StagePattern:
 
     stage: int
     markers: NDArray[np.int8]
-    windows: tuple[Window, ...]
+    windows: tuple[KernelWindow, ...]
     window: NDArray[np.int64]
     micro_batch: NDArray[np.int64]
     layers: int
     recomputed: int
 
 
-def schedule_of(config: TrainingConfig) -> Schedule:
+def task_order(config: TrainingConfig) -> Schedule:
     """The exact task order of a configuration's stages."""
     strategy = config.strategy
     return build_schedule(config.schedule_for(strategy.vpp), strategy.pp, strategy.vpp, strategy.micro_batches)
@@ -127,7 +127,7 @@ def stage_pattern(schedule: Schedule, plan: PipelinePlan, stage: int, selective:
     markers: list[int] = []
     numbers: list[int] = []
     owners: list[int] = []
-    known: dict[Window, int] = {}
+    known: dict[KernelWindow, int] = {}
     open_pieces: dict[Piece, float] = {}
     before: list[Piece] = []
     borders = 0
@@ -140,7 +140,7 @@ def stage_pattern(schedule: Schedule, plan: PipelinePlan, stage: int, selective:
                 continue
             if markers:
                 ahead = before[0] if borders == 1 and len(before) == 1 else None
-                window = Window(tuple(sorted(open_pieces.items())), borders, split, ahead)
+                window = KernelWindow(tuple(sorted(open_pieces.items())), borders, split, ahead)
                 numbers.append(known.setdefault(window, len(known)))
             markers.append(item)
             owners.append(micro_batch)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from taylor.parsers.profiles.kernels import FORWARD_MARKER
 from taylor.profiling.measure import NamedSample
 from taylor.profiling.norms import RankNorms, head_samples
-from taylor.profiling.pattern import Piece, StagePattern, Window
+from taylor.profiling.pattern import KernelWindow, Piece, StagePattern
 
 STRAGGLES = 1.15
 """A micro-batch straggles on a rank when three quarters of its windows take this many times the usual."""
@@ -42,16 +42,16 @@ class Pooled:
 
 
 @dataclass(frozen=True)
-class Measured:
+class PooledTimes:
     """Times of all ranks, ms: by window, by piece that names tell, that the final norm parts, and that a send does."""
 
-    windows: Mapping[Window, Pooled]
+    windows: Mapping[KernelWindow, Pooled]
     by_name: Mapping[Piece, NDArray[np.float64]] = field(default_factory=dict)
     by_norm: Mapping[Piece, NDArray[np.float64]] = field(default_factory=dict)
     by_send: Mapping[Piece, NDArray[np.float64]] = field(default_factory=dict)
 
 
-def pool_windows(ranks: Iterable[RankTimes]) -> tuple[Measured, list[str]]:
+def pool_windows(ranks: Iterable[RankTimes]) -> tuple[PooledTimes, list[str]]:
     """The times of all ranks, and a note on each micro-batch that straggled.
 
     A slow micro-batch does not only lengthen samples, which a robust centre would pass over: some windows
@@ -72,7 +72,7 @@ def pool_windows(ranks: Iterable[RankTimes]) -> tuple[Measured, list[str]]:
     by_name = _by_piece([each.named for each in ranks], dropped)
     by_norm = _by_piece(head_samples([each.norms for each in ranks]), dropped)
     by_send = _by_piece([each.again for each in ranks], dropped)
-    return Measured(windows, by_name, by_norm, by_send), notes
+    return PooledTimes(windows, by_name, by_norm, by_send), notes
 
 
 def _by_piece(
@@ -87,7 +87,7 @@ def _by_piece(
     return {piece: np.array(found) for piece, found in times.items()}
 
 
-def _straggling(each: RankTimes, usual: dict[Window, float], notes: list[str]) -> NDArray[np.bool_]:
+def _straggling(each: RankTimes, usual: dict[KernelWindow, float], notes: list[str]) -> NDArray[np.bool_]:
     """Windows [steps, n - 1] that belong to a straggling micro-batch."""
     pattern = each.pattern
     middle = np.array([usual.get(window, 0.0) for window in pattern.windows])[pattern.window]
@@ -136,9 +136,9 @@ def _mostly(pattern: StagePattern) -> NDArray[np.int64]:
     return np.where((first == second) | forwards, first, np.where(backwards, second, -1))
 
 
-def _gather(ranks: list[RankTimes], dropped: dict[int, NDArray[np.bool_]]) -> dict[Window, Pooled]:
-    times: dict[Window, list[NDArray[np.float64]]] = {}
-    owners: dict[Window, set[int]] = {}
+def _gather(ranks: list[RankTimes], dropped: dict[int, NDArray[np.bool_]]) -> dict[KernelWindow, Pooled]:
+    times: dict[KernelWindow, list[NDArray[np.float64]]] = {}
+    owners: dict[KernelWindow, set[int]] = {}
     for number, each in enumerate(ranks):
         kept = ~dropped[number] if number in dropped else np.ones(each.times_ms.shape, dtype=np.bool_)
         for index, window in enumerate(each.pattern.windows):

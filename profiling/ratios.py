@@ -14,7 +14,7 @@ from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import Schedule
 from taylor.profiling.fit import Estimate, LinearFit, SolvedFit, centre
 from taylor.profiling.pattern import charged_kinds
-from taylor.profiling.pool import Measured
+from taylor.profiling.pool import PooledTimes
 from taylor.register.model import DENSE
 
 WITHIN, ACROSS, BY_NAME = 5e-4, 5e-3, 1e-2
@@ -54,7 +54,7 @@ class RatioFigures:
 def ratios_of(
     plan: PipelinePlan,
     schedule: Schedule,
-    measured: Measured,
+    measured: PooledTimes,
     exposed: Mapping[str, NDArray[np.float64]],
     transfer_ms: float | None,
 ) -> RatioFigures:
@@ -136,7 +136,7 @@ def ratios_of(
     )
 
 
-def _equations(schedule: Schedule, measured: Measured) -> tuple[LinearFit, bool]:
+def _equations(schedule: Schedule, measured: PooledTimes) -> tuple[LinearFit, bool]:
     """One equation a window; single pieces known otherwise join where those leave them open.
 
     Returns also whether any piece is known by the final norm. Those, and the ones that a send parts, join one

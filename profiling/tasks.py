@@ -13,9 +13,9 @@ from taylor.parsers.profiles.kernels import BACKWARD_MARKER, FORWARD_MARKER, Ran
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import FORWARD, WEIGHT_GRADIENT, Schedule
 from taylor.profiling.match import Misfit
-from taylor.profiling.pattern import StagePattern, Window, task_pieces
+from taylor.profiling.pattern import KernelWindow, StagePattern, task_pieces
 
-BETWEEN_TASKS = Window((), 1)
+BETWEEN_TASKS = KernelWindow((), 1)
 """What lies between two tasks is waiting: its time is taken as 0."""
 
 
@@ -35,13 +35,13 @@ def task_pattern(schedule: Schedule, plan: PipelinePlan, stage: int) -> StagePat
     order = schedule.order[stage].tolist()
     if any(direction == WEIGHT_GRADIENT for direction, *_ in order):
         raise Misfit("the weight gradient is a task of its own, which no forward or backward range shows")
-    known: dict[Window, int] = {}
+    known: dict[KernelWindow, int] = {}
     windows: list[int] = []
     for number, (direction, v, _, split) in enumerate(order):
         if number:
             windows.append(known.setdefault(BETWEEN_TASKS, len(known)))
         pieces = task_pieces(schedule, plan, stage, direction, v)
-        windows.append(known.setdefault(Window(tuple(sorted(pieces.items())), 0, split), len(known)))
+        windows.append(known.setdefault(KernelWindow(tuple(sorted(pieces.items())), 0, split), len(known)))
     markers = [FORWARD_MARKER if direction == FORWARD else BACKWARD_MARKER for direction, *_ in order]
     layers = sum(map(sum, zip(*([row[stage] for row in grid] for grid in plan.layers.values()), strict=True)))
     return StagePattern(

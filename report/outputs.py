@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import Mapping, Sequence
 
 import pandas as pd
 
@@ -12,6 +11,7 @@ from taylor.base.errors import InputError
 from taylor.dryrun.stage_memory import StageMemory
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.result import Result
 from taylor.pipeline_solver.solution import Solution
 from taylor.report.chrome_trace import write_chrome_trace
 from taylor.report.html import write_html_report
@@ -65,7 +65,7 @@ def write_views(
     if trace is not None:
         files["trace"] = str(write_chrome_trace(together, trace))
     if html is not None:
-        ranking = pd.DataFrame([_row(problem, solution, title)])
+        ranking = pd.DataFrame([Result(problem, solution).row() | {"file": title}])
         files["html"] = str(
             write_html_report(
                 html,
@@ -97,31 +97,3 @@ def _laid_together(timelines: Mapping[str, Timeline], title: str) -> Timeline:
         return side_by_side(timelines, title)
     except ValueError as error:
         raise InputError(str(error), field=title, cure="give a unit time, or leave the measurement away") from error
-
-
-def _row(problem: PipelineProblem, solution: Solution, title: str) -> dict[str, Any]:
-    plan = solution.plan
-    assert plan is not None
-    uncounted = [kind.name for kind in problem.kinds if kind.pinned_last]
-    row: dict[str, Any] = {
-        "pp": problem.stages,
-        "vpp": problem.interleaves,
-        "micro_batches": problem.micro_batches,
-        "objective": solution.objective,
-        "bound": solution.bound,
-        "gap": solution.gap,
-    }
-    if solution.objective is not None and problem.unit_ms is not None:
-        row["cost"] = solution.objective * problem.unit_ms
-    return row | {
-        "offset": json.dumps(plan.offset(uncounted)),
-        "recompute": json.dumps(dict(plan.recompute)),
-        "layers": json.dumps(dict(plan.layers)),
-        "peak_memory": json.dumps([round(value) for value in solution.peak_memory_mib]),
-        "memory_limit": json.dumps([round(value) for value in problem.limit_mib]),
-        "solver": solution.solver,
-        "status": solution.status,
-        "time": round(solution.seconds, 3),
-        "reason": solution.message,
-        "file": title,
-    }

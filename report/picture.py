@@ -13,7 +13,7 @@ from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
 from taylor.report.palette import COLOURS, HATCHES, LINES, RECOMPUTE, ink, shade
-from taylor.report.timeline import DIRECTION_NAMES, Timeline, Window, drawing_windows, window_shares
+from taylor.report.timeline import DIRECTION_NAMES, DrawingWindow, Timeline, drawing_windows, window_shares
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,7 +113,7 @@ def _draw(figure: Any, timeline: Timeline) -> None:
 
 
 def _rows(
-    axes: Axes, timeline: Timeline, view: Window, per_unit: float, *, label: bool, used: set[tuple[int, int]]
+    axes: Axes, timeline: Timeline, view: DrawingWindow, per_unit: float, *, label: bool, used: set[tuple[int, int]]
 ) -> None:
     from matplotlib.collections import PolyCollection
 
@@ -155,7 +155,7 @@ def _rows(
 
 
 def _numbers(
-    axes: Axes, part: Timeline, view: Window, middle: Any, height: Any, interleaves: int, per_unit: float
+    axes: Axes, part: Timeline, view: DrawingWindow, middle: Any, height: Any, interleaves: int, per_unit: float
 ) -> None:
     """Micro-batch numbers in blocks that are wide enough for them; `per_unit` is inches a unit of time."""
     begins = np.maximum(view.begin, part.start + part.recompute)

@@ -240,7 +240,7 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Window:
+class DrawingWindow:
     """A stretch of time that a drawing shows, with its name."""
 
     name: str
@@ -248,7 +248,7 @@ class Window:
     end: float
 
 
-def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int = 24) -> tuple[Window, ...]:
+def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int = 24) -> tuple[DrawingWindow, ...]:
     """The stretches of a timeline worth drawing: all of it, or warm-up, steady window and drain of a big one.
 
     Parameters
@@ -260,7 +260,7 @@ def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int 
     """
     begin, finish = timeline.begin, timeline.finish
     if len(timeline) <= most_tasks or timeline.span <= 0:
-        return (Window("whole step", begin, finish),)
+        return (DrawingWindow("whole step", begin, finish),)
     working = timeline.direction <= WEIGHT_GRADIENT
     chosen = working if working.any() else np.ones(len(timeline), dtype=bool)
     busiest = int(np.bincount(timeline.stage[chosen]).max())
@@ -277,13 +277,13 @@ def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int 
     # A measurement has several steps, each with its own warm-up and drain.
     names = ("beginning", "middle", "end") if len(timeline.marks) > 1 else ("warm-up", "steady state", "drain")
     return (
-        Window(names[0], begin, begin + warm),
-        Window(names[1], middle, middle + width),
-        Window(names[2], finish - drain, finish),
+        DrawingWindow(names[0], begin, begin + warm),
+        DrawingWindow(names[1], middle, middle + width),
+        DrawingWindow(names[2], finish - drain, finish),
     )
 
 
-def window_shares(windows: Sequence[Window], least: float = 0.22) -> list[float]:
+def window_shares(windows: Sequence[DrawingWindow], least: float = 0.22) -> list[float]:
     """Share of the drawing's width for each window: by its length, but never so little that nothing is read."""
     spans = [max(window.end - window.begin, 1e-300) for window in windows]
     raised = [max(span / sum(spans), least) for span in spans]

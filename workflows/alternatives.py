@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, NoSolutionError
@@ -50,6 +51,18 @@ class Alternative:
         switch = f", low memory {'on' if self.schedule.low_memory else 'off'}"
         memory = switch if self.schedule.traits.low_memory_switch else ""
         return f"{self.schedule.name} vpp {self.interleaves}{memory}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The alternative as plain data."""
+        return {
+            "name": self.name,
+            "interleaves": self.interleaves,
+            "schedule": self.schedule.name,
+            "status": self.status,
+            "objective": self.objective,
+            "bound": self.bound,
+            "note": self.note,
+        }
 
     @property
     def outcome(self) -> str:

@@ -20,11 +20,12 @@ from taylor.parsers.tables.candidates import read_candidates
 from taylor.parsers.tables.ratios import EMBEDDING, TRANSFER, read_ratios
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
-from taylor.register.registry import Registry
-from taylor.workflows.memory_source import DryRunOptions, obtain_memory, open_backend
+from taylor.workflows.candidate_file import CandidateFile
+from taylor.workflows.memory_source import obtain_memory, open_backend
+from taylor.workflows.options import DryRunOptions
 from taylor.workflows.profiles import parse_profiles
-from taylor.workflows.rank import Candidate, Ranking, RankOptions, rank
-from taylor.workflows.solve_file import DEFAULT_DEVICE
+from taylor.workflows.rank import Ranking, RankOptions, rank
+from taylor.workflows.stated_file import find_device
 
 
 def config_files(folder: Path) -> list[Path]:
@@ -54,7 +55,7 @@ def load_candidates(
     profiled: Mapping[Path, TimeRatios] | None = None,
     gbs: int | None = None,
     memory_of: Callable[[TrainingConfig], MemoryProfile] | None = None,
-) -> list[Candidate]:
+) -> list[CandidateFile]:
     """Read each file and join it with its measured ratios; what was not measured is estimated.
 
     A file that cannot be read keeps its place, with the reason.
@@ -83,13 +84,13 @@ def load_candidates(
                 config = read_config(path)
             except TaylorError as error:
                 log.warning("%s", error)
-                candidates.append(Candidate(None, None, None, str(error), unread=path))
+                candidates.append(CandidateFile(None, None, None, str(error), unread=path))
                 continue
             if gbs is not None:
                 try:
                     config = config.replace(strategy=_with_batch(config.strategy, gbs, path))
                 except InputError as error:
-                    candidates.append(Candidate(config, None, None, str(error)))
+                    candidates.append(CandidateFile(config, None, None, str(error)))
                     continue
             key = _degrees(config.strategy)
             ratios = (profiled or {}).get(path) or measured.get(key)
@@ -108,9 +109,9 @@ def load_candidates(
             try:
                 memory = estimate_memory(config, device) if memory_of is None else memory_of(config)
             except TaylorError as error:
-                candidates.append(Candidate(config, None, ratios, str(error)))
+                candidates.append(CandidateFile(config, None, ratios, str(error)))
                 continue
-            candidates.append(Candidate(config, memory, ratios))
+            candidates.append(CandidateFile(config, memory, ratios))
     if measured and estimated:
         log.warning(
             "%d of %d candidates have no row in %s: their ratios are estimated (column ratio_source)",
@@ -181,7 +182,7 @@ def rank_folder(
         When the folder holds no configuration, or the ratios' CSV or the folder of profiles is bad.
     """
     files = config_files(folder)
-    chosen = Registry.load(register_path).device(device or DEFAULT_DEVICE)
+    chosen = find_device(device, register_path)
     profiled: dict[Path, TimeRatios] = {}
     if parser_result is None and profile_data is not None:
         profiled = parse_profiles(files, profile_data, chosen, options.output)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from taylor.base.console import log
@@ -13,16 +12,9 @@ from taylor.parsers.export import export_forms, export_plan
 from taylor.pipeline.plan import PipelinePlan, as_grid, deal_kinds, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.result import read_result
 from taylor.register.model import DENSE, MTP
-from taylor.workflows.saved_result import read_result
-
-
-@dataclass(frozen=True)
-class Export:
-    """A form of `parsers.export.export_forms`, and the file to write; None prints it."""
-
-    form: str
-    path: Path | None = None
+from taylor.workflows.options import Export
 
 
 def refuse_impossible(exports: Sequence[Export], interleaves: int, schedule: ScheduleSpec) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
+from taylor.pipeline_solver.result import read_result
 
 _VARIABLE = re.compile(r"(x|recompute|select)_(\w+)\[(\d{1,4}),(\d{1,3})\] (\d{1,6})")
 _WORDS = {"x": "layers", "recompute": "recomputed", "select": "selectively recomputed"}
@@ -22,7 +22,7 @@ def describe_saved_solution(path: Path) -> str:
         When the file cannot be read or holds no solution.
     """
     text = read_text(path)
-    lines = _of_json(path, text) if text.lstrip().startswith("{") else _of_sol(path, text)
+    lines = _of_json(path) if text.lstrip().startswith("{") else _of_sol(path, text)
     return "\n".join(lines)
 
 
@@ -47,18 +47,10 @@ def _of_sol(path: Path, text: str) -> list[str]:
     return lines
 
 
-def _of_json(path: Path, text: str) -> list[str]:
-    try:
-        result = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON: {error}", file=path) from None
-    missing = [key for key in ("status", "objective", "offset", "layers", "recompute") if key not in result]
-    if missing:
-        raise InputError("is not a saved result", file=path, field=missing[0], cure="name a file of --result_json")
+def _of_json(path: Path) -> list[str]:
+    result = read_result(path).to_dict()
     plain = ("status", "objective", "bound", "gap", "unit_ms", "schedule", "offset", "peak_memory", "memory_limit")
-    lines = [f"{key}: {result[key]}" for key in plain if result.get(key) is not None]
+    lines = [f"{key}: {result[key]}" for key in plain if result[key] is not None]
     for group, word in (("layers", "layers"), ("recompute", "recomputed")):
-        if not isinstance(result[group], dict):
-            raise InputError("must be an object", file=path, field=group, value=result[group])
         lines += [f"{word} {name}: {rows}" for name, rows in result[group].items()]
     return lines

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from taylor.base.console import log
@@ -26,6 +26,7 @@ from taylor.parsers.tables.memory_profile import read_memory_profile, write_memo
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE
 from taylor.register.device import DeviceSpec
+from taylor.workflows.options import DryRunOptions
 
 MEMORY_INFO = Path("memory_info")
 """Folder, below the output folder, of the profiles that dry-runs measured."""
@@ -35,38 +36,6 @@ DRYRUNS = Path("dryrun")
 
 SPARE_RUNS = 3
 """Dry-runs of an exact backend beyond one an unknown: they tell how far memory is from linear in the plan."""
-
-
-@dataclass(frozen=True)
-class DryRunOptions:
-    """How dry-runs are run, where they can be.
-
-    Parameters
-    ----------
-    backend : str
-        ``auto`` (MindSpore where it can run, else the estimate), ``mindspore``, ``estimate``, ``torch``.
-    mindformers : Path or None
-        ``run_mindformer.py`` or its folder.
-    env_json : Path or None
-        Environment of the runs.
-    parallel_num : int
-        Runs at once.
-    small_dataset : Path or None
-        Data set that the runs read; written where it is missing.
-    timeout_s : float
-        Seconds one run may take.
-    retries : int
-        Further attempts after a failure that may pass.
-    """
-
-    backend: str = "auto"
-    mindformers: Path | None = None
-    env_json: Path | None = None
-    parallel_num: int = 2
-    small_dataset: Path | None = None
-    register_path: Path | None = None
-    timeout_s: float = 3600.0
-    retries: int = 1
 
 
 def open_backend(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import pandas as pd
 
 from taylor.base.console import log
 from taylor.base.errors import InputError
@@ -16,25 +14,24 @@ from taylor.cost_model.strategy import Strategy
 from taylor.dryrun.estimate import device_limit_mib
 from taylor.dryrun.interface import DryRun, DryRunBackend
 from taylor.dryrun.stage_memory import StageMemory
-from taylor.nd_search.emit import emit_yaml, write_candidates_csv, write_pruned_csv
+from taylor.nd_search.emit import emit_yaml, pruned_frame, write_candidates_csv, write_pruned_csv
 from taylor.nd_search.options import PeakEstimate, SearchContext, SearchOptions
 from taylor.nd_search.rules import list_rules
 from taylor.nd_search.search import SearchResult, explain, search
-from taylor.nd_search.space import complete
+from taylor.nd_search.space import with_ruled_splits
 from taylor.nd_search.user_rules import load_user_rules
-from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE
 from taylor.register.device import DeviceSpec
-from taylor.register.registry import Registry
 from taylor.workflows.candidates import load_candidates, memory_by_dryruns
 from taylor.workflows.dryrun_result import stage_memories
-from taylor.workflows.memory_source import DryRunOptions, open_backend
+from taylor.workflows.memory_source import open_backend
+from taylor.workflows.options import DryRunOptions
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
 from taylor.workflows.schedules import require_schedule
 from taylor.workflows.search_memory import measured_peaks, replayed_peaks
-from taylor.workflows.solve_file import DEFAULT_DEVICE
+from taylor.workflows.stated_file import find_device, read_aloud
 
 
 @dataclass(frozen=True)
@@ -135,17 +132,6 @@ def _search(
     done = StrategySearch(config, device, result, candidates_csv, pruned_csv, tuple(dryrun_files), tuple(profile_files))
     if not options.full:
         return done
-    pruned = pd.DataFrame(
-        [
-            {
-                "rule": record.rule,
-                "removed": record.count,
-                "example": record.example.name if record.example else "",
-                "explanation": record.explanation,
-            }
-            for record in result.pruned
-        ]
-    )
     memory_of = memory_by_dryruns(backend, options.dryruns, device, options.ranking.output)
     profiled = (
         {}
@@ -153,10 +139,7 @@ def _search(
         else parse_profiles(dryrun_files, options.profile_data, device, options.ranking.output)
     )
     candidates = load_candidates(dryrun_files, device, profiled=profiled, memory_of=memory_of)
-    ranking = rank(candidates, options.ranking, pruned=pruned)
-    return StrategySearch(
-        config, device, result, candidates_csv, pruned_csv, done.dryrun_files, done.profile_files, ranking
-    )
+    return replace(done, ranking=rank(candidates, options.ranking, pruned=pruned_frame(result)))
 
 
 def _peaks(
@@ -194,7 +177,7 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     """
     config, device = _read(options)
     strategy = _strategy_of(name, config, options.space.gbs)
-    strategy = complete(strategy, SearchContext.settle(config, device, options.space), options.space)
+    strategy = with_ruled_splits(strategy, SearchContext.settle(config, device, options.space), options.space)
     lines = explain(config, device, options.space, strategy, options.rules_path)
     limit = device_limit_mib(config, device)
     if strategy.micro_batches < 1 or strategy.pp * strategy.vpp > sum(config.model.layer_counts().values()):
@@ -217,10 +200,7 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
 
 
 def _read(options: StrategySearchOptions) -> tuple[TrainingConfig, DeviceSpec]:
-    config = read_config(options.path)
-    for note in config.notes:
-        log.warning("%s: %s", config.path, note)
-    return config, Registry.load(options.register_path).device(options.device or DEFAULT_DEVICE)
+    return read_aloud(options.path), find_device(options.device, options.register_path)
 
 
 def _strategy_of(name: str, config: TrainingConfig, gbs: int | None) -> Strategy:

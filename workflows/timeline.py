@@ -11,13 +11,13 @@ import pandas as pd
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import printable
+from taylor.pipeline_solver.result import read_result
 from taylor.report.chrome_trace import write_chrome_trace
 from taylor.report.html import write_html_report
 from taylor.report.picture import write_picture
 from taylor.report.profile_source import load_profiles
 from taylor.report.sources import device_lines, load_worker_logs
 from taylor.report.timeline import Timeline, side_by_side
-from taylor.workflows.saved_result import read_result
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ def preload() -> None:
         "rich.table",
         "scipy.optimize",
         "taylor.workflows.candidates",
+        "taylor.workflows.evaluate_file",
         "taylor.workflows.extract",
         "taylor.workflows.search",
         "taylor.workflows.solve_file",

@@ -104,13 +104,11 @@ def _view(role: str, name: str) -> Writer:
 
 
 def _result(folder: Path, which: int) -> object:
-    from taylor.workflows.solve_file import SolveFileOptions, solve_file
+    from taylor.workflows.evaluate_file import evaluate_file
+    from taylor.workflows.options import FileJob, Outputs
 
-    path = LLAMA
-    return solve_file(SolveFileOptions(
-        path, TimeRatios(backward=2.0 + which), dryrun=False, check=False, evaluate=True, write=False,
-        result_json=folder / "result.json", output=folder,
-    ))  # fmt: skip
+    job = FileJob(LLAMA, TimeRatios(backward=2.0 + which), dryrun=False, check=False)
+    return evaluate_file(job, Outputs(folder=folder, result_json=folder / "result.json"))
 
 
 def _memory(folder: Path, which: int) -> object:

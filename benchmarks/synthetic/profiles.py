@@ -24,7 +24,7 @@ from taylor.pipeline.dependencies import dependencies
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.profiling.pattern import Pass, charged_kinds, chunk_passes, schedule_of
+from taylor.profiling.pattern import Pass, charged_kinds, chunk_passes, task_order
 from taylor.register.model import DENSE, MOE
 
 BLOCK_SHARE, BLOCK_BACK_SHARE = 0.25, 0.3
@@ -161,7 +161,7 @@ def write_synthetic_profiles(
         raise InputError("does not settle its layers and recompute", file=config.path)
     disturbance = disturbance or Disturbance()
     generator = np.random.default_rng(seed)
-    schedule = schedule_of(config)
+    schedule = task_order(config)
     tasks = _Tasks(schedule, config.plan, times)
     ranks: dict[int, SyntheticRank] = {
         stage: SyntheticRank(

@@ -136,7 +136,7 @@ def near_plans(
     known: dict[str, NearPlan] = {}
     queue: list[tuple[float, int, tuple[float, ...]]] = []
     seen: set[tuple[int, ...]] = set()
-    done = [repr(plan) for plan in tried]
+    done = {_content(plan) for plan in tried}
 
     def push(worth: float, allowed: Floats) -> None:
         key = tuple(map(round, allowed.tolist()))
@@ -159,11 +159,11 @@ def near_plans(
             continue
         peaks = fitted(solution.plan)
         near = NearPlan(solved, solution, record.chances(solution.plan, peaks, limits, scatter))
-        known.setdefault(repr(solution.plan), near)
+        known.setdefault(_content(solution.plan), near)
         worth = near.chance * (to_beat - near.time)
         # A plan that was tried has neighbours that differ on any stage; else those where it is tight matter.
         tight = peaks > (1.0 - REACH * scatter) * limits
-        around = np.ones_like(tight) if repr(solution.plan) in done else tight
+        around = np.ones_like(tight) if _content(solution.plan) in done else tight
         for stage in np.flatnonzero(around).tolist():
             lower = allowed.copy()
             lower[stage] = min(lower[stage], peaks[stage] - 1.0)
@@ -171,6 +171,11 @@ def near_plans(
     fresh = [near for key, near in known.items() if key not in done]
     fresh.sort(key=lambda near: -near.chance * (to_beat - near.time))
     return [near for near in fresh if near.chance * (to_beat - near.time) > LEAST_GAIN * to_beat][:number]
+
+
+def _content(plan: PipelinePlan) -> str:
+    """What two plans have in common that are the same."""
+    return repr((sorted(plan.layers.items()), sorted(plan.recompute.items())))
 
 
 @dataclass

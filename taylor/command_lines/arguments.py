@@ -16,7 +16,7 @@ from taylor.base.shipped import own_or_shipped
 from taylor.parsers.tables.ratios import MAX_RATIO
 
 if TYPE_CHECKING:  # a command's --help and --version must not wait for what only its work needs
-    from taylor.workflows.memory_source import DryRunOptions
+    from taylor.workflows.options import DryRunOptions
 
 MOST = 10**9
 """Largest count a flag takes: a thousand times the ranks, the batch and the seconds of anybody's job."""
@@ -292,7 +292,7 @@ def dryrun_options(args: argparse.Namespace, mindformers: str | None) -> DryRunO
     mindformers : str or None
         Path of ``run_mindformer.py`` or its folder, whose flag differs between the tools.
     """
-    from taylor.workflows.memory_source import DryRunOptions
+    from taylor.workflows.options import DryRunOptions
 
     return DryRunOptions(
         backend=args.dryrun_backend,

@@ -139,6 +139,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
             "is not a dimension", field="--search", value=unknown[0], cure="choose of " + ", ".join(DIMENSIONS)
         )
     from taylor.nd_search.options import SearchOptions
+    from taylor.pipeline_solver.options import SolveOptions
     from taylor.report.breakdown import breakdown_table, comparison_table
     from taylor.report.terminal import print_ranking, print_table
     from taylor.workflows.rank import RankOptions
@@ -175,7 +176,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
         profile_data=path_or_none(args.profile_data_dir),
         full=args.full or bool(args.profile_data_dir),
         ranking=RankOptions(
-            solver=args.solver_name, time_limit=args.time_limit, **({"workers": args.workers} if args.workers else {})
+            SolveOptions(args.solver_name, args.time_limit), **({"workers": args.workers} if args.workers else {})
         ),
     )
     if args.list_rules:

@@ -28,7 +28,7 @@ from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import AUTO, SCHEDULES
 
 if TYPE_CHECKING:
-    from taylor.workflows.export import Export
+    from taylor.workflows.options import Export
 
 
 def count_or_auto(text: str) -> int | str:
@@ -38,7 +38,7 @@ def count_or_auto(text: str) -> int | str:
 
 def export_form(text: str) -> Export:
     """The type of ``FORM`` or ``FORM=FILE``."""
-    from taylor.workflows.export import Export
+    from taylor.workflows.options import Export
 
     form, _, file = text.partition("=")
     if form not in export_forms():
@@ -176,12 +176,15 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     sources = [path for path in (args.yaml, args.shell, args.toml) if path]
     if len(sources) != 1:
         raise InputError("exactly one configuration is needed", field="-yaml, -shell, -toml", value=sources)
+    from taylor.pipeline_solver.options import SolveOptions
     from taylor.report.breakdown import comparison_table
     from taylor.report.terminal import live_line, print_solution, print_table
     from taylor.workflows.dryrun_result import closed_forms, stage_memories
-    from taylor.workflows.solve_file import SolveFileOptions, solve_file
+    from taylor.workflows.evaluate_file import evaluate_file
+    from taylor.workflows.options import FileJob, Outputs
+    from taylor.workflows.solve_file import solve_file
 
-    options = SolveFileOptions(
+    job = FileJob(
         path=Path(sources[0]),
         ratios=TimeRatios(
             dense_forward=args.layer_ratio,
@@ -195,16 +198,12 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         dryruns=dryrun_options(args, args.mindformers),
         device=args.device,
         register_path=chosen_path(args.register_path),
-        evaluate=args.evaluate,
         search_select=args.select,
-        solver=args.solver_name,
-        time_limit=args.t,
-        workers=args.workers,
-        vpp=None if args.vpp == AUTO else args.vpp,
-        schedule=None if args.schedule == AUTO else args.schedule,
-        auto_vpp=args.vpp == AUTO,
-        auto_schedule=args.schedule == AUTO,
+        vpp=args.vpp,
+        schedule=args.schedule,
         low_memory=args.low_mem,
+    )
+    outputs = Outputs(
         write=args.write,
         write_to=path_or_none(args.o),
         result_json=path_or_none(args.result_json),
@@ -214,8 +213,12 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         exports=args.export,
         mps_form=args.mps_form,
     )
-    with live_line("solving") as on_progress:
-        solved = solve_file(options, on_progress)
+    if args.evaluate:
+        solved = evaluate_file(job, outputs)
+    else:
+        how = SolveOptions(solver=args.solver_name, time_limit=args.t, workers=args.workers)
+        with live_line("solving") as on_progress:
+            solved = solve_file(job, how, outputs, on_progress)
     print_solution(solved.problem, solved.solution)
     if measured := stage_memories(solved.dryrun):
         assert solved.dryrun is not None

@@ -88,6 +88,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
     """Parse, solve, print."""
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
+    from taylor.pipeline_solver.options import SolveOptions
     from taylor.report.terminal import print_ranking
     from taylor.workflows.candidates import rank_folder
     from taylor.workflows.rank import RankOptions
@@ -96,7 +97,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
     report: Path | bool = {"on": True, "y": True, "off": False, "n": False}.get(switch, Path(args.report))
     ranking = rank_folder(
         Path(args.yaml_path),
-        RankOptions(solver=args.solver_name, time_limit=args.time_limit, workers=args.workers, report=report),
+        RankOptions(SolveOptions(args.solver_name, args.time_limit), workers=args.workers, report=report),
         device=args.device,
         register_path=chosen_path(args.register_path),
         dryruns=dryrun_options(args, args.mindformers_dir),

@@ -15,9 +15,11 @@ from taylor.dryrun.torch_backend import TorchBackend
 from taylor.nd_search.options import SearchOptions
 from taylor.parsers.read import read_config
 from taylor.workflows import memory_source
-from taylor.workflows.memory_source import DryRunOptions, open_backend
+from taylor.workflows.evaluate_file import evaluate_file
+from taylor.workflows.memory_source import open_backend
+from taylor.workflows.options import DryRunOptions, FileJob, Outputs
 from taylor.workflows.search import StrategySearchOptions, explain_strategy, search_strategies
-from taylor.workflows.solve_file import SolveFileOptions, solve_file
+from taylor.workflows.solve_file import solve_file
 from tests.conftest import ROOT
 from tests.torch_cases import LLAMA3_70B, STAND_IN, StandIn
 
@@ -54,9 +56,12 @@ def script(tmp_path, micro_batch=1):
     return path
 
 
-def solve(path, **options):
-    settings = {"dryruns": DryRunOptions("torch"), "device": "h100-80g", "write": False, **options}
-    return solve_file(SolveFileOptions(path, **settings))
+def job_on(path, **changes):
+    return FileJob(path, **{"dryruns": DryRunOptions("torch"), "device": "h100-80g", **changes})
+
+
+def solve(path, device="h100-80g", **outputs):
+    return solve_file(job_on(path, device=device), outputs=Outputs(write=False, **outputs))
 
 
 @pytest.mark.parametrize("factors", [{}, {"activations": 1.2, "workspace": 0.4}, {"weights": 0.8, "logits": 1.5}])
@@ -108,7 +113,7 @@ def test_trace_and_page_show_the_dry_run_task_by_task_beside_the_planned_memory(
 
 
 def test_evaluating_the_files_own_plan_dry_runs_that_plan(tmp_path, standin):
-    solved = solve(script(tmp_path), evaluate=True, dryrun=False)
+    solved = evaluate_file(job_on(script(tmp_path), dryrun=False))
     assert [peak.stage for peak in solved.dryrun.stages] == [0, 1, 2, 3] and len(standin.starts()) == 4
     assert solved.dryrun.run.plan.layers == read_config(script(tmp_path)).plan.layers
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from taylor.base.errors import InputError
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.evaluate import evaluate
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.result import Result
 from taylor.workflows.extract import describe_saved_solution
 
 SOL = """# status optimal
@@ -27,10 +29,13 @@ def test_a_sol_file_is_shown_by_kind_and_stage(tmp_path):
     assert "layers moe: [1, 3]" in text and "recomputed moe: [0, 2]" in text
 
 
-def test_a_result_is_shown_with_its_offset(tmp_path):
-    result = {"status": "optimal", "objective": 1.0, "offset": [[1, 0]], "layers": {"moe": [[2, 1]]}, "recompute": {}}
-    (tmp_path / "r.json").write_text(json.dumps(result))
-    assert "offset: [[1, 0]]" in describe_saved_solution(tmp_path / "r.json")
+def test_a_result_is_shown_with_its_offset_and_the_layers_of_each_kind(tmp_path):
+    moe = LayerKind("moe", 3, 1.0, 10.0, {"none": 5.0, "full": 1.0})
+    problem = PipelineProblem(2, 1, 4, (moe,), (0.0, 0.0), (25.0, 100.0))
+    plan = PipelinePlan({"moe": ((1, 2),)}, {"full": ((0, 1),)})
+    (tmp_path / "r.json").write_text(Result(problem, evaluate(problem, plan)).to_json())
+    lines = describe_saved_solution(tmp_path / "r.json").splitlines()
+    assert {"offset: [[0, 1]]", "layers moe: [[1, 2]]", "recomputed full: [[0, 1]]"} <= set(lines)
 
 
 @pytest.mark.parametrize(

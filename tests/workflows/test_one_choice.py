@@ -14,9 +14,11 @@ from taylor.parsers.tables.memory_profile import read_memory_profile
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
 from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.evaluate import evaluate
+from taylor.workflows.candidate_file import CandidateFile
+from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.problem import build_problem, plan_in_terms_of
-from taylor.workflows.rank import Candidate, RankOptions, rank
-from taylor.workflows.solve_file import SolveFileOptions, solve_file
+from taylor.workflows.rank import RankOptions, rank
+from taylor.workflows.solve_file import solve_file
 from tests.conftest import ROOT
 from tests.parsers.test_megatron import BASE as SHELL_FLAGS
 from tests.parsers.test_megatron import script_of
@@ -41,16 +43,8 @@ def solved(file, tmp_path, limit, **changes):
     """The file solved in place; the memory holds two layers of four to six without recompute."""
     memory = tmp_path / "memory.json"
     memory.write_text(json.dumps({**MEMORY, "device_limit": limit}))
-    return solve_file(
-        SolveFileOptions(
-            path=file,
-            memory_file=memory,
-            check=False,
-            output=tmp_path / "out",
-            result_json=tmp_path / "result.json",
-            **changes,
-        )
-    )
+    job = FileJob(file, memory_file=memory, check=False, **changes)
+    return solve_file(job, outputs=Outputs(folder=tmp_path / "out", result_json=tmp_path / "result.json"))
 
 
 @pytest.mark.parametrize("select", [False, True])
@@ -93,7 +87,7 @@ def test_a_mixed_folder_is_ranked_by_what_each_file_can_hold(tmp_path):
     memory_file.write_text(json.dumps({**MEMORY, "device_limit": 1100}))
     memory = read_memory_profile(memory_file)
     ratios = TimeRatios(unit_ms=2.0)
-    candidates = [Candidate(read_config(path), memory, ratios) for path in files]
+    candidates = [CandidateFile(read_config(path), memory, ratios) for path in files]
     ranking = rank(candidates, RankOptions(output=tmp_path / "out", workers=1, report=False))
     assert len(ranking.table) == 3
     for _, row in ranking.table.iterrows():

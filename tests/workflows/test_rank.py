@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.reliability.load import write_candidates
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.register.registry import Registry
 from taylor.workflows import rank as module
 from taylor.workflows.candidates import load_candidates
@@ -17,16 +18,16 @@ from tests.conftest import ROOT
 REAL = module.solve_row
 
 
-def _unlucky(problem, solver, time_limit):
+def _unlucky(problem, how):
     if problem.stages == UNLUCKY:
         os._exit(9)
-    return REAL(problem, solver, time_limit)
+    return REAL(problem, how)
 
 
-def _faulty(problem, solver, time_limit):
+def _faulty(problem, how):
     if problem.stages == UNLUCKY:
         raise ZeroDivisionError("of nobody's making")
-    return REAL(problem, solver, time_limit)
+    return REAL(problem, how)
 
 
 UNLUCKY = 8
@@ -38,7 +39,7 @@ def test_the_others_are_solved_and_the_row_says_why(tmp_path, monkeypatch, misfo
     monkeypatch.setattr(module, "solve_row", misfortune)
     device = Registry.load(None).device("ascend-910b")
     candidates = load_candidates(sorted((tmp_path / "files").glob("*.yaml")), device)
-    options = module.RankOptions(output=tmp_path / "out", workers=2, time_limit=20.0, report=False)
+    options = module.RankOptions(SolveOptions(time_limit=20.0), workers=2, report=False, output=tmp_path / "out")
     ranking = module.rank(candidates, options)
     table = ranking.table
     unlucky = table["pp"] == UNLUCKY

@@ -1,0 +1,64 @@
+"""One configuration file whose own plan is evaluated: its memory, its problem, the plan's figures and outputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from taylor.base.console import log
+from taylor.base.errors import InputError
+from taylor.dryrun.interface import DryRunResult
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline_solver.evaluate import evaluate
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import Solution
+from taylor.workflows.memory_check import check_plan
+from taylor.workflows.options import FileJob, Outputs
+from taylor.workflows.planned_file import PlannedFile, store_result, write_drawings
+from taylor.workflows.problem import plan_in_terms_of
+from taylor.workflows.stated_file import StatedFile
+
+
+def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  # noqa: B008 - frozen
+    """Report a configuration's own plan as if it had been solved; the configuration is not written.
+
+    Interleaves and schedule that the job leaves to the tool are the file's.
+
+    Raises
+    ------
+    InputError
+        Bad configuration, memory profile or flag value; or the file's offset and recompute make no plan.
+    OutsideProgramError
+        MindSpore's dry-runs were asked for and every one failed.
+    """
+    job = replace(job, vpp=job.given_vpp, schedule=job.given_schedule)
+    file = StatedFile.read(job)
+    file.refuse_impossible(outputs.exports)
+    dryrun: DryRunResult | None = None
+    with file.open_backend(outputs.folder) as backend:
+        memory = file.obtain_memory(backend, outputs.folder)
+        problem = file.problem(memory)
+        solution = _evaluate_own(file.config, problem)
+        if job.check and backend is not None and solution.plan is not None:
+            dryrun = check_plan(file.running, solution.plan, backend, memory.device_limit_mib)
+    planned = PlannedFile(file.config, memory, problem, solution, dryrun=dryrun).with_exports(outputs.exports)
+    return store_result(planned, write_drawings(planned, outputs), outputs)
+
+
+def _evaluate_own(config: TrainingConfig, problem: PipelineProblem) -> Solution:
+    if config.plan is None:
+        raise InputError(
+            "the file's own offset and recompute do not make a plan",
+            file=config.path,
+            cure="; ".join(config.notes) or "solve it instead: leave out -evaluate",
+        )
+    if (config.plan.interleaves, config.plan.stages) != (problem.interleaves, problem.stages):
+        raise InputError(
+            "the file's plan has another number of interleaves than asked for",
+            field="-vpp",
+            value=problem.interleaves,
+            cure="evaluate the file without -vpp",
+        )
+    solution = evaluate(problem, plan_in_terms_of(problem, config.plan))
+    if solution.message:
+        log.warning("%s", solution.message)
+    return solution

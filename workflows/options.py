@@ -1,0 +1,146 @@
+"""The option records of the jobs: what is planned, and what is written. How a plan is solved says `SolveOptions`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from taylor.cost_model.profile import TimeRatios
+from taylor.pipeline.schedule import AUTO
+
+DEFAULT_DEVICE = "ascend-910b"
+"""The device that is planned for where neither the user nor the file names one."""
+
+
+@dataclass(frozen=True)
+class DryRunOptions:
+    """How dry-runs are run, where they can be.
+
+    Parameters
+    ----------
+    backend : str
+        ``auto`` (MindSpore where it can run, else the estimate), ``mindspore``, ``estimate``, ``torch``.
+    mindformers : Path or None
+        ``run_mindformer.py`` or its folder.
+    env_json : Path or None
+        Environment of the runs.
+    parallel_num : int
+        Runs at once.
+    small_dataset : Path or None
+        Data set that the runs read; written where it is missing.
+    register_path : Path or None
+        Folder of model registrations that the runs load.
+    timeout_s : float
+        Seconds one run may take.
+    retries : int
+        Further attempts after a failure that may pass.
+    """
+
+    backend: str = "auto"
+    mindformers: Path | None = None
+    env_json: Path | None = None
+    parallel_num: int = 2
+    small_dataset: Path | None = None
+    register_path: Path | None = None
+    timeout_s: float = 3600.0
+    retries: int = 1
+
+
+@dataclass(frozen=True)
+class FileJob:
+    """One configuration file and everything that settles its pipeline problem.
+
+    Parameters
+    ----------
+    path : Path
+        The configuration: MindFormers YAML, Megatron or MindSpeed script, torchtitan TOML.
+    ratios : TimeRatios
+        Times of the parts of the model, relative to the body layer's forward.
+    memory_file : Path or None
+        Memory profile to use instead of dry-runs.
+    dryrun : bool
+        Whether memory is measured by dry-runs, where they can run.
+    check : bool
+        Whether the plan is dry-run in the end, where dry-runs can run.
+    dryruns : DryRunOptions
+    device : str or None
+        Name of a registered device; `DEFAULT_DEVICE` when None.
+    register_path : Path or None
+        Folder of further model and device registrations.
+    search_select : bool
+        Whether selective recompute may be chosen beside full recompute.
+    vpp : int, `AUTO` or None
+        Interleaves; None keeps the file's.
+    schedule : str or None
+        A schedule's name or `AUTO`; None keeps the file's.
+    low_memory : bool or None
+        Whether interleaving is of the low-memory kind; None keeps the file's.
+    """
+
+    path: Path
+    ratios: TimeRatios = field(default_factory=TimeRatios)
+    memory_file: Path | None = None
+    dryrun: bool = True
+    check: bool = True
+    dryruns: DryRunOptions = field(default_factory=DryRunOptions)
+    device: str | None = None
+    register_path: Path | None = None
+    search_select: bool = False
+    vpp: int | str | None = None
+    schedule: str | None = None
+    low_memory: bool | None = None
+
+    @property
+    def given_vpp(self) -> int | None:
+        """The interleaves asked for; None where they come from the file or are left to the tool."""
+        return self.vpp if isinstance(self.vpp, int) else None
+
+    @property
+    def given_schedule(self) -> str | None:
+        """The schedule asked for; None where it comes from the file or is left to the tool."""
+        return None if self.schedule == AUTO else self.schedule
+
+    @property
+    def has_choices(self) -> bool:
+        """Whether the tool chooses the interleaves or the schedule."""
+        return AUTO in (self.vpp, self.schedule)
+
+
+@dataclass(frozen=True)
+class Export:
+    """A form of `parsers.export.export_forms`, and the file to write; None prints it."""
+
+    form: str
+    path: Path | None = None
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where the results of one configuration file go; a None is not written.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds ``model_mps``, ``sol_output``, ``memory_info`` and ``dryrun``.
+    write : bool
+        Whether the plan is written into the configuration.
+    write_to : Path or None
+        The file that takes the configuration with its plan; None means in place.
+    result_json, trace, html, picture : Path or None
+        The result as data, the step as a Chrome trace, the report page, the pipeline as a picture.
+    exports : sequence of Export
+        The plan in the words of other launchers.
+    mps_form : str
+        ``compact`` or ``full``, see `pipeline_solver.model_files`.
+    """
+
+    folder: Path = Path("pipeline_output")
+    write: bool = True
+    write_to: Path | None = None
+    result_json: Path | None = None
+    trace: Path | None = None
+    html: Path | None = None
+    picture: Path | None = None
+    exports: Sequence[Export] = ()
+    mps_form: str = "compact"

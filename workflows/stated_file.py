@@ -1,0 +1,144 @@
+"""What every job on one configuration file begins with: read it, find its device and memory, state its problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from taylor.base.console import log
+from taylor.cost_model.profile import MemoryProfile
+from taylor.dryrun.fitting.design import modes_at_hand
+from taylor.dryrun.interface import DryRunBackend
+from taylor.parsers.read import read_config
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.register.device import DeviceSpec
+from taylor.register.registry import Registry
+from taylor.workflows.export import refuse_impossible
+from taylor.workflows.memory_source import obtain_memory, open_backend
+from taylor.workflows.options import DEFAULT_DEVICE, Export, FileJob
+from taylor.workflows.problem import build_problem
+from taylor.workflows.schedules import require_schedule
+
+
+def read_aloud(path: Path) -> TrainingConfig:
+    """Read a configuration and log what its reader noted.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read.
+    """
+    config = read_config(path)
+    for note in config.notes:
+        log.warning("%s: %s", config.path, note)
+    return config
+
+
+def find_device(name: str | None, register_path: Path | None) -> DeviceSpec:
+    """A registered device by name, `DEFAULT_DEVICE` when None.
+
+    Raises
+    ------
+    InputError
+        When there is no such device, or the register cannot be read.
+    """
+    return Registry.load(register_path).device(name or DEFAULT_DEVICE)
+
+
+@dataclass(frozen=True)
+class StatedFile:
+    """A configuration file with all that its pipeline problem needs but the memory.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        As the file says it.
+    running : TrainingConfig
+        The same with the interleaves and the schedule that were asked for.
+    """
+
+    job: FileJob
+    config: TrainingConfig
+    running: TrainingConfig
+    device: DeviceSpec
+
+    @classmethod
+    def read(cls, job: FileJob) -> StatedFile:
+        """Read a job's file and find its device.
+
+        Raises
+        ------
+        InputError
+            When the file or the register cannot be read.
+        """
+        config = read_aloud(job.path)
+        vpp = config.strategy.vpp if job.given_vpp is None else job.given_vpp
+        asked = config.replace(strategy=config.strategy.replace(vpp=vpp), schedule=asked_schedule(job, config))
+        running = asked.replace(schedule=asked.schedule_for(vpp))
+        return cls(job, config, running, find_device(job.device, job.register_path))
+
+    def refuse_impossible(self, exports: Sequence[Export]) -> None:
+        """Tell before anything is measured or solved that no plan can come out of it, or none that can be exported.
+
+        Raises
+        ------
+        InputError
+            When the schedule does not exist for the numbers, or a form cannot say any plan of so many interleaves.
+        """
+        vpp = self.running.strategy.vpp
+        # More interleaves than layers are refused with the problem, in better words.
+        if vpp <= self.running.model.n_layers:
+            require_schedule(self.running)
+            refuse_impossible(exports, vpp, self.running.schedule)
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Recompute modes whose activations the problem needs."""
+        return modes_at_hand(self.job.search_select)
+
+    def problem(self, memory: MemoryProfile) -> PipelineProblem:
+        """The pipeline problem under a memory profile.
+
+        Raises
+        ------
+        InputError
+            When there are fewer layers than chunks, or the profile lacks a mode that is searched.
+        """
+        return build_problem(self.running, memory, self.job.ratios, search_select=self.job.search_select)
+
+    def open_backend(self, folder: Path) -> AbstractContextManager[DryRunBackend | None]:
+        """The backend of the job's dry-runs, as a context; None in it where none is wanted or none can run."""
+        wanted = self.job.check or (self.job.dryrun and self.job.memory_file is None)
+        return open_backend(self.job.dryruns, self.running, folder) if wanted else nullcontext(None)
+
+    def obtain_memory(self, backend: DryRunBackend | None, folder: Path) -> MemoryProfile:
+        """The memory profile to plan with; one log line says where it comes from.
+
+        Raises
+        ------
+        InputError
+            When the job's own profile is bad.
+        OutsideProgramError
+            When every dry-run failed, and the job asked for dry-runs by name.
+        """
+        return obtain_memory(
+            self.running,
+            self.device,
+            memory_file=self.job.memory_file,
+            dryrun=self.job.dryrun,
+            backend=backend,
+            output=folder,
+            modes=self.modes,
+            may_estimate=self.job.dryruns.backend == "auto",
+        )
+
+
+def asked_schedule(job: FileJob, config: TrainingConfig) -> ScheduleSpec:
+    """The file's schedule with what the job says of it."""
+    own = config.schedule
+    asked = ScheduleSpec(job.given_schedule or own.name, own.low_memory if job.low_memory is None else job.low_memory)
+    return replace(asked, seq_splits=own.seq_splits) if asked.traits.sequence_splits else asked
