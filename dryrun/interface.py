@@ -1,4 +1,4 @@
-"""What every dry-run backend takes and gives: a plan of a strategy in, the peak memory of its stages out."""
+"""The interface of every dry-run backend: it takes plans of strategies and gives the peak memory of their stages."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 
 OUT_OF_MEMORY = "out of memory"
-"""The failure that is an answer all the same: the stage needs more than the device has."""
+"""The failure that is an answer: the stage needs more memory than the device has."""
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """One training run whose memory is asked for.
+    """One training run whose peak memory is wanted.
 
     Parameters
     ----------
     config : TrainingConfig
-        The job; its schedule holds.
+        The job; the run uses its schedule.
     strategy : Strategy
         May differ from the configuration's own.
     plan : PipelinePlan or None

@@ -1,4 +1,4 @@
-"""Processes that each measure one stage: run a few at a time, their results kept by content and found again."""
+"""Runs processes that each measure one stage, a few at a time; results are kept by content and found again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Place = TypeVar("Place", bound=Hashable)
 
 @dataclass
 class StageJob:
-    """One process to run, and what its result is known by.
+    """One process to run for one stage, and the key of its result.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class KeptRuns:
     name : str
         Backend whose results these are.
     judge : callable
-        How a process ended to the peak it gave.
+        Gives the peak of a stage from how its process ended.
     parallel : int
         Processes at once.
     retries : int
@@ -135,7 +135,7 @@ class KeptRuns:
         return found
 
     def _open_session(self) -> str:
-        """The mark of the work under way; that of a killed one is taken over with its failures."""
+        """The mark of the work under way; the mark of a killed run is taken over together with its failures."""
         if not self._session:
             path = self.root / _SESSION
             try:

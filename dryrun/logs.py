@@ -41,7 +41,7 @@ class LoggedPeak:
     used_mib : float or None
         The peak without fragments; the figure that plans are held against.
     actual_mib : float or None
-        The peak with fragments. It may be the smaller one: both are read off at other moments.
+        The peak with fragments. It may be the smaller one, since the two are taken at different moments.
     """
 
     used_mib: float | None = None

@@ -18,16 +18,16 @@ from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, DryRun
 from taylor.pipeline.plan import PipelinePlan
 
 SURE = 0.0115
-"""Relative standard error, with caution, at which a coefficient counts as known: 2.6 times that is 3 %."""
+"""Relative standard error, `Fit.caution` included, at which a coefficient counts as known: 2.6 times it is 3 %."""
 MAX_RUNS = 60
 """Dry-runs of a configuration's own stages at most, where peaks scatter."""
 MAX_PROBES = 100
 """Dry-runs of other jobs' stages at most, for the same reason."""
 PROBE_STAGES = (64, 128, 256)
-"""Most stages of a probe: the first with which `MAX_PROBES` suffice, for larger jobs take longer to compile."""
+"""Most stages of a probe, tried in this order until `MAX_PROBES` suffice: larger jobs take longer to compile."""
 _ROUNDS = 8
 _STEP = 40
-"""Probes between one look at the scatter and the next."""
+"""Probes run between two looks at the scatter."""
 _CAUTION = 1.2
 """`Fit.caution` after some 80 runs."""
 
@@ -241,7 +241,7 @@ def as_runs(memory: LinearMemory, cells: Sequence[Cell]) -> list[DryRun]:
 
 
 def observations_of(results: Sequence[DryRunResult], weight: float = 1.0) -> list[Observation]:
-    """What the runs that went well tell."""
+    """The peaks that runs gave, failures left out."""
     return [
         Observation(_plan(result), peak.stage, peak.peak_mib, weight)
         for result in results

@@ -24,7 +24,7 @@ from taylor.parsers.write_back import emit_variant
 
 NO_PEAK = "its log has no peak memory line"
 _FORMAT = 1
-"""Raised when what is kept, or how a log is read, changes its meaning."""
+"""Version of what is kept; raised when its meaning, or the way a log is read, changes."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Many outside programs run a few at a time, each logged, timed, and ended with the tool."""
+"""Runs outside programs a few at a time, each with a log and a time limit; none outlives the tool."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GUARD = Path(__file__).with_name("guard.py")
 GRACE_S = 2.0
 """Seconds a program has to end by itself when it is asked to."""
 MAX_LOG_BYTES = 8 << 30
-"""A program that writes more is ended, lest it fill the disk."""
+"""A program whose log grows beyond this is ended before it fills the disk."""
 _POLL_S = 0.05
 
 

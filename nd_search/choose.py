@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from taylor.cost_model.strategy_table import StrategyTable
 
 SPREAD = 0.5
-"""How much slower a strategy may be, as a share, to be chosen for being of another kind: an estimate is
+"""How much slower a strategy may be, as a share, and still be chosen for its other degrees: an estimate is
 easily 30 % wrong for one degree of tp or ep, seldom more than half."""
 
 SPREAD_OVER = ("tp", "pp", "ep")

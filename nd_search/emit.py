@@ -115,7 +115,7 @@ def emit_yaml(
     rank_num: int = 64,
     which: Sequence[int] | None = None,
 ) -> list[Path]:
-    """Write one configuration a strategy, of the form of the user's own file.
+    """Write one configuration for each strategy, in the form of the user's own file.
 
     The full-size files carry an even split of the layers; the solver replaces it.
     With `profile`, each is reduced to `rank_num` cards (`reduce_strategy`), the profiler is switched

@@ -40,7 +40,7 @@ class PruneRecord:
 
 @dataclass(frozen=True)
 class RuledSpace:
-    """What the rules leave: the strategies that obey all, how many were built and are legal, one record a rule."""
+    """What the rules leave: the strategies that obey all, how many were built and are legal, and a record a rule."""
 
     table: StrategyTable
     built: int
@@ -135,7 +135,7 @@ def keep_what_fits(table: StrategyTable, context: SearchContext, recompute: str 
 
 
 def describe(strategy: Strategy) -> str:
-    """A strategy in words a log can carry: every degree that is not 1."""
+    """A strategy as text for logs and tables: the main degrees, and every other one that is not 1."""
     values = {column.name: getattr(strategy, column.name) for column in fields(strategy)}
     always = ("dp", "tp", "pp", "ep", "micro_batches")
     return " ".join(f"{name}={int(value)}" for name, value in values.items() if name in always or int(value) != 1)

@@ -1,4 +1,4 @@
-"""Small for large: the configuration to profile on few cards that yields the ratios of the large one."""
+"""The small configuration that is profiled on few cards to get the ratios of a large one."""
 
 from __future__ import annotations
 

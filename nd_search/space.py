@@ -13,7 +13,7 @@ from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext, SearchOptions
 
 DEFAULT_BOUNDS = {"vpp": (1, 4), "mbs": (1, 8)}
-"""Ranges searched when no bound is given: past them memory, or the hand-overs between stages, eat the gain."""
+"""Ranges searched when no bound is given; beyond them memory or transfers between stages cost more than is gained."""
 
 Ints = NDArray[np.int64]
 

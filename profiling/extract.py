@@ -45,7 +45,7 @@ class ExtractedRatios:
     Parameters
     ----------
     ratios : TimeRatios or None
-        None when the configuration is marked (`problems`), so that no doubtful figure is used in silence.
+        None when there are `problems`, so that no doubtful figure is used silently.
     spread : mapping of measure to float
         Scatter of one sample relative to the figure; measures as in `MEASURES`.
     samples : mapping of measure to int
@@ -61,7 +61,7 @@ class ExtractedRatios:
     stages : tuple of int
         Stages of which at least one rank was read.
     problems : tuple of str
-        What does not fit, each with the likeliest cause: the configuration is marked when there is any.
+        What does not fit the configuration, each with its likeliest cause.
     missing : tuple of str
         Measures that the profiles cannot tell; `ratios` holds a default there.
     notes : tuple of str

@@ -1,4 +1,4 @@
-"""From measured windows to times: robust centres, and the linear system they make of the unknown pieces."""
+"""From measured windows to times: robust centres, and the linear system that they form for the unknown pieces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNSEEN_SCATTER = 0.05
 
 @dataclass(frozen=True)
 class Centre:
-    """Centre of repeated measurements: mean of what is no outlier, its scatter (one sample's), and counts."""
+    """Centre of repeated measurements: the mean without outliers, the scatter of one sample, and the counts."""
 
     value: float
     scatter: float
@@ -46,14 +46,14 @@ class Estimate:
 
 @dataclass
 class LinearFit:
-    """Weighted least squares over the pieces; a sum of pieces is known when the rows span it."""
+    """Weighted least squares over the unknown pieces; a sum of pieces is known when the equations determine it."""
 
     rows: list[dict[Piece, float]] = field(default_factory=list)
     centres: list[Centre] = field(default_factory=list)
     trust: list[float] = field(default_factory=list)
 
     def add(self, pieces: Mapping[Piece, float], measured: Centre, trust: float) -> None:
-        """One equation; `trust` is the relative error that its kind of measurement may bear."""
+        """Add one equation; `trust` is the relative error to expect of its kind of measurement."""
         self.rows.append(dict(pieces))
         self.centres.append(measured)
         self.trust.append(trust)

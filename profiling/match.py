@@ -1,4 +1,4 @@
-"""The attention kernels found against the ones the configuration promises; what does not fit is explained."""
+"""Matches the attention kernels found with those that the configuration leads to expect, and explains misfits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from taylor.parsers.profiles.kernels import COLLECTIVE, COMPUTE, FORWARD_MARKER,
 from taylor.profiling.pattern import StagePattern
 
 MOST_BETWEEN = 6
-"""Kernels (copies, casts) that may stand between attention run again and its backward; a layer's rest has a dozen."""
+"""Kernels (copies, casts) that may lie between repeated attention and its backward; the rest of a layer has a dozen."""
 
 
 class Misfit(Exception):
@@ -22,7 +22,7 @@ def match(profile: RankProfile, pattern: StagePattern, micro_batches: int, ring:
     Parameters
     ----------
     ring : int
-        Attention kernels a pass where it goes round a context-parallel ring; their first one counts.
+        Attention kernels of one pass where attention goes round a context-parallel ring; the first is the marker.
 
     Raises
     ------

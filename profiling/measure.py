@@ -1,4 +1,4 @@
-"""Times of one rank between matching points: waiting left out, communication kept apart."""
+"""Times of one rank between matching points, without waiting and with communication apart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taylor.profiling.pattern import KernelWindow, Piece, StagePattern
 
 
 def busy_intervals(profile: RankProfile, roles: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Starts and ends (ns) of the maximal stretches in which a kernel of the roles runs."""
+    """Starts and ends (ns) of the longest stretches in which some kernel of these roles runs."""
     chosen = np.isin(profile.role, roles)
     start, end = profile.start_ns[chosen], profile.end_ns[chosen]
     if not len(start):
@@ -25,7 +25,7 @@ def busy_intervals(profile: RankProfile, roles: tuple[int, ...]) -> tuple[NDArra
 
 
 def coverage(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
-    """Function of time (ns): how much of the intervals lies before it (ns)."""
+    """A function from a time to how much of the intervals lies before it, both in ns."""
     if not len(starts):
         return lambda times: np.zeros(times.shape)
     base = int(starts[0])

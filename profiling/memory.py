@@ -21,9 +21,9 @@ class ProfiledMemory:
     Parameters
     ----------
     peak_mib : float
-        Most that tensors took at once; what the pool held where the tensors are not told.
+        The most that tensors took at once; what the memory pool held, where the files do not tell about tensors.
     static_mib : float or None
-        Least that tensors took: weights, gradients and optimizer states, which stay.
+        The least that tensors took: weights, gradients and optimizer states, which stay.
     """
 
     peak_mib: float

@@ -14,7 +14,7 @@ from taylor.profiling.norms import RankNorms, head_samples
 from taylor.profiling.pattern import KernelWindow, Piece, StagePattern
 
 STRAGGLES = 1.15
-"""A micro-batch straggles on a rank when three quarters of its windows take this many times the usual."""
+"""A micro-batch straggles on a rank when three quarters of its windows take this many times the usual time."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,15 @@ class Pooled:
 
 @dataclass(frozen=True)
 class PooledTimes:
-    """Times of all ranks, ms: by window, by piece that names tell, that the final norm parts, and that a send does."""
+    """Times of all ranks, ms.
+
+    Parameters
+    ----------
+    windows : mapping
+        By window between attention kernels.
+    by_name, by_norm, by_send : mapping
+        By single piece, told by kernel names, by the final norm, and by the sends.
+    """
 
     windows: Mapping[KernelWindow, Pooled]
     by_name: Mapping[Piece, NDArray[np.float64]] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from taylor.profiling.pool import PooledTimes
 from taylor.register.model import DENSE
 
 WITHIN, ACROSS, BY_NAME = 5e-4, 5e-3, 1e-2
-"""Relative error that a measurement may bear: inside a task, over a border between tasks, by kernel names."""
+"""Relative error to expect of a measurement inside a task, across a border between tasks, and by kernel names."""
 LARGEST_RESIDUAL = 0.2
 LARGEST_SCATTER = 0.3
 
@@ -40,7 +40,7 @@ class KindTimes:
 
 @dataclass(frozen=True)
 class RatioFigures:
-    """Ratios with their spreads and counts, or the problems that forbid them."""
+    """Ratios with their spreads and counts, or the problems for which there are none."""
 
     ratios: TimeRatios | None
     spread: Mapping[str, float] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def ratios_of(
     exposed: Mapping[str, NDArray[np.float64]],
     transfer_ms: float | None,
 ) -> RatioFigures:
-    """Solve the measurements for the layers' times and form the ratios.
+    """Solve for the layers' times and form the ratios from them.
 
     The body layer is the last kind of the plan but MTP, which is timed as the body layer. Head and loss
     come from forward and backward together, (head forward + head backward) / (1 + bfratio), which is

@@ -36,7 +36,7 @@ COLUMNS = (
 def write_profiling_result(rows: Iterable[tuple[Strategy, ExtractedRatios]], path: str | Path) -> Path:
     """Write the ratios of the profiled configurations as a table that ``--parser_result`` reads.
 
-    A marked configuration has no row: a table is no place for a doubtful figure.
+    A configuration whose profiles do not fit has no row, so that no doubtful figure gets into the table.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The time a transfer between stages takes, from the two ends of each: what is waiting is on one end only."""
+"""The time of a transfer between stages, from the durations of its send and its receive: only one of them waits."""
 
 from __future__ import annotations
 

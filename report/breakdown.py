@@ -1,4 +1,4 @@
-"""The memory of every stage by category, as a table: by the closed forms, and by a dry-run beside them."""
+"""Tables of every stage's memory by category: as estimated, and beside it as a dry-run measured it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HYPHENATED = {
 
 
 def breakdown_table(stages: Sequence[StageBreakdown], limit_mib: float | None = None) -> Table:
-    """A column a category (MiB), a row a stage; the heaviest stage is marked.
+    """A table of estimated memory (MiB): a row for each stage, a column for each category, the heaviest stage in bold.
 
     Parameters
     ----------
@@ -38,14 +38,16 @@ def breakdown_table(stages: Sequence[StageBreakdown], limit_mib: float | None = 
 def comparison_table(
     measured: Sequence[StageMemory], estimated: Sequence[StageBreakdown], limit_mib: float | None = None
 ) -> Table:
-    """Two rows a stage, a dry-run's categories (MiB) above those of the closed forms, and how far apart the totals are.
+    """A table of measured memory above estimated memory (MiB): two rows for each stage, a column for each category.
+
+    The last column says how far the estimated total is from the measured one.
 
     Parameters
     ----------
     measured : sequence of StageMemory
-        The stages that have a dry-run.
+        The stages that were dry-run.
     estimated : sequence of StageBreakdown
-        One a stage of the model, of the same plan.
+        The closed forms of the same plan, one entry for each stage of the model.
     """
     closed = {stage.stage: stage for stage in estimated}
     pairs = [(one, closed[one.stage]) for one in measured]

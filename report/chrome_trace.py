@@ -1,4 +1,4 @@
-"""A timeline as a Chrome trace, which Perfetto and chrome://tracing open (FORMATS §8)."""
+"""A timeline as a Chrome trace, which Perfetto and chrome://tracing open."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def write_chrome_trace(timeline: Timeline, path: str | Path) -> Path:
     """Write every task of a timeline as Chrome trace JSON.
 
     Each stage or device is a process of its own, named and in order; its tasks are on the first
-    thread (overlapping jobs on further ones), the recompute part of a backward is a block inside
-    the backward's, memory is a counter (a dry-run's another), the hand-over of a micro-batch a flow.
+    thread (overlapping jobs on further ones). The recompute part of a backward is a block inside the
+    backward's; memory is a counter, a dry-run's memory a second one; the hand-over of a micro-batch is a flow.
     Times are µs; where the unit's real time is unknown, one unit is 1,000 µs, and ``otherData`` says so.
 
     Raises

@@ -1,4 +1,4 @@
-"""Clocks of several machines brought onto one: what a hand-over shows of the difference between them."""
+"""Clocks of several machines aligned, by what the hand-overs between them show of their difference."""
 
 from __future__ import annotations
 

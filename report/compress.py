@@ -61,7 +61,10 @@ def number(value: object) -> float | None:
 
 
 def strategy_text(row: Mapping[str, Any]) -> str:
-    """``DP16 TP4 PP16 EP8 m64``; degrees of 1 are left out, save DP, TP and PP. Without any, the file's name."""
+    """A row's strategy as ``DP16 TP4 PP16 EP8 m64``, or its file's name where it has no degrees.
+
+    Degrees of 1 are left out, except DP, TP and PP.
+    """
     always = ("dp", "tp", "pp")
     parts = []
     for name in ("dp", "tp", "pp", "ep", "cp", "vpp", "mbs"):

@@ -20,10 +20,10 @@ from taylor.report.palette import COLOURS, LINES, RECOMPUTE, shade
 from taylor.report.timeline import DIRECTION_NAMES, MemorySteps, Timeline, drawing_windows, window_shares
 
 SHADES = 8
-"""Shades of a colour for the interleaves; more interleaves than these share them."""
+"""Shades of one colour for the interleaves; where there are more interleaves, some share a shade."""
 
 CURVE_POINTS = 400
-"""Points of a memory curve; a longer one is drawn by the highest value of each stretch."""
+"""Points of a memory curve at most; a longer curve is drawn by the highest value of each stretch."""
 
 FIRST_COLUMNS = (
     "dp",
@@ -188,7 +188,7 @@ def _as_text(frame: pd.DataFrame) -> list[dict[str, str]]:
 
 
 def _peak_text(row: Mapping[str, str]) -> str:
-    """Heaviest stage, its limit and its number; the list by stage stands with the chosen candidate."""
+    """Peak of the heaviest stage with its limit and number; the page lists all stages for the chosen candidate."""
     peaks, limits = parse_json(row.get("peak_memory")), parse_json(row.get("memory_limit"))
     if not isinstance(peaks, list) or not peaks:
         return ""
@@ -289,7 +289,7 @@ def _short(value: float) -> float:
 
 
 def _embed(data: object) -> str:
-    """JSON that cannot end or open a script element, whatever its texts say."""
+    """JSON that is safe inside a script element, whatever its texts say."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return (
         text.replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""Jobs that overlap on one device, dealt to as few lanes as they need."""
+"""Overlapping jobs of one device, spread over as few lanes as possible."""
 
 from __future__ import annotations
 

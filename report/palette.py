@@ -1,4 +1,4 @@
-"""Colours and hatches of the kinds of job: told apart by the colour-blind (Okabe-Ito) and in grey print."""
+"""Colours and hatches of the kinds of job: distinct to colour-blind readers (Okabe-Ito) and in grey print."""
 
 from __future__ import annotations
 

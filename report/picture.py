@@ -26,7 +26,7 @@ CHINESE_FONTS = (
 )  # fmt: skip
 
 MOST_CURVES = 8
-"""Memory curves drawn; of more stages, the heaviest ones are."""
+"""Memory curves drawn at most: those of the heaviest stages."""
 
 ROW_INCHES, LEAST_INCHES, MOST_INCHES = 0.30, 1.5, 16.0
 WIDTH_INCHES, WIDE_INCHES, MANY_TASKS = 14.0, 20.0, 500

@@ -135,7 +135,7 @@ def _memory(
     start: NDArray[np.float64],
     end: NDArray[np.float64],
 ) -> MemorySteps:
-    """Memory of one stage: a forward's activations are there from its start, and go with its backward's end."""
+    """Memory of one stage over time: activations are held from their forward's start to their backward's end."""
     kept = _kept_mib(problem, plan)[:, stage]
     held = problem.static_mib[stage] + sum(
         kind.layer_mib * sum(plan.layers[kind.name][v][stage] for v in range(problem.interleaves))

@@ -27,7 +27,7 @@ from taylor.report.timeline import COMMUNICATION, DIRECTION_NAMES, OTHER, FloatA
 NS_PER_MS = 1e6
 
 BLOCKS_A_ROW = 2000
-"""Kernels of one kind closer than the row's span divided by this are one block: closer ones cannot be told apart."""
+"""Kernels of one kind are drawn as one block where the gap between them is below the row's span over this number."""
 
 ROLE_NAMES = {COLLECTIVE: "collective", SEND: "send", RECEIVE: "receive", TRANSFER: "send and receive"}
 
@@ -144,7 +144,7 @@ def _blocks(profile: RankProfile, origin_ns: int) -> tuple[IntArray, FloatArray,
     start, end = (np.array([one[k] for one in found], dtype=np.float64) for k in (1, 2))
     talks = (direction == COMMUNICATION).astype(np.int64)
     lane = lanes_of(talks, start, end)
-    # Communication lies below the computing that it overlaps with.
+    # Communication is drawn below the computation that it overlaps with.
     lane += talks * (int(lane[talks == 0].max(initial=-1)) + 1)
     return direction, start, end, lane, [one[3] for one in found]
 

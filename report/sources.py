@@ -121,12 +121,12 @@ def gaps(timeline: Timeline, least: float = 0.0) -> list[Gap]:
 
 
 def critical_row(timeline: Timeline) -> int:
-    """The row that works longest: the device that the others wait for."""
+    """The row that works longest, which is the device that the others wait for."""
     return int(np.argmax(timeline.busy()))
 
 
 def device_lines(timeline: Timeline, most_gaps: int = 5) -> list[str]:
-    """What a reader asks first, a line each: the critical device, how busy every device is, the longest gaps."""
+    """Lines on what a reader asks first: the critical device, how busy every device is, and the longest gaps."""
     unit = "ms" if timeline.unit_ms is not None else "units"
     shown = timeline.in_ms()
     busy, span = shown.busy(), shown.span

@@ -17,7 +17,7 @@ STATUS_STYLE = {OPTIMAL.value: "green", FEASIBLE.value: "yellow"}
 
 
 def ranking_table(rows: pd.DataFrame | Sequence[Mapping[str, Any]], *, limit: int | None = None) -> Table:
-    """The ranking, best first as given; reads well from 80 columns on.
+    """The ranking as a table that reads well from 80 columns on; rows keep their order, best first.
 
     Parameters
     ----------
@@ -30,8 +30,8 @@ def ranking_table(rows: pd.DataFrame | Sequence[Mapping[str, Any]], *, limit: in
     Returns
     -------
     rich.table.Table
-        A row a candidate. In its last column ``4x14,3`` means fourteen fours and a three, one entry a
-        stage, `` | `` between interleaves; memory is in GiB.
+        One row for each candidate. In its last column ``4x14,3`` means fourteen fours and a three, one entry
+        for each stage, `` | `` between interleaves; memory is in GiB.
     """
     records: list[Any] = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else list(rows)
     shown = records if limit is None else records[:limit]
@@ -57,7 +57,7 @@ def step_text(row: Mapping[str, Any]) -> str:
 
 
 def gap_text(gap: object) -> str:
-    """A gap as per cent; a gap below 0.01 % but not closed says so."""
+    """A gap as per cent, with ``<0.01 %`` for one that is smaller but not closed."""
     value = number(gap)
     if value is None:
         return "-"
@@ -102,7 +102,7 @@ def plan_table(problem: PipelineProblem, solution: Solution) -> Table:
 
 
 def summary_lines(problem: PipelineProblem, solution: Solution) -> list[str]:
-    """Status, step time, bound, bubble and the lists to write into a file, a line each."""
+    """Lines of a summary: status, step time, bound, bubble, and the offset and recompute lists."""
     unit = (
         ""
         if problem.unit_ms is None or solution.objective is None

@@ -39,7 +39,7 @@ MOST_ROWS = 16
 
 
 def pipeline_text(timeline: Timeline, width: int = 80) -> Text:
-    """The pipeline in characters: a line a stage, a column a stretch of time, the job that fills most of it.
+    """The pipeline in characters: a line for each stage, and in it the kind of job that fills most of each time slice.
 
     F forward, r recompute, B backward, W weight gradient, O optimizer, C communication, ``.`` idle. A
     big job shows warm-up, steady window and drain side by side.
@@ -124,10 +124,10 @@ def print_solution(
 
 @contextmanager
 def live_line(title: str, console: Console | None = None) -> Iterator[Callable[[Any], None] | None]:
-    """While a solve runs, one line on standard error: elapsed, best, bound, gap; nothing in a pipe.
+    """Show one line on standard error while a solve runs: elapsed time, best plan, bound and gap; nothing in a pipe.
 
-    Yields what to give as `on_progress`, a function of ``Progress(seconds, objective, bound, note)``, or
-    None where no terminal would show it. The elapsed time moves on between reports too.
+    Yields the function to pass as `on_progress`, or None where there is no terminal to show the line. The elapsed
+    time moves on between reports too.
     """
     out = console or Console(file=sys.stderr)
     if not out.is_terminal:
@@ -170,7 +170,7 @@ def progress_text(title: str, elapsed: float, latest: Any) -> Text:
 
 
 def _cells(timeline: Timeline, rows: Any, begin: float, end: float, count: int) -> list[list[str]]:
-    """For every row the mark of each of `count` equal stretches: the kind of job that fills most of it."""
+    """For every row, the mark of each of `count` equal time slices: the kind of job that fills most of the slice."""
     kinds = [*MARKS.values(), RECOMPUTE_MARK]
     part = timeline.window(begin, end)
     edges = np.linspace(begin, end, count + 1)

@@ -1,4 +1,4 @@
-"""What happens when on every stage: the one picture of a step that plans and measurements share."""
+"""The timeline of a step: every task of every stage with its start and end, planned or measured alike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import BubbleShares
 
 OPTIMIZER, COMMUNICATION, OTHER = 3, 4, 5
-"""Kinds of job that only the end of a step or a measurement has, beside the schedule's directions."""
+"""Kinds of job besides the schedule's directions: the optimizer ends a step, the others occur in measurements."""
 
 DIRECTION_NAMES = ("forward", "backward", "weight gradient", "optimizer", "communication", "other")
 
@@ -55,7 +55,7 @@ class Timeline:
     row_names : tuple of str [S]
         Name of every stage or device, top to bottom.
     stage, direction, interleave, micro_batch, split : int [n]
-        Of every task; −1 in `interleave`, `micro_batch` or `split` where it has none.
+        One entry for each task; −1 in `interleave`, `micro_batch` or `split` where the task has none.
     start, end : float [n]
         In units; ``unit_ms`` ms each when known (measured sources use ms, ``unit_ms`` = 1).
     recompute : float [n], optional
@@ -63,7 +63,7 @@ class Timeline:
     lane : int [n], optional
         Lane within the row, > 0 where jobs of one device overlap.
     labels : tuple of str [n] or empty
-        Names of the tasks when they are not said by direction and micro-batch.
+        Names of the tasks where direction and micro-batch do not say it.
     flows : int [k, 2], optional
         Task pairs (from, to): the hand-over of a micro-batch between rows.
     memory : tuple of MemorySteps, [S] or empty
@@ -284,7 +284,7 @@ def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int 
 
 
 def window_shares(windows: Sequence[DrawingWindow], least: float = 0.22) -> list[float]:
-    """Share of the drawing's width for each window: by its length, but never so little that nothing is read."""
+    """Share of the drawing's width for each window: by its length, but at least `least` so that it stays readable."""
     spans = [max(window.end - window.begin, 1e-300) for window in windows]
     raised = [max(span / sum(spans), least) for span in spans]
     return [share / sum(raised) for share in raised]

@@ -1,4 +1,4 @@
-"""Interleaves and schedules that a framework can run, solved side by side; hopeless ones are cut off."""
+"""Solves every choice of interleaves and schedule that a framework can run, and stops those that cannot win."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taylor.pipeline_solver.progress import Progress
 from taylor.pipeline_solver.solution import INFEASIBLE, Solution
 
 MOST_INTERLEAVES = 4
-"""Interleaves tried: beyond it warm-up memory and transfers outweigh the smaller bubble in practice."""
+"""Most interleaves tried: with more, warm-up memory and transfers outweigh the smaller bubble in practice."""
 
 CUT_OFF = "cut off"
 IMPOSSIBLE = "impossible"

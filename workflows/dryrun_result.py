@@ -1,4 +1,4 @@
-"""What the dry-run of a plan tells beyond its peaks, beside the closed forms."""
+"""The dry-run of a plan as data: peaks and categories of every stage, beside the closed forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One configuration file whose own plan is evaluated: its memory, its problem, the plan's figures and outputs."""
+"""Evaluates the plan that a configuration file already holds, and writes the same outputs as a solve."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
     """
     job = replace(job, vpp=job.given_vpp, schedule=job.given_schedule)
     file = StatedFile.read(job)
-    file.refuse_impossible(outputs.exports)
+    file.refuse_early(outputs.exports)
     dryrun: DryRunResult | None = None
     with file.open_backend(outputs.folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)

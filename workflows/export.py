@@ -1,4 +1,4 @@
-"""A plan in the words of other launchers: what was asked for, to a file or for the terminal."""
+"""A plan in the words of other launchers, written to a file or printed."""
 
 from __future__ import annotations
 

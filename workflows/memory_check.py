@@ -1,4 +1,4 @@
-"""The double check: the solved plan is dry-run, and solved again with what that taught until it holds."""
+"""The check of a plan by dry-runs: a plan that does not hold is solved again with what its dry-run showed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a configuration's memory profile comes from, and what is said about it."""
+"""Obtains a configuration's memory profile from a file, dry-runs, an earlier run or the estimate, and says which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The option records of the jobs: what is planned, and what is written. How a plan is solved says `SolveOptions`."""
+"""The option records of the jobs: what is planned and what is written; `SolveOptions` says how it is solved."""
 
 from __future__ import annotations
 

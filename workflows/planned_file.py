@@ -77,7 +77,7 @@ class PlannedFile:
         return {"as in the file": plan_in_terms_of(self.problem, plan)}
 
     def result(self) -> Result:
-        """What a result's file, a page or a table says of it."""
+        """The result that files, pages and tables show."""
         return Result(
             self.problem,
             self.solution,

@@ -1,4 +1,4 @@
-"""Tasks run side by side in processes, where one task's misfortune costs no other its result."""
+"""Runs tasks in a pool of processes; a task that fails or kills its process costs no other task its result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True)
 class Failed:
-    """A task that gave nothing, and why."""
+    """A task that failed, and why."""
 
     reason: str
 
@@ -124,13 +124,13 @@ def _pool(executor: Executor | None, workers: int) -> Iterator[Executor]:
 
 
 def _become_worker(parent: int) -> None:
-    # Ctrl-C is the parent's to handle: it keeps what is finished and ends the workers.
+    # The parent handles Ctrl-C: it keeps what is finished and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:
-    """End this worker once its parent was killed: it would wait for work, and hold its memory, for ever."""
+    """End this worker when its parent was killed; else it would wait for work, and hold its memory, for ever."""
     while os.getppid() == parent:
         time.sleep(ORPHAN_SECONDS)
     os._exit(1)

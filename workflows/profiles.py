@@ -1,4 +1,4 @@
-"""Profiles to ratios for a folder of candidates: parsed once, written as a table, and what failed told."""
+"""Time ratios of a folder of candidates from their profiles, written as a table; what failed is logged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parse_profiles(
 ) -> dict[Path, TimeRatios]:
     """Ratios of the candidates that were profiled, by file; also written as ``profiling_result.csv``.
 
-    A marked configuration is left out, with the reason in the log, so that it falls back to estimates.
+    A configuration whose profiles do not fit is left out, with the reason in the log; its ratios are then estimated.
     A single figure that the profiles cannot tell is estimated.
 
     Raises

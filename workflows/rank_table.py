@@ -1,4 +1,4 @@
-"""The table of a ranking: a row a candidate, best first, and the solved configuration that each row names."""
+"""The table of a ranking, best candidate first, and the solved configuration that each row names."""
 
 from __future__ import annotations
 

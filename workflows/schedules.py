@@ -1,4 +1,4 @@
-"""Whether a configuration's schedule exists for its numbers, asked before anything is measured or solved."""
+"""Refuses a schedule that does not exist for a configuration's numbers, before anything is measured or solved."""
 
 from __future__ import annotations
 

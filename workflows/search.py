@@ -1,4 +1,4 @@
-"""The main job: the strategies of a configuration searched, emitted, and on request solved and ranked."""
+"""Searches the strategies of a configuration, writes the candidates, and on request solves and ranks them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
 from taylor.workflows.schedules import require_schedule
 from taylor.workflows.search_memory import measured_peaks, replayed_peaks
-from taylor.workflows.stated_file import find_device, read_aloud
+from taylor.workflows.stated_file import find_device, read_with_notes
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
 
 
 def _read(options: StrategySearchOptions) -> tuple[TrainingConfig, DeviceSpec]:
-    return read_aloud(options.path), find_device(options.device, options.register_path)
+    return read_with_notes(options.path), find_device(options.device, options.register_path)
 
 
 def _strategy_of(name: str, config: TrainingConfig, gbs: int | None) -> Strategy:

@@ -1,4 +1,4 @@
-"""The memory of a whole search by few dry-runs, or by the logs of earlier ones; what they decide is written down."""
+"""Memory of a whole search from a few dry-runs, or from the logs of earlier ones, with a table of what was run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_RUNS = 100
 ROOM = 1.3
 """Strategies up to this share of the limit, by the estimate, are worth a dry-run: the estimate may be high."""
 BEYOND = 1.02
-"""Share of the limit that a stage without room is taken to need at least."""
+"""Share of the limit that a stage which ran out of memory is taken to need."""
 PLAN_CSV = "dryrun_plan.csv"
 
 

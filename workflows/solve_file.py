@@ -1,4 +1,4 @@
-"""One configuration file solved: its memory, its problem, the solve, and every file that results."""
+"""Solves one configuration file: obtains its memory, states its problem, solves, checks, and writes every output."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def solve_file(
             on_progress(progress)
 
     if not job.has_choices:
-        file.refuse_impossible(outputs.exports)
+        file.refuse_early(outputs.exports)
     with file.open_backend(outputs.folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
         measured = not job.dryrun or memory.source != "estimate"

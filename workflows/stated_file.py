@@ -1,4 +1,4 @@
-"""What every job on one configuration file begins with: read it, find its device and memory, state its problem."""
+"""The first steps of every job on one configuration file: read it, find its device and memory, state its problem."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from taylor.workflows.problem import build_problem
 from taylor.workflows.schedules import require_schedule
 
 
-def read_aloud(path: Path) -> TrainingConfig:
-    """Read a configuration and log what its reader noted.
+def read_with_notes(path: Path) -> TrainingConfig:
+    """Read a configuration and log the notes of its reader.
 
     Raises
     ------
@@ -75,14 +75,14 @@ class StatedFile:
         InputError
             When the file or the register cannot be read.
         """
-        config = read_aloud(job.path)
+        config = read_with_notes(job.path)
         vpp = config.strategy.vpp if job.given_vpp is None else job.given_vpp
         asked = config.replace(strategy=config.strategy.replace(vpp=vpp), schedule=asked_schedule(job, config))
         running = asked.replace(schedule=asked.schedule_for(vpp))
         return cls(job, config, running, find_device(job.device, job.register_path))
 
-    def refuse_impossible(self, exports: Sequence[Export]) -> None:
-        """Tell before anything is measured or solved that no plan can come out of it, or none that can be exported.
+    def refuse_early(self, exports: Sequence[Export]) -> None:
+        """Refuse, before anything is measured or solved, a job that can give no plan, or none that can be exported.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Measured and planned steps drawn under each other, a row for each device or stage."""
+"""Draws measured and planned steps under each other, a row for each device or stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which stages of which plans to dry-run, so that their peaks tell every coefficient well."""
+"""Chooses which stages of which plans to dry-run, so that their peaks determine every coefficient well."""
 
 from __future__ import annotations
 
@@ -160,5 +160,5 @@ def _key(row: Floats) -> bytes:
 
 
 def modes_at_hand(search_select: bool) -> tuple[str, ...]:
-    """The recompute modes whose activations have to be known."""
+    """The recompute modes whose activations a solve needs."""
     return (NONE, SELECT, FULL) if search_select else (NONE, FULL)

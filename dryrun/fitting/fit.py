@@ -1,4 +1,4 @@
-"""Memory coefficients from measured peaks: non-negative least squares, with what the data do not tell."""
+"""Memory coefficients from measured peaks by non-negative least squares, and how far the data determine them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taylor.dryrun.fitting.linear_memory import Floats, LinearMemory
 from taylor.pipeline.plan import PipelinePlan, as_grid
 
 RANK_TOLERANCE = 1e-9
-"""Singular values below this share of the largest are those of directions that no row tells of."""
+"""Singular values below this share of the largest belong to directions that the rows do not determine."""
 _ROUNDS = 8
 PRIOR_SPREAD = 0.3
 """Relative standard deviation of a prior's coefficient: how far off the estimate usually is."""
@@ -26,7 +26,7 @@ USUAL_SCATTER = 0.003
 CLEAR = 0.05
 """Relative standard error below which a coefficient stands on its rows alone."""
 DOUBT = 0.001
-"""Chance at which rows of other jobs that follow the same coefficients are taken for such that do not."""
+"""Chance that rows of other jobs are rejected although they follow the same coefficients."""
 _ROUNDING_MIB = 0.3
 CLOSE = 10.0
 """Weight of the stages of a solved plan against designed ones: the fit has to be right where it is used."""
@@ -74,7 +74,7 @@ class Fit:
 
     @property
     def caution(self) -> float:
-        """By how much the scatter may be larger than it looks (at 99 %): few residuals may be small by chance."""
+        """Factor by which the scatter may exceed the one seen (at 99 %): few residuals may be small by chance."""
         freedom = len(self.residual) - len(self.unknowns)
         return float(np.sqrt(freedom / chdtri(freedom, 0.99))) if freedom > 0 else float("inf")
 
@@ -145,7 +145,7 @@ def agree(own: Fit, both: Fit, own_rows: Sequence[Observation]) -> bool:
 
 
 def _pull(matrix: Floats, weights: Floats, values: Floats) -> Floats:
-    """How much each coefficient leans on the prior [unknowns]; nothing once its own rows tell it better."""
+    """Weight of the prior for each coefficient [unknowns]; 0 once its own rows determine it better."""
     scatter = _scatter(matrix, weights, values)
     weighted = matrix * np.sqrt(weights)[:, None]
     error = scatter * np.sqrt(np.maximum(np.diag(np.linalg.pinv(weighted.T @ weighted)), 0.0))

@@ -1,4 +1,4 @@
-"""A few measured strategies speak for a whole space: in 1/EP a stage's memory is a straight line."""
+"""Corrects the estimates of a whole space by a few measured strategies: a stage's memory is linear in 1/EP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import ModelSpec
 
 FAMILY = ("dp", "tp", "pp", "cp", "sp", "vpp", "mbs", "micro_batches")
-"""What strategies have in common whose memory lies on one line in 1/EP."""
+"""Dimensions in which two strategies must agree for their memory to lie on one line in 1/EP."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Where peaks scatter, the best plan may fail its own dry-run by chance: which others are worth a try."""
+"""Finds plans worth a dry-run beside the best one, which may fail its own by chance where peaks scatter."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
 
 SOLVES = 24
-"""Problems solved in search of such plans, a round."""
+"""Problems solved in one round in search of such plans."""
 PATIENCE_S = 60.0
-"""Seconds for it, a round."""
+"""Seconds of one round's search."""
 LEAST_GAIN = 0.002
-"""Expected share of the step time below which no try is worth its dry-runs."""
+"""Expected saving, as a share of the step time, below which a plan is not worth its dry-runs."""
 SAFE = 2.0
 """Standard deviations of scatter that a plan's stages stay below their limits to be all but sure to hold."""
 REACH = 2.0
@@ -109,7 +109,7 @@ def near_plans(
     to_beat: float,
     number: int,
 ) -> list[NearPlan]:
-    """Plans not tried yet, by the step time that each can be expected to save.
+    """Plans not tried yet, ordered by the step time that each can be expected to save.
 
     A best-first walk: from the optimum with limits as they are, and with limits that a stage may turn out
     to keep, to the optima with one stage's limit lowered below what the plan needs there.
@@ -161,7 +161,7 @@ def near_plans(
         near = NearPlan(solved, solution, record.chances(solution.plan, peaks, limits, scatter))
         known.setdefault(_content(solution.plan), near)
         worth = near.chance * (to_beat - near.time)
-        # A plan that was tried has neighbours that differ on any stage; else those where it is tight matter.
+        # The neighbours of a tried plan may differ on any stage, those of another only where its memory is tight.
         tight = peaks > (1.0 - REACH * scatter) * limits
         around = np.ones_like(tight) if _content(solution.plan) in done else tight
         for stage in np.flatnonzero(around).tolist():
@@ -174,7 +174,7 @@ def near_plans(
 
 
 def _content(plan: PipelinePlan) -> str:
-    """What two plans have in common that are the same."""
+    """A key that is the same for equal plans."""
     return repr((sorted(plan.layers.items()), sorted(plan.recompute.items())))
 
 
