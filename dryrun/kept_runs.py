@@ -15,7 +15,7 @@ from taylor.base.console import log, progress
 from taylor.base.files import write_atomic
 from taylor.base.kept import read_kept, write_kept
 from taylor.dryrun.interface import OUT_OF_MEMORY, StagePeak
-from taylor.dryrun.processes import Outcome, Program, run_programs
+from taylor.dryrun.processes import Outcome, ProgramRun, run_programs
 
 _SESSION = "session"
 _REPORT_EVERY_S = 30.0
@@ -30,13 +30,13 @@ class StageJob:
     ----------
     key : str
         Hash of everything that the result depends on.
-    program : Program
+    program : ProgramRun
         Its folder keeps the result; jobs with one folder are the same run.
     """
 
     stage: int
     key: str
-    program: Program
+    program: ProgramRun
     attempts: int = 0
 
 

@@ -19,7 +19,7 @@ from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePe
 from taylor.dryrun.kept_runs import KeptRuns, StageJob
 from taylor.dryrun.launch import Starter
 from taylor.dryrun.logs import last_lines, read_peak, tells_out_of_memory
-from taylor.dryrun.processes import Outcome, Program
+from taylor.dryrun.processes import Outcome, ProgramRun
 from taylor.parsers.write_back import emit_variant
 
 NO_PEAK = "its log has no peak memory line"
@@ -83,7 +83,7 @@ class MindsporeBackend:
                 place = folder / f"stage_{stage}"
                 environment = self.starter.full_environment(self.starter.settings(run.strategy, stage))
                 where = self.starter.launcher.working_folder(run.config.path)
-                program = Program(command, environment, place, place / "dryrun.log", self.timeout_s, where)
+                program = ProgramRun(command, environment, place, place / "dryrun.log", self.timeout_s, where)
                 jobs[index, stage] = StageJob(stage, key, program)
         found |= self._kept.peaks(jobs)
         results = [

@@ -24,7 +24,7 @@ _POLL_S = 0.05
 
 
 @dataclass(frozen=True)
-class Program:
+class ProgramRun:
     """One program to run.
 
     Parameters
@@ -70,7 +70,7 @@ class Outcome:
     signal: int = 0
 
 
-def run_program(program: Program, stop: threading.Event | None = None) -> Outcome:
+def run_program(program: ProgramRun, stop: threading.Event | None = None) -> Outcome:
     """Run one program to its end, its time limit, or until `stop` is set.
 
     It runs in a process group of its own under a guard, which ends it (and whatever it started) when
@@ -122,7 +122,7 @@ def run_program(program: Program, stop: threading.Event | None = None) -> Outcom
 
 
 def run_programs(
-    programs: Sequence[Program],
+    programs: Sequence[ProgramRun],
     parallel: int,
     on_done: Callable[[int, Outcome], bool],
     executor: Executor | None = None,

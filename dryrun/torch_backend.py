@@ -24,7 +24,7 @@ from taylor.base.kept import read_kept
 from taylor.dryrun.interface import DryRun, DryRunResult, StagePeak
 from taylor.dryrun.kept_runs import KeptRuns, StageJob
 from taylor.dryrun.logs import last_lines
-from taylor.dryrun.processes import Outcome, Program
+from taylor.dryrun.processes import Outcome, ProgramRun
 from taylor.dryrun.torch_child import ANSWER, FOUND, JOB, TASK, StageAnswer, StageTask
 from taylor.pipeline.generators import build_schedule
 
@@ -111,7 +111,7 @@ class TorchBackend:
             # Nothing is computed, so further threads would only take memory.
             "OMP_NUM_THREADS": "1",
         }
-        return StageJob(stage, key, Program(command, environment, folder, folder / "dryrun.log", self.timeout_s))
+        return StageJob(stage, key, ProgramRun(command, environment, folder, folder / "dryrun.log", self.timeout_s))
 
     def _key(self, run: DryRun, stage: int) -> str:
         """Hash of all that the stage's memory depends on; ValueError where the schedule cannot run."""

@@ -15,7 +15,7 @@ from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.dryrun.dataset import ensure_dataset
 from taylor.dryrun.launch import Starter
 from taylor.dryrun.logs import read_peak
-from taylor.dryrun.processes import Program, run_program
+from taylor.dryrun.processes import ProgramRun, run_program
 from taylor.parsers.mindformers.launcher import MindFormers
 from taylor.register.frameworks import MINDFORMERS
 from taylor.register.model import DENSE, ModelSpec
@@ -49,7 +49,7 @@ def peak_mib(starter, folder, layers, again, heads, ffn):
     environment = starter.full_environment(starter.settings(Strategy(1, 1, 1), 0))
     place = folder / f"run_{layers}_{again}"
     command = starter.launcher.dryrun_command(file, file, starter.tools)
-    outcome = run_program(Program(command, environment, place, place / "dryrun.log", 300.0))
+    outcome = run_program(ProgramRun(command, environment, place, place / "dryrun.log", 300.0))
     assert outcome.failure == "", (place / "dryrun.log").read_text(errors="replace")[-3000:]
     return read_peak(place / "dryrun.log").used_mib
 
