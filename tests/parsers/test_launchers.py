@@ -17,7 +17,8 @@ from taylor.parsers.registry import LAUNCHERS, config_suffixes, launcher_of
 from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.register.model import MTP
-from taylor.workflows.solve_file import SolveFileOptions, solve_file
+from taylor.workflows.options import FileJob, Outputs
+from taylor.workflows.solve_file import solve_file
 from tests.conftest import ROOT, SHARED
 from tests.parsers.test_torchtitan import BASE as TOML
 from tests.toy_launcher import Toy
@@ -132,7 +133,7 @@ def toy_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_further_launcher_is_read_solved_written_and_read_again(toy_job: Path, tmp_path: Path) -> None:
     memory = tmp_path / "memory.json"
     memory.write_text(json.dumps(MEMORY))
-    solved = solve_file(SolveFileOptions(path=toy_job, memory_file=memory, check=False, output=tmp_path / "out"))
+    solved = solve_file(FileJob(toy_job, memory_file=memory, check=False), outputs=Outputs(folder=tmp_path / "out"))
     assert solved.config.launcher == "toy" and solved.solution.status == "optimal"
     plan = solved.solution.plan
     assert any(plan.recompute[FULL][0])
