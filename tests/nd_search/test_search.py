@@ -18,7 +18,7 @@ from taylor.nd_search.choose import choose
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.rules import EXPERIENCE, LEGALITY, built_in_rules, list_rules
 from taylor.nd_search.search import explain, search
-from taylor.nd_search.space import complete
+from taylor.nd_search.space import with_ruled_splits
 from taylor.nd_search.user_rules import load_user_rules
 from tests.nd_search_cases import DEVICE, LLAMA2_7B, job
 
@@ -167,7 +167,7 @@ def test_a_candidate_named_by_its_mesh_is_completed_to_the_strategy_that_was_sea
         named = config.strategy.replace(
             dp=found.dp, tp=found.tp, pp=found.pp, ep=found.ep, micro_batches=found.micro_batches
         )
-        assert complete(named, context, options) == found
+        assert with_ruled_splits(named, context, options) == found
 
 
 def test_the_explanation_names_every_broken_rule_and_the_memory() -> None:
