@@ -15,6 +15,7 @@ from typing import Callable
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.schedule import ScheduleSpec
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,16 @@ class Launcher(ABC):
         InputError
             When the file cannot say the strategy or the plan.
         """
+
+    def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
+        """Whether a schedule can be written into a configuration's file: its own, or one that its framework runs.
+
+        Parameters
+        ----------
+        config : TrainingConfig
+            As read from the file.
+        """
+        return schedule.name == config.schedule.name or schedule.name in config.rules.framework.schedules
 
     def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
         """The plan itself where the launcher's files can say it, else the nearest that fits memory.

@@ -10,10 +10,12 @@ from taylor.cost_model.strategy import Strategy
 from taylor.parsers.launcher import ExportForm, Launcher, Tools
 from taylor.parsers.megatron import recompute, write
 from taylor.parsers.megatron.export import export_layer_list, export_layout
-from taylor.parsers.megatron.read import NAME, config_from_script
+from taylor.parsers.megatron.flags import Flags
+from taylor.parsers.megatron.read import NAME, config_from_script, is_mindspeed
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.schedule import ScheduleSpec
 
 _RUN = 'eval "$(cat -- "$1")"'
 """Runs a variant of a script under the original's name ($0): ``dirname $0`` then says the original's folder."""
@@ -48,6 +50,12 @@ class Megatron(Launcher):
     ) -> str:
         """See `Launcher.with_strategy`; the keys of `extra` are flags."""
         return write.with_strategy(ShellScript.read(config.path), config, strategy, plan, extra).text
+
+    def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
+        """The flags know 1F1B, plain and interleaved, and in MindSpeed the V."""
+        if schedule.name == "zero_bubble_v":
+            return is_mindspeed(Flags(ShellScript.read(config.path)))
+        return schedule.name in ("1f1b", "megatron-interleaved")
 
     def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
         """One recompute choice for all chunks."""

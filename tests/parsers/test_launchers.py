@@ -16,6 +16,7 @@ from taylor.parsers.read import read_config
 from taylor.parsers.registry import LAUNCHERS, config_suffixes, launcher_of
 from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from taylor.pipeline.schedule import SCHEDULES, ScheduleSpec
 from taylor.register.model import MTP
 from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.solve_file import solve_file
@@ -109,6 +110,31 @@ def test_every_uniform_choice_is_a_plan_that_the_file_can_say_and_gives_back(sam
         assert reread is not None and {m: g for m, g in reread.recompute.items() if any(map(any, g))} == {
             m: g for m, g in plan.recompute.items() if any(map(any, g))
         }
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_that_can_be_written_is_read_again(sample: Path, tmp_path: Path, name: str) -> None:
+    config = read_config(sample)
+    schedule = ScheduleSpec(name)
+    if not launcher_of(config).can_write(config, schedule):
+        assert name != config.schedule.name
+        return
+    vpp = 2 if name in ("interleaved", "megatron-interleaved", "zero_bubble_v") else 1
+    strategy = config.strategy.replace(pp=4, vpp=vpp, micro_batches=8)
+    asked = config.replace(schedule=schedule)
+    reread = read_config(emit_variant(asked, strategy, tmp_path / f"other{sample.suffix}", plan=None))
+    assert (reread.schedule.name, reread.strategy.vpp, reread.strategy.pp) == (name, vpp, 4)
+
+
+def test_only_mindspeed_scripts_can_say_a_v(tmp_path: Path) -> None:
+    text = (ROOT / "config" / "pretrain_llama3_70b.sh").read_text(encoding="utf-8")
+    can = []
+    for name, more in (("plain.sh", ""), ("mindspeed.sh", "    --use-fused-swiglu\n")):
+        path = tmp_path / name
+        path.write_text(text.replace("    --swiglu\n", "    --swiglu\n" + more), encoding="utf-8")
+        config = read_config(path)
+        can.append(launcher_of(config).can_write(config, ScheduleSpec("zero_bubble_v")))
+    assert can == [False, True]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda launcher: launcher.name)
