@@ -6,7 +6,8 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.parsers.registry import config_suffixes, launchers_for
+from taylor.parsers import registry
+from taylor.parsers.registry import launchers_for
 from taylor.parsers.training_config import TrainingConfig
 
 
@@ -26,11 +27,12 @@ def read_config(path: str | Path) -> TrainingConfig:
     file = Path(path)
     launchers = launchers_for(file)
     if not launchers:
+        kinds = [f"{launcher.title} ({', '.join(launcher.suffixes)})" for launcher in registry.LAUNCHERS]
         raise InputError(
             "is not a known kind of configuration",
             file=path,
             value=file.suffix,
-            cure=f"give a {', '.join(config_suffixes())} file",
+            cure=f"give a {', a '.join(kinds)}",
         )
     if len(launchers) > 1:
         text = read_text(file)

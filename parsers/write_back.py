@@ -1,4 +1,4 @@
-"""Plans written back into training files, and files like a given one for another strategy."""
+"""Plans written into training files, and variants of a file for other strategies."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _store(old: str, new: str, path: Path, output: Path | None) -> Path:
     if in_place and new == old:
         return target
     if target.exists() and not target.stat().st_mode & 0o222:
-        # A superuser may write it all the same; who made it read-only did not mean that.
+        # A superuser could write it all the same, but whoever made it read-only did not want that.
         raise InputError("is read-only", file=target, cure="make it writable or name another output")
     original = Path(os.path.realpath(target) + ORIGINAL_SUFFIX)
     kept = in_place and not original.exists()

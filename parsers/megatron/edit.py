@@ -145,7 +145,7 @@ def _line(text: str, at: int) -> tuple[int, int]:
 
 
 def _quoted(script: ShellScript, at: int, setting: str) -> str:
-    """A value as it must stand at a place: in quotes of its own where the shell would take it apart."""
+    """A value as it is written at a place: quoted where the shell would split it."""
     return setting if _PLAIN.fullmatch(setting) or script.quote_at(at) else f"'{setting}'"
 
 
@@ -245,7 +245,7 @@ def _verify(before: Flags, after: Flags, wanted: Mapping[str, Setting], computed
 
 
 def plain_value(value: object, file: object, name: str) -> Setting:
-    """A setting from plain data; refuses text that a shell would take apart.
+    """A setting from plain data; refuses text that a shell would split.
 
     Raises
     ------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.layout import (
@@ -40,19 +38,14 @@ _MINDSPEED = (
 )
 
 
-def read_megatron(path: Path) -> TrainingConfig:
-    """Read a launch script.
+def config_from_script(script: ShellScript) -> TrainingConfig:
+    """Read a parsed launch script.
 
     Raises
     ------
     InputError
         When the script starts no training, or a flag that matters is missing or wrong.
     """
-    return config_from_script(ShellScript.read(path))
-
-
-def config_from_script(script: ShellScript) -> TrainingConfig:
-    """Read a parsed script; see `read_megatron`."""
     flags = Flags(script)
     notes = list(script.notes)
     noops = _noops(flags)

@@ -31,19 +31,14 @@ _DROPOUTS = ("hidden_dropout_rate", "hidden_dropout", "attention_dropout_rate", 
 _SCHEDULERS = ("1f1b", "gpipe", "seqpipe", "zero_bubble_v")
 
 
-def read_mindformers(path: Path) -> TrainingConfig:
-    """Read a MindFormers YAML file.
+def config_from_source(source: YamlSource) -> TrainingConfig:
+    """Read a parsed MindFormers file.
 
     Raises
     ------
     InputError
-        When the file is missing, empty, not a mapping, or a value that matters is missing or wrong.
+        When it is none, or a value that matters is missing or wrong.
     """
-    return config_from_source(YamlSource.read(path))
-
-
-def config_from_source(source: YamlSource) -> TrainingConfig:
-    """Read a parsed MindFormers file; see `read_mindformers`."""
     path = source.file
     top = Fields(source.data, path, asked=source.asked)
     if not any(top.has(name) for name in ("model", "parallel_config", "parallel", "pretrained_model_dir")):

@@ -178,8 +178,8 @@ def _want_micro_batches(
         for index, entry in enumerate(source.data.get(section) or []):
             path = (section, index, "micro_batch_num")
             if isinstance(entry, dict) and isinstance(lookup(source.data, path), int):
-                site = source.site(path)
-                if site is not None and site.alias is None:
+                place = source.place(path)
+                if place is not None and place.alias is None:
                     wanted[path] = micro_batches
 
 

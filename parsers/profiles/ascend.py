@@ -15,7 +15,7 @@ from taylor.parsers.profiles.tables import stream_rows
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 KERNELS, TRACE = "kernel_details.csv", "trace_view.json"
 MAX_RAGGED = 0.001
-"""Share of damaged rows that is passed by (with a note); one is always."""
+"""Share of damaged rows that may be skipped, with a note; a single one always may."""
 HARDWARE = "Ascend Hardware"
 COMMUNICATION = ("HCCL", "Communication")
 """Processes of a trace: kernels, and the collectives with the steps each consists of."""
@@ -39,7 +39,7 @@ def read_ascend_rank(output: str | Path) -> RankProfile:
 
 
 def ascend_rank(output: Path) -> int | None:
-    """Rank from ``profiler_info_N.json`` beside the output folder; None when nothing tells it.
+    """Rank from ``profiler_info_N.json`` beside the output folder; None where no file says it.
 
     Raises
     ------

@@ -23,7 +23,7 @@ MOST_US = 9 * 10**15
 """A time in us beyond which nanoseconds would not fit into 64 bits: 285 years (the clocks of 2024 show 1.7e15)."""
 
 MAX_KERNEL_NS = 3_600_000_000_000
-"""An hour: no kernel runs that long, so a longer one is another column's value."""
+"""An hour: no kernel runs that long, so a longer time comes from another column."""
 
 _ASCEND = re.compile(r"FlashAttention(?:Unpadding|VarLen)?Score(?P<grad>Grad)?(?:V\d+)?$")
 _TAIL = re.compile(r"(?:[-_](?:op)?\d+)+$")

@@ -1,4 +1,4 @@
-"""CSV tables of profilers, read row by row: by header, and with every quirk of theirs."""
+"""CSV tables of profilers, read row by row, with columns found by header."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _OPTIONAL = ("cp", "op", "vpp", "mbs", "micro_batches")
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CandidateRow:
     """One row: the degrees that the file names, and the peak memory in MiB where it gives one."""
 
     dp: int
@@ -33,7 +33,7 @@ class Candidate:
         return self.dp, self.tp, self.pp, self.ep
 
 
-def read_candidates(path: str | Path) -> list[Candidate]:
+def read_candidates(path: str | Path) -> list[CandidateRow]:
     """Read the candidates, in the order of the file.
 
     Columns ``dp,tp,pp,ep`` are needed; ``peakMem`` (MiB), ``cp``, ``op``, ``sp``, ``vpp``, ``mbs``
@@ -61,7 +61,7 @@ def read_candidates(path: str | Path) -> list[Candidate]:
         peak = cells[place["peakMem"]].strip() if "peakMem" in place else ""
         sp = cells[place["sp"]].strip() if "sp" in place else ""
         candidates.append(
-            Candidate(
+            CandidateRow(
                 **numbers,
                 peak_mib=_cell(peak, file, line, "peakMem") if peak else None,
                 sp=_switch(sp, file, line) if sp else None,

@@ -22,7 +22,7 @@ TRANSFER, EMBEDDING = "transfer_ms", "embedding_ratio"
 
 _DEFAULT_SELECT = TimeRatios().recompute[SELECT]
 MAX_RATIO = 1e6
-"""Largest time over another that is taken for one."""
+"""Largest quotient of two times that is accepted."""
 
 
 def read_ratios(path: str | Path) -> dict[tuple[int, int, int, int], TimeRatios]:

@@ -31,7 +31,7 @@ _MACHINE = re.compile(r"^machine\D*(\d{1,9})?$")
 
 
 @dataclass(frozen=True)
-class Job:
+class LoggedJob:
     """One job of a device: its type as logged, micro-batch, times in ms since the epoch, step counted from 0."""
 
     type: str
@@ -50,7 +50,7 @@ class WorkerLog:
     ----------
     machine, device : int
         The machine's number (0 with one machine) and the N of ``workerlog.N``.
-    jobs : tuple of Job
+    jobs : tuple of LoggedJob
         In order of their start.
     bad_lines : int
         Job lines that could not be read: cut, or with times that run backwards.
@@ -63,7 +63,7 @@ class WorkerLog:
     path: Path
     machine: int
     device: int
-    jobs: tuple[Job, ...]
+    jobs: tuple[LoggedJob, ...]
     bad_lines: int = 0
     named_bad_lines: tuple[str, ...] = ()
     profiled_steps: tuple[int, int] | None = None
@@ -108,7 +108,7 @@ def read_worker_log(path: str | Path, *, machine: int = 0, device: int | None = 
     if device is None:
         named = _FILE.match(source.name)
         device = int(named.group(1)) if named else 0
-    jobs: list[Job] = []
+    jobs: list[LoggedJob] = []
     reasons: list[str] = []
     bad = 0
     profiled = None
@@ -158,7 +158,7 @@ def read_worker_logs(
             for path in place.iterdir()
             if path.is_file() and (match := _FILE.match(path.name))
         }
-        # Without a wish, a gap in the numbers is a device whose log was lost.
+        # Where no devices were asked for, a gap in the numbers is a device whose log was lost.
         expected = wanted if wanted is not None else range(max(found, default=-1) + 1)
         for device in expected:
             label = f"workerlog.{device}" + (f" of {place.name}" if multi_machine else "")
@@ -207,7 +207,7 @@ def _pieces(line: str) -> list[str]:
     return [piece for piece in [before] if _MARK.search(piece)] + [piece for piece in pieces if "Job" in piece]
 
 
-def _job(piece: str) -> tuple[Job | None, str]:
+def _job(piece: str) -> tuple[LoggedJob | None, str]:
     match = _JOB.match(piece)
     if match is None:
         return None, f"cut or unreadable job line «{piece.strip()[:100]}»"
@@ -217,14 +217,16 @@ def _job(piece: str) -> tuple[Job | None, str]:
         return None, f"the end time {end} has lost digits: the line was cut"
     if float(end) < float(start):
         return None, f"the job ends {float(start) - float(end):.3f} ms before it starts"
-    return Job(match.group("type"), int(match.group("micro")), float(start), float(end), int(match.group("id"))), ""
+    return LoggedJob(
+        match.group("type"), int(match.group("micro")), float(start), float(end), int(match.group("id"))
+    ), ""
 
 
 def _decimals(time: str) -> int:
     return len(time.partition(".")[2])
 
 
-def _with_steps(jobs: list[Job]) -> list[Job]:
+def _with_steps(jobs: list[LoggedJob]) -> list[LoggedJob]:
     step, worked = 0, False
     seen: set[tuple[str, int, int]] = set()
     result = []

@@ -11,9 +11,9 @@ from taylor.base.errors import InputError
 _REQUIRED: Any = object()
 
 MAX_DEGREE = 2**20
-"""Largest parallel degree, batch or micro-batch count taken for sane."""
+"""Largest parallel degree, batch or micro-batch count accepted."""
 MAX_SIZE = 2**31
-"""Largest model dimension (vocabulary, hidden size, sequence) taken for sane."""
+"""Largest model dimension (vocabulary, hidden size, sequence) accepted."""
 MAX_LAYERS = 10_000
 
 

@@ -13,7 +13,7 @@ class _Unknown(Exception):
     pass
 
 
-def evaluate(text: str, value_of: Callable[[str], int | None]) -> int | None:
+def evaluate_arithmetic(text: str, value_of: Callable[[str], int | None]) -> int | None:
     """The value of an expression of + - * / % and brackets; None when it is anything else.
 
     Parameters

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.parsers.text.shell_arithmetic import evaluate
+from taylor.parsers.text.shell_arithmetic import evaluate_arithmetic
 from taylor.parsers.text.shell_words import Char, Word
 
 MAX_BYTES = 2**18
@@ -284,7 +284,7 @@ class ShellScript:
             return [self._as_written(start, end + 1)]
         if text.startswith("$((", start):
             end = self._matching(start + 1, "(", ")")
-            value = evaluate(text[start + 3 : end - 2], self._number)
+            value = evaluate_arithmetic(text[start + 3 : end - 2], self._number)
             self._at = end
             if value is None:
                 return [self._as_written(start, end)]

@@ -32,7 +32,7 @@ class Word:
 
     @property
     def unknown(self) -> bool:
-        """Whether a part of it only a running shell would know."""
+        """Whether a part of it is known only when the shell runs."""
         return any(char.unknown for char in self.chars)
 
     def part(self, start: int) -> Word:
@@ -40,7 +40,7 @@ class Word:
         return Word(self.chars[start:])
 
     def span(self) -> tuple[int, int] | None:
-        """Where the word stands in the script, when it stands there in one piece."""
+        """Where the script holds the word, if in one piece."""
         places = [char.at for char in self.chars]
         if not places or any(at is None for at in places):
             return None
@@ -49,6 +49,6 @@ class Word:
         return (first, first + len(places)) if places == list(range(first, first + len(places))) else None
 
     def via(self) -> tuple[int, int] | None:
-        """The expansion that the whole word came by, when it is one."""
+        """The expansion that produced the whole word, where one did."""
         spans = {char.via for char in self.chars}
         return next(iter(spans)) if len(spans) == 1 else None

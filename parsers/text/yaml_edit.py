@@ -12,7 +12,7 @@ from taylor.parsers.text.yaml_source import (
     _LEAD,
     _REST_OF_LINE,
     Alias,
-    Site,
+    ValuePlace,
     YamlPath,
     YamlSource,
     _key_text,
@@ -112,18 +112,18 @@ def _one_round(
     step = _Round()
     missing: dict[YamlPath, dict[str, Any]] = {}
     for path, value in wanted.items():
-        site = source.site(path)
-        if site is None:
+        place = source.place(path)
+        if place is None:
             _note_missing(source, path, value, missing)
         elif flow_text(_plain(lookup(source.data, path))) != flow_text(value):
-            _replace(source, site, value, path in followed, wanted, step)
+            _replace(source, place, value, path in followed, wanted, step)
     for parent, entries in missing.items():
-        site = source.site(parent) if parent else Site((), source.root)
-        if site is None or any(parent[: len(path)] == path for path in step.touched):
+        place = source.place(parent) if parent else ValuePlace((), source.root)
+        if place is None or any(parent[: len(path)] == path for path in step.touched):
             continue  # Its own parent changes in this round: the next one sees where it stands.
         for key, value in entries.items():
-            _insert(source, site, key, value, beside.get(key, ()), step)
-            step.touched.add((*site.path, key))
+            _insert(source, place, key, value, beside.get(key, ()), step)
+            step.touched.add((*place.path, key))
     return step
 
 
@@ -139,7 +139,7 @@ def _plain(value: Any) -> Any:
 def _note_missing(source: YamlSource, path: YamlPath, value: Any, missing: dict[YamlPath, dict[str, Any]]) -> None:
     """Group values under the deepest mapping that exists."""
     depth = len(path) - 1
-    while depth and source.site(path[:depth]) is None:
+    while depth and source.place(path[:depth]) is None:
         depth -= 1
     entries = missing.setdefault(path[:depth], {})
     for key in path[depth:-1]:
@@ -148,43 +148,43 @@ def _note_missing(source: YamlSource, path: YamlPath, value: Any, missing: dict[
 
 
 def _replace(
-    source: YamlSource, site: Site, value: Any, follow: bool, wanted: Mapping[YamlPath, Any], step: _Round
+    source: YamlSource, place: ValuePlace, value: Any, follow: bool, wanted: Mapping[YamlPath, Any], step: _Round
 ) -> None:
-    if site.alias is not None:
-        home = source.anchor_path[site.alias.name]
+    if place.alias is not None:
+        home = source.anchor_path[place.alias.name]
         if home in step.touched:
             return  # What it refers to changes in this round; the next one sees whether that was right.
-        tied = [path for path in wanted if _alias_name(source, path) == site.alias.name or path == home]
+        tied = [path for path in wanted if _alias_name(source, path) == place.alias.name or path == home]
         if follow and all(flow_text(wanted[path]) == flow_text(value) for path in tied):
-            target = source.site(home)
+            target = source.place(home)
             assert target is not None
             _replace(source, target, value, True, wanted, step)
         else:
-            step.add(site.alias.start, site.alias.end, flow_text(value), site.path)
+            step.add(place.alias.start, place.alias.end, flow_text(value), place.path)
         return
-    if id(site.node) in step.busy:
+    if id(place.node) in step.busy:
         return
-    step.busy.add(id(site.node))
-    anchor, after_anchor = source.properties_end(site.node)
-    kept = _kept_anchor(source, site, anchor, wanted, step) if anchor is not None and not follow else anchor
-    if isinstance(value, (list, tuple)) and _same_shape(source, site.node, value, site.path):
+    step.busy.add(id(place.node))
+    anchor, after_anchor = source.properties_end(place.node)
+    kept = _kept_anchor(source, place, anchor, wanted, step) if anchor is not None and not follow else anchor
+    if isinstance(value, (list, tuple)) and _same_shape(source, place.node, value, place.path):
         if anchor is not None and kept != anchor:
-            at = source.text.index(anchor, site.node.start_mark.index)
-            step.add(at, at + len(anchor) + (0 if kept else 1), kept or "", site.path)
-        _replace_leaves(source, site.node, value, site.path, step)
+            at = source.text.index(anchor, place.node.start_mark.index)
+            step.add(at, at + len(anchor) + (0 if kept else 1), kept or "", place.path)
+        _replace_leaves(source, place.node, value, place.path, step)
         return
     text = f"{kept} {flow_text(value)}" if kept else flow_text(value)
-    start, end = site.node.start_mark.index, source.end(site.node, site.path)
-    if isinstance(site.node, (yaml.SequenceNode, yaml.MappingNode)) and not site.node.flow_style and site.key:
-        start, text = _in_place_of_block(source, site.key, after_anchor if anchor else None, text)
+    start, end = place.node.start_mark.index, source.end(place.node, place.path)
+    if isinstance(place.node, (yaml.SequenceNode, yaml.MappingNode)) and not place.node.flow_style and place.key:
+        start, text = _in_place_of_block(source, place.key, after_anchor if anchor else None, text)
     elif start and source.text[start - 1] in ":-":
         text = " " + text
-    step.add(start, max(end, start), text, site.path)
+    step.add(start, max(end, start), text, place.path)
 
 
 def _alias_name(source: YamlSource, path: YamlPath) -> str | None:
-    site = source.site(path)
-    return site.alias.name if site is not None and site.alias is not None else None
+    place = source.place(path)
+    return place.alias.name if place is not None and place.alias is not None else None
 
 
 def _in_place_of_block(source: YamlSource, key: yaml.Node, after_anchor: int | None, text: str) -> tuple[int, str]:
@@ -199,15 +199,15 @@ def _in_place_of_block(source: YamlSource, key: yaml.Node, after_anchor: int | N
 
 
 def _kept_anchor(
-    source: YamlSource, site: Site, anchor: str, wanted: Mapping[YamlPath, Any], step: _Round
+    source: YamlSource, place: ValuePlace, anchor: str, wanted: Mapping[YamlPath, Any], step: _Round
 ) -> str | None:
     """The anchor that a value keeps; where aliases must keep the old value, it moves to the first of them."""
     uses = [alias for alias in source.alias_at.values() if alias.name == anchor[1:]]
-    staying = [use for use in uses if use.path not in wanted and use.path[-1] != site.path[-1]]
+    staying = [use for use in uses if use.path not in wanted and use.path[-1] != place.path[-1]]
     if not staying:
         return anchor
     first: Alias = min(staying, key=lambda use: use.start)
-    old = flow_text(_plain(lookup(source.data, site.path)))
+    old = flow_text(_plain(lookup(source.data, place.path)))
     step.add(first.start, first.end, f"{anchor} {old}", first.path)
     following = [use for use in uses if use not in staying and use.path not in wanted]
     if not following:
@@ -252,22 +252,22 @@ def _leaf_value(source: YamlSource, node: yaml.Node, path: YamlPath) -> Any:
     return yaml.SafeLoader("").construct_object(node, deep=True)
 
 
-def _insert(source: YamlSource, site: Site, key: str, value: Any, names: tuple[str, ...], step: _Round) -> None:
+def _insert(source: YamlSource, place: ValuePlace, key: str, value: Any, names: tuple[str, ...], step: _Round) -> None:
     """Put a missing key into a mapping, or turn an empty value into a mapping that holds it."""
-    node = site.node
+    node = place.node
     entry = f"{_key_text(key)}: {flow_text(value)}"
     if not isinstance(node, yaml.MappingNode):
         if isinstance(node, yaml.ScalarNode) and node.tag in ("tag:yaml.org,2002:null", "tag:yaml.org,2002:bool"):
             if id(node) not in step.busy:
                 step.busy.add(id(node))
-                start, end = node.start_mark.index, source.end(node, site.path)
-                step.add(start, end, (" " if end == start else "") + "{" + entry + "}", site.path)
+                start, end = node.start_mark.index, source.end(node, place.path)
+                step.add(start, end, (" " if end == start else "") + "{" + entry + "}", place.path)
             return
-        raise InputError("must be a mapping of names to values", file=source.file, field=".".join(map(str, site.path)))
+        raise InputError("must be a mapping of names to values", file=source.file, field=".".join(map(str, place.path)))
     if node.flow_style:
         _, start = source.properties_end(node)
         brace = source.text.index("{", start) + 1
-        step.add(brace, brace, entry + (", " if node.value else ""), (*site.path, key))
+        step.add(brace, brace, entry + (", " if node.value else ""), (*place.path, key))
         return
     indent = " " * node.value[0][0].start_mark.column
     if isinstance(value, Mapping) and value:
@@ -275,13 +275,13 @@ def _insert(source: YamlSource, site: Site, key: str, value: Any, names: tuple[s
         entry = f"{_key_text(key)}:" + "".join(f"{inner}{_key_text(k)}: {flow_text(v)}" for k, v in value.items())
     pairs = {pair[0].value: pair for pair in node.value if isinstance(pair[0], yaml.ScalarNode)}
     for sibling in [pairs[name] for name in names if name in pairs] + [node.value[-1]]:
-        end = source.end(sibling[1], (*site.path, sibling[0].value))
+        end = source.end(sibling[1], (*place.path, sibling[0].value))
         rest = _REST_OF_LINE.match(source.text, max(end, sibling[0].end_mark.index))
         if rest is not None and not _is_literal(sibling[1]):
-            step.add(rest.end(), rest.end(), source.newline + indent + entry, (*site.path, key))
+            step.add(rest.end(), rest.end(), source.newline + indent + entry, (*place.path, key))
             return
     first = node.value[0][0].start_mark.index
-    step.add(first, first, entry + source.newline + indent, (*site.path, key))
+    step.add(first, first, entry + source.newline + indent, (*place.path, key))
 
 
 def _is_literal(node: yaml.Node) -> bool:

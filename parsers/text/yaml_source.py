@@ -43,7 +43,7 @@ class Alias:
 
 
 @dataclass(frozen=True)
-class Site:
+class ValuePlace:
     """Where a value stands: its node, and the alias it stands behind, if any."""
 
     path: YamlPath
@@ -86,7 +86,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _expanded_size(node: yaml.Node, known: dict[int, int], above: set[int]) -> int:
-    """Values in `node` with every alias written out; raises when that has no end."""
+    """Number of values in `node` with every alias expanded; raises when an alias contains itself."""
     if id(node) in above:
         raise _TooMuch("refers to itself by an alias")
     if id(node) not in known:
@@ -168,11 +168,11 @@ class YamlSource:
 
     # ---- finding -------------------------------------------------------------------------------
 
-    def site(self, path: Sequence[Any]) -> Site | None:
+    def place(self, path: Sequence[Any]) -> ValuePlace | None:
         """Where a value stands; None when it is absent.
 
-        A path that runs through an alias leads to the anchored original, and the site's `path` is
-        the original's; an alias at the very end is kept as the site's `alias`.
+        A path that runs through an alias leads to the anchored original, and the place's `path` is
+        the original's; an alias at the very end is kept as the place's `alias`.
         """
         node: yaml.Node = self.root
         at: YamlPath = ()
@@ -187,7 +187,7 @@ class YamlSource:
             node, key = found
             at = (*at, step)
             alias = self.alias_at.get(at)
-        return Site(at, node, key, alias)
+        return ValuePlace(at, node, key, alias)
 
     @staticmethod
     def _child(node: yaml.Node, step: Any) -> tuple[yaml.Node, yaml.Node | None] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
@@ -49,19 +48,14 @@ _OWN_FLAVOURS = {
 }
 
 
-def read_torchtitan(path: Path) -> TrainingConfig:
-    """Read a torchtitan TOML file.
+def config_from_source(source: TomlSource) -> TrainingConfig:
+    """Read a parsed file.
 
     Raises
     ------
     InputError
-        When the file is missing, empty, not TOML, names an unknown model, or a value is wrong.
+        When it is none of torchtitan's, names an unknown model, or a value is wrong.
     """
-    return config_from_source(TomlSource.read(path))
-
-
-def config_from_source(source: TomlSource) -> TrainingConfig:
-    """Read a parsed file; see `read_torchtitan`."""
     top = Fields(source.data, source.file, asked=source.asked)
     if not top.has("model") or not top.has("training"):
         raise InputError("is not a torchtitan file: it has no [model] and [training]", file=source.file)

@@ -58,7 +58,7 @@ def read_recompute(top: Fields, notes: list[str]) -> tuple[str | None, int]:
     return FULL, int(option)
 
 
-def recompute_entries(plan: PipelinePlan) -> dict[TomlPath, Any]:
+def checkpoint_entries(plan: PipelinePlan) -> dict[TomlPath, Any]:
     """The entries of a plan that `nearest_plan` leaves as it is."""
     if plan.uses(FULL):
         return {(SECTION, "mode"): "full"}

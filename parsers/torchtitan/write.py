@@ -10,7 +10,7 @@ from taylor.cost_model.strategy import Strategy
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.toml_edit import TomlPath, TomlSource, edit_toml
 from taylor.parsers.torchtitan.read import PARTS, POINTS, config_from_source, home_of
-from taylor.parsers.torchtitan.recompute import nearest_plan, recompute_entries
+from taylor.parsers.torchtitan.recompute import checkpoint_entries, nearest_plan
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
@@ -182,7 +182,7 @@ def _placed(source: TomlSource, plan: PipelinePlan, schedule: ScheduleSpec) -> T
         source = edit_toml(source, wanted)
     current = config_from_source(source).plan
     if current is None or not _same_recompute(current, plan):
-        source = edit_toml(source, recompute_entries(plan))
+        source = edit_toml(source, checkpoint_entries(plan))
     current = config_from_source(source).plan
     if current is None or not _same_layers(source, plan, schedule) or not _same_recompute(current, plan):
         raise InputError("cannot express the plan", file=source.file, cure="export the plan as JSON instead")

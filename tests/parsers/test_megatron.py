@@ -17,7 +17,7 @@ from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.layout import LayoutProblem, expand_layout, layout_text
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
-from taylor.parsers.text.shell_arithmetic import evaluate
+from taylor.parsers.text.shell_arithmetic import evaluate_arithmetic
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.chunks import chunk_order
@@ -240,7 +240,7 @@ def test_the_forms_of_the_language_expand_as_under_bash(tmp_path: Path) -> None:
     ],
 )
 def test_arithmetic_is_worked_out_as_the_shell_does_or_not_at_all(text: str, value: int | None) -> None:
-    assert evaluate(text, {"A": 2, "B": 3}.get) == value
+    assert evaluate_arithmetic(text, {"A": 2, "B": 3}.get) == value
 
 
 LAUNCH = "torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py"
