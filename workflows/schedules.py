@@ -1,10 +1,12 @@
-"""Refuses a schedule that does not exist for a configuration's numbers, before anything is measured or solved."""
+"""Refuses a schedule that does not exist or cannot be written, before anything is measured or solved."""
 
 from __future__ import annotations
 
 from taylor.base.errors import InputError
+from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.schedule import ScheduleSpec
 
 
 def require_schedule(config: TrainingConfig) -> None:
@@ -27,3 +29,27 @@ def require_schedule(config: TrainingConfig) -> None:
             value=spec.name,
             cure="change the global batch, the interleaves or the schedule",
         ) from None
+
+
+def require_writable(config: TrainingConfig, schedule: ScheduleSpec) -> None:
+    """Refuse a schedule that the configuration's file cannot say.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        As read from the file.
+
+    Raises
+    ------
+    InputError
+        When that is so.
+    """
+    launcher = launcher_of(config)
+    if not launcher.can_write(config, schedule):
+        raise InputError(
+            f"cannot be written into this {launcher.title}",
+            file=config.path,
+            field="schedule",
+            value=schedule.name,
+            cure="choose another schedule, or solve with -write n",
+        )

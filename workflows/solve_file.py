@@ -21,6 +21,7 @@ from taylor.workflows.alternatives import choices, solve_alternatives
 from taylor.workflows.memory_check import solve_checked
 from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.planned_file import History, PlannedFile, store_result, write_drawings
+from taylor.workflows.schedules import require_writable
 from taylor.workflows.stated_file import StatedFile, asked_schedule
 
 EQUAL_STEPS = 2e-6
@@ -54,6 +55,8 @@ def solve_file(
 
     if not job.has_choices:
         file.refuse_early(outputs.exports)
+        if outputs.write:
+            require_writable(file.config, file.running.schedule)
     with file.open_backend(outputs.folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
         measured = not job.dryrun or memory.source != "estimate"
