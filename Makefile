@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: tree demo test reliability test-mindspore lint install benchmarks clean
+.PHONY: tree imports demo test reliability test-mindspore lint install benchmarks clean
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -20,7 +20,7 @@ demo: $(STAMP)
 	$(BIN)/python pipeline_tool.py --profile_data_dir output/synthetic_profiles --time_limit 5 --topn 6
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # A pipeline stage under real MindSpore in simulation (CPU wheel, extra `mindspore`).
 test-mindspore: $(STAMP)
@@ -40,7 +40,11 @@ tree:
 	@ln -s $(CURDIR)/taylor/* $(TREE)
 	@for name in $(PACKAGES); do ln -s $(CURDIR)/$$name $(TREE)/$$name; done
 
-lint: $(STAMP) tree
+imports: $(STAMP) tree
+	@cd build/tree && $(CURDIR)/$(BIN)/lint-imports --no-cache --config $(CURDIR)/pyproject.toml
+
+lint: $(STAMP) tree imports
+	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
