@@ -1,0 +1,230 @@
+"""The frameworks' records: what they say against what others published, and that nothing else knows a name."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from taylor.cost_model.activations import activation_bytes
+from taylor.cost_model.parameters import ParameterGroups
+from taylor.cost_model.states import group_bytes
+from taylor.cost_model.statics import MIB, embedding_state_bytes
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.nd_search.options import SearchContext, SearchOptions
+from taylor.nd_search.rules import LEGALITY_RULES, Rule, list_rules, select_rules
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import FULL
+from taylor.pipeline.schedule import SCHEDULES, ScheduleSpec
+from taylor.register.frameworks import FRAMEWORKS, MEGATRON, MINDFORMERS, TORCHTITAN, Framework
+from taylor.register.model import DENSE
+from taylor.register.registry import Registry
+from tests.conftest import ROOT
+from tests.nd_search_cases import DEVICE, job
+
+DEEPSEEK = Registry.load().model("deepseek-v3-671b")
+FIT_STRATEGY = Strategy(16, 4, 16, 8, op=16, micro_batches=64)
+"""DP16 TP4 PP16 EP8 with sequence parallelism, s = 4096: the strategy of MindFormers' published fit."""
+
+PARAMETERS = 1 << 20
+
+each_framework = pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=FRAMEWORKS)
+
+
+# What others published. --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ways", [1, 2, 8, 64])
+@pytest.mark.parametrize(
+    ("rules", "published"),
+    [
+        # A published fit of DeepSeek-V3: fp32 gradient 4 and bf16 copy 2 kept whole, fp32 weight 4 and moments 8 split.
+        (TrainingRules(framework=MINDFORMERS), lambda d: 4 + 2 + (4 + 8) / d),
+        # Megatron-LM, README of the distributed optimizer: «bf16 params, fp32 grads: 18, 6 + 12/d».
+        (TrainingRules(framework=MEGATRON, param_bytes=2), lambda d: 6 + 12 / d),
+        (TrainingRules(framework=MEGATRON, param_bytes=2, parallel_optimizer=False), lambda d: 18),
+        # FSDP shards everything (Rajbhandari et al. 2020, figure 1, P_os+g+p: 16/d).
+        (TrainingRules(framework=TORCHTITAN, parameter_shard=True), lambda d: 16 / d),
+    ],
+    ids=["mindformers", "megatron distributed", "megatron plain", "torchtitan"],
+)
+def test_a_parameter_takes_the_bytes_that_were_published(rules, published, ways) -> None:  # type: ignore[no-untyped-def]
+    held = group_bytes(ParameterGroups(split=PARAMETERS), Strategy(ways, 1, 1, op=ways), rules)
+    assert float(held.total) == pytest.approx(PARAMETERS * published(ways), rel=1e-12)
+
+
+@each_framework
+def test_a_norm_s_optimizer_is_split_over_dp_and_in_mindformers_over_tp_too(framework: Framework) -> None:
+    held = group_bytes(ParameterGroups(replicated=PARAMETERS), Strategy(8, 4, 1, op=8), TrainingRules(framework))
+    assert float(held.optimizer) == PARAMETERS * 12 / (32 if framework.name == "mindformers" else 8)
+
+
+def test_mindformers_embedding_takes_what_the_published_fit_has_more_on_its_first_stage() -> None:
+    # Static memory of the first and of a middle stage: 3383 and 2382 MiB.
+    found = embedding_state_bytes(DEEPSEEK, FIT_STRATEGY, TrainingRules(vocab_parallel=False)).total / MIB
+    assert float(found) == pytest.approx(3383 - 2382, rel=0.05)
+
+
+def test_a_recomputed_layer_keeps_an_fp32_stream_in_mindformers_and_a_bf16_one_in_megatron() -> None:
+    # The published fit has 30 MiB a recomputed layer; Korthikanti et al. 2022 keep 2sbh, split over TP.
+    kept = {
+        each.name: float(activation_bytes(DEEPSEEK, DENSE, FULL, FIT_STRATEGY, TrainingRules(each))) / MIB
+        for each in (MINDFORMERS, MEGATRON)
+    }
+    assert kept["mindformers"] == pytest.approx(30, rel=0.07)
+    assert kept["megatron"] == 2 * 4096 * 7168 / 4 / MIB
+
+
+def test_ascend_s_attention_keeps_two_statistics_of_eight_fp32_values() -> None:
+    # CANN, aclnnFlashAttentionScore: softmaxMaxOut and softmaxSumOut are FLOAT [B, N, Sq, 8].
+    batch, heads, sequence = 2, 16, 128
+    outputs = [(batch, heads, sequence, 8)] * 2
+    assert MINDFORMERS.activations.attention_statistics * batch * heads * sequence == sum(map(math.prod, outputs))
+    # Dao 2023, arXiv:2307.08691 §3.1: the log-sum-exp alone.
+    assert MEGATRON.activations.attention_statistics == TORCHTITAN.activations.attention_statistics == 1
+
+
+@each_framework
+def test_each_framework_s_cross_entropy_needs_the_record_s_bytes_a_logit(framework: Framework) -> None:
+    torch = pytest.importorskip("torch")
+    from taylor.dryrun.torch_stage.counter import LiveCounter
+    from taylor.dryrun.torch_stage.ends import UnfusedCrossEntropy, VocabularyCrossEntropy
+
+    kept = []
+
+    def of_torch(logits, target):  # type: ignore[no-untyped-def]
+        # torchtitan, components/loss.py: the loss of the logits in fp32; the stage keeps its output beside.
+        kept.append(logits)
+        return torch.nn.functional.cross_entropy(logits.float(), target)
+
+    losses = {
+        "mindformers": UnfusedCrossEntropy.apply,
+        "megatron": VocabularyCrossEntropy.apply,
+        "torchtitan": of_torch,
+    }
+    tokens, vocabulary = 64, 4096
+    target = torch.zeros(tokens, dtype=torch.int64)
+    with LiveCounter() as counter:
+        hidden = torch.zeros((tokens, 1), dtype=torch.bfloat16, requires_grad=True)
+        head = torch.zeros((1, vocabulary), dtype=torch.bfloat16)
+        losses[framework.name](hidden @ head, target).backward()
+    # Figures a token (hidden, maximum, sum, loss) come on top.
+    assert counter.peak / (tokens * vocabulary) == pytest.approx(framework.statics.logits_bytes, rel=0.02)
+
+
+# What a record says holds together. --------------------------------------------------------------------------
+
+
+@each_framework
+def test_every_schedule_of_a_record_exists_and_runs(framework: Framework) -> None:
+    assert framework.interleaved_schedule in framework.schedules
+    for name in framework.schedules:
+        assert name in SCHEDULES
+        interleaves = 1 if name in ("1f1b", "gpipe") else 2
+        build_schedule(ScheduleSpec(name), 4, interleaves, 8)
+
+
+@each_framework
+def test_a_record_is_the_same_after_a_journey_as_json(framework: Framework) -> None:
+    adapter = TypeAdapter(Framework)
+    assert adapter.validate_json(adapter.dump_json(framework)) == framework
+
+
+@each_framework
+def test_a_record_names_rules_that_exist_and_each_once(framework: Framework) -> None:
+    known = {rule.name for rule in LEGALITY_RULES}
+    assert set(framework.legality) <= known
+    assert len(set(framework.legality)) == len(framework.legality)
+
+
+@each_framework
+def test_a_search_asks_the_rules_that_its_framework_names_and_no_other_framework_s(framework: Framework) -> None:
+    asked = {rule.name for rule in select_rules(context_of(framework))}
+    others = {name for other in FRAMEWORKS.values() for name in other.legality} - set(framework.legality)
+    assert not asked & others
+    # DeepSeek-V3 has latent attention, so key/value groups say nothing here.
+    assert asked >= {name for name in framework.legality if not name.startswith("kv-groups")}
+
+
+def context_of(framework: Framework) -> SearchContext:
+    """A search for DeepSeek-V3 under a framework's rules."""
+    return SearchContext.settle(job(rules=TrainingRules(framework)), DEVICE, SearchOptions())
+
+
+def test_a_user_s_rule_is_asked_by_the_name_of_its_framework() -> None:
+    mine = Rule("even-tp", "tp is even", lambda table, context: table.tp % 2 == 0, frameworks=("megatron",))
+    for framework in FRAMEWORKS.values():
+        asked = select_rules(context_of(framework), user_rules=[mine])
+        assert (mine in asked) == (framework is MEGATRON)
+    (line,) = [line for line in list_rules([mine]).splitlines() if line.startswith("even-tp")]
+    assert "megatron" in line
+
+
+# Nothing else knows a name. ----------------------------------------------------------------------------------
+
+RECORDS = {"MINDFORMERS", "MEGATRON", "TORCHTITAN"}
+
+
+def knows_frameworks(path: Path) -> bool:
+    """Whether a file may name frameworks: the records' own, and those of a launcher's folder."""
+    return path == Path("register/frameworks.py") or (path.parts[0] == "parsers" and path.parts[1] in FRAMEWORKS)
+
+
+def product_files() -> list[Path]:
+    """Every Python file that is installed, below the checkout."""
+    packages = [path.parent for path in ROOT.glob("*/__init__.py") if path.parent.name != "tests"]
+    assert {"register", "cost_model", "parsers", "workflows"} <= {package.name for package in packages}
+    return [path.relative_to(ROOT) for package in packages for path in sorted(package.rglob("*.py"))]
+
+
+def mentions(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, what) of every framework's name and every record in a file's code; docstrings are no code."""
+    documentation = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in documentation and node.value in FRAMEWORKS:
+            yield node.lineno, repr(node.value)
+        elif isinstance(node, ast.Name) and node.id in RECORDS:
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and node.attr in RECORDS:
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.Compare) and any(
+            isinstance(op, ast.Eq | ast.NotEq | ast.Is | ast.IsNot) for op in node.ops
+        ):
+            for side in (node.left, *node.comparators):
+                if ast.unparse(side).endswith((".framework", ".framework.name")):
+                    yield node.lineno, ast.unparse(node)
+
+
+def test_no_code_but_the_records_and_the_launchers_names_a_framework() -> None:
+    found = [
+        f"{path}:{line}: {what}"
+        for path in product_files()
+        if not knows_frameworks(path)
+        for line, what in mentions(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'if job.format == "megatron": pass',
+        'BYTES = {"torchtitan": 14}',
+        "if rules.framework == MEGATRON: pass",
+        "if rules.framework is other.framework: pass",
+        "if rules.framework.name != name: pass",
+        "from taylor.register import frameworks\nx = frameworks.MINDFORMERS",
+    ],
+)
+def test_a_name_or_a_comparison_of_a_framework_is_seen(code: str) -> None:
+    assert list(mentions(ast.parse(code)))
+
+
+def test_a_name_in_a_docstring_is_none() -> None:
+    assert not list(mentions(ast.parse('"""megatron"""\nx = 1\n"""torchtitan"""')))
