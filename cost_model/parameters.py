@@ -21,8 +21,8 @@ class ParameterGroups:
     split : int
         Split over TP: attention and MLP matrices, shared experts.
     latent : int
-        The down projections of latent attention: split over TP by MindFormers, replicated by
-        Megatron and torchtitan.
+        The down projections of latent attention: split over TP or held whole by every TP rank, as the
+        framework has it (`register.frameworks.StateRules`).
     replicated : int
         Held whole by every TP rank: norms, routers, biases added after the reduction.
     routed : int

@@ -1,19 +1,12 @@
-"""Bytes of weights, gradients and optimizer states, by the framework's rule; scalars and arrays alike.
+"""Bytes of weights, gradients and optimizer states on one device; scalars and arrays alike.
 
-The rule, in bytes a parameter (mixed precision with Adam):
+What a parameter takes follows from the framework (`register.frameworks.StateRules`) and from what the job stores
+and shards (`TrainingRules`), in mixed precision with Adam:
 
-=====================  ========  =========  =====================  ===========================
-framework              weight    gradient   master + two moments   split among replicas
-=====================  ========  =========  =====================  ===========================
-MindFormers (fp32)     2 (copy)  4          4 + 8                  last column (parallel optimizer),
-                                                                   gradient with gradient_shard
-Megatron, MindSpeed    2         4          4 + 8                  last column (distributed optimizer)
-torchtitan (FSDP2)     0         4          4 + 8                  all (parameter_shard)
-=====================  ========  =========  =====================  ===========================
-
-Sources: Rajbhandari et al. 2020 (ZeRO, arXiv:1910.02054 §3.1) for the 16-18 bytes; Megatron-LM's
-``docs/distrib_optimizer`` (6 + 12/d with bf16 parameters and fp32 gradients); for MindFormers the
-reading of a published dry-run fit (see the project's design page): 6 + 12/DP for what TP splits.
+- the stored weight, in `param_bytes`; where that is fp32 it is the optimizer's master weight itself, and what
+  stays beside it is a copy in the compute type. Under `parameter_shard` there is no copy between uses;
+- a gradient, accumulated over micro-batches, split among replicas under `gradient_shard` or `parameter_shard`;
+- master weight and Adam's two moments, split under `parallel_optimizer` or `parameter_shard`.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ class Strategy:
     dp, tp, pp : int
         Data, tensor and pipeline parallel degrees.
     ep, cp : int
-        Expert and context parallel degrees. EP reuses ranks of DP·TP (MindFormers) or DP·CP
-        (Megatron), so it does not count in the world size; CP does.
+        Expert and context parallel degrees. EP reuses ranks that DP, TP and CP count already, so it is no
+        factor of the world size; CP is one.
     op : int
         Ways in which optimizer states (or, under FSDP, everything) are split among the replicas of
         a parameter: 1 = not split, `dp * cp` = fully.
@@ -69,12 +69,12 @@ class Strategy:
 
 @dataclass(frozen=True)
 class TrainingRules:
-    """What the framework and the file settle besides the strategy, as far as cost depends on it.
+    """What the framework and the file settle besides the strategy, as far as memory and time depend on it.
 
     Parameters
     ----------
     framework : Framework
-        Whose memory and legality rules hold.
+        The record of what the framework itself settles: memory, schedules, legality.
     seq_length : int
         Tokens a sample.
     parallel_optimizer : bool
@@ -99,9 +99,9 @@ class TrainingRules:
     loss_chunks : int
         Pieces in which logits and loss are computed; only one piece's logits exist at a time.
     expert_tensor_parallel : bool
-        Megatron, torchtitan: TP splits every expert too, and EP comes from DP·CP. Off
-        (``--expert-tensor-parallel-size 1``, ``--moe-tp-extend-ep``), experts are whole and EP comes
-        from DP·CP·TP, as it always does in MindFormers.
+        TP splits every expert too, and EP comes from DP·CP. Off (``--expert-tensor-parallel-size 1``,
+        ``--moe-tp-extend-ep``), experts are whole and EP comes from DP·CP·TP. Says nothing where the
+        framework always leaves experts whole (`StateRules.always_whole_experts`).
     overhead_mib : float or None
         Memory of runtime and communication buffers on a device, MiB; None = the framework's usual one.
     """

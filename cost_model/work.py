@@ -7,7 +7,7 @@ backward; attention 4·s·a·d a token, half of it where a flash kernel skips th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,21 @@ class LayerWork:
         return self.matmul_flops + self.grouped_flops + self.attention_flops
 
 
+class _ExpertWork(NamedTuple):
+    """What router and routed experts add to a layer; element-wise traffic in bytes a token."""
+
+    grouped_flops: Any
+    grouped_bytes: Any
+    activation: Any
+    permutation: Any
+    router_scores: Any
+    router: Any
+    """Weights of the router that a rank multiplies, its share of the tokens counted in."""
+
+
+_NO_EXPERTS = _ExpertWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
 def layer_work(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> LayerWork:
     """Forward work of one layer of a kind for one micro-batch on one device."""
     kind = body_kind(model) if kind == MTP else kind
@@ -72,34 +87,45 @@ def layer_work(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     # Two norms read and write a hidden vector, two residual sums read two and write one; dropout
     # adds its mask.
     hidden_traffic = (2 * 2 + 2 * 3) * b + (2 if rules.dropout else 0)
-    activation = ((3 if model.gated_mlp else 2) * b) * inner
+    activation = fan * b * inner
     rotary = 0.0 if model.learned_positions else 2 * b * (q + k)
     element = hidden_traffic * h / sequence + rotary + activation
-    grouped_flops: Any = 0.0
-    grouped_bytes: Any = 0.0
-    if not dense and model.moe is not None:
-        moe = model.moe
-        slots = tokens * routed_slots(model, degrees, rules)
-        width = moe.expert_hidden / (1 if rules.whole_experts else tp)
-        weights = expert_parameters(model) / (1 if rules.whole_experts else tp)
-        grouped_flops = 2 * slots * weights
-        grouped_bytes = b * (weights * moe.n_experts / degrees.ep + slots * (2 * h + fan * width))
-        expert_activation = (3 if model.gated_mlp else 2) * b * width * slots / tokens
-        activation = activation + expert_activation
-        # The router's scores in fp32, and the permutation there and back.
-        element = element + expert_activation + 4 * b * h * slots / tokens + 4 * 4 * moe.n_experts / sequence
-        matrices = matrices + moe.n_experts * h / sequence
+    experts = _NO_EXPERTS if dense else _expert_work(model, degrees, rules)
+    activation = activation + experts.activation
+    element = element + experts.activation + experts.permutation + experts.router_scores
+    matrices = matrices + experts.router
     # Scores: written by QK, masked and normalised, dropped out, read by AV.
     score = (13 if rules.dropout else 8) * heads * rules.seq_length
     return LayerWork(
         matmul_flops=2 * tokens * matrices,
         matmul_bytes=b * (matrices + tokens * (attention_traffic + mlp_traffic)),
-        grouped_flops=grouped_flops,
-        grouped_bytes=grouped_bytes,
+        grouped_flops=experts.grouped_flops,
+        grouped_bytes=experts.grouped_bytes,
         attention_flops=tokens * 2 * causal * rules.seq_length * (context + heads * _qk_width(model)),
         element_bytes=tokens * element,
         score_bytes=0.0 if rules.flash_attention else tokens * score,
         activation_bytes=tokens * activation,
+    )
+
+
+def _expert_work(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> _ExpertWork:
+    moe = model.moe
+    assert moe is not None
+    h, b = model.hidden, rules.compute_bytes
+    tokens, sequence = micro_batch_tokens(degrees, rules), sequence_split(degrees)
+    slots = tokens * routed_slots(model, degrees, rules)
+    split = 1 if rules.whole_experts else degrees.tp
+    width, weights = moe.expert_hidden / split, expert_parameters(model) / split
+    fan = 3 if model.gated_mlp else 2
+    return _ExpertWork(
+        grouped_flops=2 * slots * weights,
+        grouped_bytes=b * (weights * moe.n_experts / degrees.ep + slots * (2 * h + fan * width)),
+        activation=fan * b * width * slots / tokens,
+        # There and back.
+        permutation=4 * b * h * slots / tokens,
+        # In fp32.
+        router_scores=4 * 4 * moe.n_experts / sequence,
+        router=moe.n_experts * h / sequence,
     )
 
 

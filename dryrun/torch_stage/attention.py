@@ -14,10 +14,9 @@ from taylor.dryrun.torch_stage.counter import empty_of, fused, only_shapes
 class FlashAttention(torch.autograd.Function):
     """Causal attention of q [s, b, a, d], k [s, b, g, d], v [s, b, g, e] into [s, b, a, e].
 
-    Saves q, k, v (whatever storages they look into), the result, and its row statistics: one fp32 a
-    row and head (FlashAttention-2's log-sum-exp), or `statistics` of them (Ascend's
-    FlashAttentionScore: the maximum and the sum, eight times each). With context parallelism two
-    blocks of the ring's keys and values live while it runs.
+    Saves q, k, v (views keep the whole storage alive), the result, and `statistics` fp32 values a row and
+    head (`register.frameworks.ActivationRules.attention_statistics`). With context parallelism, `ring`
+    blocks of the other ranks' keys and values live while it runs, and twice as many in backward.
     """
 
     @staticmethod
@@ -86,7 +85,7 @@ def _attend_backward(
     return dq.to(q.dtype).contiguous(), dk.to(k.dtype).contiguous(), dv.to(v.dtype).contiguous()
 
 
-class Split(torch.autograd.Function):
+class SplitFeatures(torch.autograd.Function):
     """Views of [..., f] along the last dimension; backward joins their gradients into one tensor. Saves nothing."""
 
     @staticmethod

@@ -11,7 +11,7 @@ from torch import Tensor
 from taylor.dryrun.torch_stage.counter import TRANSIENT, Charged, active_counter
 from taylor.dryrun.torch_stage.ends import Embedding, Head, PredictionModule
 from taylor.dryrun.torch_stage.kernels import GradientQueue
-from taylor.dryrun.torch_stage.layers import Layer, NormLayer
+from taylor.dryrun.torch_stage.layers import NormLayer, TransformerLayer
 from taylor.dryrun.torch_stage.sharding import Enter, Leave, ShardedBlock
 from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.weights import Weight
@@ -53,7 +53,7 @@ def _move(tensor: Tensor, name: str) -> None:
         counter.move(tensor, name)
 
 
-class Chunk:
+class StageChunk:
     """Forward of one chunk; backward is autograd's.
 
     Parameters
@@ -63,6 +63,8 @@ class Chunk:
         Of the model's first chunk; and of the last one, for its prediction modules.
     first, last : bool
         Whether the chunk begins or ends the model.
+    tied : bool
+        The head reads the table of `embedding`, which lies on the same stage.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Chunk:
         if modules and not last:
             raise ValueError("a prediction module (MTP) belongs to the chunk that ends the model, beside the head")
         self.kinds = [kind for kind, _ in layers if kind != MTP]
-        self.layers = [Layer(site, queue, kind, mode) for kind, mode in layers if kind != MTP]
+        self.layers = [TransformerLayer(site, queue, kind, mode) for kind, mode in layers if kind != MTP]
         self.modules = [PredictionModule(site, queue, mode) for _, mode in modules]
         table = self.embedding.table if tied and self.embedding is not None else None
         self.head = Head(site, queue, table) if last else None

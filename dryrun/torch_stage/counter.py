@@ -17,7 +17,7 @@ ALLOCATION_UNIT = 512
 """Bytes to which CUDA's caching allocator, and this count, round every allocation."""
 
 TRANSIENT = "workspace"
-"""Category of what nobody has claimed: tensors that live for a moment."""
+"""Category of tensors that live for a moment and are charged to no other."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -40,11 +40,11 @@ class _Storage:
 
 
 class LiveCounter(TorchDispatchMode):
-    """Follows every storage from the operator that makes it to the moment its last tensor goes.
+    """Follows every storage from the operator that makes it until its last tensor is gone.
 
-    A storage counts once however many tensors look at it, from its making until it is freed (a weak
-    reference tells). Inside `kernel` what an operator makes and drops again is not seen: a fused kernel
-    has no such tensors. What outlives the kernel counts when it ends.
+    A storage counts once, however many tensors are views of it, until a weak reference says that it is
+    freed. Inside `kernel`, what an operator makes and drops again does not count, because a fused kernel
+    has no such tensors; what outlives the kernel counts when the kernel ends.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class LiveCounter(TorchDispatchMode):
         return dict(self._peak_live)
 
     def start_window(self) -> None:
-        """Let `window_peak` speak of what comes from here on."""
+        """Measure `window_peak` from here on."""
         self.window_peak = self.total
 
     @contextmanager
@@ -93,7 +93,7 @@ class LiveCounter(TorchDispatchMode):
 
     @contextmanager
     def survivors(self, name: str) -> Iterator[None]:
-        """What is made inside, is transient, and outlives the block, is charged to a category when it ends."""
+        """When the block ends, charge to a category the transient tensors that were made in it and still live."""
         before, self._born = self._born, []
         try:
             yield
@@ -197,7 +197,7 @@ def active_counter() -> LiveCounter | None:
 
 
 class Charged(torch.autograd.Function):
-    """Marks one end of a block whose memory belongs to a category, in forward and, from the other end, in backward.
+    """Marks a boundary between two categories, which forward and backward cross in opposite directions.
 
     Parameters
     ----------

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from taylor.dryrun.torch_stage.attention import Dropout
 from taylor.dryrun.torch_stage.counter import fused
 from taylor.dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Recompute, gathered, scattered
-from taylor.dryrun.torch_stage.layers import DROPOUT_RATE, Layer, NormLayer
+from taylor.dryrun.torch_stage.layers import DROPOUT_RATE, NormLayer, TransformerLayer
 from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
 from taylor.register.frameworks import IN_PLACE, STEP_BY_STEP
@@ -54,24 +55,6 @@ def _add_rows(weight: Weight, tokens: Tensor, dy: Tensor) -> None:
         weight.add_gradient(lambda: torch.zeros(weight.shape, dtype=dy.dtype, device=dy.device))
 
 
-class Mask(torch.autograd.Function):
-    """Dropout of the embedding. Saves the mask, one byte an element."""
-
-    @staticmethod
-    @fused
-    def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
-        mask = torch.rand(x.shape, device=x.device) >= rate
-        ctx.save_for_backward(mask)
-        ctx.rate = rate
-        return (x * mask / (1 - rate)).to(x.dtype)
-
-    @staticmethod
-    @fused
-    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
-        (mask,) = ctx.saved_tensors
-        return (dy * mask / (1 - ctx.rate)).to(dy.dtype), None
-
-
 class Embedding:
     """Token and learned position embedding: token numbers [tokens] to the residual stream."""
 
@@ -98,7 +81,7 @@ class Embedding:
         if self.positions is not None:
             place = torch.arange(site.shard_tokens, device=site.device)
             y = y + Lookup.apply(root, place, self.positions, 1, site.residual_dtype)
-        return Mask.apply(y, DROPOUT_RATE) if site.rules.dropout else y
+        return Dropout.apply(y, DROPOUT_RATE) if site.rules.dropout else y
 
 
 class VocabularyCrossEntropy(torch.autograd.Function):
@@ -227,7 +210,7 @@ class PredictionModule:
         hidden, tp = site.model.hidden, site.strategy.tp
         self.norms = [NormLayer(site) for _ in range(3)]
         self.projection = Weight(site, (-(-hidden // tp), 2 * hidden), SPLIT)
-        self.layer = Layer(site, queue, MOE if site.model.n_moe else DENSE, mode)
+        self.layer = TransformerLayer(site, queue, MOE if site.model.n_moe else DENSE, mode)
 
     def weights(self) -> list[Weight]:
         """Every weight of the module, embedding and head left out."""

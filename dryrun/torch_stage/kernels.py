@@ -32,7 +32,7 @@ class GradientQueue:
         self.waiting: list[tuple[Weight, Callable[[], Tensor]]] = []
 
     def add(self, weight: Weight, make: Callable[[], Tensor]) -> None:
-        """Make a weight's gradient now, or when `run_all` is called."""
+        """Make a weight's gradient now, or keep it until `take` is called."""
         if self.postpone:
             self.waiting.append((weight, make))
         else:
@@ -166,7 +166,7 @@ class Norm(torch.autograd.Function):
 class Rotate(torch.autograd.Function):
     """Rotary position embedding of [s, b, heads, d] over the last dimension, into a new tensor.
 
-    Saves nothing (the angles are constants), or its input where `keep`: MindFormers' unfused rotation.
+    Saves nothing (the angles are constants), or, where `keep`, its input, as an unfused rotation does.
     """
 
     @staticmethod

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taylor.dryrun.torch_stage.attention import FlashAttention, Split, unfused_attention
+from taylor.dryrun.torch_stage.attention import FlashAttention, SplitFeatures, unfused_attention
 from taylor.dryrun.torch_stage.experts import Experts
 from taylor.dryrun.torch_stage.kernels import Bias, DropoutAdd, Gather, GradientQueue, Linear, Norm, Recompute, Rotate
 from taylor.dryrun.torch_stage.mlp import Mlp
@@ -110,7 +110,7 @@ class Attention(_AttentionBase):
         del x
         for i, bias in enumerate(self.qkv_bias):
             products[i] = Bias.apply(products[i], bias)
-        parts = Split.apply(products[0], self.sizes) if len(products) == 1 else products
+        parts = SplitFeatures.apply(products[0], self.sizes) if len(products) == 1 else products
         counts = (self.site.heads, self.site.kv_heads, self.site.kv_heads)
         q, k, v = (self._by_head(part, heads) for part, heads in zip(parts, counts, strict=True))
         del parts, products
@@ -200,17 +200,17 @@ class LatentAttention(_AttentionBase):
     def _key_value(self, x: Tensor, gather: int) -> tuple[Tensor, Tensor]:
         mla, heads = self.mla, self.site.heads
         latent = self._down(x, self.kv_down, self.kv_width, gather)
-        compressed, rotary = Split.apply(latent, (mla.kv_lora_rank, mla.qk_rope_head_dim))
+        compressed, rotary = SplitFeatures.apply(latent, (mla.kv_lora_rank, mla.qk_rope_head_dim))
         del latent
         rotary = Gather.apply(rotary, gather) if gather > 1 else rotary
         rotary = Rotate.apply(self._by_head(rotary, 1), 0, False)
         up = self._by_head(Linear.apply(self._normed(compressed, self.kv_norm), self.kv_up, self.queue, gather), heads)
         del compressed
-        still, v = Split.apply(up, (mla.qk_nope_head_dim, mla.v_head_dim))
+        still, v = SplitFeatures.apply(up, (mla.qk_nope_head_dim, mla.v_head_dim))
         return torch.cat([still, rotary.expand(-1, -1, heads, -1)], -1), v
 
 
-class Layer:
+class TransformerLayer:
     """Attention and MLP or experts with their norms around a residual stream [tokens, hidden] of one rank.
 
     Parameters

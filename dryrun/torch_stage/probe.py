@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.dryrun.torch_stage.counter import LiveCounter
 from taylor.dryrun.torch_stage.kernels import GradientQueue
-from taylor.dryrun.torch_stage.layers import Layer
+from taylor.dryrun.torch_stage.layers import TransformerLayer
 from taylor.dryrun.torch_stage.site import Site
 from taylor.register.model import ModelSpec
 
@@ -44,7 +44,7 @@ def layer_memory(model: ModelSpec, kind: str, mode: str, strategy: Strategy, rul
     site = Site(model, strategy, rules)
     counter = LiveCounter()
     with FakeTensorMode(), counter:
-        layer = Layer(site, GradientQueue(), kind, mode)
+        layer = TransformerLayer(site, GradientQueue(), kind, mode)
         for weight in layer.weights():
             # FSDP's gathered weights are not the layer's activations.
             if weight.tensor is None:

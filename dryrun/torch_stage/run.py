@@ -9,16 +9,17 @@ from pathlib import Path
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from taylor.cost_model.statics import overhead_mib
+from taylor.cost_model.statics import MIB, overhead_mib
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.stage_memory import Moment, StageMemory
-from taylor.dryrun.torch_stage.chunk import LOGITS, Chunk, activations_of, layer_list
+from taylor.dryrun.torch_stage.chunk import LOGITS, StageChunk, activations_of, layer_list
 from taylor.dryrun.torch_stage.counter import TRANSIENT, LiveCounter
 from taylor.dryrun.torch_stage.kernels import GradientQueue
 from taylor.dryrun.torch_stage.site import Site
-from taylor.dryrun.torch_stage.step import MIB, StageStep, Task, tasks_worth_running
+from taylor.dryrun.torch_stage.step import StageStep, tasks_worth_running
 from taylor.dryrun.torch_stage.weights import BUFFERS, GRADIENTS, OPTIMIZER, WEIGHTS
 from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.orders import Task
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule
 
@@ -26,7 +27,7 @@ OVERHEAD = "overhead"
 
 
 def run_stage(run: DryRun, stage: int, *, whole_step: bool = False, see_kernels: bool = False) -> StageMemory:
-    """Run one stage's step on fake tensors and tell its peak.
+    """Run one stage's step on fake tensors and measure its peak.
 
     Parameters
     ----------
@@ -93,16 +94,18 @@ def settled_plan(run: DryRun) -> PipelinePlan:
     return run.plan or run.config.even_plan(run.strategy)
 
 
-def stage_chunks(site: Site, queue: GradientQueue, schedule: Schedule, plan: PipelinePlan, stage: int) -> list[Chunk]:
+def stage_chunks(
+    site: Site, queue: GradientQueue, schedule: Schedule, plan: PipelinePlan, stage: int
+) -> list[StageChunk]:
     """The chunks of a stage, interleave by interleave; a tied head shares the first chunk's table on one stage."""
-    chunks: list[Chunk] = []
+    chunks: list[StageChunk] = []
     embedding = None
     for v in range(schedule.interleaves):
         place = schedule.position(v, stage)
         first, last = place == 0, place == schedule.chunks - 1
         tied = last and site.model.tied_embedding and (first or embedding is not None)
         chunks.append(
-            Chunk(site, queue, layer_list(plan, v, stage), first=first, last=last, embedding=embedding, tied=tied)
+            StageChunk(site, queue, layer_list(plan, v, stage), first=first, last=last, embedding=embedding, tied=tied)
         )
         if first:
             embedding = chunks[-1].embedding

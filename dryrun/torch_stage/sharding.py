@@ -31,14 +31,14 @@ class ShardedBlock:
         self._reducing: list[Tensor] = []
 
     def gather(self) -> None:
-        """Have the weights, in the compute type."""
+        """Gather the weights that are not there yet, in the compute type."""
         with charged(WEIGHTS if self.keep else BUFFERS):
             for weight in self.members:
                 if weight.tensor is None:
                     weight.tensor = torch.empty(weight.shape, dtype=weight.site.dtype, device=weight.site.device)
 
     def drop(self) -> None:
-        """Give the gathered weights back."""
+        """Free the gathered weights, unless they stay whole."""
         if not self.keep:
             for weight in self.members:
                 if not weight.kept:
@@ -66,7 +66,7 @@ class ShardedBlock:
 
 
 class Enter(torch.autograd.Function):
-    """Marks the way into a sharded block: gathers in forward, reduces when backward has come back here."""
+    """Marks the start of a sharded block: forward gathers its weights, backward ends here and reduces."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, block: ShardedBlock) -> Tensor:
@@ -83,7 +83,7 @@ class Enter(torch.autograd.Function):
 
 
 class Leave(torch.autograd.Function):
-    """Marks the way out of a sharded block: drops in forward, gathers when backward comes in."""
+    """Marks the end of a sharded block: forward frees its weights, backward starts here and gathers them."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, block: ShardedBlock) -> Tensor:

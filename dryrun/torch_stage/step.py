@@ -9,19 +9,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from taylor.cost_model.statics import MIB
 from taylor.dryrun.stage_memory import Moment
-from taylor.dryrun.torch_stage.chunk import Chunk, activations_of
+from taylor.dryrun.torch_stage.chunk import StageChunk, activations_of
 from taylor.dryrun.torch_stage.counter import LiveCounter
 from taylor.dryrun.torch_stage.kernels import GradientQueue
 from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.weights import BUFFERS, Weight, charged
+from taylor.pipeline.orders import Task
 from taylor.pipeline.schedule import BACKWARD, FORWARD
 from taylor.register.model import MTP
-
-MIB = 2**20
-
-Task = tuple[int, int, int, int]
-"""(direction, interleave, micro-batch, sequence piece)."""
 
 FULL_ACTIVATIONS, WAITING_GRADIENTS = 0, 1
 """What a piece holds of a chunk: everything its backward needs, or what its weight gradients wait for."""
@@ -92,9 +89,10 @@ def situations(order: Sequence[Task], has_weight_gradients: bool) -> list[_Situa
 
 
 def tasks_worth_running(order: Sequence[Task], has_weight_gradients: bool) -> int:
-    """How many of the first tasks show everything: each later one is covered by a situation among them.
+    """How many of an order's tasks have to run before no later one can reach a new peak.
 
-    Memory grows with every count of a situation, so no later task can reach a new peak.
+    Memory grows with every count of a situation, so a task needs no run when an earlier one had a situation
+    that covers its own.
     """
     seen: dict[tuple[int, int], list[_Situation]] = {}
     last = 0
@@ -118,7 +116,7 @@ class StageStep:
     """
 
     def __init__(
-        self, site: Site, counter: LiveCounter, queue: GradientQueue, chunks: Sequence[Chunk], pieces: int
+        self, site: Site, counter: LiveCounter, queue: GradientQueue, chunks: Sequence[StageChunk], pieces: int
     ) -> None:
         self.site, self.counter, self.queue, self.chunks = site, counter, queue, chunks
         self.boundary = (site.shard_tokens, site.model.hidden)

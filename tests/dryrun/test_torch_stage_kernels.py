@@ -12,7 +12,7 @@ from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
 from taylor.dryrun.torch_stage.attention import FlashAttention, unfused_attention  # noqa: E402
 from taylor.dryrun.torch_stage.ends import Head, UnfusedCrossEntropy, VocabularyCrossEntropy  # noqa: E402
 from taylor.dryrun.torch_stage.kernels import GradientQueue  # noqa: E402
-from taylor.dryrun.torch_stage.layers import Layer  # noqa: E402
+from taylor.dryrun.torch_stage.layers import TransformerLayer  # noqa: E402
 from taylor.dryrun.torch_stage.site import Site  # noqa: E402
 from taylor.dryrun.torch_stage.weights import Weight  # noqa: E402
 from taylor.pipeline.plan import FULL, NONE, SELECT  # noqa: E402
@@ -152,7 +152,7 @@ def test_a_layer_has_the_gradients_of_an_ordinary_implementation(
     site = Site(
         model, ALONE, EXACT.replace(framework=frameworks.FRAMEWORKS[framework], flash_attention=model is not cases.GPT)
     )
-    layer = seeded(Layer(site, GradientQueue(), kind, mode))
+    layer = seeded(TransformerLayer(site, GradientQueue(), kind, mode))
     names = {id(weight): leaf(weight) for weight in layer.weights()}
     x = torch.randn(site.tokens, model.hidden, generator=torch.Generator().manual_seed(1))
     mine, plain = x.clone().requires_grad_(), x.double().requires_grad_()
@@ -224,7 +224,7 @@ def test_postponed_weight_gradients_are_the_same_ones() -> None:
     for postpone in (False, True):
         queue = GradientQueue(postpone)
         site = Site(cases.MOE, ALONE, EXACT)
-        layer = seeded(Layer(site, queue, MOE, NONE))
+        layer = seeded(TransformerLayer(site, queue, MOE, NONE))
         x = torch.randn(site.tokens, 256, generator=torch.Generator().manual_seed(1)).requires_grad_()
         layer(x).square().sum().backward()
         with torch.no_grad():
