@@ -61,6 +61,9 @@ class Flags:
         self.script, self.file = script, script.file
         words = _launch_words(script)
         self.flags: list[Flag] = _parse(words)
+        program = next((at for at, word in enumerate(words) if word.text.endswith(".py")), 0)
+        self.starting = len(_parse(words[:program]))
+        """How many of `flags` stand before the training program: options of what starts the ranks."""
         self.by_name = {flag.name: flag for flag in self.flags}
 
     def has(self, *names: str) -> bool:

@@ -13,6 +13,7 @@ from taylor.parsers.megatron.layout import (
 )
 from taylor.parsers.megatron.model import read_model
 from taylor.parsers.megatron.recompute import read_recompute
+from taylor.parsers.megatron.unmodelled import EXPERTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
@@ -24,7 +25,7 @@ from taylor.register.model import MTP, ModelSpec
 NAME = "megatron"
 V_METHOD, V_SCHEDULE = "dualpipev", ScheduleSpec("zero_bubble_v")
 """MindSpeed's value of ``--schedules-method``, and what it is taken as."""
-_MINDSPEED = (
+LAUNCHER_TELLTALES = (
     "num-layer-list",
     "noop-layers",
     "schedules-method",
@@ -36,6 +37,7 @@ _MINDSPEED = (
     "context-parallel-algo",
     "reuse-fp32-param",
 )
+"""Flags that MindSpeed-LLM has and Megatron-LM lacks."""
 
 
 def config_from_script(script: ShellScript) -> TrainingConfig:
@@ -65,16 +67,19 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
         notes.append(f"the script settles no plan: {problem}")
     if schedule.traits.whole_rounds and strategy.micro_batches % strategy.pp:
         notes.append(f"{strategy.micro_batches} micro-batches are no multiple of the {strategy.pp} stages")
+    rules = _read_rules(flags)
+    facts = [fact for fact, holds in ((EXPERTS, model.moe), (SCORES, not rules.flash_attention)) if holds]
     return TrainingConfig(
         path=script.file,
         launcher=NAME,
         model=model,
         strategy=strategy,
-        rules=_read_rules(flags),
+        rules=rules,
         schedule=schedule,
         plan=plan,
         mtp_counted=False,
         notes=tuple(notes),
+        unmodelled=read_unmodelled(flags, facts),
     )
 
 
@@ -87,7 +92,7 @@ FIRST, LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-la
 
 def is_mindspeed(flags: Flags) -> bool:
     """Whether the script uses flags that MindSpeed-LLM has and Megatron-LM lacks."""
-    return flags.has(*_MINDSPEED)
+    return flags.has(*LAUNCHER_TELLTALES)
 
 
 def _noops(flags: Flags) -> frozenset[int]:

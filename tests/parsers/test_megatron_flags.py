@@ -1,0 +1,342 @@
+"""Every flag of a Megatron or MindSpeed launch is read, known to cost nothing, or named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.parsers.flag_table import COSTS, NEUTRAL, READ, FlagRow, UnmodelledFlag
+from taylor.parsers.megatron.edit import Setting
+from taylor.parsers.megatron.flags import Flags
+from taylor.parsers.megatron.read import LAUNCHER_TELLTALES, config_from_script
+from taylor.parsers.megatron.unmodelled import EXPERTS, SCORES, flag_table
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.training_config import TrainingConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = Path(__file__).parent / "flag_names"
+TABLE = flag_table()
+ROWS = TABLE.rows.values()
+
+
+def _flags_of(text: str) -> dict[str, Setting]:
+    """Flags written one after the other, as a mapping."""
+    found: dict[str, Setting] = {}
+    for part in text.split("--")[1:]:
+        name, _, value = part.strip().partition(" ")
+        found[name] = value.strip() or True
+    return found
+
+
+def _file_flags(path: Path) -> dict[str, Setting]:
+    flags = Flags(ShellScript.read(path)).by_name.values()
+    return {flag.name: flag.values[0].text if flag.values else True for flag in flags}
+
+
+DENSE_BASE = _file_flags(ROOT / "config" / "pretrain_llama3_70b.sh")
+MOE_BASE = DENSE_BASE | _flags_of(
+    "--num-layers 16 --num-experts 16 --moe-router-topk 4 --moe-ffn-hidden-size 2048 --expert-model-parallel-size 1 "
+    "--moe-shared-expert-intermediate-size 2048 --moe-layer-freq ([0]*2+[1]*14)"
+)
+LATENT_BASE = MOE_BASE | _flags_of(
+    "--multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 "
+    "--v-head-dim 128"
+)
+BASES = {"dense": DENSE_BASE, "experts": MOE_BASE, "latent attention": LATENT_BASE}
+STARTING = ("nproc-per-node", "nnodes", "worker-num", "local-worker-num", "node-rank", "master-addr", "master-port")
+
+
+def _config(flags: dict[str, Setting], *, training: str = "") -> TrainingConfig:
+    flags = {name: setting for name, setting in flags.items() if setting is not False}
+
+    def written(names: Iterable[str]) -> str:
+        return " ".join(f"--{name}" + ("" if flags[name] is True else f" '{flags[name]}'") for name in names)
+
+    start = [name for name in flags if name in STARTING]
+    text = f"torchrun {written(start)} pretrain_gpt.py {written(set(flags) - set(start))} {training}\n"
+    return config_from_script(ShellScript(text, Path("pretrain.sh")))
+
+
+def _figures(config: TrainingConfig) -> tuple[Any, ...]:
+    return config.model, config.strategy, config.rules, config.schedule, config.plan
+
+
+def _outcome(flags: dict[str, Setting]) -> tuple[tuple[Any, ...] | str, tuple[UnmodelledFlag, ...]]:
+    """What is planned with, or the message of the refusal; and the flags that are named."""
+    try:
+        config = _config(flags)
+    except InputError as error:
+        return str(error), ()
+    return (_figures(config), config.notes), config.unmodelled
+
+
+NEEDED_VALUE: dict[str, Setting] = {
+    "context-parallel-size": "2",
+    "schedules-method": "dualpipev",
+    "recompute-granularity": "selective",
+    "num-virtual-stages-per-pipeline-rank": "2",
+    "mtp-num-layers": "1",
+}
+
+
+def _on(row: FlagRow) -> Setting:
+    """A setting of the flag that is neither its default nor one that costs nothing."""
+    if not row.takes_value:
+        return True
+    try:
+        value = str(int(float(row.default or "1")) + 1)
+    except ValueError:
+        return "another"
+    return "another" if value in row.silent else value
+
+
+def _base_for(row: FlagRow) -> dict[str, Setting]:
+    """A script in which the flag is in force, without the flag itself."""
+    base = dict(DENSE_BASE)
+    waiting, seen = [row], {row.name}
+    while waiting:
+        needs = waiting.pop().needs
+        if not needs:
+            continue
+        if EXPERTS in needs:
+            base = {**MOE_BASE, **{name: value for name, value in base.items() if name not in DENSE_BASE}}
+        elif SCORES in needs:
+            base.pop("use-flash-attn", None)
+        elif not seen.intersection(needs):
+            needed = TABLE.rows[needs[0]]
+            base.setdefault(needed.name, NEEDED_VALUE.get(needed.name, _on(needed)))
+            waiting.append(needed)
+            seen.add(needed.name)
+    base.pop(row.name, None)
+    return base
+
+
+# ---- the table is complete and true ------------------------------------------------------------------
+
+
+def _releases(file: Path) -> list[tuple[str, set[str]]]:
+    """Every release of a list of names, oldest first, with the flags that it has."""
+    found: list[tuple[str, set[str]]] = []
+    names: set[str] = set()
+    for line in file.read_text().splitlines()[1:]:
+        label, _, changes = line.partition(": ")
+        words = changes.split()
+        names = (names | {word[1:] for word in words if word[0] == "+"}) - {
+            word[1:] for word in words if word[0] == "-"
+        }
+        found.append((label.rpartition(" (")[0], names))
+    return found
+
+
+RELEASES = {
+    "Megatron-LM": _releases(NAMES / "megatron_lm.txt"),
+    "MindSpeed-LLM": _releases(NAMES / "mindspeed_llm.txt"),
+    "MindSpeed": _releases(NAMES / "mindspeed.txt"),
+}
+
+
+@pytest.mark.parametrize("launcher", RELEASES)
+def test_every_flag_of_every_release_has_a_row(launcher: str) -> None:
+    missing = {name for _, names in RELEASES[launcher] for name in names} - TABLE.rows.keys()
+    assert not missing
+
+
+def test_a_row_names_the_first_and_the_last_release_that_have_the_flag() -> None:
+    wrong = {}
+    for row in ROWS:
+        having = []
+        for launcher, releases in RELEASES.items():
+            labels = [label for label, names in releases if row.name in names]
+            if labels:
+                span = labels[0] if labels[0] == labels[-1] else f"{labels[0]} to {labels[-1]}"
+                having.append(f"{launcher} {span}")
+        if having and row.versions != ", ".join(having):
+            wrong[row.name] = (row.versions, having)
+    assert not wrong
+
+
+def test_every_row_cites_a_file_and_what_it_needs_is_in_the_table() -> None:
+    assert not [row.name for row in ROWS if not re.search(r"[\w/]+\.py(:\d+)?$", row.source)]
+    assert not [row.name for row in ROWS for need in row.needs if need[0] != "@" and need not in TABLE.rows]
+    assert {need for row in ROWS for need in row.needs if need[0] == "@"} == {EXPERTS, SCORES}
+
+
+@pytest.fixture()
+def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names that reading and writing code asks for while a test runs."""
+    names: set[str] = set()
+    has, text = Flags.has, Flags.text
+
+    def seen_has(self: Flags, *wanted: str) -> bool:
+        names.update(wanted)
+        return has(self, *wanted)
+
+    def seen_text(self: Flags, *wanted: str, **more: Any) -> Any:
+        names.update(wanted)
+        return text(self, *wanted, **more)
+
+    monkeypatch.setattr(Flags, "has", seen_has)
+    monkeypatch.setattr(Flags, "text", seen_text)
+    return names
+
+
+def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_for(
+    asked: set[str], tmp_path: Path
+) -> None:
+    further = (
+        {},
+        {"position-embedding-type": False},
+        _flags_of("--num-layer-list 20,20,20,20"),
+        _flags_of("--noop-layers 0,1 --num-layers 84 --pipeline-model-parallel-size 2"),
+        _flags_of("--decoder-first-pipeline-num-layers 19 --decoder-last-pipeline-num-layers 19"),
+        _flags_of("--num-virtual-stages-per-pipeline-rank 2"),
+        _flags_of("--num-layers-per-virtual-pipeline-stage 2"),
+        _flags_of("--recompute-granularity full --recompute-method block --recompute-num-layers 1"),
+    )
+    for base in BASES.values():
+        for extra in further:
+            _outcome(base | extra)
+    file = tmp_path / "pretrain.sh"
+    for base in (DENSE_BASE, LATENT_BASE):
+        words = " ".join(f"--{name}" + ("" if value is True else f" '{value}'") for name, value in base.items())
+        file.write_text(f"torchrun {words}\n")
+        config = config_from_script(ShellScript.read(file))
+        assert config.plan is not None
+        launcher_of(config).with_plan(config, config.plan, 8)
+        launcher_of(config).with_strategy(config, config.strategy.replace(dp=2), None, {})
+    read = {row.name for row in ROWS if row.status == READ}
+    assert read - asked == set(), "rows called read that nothing asks for"
+    assert asked - TABLE.rows.keys() == set(), "flags that are asked for and have no row"
+    # The launcher is also told from the other by flags whose effect no figure has.
+    assert asked - read - set(LAUNCHER_TELLTALES) == set(), "flags that are asked for: their rows must say read"
+
+
+# ---- no flag that costs is passed over in silence ----------------------------------------------------
+
+
+def _changed_or_named(row: FlagRow, flags: dict[str, Setting], setting: Setting) -> bool:
+    before, _ = _outcome(flags)
+    after, named = _outcome(flags | {row.name: setting})
+    if isinstance(after, str):
+        return f"--{row.name}" in after
+    return after != before or any(each.name == f"--{row.name}" for each in named)
+
+
+def test_a_flag_that_costs_changes_the_figures_or_is_named() -> None:
+    silent = [row.name for row in ROWS if row.status == COSTS and not _changed_or_named(row, _base_for(row), _on(row))]
+    assert silent == []
+
+
+def test_the_sweep_sees_a_flag_that_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = TABLE.rows["swap-attention"]
+    assert _changed_or_named(row, _base_for(row), True)
+    monkeypatch.setitem(TABLE.rows, row.name, replace(row, status=NEUTRAL))  # type: ignore[misc]
+    assert not _changed_or_named(row, _base_for(row), True)
+
+
+READ_VALUES: tuple[Setting, ...] = (
+    *(True, "2", "4", "1", "64", "0.5", "full", "none", "unfused", "LayerNorm", "rope", "dualpipev", "([0]*3+[1]*13)"),
+    *("9,9,9,9", "3,2,2,9", "0,1,2,3", "Et*20|t*20|t*20|t*20,L", "Et|(t|)*14,t,L"),
+)
+READ_BESIDE: dict[str, dict[str, Setting]] = {
+    "recompute-method": _flags_of("--recompute-granularity full"),
+    "recompute-num-layers": _flags_of("--recompute-granularity full --recompute-method block"),
+    "max-position-embeddings": {"position-embedding-type": False},
+    "use-rotary-position-embeddings": {"position-embedding-type": False},
+    "qk-rope-head-dim": {"qk-pos-emb-head-dim": False},
+    "qk-nope-head-dim": {"qk-head-dim": False},
+    "moe-intermediate-size": {"moe-ffn-hidden-size": False},
+    "fp16": {"bf16": False},
+    "local-worker-num": {"nproc-per-node": False},
+}
+"""What stands beside a flag, or is missing beside it, where its effect shows."""
+
+
+def test_a_flag_that_is_read_changes_the_figures_or_is_refused_by_name() -> None:
+    def heeded(row: FlagRow) -> bool:
+        values = READ_VALUES if row.takes_value else (True,)
+        for base in BASES.values():
+            beside = READ_BESIDE.get(row.name, {})
+            without = {name: value for name, value in (base | beside).items() if value and name != row.name}
+            if any(_changed_or_named(row, without, value) for value in values):
+                return True
+        return False
+
+    assert [row.name for row in ROWS if row.status == READ and not heeded(row)] == []
+
+
+def test_a_neutral_or_read_flag_is_silent() -> None:
+    loud = []
+    for row in ROWS:
+        if row.status == NEUTRAL or (row.status == READ and not row.silent):
+            try:
+                config = _config(MOE_BASE | {row.name: _on(row)})
+            except InputError:
+                assert row.status == READ, row.name
+                continue
+            loud += [each.name for each in config.unmodelled if each.name == f"--{row.name}"]
+    assert loud == []
+
+
+def test_a_neutral_flag_changes_no_figure() -> None:
+    before = _figures(_config(MOE_BASE))
+    changed = [
+        row.name
+        for row in ROWS
+        if row.status == NEUTRAL and _figures(_config(MOE_BASE | {row.name: _on(row)})) != before
+    ]
+    assert changed == []
+
+
+# ---- what is named, and what is not ------------------------------------------------------------------
+
+
+def _named(flags: dict[str, Setting], **more: str) -> list[str]:
+    return [each.name for each in _config(flags, **more).unmodelled]
+
+
+def test_the_examples_of_the_package_hold_nothing_unmodelled() -> None:
+    assert _named(DENSE_BASE) == [] and _named(LATENT_BASE) == []
+
+
+def test_a_flag_that_needs_another_is_silent_until_that_one_has_an_effect() -> None:
+    overlap = DENSE_BASE | {"tp-comm-overlap": True}
+    assert _named(overlap) == ["--tp-comm-overlap"]
+    assert _named(overlap | {"tensor-model-parallel-size": "1", "sequence-parallel": False}) == []
+    assert _named(DENSE_BASE | {"moe-grouped-gemm": True}) == []
+    assert _named(MOE_BASE | {"moe-grouped-gemm": True}) == ["--moe-grouped-gemm"]
+    assert _named(DENSE_BASE | {"no-masked-softmax-fusion": True}) == []
+
+
+def test_an_unknown_flag_is_named_with_its_value() -> None:
+    (found,) = _config(DENSE_BASE | {"hiden-size": "4096"}).unmodelled
+    assert not found.known and found.sentence.startswith("--hiden-size 4096 is not known")
+
+
+def test_an_option_of_what_starts_the_ranks_is_not_called_unknown() -> None:
+    text = "srun --container-image=x torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --odd 1 "
+    words = " ".join(f"--{name}" + ("" if value is True else f" {value}") for name, value in DENSE_BASE.items())
+    config = config_from_script(ShellScript(text + words, Path("pretrain.sh")))
+    assert [each.name for each in config.unmodelled] == ["--odd"]
+
+
+def test_what_stands_behind_a_switch_does_not_belong_to_it() -> None:
+    (found,) = _config(DENSE_BASE, training="--overlap-grad-reduce stray").unmodelled
+    assert found.sentence == (
+        "--overlap-grad-reduce is not modelled; it means more memory and less time: "
+        "gradients are reduced beside backward"
+    )
+
+
+def test_a_flag_of_a_group_that_the_launch_does_not_use_is_not_in_force() -> None:
+    words = " ".join(f"--{name}" + ("" if value is True else f" {value}") for name, value in DENSE_BASE.items())
+    text = f'UNUSED="--swap-attention"\nUSED="--swap-optimizer"\ntorchrun pretrain_gpt.py {words} $USED\n'
+    config = config_from_script(ShellScript(text, Path("pretrain.sh")))
+    assert [each.name for each in config.unmodelled] == ["--swap-optimizer"]
