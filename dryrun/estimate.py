@@ -42,8 +42,8 @@ class EstimateBackend:
         """One breakdown a run."""
         results = []
         for run in runs:
-            schedule = run.config.schedule
-            stages = stage_breakdown(run.config.model, run.strategy, run.config.rules, run.plan, schedule)
+            config, plan = run.config, run.plan or run.config.even_plan(run.strategy)
+            stages = stage_breakdown(config.model, run.strategy, config.rules, plan, config.schedule)
             peaks = tuple(StagePeak(stage, stages[stage].total, self.name) for stage in run.asked)
             results.append(DryRunResult(run, peaks))
         return results

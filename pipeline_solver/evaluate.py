@@ -27,8 +27,16 @@ def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
     -------
     Solution
         With status `FEASIBLE` and no bound. `message` says which stages are over their limit, if any.
+
+    Raises
+    ------
+    ValueError
+        When the plan uses a recompute mode whose costs the problem does not know.
     """
     began = time.monotonic()
+    unknown = [mode for mode in plan.recompute if mode not in problem.recompute_ratio and plan.uses(mode)]
+    if unknown:
+        raise ValueError(f"the plan recomputes by {unknown[0]}, whose costs the problem does not know")
     graph, _ = _graph(problem)
     peaks = peak_memory_mib(problem, plan)
     over = [

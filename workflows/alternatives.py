@@ -100,12 +100,19 @@ def choices(
 
 
 def solve_alternatives(
-    problem: PipelineProblem,
+    state: Callable[[int, ScheduleSpec], PipelineProblem],
     options: Sequence[tuple[int, ScheduleSpec]],
     solve: Callable[[PipelineProblem, Callable[[Progress], None]], Solution],
     on_progress: Callable[[Progress], None],
 ) -> tuple[PipelineProblem, Solution, tuple[Alternative, ...]]:
     """Solve every choice, stopping one as soon as its bound passes the best plan so far.
+
+    Parameters
+    ----------
+    state : callable
+        Gives the problem of a choice; its memory may depend on the schedule.
+    options : sequence of (interleaves, schedule)
+        The choices.
 
     Raises
     ------
@@ -130,8 +137,8 @@ def solve_alternatives(
                     raise _CutOff
 
         try:
-            build_schedule(schedule, problem.stages, interleaves, problem.micro_batches)
-            candidate = problem.replace(interleaves=interleaves, schedule=schedule)
+            candidate = state(interleaves, schedule)
+            build_schedule(schedule, candidate.stages, interleaves, candidate.micro_batches)
             solution = solve(candidate, watch)
         except ValueError as error:
             outcomes.append(Alternative(interleaves, schedule, IMPOSSIBLE, note=str(error)))

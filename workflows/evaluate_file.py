@@ -8,6 +8,7 @@ from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.dryrun.interface import DryRunResult
 from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import SELECT
 from taylor.pipeline_solver.evaluate import evaluate
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
@@ -32,6 +33,9 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
     """
     job = replace(job, vpp=job.given_vpp, schedule=job.given_schedule)
     file = StatedFile.read(job)
+    if file.config.plan is not None and file.config.plan.uses(SELECT):
+        # What the plan does must have its price, whether or not it is searched.
+        file = replace(file, job=replace(job, search_select=True))
     file.refuse_early(outputs.exports)
     dryrun: DryRunResult | None = None
     with file.open_backend(outputs.folder) as backend:

@@ -70,9 +70,12 @@ class PlannedFile:
         return 0 if any(kind.name == MTP for kind in self.problem.kinds) else self.config.model.mtp_layers
 
     def own_plan(self) -> dict[str, PipelinePlan]:
-        """The file's own plan, by its name on a page; empty where it has another shape than the solved one."""
-        plan = self.config.plan
-        if plan is None or (plan.interleaves, plan.stages) != (self.problem.interleaves, self.problem.stages):
+        """The file's own plan, by its name on a page; empty where it has another shape than the solved one, or a
+        recompute mode whose costs the problem does not know."""
+        plan, problem = self.config.plan, self.problem
+        if plan is None or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
+            return {}
+        if any(plan.uses(mode) for mode in plan.recompute if mode not in problem.recompute_ratio):
             return {}
         return {"as in the file": plan_in_terms_of(self.problem, plan)}
 

@@ -18,6 +18,14 @@ def require_schedule(config: TrainingConfig) -> None:
         With what the schedule needs.
     """
     strategy = config.strategy
+    if strategy.pp == 1 and strategy.vpp > 1:
+        raise InputError(
+            "one stage has nothing to interleave",
+            file=config.path,
+            field="interleaves",
+            value=strategy.vpp,
+            cure="use one interleave, or two stages or more",
+        )
     spec = config.schedule_for(strategy.vpp)
     try:
         build_schedule(spec, strategy.pp, strategy.vpp, strategy.micro_batches)

@@ -9,7 +9,7 @@ from taylor.base.errors import InfeasibleError, InputError, NoSolutionError
 from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.interface import DryRunBackend
 from taylor.parsers.write_back import write_plan
-from taylor.pipeline.schedule import AUTO
+from taylor.pipeline.schedule import AUTO, ScheduleSpec
 from taylor.pipeline_solver.model_files import write_mps, write_sol
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
@@ -63,10 +63,10 @@ def solve_file(
         if job.check and backend is not None and measured:
             planned = _solve_checked(file, memory, backend, how, outputs, watch)
         else:
-            problem = file.problem(memory)
             if job.has_choices:
-                planned = _solve_choices(file, memory, problem, how, watch)
+                planned = _solve_choices(file, memory, how, watch)
             else:
+                problem = file.problem(memory)
                 planned = PlannedFile(file.config, memory, problem, _solve(file, problem, how, watch))
             if job.check and job.memory_file is None:
                 log.info("check: no dry-run can run here, so the plan rests on the memory figures above")
@@ -117,20 +117,23 @@ def _solve_checked(
     return PlannedFile(file.config, checked.memory, checked.problem, checked.solution, dryrun=checked.dryrun)
 
 
-def _solve_choices(
-    file: StatedFile, memory: MemoryProfile, problem: PipelineProblem, how: SolveOptions, watch: OnProgress
-) -> PlannedFile:
+def _solve_choices(file: StatedFile, memory: MemoryProfile, how: SolveOptions, watch: OnProgress) -> PlannedFile:
     """Solve every choice of interleaves and schedule that the job leaves to the tool, and keep the best."""
     given = file.job.schedule is not None or file.job.low_memory is not None
     schedule = AUTO if file.job.schedule == AUTO else asked_schedule(file.job, file.config) if given else None
-    interleaves = AUTO if file.job.vpp == AUTO else problem.interleaves
+    interleaves = AUTO if file.job.vpp == AUTO else file.running.strategy.vpp
 
     def solve_one(candidate: PipelineProblem, watch_one: Callable[[Progress], None]) -> Solution:
         return solve(candidate, how, on_progress=watch_one)
 
+    def state(vpp: int, spec: ScheduleSpec) -> PipelineProblem:
+        chosen = file.running_as(vpp, spec)
+        return chosen.problem(chosen.memory_like(memory))
+
     best, solution, alternatives = solve_alternatives(
-        problem, choices(file.config, interleaves, schedule), solve_one, watch
+        state, choices(file.config, interleaves, schedule), solve_one, watch
     )
+    memory = file.running_as(best.interleaves, best.schedule).memory_like(memory)
     return PlannedFile(file.config, memory, best, solution, alternatives)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from taylor.base.console import log
 from taylor.cost_model.profile import MemoryProfile
+from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.design import modes_at_hand
 from taylor.dryrun.interface import DryRunBackend
 from taylor.parsers.read import read_config
@@ -77,9 +78,18 @@ class StatedFile:
         """
         config = read_with_notes(job.path)
         vpp = config.strategy.vpp if job.given_vpp is None else job.given_vpp
-        asked = config.replace(strategy=config.strategy.replace(vpp=vpp), schedule=asked_schedule(job, config))
-        running = asked.replace(schedule=asked.schedule_for(vpp))
-        return cls(job, config, running, find_device(job.device, job.register_path))
+        as_read = cls(job, config, config, find_device(job.device, job.register_path))
+        return as_read.running_as(vpp, asked_schedule(job, config))
+
+    def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
+        """The same with a number of interleaves and the schedule that it means."""
+        strategy = self.config.strategy.replace(vpp=interleaves)
+        running = self.config.replace(strategy=strategy, schedule=schedule)
+        return replace(self, running=running.replace(schedule=running.schedule_for(interleaves)))
+
+    def memory_like(self, memory: MemoryProfile) -> MemoryProfile:
+        """A profile of the same source for this schedule: an estimate anew, any other as it is."""
+        return estimate_memory(self.running, self.device) if memory.source == "estimate" else memory
 
     def refuse_early(self, exports: Sequence[Export]) -> None:
         """Refuse, before anything is measured or solved, a job that can give no plan, or none that can be exported.

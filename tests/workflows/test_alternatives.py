@@ -30,12 +30,16 @@ CHOICES = [
 ]
 
 
+def stated(interleaves, schedule):
+    return PROBLEM.replace(interleaves=interleaves, schedule=schedule)
+
+
 def one(problem, watch):
     return solve(problem, on_progress=watch)
 
 
 def test_the_best_choice_is_the_best_of_the_choices_solved_alone():
-    problem, solution, outcomes = solve_alternatives(PROBLEM, CHOICES, one, lambda progress: None)
+    problem, solution, outcomes = solve_alternatives(stated, CHOICES, one, lambda progress: None)
     alone = {}
     for interleaves, schedule in CHOICES:
         if schedule.name != "megatron-interleaved":
@@ -49,14 +53,19 @@ def test_the_best_choice_is_the_best_of_the_choices_solved_alone():
 
 
 def test_a_schedule_that_does_not_exist_for_these_numbers_says_why():
-    _, _, outcomes = solve_alternatives(PROBLEM, CHOICES[:1] + CHOICES[3:4], one, lambda progress: None)
+    _, _, outcomes = solve_alternatives(stated, CHOICES[:1] + CHOICES[3:4], one, lambda progress: None)
     assert outcomes[1].status == IMPOSSIBLE and "5" in outcomes[1].note
 
 
 def test_when_no_choice_fits_each_ones_reason_is_told():
     tight = PROBLEM.replace(limit_mib=(20.0, 20.0))
     with pytest.raises(InfeasibleError, match="1f1b vpp 1.*interleaved vpp 2"):
-        solve_alternatives(tight, [CHOICES[0], CHOICES[2]], one, lambda progress: None)
+        solve_alternatives(
+            lambda vpp, spec: tight.replace(interleaves=vpp, schedule=spec),
+            [CHOICES[0], CHOICES[2]],
+            one,
+            lambda progress: None,
+        )
 
 
 @pytest.mark.parametrize("file, least, never", [
