@@ -17,6 +17,7 @@ from taylor.cost_model.memory import stage_breakdown  # noqa: E402
 from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
 from taylor.dryrun.torch_stage.probe import layer_memory  # noqa: E402
 from taylor.dryrun.torch_stage.run import run_stage, settled_plan  # noqa: E402
+from taylor.pipeline.generators import build_schedule  # noqa: E402
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, even_plan  # noqa: E402
 from taylor.pipeline.schedule import ScheduleSpec  # noqa: E402
 from taylor.register.model import DENSE, MOE  # noqa: E402
@@ -200,6 +201,27 @@ def test_imbalance_and_capacity_change_only_the_routed_share() -> None:
     assert kept["imbalance"] == kept["capacity"]
     assert kept["imbalance"] - kept["even"] == pytest.approx(step / 2, rel=1e-3)
     assert kept["more"] - kept["even"] == pytest.approx(step, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("rules", "name"),
+    [
+        (cases.MINDFORMERS, "interleaved"),
+        (cases.MEGATRON, "megatron-interleaved"),
+        (cases.TORCHTITAN, "megatron-interleaved"),
+    ],
+    ids=["mindformers", "megatron", "torchtitan"],
+)
+def test_1f1b_with_several_interleaves_runs_in_the_framework_s_own_order(rules: TrainingRules, name: str) -> None:
+    strategy = Strategy(1, 1, 2, vpp=2, micro_batches=4)
+    run = cases.job(cases.LLAMA, strategy, rules, plan=PipelinePlan({DENSE: ((1, 1), (1, 1))}, {}))
+    schedule = build_schedule(ScheduleSpec(name), 2, 2, 4)
+    for stage in range(2):
+        ran = [
+            (each.direction, each.interleave, each.micro_batch)
+            for each in run_stage(run, stage, whole_step=True).moments
+        ]
+        assert ran == [tuple(task[:3]) for task in schedule.order[stage].tolist()]
 
 
 def test_without_a_plan_the_layers_are_spread_evenly_in_the_file_s_mode() -> None:
