@@ -38,6 +38,8 @@ class Result:
         The dry-run of the plan as plain data, a stage an entry.
     alternatives : sequence of mappings
         The other schedules and interleaves that were tried, as plain data.
+    unmodelled : sequence of str
+        A sentence for each flag of the configuration whose effect is in none of the figures.
     files : mapping of str to str
         Path of every file written, by role.
     """
@@ -48,6 +50,7 @@ class Result:
     mtp_layers: int = 0
     dryrun: Sequence[Mapping[str, Any]] | None = None
     alternatives: Sequence[Mapping[str, Any]] = ()
+    unmodelled: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -85,6 +88,7 @@ class Result:
             "peak_memory": [round(value, 3) for value in solution.peak_memory_mib],
             "memory_limit": list(solution.memory_limit_mib),
             "memory_source": self.memory_source,
+            "unmodelled": list(self.unmodelled),
             "bubble": solution.bubble_dict(),
         }
         if self.dryrun is not None:
@@ -168,6 +172,7 @@ class Result:
                 mtp_layers=mtp_layers,
                 dryrun=data.get("dryrun"),
                 alternatives=tuple(data.get("alternatives", ())),
+                unmodelled=tuple(data.get("unmodelled", ())),
                 files=dict(data.get("files", {})),
             )
         except (ValueError, TypeError, AttributeError, KeyError) as error:

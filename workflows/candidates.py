@@ -112,14 +112,17 @@ def load_candidates(
                 candidates.append(CandidateFile(config, None, ratios, str(error)))
                 continue
             candidates.append(CandidateFile(config, memory, ratios))
+    configs = [c.config for c in candidates if c.config is not None]
+    for sentence in dict.fromkeys(flag.sentence for config in configs for flag in config.unmodelled):
+        log.warning("candidates: %s", sentence)
     if measured and estimated:
         log.warning(
             "%d of %d candidates have no row in %s: their ratios are estimated (column ratio_source)",
             estimated,
-            len([c for c in candidates if c.config is not None]),
+            len(configs),
             parser_result,
         )
-    unused = set(measured) - {_degrees(c.config.strategy) for c in candidates if c.config is not None}
+    unused = set(measured) - {_degrees(config.strategy) for config in configs}
     if unused:
         log.warning(
             "%s: %d rows have no configuration file, the first is dp,tp,pp,ep = %s",

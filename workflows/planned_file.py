@@ -88,6 +88,7 @@ class PlannedFile:
             mtp_layers=self.mtp_among_layers,
             dryrun=None if self.dryrun is None else dryrun_dict(self.dryrun),
             alternatives=[one.to_dict() for one in self.alternatives],
+            unmodelled=[flag.sentence for flag in self.config.unmodelled],
             files=self.files,
         )
 

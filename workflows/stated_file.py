@@ -26,7 +26,7 @@ from taylor.workflows.schedules import require_schedule
 
 
 def read_with_notes(path: Path) -> TrainingConfig:
-    """Read a configuration and log the notes of its reader.
+    """Read a configuration; log the notes of its reader, and the flags that no figure takes into account.
 
     Raises
     ------
@@ -36,6 +36,8 @@ def read_with_notes(path: Path) -> TrainingConfig:
     config = read_config(path)
     for note in config.notes:
         log.warning("%s: %s", config.path, note)
+    for flag in config.unmodelled:
+        log.warning("%s: %s", config.path, flag.sentence)
     return config
 
 
