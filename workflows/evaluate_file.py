@@ -41,14 +41,21 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
     with file.open_backend(outputs.folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
         problem = file.problem(memory)
-        solution = _evaluate_own(file.config, problem)
+        solution = evaluate_own(file.config, problem)
         if job.check and backend is not None and solution.plan is not None:
             dryrun = check_plan(file.running, solution.plan, backend, memory.device_limit_mib)
     planned = PlannedFile(file.config, memory, problem, solution, dryrun=dryrun).with_exports(outputs.exports)
     return store_result(planned, write_drawings(planned, outputs), outputs)
 
 
-def _evaluate_own(config: TrainingConfig, problem: PipelineProblem) -> Solution:
+def evaluate_own(config: TrainingConfig, problem: PipelineProblem) -> Solution:
+    """The configuration's own plan as a solution of its problem.
+
+    Raises
+    ------
+    InputError
+        When it has no plan, or one with other interleaves or stages than the problem.
+    """
     if config.plan is None:
         raise InputError(
             "the file's own offset and recompute do not make a plan",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,10 @@ from taylor.workflows.problem import build_problem
 from taylor.workflows.process_pool import Failed, run_in_processes
 from taylor.workflows.rank_table import failed_row, ranked_table
 from taylor.workflows.schedules import require_schedule
+
+SHOWN_COLUMNS = ("dp", "tp", "pp", "ep", "vpp", "mbs", "micro_batches", "cost", "gap", "status")
+SHOWN_CANDIDATES = 10
+"""What a notebook shows of a ranking."""
 
 DRAWN_CANDIDATES = 20
 """Candidates whose pipeline the report draws: the best, as many as a search emits; each adds some 70 kB to the page."""
@@ -55,13 +60,26 @@ class RankOptions:
     output: Path = Path("pipeline_output")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ranking:
     """The ranked table (best first, failures last) and the files written."""
 
     table: pd.DataFrame
     csv: Path
     report: Path | None
+
+    def __repr__(self) -> str:
+        return f"{self._head()}\n{self._shown().to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(self._head())}</p>{self._shown().to_html(index=False)}"
+
+    def _head(self) -> str:
+        solved = int(self.table["objective"].notna().sum())
+        return f"{solved} of {len(self.table)} candidates solved, cost in ms a step; {self.csv}"
+
+    def _shown(self) -> pd.DataFrame:
+        return self.table[list(SHOWN_COLUMNS)].head(SHOWN_CANDIDATES)
 
 
 def rank(

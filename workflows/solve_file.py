@@ -63,29 +63,44 @@ def solve_file(
         if job.check and backend is not None and measured:
             planned = _solve_checked(file, memory, backend, how, outputs, watch)
         else:
-            if job.has_choices:
-                planned = _solve_choices(file, memory, how, watch)
-            else:
-                problem = file.problem(memory)
-                planned = PlannedFile(file.config, memory, problem, _solve(file, problem, how, watch))
+            planned = solve_stated(file, memory, how, watch)
             if job.check and job.memory_file is None:
                 log.info("check: no dry-run can run here, so the plan rests on the memory figures above")
     planned = planned.with_exports(outputs.exports)
     return store_result(planned, _write(file, planned, outputs, history), outputs)
 
 
-def _solve(file: StatedFile, problem: PipelineProblem, how: SolveOptions, watch: OnProgress) -> Solution:
-    """The solution of a problem.
+def solve_stated(
+    file: StatedFile, memory: MemoryProfile, how: SolveOptions, on_progress: OnProgress | None = None
+) -> PlannedFile:
+    """Solve a configuration under a memory profile; nothing is dry-run and nothing is written.
+
+    Raises
+    ------
+    InputError
+        When the problem cannot be stated.
+    InfeasibleError, NoSolutionError
+        When there is no plan.
+    """
+    if file.job.has_choices:
+        return _solve_choices(file, memory, how, on_progress or (lambda progress: None))
+    problem = file.problem(memory)
+    solution = plan_or_raise(problem, how, on_progress, str(file.config.path))
+    return PlannedFile(file.config, memory, problem, solution)
+
+
+def plan_or_raise(problem: PipelineProblem, how: SolveOptions, on_progress: OnProgress | None, name: str) -> Solution:
+    """The solution of a problem, which is called `name` in messages.
 
     Raises
     ------
     InfeasibleError, NoSolutionError
         When there is no plan.
     """
-    solution = solve(problem, how, on_progress=watch)
+    solution = solve(problem, how, on_progress=on_progress)
     if solution.plan is None:
         kind = InfeasibleError if solution.status == INFEASIBLE else NoSolutionError
-        raise kind(f"{file.config.path}: {solution.message}")
+        raise kind(f"{name}: {solution.message}")
     return solution
 
 
@@ -112,7 +127,7 @@ def _solve_checked(
         outputs.folder,
         file.modes,
         file.problem,
-        lambda problem: _solve(file, problem, how, watch),
+        lambda problem: plan_or_raise(problem, how, watch, str(file.config.path)),
     )
     return PlannedFile(file.config, checked.memory, checked.problem, checked.solution, dryrun=checked.dryrun)
 

@@ -78,10 +78,13 @@ class StatedFile:
         InputError
             When the file or the register cannot be read.
         """
-        config = read_with_notes(job.path)
+        return cls.of(job, read_with_notes(job.path), find_device(job.device, job.register_path))
+
+    @classmethod
+    def of(cls, job: FileJob, config: TrainingConfig, device: DeviceSpec) -> StatedFile:
+        """The same of a configuration and a device that are at hand."""
         vpp = config.strategy.vpp if job.given_vpp is None else job.given_vpp
-        as_read = cls(job, config, config, find_device(job.device, job.register_path))
-        return as_read.running_as(vpp, asked_schedule(job, config))
+        return cls(job, config, config, device).running_as(vpp, asked_schedule(job, config))
 
     def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
         """The same with a number of interleaves and the schedule that it means."""

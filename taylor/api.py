@@ -1,0 +1,320 @@
+"""Taylor for Python: read a configuration, evaluate it, solve it, search and rank strategies, write what was found.
+
+The functions write no file unless they are asked to, and need nothing but the file they are given: what no
+argument says is estimated by closed forms. `docs/api.md` shows them at work.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from taylor.base.errors import InputError
+from taylor.base.files import write_atomic
+from taylor.cost_model.profile import MemoryProfile, TimeRatios
+from taylor.cost_model.time import estimate_ratios
+from taylor.dryrun.estimate import estimate_memory
+from taylor.nd_search.emit import emit_yaml
+from taylor.nd_search.options import SearchOptions
+from taylor.nd_search.search import search as search_space
+from taylor.parsers.read import read_config
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.tables.memory_profile import read_memory_profile
+from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.write_back import write_plan
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver import evaluate as evaluation
+from taylor.pipeline_solver.model_files import write_mps, write_sol
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.progress import OnProgress
+from taylor.pipeline_solver.result import Result
+from taylor.register.device import DeviceSpec
+from taylor.results import Found, Planned
+from taylor.workflows.candidates import config_files, load_candidates
+from taylor.workflows.evaluate_file import evaluate_own
+from taylor.workflows.options import FileJob
+from taylor.workflows.planned_file import PlannedFile
+from taylor.workflows.rank import Ranking, RankOptions
+from taylor.workflows.rank import rank as rank_candidates
+from taylor.workflows.solve_file import plan_or_raise, solve_stated
+from taylor.workflows.stated_file import StatedFile, find_device
+
+Configuration = str | Path | TrainingConfig
+"""A configuration's file, or the configuration that `read` gave."""
+
+
+def read(path: str | Path) -> TrainingConfig:
+    """Read a training configuration: MindFormers YAML, Megatron or MindSpeed script, torchtitan TOML.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read, is of no known kind, or holds wrong values.
+    """
+    return read_config(path)
+
+
+def evaluate(
+    what: Configuration | PipelineProblem,
+    plan: PipelinePlan | None = None,
+    *,
+    device: str | DeviceSpec | None = None,
+    ratios: TimeRatios | None = None,
+    memory: str | Path | MemoryProfile | None = None,
+) -> Planned:
+    """Tell what a plan costs: step time, peak memory by stage, idle time.
+
+    Parameters
+    ----------
+    what : path, TrainingConfig or PipelineProblem
+    plan : PipelinePlan, optional
+        The plan; a configuration's own one when left out. A problem needs one.
+    device, ratios, memory
+        As in `solve`.
+
+    Raises
+    ------
+    InputError
+        When the configuration has no plan of its own, or the plan has another shape than the problem.
+    """
+    if isinstance(what, PipelineProblem):
+        if plan is None:
+            raise InputError("a problem holds no plan of its own", field="plan", cure="give the plan to evaluate")
+        return Planned(Result(what, evaluation.evaluate(what, plan)))
+    config = what if isinstance(what, TrainingConfig) else read_config(what)
+    if plan is not None:
+        config = config.replace(plan=plan)
+    file = _stated(config, device, ratios)
+    profile = _memory(memory, file)
+    problem = file.problem(profile)
+    return _planned(PlannedFile(config, profile, problem, evaluate_own(config, problem)))
+
+
+def solve(
+    what: Configuration | PipelineProblem,
+    *,
+    device: str | DeviceSpec | None = None,
+    ratios: TimeRatios | None = None,
+    memory: str | Path | MemoryProfile | None = None,
+    vpp: int | str | None = None,
+    schedule: str | None = None,
+    select: bool = False,
+    solver: str = "HIGHS",
+    time_limit: float | None = None,
+    workers: int = 1,
+    on_progress: OnProgress | None = None,
+) -> Planned:
+    """Find the layers and the recompute of every pipeline stage with which a step is fastest and no device runs full.
+
+    Parameters
+    ----------
+    what : path, TrainingConfig or PipelineProblem
+        A problem holds everything but `solver`, `time_limit`, `workers` and `on_progress`, the only arguments it takes.
+    device : str or DeviceSpec, optional
+        What it is planned for, or its name in the register.
+    ratios : TimeRatios, optional
+        Times of the model's parts; estimated for the configuration on the device when left out.
+    memory : path or MemoryProfile, optional
+        Memory of layers and stages, or the JSON file that tells it; estimated when left out.
+    vpp : int or "auto", optional
+        Interleaves; the file's when left out, every number that can run when ``"auto"``.
+    schedule : str, optional
+        A schedule's name, or ``"auto"``; the file's when left out.
+    select : bool
+        Whether selective recompute may be chosen beside full recompute.
+    solver : str
+        ``HIGHS``, ``HIGHS-MILP``, ``CBC``, or any solver that Pyomo finds.
+    time_limit : float, optional
+        Seconds for the solve; then the best plan so far is returned with its proven bound.
+    workers : int
+        Processes that share the work; the result is the same with any number.
+    on_progress : callable, optional
+        Called with a `Progress` now and then.
+
+    Raises
+    ------
+    InputError
+        Bad configuration, memory profile or option.
+    InfeasibleError
+        No plan exists; the message says what is short.
+    NoSolutionError
+        The time limit ended the search before a plan was found.
+    """
+    how = SolveOptions(solver=solver, time_limit=time_limit, workers=workers)
+    if isinstance(what, PipelineProblem):
+        given = {"device": device, "ratios": ratios, "memory": memory, "vpp": vpp, "schedule": schedule}
+        named = [name for name, value in given.items() if value is not None] + ["select"] * select
+        if named:
+            raise InputError("is settled by the problem itself", field=named[0], cure="change the problem")
+        return Planned(Result(what, plan_or_raise(what, how, on_progress, "the problem")))
+    config = what if isinstance(what, TrainingConfig) else read_config(what)
+    file = _stated(config, device, ratios, search_select=select, vpp=vpp, schedule=schedule)
+    if not file.job.has_choices:
+        file.refuse_early(())
+    return _planned(solve_stated(file, _memory(memory, file), how, on_progress))
+
+
+def search(
+    what: Configuration,
+    *,
+    device: str | DeviceSpec | None = None,
+    rules_path: str | Path | None = None,
+    **options: Any,
+) -> Found:
+    """Search the parallel strategies of a configuration: those that obey the rules and fit the memory.
+
+    Parameters
+    ----------
+    device : str or DeviceSpec, optional
+        What it is planned for, or its name in the register.
+    rules_path : path, optional
+        Folder of rules of one's own; its Python files are run.
+    **options
+        Fields of `SearchOptions`: ``world_size``, ``gbs``, ``search``, ``fix``, ``bounds``, ``profile_num``, ….
+
+    Raises
+    ------
+    InputError
+        Bad configuration or option, or rules that leave nothing.
+    InfeasibleError
+        No strategy fits the memory.
+    """
+    config = what if isinstance(what, TrainingConfig) else read_config(what)
+    rules = None if rules_path is None else Path(rules_path)
+    return Found(config, search_space(config, _device(device), SearchOptions(**options), rules))
+
+
+def rank(
+    candidates: Found | str | Path | Iterable[str | Path],
+    *,
+    device: str | DeviceSpec | None = None,
+    ratios: str | Path | None = None,
+    gbs: int | None = None,
+    solver: str = "HIGHS",
+    time_limit: float | None = None,
+    workers: int | None = None,
+    output: str | Path = "pipeline_output",
+    report: bool | str | Path = False,
+) -> Ranking:
+    """Solve every candidate and rank them by step time.
+
+    Candidates are files: those that a search chose are written first, below `output`, where the table and the
+    solved configurations go too. What an earlier call solved there is not solved again.
+
+    Parameters
+    ----------
+    candidates : Found, path of a folder, or paths of files
+    device : str or DeviceSpec, optional
+        What it is planned for; the device of the search where there was one.
+    ratios : path, optional
+        CSV of measured ratios by (dp, tp, pp, ep); estimated when left out.
+    gbs : int, optional
+        Global batch, samples; the files' own when left out.
+    time_limit : float, optional
+        Seconds for each candidate.
+    workers : int, optional
+        Candidates solved at once, a process each; the number of cores when left out.
+    report : bool or path
+        The page to write, True beside the table.
+
+    Raises
+    ------
+    InputError
+        When there is no candidate, or the table of ratios is bad.
+    """
+    output = Path(output)
+    if isinstance(candidates, Found):
+        device = device or candidates.result.device
+        files = _emit(candidates, output / "candidates")
+    elif isinstance(candidates, (str, Path)):
+        files = config_files(Path(candidates))
+    else:
+        files = [Path(file) for file in candidates]
+    options = RankOptions(
+        how=SolveOptions(solver=solver, time_limit=time_limit),
+        workers=workers or os.cpu_count() or 1,
+        report=Path(report) if isinstance(report, str) else report,
+        output=output,
+    )
+    known = load_candidates(files, _device(device), parser_result=None if ratios is None else Path(ratios), gbs=gbs)
+    return rank_candidates(known, options)
+
+
+def write(what: Planned | Found, path: str | Path | None = None) -> list[Path]:
+    """Write a plan, or the candidates of a search, and return the files written.
+
+    Parameters
+    ----------
+    what : Planned or Found
+    path : path, optional
+        Of a plan, the file's suffix says what is written: the configuration with the plan in it (the suffix of the
+        configuration's own file), the result (``.json``), a page (``.html``), a picture (``.png``, ``.svg``), the
+        model (``.mps``) or the solution (``.sol``). When left out, the plan goes into the configuration's own file,
+        whose first original is kept as ``NAME.orig``. Of a search, a folder: it takes a configuration for each
+        strategy that was chosen.
+
+    Raises
+    ------
+    InputError
+        When the suffix is none of these, the configuration cannot say the plan, or the file cannot be written.
+    """
+    if isinstance(what, Found):
+        if path is None:
+            raise InputError("is needed to write what a search found", field="path", cure="name a folder")
+        return _emit(what, Path(path))
+    if path is None:
+        if what.config is None:
+            raise InputError("is needed to write the plan of a problem", field="path", cure="name a file")
+        return [write_plan(what.config, what.plan)]
+    target = Path(path)
+    suffix = target.suffix.lower()
+    own = () if what.config is None else launcher_of(what.config).suffixes
+    if what.config is not None and suffix in own:
+        return [write_plan(what.config, what.plan, output=target)]
+    if suffix == ".json":
+        return [write_atomic(target, what.result.to_json())]
+    if suffix == ".mps":
+        write_mps(what.problem, what.solution, target)
+        return [target]
+    if suffix == ".sol":
+        write_sol(what.problem, what.solution, target)
+        return [target]
+    if suffix in (".html", ".png", ".svg"):
+        from taylor.report.outputs import write_views
+
+        title = target.stem if what.config is None else what.config.path.stem
+        page, picture = (target, None) if suffix == ".html" else (None, target)
+        write_views(what.problem, what.solution, title=title, html=page, picture=picture)
+        return [target]
+    known = ", ".join((*own, ".json", ".html", ".png", ".svg", ".mps", ".sol"))
+    raise InputError("is no kind of file that a plan is written to", file=target, value=suffix, cure=f"use {known}")
+
+
+def _stated(
+    config: TrainingConfig, device: str | DeviceSpec | None, ratios: TimeRatios | None, **choices: Any
+) -> StatedFile:
+    chosen = _device(device)
+    if ratios is None:
+        ratios = estimate_ratios(config.model, config.strategy, config.rules, chosen)
+    return StatedFile.of(FileJob(config.path, ratios=ratios, dryrun=False, check=False, **choices), config, chosen)
+
+
+def _memory(memory: str | Path | MemoryProfile | None, file: StatedFile) -> MemoryProfile:
+    if memory is None:
+        return estimate_memory(file.running, file.device)
+    return memory if isinstance(memory, MemoryProfile) else read_memory_profile(Path(memory))
+
+
+def _planned(planned: PlannedFile) -> Planned:
+    return Planned(planned.result(), planned.config.replace(schedule=planned.problem.schedule))
+
+
+def _device(device: str | DeviceSpec | None) -> DeviceSpec:
+    return device if isinstance(device, DeviceSpec) else find_device(device, None)
+
+
+def _emit(found: Found, folder: Path) -> list[Path]:
+    return list(emit_yaml(found.result, found.config, folder))
