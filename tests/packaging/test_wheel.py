@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -152,6 +153,12 @@ def test_python_imports_the_installed_package_and_none_of_the_users(installed: I
     text = "import taylor, taylor.parsers.read, sys; print(taylor.__file__); print('parsers' in sys.modules)"
     done = installed.run("python", "-c", text)
     assert done.stdout.split() == [str(installed.packages / "taylor" / "__init__.py"), "False"]
+
+
+def test_the_ten_lines_of_the_page_run_with_the_import_alone(installed: Installation) -> None:
+    [script] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.DOTALL)
+    done = installed.run("python", "-c", script)
+    assert "optimal (proven)" in done.stdout and "3 of 3 candidates solved" in done.stdout
 
 
 def test_a_folder_called_register_is_read_when_it_is_named(installed: Installation) -> None:
