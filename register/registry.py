@@ -227,7 +227,7 @@ def _number(wanted: type, key: str, value: Any, path: Path, field: str) -> int |
         raise InputError(problem, file=path, field=field, value=value)
     if not (value >= 0 if least_zero else value > 0) or not value < 1e15:
         raise InputError(problem, file=path, field=field, value=value)
-    return wanted(value)
+    return int(value) if wanted is int else float(value)
 
 
 def _check_model(model: ModelSpec, path: Path) -> None:

@@ -90,7 +90,7 @@ def evaluate(
     file = _stated(config, device, ratios)
     profile = _memory(memory, file)
     problem = file.problem(profile)
-    return _planned(PlannedFile(config, profile, problem, evaluate_own(config, problem)))
+    return _planned(file, PlannedFile(config, profile, problem, evaluate_own(config, problem)))
 
 
 def solve(
@@ -154,7 +154,7 @@ def solve(
     file = _stated(config, device, ratios, search_select=select, vpp=vpp, schedule=schedule)
     if not file.job.has_choices:
         file.refuse_early(())
-    return _planned(solve_stated(file, _memory(memory, file), how, on_progress))
+    return _planned(file, solve_stated(file, _memory(memory, file), how, on_progress))
 
 
 def search(
@@ -308,8 +308,9 @@ def _memory(memory: str | Path | MemoryProfile | None, file: StatedFile) -> Memo
     return memory if isinstance(memory, MemoryProfile) else read_memory_profile(Path(memory))
 
 
-def _planned(planned: PlannedFile) -> Planned:
-    return Planned(planned.result(), planned.config.replace(schedule=planned.problem.schedule))
+def _planned(file: StatedFile, planned: PlannedFile) -> Planned:
+    basis = f"device: {file.device.name}, times: {file.job.ratios.source}, memory: {planned.memory.source}"
+    return Planned(planned.result(), planned.config.replace(schedule=planned.problem.schedule), basis)
 
 
 def _device(device: str | DeviceSpec | None) -> DeviceSpec:

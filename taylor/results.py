@@ -32,10 +32,13 @@ class Planned:
         Problem, solution, and where their figures come from.
     config : TrainingConfig or None
         The configuration that is planned, with the schedule that the plan is for; None for a problem of one's own.
+    basis : str
+        The device, and where times and memory come from, in a line; empty for a problem of one's own.
     """
 
     result: Result
     config: TrainingConfig | None = None
+    basis: str = ""
 
     @property
     def problem(self) -> PipelineProblem:
@@ -83,8 +86,8 @@ class Planned:
                 f"{self.config.path.name}: {self.config.model.name}, {self.config.strategy.name}, "
                 f"{self.problem.schedule.name}, {self.problem.micro_batches} micro-batches"
             )
-        if self.result.memory_source is not None:
-            lines.append(f"memory: {self.result.memory_source}")
+        if self.basis:
+            lines.append(self.basis)
         if self.step_ms is not None:
             lines.append(f"step time {self.step_ms:,.1f} ms")
         return lines
@@ -129,4 +132,5 @@ class Found:
 
     def _shown(self) -> pd.DataFrame:
         columns = ["dp", "tp", "pp", "ep", "vpp", "mbs", "micro_batches", "peakMem", "estimated_ms"]
-        return self.table[columns].head(SHOWN)
+        shown: pd.DataFrame = self.table[columns].head(SHOWN)
+        return shown
