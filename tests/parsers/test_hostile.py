@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
 from taylor.parsers.write_back import emit_variant, write_plan
-from tests.parsers.test_megatron import BASE as SHELL_FLAGS
-from tests.parsers.test_megatron import SYNTAX, script_of
-from tests.parsers.test_torchtitan import BASE as TOML
+from tests.conftest import ROOT
+from tests.parsers.megatron.test_scripts import BASE as SHELL_FLAGS
+from tests.parsers.megatron.test_scripts import SYNTAX, script_of
+from tests.parsers.torchtitan.test_files import BASE as TOML
 
-ROOT = Path(__file__).resolve().parents[2]
 ODD = [
     "",
     "0",

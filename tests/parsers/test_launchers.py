@@ -21,7 +21,7 @@ from taylor.register.model import MTP
 from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.solve_file import solve_file
 from tests.conftest import ROOT, SHARED
-from tests.parsers.test_torchtitan import BASE as TOML
+from tests.parsers.torchtitan.test_files import BASE as TOML
 from tests.toy_launcher import Toy
 
 FOLDERS = (ROOT / "config", *(SHARED / "data" / name for name in ("mindformers_yaml", "shells", "torchtitan_toml")))

@@ -19,8 +19,8 @@ from taylor.parsers.megatron.unmodelled import EXPERTS, SCORES, flag_table
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = Path(__file__).parent / "flag_names"
 TABLE = flag_table()
 ROWS = TABLE.rows.values()

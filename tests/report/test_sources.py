@@ -16,7 +16,7 @@ from taylor.report.lanes import lanes_of
 from taylor.report.picture import write_picture
 from taylor.report.sources import critical_row, device_lines, gaps, load_worker_logs
 from taylor.report.timeline import OTHER, Timeline, side_by_side
-from tests.parsers.test_worker_log import REAL, line, write
+from tests.parsers.tables.test_worker_log import REAL, line, write
 from tests.report_cases import deepseek, even_plan
 
 EPOCH = 1697793307000.0

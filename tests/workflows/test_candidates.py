@@ -10,9 +10,9 @@ import pandas as pd
 from taylor.register.registry import Registry
 from taylor.workflows.candidates import load_candidates
 from tests.conftest import ROOT
-from tests.parsers.test_megatron import BASE as SHELL_FLAGS
-from tests.parsers.test_megatron import script_of
-from tests.parsers.test_torchtitan import toml_file
+from tests.parsers.megatron.test_scripts import BASE as SHELL_FLAGS
+from tests.parsers.megatron.test_scripts import script_of
+from tests.parsers.torchtitan.test_files import toml_file
 
 HEADER = "dp,tp,pp,ep,dmratio,bfratio,re_grow_ration,hratio,moe_bw\n"
 

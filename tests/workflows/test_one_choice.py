@@ -20,9 +20,9 @@ from taylor.workflows.problem import build_problem, plan_in_terms_of
 from taylor.workflows.rank import RankOptions, rank
 from taylor.workflows.solve_file import solve_file
 from tests.conftest import ROOT
-from tests.parsers.test_megatron import BASE as SHELL_FLAGS
-from tests.parsers.test_megatron import script_of
-from tests.parsers.test_torchtitan import toml_file
+from tests.parsers.megatron.test_scripts import BASE as SHELL_FLAGS
+from tests.parsers.megatron.test_scripts import script_of
+from tests.parsers.torchtitan.test_files import toml_file
 
 MEMORY = {
     "device_limit": 1000,

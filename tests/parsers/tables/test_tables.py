@@ -1,4 +1,4 @@
-"""Small files of numbers read cell by cell: memory profiles, ratios, candidates, sizes; and exports."""
+"""Small files of numbers read cell by cell: memory profiles, ratios, candidates."""
 
 from __future__ import annotations
 
@@ -6,23 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile
-from taylor.parsers.export import export_forms, export_plan
-from taylor.parsers.read import read_config
 from taylor.parsers.tables.candidates import read_candidates
 from taylor.parsers.tables.memory_profile import read_memory_profile, write_memory_profile
 from taylor.parsers.tables.ratios import read_ratios
-from taylor.parsers.text.units import memory_mib
-from taylor.parsers.write_back import write_plan
-from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
-from taylor.register.model import DENSE, MOE, MTP
+from taylor.pipeline.plan import FULL
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PROFILE = """{"device_limit": 55296,
  "static": {"first": 3383, "middle": 2382, "last": 8675},
  "layer": {"dense": 866, "moe": 10691},
@@ -181,67 +175,3 @@ def test_candidates_take_the_further_columns_that_are_there(tmp_path: Path) -> N
         file.write_text("dp,tp,pp,ep,peakMem,op,sp,vpp,why\n" + bad + "\n")
         with pytest.raises(InputError, match="row 2"):
             read_candidates(file)
-
-
-@pytest.mark.parametrize(
-    ("text", "mib"),
-    [
-        ("55GB", 56320),
-        ("52.5GB", 53760),
-        ("58 gb", 59392),
-        ("60000MB", 60000),
-        ("1TB", 2**20),
-        ("2048KB", 2),
-        ("1048576", 1),
-        ("64GiB", 65536),
-        ("30G", 30720),
-    ],
-)
-def test_memory_sizes_count_in_binary_units(text: str, mib: float) -> None:
-    assert memory_mib(text) == mib
-
-
-@pytest.mark.parametrize(
-    "text", ["", "GB", "12 apples", "-1GB", "0GB", "1e3GB", "1,5GB", "nan", None, 55, "9" * 13 + "GB", "5GB x"]
-)
-def test_what_is_no_memory_size_is_refused(text: object) -> None:
-    with pytest.raises(InputError, match="where"):
-        memory_mib(text, file="f", field="where")
-
-
-PLAN = PipelinePlan(
-    {DENSE: ((1, 0), (0, 0)), MOE: ((2, 3), (3, 2)), MTP: ((0, 0), (0, 1))},
-    {FULL: ((1, 2), (0, 3)), SELECT: ((1, 0), (2, 0))},
-)
-
-
-def test_exports_say_the_plan_in_each_launchers_words() -> None:
-    assert export_plan(PLAN, "megatron-layout") == "Ettt|ttt|ttt|ttmL"
-    assert json.loads(export_plan(PLAN, "json"))["layers"] == {
-        "dense": [[1, 0], [0, 0]],
-        "moe": [[2, 3], [3, 2]],
-        "mtp": [[0, 0], [0, 1]],
-    }
-    parts = json.loads(export_plan(PLAN, "torchtitan").partition("=")[2])
-    assert parts[0] == ["tok_embeddings", "layers.0", "layers.1", "layers.2"] and parts[-1][-1] == "output"
-    flat = PipelinePlan({DENSE: ((3, 5),)}, {})
-    assert export_plan(flat, "mindspeed-list") == "3,5"
-    for form, plan in (("mindspeed-list", PLAN), ("nothing", PLAN)):
-        with pytest.raises(InputError):
-            export_plan(plan, form)
-    with pytest.raises(InputError, match="V"):
-        export_plan(PLAN, "megatron-layout", v_shape=True)
-
-
-def test_the_yaml_fragment_says_what_a_written_file_says(tmp_path: Path) -> None:
-    assert set(export_forms()) == {"megatron-layout", "mindspeed-list", "mindformers", "torchtitan", "json"}
-    config = read_config(ROOT / "config" / "pretrain_llama3_70b.yaml")
-    plan = PipelinePlan(
-        {DENSE: ((9, 11, 10, 10, 10, 10, 10, 10),)},
-        {FULL: ((9, 2, 0, 0, 0, 0, 0, 0),), SELECT: ((0, 3, 4, 0, 0, 0, 0, 0),)},
-    )
-    fragment = yaml.safe_load(export_plan(plan, "mindformers"))
-    written = yaml.safe_load(write_plan(config, plan, output=tmp_path / "w.yaml").read_text())
-    assert fragment["model"]["model_config"]["offset"] == written["model"]["model_config"]["offset"]
-    for key in ("recompute", "select_recompute"):
-        assert fragment["recompute_config"][key] == written["recompute_config"][key]

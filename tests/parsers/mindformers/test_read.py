@@ -13,9 +13,9 @@ from taylor.parsers.read import read_config
 from taylor.parsers.text.yaml_source import MAX_BYTES
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register.model import DENSE, MOE, MTP
+from tests.conftest import ROOT, SHARED
 
-ROOT = Path(__file__).resolve().parents[2]
-SAMPLES = ROOT.parent / "shared" / "data" / "mindformers_yaml"
+SAMPLES = SHARED / "data" / "mindformers_yaml"
 EXAMPLE = ROOT / "config" / "pretrain_deepseek3_671b_1024p.yaml"
 
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the sample files lie outside the repository")

@@ -26,9 +26,9 @@ from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import MTP
+from tests.conftest import ROOT, SHARED
 
-ROOT = Path(__file__).resolve().parents[2]
-SAMPLES = ROOT.parent / "shared" / "data" / "mindformers_yaml"
+SAMPLES = SHARED / "data" / "mindformers_yaml"
 EXAMPLE = ROOT / "config" / "pretrain_deepseek3_671b_1024p.yaml"
 OWNED = ("offset", "recompute", "select_recompute", "select_comm_recompute")
 

@@ -20,13 +20,14 @@ from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.frameworks import TORCHTITAN
 from taylor.register.model import DENSE, MOE
+from tests.conftest import SHARED
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "torchtitan_toml"
+SAMPLES = SHARED / "data" / "torchtitan_toml"
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the sample files lie outside the repository")
 
 FIGURES = {

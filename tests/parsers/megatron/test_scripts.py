@@ -24,8 +24,9 @@ from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import DENSE, MOE, MTP
+from tests.conftest import SHARED
 
-SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "shells"
+SAMPLES = SHARED / "data" / "shells"
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the sample files lie outside the repository")
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 
