@@ -34,7 +34,7 @@ from taylor.register.registry import Registry
 from taylor.workflows.problem import build_problem, plan_in_terms_of
 from taylor.workflows.schedules import require_schedule
 from tests.conftest import ROOT, SHARED
-from tests.parsers.test_torchtitan import toml_file
+from tests.parsers.torchtitan.test_files import toml_file
 
 FOLDERS = ("mindformers_yaml", "shells", "torchtitan_toml", "configs_more")
 OWN = [path for path in sorted((ROOT / "config").glob("*")) if path.suffix in config_suffixes()]
