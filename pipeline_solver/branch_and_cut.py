@@ -24,6 +24,7 @@ from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
+from taylor.pipeline_solver.root import bound_root, start_search
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
 from taylor.pipeline_solver.tree_search import LpTrouble, Search
@@ -146,7 +147,7 @@ class _Run:
     def report(self, note: str) -> None:
         """Tell the listener where the search stands."""
         if self.on_progress is not None:
-            best = self.search.best_time if self.search is not None else np.inf
+            best = self.search.plans.best_time if self.search is not None else np.inf
             self.on_progress(
                 Progress(
                     time.monotonic() - self.began,
@@ -168,12 +169,12 @@ class _Run:
             self.infeasible = True
             return
         self.report("solving the root")
-        root = search.bound_root()
-        if np.isinf(root) and root > 0 and search.best is None:
+        root = bound_root(search)
+        if np.isinf(root) and root > 0 and search.plans.best is None:
             self.infeasible = True
             return
         self.bound = max(self.bound, min(root, search.cutoff))
-        self.report(f"root solved, {len(search.pool.counts)} cuts" if not search.open else "searching the tree")
+        self.report(f"root solved, {search.plans.pool.size} cuts" if not search.open else "searching the tree")
         try:
             self._tree(search)
         except LpTrouble as trouble:
@@ -183,7 +184,7 @@ class _Run:
             return
         self.finished = True
         self.bound = max(self.bound, search.cutoff)
-        if search.best is None:
+        if search.plans.best is None:
             self.infeasible = True
         self.report("done")
 
@@ -197,9 +198,9 @@ class _Run:
             if len(columns) <= MANY_COLUMNS:
                 search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.stopper)
                 self.search = search
-                if search.programs.exact and search.programs.best(columns.work) is None:
+                if search.plans.programs.exact and search.plans.programs.best(columns.work) is None:
                     return None
-                search.start(columns.find(warm_start) if warm_start is not None else None)
+                start_search(search, columns.find(warm_start) if warm_start is not None else None)
                 return search
         known = self._first_plan(tuples, warm_start)
         if known is None:
@@ -210,13 +211,13 @@ class _Run:
             search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.stopper)
             chosen = columns.find(plan)
             if chosen is not None:
-                search.try_choice(chosen)
+                search.plans.try_choice(chosen)
             self.search = search
-            search.start(chosen)
-            if len(columns) <= MANY_COLUMNS or search.best_time > best * (1 - NARROWING_GAIN):
+            start_search(search, chosen)
+            if len(columns) <= MANY_COLUMNS or search.plans.best_time > best * (1 - NARROWING_GAIN):
                 break
             # A better plan leaves fewer configurations worth having.
-            plan, best = columns.plan(search.chosen()), search.best_time
+            plan, best = columns.plan(search.plans.chosen()), search.plans.best_time
             self.report(f"{len(columns)} stage configurations")
         return search
 
@@ -236,15 +237,17 @@ class _Run:
                 search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.stopper)
                 chosen = columns.find(warm_start) if warm_start is not None else None
                 if chosen is None:
-                    chosen = search.programs.best(columns.work**2)
+                    chosen = search.plans.programs.best(columns.work**2)
                 if chosen is not None:
                     self.search = search
-                    search.try_choice(chosen)
+                    search.plans.try_choice(chosen)
                     for attempt in range(6):
                         self.stopper.check()
-                        search.anneal(search.chosen(), search.anneal_moves(), 0.02 if attempt < 3 else 0.005)
-                    return columns.plan(search.chosen()), search.best_time
-                if not search.programs.exact and last:
+                        search.plans.anneal(
+                            search.plans.chosen(), search.plans.anneal_moves(), 0.02 if attempt < 3 else 0.005
+                        )
+                    return columns.plan(search.plans.chosen()), search.plans.best_time
+                if not search.plans.programs.exact and last:
                     raise TooManyColumns("the layer totals are too many for the first plan's DP")
             if last:
                 return None
@@ -291,7 +294,7 @@ class _Run:
 
     def _note(self, search: Search) -> None:
         self.bound = max(self.bound, search.lower_bound())
-        self.report(f"{search.nodes} nodes, {len(search.open)} open, {search.pool.size} cuts")
+        self.report(f"{search.nodes} nodes, {len(search.open)} open, {search.plans.pool.size} cuts")
 
     def close(self) -> None:
         """End the worker processes."""
@@ -307,7 +310,7 @@ class _Run:
             statistics |= {
                 "columns": len(search.columns),
                 "nodes": search.nodes,
-                "cuts": search.pool.size,
+                "cuts": search.plans.pool.size,
                 "lp_solves": search.lp_solves(),
             }
             if not self.finished:
@@ -317,13 +320,13 @@ class _Run:
         stopped = self.stopped or Termination.SOLVER_FAILURE
         if self.infeasible:
             return base.replace(status=INFEASIBLE, termination=Termination.INFEASIBLE)
-        if search is None or search.best is None:
+        if search is None or search.plans.best is None:
             return base.replace(bound=self.bound or None).ended_by(stopped)
-        best = float(search.best_time)
+        best = float(search.plans.best_time)
         bound = min(self.bound, best)
         optimal = best - bound <= self.gap * abs(best) or self.finished
         found = base.replace(
-            plan=search.columns.plan(search.best),
+            plan=search.columns.plan(search.plans.best),
             objective=best,
             bound=bound,
             cuts=_reported_cuts(search, self.graph),
@@ -353,10 +356,10 @@ def _merged(first: Solution, second: Solution, gap: float) -> Solution:
 
 def _reported_cuts(search: Search, graph: EventGraph) -> tuple[tuple[float, ...], ...]:
     """The plan's longest paths, the LP's cuts and the newest others: R class counts and the lag total each."""
-    pool = search.pool
+    pool = search.plans.pool
     held = search.master.held if search.master is not None else []
-    durations = search.durations_of(search.chosen())
-    own = [search.cut_on(durations, prefer) for prefer in (0, 1)]
+    durations = search.plans.durations_of(search.plans.chosen())
+    own = [search.plans.cut_on(durations, prefer) for prefer in (0, 1)]
     numbers = list(dict.fromkeys([*own, *held, *range(max(0, pool.size - REPORTED_CUTS), pool.size)]))
     stages = search.problem.stages
     rows = []

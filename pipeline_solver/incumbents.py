@@ -1,0 +1,125 @@
+"""The best plan of a search, and the two ways to a better one: the programme over the stages, and annealing."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.pipeline_solver.annealing import Annealer, Cooling
+from taylor.pipeline_solver.columns import ColumnSet
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.master import CutPool, Master
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.stage_programs import StagePrograms
+
+COLD = 5e-5
+"""Last temperature of annealing, as a share of the best step time."""
+
+
+class Incumbents:
+    """The best choice of one column a stage so far, judged by the event graph; every path met joins the cuts.
+
+    Parameters
+    ----------
+    seed : int
+        Of all that is drawn, here and by the search.
+    """
+
+    def __init__(self, problem: PipelineProblem, columns: ColumnSet, graph: EventGraph, seed: int) -> None:
+        self.problem, self.columns, self.graph = problem, columns, graph
+        self.random = np.random.default_rng(seed)
+        self.tails = np.array(problem.tail or [0.0] * problem.stages, dtype=np.float64)
+        self.classes = columns.durations.shape[1] * problem.stages
+        self.pool = CutPool(self.classes)
+        self.programs = StagePrograms(columns)
+        self.best_time = np.inf
+        self.best: NDArray[np.int64] | None = None
+
+    def chosen(self) -> NDArray[np.int64]:
+        """The best plan's column on each stage, int64 [S]."""
+        assert self.best is not None
+        return self.best
+
+    def path(self, durations: NDArray[np.float64], prefer: int = 0) -> tuple[float, int]:
+        """Step time under durations [classes] and the number of its path's cut in the pool (-1: known)."""
+        length, counts, lag = self.graph.critical_path(np.concatenate([durations, self.tails]), prefer)
+        constant = lag + float(counts[self.classes :] @ self.tails)
+        return length, self.pool.add(counts[: self.classes].copy(), constant)
+
+    def cut_on(self, durations: NDArray[np.float64], prefer: int = 0) -> int:
+        """Number of the cut of a longest path under durations [classes], known or new."""
+        _, counts, lag = self.graph.critical_path(np.concatenate([durations, self.tails]), prefer)
+        used, constant = counts[: self.classes].copy(), lag + float(counts[self.classes :] @ self.tails)
+        self.pool.add(used, constant)
+        return self.pool.number(used, constant)
+
+    def durations_of(self, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Durations [classes] of one column a stage."""
+        return np.ascontiguousarray(self.columns.durations[chosen].T).reshape(-1)
+
+    def try_choice(self, chosen: NDArray[np.int64]) -> float:
+        """Step time of a consistent choice; the best one is kept."""
+        length, _ = self.path(self.durations_of(chosen))
+        if length < self.best_time * (1 - 1e-12) or self.best is None:
+            self.best_time, self.best = length, np.array(chosen, dtype=np.int64)
+        return length
+
+    def take(self, best: NDArray[np.int64] | None, best_time: float) -> None:
+        """Keep a choice that another search has found and judged, when it is better."""
+        if best is not None and best_time < self.best_time:
+            self.best, self.best_time = best, best_time
+
+    @cached_property
+    def annealer(self) -> Annealer:
+        """Made when first used: its neighbour tables take a while for many columns."""
+        return Annealer(self.columns, self.graph, self.tails)
+
+    def anneal(self, chosen: NDArray[np.int64], moves: int, hot: float) -> None:
+        """Anneal from a choice; `hot` is a share of the best step time."""
+        scale = self.best_time
+        cooling = Cooling(moves, int(self.random.integers(2**31)), hot * scale, COLD * scale)
+        _, best, cuts = self.annealer.run(chosen, self.pool, cooling)
+        self.try_choice(best)
+        for row in cuts[:60]:
+            self.pool.add(row[:-1].copy(), float(row[-1]))
+
+    def anneal_moves(self) -> int:
+        """Moves of one annealing run, fewer for long schedules."""
+        return int(np.clip(8e7 / len(self.graph.before), 3000, 20000))
+
+    def noisy(self, weights: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
+        """Weights with a random part of up to `noise`."""
+        return weights + noise * self.random.random(len(weights)) if noise else weights
+
+    def try_at_prices(self, master: Master, attempts: int) -> None:
+        """DP with the columns weighed by the LP's prices of their durations, with some noise."""
+        prices = np.abs(master.duals[master.duration_row : master.duration_row + self.classes])
+        blocks = self.columns.durations.shape[1]
+        weights = np.zeros(len(self.columns))
+        for b in range(blocks):
+            weights += prices[b * self.problem.stages + self.columns.stage] * self.columns.durations[:, b]
+        mean = float(np.abs(weights).mean())
+        weights += 0.1 * self.columns.work * mean / float(self.columns.work.mean() or 1.0)
+        for attempt in range(attempts):
+            chosen = self.programs.best(self.noisy(weights, 0.1 * mean * attempt / attempts))
+            if chosen is None:
+                return
+            self.try_choice(chosen)
+
+    def try_at_reduced_costs(self, mask: NDArray[np.bool_], reduced: NDArray[np.float64], bound: float) -> None:
+        """DP on reduced costs inside the node, then outside with noise; a short cool annealing after each."""
+        open_gap = max(self.best_time - bound, 1e-3 * self.best_time)
+        step = 1.0 if self.best is None else open_gap / self.problem.stages
+        for noisy in (False, True):
+            weights = reduced - reduced.min()
+            if noisy:
+                weights = self.noisy(weights, step) + np.where(mask, 0.0, 10 * step)
+            else:
+                weights = np.where(mask, weights, np.inf)
+            chosen = self.programs.best(weights)
+            if chosen is None:
+                continue
+            self.try_choice(chosen)
+            self.anneal(chosen, self.anneal_moves() * 3 // 4, 0.003)

@@ -1,0 +1,132 @@
+"""The root of the tree: first cuts, columns and plans, the first bound, and the columns that it rules out."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.pipeline_solver.bounding import cut_loop
+from taylor.pipeline_solver.incumbents import Incumbents
+from taylor.pipeline_solver.master import PRICE_ABOVE, Master
+from taylor.pipeline_solver.tree_search import Search
+
+ROOT_ROUNDS = 600
+"""LPs at the root at most."""
+
+ROOT_ATTEMPTS, IN_VAIN = 12, 3
+"""Annealing runs at the root, and how many without a better plan end them."""
+
+FIRST_COLUMNS = 200
+"""Columns of each stage that the LP starts with when it prices."""
+
+
+def start_search(search: Search, warm: NDArray[np.int64] | None) -> None:
+    """Seed cuts, first columns and first plans."""
+    plans = search.plans
+    cuts = seed_cuts(plans)
+    active = np.arange(len(plans.columns))
+    if len(active) > PRICE_ABOVE:
+        start = plans.columns.start
+        active = np.unique(
+            np.concatenate(
+                [
+                    start[s] + plans.random.integers(0, start[s + 1] - start[s], FIRST_COLUMNS)
+                    for s in range(plans.problem.stages)
+                ]
+            )
+        )
+    if warm is not None:
+        plans.try_choice(warm)
+        active = np.union1d(active, warm)
+    first = plans.programs.best(plans.noisy(plans.columns.work**2, 0.0))
+    if first is not None:
+        plans.try_choice(first)
+        active = np.union1d(active, first)
+    if plans.best is not None:
+        plans.anneal(plans.best, plans.anneal_moves() // 2, 0.01)
+        active = np.union1d(active, plans.best)
+    search.master = Master(plans.columns, active, plans.pool)
+    for cut in cuts:
+        search.master.hold(cut)
+
+
+def bound_root(search: Search) -> float:
+    """Solve the root LP with cuts, improve the best plan, drop columns that cannot matter.
+
+    Returns the proven bound (inf: infeasible) and leaves the root in `open` unless it is closed.
+    """
+    plans = search.plans
+    master = search.lp()
+    bound, result, _ = cut_loop(master, plans, search.stopper, search.cutoff, ROOT_ROUNDS, search.note_root_bound)
+    if bound >= search.cutoff:
+        return bound
+    if result is not None:
+        _improve(search, bound)
+        result = master.solve()
+        while len(result.entering):
+            master.add_columns(result.entering)
+            result = master.solve()
+        if result.reduced is not None and result.least is not None:
+            bound = max(bound, result.bound)
+            search.root_floor = result.reduced + result.bound - result.least[plans.columns.stage]
+            _fix_columns(search)
+    # Where the LP failed, the root stays open as it is: nothing is proven of it.
+    if bound < search.cutoff:
+        search.push(bound, search.alive.copy())
+    return bound
+
+
+def seed_cuts(plans: Incumbents) -> list[int]:
+    """For each stage the path that fills up to it, runs all its tasks and drains after it."""
+    graph, stages = plans.graph, plans.problem.stages
+    feeds = np.zeros(len(graph.before) + 1, dtype=np.int64)
+    feeds[graph.needed] = np.arange(1, len(graph.before) + 1)
+    result = []
+    for s in range(stages):
+        counts = np.bincount(graph.task_class[graph.place[s] - 1], minlength=plans.classes).astype(np.float64)
+        crossings = 0
+        node = int(graph.place[s, 0])
+        while graph.needed[node - 1] > 0:
+            crossings += int(graph.crosses[node - 1])
+            node = int(graph.needed[node - 1])
+            counts[graph.task_class[node - 1]] += 1.0
+        node = end = int(graph.last[s])
+        while feeds[node] > 0:
+            node = end = int(feeds[node])
+            crossings += int(graph.crosses[node - 1])
+            counts[graph.task_class[node - 1]] += 1.0
+        tail = plans.tails[graph.task_class[end - 1] % stages]
+        result.append(plans.pool.add(counts, crossings * graph.lag + tail))
+    return result
+
+
+def _improve(search: Search, bound: float) -> None:
+    """DP under LP prices, then annealing, until the bound is met or attempts bring nothing more."""
+    plans = search.plans
+    plans.try_at_prices(search.lp(), 12 if len(plans.columns) < 5000 else 4)
+    in_vain = 0
+    for attempt in range(ROOT_ATTEMPTS):
+        search.stopper.check()
+        if plans.best is None or plans.best_time * (1 - search.gap) <= bound or in_vain >= IN_VAIN:
+            break
+        before, in_vain = plans.best_time, in_vain + 1
+        plans.anneal(plans.best, plans.anneal_moves() * (1 + attempt // 3), 0.01 if attempt % 2 == 0 else 0.003)
+        if plans.best_time < before:
+            in_vain = 0
+
+
+def _fix_columns(search: Search) -> None:
+    """Drop the columns that no better plan can use, by the root's reduced costs."""
+    plans = search.plans
+    search.alive &= search.root_floor <= search.cutoff + 1e-9 * abs(search.cutoff)
+    if plans.best is not None:
+        search.alive[plans.best] = True
+    master = search.lp()
+    few = int(search.alive.sum()) <= PRICE_ABOVE
+    if few:
+        master.rebuild(np.nonzero(search.alive)[0], partial=False)
+    else:
+        active = master.active[search.alive[master.active]]
+        order = np.argsort(search.root_floor[active], kind="stable")[: PRICE_ABOVE // 2]
+        keep = active[order] if plans.best is None else np.union1d(active[order], plans.best)
+        master.rebuild(keep, partial=True)

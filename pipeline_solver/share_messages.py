@@ -1,0 +1,123 @@
+"""What the coordinator of a tree search and its shares send each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.pipeline_solver.columns import ColumnSet
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.incumbents import Incumbents
+from taylor.pipeline_solver.master import CutPool
+from taylor.pipeline_solver.problem import PipelineProblem
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What every share starts from and none changes."""
+
+    problem: PipelineProblem
+    columns: ColumnSet
+    graph: EventGraph
+    gap: float
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Some cuts of a pool: class counts float64 [n, classes] and constants float64 [n]."""
+
+    counts: NDArray[np.float64]
+    constant: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, pool: CutPool, first: int) -> Cuts:
+        """Copies of the pool's cuts from number `first` on."""
+        part = slice(first, pool.size)
+        return cls(pool.counts[part].copy(), pool.constant[part].copy())
+
+    def add_to(self, pool: CutPool) -> None:
+        """Let a pool know them too."""
+        for row, value in zip(self.counts, self.constant, strict=True):
+            pool.add(row.copy(), float(value))
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best choice of one column a stage, int64 [S] or None, and its step time."""
+
+    chosen: NDArray[np.int64] | None
+    step_time: float
+
+    @classmethod
+    def of(cls, plans: Incumbents) -> Best:
+        """The best choice of a search."""
+        return cls(plans.best, float(plans.best_time))
+
+
+@dataclass(frozen=True)
+class OpenNode:
+    """An open node: its proven bound, and its columns packed to bits, uint8 [columns / 8]."""
+
+    bound: float
+    packed: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, bound: float, mask: NDArray[np.bool_]) -> OpenNode:
+        """A node of a search, packed."""
+        return cls(bound, np.packbits(mask))
+
+    def mask(self, columns: int) -> NDArray[np.bool_]:
+        """Its columns, bool [columns]."""
+        return np.unpackbits(self.packed, count=columns).astype(bool)
+
+
+@dataclass(frozen=True)
+class RootState:
+    """What the root has left: every share begins with it.
+
+    Parameters
+    ----------
+    held : list of int
+        Cuts that the LP holds.
+    alive : bool [columns]
+    root_floor : float64 [columns]
+        Proven bound with each column in the plan.
+    active : int64
+        Columns that the LP has; `partial` says that others may come in.
+    """
+
+    cuts: Cuts
+    best: Best
+    held: list[int]
+    alive: NDArray[np.bool_]
+    root_floor: NDArray[np.float64]
+    active: NDArray[np.int64]
+    partial: bool
+
+
+@dataclass(frozen=True)
+class Task:
+    """A share's part of a round: its nodes, what the others have learned, and its budget of simplex iterations."""
+
+    nodes: list[OpenNode]
+    cuts: Cuts
+    best: Best
+    iteration_budget: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a share gives back: the nodes that are left, what it learned, and what it did.
+
+    `nodes` and `solves` count the nodes and LPs of this round; `trouble` is empty unless its LPs kept failing.
+    """
+
+    open: list[OpenNode]
+    cuts: Cuts
+    best: Best
+    nodes: int
+    solves: int
+    out_of_time: bool
+    trouble: str
