@@ -17,7 +17,7 @@ from taylor.base.console import log
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver import annealing, event_graph, stage_programs
 from taylor.pipeline_solver import columns as columns_module
-from taylor.pipeline_solver.columns import StageTuples, TooManyColumns, build_columns, stage_tuples
+from taylor.pipeline_solver.columns import build_columns
 from taylor.pipeline_solver.compiled import announce_compilation
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
@@ -26,6 +26,7 @@ from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.root import bound_root, start_search
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
+from taylor.pipeline_solver.stage_tuples import StageTuples, TooManyColumns, stage_tuples
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
 from taylor.pipeline_solver.tree_search import LpTrouble, Search
 from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
@@ -86,7 +87,7 @@ def branch_and_cut(
     When the stage configurations are too many to list, the compact MILP solves the problem instead.
     """
     announce_compilation(KERNELS)
-    run = _Run(problem, options, on_progress)
+    run = _TreeRun(problem, options, on_progress)
     try:
         with run.stopper.catching_interrupts():
             run.solve(warm_start)
@@ -116,7 +117,7 @@ def branch_and_cut(
     return _merged(solution, closed, options.gap).replace(seconds=time.monotonic() - run.began)
 
 
-class _Run:
+class _TreeRun:
     """One call of `branch_and_cut`: its clock, its search, what it has proven."""
 
     def __init__(self, problem: PipelineProblem, options: SolveOptions, on_progress: OnProgress | None) -> None:

@@ -14,10 +14,10 @@ from typing import Sequence
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
 
-MEMORY_TOLERANCE_MIB = Fraction(1, 10**6)
-"""One byte: decimal figures of a profile are not exact in binary."""
+EXACT_TOLERANCE_MIB = Fraction(str(MEMORY_TOLERANCE_MIB))
+"""The memory tolerance as the decimal fraction that it is written as."""
 
 TIME_TOLERANCE = Fraction(1, 10**6)
 """Relative error allowed to a claimed step time."""
@@ -50,7 +50,7 @@ def check(problem: PipelineProblem, plan: PipelinePlan, objective: float | None 
         return faults
     for stage, peak in enumerate(exact_peak_memory(problem, plan, schedule)):
         limit = Fraction(problem.limit_mib[stage])
-        if peak > limit + MEMORY_TOLERANCE_MIB:
+        if peak > limit + EXACT_TOLERANCE_MIB:
             faults.append(
                 f"Stage {stage} needs {float(peak):.6f} MiB at its worst moment, {float(peak - limit):.6f} MiB "
                 f"above its limit of {float(limit):.6f} MiB."

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.pipeline.plan import NONE
 from taylor.pipeline.schedule import Schedule
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-
-MEMORY_TOLERANCE_MIB = 1e-6
-"""How far rounding may carry a stage above its limit, MiB."""
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
 
 
 @dataclass(frozen=True)
@@ -35,16 +33,6 @@ class ChunkType:
     extra: NDArray[np.float64]
     activation: NDArray[np.float64]
     recompute: NDArray[np.int64]
-
-
-def placed_kinds(problem: PipelineProblem) -> list[LayerKind]:
-    """The kinds that the solver places and of which there are layers."""
-    return [kind for kind in problem.free_kinds if kind.count]
-
-
-def searched_modes(problem: PipelineProblem) -> list[str]:
-    """Recompute modes in the order in which a chunk's layers take them."""
-    return [mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio]
 
 
 def chunk_bounds(problem: PipelineProblem, schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -73,13 +61,13 @@ def chunk_types(
 ) -> list[ChunkType]:
     """Every contiguous run of layers that a chunk may hold, given what the chunks around it must hold."""
     layers = problem.layers
-    bounds = np.concatenate([[0], np.cumsum([kind.count for kind in placed_kinds(problem)])])
-    fixed = tuple(problem.fixed_recompute.get((mode, v, s), -1) for mode in searched_modes(problem))
+    bounds = np.concatenate([[0], np.cumsum([kind.count for kind in problem.placed_kinds])])
+    fixed = tuple(problem.fixed_recompute.get((mode, v, s), -1) for mode in problem.searched_modes)
     found: dict[tuple[int, ...], list[int]] = {}
     after_low, after_high = int(low[-1] - low[place + 1]), int(high[-1] - high[place + 1])
     # The lightest layers first: what `count` layers weigh at the least.
     light = np.cumsum(
-        [0.0] + [mib for mib, n in sorted((k.layer_mib, k.count) for k in placed_kinds(problem)) for _ in range(n)]
+        [0.0] + [mib for mib, n in sorted((k.layer_mib, k.count) for k in problem.placed_kinds) for _ in range(n)]
     )
     for count in range(int(lower[v, s]), int(upper[v, s]) + 1):
         if problem.static_mib[s] + light[count] > problem.limit_mib[s] + MEMORY_TOLERANCE_MIB:
@@ -113,7 +101,7 @@ def _telling_starts(count: int, begin: int, until: int, bounds: list[int]) -> li
 
 
 def prefix_cost(
-    problem: PipelineProblem, kinds: list[LayerKind], modes: list[str], held: NDArray | tuple, taken: list[int]
+    problem: PipelineProblem, kinds: list[LayerKind], modes: Sequence[str], held: NDArray | tuple, taken: list[int]
 ) -> tuple[float, float]:
     """Recompute time and activation memory of a chunk whose first layers take the modes in order."""
     extra = memory = 0.0
@@ -134,7 +122,7 @@ def _recompute_options(
     problem: PipelineProblem, held: tuple[int, ...], fixed: tuple[int, ...]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Pareto-minimal (time, memory) choices of a chunk, by rising time."""
-    kinds, modes = placed_kinds(problem), searched_modes(problem)
+    kinds, modes = problem.placed_kinds, problem.searched_modes
     total = sum(held)
     choices: list[list[int]] = [[]]
     for given in fixed:

@@ -14,61 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline.alive import alive_vectors
-from taylor.pipeline.plan import NONE, PipelinePlan, as_grid
-from taylor.pipeline.schedule import Schedule
+from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline_solver.chunk_types import (
-    MEMORY_TOLERANCE_MIB,
-    ChunkType,
-    chunk_bounds,
-    chunk_types,
-    placed_kinds,
     prefix_cost,
-    searched_modes,
 )
 from taylor.pipeline_solver.compiled import compiled
 from taylor.pipeline_solver.durations import has_weight_gradient, schedule_of
-from taylor.pipeline_solver.problem import PipelineProblem
-
-MAX_TUPLES = 2_000_000
-"""Layer tuples of one stage beyond which the configurations are too many to list."""
-
-BLOCK = 20_000
-"""Tuples that are joined with the next chunk's types at a time."""
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.stage_tuples import StageTuples, TooManyColumns
 
 MAX_COLUMNS = 1_500_000
 """Configurations of one stage beyond which they are too many to list."""
-
-
-class TooManyColumns(RuntimeError):
-    """The stage configurations are too many to list; another method must solve the problem."""
-
-
-@dataclass(frozen=True)
-class StageTuples:
-    """Layer tuples of one stage that memory allows under its most frugal recompute.
-
-    Parameters
-    ----------
-    types : list by interleave of list of ChunkType
-    members : int64 [n, V]
-        Index into ``types[v]`` of each tuple's chunks.
-    totals : int64 [n, K]
-        Layers by kind on the stage.
-    forward : float64 [n, V]
-        Forward time of each chunk, head, embedding and pinned kinds included.
-    room_mib : float64 [n]
-        What the limit leaves for activations.
-    """
-
-    types: list[list[ChunkType]]
-    members: NDArray[np.int64]
-    totals: NDArray[np.int64]
-    forward: NDArray[np.float64]
-    room_mib: NDArray[np.float64]
-
-    def select(self, rows: NDArray) -> StageTuples:
-        """Some of the tuples."""
-        return StageTuples(self.types, self.members[rows], self.totals[rows], self.forward[rows], self.room_mib[rows])
 
 
 @dataclass(frozen=True)
@@ -130,7 +86,7 @@ class ColumnSet:
         problem, shape = self.problem, (self.problem.interleaves, self.problem.stages)
         schedule = schedule_of(problem)
         layers = {}
-        placed = placed_kinds(problem)
+        placed = problem.placed_kinds
         for kind in problem.kinds:
             grid = np.zeros(shape, dtype=np.int64)
             if kind in placed:
@@ -139,15 +95,15 @@ class ColumnSet:
                 grid[schedule.chunk_at(schedule.chunks - 1)] = kind.count
             layers[kind.name] = as_grid(grid.tolist())
         recompute = {
-            mode: as_grid(self.recompute[chosen, :, j].T.tolist()) for j, mode in enumerate(searched_modes(problem))
+            mode: as_grid(self.recompute[chosen, :, j].T.tolist()) for j, mode in enumerate(problem.searched_modes)
         }
         return PipelinePlan(layers, recompute)
 
     def find(self, plan: PipelinePlan) -> NDArray[np.int64] | None:
         """One column a stage that is the plan or better, int64 [S]; None when there is none."""
         problem = self.problem
-        placed = placed_kinds(problem)
-        modes = searched_modes(problem)
+        placed = problem.placed_kinds
+        modes = problem.searched_modes
         chosen = np.empty(problem.stages, dtype=np.int64)
         layers = np.stack([np.array(plan.layers[kind.name]) for kind in placed], axis=-1)
         grids = [
@@ -182,31 +138,6 @@ def recompute_extra(columns: ColumnSet, rows: NDArray[np.int64]) -> NDArray[np.f
     return result
 
 
-def stage_tuples(problem: PipelineProblem) -> list[StageTuples]:
-    """The layer tuples of every stage that memory, bounds and the order of kinds allow.
-
-    Raises
-    ------
-    TooManyColumns
-        When one stage has more than `MAX_TUPLES`.
-    """
-    schedule = schedule_of(problem)
-    lower, upper = chunk_bounds(problem, schedule)
-    alive = alive_vectors(schedule)
-    options: dict = {}
-    tuples = [_tuples_of_stage(problem, schedule, s, alive[s], lower, upper, options) for s in range(problem.stages)]
-    # What one stage takes must leave a total that the others can take.
-    layers = problem.layers
-    sums = [part.totals.sum(axis=1) for part in tuples]
-    if any(not len(total) for total in sums):
-        return [part.select(np.zeros(0, dtype=np.int64)) for part in tuples]
-    most, least = sum(int(total.max()) for total in sums), sum(int(total.min()) for total in sums)
-    return [
-        part.select(np.nonzero((total >= layers - most + total.max()) & (total <= layers - least + total.min()))[0])
-        for part, total in zip(tuples, sums, strict=True)
-    ]
-
-
 def build_columns(
     problem: PipelineProblem, tuples: list[StageTuples], work_limit: NDArray[np.float64] | None = None
 ) -> ColumnSet:
@@ -237,104 +168,11 @@ def build_columns(
     return ColumnSet(problem, start, layers, recompute, durations, group)
 
 
-def _tuples_of_stage(
-    problem: PipelineProblem,
-    schedule: Schedule,
-    s: int,
-    alive: NDArray[np.float64],
-    lower: NDArray[np.int64],
-    upper: NDArray[np.int64],
-    options: dict,
-) -> StageTuples:
-    """Grow the tuples chunk by chunk in model order, dropping what memory or the other chunks exclude."""
-    V, K = problem.interleaves, len(placed_kinds(problem))
-    chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
-    low = np.concatenate([[0], np.cumsum([lower[c] for c in chunks])])
-    high = np.concatenate([[0], np.cumsum([upper[c] for c in chunks])])
-    layer_mib = np.array([kind.layer_mib for kind in placed_kinds(problem)])
-    room, pinned_forward = _fixed_parts(problem, schedule, s, alive)
-    types: list[list[ChunkType]] = []
-    members = np.zeros((1, 0), dtype=np.int64)
-    totals = np.zeros((1, K), dtype=np.int64)
-    forward = np.zeros((1, 0))
-    weights = np.zeros(1)
-    frugal = np.zeros((1, len(alive)))
-    ends = np.zeros((1, 2), dtype=np.int64)
-    last_place = -1
-    for v in range(V):
-        place = schedule.position(v, s)
-        found = chunk_types(problem, v, s, place, low, high, lower, upper, options)
-        types.append(found)
-        if not found or not len(members):
-            members = np.zeros((0, V), dtype=np.int64)
-            break
-        held = np.array([kind.layers for kind in found])
-        count = held.sum(axis=1)
-        first = np.array([kind.first for kind in found])
-        last = np.array([kind.last for kind in found])
-        # Layers of the chunks between this stage's previous chunk and this one.
-        gap_low, gap_high = low[place] - low[last_place + 1], high[place] - high[last_place + 1]
-        new_weights = held @ layer_mib
-        least = np.array([kind.activation.min() for kind in found])
-        kept: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-        # In blocks: all pairs of tuples and chunk types at once may not fit into memory.
-        for start in range(0, len(members), BLOCK):
-            part = slice(start, start + BLOCK)
-            begin = np.maximum(ends[part, :1] + gap_low, first)
-            until = np.minimum(ends[part, 1:] + gap_high, last)
-            need = frugal[part, None, :] + least[None, :, None] * alive[:, v]
-            held_mib = weights[part, None] + new_weights
-            fits = (held_mib[:, :, None] + need <= room + MEMORY_TOLERANCE_MIB).all(axis=2)
-            rows, columns = np.nonzero((begin <= until) & fits)
-            kept.append((rows + start, columns))
-            if sum(len(pair[0]) for pair in kept) > MAX_TUPLES:
-                raise TooManyColumns(f"stage {s} has more than {MAX_TUPLES} layer tuples")
-        old, new = (np.concatenate([pair[side] for pair in kept]) for side in (0, 1))
-        phi = np.array([kind.forward for kind in placed_kinds(problem)])
-        members = np.hstack([members[old], new[:, None]])
-        forward = np.hstack([forward[old], (held @ phi + pinned_forward[v])[new][:, None]])
-        totals = totals[old] + held[new]
-        weights = weights[old] + new_weights[new]
-        frugal = frugal[old] + least[new][:, None] * alive[:, v]
-        begin = np.maximum(ends[old, 0] + gap_low, first[new])
-        until = np.minimum(ends[old, 1] + gap_high, last[new])
-        ends = np.stack([begin, until], axis=1) + count[new][:, None]
-        last_place = place
-    if len(members) == 0:
-        return StageTuples(
-            types,
-            np.zeros((0, V), dtype=np.int64),
-            np.zeros((0, K), dtype=np.int64),
-            np.zeros((0, V)),
-            np.zeros((0, len(alive))),
-        )
-    return StageTuples(types, members, totals, forward, room - weights[:, None])
-
-
-def _fixed_parts(
-    problem: PipelineProblem, schedule: Schedule, s: int, alive: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Memory left for the placed layers at each alive vector, and forward time of each chunk besides them."""
-    room = np.full(len(alive), problem.limit_mib[s] - problem.static_mib[s])
-    forward = np.zeros(problem.interleaves)
-    last_v, last_s = schedule.chunk_at(schedule.chunks - 1)
-    first_v, first_s = schedule.chunk_at(0)
-    if s == first_s:
-        forward[first_v] += problem.embedding_forward
-    if s == last_s:
-        forward[last_v] += problem.head_forward
-        for kind in problem.kinds:
-            if kind.pinned_last:
-                forward[last_v] += kind.count * kind.forward
-                room = room - kind.count * (kind.layer_mib + alive[:, last_v] * kind.activation_mib[NONE])
-    return room, forward
-
-
 def _stage_columns(
     problem: PipelineProblem, tuples: StageTuples, alive: NDArray[np.float64], work_limit: float, first_group: int
 ) -> tuple[NDArray, ...]:
     """Layers, recompute, forward, recompute time and group of one stage's columns."""
-    V, K, M = problem.interleaves, len(placed_kinds(problem)), len(searched_modes(problem))
+    V, K, M = problem.interleaves, len(problem.placed_kinds), len(problem.searched_modes)
     if not len(tuples.members):
         return (
             np.zeros((0, V, K), np.int16),

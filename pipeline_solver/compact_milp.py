@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.durations import chunk_durations
-from taylor.pipeline_solver.evaluate import MEMORY_TOLERANCE_MIB, peak_memory_mib
+from taylor.pipeline_solver.evaluate import peak_memory_mib
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.highs_model import HighsModel
 from taylor.pipeline_solver.least_memory import explain_infeasible, most_frugal_plan
@@ -28,7 +28,7 @@ from taylor.pipeline_solver.linear_form import LinearForm, Row, linear_form
 from taylor.pipeline_solver.milp import MilpOutcome, MilpSolver, MilpStatus
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.plan_model import PlanModel, plan_model
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
 
@@ -210,7 +210,7 @@ def solve_compact(
     Solution
         Ctrl-C and the time limit give the best plan so far with its bound.
     """
-    run = _Run(problem, options, solver_name, on_progress)
+    run = _MilpRun(problem, options, solver_name, on_progress)
     model = CompactModel.build(problem)
     try:
         if warm_start is not None:
@@ -277,7 +277,7 @@ def _highs(options: SolveOptions) -> Callable[[CompactModel], MilpSolver]:
     return lambda model: HighsModel(model.form, seed=options.seed, threads=options.workers)
 
 
-class _Run:
+class _MilpRun:
     """Clock, best plan, proven bound and reasons to stop of one solve."""
 
     def __init__(

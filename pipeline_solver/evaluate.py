@@ -13,11 +13,8 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.solution import FEASIBLE, BubbleShares, Solution, Termination
-
-MEMORY_TOLERANCE_MIB = 1e-6
-"""One byte: decimal figures of a profile are not exact in binary."""
 
 
 def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:

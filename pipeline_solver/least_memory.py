@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from taylor.base.errors import OutsideProgramError
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver.checker import MEMORY_TOLERANCE_MIB, exact_peak_memory
+from taylor.pipeline_solver.checker import EXACT_TOLERANCE_MIB, exact_peak_memory
 from taylor.pipeline_solver.problem import PipelineProblem
 
 
@@ -49,7 +49,7 @@ def least_device_memory(problem: PipelineProblem, frugal: PipelinePlan | None = 
     peaks = exact_peak_memory(problem, frugal)
     short = [peak - Fraction(limit) for peak, limit in zip(peaks, problem.limit_mib, strict=True)]
     worst = max(short)
-    raised = worst if worst > MEMORY_TOLERANCE_MIB else Fraction(0)
+    raised = worst if worst > EXACT_TOLERANCE_MIB else Fraction(0)
     return LeastMemory(float(Fraction(max(problem.limit_mib)) + raised), short.index(worst), float(raised))
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
 
-from taylor.pipeline_solver.chunk_types import placed_kinds
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.durations import schedule_of
 
@@ -109,7 +108,7 @@ class Master:
     def _build_matrix(self) -> None:
         """The columns' coefficients in every base row (sparse [rows, columns]), and the rows' bounds."""
         columns, S = self.columns, self.S
-        kinds = placed_kinds(columns.problem)
+        kinds = columns.problem.placed_kinds
         n = len(columns)
         every = np.arange(n)
         row, col, val = [columns.stage], [every], [np.ones(n)]
@@ -159,7 +158,7 @@ class Master:
         """
         columns = self.columns
         problem, schedule = columns.problem, schedule_of(columns.problem)
-        K = len(placed_kinds(problem))
+        K = len(problem.placed_kinds)
         chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
         by_stage = [np.arange(columns.start[s], columns.start[s + 1]) for s in range(self.S)]
         rows: list[tuple[NDArray, NDArray, NDArray, float, list[tuple[int, float]]]] = []

@@ -7,38 +7,31 @@ selectively recomputed; ``forward[3,0]`` and ``backward[3,0]`` are the times of 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pyomo.environ as pyo
 from numpy.typing import NDArray
 
-from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
+from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline.schedule import Schedule
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.plan_rows import (
+    MODE_PREFIX,
+    Chunk,
+    add_durations,
+    add_layer_rows,
+    add_memory_rows,
+    add_order_rows,
+    add_recompute_rows,
+    layer_bounds,
+    safe_name,
+)
+from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.uniform_recompute import uniform_choice
 from taylor.pipeline_solver.uniform_rows import add_uniform_rows
-
-MODE_PREFIX = {FULL: "recompute", SELECT: "select"}
-DIRECTION_NAMES = ("forward", "backward", "weight_gradient")
-
-Chunk = tuple[int, int]
-"""(stage, interleave), the index of every variable."""
-
-
-def searched_modes(problem: PipelineProblem) -> tuple[str, ...]:
-    """Recompute modes that the solver may choose, in the order in which layers take them."""
-    return tuple(mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio)
-
-
-def safe_name(text: str) -> str:
-    """A kind's name as part of a variable's name."""
-    return re.sub(r"\W", "_", text)
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,7 @@ class PlanModel:
             layers[kind.name] = as_grid(rows)
         recompute = {
             mode: as_grid(grid([var for (of, _), var in self.recompute.items() if of == mode]))
-            for mode in searched_modes(problem)
+            for mode in problem.searched_modes
         }
         return PipelinePlan(layers, recompute)
 
@@ -118,7 +111,7 @@ class PlanModel:
                 seen = seen or any(plan.layers[name][v][s] for name in late)
                 entry.set_value(int(seen), skip_validation=True)
         for (mode, index), variable in self.reached.items():
-            modes = searched_modes(self.problem)
+            modes = self.problem.searched_modes
             modes = modes[: modes.index(mode) + 1]
             for (s, v), entry in variable.items():
                 taken = any(by_kind[name][of][v][s] for name in list(self.layers)[index:] for of in modes)
@@ -143,7 +136,7 @@ def plan_model(problem: PipelineProblem, schedule: Schedule | None = None) -> Pl
     model = pyo.ConcreteModel()
     chunks: list[Chunk] = [(s, v) for v, s in map(schedule.chunk_at, range(schedule.chunks))]
     kinds = [kind for kind in problem.free_kinds if kind.count]
-    most = _most_layers(problem, kinds, chunks)
+    most = layer_bounds(problem, kinds, chunks)
     layers: dict[str, Any] = {}
     recompute: dict[tuple[str, str], Any] = {}
     for kind in kinds:
@@ -152,262 +145,19 @@ def plan_model(problem: PipelineProblem, schedule: Schedule | None = None) -> Pl
         variable = pyo.Var(held, domain=pyo.NonNegativeIntegers, bounds=_bounds(most, kind.name))
         model.add_component(f"x_{name}", variable)
         layers[kind.name] = variable
-        for mode in searched_modes(problem):
+        for mode in problem.searched_modes:
             counted = pyo.Var(held, domain=pyo.NonNegativeIntegers, bounds=_bounds(most, kind.name))
             model.add_component(f"{MODE_PREFIX[mode]}_{name}", counted)
             recompute[mode, kind.name] = counted
-    _add_layer_rows(model, problem, kinds, chunks, layers)
-    begun = _add_order_rows(model, kinds, chunks, layers, most)
-    reached = _add_recompute_rows(model, problem, kinds, chunks, layers, recompute, most)
-    _add_memory_rows(model, problem, schedule, kinds, layers, recompute)
-    durations = _add_durations(model, problem, schedule, kinds, layers, recompute)
-    prefixes = {mode: MODE_PREFIX[mode] for mode in searched_modes(problem)}
+    add_layer_rows(model, problem, kinds, chunks, layers)
+    begun = add_order_rows(model, kinds, chunks, layers, most)
+    reached = add_recompute_rows(model, problem, kinds, chunks, layers, recompute, most)
+    add_memory_rows(model, problem, schedule, kinds, layers, recompute)
+    durations = add_durations(model, problem, schedule, kinds, layers, recompute)
+    prefixes = {mode: MODE_PREFIX[mode] for mode in problem.searched_modes}
     uniform, whole = add_uniform_rows(model, problem, prefixes, kinds, chunks, layers, recompute, most)
     return PlanModel(problem, schedule, model, layers, recompute, durations, begun, reached, uniform, whole)
 
 
 def _bounds(most: dict[tuple[str, Chunk], int], name: str) -> Any:
     return lambda _model, s, v: (0, most[name, (s, v)])
-
-
-def _most_layers(problem: PipelineProblem, kinds: list[LayerKind], chunks: list[Chunk]) -> dict[tuple[str, Chunk], int]:
-    """Upper bounds on the layers of a kind in a chunk; 0 where the kind cannot stand."""
-    total = sum(kind.count for kind in kinds)
-    most = {}
-    up_to = 0
-    for kind in kinds:
-        before, up_to = up_to, up_to + kind.count
-        for place, (s, v) in enumerate(chunks):
-            # The chunks before hold their least layers of this kind or earlier ones, those after of this or later.
-            room = min(
-                kind.count,
-                up_to - place * problem.min_layers,
-                total - before - (len(chunks) - 1 - place) * problem.min_layers,
-                total - (len(chunks) - 1) * problem.min_layers,
-                problem.fixed_layers.get((v, s), total),
-                problem.max_layers.get((v, s), total),
-            )
-            most[kind.name, (s, v)] = max(0, room)
-    return most
-
-
-def _total(model: Any, terms: Iterable[Any]) -> Any:
-    """A sum of variables; where there are none, a variable fixed at 0, so that the row can say infeasible."""
-    found = list(terms)
-    if found:
-        return pyo.quicksum(found)
-    if not hasattr(model, "nothing"):
-        model.nothing = pyo.Var(bounds=(0, 0))
-    return model.nothing
-
-
-def _add_layer_rows(
-    model: Any, problem: PipelineProblem, kinds: list[LayerKind], chunks: list[Chunk], layers: dict[str, Any]
-) -> None:
-    for kind in kinds:
-        row = pyo.Constraint(expr=_total(model, layers[kind.name].values()) == kind.count)
-        model.add_component(f"layers_{safe_name(kind.name)}", row)
-    model.least_layers = pyo.Constraint(pyo.Any)
-    model.given_layers = pyo.Constraint(pyo.Any)
-    model.most_layers = pyo.Constraint(pyo.Any)
-    for s, v in chunks:
-        held = _total(model, (layers[kind.name][s, v] for kind in kinds if (s, v) in layers[kind.name]))
-        if (v, s) in problem.fixed_layers:
-            model.given_layers[s, v] = held == problem.fixed_layers[v, s]
-        if problem.min_layers > 0:
-            model.least_layers[s, v] = held >= problem.min_layers
-        if (v, s) in problem.max_layers:
-            model.most_layers[s, v] = held <= problem.max_layers[v, s]
-
-
-def _add_order_rows(
-    model: Any,
-    kinds: list[LayerKind],
-    chunks: list[Chunk],
-    layers: dict[str, Any],
-    most: dict[tuple[str, Chunk], int],
-) -> dict[int, Any]:
-    """Once a chunk holds a later kind, no chunk after it holds an earlier one."""
-    switches = {}
-    model.order = pyo.Constraint(pyo.Any)
-    for index in range(len(kinds) - 1):
-        early, late = kinds[: index + 1], kinds[index + 1 :]
-        # Past the last chunk where the early kinds may stand nothing needs to be said.
-        reach = max((k for k, c in enumerate(chunks) for kind in early if most[kind.name, c]), default=0)
-        name = safe_name(late[0].name)
-        begun = pyo.Var(chunks[:reach], domain=pyo.Binary)
-        model.add_component(f"begun_{name}", begun)
-        switches[index + 1] = begun
-        for place, chunk in enumerate(chunks[:reach]):
-            after = chunks[place + 1]
-            if place:
-                model.order[name, "stays", chunk[0], chunk[1]] = begun[chunks[place - 1]] <= begun[chunk]
-            for kind in late:
-                if chunk in layers[kind.name]:
-                    model.order[name, "late", safe_name(kind.name), chunk[0], chunk[1]] = (
-                        layers[kind.name][chunk] <= most[kind.name, chunk] * begun[chunk]
-                    )
-            for kind in early:
-                if after in layers[kind.name]:
-                    model.order[name, "early", safe_name(kind.name), after[0], after[1]] = (
-                        layers[kind.name][after] + most[kind.name, after] * begun[chunk] <= most[kind.name, after]
-                    )
-    return switches
-
-
-def _add_recompute_rows(
-    model: Any,
-    problem: PipelineProblem,
-    kinds: list[LayerKind],
-    chunks: list[Chunk],
-    layers: dict[str, Any],
-    recompute: dict[tuple[str, str], Any],
-    most: dict[tuple[str, Chunk], int],
-) -> dict[tuple[str, int], Any]:
-    """Recomputed layers are held ones, the first of their chunk, and as many as given where given."""
-    switches = {}
-    modes = searched_modes(problem)
-    model.recomputed = pyo.Constraint(pyo.Any)
-    model.first_layers = pyo.Constraint(pyo.Any)
-    model.given_recompute = pyo.Constraint(pyo.Any)
-    for kind in kinds if modes else ():
-        for chunk, held in layers[kind.name].items():
-            model.recomputed[safe_name(kind.name), chunk[0], chunk[1]] = (
-                pyo.quicksum(recompute[mode, kind.name][chunk] for mode in modes) <= held
-            )
-    for index in range(len(kinds) - 1):
-        early, late = kinds[: index + 1], kinds[index + 1 :]
-        name = safe_name(late[0].name)
-        mixed = [
-            chunk
-            for chunk in chunks
-            if any(most[kind.name, chunk] for kind in early) and any(most[kind.name, chunk] for kind in late)
-        ]
-        for position, mode in enumerate(modes):
-            # Layers in this mode or an earlier one: a later kind has some only when the earlier kinds have no others.
-            reached = pyo.Var(mixed, domain=pyo.Binary)
-            model.add_component(f"{MODE_PREFIX[mode]}_reaches_{name}", reached)
-            switches[mode, index + 1] = reached
-            for chunk in mixed:
-                taken = pyo.quicksum(
-                    recompute[taking, kind.name][chunk]
-                    for taking in modes[: position + 1]
-                    for kind in late
-                    if chunk in layers[kind.name]
-                )
-                left = pyo.quicksum(
-                    layers[kind.name][chunk]
-                    - pyo.quicksum(recompute[taking, kind.name][chunk] for taking in modes[: position + 1])
-                    for kind in early
-                    if chunk in layers[kind.name]
-                )
-                room_late = sum(most[kind.name, chunk] for kind in late)
-                room_early = sum(most[kind.name, chunk] for kind in early)
-                model.first_layers[name, MODE_PREFIX[mode], "late", chunk[0], chunk[1]] = (
-                    taken <= room_late * reached[chunk]
-                )
-                model.first_layers[name, MODE_PREFIX[mode], "early", chunk[0], chunk[1]] = (
-                    left + room_early * reached[chunk] <= room_early
-                )
-    for (mode, v, s), given in problem.fixed_recompute.items():
-        able = [kind for kind in kinds if mode in modes and (s, v) in layers[kind.name]]
-        counted = _total(model, (recompute[mode, kind.name][s, v] for kind in able))
-        model.given_recompute[MODE_PREFIX[mode], s, v] = counted == given
-    return switches
-
-
-def _add_memory_rows(
-    model: Any,
-    problem: PipelineProblem,
-    schedule: Schedule,
-    kinds: list[LayerKind],
-    layers: dict[str, Any],
-    recompute: dict[tuple[str, str], Any],
-) -> None:
-    """Static, layers and what live micro-batches keep, at most the limit, at every moment that can be the worst."""
-    model.memory = pyo.Constraint(pyo.Any)
-    for s, vectors in enumerate(alive_vectors(schedule)):
-        for moment, alive in enumerate(vectors.tolist()):
-            terms = [
-                term
-                for kind in kinds
-                for v in range(problem.interleaves)
-                if (s, v) in layers[kind.name]
-                for term in _memory_terms(problem, kind, (s, v), alive[v], layers, recompute)
-            ]
-            room = problem.limit_mib[s] - problem.static_mib[s] - pinned_mib(problem, schedule, s, alive)
-            model.memory[s if len(vectors) == 1 else (s, moment)] = _total(model, terms) <= room
-
-
-def _memory_terms(
-    problem: PipelineProblem,
-    kind: LayerKind,
-    chunk: Chunk,
-    alive: float,
-    layers: dict[str, Any],
-    recompute: dict[tuple[str, str], Any],
-) -> list[Any]:
-    kept = kind.activation_mib[NONE]
-    weights = [(kind.layer_mib + alive * kept, layers[kind.name][chunk])]
-    for mode in searched_modes(problem):
-        weights.append((alive * (kind.activation_mib[mode] - kept), recompute[mode, kind.name][chunk]))
-    return [weight * variable for weight, variable in weights if weight]
-
-
-def pinned_mib(problem: PipelineProblem, schedule: Schedule, stage: int, alive: Sequence[float]) -> float:
-    """Memory that the pinned kinds take on a stage with `alive` [V] micro-batches by interleave, MiB."""
-    v, s = schedule.chunk_at(schedule.chunks - 1)
-    if s != stage:
-        return 0.0
-    return sum(
-        kind.count * (kind.layer_mib + alive[v] * kind.activation_mib[NONE])
-        for kind in problem.kinds
-        if kind.pinned_last
-    )
-
-
-def _add_durations(
-    model: Any,
-    problem: PipelineProblem,
-    schedule: Schedule,
-    kinds: list[LayerKind],
-    layers: dict[str, Any],
-    recompute: dict[tuple[str, str], Any],
-) -> dict[int, Any]:
-    """One variable for the time of a task of every chunk and direction, by the event graph's class index."""
-    splits = schedule.spec.seq_splits
-    weight_tasks = schedule.spec.traits.split_backward
-    share = problem.weight_gradient_share if weight_tasks else 0.0
-    factors = (1.0, problem.backward_ratio * (1 - share), problem.backward_ratio * share)[: 3 if weight_tasks else 2]
-    model.duration = pyo.Constraint(pyo.Any)
-    durations = {}
-    index = [(s, v) for v in range(problem.interleaves) for s in range(problem.stages)]
-    for direction, factor in enumerate(factors):
-        variable = pyo.Var(index, domain=pyo.NonNegativeReals)
-        model.add_component(DIRECTION_NAMES[direction], variable)
-        for s, v in index:
-            terms = [
-                factor / splits * kind.forward * layers[kind.name][s, v]
-                for kind in kinds
-                if (s, v) in layers[kind.name]
-            ]
-            if direction == 1:
-                terms += [
-                    problem.recompute_ratio[mode] / splits * kind.forward * recompute[mode, kind.name][s, v]
-                    for kind in kinds
-                    if (s, v) in layers[kind.name]
-                    for mode in searched_modes(problem)
-                ]
-            extra = factor / splits * _extra_forward(problem, schedule.position(v, s), schedule.chunks)
-            model.duration[DIRECTION_NAMES[direction], s, v] = variable[s, v] - pyo.quicksum(terms) == extra
-            durations[(direction * problem.interleaves + v) * problem.stages + s] = variable[s, v]
-    return durations
-
-
-def _extra_forward(problem: PipelineProblem, place: int, chunks: int) -> float:
-    """Forward time of a chunk besides the layers that the solver places."""
-    extra = problem.embedding_forward if place == 0 else 0.0
-    if place == chunks - 1:
-        extra += problem.head_forward
-        extra += sum(kind.count * kind.forward for kind in problem.kinds if kind.pinned_last)
-    return extra

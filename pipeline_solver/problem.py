@@ -9,6 +9,9 @@ from typing import Any, Mapping, Sequence
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
 
+MEMORY_TOLERANCE_MIB = 1e-6
+"""One byte: how far a stage may pass its limit, for decimal figures of a profile are not exact in binary."""
+
 
 @dataclass(frozen=True)
 class LayerKind:
@@ -151,6 +154,16 @@ class PipelineProblem:
     def free_kinds(self) -> tuple[LayerKind, ...]:
         """The kinds that the solver places."""
         return tuple(kind for kind in self.kinds if not kind.pinned_last)
+
+    @property
+    def placed_kinds(self) -> list[LayerKind]:
+        """The free kinds of which there are layers."""
+        return [kind for kind in self.free_kinds if kind.count]
+
+    @property
+    def searched_modes(self) -> tuple[str, ...]:
+        """Recompute modes that the solver may choose, in the order in which a chunk's layers take them."""
+        return tuple(mode for mode in (FULL, SELECT) if mode in self.recompute_ratio)
 
     @property
     def layers(self) -> int:

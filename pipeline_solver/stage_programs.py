@@ -7,7 +7,6 @@ from itertools import combinations_with_replacement
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.pipeline_solver.chunk_types import placed_kinds
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.compiled import compiled
 from taylor.pipeline_solver.durations import schedule_of
@@ -30,7 +29,7 @@ class StagePrograms:
         self.columns = columns
         problem = columns.problem
         schedule = schedule_of(problem)
-        kinds = placed_kinds(problem)
+        kinds = problem.placed_kinds
         self.counts = np.array([kind.count for kind in kinds], dtype=np.int64)
         K, V = len(kinds), problem.interleaves
         self.states = int(np.prod(self.counts + 1)) * 2 ** (K - 1)

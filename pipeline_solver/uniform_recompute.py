@@ -12,7 +12,7 @@ import time
 
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Termination
 from taylor.pipeline_solver.solvers import Solver
@@ -98,7 +98,7 @@ def solve_uniform(
     for choice in _distinct(problem):
         if best is not None and best.objective is not None:
             # A plan that beats the best has no chunk of more layers: counts from there on are the same choice.
-            room = _most_layers(problem, best.objective)
+            room = _layers_within(problem, best.objective)
             if any(of == choice[0] and room <= most <= choice[1] for of, most in done):
                 continue
         late = deadline is not None and time.monotonic() >= deadline
@@ -138,7 +138,7 @@ def solve_uniform(
 def _nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Solution | None:
     """The best plan with the layers of a free one that follows a choice; None when none fits the memory."""
     from taylor.pipeline_solver.checker import check
-    from taylor.pipeline_solver.evaluate import MEMORY_TOLERANCE_MIB, evaluate, peak_memory_mib
+    from taylor.pipeline_solver.evaluate import evaluate, peak_memory_mib
 
     held = free.total_layers([kind.name for kind in problem.free_kinds if kind.name in free.layers])
     best: Solution | None = None
@@ -171,7 +171,7 @@ def _distinct(problem: PipelineProblem) -> list[tuple[str, int]]:
     return sorted(choices, key=lambda choice: (choice[1], choice[0]))
 
 
-def _most_layers(problem: PipelineProblem, step_time: float) -> int:
+def _layers_within(problem: PipelineProblem, step_time: float) -> int:
     """Layers that a stage can run forward and backward for all micro-batches within a step."""
     left = step_time * (1.0 + 1e-9) / (problem.micro_batches * (1.0 + problem.backward_ratio))
     most = 0

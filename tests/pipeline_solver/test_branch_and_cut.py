@@ -251,8 +251,8 @@ def test_pricing_and_narrowing_change_no_optimum(seed: int, monkeypatch: pytest.
     """The road for many columns, taken by small problems: few columns in the LP, listed under a first plan."""
     monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FEW_TUPLES", 0)
     monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.MANY_COLUMNS", 0)
-    monkeypatch.setattr("taylor.pipeline_solver.tree_search.PRICE_ABOVE", 3)
-    monkeypatch.setattr("taylor.pipeline_solver.tree_search.FIRST_COLUMNS", 1)
+    monkeypatch.setattr("taylor.pipeline_solver.root.PRICE_ABOVE", 3)
+    monkeypatch.setattr("taylor.pipeline_solver.root.FIRST_COLUMNS", 1)
     monkeypatch.setattr("taylor.pipeline_solver.master.PRICED_A_ROUND", 1)
     problem = random_problem(seed)
     expected = brute_force(problem)
@@ -406,9 +406,9 @@ def test_progress_tells_rising_bounds_and_falling_objectives() -> None:
     assert bounds == sorted(bounds) and values == sorted(values, reverse=True) and len(heard) > 2
 
 
-@pytest.mark.parametrize("limit", ["MAX_TUPLES", "MAX_COLUMNS"])
+@pytest.mark.parametrize("limit", ["stage_tuples.MAX_TUPLES", "columns.MAX_COLUMNS"])
 def test_where_configurations_are_too_many_to_list_the_milp_finds_the_same_optimum(monkeypatch, caplog, limit) -> None:
-    monkeypatch.setattr(f"taylor.pipeline_solver.columns.{limit}", 1)
+    monkeypatch.setattr(f"taylor.pipeline_solver.{limit}", 1)
     monkeypatch.setattr("taylor.base.console.log.propagate", True)
     for seed in range(3000, 3004):
         problem = random_problem(seed)

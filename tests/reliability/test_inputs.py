@@ -150,7 +150,7 @@ def test_a_registration_nested_thousands_deep_is_refused_at_once(tmp_path):
 def test_layer_tuples_listed_in_blocks_are_the_same_ones(monkeypatch):
     """All pairs at once took 600 MB for eight interleaves on one stage."""
     from benchmarks.brute_force import random_problem
-    from taylor.pipeline_solver import columns
+    from taylor.pipeline_solver import stage_tuples
 
     rng = np.random.default_rng(12)
     several = 0
@@ -158,8 +158,8 @@ def test_layer_tuples_listed_in_blocks_are_the_same_ones(monkeypatch):
         problem = random_problem(rng)
         listed = []
         for block in (1, 3, 10**6):
-            monkeypatch.setattr(columns, "BLOCK", block)
-            parts = columns.stage_tuples(problem)
+            monkeypatch.setattr(stage_tuples, "BLOCK", block)
+            parts = stage_tuples.stage_tuples(problem)
             listed.append(
                 [(p.members.tolist(), p.totals.tolist(), p.forward.tolist(), p.room_mib.tolist()) for p in parts]
             )
