@@ -45,6 +45,8 @@ STATUS_OF_PYOMO = {
 }
 """What Pyomo's termination condition means here; every other one is a limit that stopped the solver."""
 
+ALWAYS_THERE = ("HIGHS", "HIGHS-MILP")
+
 KNOWN_SOLVERS = ("glpk", "gurobi", "cplex", "scip", "xpress", "mosek", "appsi_highs")
 """Solvers looked for when a user asks for one that is not there."""
 
@@ -127,12 +129,15 @@ def _factory(name: str) -> Any:
         factory = pyo.SolverFactory(wanted, executable=executable) if executable else pyo.SolverFactory(wanted)
         found = _available(factory)
         usable = [] if found else [known for known in KNOWN_SOLVERS if _available(pyo.SolverFactory(known))]
+    if not found and cbc_path():
+        usable.insert(0, "CBC")
+    with_cbc = " (pip install 'pulp[cbc]')" if wanted == "cbc" else ""
     if not found:
         raise InputError(
             "no such solver here",
             field="solver_name",
             value=name,
-            cure=f"use one of HIGHS, HIGHS-MILP, CBC{''.join(f', {known}' for known in usable)}, or install it",
+            cure=f"use one of {', '.join([*ALWAYS_THERE, *usable])}, or install it{with_cbc}",
         )
     return factory
 

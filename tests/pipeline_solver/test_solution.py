@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from taylor.base.errors import InputError
+from taylor.pipeline_solver.cbc import cbc_path
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solution import FEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Termination
 from taylor.pipeline_solver.solve import solve
@@ -74,3 +76,14 @@ def test_options_that_make_no_sense_are_refused_by_name(wrong):
 def test_a_solver_is_found_by_its_name_in_any_case_of_letters(name):
     assert solver_named(f" {name.lower()} ") is SOLVERS[name]
     assert solve(small_problem(), SolveOptions(solver=name.title())).status == OPTIMAL
+
+
+def test_where_there_is_no_cbc_its_cure_is_named(monkeypatch):
+    monkeypatch.setattr("taylor.pipeline_solver.pyomo_solver.cbc_path", lambda: None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(InputError, match=r"HIGHS, HIGHS-MILP, .*or install it \(pip install 'pulp\[cbc\]'\)"):
+        solve(small_problem(), SolveOptions(solver="CBC"))
+
+
+def test_cbc_is_found_without_a_warning(recwarn):
+    assert cbc_path() is not None and not recwarn.list
