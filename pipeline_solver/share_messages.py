@@ -98,7 +98,7 @@ class RootState:
 
 
 @dataclass(frozen=True)
-class Task:
+class ShareTask:
     """A share's part of a round: its nodes, what the others have learned, and its budget of simplex iterations."""
 
     nodes: list[OpenNode]
@@ -108,7 +108,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ShareAnswer:
     """What a share gives back: the nodes that are left, what it learned, and what it did.
 
     `nodes` and `solves` count the nodes and LPs of this round; `trouble` is empty unless its LPs kept failing.

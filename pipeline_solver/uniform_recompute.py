@@ -24,8 +24,8 @@ FIRST_SHARE = 0.4
 """Share of the time limit that the problem without the rule may take."""
 
 
-class _CutOff(Exception):
-    """The bound of a choice has reached the best plan so far."""
+class _ChoiceCannotWin(Exception):
+    """The bound of a choice has reached the best plan so far; not to be caught by a listener further out."""
 
 
 def uniform_choice(problem: PipelineProblem, plan: PipelinePlan) -> int | None:
@@ -113,7 +113,7 @@ def solve_uniform(
                 within(),
                 on_progress=_watch(best, floor, gap, began, choice, on_progress),
             )
-        except _CutOff:
+        except _ChoiceCannotWin:
             assert best is not None and best.objective is not None
             bound = min(bound, best.objective * (1.0 - gap / 2))
             continue
@@ -204,6 +204,6 @@ def _watch(
         # A solver may report from a thread of its own, where an exception would be lost.
         reached = progress.bound is not None and to_beat is not None and progress.bound >= to_beat * (1.0 - gap / 2)
         if reached and threading.get_ident() == thread:
-            raise _CutOff
+            raise _ChoiceCannotWin
 
     return watch

@@ -11,7 +11,7 @@ from typing import Any
 
 from taylor.base.errors import OutsideProgramError
 from taylor.pipeline_solver.master import Master
-from taylor.pipeline_solver.share_messages import Answer, Best, Cuts, OpenNode, Origin, RootState, Task
+from taylor.pipeline_solver.share_messages import Best, Cuts, OpenNode, Origin, RootState, ShareAnswer, ShareTask
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
 from taylor.pipeline_solver.tree_search import LpTrouble, Search
 
@@ -81,7 +81,7 @@ class WorkerPool:
         plans = search.plans
         nodes = [OpenNode.of(bound, mask) for bound, _, mask in sorted(search.open, key=lambda entry: entry[:2])]
         tasks = [
-            Task(nodes[k::SHARES], Cuts.of(plans.pool, self.known[k]), Best.of(plans), iteration_budget)
+            ShareTask(nodes[k::SHARES], Cuts.of(plans.pool, self.known[k]), Best.of(plans), iteration_budget)
             for k in range(SHARES)
         ]
         size = plans.pool.size
@@ -108,7 +108,7 @@ class WorkerPool:
         if trouble:
             raise LpTrouble(trouble)
 
-    def _answers(self, tasks: list[Task], search: Search) -> list[Answer]:
+    def _answers(self, tasks: list[ShareTask], search: Search) -> list[ShareAnswer]:
         """The shares' answers in their order, whoever works on them."""
         if self.own:
             try:
@@ -123,7 +123,7 @@ class WorkerPool:
                 pipe.send(tasks[k::count])
             except ConnectionError:
                 raise OutsideProgramError(DIED) from None
-        answers: dict[int, Answer] = {}
+        answers: dict[int, ShareAnswer] = {}
         for k, pipe in enumerate(self.pipes):
             answers |= zip(range(k, SHARES, count), _answer(pipe, search.stopper), strict=True)
         return [answers[k] for k in range(SHARES)]
@@ -151,7 +151,7 @@ class _Share:
         for cut in state.held:
             master.hold(cut)
 
-    def work(self, task: Task) -> Answer:
+    def work(self, task: ShareTask) -> ShareAnswer:
         """Work on some nodes with what the others have learned; what is left of them and what was learned here."""
         search, plans, master = self.search, self.search.plans, self.search.lp()
         task.cuts.add_to(plans.pool)
@@ -168,7 +168,7 @@ class _Share:
             out_of_time = True
         except LpTrouble as reason:
             trouble = str(reason)
-        return Answer(
+        return ShareAnswer(
             open=[OpenNode.of(bound, mask) for bound, _, mask in search.open],
             cuts=Cuts.of(plans.pool, max(known, plans.pool.size - SHARED_CUTS)),
             best=Best.of(plans),
@@ -179,13 +179,13 @@ class _Share:
         )
 
 
-def _answer(pipe: Connection, stopper: Stopper) -> list[Answer]:
+def _answer(pipe: Connection, stopper: Stopper) -> list[ShareAnswer]:
     """What a worker sends; an interrupt ends the wait, a time limit is the worker's to notice."""
     try:
         while not pipe.poll(POLL_SECONDS):
             if stopper.interrupted:
                 stopper.check()
-        answers: list[Answer] = pipe.recv()
+        answers: list[ShareAnswer] = pipe.recv()
     except (EOFError, ConnectionError):
         raise OutsideProgramError(DIED) from None
     return answers
