@@ -12,6 +12,11 @@ from taylor.pipeline.plan import NONE
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
 
+RecomputeOptions = dict[
+    tuple[tuple[int, ...], tuple[int, ...]], tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
+]
+"""By (layers of a chunk by kind, recompute given): recompute time, memory and counts of the choices worth having."""
+
 
 @dataclass(frozen=True)
 class ChunkType:
@@ -57,7 +62,7 @@ def chunk_types(
     high: NDArray[np.int64],
     lower: NDArray[np.int64],
     upper: NDArray[np.int64],
-    options: dict,
+    options: RecomputeOptions,
 ) -> list[ChunkType]:
     """Every contiguous run of layers that a chunk may hold, given what the chunks around it must hold."""
     layers = problem.layers
@@ -101,7 +106,11 @@ def _telling_starts(count: int, begin: int, until: int, bounds: list[int]) -> li
 
 
 def prefix_cost(
-    problem: PipelineProblem, kinds: list[LayerKind], modes: Sequence[str], held: NDArray | tuple, taken: list[int]
+    problem: PipelineProblem,
+    kinds: list[LayerKind],
+    modes: Sequence[str],
+    held: Sequence[int] | NDArray[np.int16],
+    taken: list[int],
 ) -> tuple[float, float]:
     """Recompute time and activation memory of a chunk whose first layers take the modes in order."""
     extra = memory = 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,23 +57,27 @@ class ColumnSet:
     @cached_property
     def stage(self) -> NDArray[np.int64]:
         """Stage of each column, int64 [n]."""
-        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+        stages: NDArray[np.int64] = np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+        return stages
 
     @cached_property
     def totals(self) -> NDArray[np.int64]:
         """Layers by kind on the stage, int64 [n, K]."""
-        return self.layers.sum(axis=1).astype(np.int64)
+        totals: NDArray[np.int64] = self.layers.sum(axis=1).astype(np.int64)
+        return totals
 
     @cached_property
     def work(self) -> NDArray[np.float64]:
         """Time of one micro-batch on the stage (all its pieces), float64 [n]."""
-        return self.durations.sum(axis=1) * self.problem.schedule.seq_splits
+        work: NDArray[np.float64] = self.durations.sum(axis=1) * self.problem.schedule.seq_splits
+        return work
 
     @cached_property
     def least_kind(self) -> NDArray[np.int64]:
         """First kind that each chunk holds, int64 [n, V]; K where it is empty."""
         held = self.layers > 0
-        return np.where(held.any(axis=2), held.argmax(axis=2), self.layers.shape[2]).astype(np.int64)
+        first: NDArray[np.int64] = np.where(held.any(axis=2), held.argmax(axis=2), self.layers.shape[2])
+        return first.astype(np.int64)
 
     @cached_property
     def greatest_kind(self) -> NDArray[np.int64]:
@@ -170,7 +175,7 @@ def build_columns(
 
 def _stage_columns(
     problem: PipelineProblem, tuples: StageTuples, alive: NDArray[np.float64], work_limit: float, first_group: int
-) -> tuple[NDArray, ...]:
+) -> tuple[NDArray[Any], ...]:
     """Layers, recompute, forward, recompute time and group of one stage's columns."""
     V, K, M = problem.interleaves, len(problem.placed_kinds), len(problem.searched_modes)
     if not len(tuples.members):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,7 +178,7 @@ def critical_path(  # type: ignore[no-untyped-def]
 @lru_cache(maxsize=16)
 def _cached_topology(
     order_bytes: bytes, shape: tuple[int, ...], spec: ScheduleSpec, interleaves: int, micro_batches: int
-) -> tuple:
+) -> tuple[Any, ...]:
     order = np.frombuffer(order_bytes, dtype=np.int32).reshape(shape)
     schedule = Schedule(spec, shape[0], interleaves, micro_batches, order)
     source_stage, source_block = feeders(schedule)
@@ -201,7 +202,7 @@ def _cached_topology(
     return (schedule.directions, *arrays)
 
 
-def _topology(schedule: Schedule) -> tuple:
+def _topology(schedule: Schedule) -> tuple[Any, ...]:
     return _cached_topology(
         schedule.order.tobytes(),
         schedule.order.shape,

@@ -90,6 +90,10 @@ class LpResult:
     entering: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
+_OrderRow = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], float, list[tuple[int, float]]]
+"""Row numbers, columns and coefficients, the upper bound, and (switch, coefficient) of the switches in it."""
+
+
 class Master:
     """One LP that lives through a solve: columns and cuts come and go, the basis stays warm."""
 
@@ -150,7 +154,7 @@ class Master:
         self.matrix.sum_duplicates()
         self.transposed = self.matrix.T.tocsr()
 
-    def _order_rows(self, first: int) -> list[tuple[NDArray, NDArray, NDArray, float, list[tuple[int, float]]]]:
+    def _order_rows(self, first: int) -> list[_OrderRow]:
         """Rows that keep kinds in order: once a chunk holds a later kind, none after it holds an earlier one.
 
         Between neighbours that is λ(later in k) + λ(earlier in k+1) <= 1. Where chunks may be empty
@@ -161,7 +165,7 @@ class Master:
         K = len(problem.placed_kinds)
         chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
         by_stage = [np.arange(columns.start[s], columns.start[s + 1]) for s in range(self.S)]
-        rows: list[tuple[NDArray, NDArray, NDArray, float, list[tuple[int, float]]]] = []
+        rows: list[_OrderRow] = []
         count, switch = first, 0
 
         def holding(k: int, test: NDArray[np.bool_]) -> NDArray[np.int64]:

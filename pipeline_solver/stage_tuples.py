@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import NONE
 from taylor.pipeline.schedule import Schedule
-from taylor.pipeline_solver.chunk_types import ChunkType, chunk_bounds, chunk_types
+from taylor.pipeline_solver.chunk_types import ChunkType, RecomputeOptions, chunk_bounds, chunk_types
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 
@@ -48,7 +48,7 @@ class StageTuples:
     forward: NDArray[np.float64]
     room_mib: NDArray[np.float64]
 
-    def select(self, rows: NDArray) -> StageTuples:
+    def select(self, rows: NDArray[np.int64]) -> StageTuples:
         """Some of the tuples."""
         return StageTuples(self.types, self.members[rows], self.totals[rows], self.forward[rows], self.room_mib[rows])
 
@@ -64,7 +64,7 @@ def stage_tuples(problem: PipelineProblem) -> list[StageTuples]:
     schedule = schedule_of(problem)
     lower, upper = chunk_bounds(problem, schedule)
     alive = alive_vectors(schedule)
-    options: dict = {}
+    options: RecomputeOptions = {}
     tuples = [_tuples_of_stage(problem, schedule, s, alive[s], lower, upper, options) for s in range(problem.stages)]
     # What one stage takes must leave a total that the others can take.
     layers = problem.layers
@@ -85,7 +85,7 @@ def _tuples_of_stage(
     alive: NDArray[np.float64],
     lower: NDArray[np.int64],
     upper: NDArray[np.int64],
-    options: dict,
+    options: RecomputeOptions,
 ) -> StageTuples:
     """Grow the tuples chunk by chunk in model order, dropping what memory or the other chunks exclude."""
     V, K = problem.interleaves, len(problem.placed_kinds)

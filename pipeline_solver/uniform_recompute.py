@@ -25,7 +25,7 @@ FIRST_SHARE = 0.4
 
 
 class _ChoiceCannotWin(Exception):
-    """The bound of a choice has reached the best plan so far; not to be caught by a listener further out."""
+    """Ends a choice whose bound has reached the best plan so far; a class of its own, for callers raise theirs."""
 
 
 def uniform_choice(problem: PipelineProblem, plan: PipelinePlan) -> int | None:
