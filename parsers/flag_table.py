@@ -114,6 +114,16 @@ class FlagRow:
         return _plain(value) in map(_plain, same)
 
 
+def effect_in_words(memory: str | None, time: str | None, placement: str | None) -> str:
+    """Directions as in `FlagRow`, for a sentence: ``more memory and less time``."""
+    words = {MORE: "more", LESS: "less", EITHER: "more or less"}
+    if memory is not None and memory == time:
+        effects = [f"{words[memory]} memory and time"]
+    else:
+        effects = [f"{words[each]} {what}" for each, what in ((memory, "memory"), (time, "time")) if each is not None]
+    return " and ".join([*effects, *(["another placement"] if placement else [])])
+
+
 @dataclass(frozen=True)
 class UnmodelledFlag:
     """A flag found in a file whose effect is in none of the figures.
@@ -146,14 +156,8 @@ class UnmodelledFlag:
         written = self.name if self.value is None else f"{self.name} {self.value}"
         if not self.known:
             return f"{written} is not known: what it changes is not in the figures"
-        effects = [
-            f"{'more or less' if direction == EITHER else direction} {what}"
-            for direction, what in ((self.memory, "memory"), (self.time, "time"))
-            if direction
-        ]
-        if self.placement:
-            effects.append("another placement")
-        return f"{written} is not modelled; it means {' and '.join(effects)}: {self.why}"
+        effect = effect_in_words(self.memory, self.time, self.placement)
+        return f"{written} is not modelled; it means {effect}: {self.why}"
 
 
 class FlagTable:
