@@ -7,7 +7,6 @@ from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
-from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.register.model import DENSE, MOE, MTP
 
@@ -18,29 +17,23 @@ def build_problem(
     ratios: TimeRatios,
     *,
     search_select: bool = False,
-    interleaves: int | None = None,
-    schedule: ScheduleSpec | None = None,
 ) -> PipelineProblem:
-    """State the pipeline problem of one configuration.
+    """State the pipeline problem of one configuration, under the schedule that its interleaves mean.
+
+    Where the configuration's kind of file knows only one recompute choice for all chunks, the problem is
+    stated so: what is solved can be written.
 
     Parameters
     ----------
     search_select : bool
         Let the solver choose selective recompute beside full recompute.
-    interleaves, schedule : optional
-        Go before what the file says.
 
     Raises
     ------
     InputError
         When there are fewer layers than chunks, or the profile lacks a mode that is searched.
-
-    Where the configuration's kind of file knows one recompute choice for all chunks alone, the problem is
-    stated so: what is solved can be written.
     """
-    vpp = interleaves if interleaves is not None else config.strategy.vpp
-    spec = schedule if schedule is not None else config.schedule_for(vpp)
-    stages = config.strategy.pp
+    stages, vpp = config.strategy.pp, config.strategy.vpp
     modes = (FULL, SELECT) if search_select else (FULL,)
     kinds = _layer_kinds(config, memory, ratios, (*modes, NONE))
     placed = sum(kind.count for kind in kinds if not kind.pinned_last)
@@ -59,7 +52,7 @@ def build_problem(
         kinds=kinds,
         static_mib=memory.static_mib(stages),
         limit_mib=(memory.device_limit_mib,) * stages,
-        schedule=spec,
+        schedule=config.schedule_for(vpp),
         backward_ratio=ratios.backward,
         recompute_ratio={mode: ratios.recompute[mode] for mode in modes},
         head_forward=ratios.head,

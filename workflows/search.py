@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taylor.base.console import log
-from taylor.base.errors import InputError
-from taylor.cost_model.memory import StageBreakdown, best_case_peak_mib, lightest_plan, stage_breakdown
-from taylor.cost_model.strategy import Strategy
-from taylor.dryrun.estimate import device_limit_mib
-from taylor.dryrun.interface import DryRun, DryRunBackend
-from taylor.dryrun.stage_memory import StageMemory
+from taylor.cost_model.memory import best_case_peak_mib
+from taylor.dryrun.interface import DryRunBackend
 from taylor.nd_search.emit import emit_yaml, pruned_frame, write_candidates_csv, write_pruned_csv
-from taylor.nd_search.options import PeakEstimate, SearchContext, SearchOptions
-from taylor.nd_search.rules import list_rules
-from taylor.nd_search.search import SearchResult, explain, search
-from taylor.nd_search.space import with_ruled_splits
-from taylor.nd_search.user_rules import load_user_rules
+from taylor.nd_search.options import PeakEstimate, SearchOptions
+from taylor.nd_search.search import SearchResult, search
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, NONE
 from taylor.register.device import DeviceSpec
 from taylor.workflows.candidates import load_candidates, memory_by_dryruns
-from taylor.workflows.dryrun_result import stage_memories
 from taylor.workflows.memory_source import open_backend
 from taylor.workflows.options import DryRunOptions
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
-from taylor.workflows.schedules import require_schedule
 from taylor.workflows.search_memory import measured_peaks, replayed_peaks
 from taylor.workflows.stated_file import find_device, read_with_notes
 
@@ -81,19 +70,6 @@ class StrategySearch:
     ranking: Ranking | None = None
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """Why a strategy is or is not a candidate; its memory by stage under the most recompute, MiB.
-
-    `measured` is what a dry-run of the same plan saw, of the stages that ran, where a backend sees it.
-    """
-
-    reasons: tuple[str, ...]
-    stages: tuple[StageBreakdown, ...]
-    limit_mib: float
-    measured: tuple[StageMemory, ...] = ()
-
-
 def search_strategies(options: StrategySearchOptions) -> StrategySearch:
     """Search the strategies of one configuration and write candidates, reasons and files.
 
@@ -104,7 +80,7 @@ def search_strategies(options: StrategySearchOptions) -> StrategySearch:
     InfeasibleError
         No strategy fits the device's memory.
     """
-    config, device = _read(options)
+    config, device = read_with_notes(options.path), find_device(options.device, options.register_path)
     with open_backend(options.dryruns, config, options.ranking.output) as backend:
         return _search(options, config, device, backend)
 
@@ -155,63 +131,3 @@ def _peaks(
             return peaks, backend.name
     log.info("memory: estimated by closed forms")
     return best_case_peak_mib, "estimate"
-
-
-def describe_rules(options: StrategySearchOptions) -> str:
-    """The rules, one line each, the user's own included."""
-    return list_rules(load_user_rules(options.rules_path))
-
-
-def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
-    """Why one strategy is, or is not, a candidate, and what memory it needs.
-
-    Parameters
-    ----------
-    name : str
-        Degrees as file names carry them, ``DP16_TP4_PP16_EP8``; ``CP``, ``VPP`` and ``MBS`` may follow.
-
-    Raises
-    ------
-    InputError
-        When the name is not of that form.
-    """
-    config, device = _read(options)
-    strategy = _strategy_of(name, config, options.space.gbs)
-    strategy = with_ruled_splits(strategy, SearchContext.settle(config, device, options.space), options.space)
-    lines = explain(config, device, options.space, strategy, options.rules_path)
-    limit = device_limit_mib(config, device)
-    if strategy.micro_batches < 1 or strategy.pp * strategy.vpp > sum(config.model.layer_counts().values()):
-        return Explanation(tuple(lines), (), limit)
-    try:
-        require_schedule(config.replace(strategy=strategy))
-    except InputError as error:
-        return Explanation((*lines, f"no memory by stage: {error.problem}"), (), limit)
-    recompute = NONE if options.space.recompute == "none" else FULL
-    schedule = config.schedule_for(strategy.vpp)
-    plan = lightest_plan(config.model, strategy, config.rules, recompute, schedule)
-    stages = stage_breakdown(config.model, strategy, config.rules, plan, schedule)
-    measured: tuple[StageMemory, ...] = ()
-    if options.dryruns.backend == "torch":
-        with open_backend(options.dryruns, config, options.ranking.output) as backend:
-            assert backend is not None
-            run = DryRun(config.replace(schedule=schedule), strategy, plan)
-            measured = stage_memories(backend.measure([run])[0])
-    return Explanation(tuple(lines), tuple(stages), limit, measured)
-
-
-def _read(options: StrategySearchOptions) -> tuple[TrainingConfig, DeviceSpec]:
-    return read_with_notes(options.path), find_device(options.device, options.register_path)
-
-
-def _strategy_of(name: str, config: TrainingConfig, gbs: int | None) -> Strategy:
-    degrees: dict[str, int] = {}
-    for part in name.upper().split("_"):
-        match = re.fullmatch(r"(DP|TP|PP|EP|CP|VPP|MBS)([1-9][0-9]{0,6})", part)
-        if match is None:
-            raise InputError("is not of the form DP16_TP4_PP16_EP8", field="--explain", value=name)
-        degrees[match[1].lower()] = int(match[2])
-    own = config.strategy
-    strategy = own.replace(**degrees)
-    batch = gbs or own.global_batch * config.micro_batch_interleave
-    per_step = strategy.dp * strategy.mbs * config.micro_batch_interleave
-    return strategy.replace(micro_batches=batch // per_step)

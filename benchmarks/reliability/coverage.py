@@ -32,7 +32,7 @@ exclude_also =
 
 def portions(share: float = 1.0) -> list[Portion]:
     """The whole suite; a small share runs the tests of the lowest package alone."""
-    return [Portion("suite", suite, {"tests": "tests" if share == 1.0 else "tests/test_base_files.py"})]
+    return [Portion("suite", suite, {"tests": "tests" if share == 1.0 else "tests/base/test_files.py"})]
 
 
 def suite(tests: str = "tests") -> Result:

@@ -142,8 +142,9 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     from taylor.pipeline_solver.options import SolveOptions
     from taylor.report.breakdown import breakdown_table, comparison_table
     from taylor.report.terminal import print_ranking, print_table
+    from taylor.workflows.explain import describe_rules, explain_strategy
     from taylor.workflows.rank import RankOptions
-    from taylor.workflows.search import StrategySearchOptions, describe_rules, explain_strategy, search_strategies
+    from taylor.workflows.search import StrategySearchOptions, search_strategies
 
     path = Path(sources[0]) if sources else own_or_shipped(DEFAULT_CONFIGURATION)
     if not sources:

@@ -16,9 +16,10 @@ from taylor.nd_search.options import SearchOptions
 from taylor.parsers.read import read_config
 from taylor.workflows import memory_source
 from taylor.workflows.evaluate_file import evaluate_file
+from taylor.workflows.explain import explain_strategy
 from taylor.workflows.memory_source import open_backend
 from taylor.workflows.options import DryRunOptions, FileJob, Outputs
-from taylor.workflows.search import StrategySearchOptions, explain_strategy, search_strategies
+from taylor.workflows.search import StrategySearchOptions, search_strategies
 from taylor.workflows.solve_file import solve_file
 from tests.conftest import ROOT
 from tests.torch_cases import LLAMA3_70B, STAND_IN, StandIn
