@@ -1,0 +1,67 @@
+"""Tasks in a pool of processes: each gives its outcome, and no failure costs another task its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.workflows.process_pool import DIED, Failed, run_in_processes
+
+
+def square(number):
+    return number * number
+
+
+def refuse(number):
+    raise InputError("is odd", field="number", value=number)
+
+
+def stumble(number):
+    raise ZeroDivisionError("of nobody's making")
+
+
+def die(number):
+    time.sleep(0.2)  # lets the others begin, so that the pool breaks with work under way
+    os._exit(9)
+
+
+def outcomes(tasks, workers=2, executor=None):
+    told = []
+    run_in_processes(tasks, workers, lambda number, outcome: told.append((number, outcome)), executor)
+    assert len(told) == len(tasks) and len(dict(told)) == len(tasks)
+    return dict(told)
+
+
+def test_every_task_is_told_once_with_what_it_gave():
+    assert outcomes({n: partial(square, n) for n in range(7)}) == {n: n * n for n in range(7)}
+    assert outcomes({}) == {}
+
+
+@pytest.mark.parametrize("fault, words", [(refuse, "is odd"), (stumble, "ZeroDivisionError: of nobody's making")])
+def test_a_task_that_raises_fails_alone_and_says_why(fault, words):
+    told = outcomes({1: partial(square, 1), 2: partial(fault, 2), 3: partial(square, 3)})
+    assert (told[1], told[3]) == (1, 9)
+    assert isinstance(told[2], Failed) and words in told[2].reason
+
+
+def test_a_task_that_kills_its_process_fails_alone_and_the_lost_ones_are_run_again():
+    told = outcomes({n: partial(die if n == 2 else square, n) for n in range(6)})
+    assert told.pop(2) == Failed(DIED)
+    assert told == {n: n * n for n in (0, 1, 3, 4, 5)}
+
+
+def test_what_is_lost_in_a_given_executor_is_not_run_again():
+    with ProcessPoolExecutor(1) as executor:
+        told = outcomes({0: partial(die, 0), 1: partial(square, 1)}, executor=executor)
+    assert told == {0: Failed(DIED), 1: Failed(DIED)}
+
+
+def test_a_given_executor_stays_open_for_its_owner():
+    with ThreadPoolExecutor(2) as executor:
+        assert outcomes({4: partial(square, 4)}, executor=executor) == {4: 16}
+        assert executor.submit(square, 5).result() == 25
