@@ -21,7 +21,8 @@ from taylor.parsers.tables.ratios import EMBEDDING, TRANSFER, read_ratios
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
 from taylor.workflows.candidate_file import CandidateFile
-from taylor.workflows.memory_source import obtain_memory, open_backend
+from taylor.workflows.dryrun_backend import open_backend
+from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.options import DryRunOptions
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank

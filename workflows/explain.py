@@ -18,8 +18,8 @@ from taylor.nd_search.space import with_ruled_splits
 from taylor.nd_search.user_rules import load_user_rules
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE
+from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.dryrun_result import stage_memories
-from taylor.workflows.memory_source import open_backend
 from taylor.workflows.schedules import require_schedule
 from taylor.workflows.search import StrategySearchOptions
 from taylor.workflows.stated_file import find_device, read_with_notes

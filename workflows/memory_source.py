@@ -5,110 +5,28 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from taylor.base.console import log
-from taylor.base.errors import InputError, OutsideProgramError
+from taylor.base.errors import OutsideProgramError
 from taylor.cost_model.profile import MemoryProfile
-from taylor.dryrun.dataset import ensure_dataset
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.fit import Observation, read_observations, write_observations
 from taylor.dryrun.fitting.linear_memory import LinearMemory
 from taylor.dryrun.interface import DryRunBackend
-from taylor.dryrun.launch import Starter
-from taylor.dryrun.measure import MAX_RUNS, PROBE_STAGES, measure_profile
-from taylor.dryrun.mindspore_backend import MindsporeBackend
-from taylor.dryrun.torch_backend import TorchBackend, require_torch, torch_version
+from taylor.dryrun.measure import MAX_RUNS, measure_profile
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.tables.memory_profile import read_memory_profile, write_memory_profile
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE
 from taylor.register.device import DeviceSpec
-from taylor.workflows.options import DryRunOptions
 
 MEMORY_INFO = Path("memory_info")
 """Folder, below the output folder, of the profiles that dry-runs measured."""
 
-DRYRUNS = Path("dryrun")
-"""Folder, below the output folder, of the dry-runs' files, logs and results."""
-
 SPARE_RUNS = 3
 """Dry-runs of an exact backend beyond one an unknown: they tell how far memory is from linear in the plan."""
-
-
-def open_backend(
-    options: DryRunOptions, config: TrainingConfig, output: Path
-) -> AbstractContextManager[DryRunBackend | None]:
-    """The backend that dry-runs go to, as a context; None in it when memory has to be estimated.
-
-    What ``auto`` came to is said in one line.
-
-    Raises
-    ------
-    InputError
-        When the backend asked for cannot run here.
-    """
-    if options.backend == "estimate":
-        return nullcontext(None)
-    if options.backend == "torch":
-        require_torch()
-        log.info("dry-runs: by torch %s on fake tensors, %d stages at once", torch_version(), options.parallel_num)
-        return TorchBackend(
-            output / DRYRUNS / "torch",
-            parallel=options.parallel_num,
-            timeout_s=options.timeout_s,
-            retries=options.retries,
-        )
-    starter = Starter.find(launcher_of(config), options.mindformers, options.env_json, options.register_path)
-    why_not = _why_not(starter, options, config)
-    if why_not:
-        log.info("dry-runs: none can run here (%s), so memory is estimated", why_not)
-        return nullcontext(None)
-    log.info("dry-runs: by %s with %s", starter.tools.program or f"bash {config.path}", starter.tools.interpreter)
-    if options.env_json is not None and options.env_json.is_file():
-        log.info("dry-runs: environment of %s", options.env_json)
-    return MindsporeBackend(
-        starter,
-        output / DRYRUNS,
-        _dataset_keys(starter, options, config),
-        parallel=options.parallel_num,
-        timeout_s=options.timeout_s,
-        retries=options.retries,
-    )
-
-
-def _dataset_keys(starter: Starter, options: DryRunOptions, config: TrainingConfig) -> dict[str, object]:
-    """The entries that make a dry-run read the small data set, which is written where it is missing."""
-    if options.small_dataset is None or not starter.launcher.dataset_keys(""):
-        return {}
-    strategy = config.strategy
-    # Probes have as many micro-batches as stages.
-    batch = strategy.dp * strategy.mbs * config.micro_batch_interleave * max(strategy.micro_batches, PROBE_STAGES[-1])
-    dataset = ensure_dataset(options.small_dataset, config.rules.seq_length, config.model.vocab, starter, batch)
-    return {} if dataset is None else starter.launcher.dataset_keys(str(dataset))
-
-
-def _why_not(starter: Starter, options: DryRunOptions, config: TrainingConfig) -> str:
-    """Why MindSpore cannot be used; raises where it was asked for and there is nothing to start."""
-    asked, program = options.backend == "mindspore", starter.launcher.program
-    if program is None:
-        # A file that starts itself is only run where the user asked for it.
-        return "" if asked else f"{config.path.name} starts itself; --dryrun_backend mindspore runs it"
-    if starter.tools.program is None:
-        place = options.mindformers if options.mindformers is not None else "the flag's default"
-        if asked:
-            raise InputError(
-                f"no {program.file} there",
-                field=program.flags,
-                value=str(place),
-                cure=f"name {program.file} or its folder, or use --dryrun_backend estimate",
-            )
-        return f"no {program.file} at {place}"
-    if not asked and starter.mindspore_version() is None:
-        return f"{starter.tools.interpreter} has no mindspore"
-    return ""
 
 
 def memory_info_path(config: TrainingConfig, output: Path) -> Path:

@@ -15,7 +15,7 @@ from taylor.nd_search.search import SearchResult, search
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
 from taylor.workflows.candidates import load_candidates, memory_by_dryruns
-from taylor.workflows.memory_source import open_backend
+from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.options import DryRunOptions
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank

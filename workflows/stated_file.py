@@ -18,8 +18,9 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
+from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.export import refuse_impossible
-from taylor.workflows.memory_source import obtain_memory, open_backend
+from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.options import DEFAULT_DEVICE, Export, FileJob
 from taylor.workflows.problem import build_problem
 from taylor.workflows.schedules import require_schedule
