@@ -223,8 +223,7 @@ def _uncounted(problem: PipelineProblem) -> tuple[str, ...]:
 
 def _recompute(problem: PipelineProblem, plan: PipelinePlan) -> dict[str, list[list[int]]]:
     """Recomputed layers of every mode that the problem knows, [vpp][pp] each."""
-    zero = ((0,) * plan.stages,) * plan.interleaves
-    return {mode: _lists(plan.recompute.get(mode, zero)) for mode in problem.recompute_ratio}
+    return {mode: _lists(plan.recomputed(mode)) for mode in problem.recompute_ratio}
 
 
 def _lists(grid: Sequence[Sequence[int]]) -> list[list[int]]:

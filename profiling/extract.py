@@ -214,7 +214,7 @@ class _Collected:
             # Selective recompute may run attention again or not: its kernels tell which, for the counts differ.
             alone = self._config.rules.framework.activations.select_reruns_attention_alone
             forms = [NO_ATTENTION, ATTENTION_ALONE if alone else WITH_ATTENTION]
-            selects = any(row[stage] for row in self._plan.recompute.get(SELECT, ()))
+            selects = any(row[stage] for row in self._plan.recomputed(SELECT))
             self._patterns[stage] = [
                 stage_pattern(self._schedule, self._plan, stage, form) for form in forms[: 2 if selects else 1]
             ]

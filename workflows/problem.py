@@ -71,15 +71,12 @@ def plan_in_terms_of(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePl
     read from a file still names it.
     """
     known = {kind.name for kind in problem.kinds}
-    layers: dict[str, list[list[int]]] = {}
-    for kind, grid in plan.layers.items():
-        target = kind if kind in known else list(layers)[-1] if layers else problem.kinds[0].name
-        held = layers.setdefault(target, [[0] * plan.stages for _ in range(plan.interleaves)])
-        for v, row in enumerate(grid):
-            for s, count in enumerate(row):
-                held[v][s] += count
-    frozen = {kind: tuple(map(tuple, rows)) for kind, rows in layers.items()}
-    return PipelinePlan(frozen, {mode: grid for mode, grid in plan.recompute.items() if any(map(any, grid))})
+    merged: dict[str, list[str]] = {}
+    for kind in plan.layers:
+        target = kind if kind in known else next(reversed(merged), problem.kinds[0].name)
+        merged.setdefault(target, []).append(kind)
+    layers = {target: plan.total_layers(kinds) for target, kinds in merged.items()}
+    return PipelinePlan(layers, {mode: grid for mode, grid in plan.recompute.items() if plan.uses(mode)})
 
 
 def _layer_kinds(

@@ -11,11 +11,12 @@ from taylor.parsers.launcher import ExportForm, Launcher, Tools
 from taylor.parsers.megatron import recompute, write
 from taylor.parsers.megatron.export import export_layer_list, export_layout
 from taylor.parsers.megatron.flags import Flags
-from taylor.parsers.megatron.read import NAME, config_from_script, is_mindspeed
+from taylor.parsers.megatron.read import NAME, V_SCHEDULE, config_from_script, is_mindspeed
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline.schedule import PLAIN, ScheduleSpec
+from taylor.register.frameworks import MEGATRON
 
 _RUN = 'eval "$(cat -- "$1")"'
 """Runs a variant of a script under the original's name ($0): ``dirname $0`` then says the original's folder."""
@@ -53,9 +54,9 @@ class Megatron(Launcher):
 
     def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
         """The flags know 1F1B, plain and interleaved, and in MindSpeed the V."""
-        if schedule.name == "zero_bubble_v":
+        if schedule.name == V_SCHEDULE.name:
             return is_mindspeed(Flags(ShellScript.read(config.path)))
-        return schedule.name in ("1f1b", "megatron-interleaved")
+        return schedule.name in (PLAIN, MEGATRON.interleaved_schedule)
 
     def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
         """One recompute choice for all chunks."""

@@ -24,11 +24,12 @@ NAME = "torchtitan"
 PLACES = ("parallelism", "training", "experimental")
 """Sections that have held the parallel degrees, newest first."""
 SCHEDULES = {
-    "1f1b": "1f1b",
-    "gpipe": "gpipe",
-    "interleaved1f1b": "megatron-interleaved",
-    "zbvzerobubble": "zero_bubble_v",
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "megatron-interleaved": "Interleaved1F1B",
+    "zero_bubble_v": "ZBVZeroBubble",
 }
+"""What torchtitan calls its schedules."""
 PARTS, POINTS = "module_fqns_per_model_part", "pipeline_parallel_split_points"
 
 
@@ -132,13 +133,13 @@ def _read_schedule(top: Fields, model: ModelSpec) -> tuple[ScheduleSpec, int]:
         return ScheduleSpec(), 1
     section = setting(top, "pipeline_parallel_schedule")
     written = section.text("pipeline_parallel_schedule", default="1F1B")
-    name = SCHEDULES.get(written.lower())
+    name = next((name for name, called in SCHEDULES.items() if called.lower() == written.lower()), None)
     if name is None:
         raise section.error(
             "pipeline_parallel_schedule",
             "is not a schedule known here",
             written,
-            "use 1F1B, GPipe, Interleaved1F1B or ZBVZeroBubble",
+            f"use {', '.join(SCHEDULES.values())}",
         )
     traits = ScheduleSpec(name).traits
     interleaves = traits.least_interleaves

@@ -9,19 +9,13 @@ from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.toml_edit import TomlPath, TomlSource, edit_toml
-from taylor.parsers.torchtitan.read import PARTS, POINTS, config_from_source, home_of
+from taylor.parsers.torchtitan.read import PARTS, POINTS, SCHEDULES, config_from_source, home_of
 from taylor.parsers.torchtitan.recompute import checkpoint_entries, nearest_plan
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import MTP
 
-_WRITTEN = {
-    "1f1b": "1F1B",
-    "gpipe": "GPipe",
-    "megatron-interleaved": "Interleaved1F1B",
-    "zero_bubble_v": "ZBVZeroBubble",
-}
 PLAN_KEYS = frozenset(
     {
         PARTS,
@@ -114,15 +108,15 @@ def with_strategy(
 
 def _written(schedule: ScheduleSpec, file: Path) -> str:
     """torchtitan's name of a schedule."""
-    if schedule.name not in _WRITTEN:
+    if schedule.name not in SCHEDULES:
         raise InputError(
             "is not a schedule of torchtitan",
             file=file,
             field="pipeline_parallel_schedule",
             value=schedule.name,
-            cure=f"use {', '.join(_WRITTEN)}",
+            cure=f"use {', '.join(SCHEDULES)}",
         )
-    return _WRITTEN[schedule.name]
+    return SCHEDULES[schedule.name]
 
 
 def _batch(top: Fields, strategy: Strategy) -> dict[TomlPath, Any]:

@@ -86,7 +86,7 @@ def test_any_number_of_stages_and_interleaves_is_determined(pp, vpp, m, seed):
 def test_the_rows_say_what_the_checker_says_of_a_stage(name, vpp):
     memory, prior = case(name, vpp=vpp)
     config = memory.config.replace(schedule=memory.schedule.spec)
-    problem = build_problem(config.replace(schedule=memory.schedule.spec), prior, TimeRatios())
+    problem = build_problem(config, prior, TimeRatios())
     values = memory.coefficients(prior)
     for plan in random_plans(memory, 12, 5):
         own = plan_in_terms_of(problem, plan)
