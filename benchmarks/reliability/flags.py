@@ -38,7 +38,7 @@ def flags(tool: str, share: float = 1.0) -> Result:
     """Every flag of a tool with every odd value, or a share of them."""
     preload()
     rng = np.random.default_rng([8, len(tool)])
-    parser = importlib.import_module(tool).build_parser()
+    parser = importlib.import_module(f"taylor.command_lines.{tool}").build_parser()
     takers = [action.option_strings[0] for action in parser._actions if action.option_strings and action.nargs != 0]
     found: list[str] = []
     tried, slowest = 0, 0.0
