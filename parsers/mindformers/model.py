@@ -27,9 +27,9 @@ def read_model(model: Fields, moe: Fields, *, mcore: bool, name: str) -> ModelSp
     InputError
         When a size is missing, not a whole number, out of range, or a form that no layer kind covers.
     """
-    layers = model.integer("num_hidden_layers", "num_layers", high=MAX_LAYERS)
+    layers = model.integer("num_hidden_layers", "num_layers", "n_layer", high=MAX_LAYERS)
     hidden = model.integer("hidden_size", high=MAX_SIZE)
-    heads = model.integer("num_attention_heads", "num_heads", high=MAX_SIZE)
+    heads = model.integer("num_attention_heads", "num_heads", "n_head", high=MAX_SIZE)
     mla = _read_mla(model)
     head_dim = model.integer("head_dim", "kv_channels", default=None, high=MAX_SIZE)
     if head_dim is None:
@@ -39,7 +39,7 @@ def read_model(model: Fields, moe: Fields, *, mcore: bool, name: str) -> ModelSp
             raise model.error("hidden_size", f"must be a multiple of the {heads} attention heads", hidden)
         else:
             head_dim = hidden // heads
-    kv_heads = model.integer("num_key_value_heads", "num_query_groups", "n_kv_heads", default=heads, high=MAX_SIZE)
+    kv_heads = _kv_heads(model, heads)
     if heads % kv_heads:
         raise model.error("num_key_value_heads", f"must divide the {heads} attention heads", kv_heads)
     gpt2 = "gpt2" in _family(model)
@@ -54,7 +54,7 @@ def read_model(model: Fields, moe: Fields, *, mcore: bool, name: str) -> ModelSp
         n_kv_heads=kv_heads,
         head_dim=head_dim,
         ffn_hidden=ffn,
-        vocab=model.integer("vocab_size", high=MAX_SIZE),
+        vocab=model.integer("vocab_size", "padded_vocab_size", high=MAX_SIZE),
         gated_mlp=not gpt2 and model.boolean("gated_linear_unit", default=True),
         tied_embedding=_tied(model, gpt2),
         learned_positions=model.integer("max_position_embeddings", default=0, high=MAX_SIZE) if gpt2 else 0,
@@ -71,6 +71,15 @@ def read_model(model: Fields, moe: Fields, *, mcore: bool, name: str) -> ModelSp
         moe=_read_moe(moe, model, layers, ffn, mcore=mcore),
         mtp_layers=read_mtp_depth(model)[0],
     )
+
+
+def _kv_heads(model: Fields, heads: int) -> int:
+    """Key and value heads; the ChatGLM classes share them among queries where ``multi_query_attention`` says so."""
+    if model.has("multi_query_group_num") and model.boolean("multi_query_attention", default=True):
+        groups: int = model.integer("multi_query_group_num", high=MAX_SIZE)
+    else:
+        groups = model.integer("num_key_value_heads", "num_query_groups", "n_kv_heads", default=heads, high=MAX_SIZE)
+    return groups
 
 
 def read_mtp_depth(model: Fields) -> tuple[int, bool]:
@@ -91,15 +100,23 @@ def _tied(model: Fields, gpt2: bool) -> bool:
 
 
 def _read_mla(model: Fields) -> MlaSpec | None:
-    if not model.has("kv_lora_rank"):
+    if not model.boolean("multi_latent_attention", default=model.has("kv_lora_rank")):
         return None
-    return MlaSpec(
-        kv_lora_rank=model.integer("kv_lora_rank", high=MAX_SIZE),
-        qk_rope_head_dim=model.integer("qk_rope_head_dim", "qk_pos_emb_head_dim", high=MAX_SIZE),
-        qk_nope_head_dim=model.integer("qk_nope_head_dim", "qk_head_dim", high=MAX_SIZE),
-        v_head_dim=model.integer("v_head_dim", high=MAX_SIZE),
-        q_lora_rank=model.integer("q_lora_rank", default=0, low=0, high=MAX_SIZE) or None,
-    )
+    # Where the switch is written, the ranks may be left to MLATransformerConfig (MindFormers master,
+    # mindformers/parallel_core/transformer_config.py:830); without it they must be in the file or its class.
+    given = model.has("multi_latent_attention")
+    sizes = {
+        "kv_lora_rank": (("kv_lora_rank",), 512),
+        "qk_rope_head_dim": (("qk_rope_head_dim", "qk_pos_emb_head_dim"), 64),
+        "qk_nope_head_dim": (("qk_nope_head_dim", "qk_head_dim"), 128),
+        "v_head_dim": (("v_head_dim",), 128),
+    }
+    read = {
+        size: model.integer(*names, high=MAX_SIZE, **({"default": default} if given else {}))
+        for size, (names, default) in sizes.items()
+    }
+    q_rank = model.integer("q_lora_rank", default=512 if given else 0, low=0, high=MAX_SIZE) or None
+    return MlaSpec(**read, q_lora_rank=q_rank)
 
 
 def _ffn_hidden(model: Fields, hidden: int, gpt2: bool) -> int:

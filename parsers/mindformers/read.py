@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.base.files import read_text
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.mindformers.model import read_model, read_mtp_depth
+from taylor.parsers.mindformers.model_section import model_section, note_defaults
 from taylor.parsers.mindformers.plan import PlanProblem, read_plan
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_SIZE, Fields
@@ -27,7 +25,7 @@ NAME = "mindformers"
 _NO_LIMIT_MIB = 1024 * 1024
 """MindSpore's default of ``max_device_memory``, 1024GB: no limit of the file's own."""
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-_DROPOUTS = ("hidden_dropout_rate", "hidden_dropout", "attention_dropout_rate", "attention_dropout")
+_DROPOUTS = tuple(f"{place}_dropout{suffix}" for place in ("hidden", "attention") for suffix in ("_rate", "", "_prob"))
 _SCHEDULERS = ("1f1b", "gpipe", "seqpipe", "zero_bubble_v")
 
 
@@ -50,9 +48,7 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
     notes: list[str] = []
     if not top.has("parallel_config"):
         notes.append("parallel_config is missing: one rank is assumed")
-    section = _model_section(top, notes)
-    mcore = _is_mcore(top, section)
-    moe = section if mcore or not top.has("moe_config") else top.section("moe_config")
+    section, moe, mcore = model_section(top, notes)
     model = read_model(section, moe, mcore=mcore, name=_model_name(top, section, path))
     mtp_counted = read_mtp_depth(section)[1] or not mcore
     schedule, interleaves = _read_schedule(top, section, notes)
@@ -68,6 +64,7 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
     _note_legality(model, strategy, notes)
     plan = _read_plan(top, section, model, strategy, schedule, mtp_counted, notes)
     rules = _read_rules(top, section, moe if model.moe else None, mcore, notes)
+    note_defaults((section, moe) if moe is not section else (section,), notes)
     facts = [fact for fact, holds in (("@experts", model.moe), ("@scores", not rules.flash_attention)) if holds]
     table = load_flag_table("taylor.parsers.mindformers", "keys.yaml")
     return TrainingConfig(
@@ -100,42 +97,6 @@ def offset_section(top: Fields) -> tuple[str, ...]:
     ):
         return ("parallel_config", "offset")
     return ("model", "model_config", "offset")
-
-
-def _model_section(top: Fields, notes: list[str]) -> Fields:
-    """``model.model_config``, over the Hugging Face config.json of ``pretrained_model_dir`` where that is given."""
-    section = top.section("model").section("model_config")
-    if section.has("num_layers", "num_hidden_layers") and section.has("hidden_size"):
-        return section
-    folder = top.raw("pretrained_model_dir")
-    if not isinstance(folder, str) or not folder:
-        return section  # The missing sizes are then named one by one.
-    tried = [Path(folder) / "config.json"]
-    if not tried[0].is_absolute():
-        tried.insert(0, top.file.parent / tried[0])
-    found = next((path for path in tried if os.path.isfile(path)), None)
-    if found is None:
-        raise top.error(
-            "pretrained_model_dir",
-            "the model's size is not in this file and that folder has no config.json",
-            folder,
-            "name the folder of the Hugging Face model, or write num_hidden_layers, hidden_size, … under "
-            "model.model_config",
-        )
-    try:
-        base = json.loads(read_text(found, limit_bytes=2**20))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not valid JSON: {error}", file=found) from None
-    if not isinstance(base, dict):
-        raise InputError("must be a JSON object", file=found)
-    notes.append(f"the model's size is read from {found}")
-    return Fields({**base, **section.data}, top.file, section.prefix, top.asked)
-
-
-def _is_mcore(top: Fields, section: Fields) -> bool:
-    if top.has("use_legacy"):
-        return not top.boolean("use_legacy")
-    return section.has("num_hidden_layers", "model_type", "architectures") and not section.has("num_layers")
 
 
 def _model_name(top: Fields, section: Fields, path: Path) -> str:
@@ -187,9 +148,6 @@ def _read_strategy(top: Fields, interleaves: int, notes: list[str]) -> Strategy:
     if parallel.boolean("enable_parallel_optimizer", default=False):
         shard = sharding.integer("optimizer_weight_shard_size", default=-1, low=-1)
         op = dp * cp if shard < 1 else min(shard, dp * cp)
-    mode = parallel.raw("parallel_mode")
-    if mode not in (None, 1, "semi_auto_parallel"):
-        notes.append(f"parallel.parallel_mode is {mode}: degrees hold as for semi-auto parallel (1)")
     # runner_config.batch_size is the micro-batch: MindFormers multiplies it by dp, micro_batch_num and
     # micro_batch_interleave_num, and lets it override the data set's. model_config.batch_size only shapes
     # inference («add for increase predict»), so it counts only where the runner has none.
@@ -237,7 +195,8 @@ def _read_rules(top: Fields, section: Fields, moe: Fields | None, mcore: bool, n
         flash_attention=section.boolean("use_flash_attention", default=mcore),
         capacity_factor=_read_capacity(moe, mcore) if moe else None,
         dropout=any(section.number(name, default=0.0, high=1.0) > 0 for name in _DROPOUTS),
-        vocab_parallel=not top.section("parallel_config").boolean("vocab_emb_dp", default=True),
+        # Mcore knows the split alone: master mindformers/parallel_core/transformer_config.py:440.
+        vocab_parallel=mcore or not top.section("parallel_config").boolean("vocab_emb_dp", default=True),
     )
 
 

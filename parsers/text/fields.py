@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 from taylor.base.errors import InputError
 
@@ -30,11 +30,27 @@ class Fields:
         Dotted path of the mapping in the file.
     asked : set of str, optional
         Takes the dotted path of every entry that is asked for, here and in every `section`.
+    below : sequence of mapping
+        Where entries are looked for that `data` has under none of the names asked for, the first one first.
     """
 
-    def __init__(self, data: Mapping[str, Any], file: Path, prefix: str = "", asked: set[str] | None = None) -> None:
+    def __init__(
+        self,
+        data: Mapping[str, Any],
+        file: Path,
+        prefix: str = "",
+        asked: set[str] | None = None,
+        below: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         self.data, self.file, self.prefix = data, file, prefix
         self.asked: set[str] = set() if asked is None else asked
+        self._layers = (data, *below)
+        self.filled: dict[str, Any] = {}
+        """Entries that only the last of `below` had, where they differ from the default asked with."""
+
+    def over(self, values: Mapping[str, Any]) -> Fields:
+        """The same mapping with a further one to look in where this one has no value."""
+        return Fields(self.data, self.file, self.prefix, self.asked, (*self._layers[1:], values))
 
     def path(self, name: str) -> str:
         """Dotted path of an entry."""
@@ -43,12 +59,11 @@ class Fields:
     def has(self, *names: str) -> bool:
         """Whether any of the names holds a value (an empty one counts as absent)."""
         self._note(names)
-        return any(self.data.get(name) is not None for name in names)
+        return any(layer.get(name) is not None for layer in self._layers for name in names)
 
     def raw(self, *names: str) -> Any:
         """The first of the names that holds a value, unchecked; None when there is none."""
-        self._note(names)
-        return next((self.data[name] for name in names if self.data.get(name) is not None), None)
+        return self._find(names, None)[1]
 
     def section(self, name: str) -> Fields:
         """A sub-mapping; empty when absent.
@@ -75,9 +90,12 @@ class Fields:
 
     def _find(self, names: tuple[str, ...], default: Any) -> tuple[str, Any]:
         self._note(names)
-        for name in names:
-            if self.data.get(name) is not None:
-                return name, self.data[name]
+        for depth, layer in enumerate(self._layers):
+            for name in names:
+                if layer.get(name) is not None:
+                    if depth and depth == len(self._layers) - 1 and layer[name] != default:
+                        self.filled[name] = layer[name]
+                    return name, layer[name]
         if default is _REQUIRED:
             known = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
             raise self.error(names[0], f"is missing{known}", cure="add it to the file")
@@ -94,6 +112,8 @@ class Fields:
         name, value = self._find(names, default)
         if value is default:
             return value
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # Frameworks take 8.0 for 8.
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(name, "must be a whole number", value, f"write a number from {low} to {high}")
         if not low <= value <= high:
