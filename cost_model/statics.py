@@ -54,16 +54,17 @@ def _gathered(groups: ParameterGroups, degrees: Degrees, rules: TrainingRules) -
 def embedding_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
     """Weights, gradients and optimizer states of the embedding on one device, bytes.
 
-    The table is split over TP where the file or the framework (`StateRules.always_splits_embedding`)
+    The table is split over TP where the file or the framework (`StateRules.splits_embedding_in_pipeline`)
     says so. Learned positions are never split: every TP rank holds them all.
     """
     states = rules.framework.states
     positions = model.learned_positions * model.hidden
     table = embedding_parameters(model) - positions
-    if rules.vocab_parallel or states.always_splits_embedding:
+    if rules.vocab_parallel:
         groups = ParameterGroups(split=table, replicated=positions)
     else:
-        groups = ParameterGroups(replicated=table + positions)
+        split: Any = np.where(np.greater(degrees.pp, 1), table, 0) if states.splits_embedding_in_pipeline else 0
+        groups = ParameterGroups(split=split, replicated=table - split + positions)
     return _states(groups, degrees, rules, copy_weights=not states.casts_embedding_rows)
 
 

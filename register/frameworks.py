@@ -27,11 +27,10 @@ class StateRules:
     splits_latent_projections : bool
         The down projections of latent attention are split over TP. Off: every TP rank holds and multiplies
         them whole.
-    always_splits_embedding : bool
-        The token embedding counts as split over TP whatever the file says (``vocab_emb_dp``): the published
-        fit of MindFormers' DeepSeek-V3, whose files set that flag, has 1001 MiB more on the first stage than
-        on a middle one, which is 4 + 12/16 bytes for a quarter of the table and a third of what a whole one
-        would take.
+    splits_embedding_in_pipeline : bool
+        With several stages the token embedding is split over TP whatever the file says: MindFormers sets
+        ``vocab_emb_dp`` to False there (r1.5.0 mindformers/core/parallel_config.py:65). The published fit of
+        its DeepSeek-V3 agrees: the first stage holds a quarter of the table at TP 4.
     casts_embedding_rows : bool
         The embedding reads its rows from the fp32 table and casts the result, so it needs no copy of the
         table in the compute type.
@@ -56,7 +55,7 @@ class StateRules:
 
     tp_ranks_are_replicas: bool
     splits_latent_projections: bool
-    always_splits_embedding: bool
+    splits_embedding_in_pipeline: bool
     casts_embedding_rows: bool
     always_whole_experts: bool
     whole_in_pipeline: bool
@@ -203,7 +202,7 @@ MINDFORMERS = Framework(
     states=StateRules(
         tp_ranks_are_replicas=True,
         splits_latent_projections=True,
-        always_splits_embedding=True,
+        splits_embedding_in_pipeline=True,
         casts_embedding_rows=True,
         always_whole_experts=True,
         whole_in_pipeline=False,
@@ -247,7 +246,7 @@ MEGATRON = Framework(
     states=StateRules(
         tp_ranks_are_replicas=False,
         splits_latent_projections=False,
-        always_splits_embedding=False,
+        splits_embedding_in_pipeline=False,
         casts_embedding_rows=False,
         always_whole_experts=False,
         whole_in_pipeline=False,
@@ -284,7 +283,7 @@ TORCHTITAN = Framework(
     states=StateRules(
         tp_ranks_are_replicas=False,
         splits_latent_projections=False,
-        always_splits_embedding=False,
+        splits_embedding_in_pipeline=False,
         casts_embedding_rows=False,
         always_whole_experts=False,
         whole_in_pipeline=True,

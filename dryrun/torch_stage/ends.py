@@ -61,7 +61,8 @@ class Embedding:
     def __init__(self, site: Site) -> None:
         self.site = site
         model, states = site.model, site.framework.states
-        split = site.rules.vocab_parallel or states.always_splits_embedding
+        piped = site.strategy.pp > 1 and states.splits_embedding_in_pipeline
+        split = site.rules.vocab_parallel or piped
         copy = not states.casts_embedding_rows
         rows, group = (site.vocabulary, SPLIT) if split else (model.vocab, REPLICATED)
         self.table = Weight(site, (rows, model.hidden), group, copy=copy)
