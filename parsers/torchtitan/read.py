@@ -65,7 +65,7 @@ def config_from_source(source: TomlSource) -> TrainingConfig:
     if model.mtp_layers:
         model = model.replace(mtp_layers=0)  # torchtitan trains without the MTP module.
     schedule, interleaves = _read_schedule(top, model)
-    strategy = _read_strategy(top, source.text, interleaves, notes)
+    strategy, sharded = _read_strategy(top, source.text, interleaves, notes)
     if model.n_layers < strategy.pp * strategy.vpp:
         raise _degree_error(
             top,
@@ -83,7 +83,7 @@ def config_from_source(source: TomlSource) -> TrainingConfig:
         launcher=NAME,
         model=model,
         strategy=strategy,
-        rules=_read_rules(top, strategy),
+        rules=_read_rules(top, sharded),
         schedule=schedule,
         plan=plan,
         mtp_counted=False,
@@ -109,13 +109,19 @@ def setting(top: Fields, name: str) -> Fields:
     return top.section(home_of(top, name))
 
 
+def setting_of(top: Fields, *names: str) -> tuple[Fields, str]:
+    """The section and the name of a parallel setting under the first of its names that holds a value."""
+    name = next((name for name in names if setting(top, name).has(name)), names[0])
+    return setting(top, name), name
+
+
 def _degree_error(top: Fields, name: str, problem: str, value: Any) -> InputError:
     return setting(top, name).error(name, problem, value)
 
 
 def _read_model(top: Fields) -> ModelSpec:
     section = top.section("model")
-    name, flavour = section.text("name").lower(), section.text("flavor", "flavour").lower()
+    name, flavour = section.text("name").lower(), section.text("flavor").lower()
     if (name, flavour) in _OWN_FLAVOURS:
         return _OWN_FLAVOURS[name, flavour]
     registry = Registry.load(None)
@@ -179,18 +185,25 @@ def _listed(top: Fields, name: str) -> list[Any]:
     return value
 
 
-def _read_strategy(top: Fields, text: str, interleaves: int, notes: list[str]) -> Strategy:
-    def degree(name: str, default: int = 1, low: int = 1) -> int:
-        return setting(top, name).integer(name, default=default, low=low)
+def _read_strategy(top: Fields, text: str, interleaves: int, notes: list[str]) -> tuple[Strategy, bool]:
+    """The strategy, and whether parameters are sharded: they are where the file leaves it to the number of ranks."""
 
-    tp, pp, cp = degree("tensor_parallel_degree"), degree("pipeline_parallel_degree"), degree("context_parallel_degree")
-    ep, replicas = degree("expert_parallel_degree"), degree("data_parallel_replicate_degree")
-    shard = degree("data_parallel_shard_degree", default=-1, low=-1)
+    def degree(*names: str, default: int = 1, low: int = 1) -> int:
+        section, name = setting_of(top, *names)
+        return int(section.integer(name, default=default, low=low))
+
+    tp = degree("tensor_parallel_degree", "sequence_parallel_degree")
+    pp, cp, ep = (degree(f"{kind}_parallel_degree") for kind in ("pipeline", "context", "expert"))
+    replicas = degree("data_parallel_replicate_degree")
+    section, name = setting_of(top, "data_parallel_shard_degree", "data_parallel_degree")
+    written = shard = section.integer(name, default=-1, low=-1)
     if shard == 0:
-        raise _degree_error(top, "data_parallel_shard_degree", "must be -1 or at least 1", 0)
+        raise section.error(name, "must be -1 or at least 1", 0)
     if shard == -1:
         shard = _shard_from_ranks(text, replicas * tp * pp * cp, ep, notes)
     training = top.section("training")
+    if training.text("data_parallel_type", default="fsdp") == "ddp":
+        replicas, shard, written = shard, 1, 1
     local = training.integer("local_batch_size", "batch_size", default=8)
     total = training.integer("global_batch_size", default=-1, low=-1, high=2**31)
     dp = replicas * shard
@@ -201,16 +214,41 @@ def _read_strategy(top: Fields, text: str, interleaves: int, notes: list[str]) -
     rounds = total // (local * dp) if total > 0 else 1
     mbs, micro = local, rounds
     if pp > 1:
-        name = "pipeline_parallel_microbatch_size"
-        mbs = setting(top, name).integer(name, default=1)
-        if local % mbs:
-            raise setting(top, name).error(name, f"must divide the local batch size {local}", mbs)
+        mbs = _micro_batch_size(top, local, pp * interleaves)
         micro = local // mbs * rounds
         if rounds > 1:
             notes.append(f"{rounds} accumulated batches are taken as one pipeline of {micro} micro-batches")
-    return Strategy(
+    strategy = Strategy(
         dp=dp, tp=tp, pp=pp, ep=ep, cp=cp, op=shard * cp, sp=tp > 1, vpp=interleaves, mbs=mbs, micro_batches=micro
     )
+    return strategy, written == -1 or strategy.op > 1
+
+
+def counts_micro_batches(top: Fields) -> bool:
+    """Whether the file states the number of micro-batches, as releases before April 2025 do, and not their size."""
+    if any(top.section(place).has("pipeline_parallel_microbatches") for place in PLACES):
+        return True
+    return not top.has("parallelism") and (
+        top.has("experimental") or top.section("training").has("pipeline_parallel_degree")
+    )
+
+
+def _micro_batch_size(top: Fields, local: int, parts: int) -> int:
+    """Samples a micro-batch; the number of micro-batches is that of the model parts where nothing states it.
+
+    That default is of the releases that state a number (torchtitan 38e7ee705 torchtitan/distributed/pipeline.py:111);
+    a size is 1 by default (v0.2.2 torchtitan/config/job_config.py:412).
+    """
+    size, count = "pipeline_parallel_microbatch_size", "pipeline_parallel_microbatches"
+    if setting(top, size).has(size) or not counts_micro_batches(top):
+        mbs: int = setting(top, size).integer(size, default=1)
+        if local % mbs:
+            raise setting(top, size).error(size, f"must divide the local batch size {local}", mbs)
+        return mbs
+    micro_batches: int = setting(top, count).integer(count, default=parts)
+    if local % micro_batches:
+        raise setting(top, count).error(count, f"must divide the local batch size {local}", micro_batches)
+    return local // micro_batches
 
 
 def _shard_from_ranks(text: str, others: int, ep: int, notes: list[str]) -> int:
@@ -224,9 +262,8 @@ def _shard_from_ranks(text: str, others: int, ep: int, notes: list[str]) -> int:
     return shard
 
 
-def _read_rules(top: Fields, strategy: Strategy) -> TrainingRules:
+def _read_rules(top: Fields, sharded: bool) -> TrainingRules:
     training = top.section("training")
-    sharded = strategy.op > 1
     experts = setting(top, "expert_tensor_parallel_degree")
     return TrainingRules(
         framework=frameworks.TORCHTITAN,

@@ -48,7 +48,8 @@ def read_recompute(top: Fields, notes: list[str]) -> tuple[str | None, int]:
         return FULL, 1
     if mode != "selective":
         raise section.error("mode", "must be none, selective or full", mode)
-    option = str(section.raw("selective_ac_option") or "op")
+    # Every second layer by default: v0.2.2 torchtitan/config/job_config.py:655, and all releases before.
+    option = str(section.raw("selective_ac_option") or "2")
     if option == "op":
         return SELECT, 1
     if not re.fullmatch(r"[1-9]\d{0,4}", option):

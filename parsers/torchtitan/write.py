@@ -9,7 +9,15 @@ from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.toml_edit import TomlPath, TomlSource, edit_toml
-from taylor.parsers.torchtitan.read import PARTS, POINTS, SCHEDULES, config_from_source, home_of
+from taylor.parsers.torchtitan.read import (
+    PARTS,
+    POINTS,
+    SCHEDULES,
+    config_from_source,
+    counts_micro_batches,
+    home_of,
+    setting_of,
+)
 from taylor.parsers.torchtitan.recompute import checkpoint_entries, nearest_plan
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, values_in_order
@@ -23,6 +31,7 @@ PLAN_KEYS = frozenset(
         "pipeline_parallel_layers_per_stage",
         "pipeline_parallel_schedule",
         "pipeline_parallel_microbatch_size",
+        "pipeline_parallel_microbatches",
         "local_batch_size",
         "batch_size",
         "global_batch_size",
@@ -67,10 +76,22 @@ def with_strategy(
             file=source.file,
             field="data_parallel_shard_degree",
         )
+    # Releases before September 2024 have one data-parallel degree, for either kind.
+    _, data_parallel = setting_of(top, "data_parallel_shard_degree", "data_parallel_degree")
+    _, tensor_parallel = setting_of(top, "tensor_parallel_degree", "sequence_parallel_degree")
+    if data_parallel == "data_parallel_degree":
+        if (shard > 1) != current.rules.parameter_shard and strategy.dp > 1:
+            raise InputError(
+                f"cannot be split {strategy.op} ways over {strategy.dp} replicas: data_parallel_type settles that",
+                file=source.file,
+                field="training.data_parallel_degree",
+            )
+        replicas_and_shards = {data_parallel: strategy.dp}
+    else:
+        replicas_and_shards = {"data_parallel_replicate_degree": strategy.dp // shard, data_parallel: shard}
     degrees = {
-        "data_parallel_replicate_degree": strategy.dp // shard,
-        "data_parallel_shard_degree": shard,
-        "tensor_parallel_degree": strategy.tp,
+        **replicas_and_shards,
+        tensor_parallel: strategy.tp,
         "pipeline_parallel_degree": strategy.pp,
         "context_parallel_degree": strategy.cp,
         "expert_parallel_degree": strategy.ep,
@@ -78,7 +99,7 @@ def with_strategy(
     wanted: dict[TomlPath, Any] = {}
     for name, value in degrees.items():
         place = home_of(top, name)
-        if value != 1 or top.section(place).has(name) or name == "data_parallel_shard_degree":
+        if value != 1 or top.section(place).has(name) or name == data_parallel:
             wanted[place, name] = value
     schedule = config.schedule_for(strategy.vpp)
     for dotted, entry in extra.items():
@@ -126,6 +147,11 @@ def _batch(top: Fields, strategy: Strategy) -> dict[TomlPath, Any]:
     if strategy.pp > 1:
         wanted["training", local] = strategy.mbs * strategy.micro_batches
         wanted["training", "global_batch_size"] = None
+        if counts_micro_batches(top):
+            count = "pipeline_parallel_microbatches"
+            wanted[home_of(top, count), count] = strategy.micro_batches
+            wanted[home_of(top, name), name] = None
+            return wanted
         place = home_of(top, name)
         if strategy.mbs != 1 or top.section(place).has(name):
             wanted[place, name] = strategy.mbs
