@@ -139,7 +139,9 @@ def _read_schedule(top: Fields, model: ModelSpec) -> tuple[ScheduleSpec, int]:
         return ScheduleSpec(), 1
     section = setting(top, "pipeline_parallel_schedule")
     written = section.text("pipeline_parallel_schedule", default="1F1B")
-    name = next((name for name, called in SCHEDULES.items() if called.lower() == written.lower()), None)
+    name = next(
+        (name for name, called in SCHEDULES.items() if called.lower() == written.lower().replace("_", "")), None
+    )
     if name is None:
         raise section.error(
             "pipeline_parallel_schedule",
