@@ -10,6 +10,7 @@ from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batche
 from taylor.cost_model.best_case import best_case_peak_mib, lightest_layers
 from taylor.cost_model.parameters import body_kind
 from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.states import StateBytes
 from taylor.cost_model.statics import (
     MIB,
     buffer_bytes,
@@ -186,50 +187,55 @@ def _stage(
     schedule: ScheduleSpec,
     stage: int,
 ) -> StageBreakdown:
-    by_kind = plan.recompute_by_kind()
     held = {kind: sum(grid[v][stage] for v in range(plan.interleaves)) for kind, grid in plan.layers.items()}
-    states = [layer_state_bytes(model, kind, strategy, rules) for kind in held]
-    counts = list(held.values())
-    if stage == 0:
-        states.append(embedding_state_bytes(model, strategy, rules))
-        counts.append(1)
-    last = stage == schedule.head_stage(strategy.pp)
+    states = StateBytes()
+    for kind, count in held.items():
+        states = states + layer_state_bytes(model, kind, strategy, rules).scaled(count)
     logits, workspace = 0.0, float(workspace_bytes(model, strategy, rules))
-    if last:
+    if stage == 0:
+        states = states + embedding_state_bytes(model, strategy, rules)
+    if stage == schedule.head_stage(strategy.pp):
+        states = states + head_state_bytes(model, strategy, rules)
         logits, workspace = (float(part) for part in end_of_step_bytes(model, strategy, rules))
-        states.append(head_state_bytes(model, strategy, rules))
-        counts.append(1)
-    running = schedule.for_interleaves(strategy.vpp, rules.framework)
-    vectors = alive_micro_batches(running, strategy.pp, strategy.vpp, strategy.micro_batches)[stage]
-    kept = [
-        {
-            kind: sum(
-                modes[mode][v][stage] * float(activation_bytes(model, kind, mode, strategy, rules)) * alive[v]
-                for mode in modes
-                for v in range(plan.interleaves)
-                if modes[mode][v][stage]
-            )
-            / MIB
-            for kind, modes in by_kind.items()
-        }
-        for alive in vectors
-    ]
-    worst = max(range(len(kept)), key=lambda i: sum(kept[i].values()))
-    total_layers = max(1, sum(held.values()))
-    alive_mean = (
-        sum(vectors[worst][v] * sum(grid[v][stage] for grid in plan.layers.values()) for v in range(plan.interleaves))
-        / total_layers
-    )
+    alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage)
+    layers_alive = sum(alive[v] * grid[v][stage] for grid in plan.layers.values() for v in range(plan.interleaves))
     return StageBreakdown(
         stage=stage,
         layers=held,
-        alive=float(alive_mean),
-        weights=sum(float(n * state.weights) for n, state in zip(counts, states, strict=True)) / MIB,
-        gradients=sum(float(n * state.gradients) for n, state in zip(counts, states, strict=True)) / MIB,
-        optimizer=sum(float(n * state.optimizer) for n, state in zip(counts, states, strict=True)) / MIB,
-        activations=kept[worst],
+        alive=float(layers_alive / max(1, sum(held.values()))),
+        weights=float(states.weights) / MIB,
+        gradients=float(states.gradients) / MIB,
+        optimizer=float(states.optimizer) / MIB,
+        activations=kept,
         logits=logits / MIB,
         buffers=float(buffer_bytes(model, strategy, rules)) / MIB,
         workspace=workspace / MIB,
         overhead=overhead_mib(rules),
     )
+
+
+def _worst_moment(
+    model: ModelSpec,
+    strategy: Strategy,
+    rules: TrainingRules,
+    plan: PipelinePlan,
+    schedule: ScheduleSpec,
+    stage: int,
+) -> tuple[tuple[float, ...], dict[str, float]]:
+    """Micro-batches alive, by interleave, and activations kept, MiB by kind, when a stage keeps most."""
+    running = schedule.for_interleaves(strategy.vpp, rules.framework)
+    moments = []
+    for alive in alive_micro_batches(running, strategy.pp, strategy.vpp, strategy.micro_batches)[stage]:
+        kept = {}
+        for kind, modes in plan.recompute_by_kind().items():
+            # A mode that no layer of the stage is in may not exist for its kind.
+            used = [(mode, v) for mode in modes for v in range(plan.interleaves) if modes[mode][v][stage]]
+            kept[kind] = (
+                sum(
+                    modes[mode][v][stage] * float(activation_bytes(model, kind, mode, strategy, rules)) * alive[v]
+                    for mode, v in used
+                )
+                / MIB
+            )
+        moments.append((alive, kept))
+    return max(moments, key=lambda moment: sum(moment[1].values()))

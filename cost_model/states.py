@@ -39,6 +39,10 @@ class StateBytes:
             self.weights + other.weights, self.gradients + other.gradients, self.optimizer + other.optimizer
         )
 
+    def scaled(self, factor: Any) -> StateBytes:
+        """All three times a number or an array [n]."""
+        return StateBytes(self.weights * factor, self.gradients * factor, self.optimizer * factor)
+
 
 def replicas(degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
     """How many ranks hold the same shard: of a TP-split, a TP-replicated and a routed parameter.

@@ -41,7 +41,7 @@ def _states(
         return state
     whole = _gathered(groups, degrees, rules)
     kept = StateBytes(whole.weights, whole.gradients)
-    return state + _scaled(kept, np.where(np.greater(degrees.pp, 1), 1.0, 0.0))
+    return state + kept.scaled(np.where(np.greater(degrees.pp, 1), 1.0, 0.0))
 
 
 def _gathered(groups: ParameterGroups, degrees: Degrees, rules: TrainingRules) -> StateBytes:
@@ -78,14 +78,14 @@ def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
     groups = ParameterGroups(split=head_parameters(model), replicated=model.hidden)
     result = _states(groups, degrees, rules)
     if model.tied_embedding:
-        result = _scaled(result, np.where(alone, 0.0, 1.0))
+        result = result.scaled(np.where(alone, 0.0, 1.0))
     if model.mtp_layers:
         body, module = layer_groups(model, body_kind(model)), layer_groups(model, MTP)
         extra = ParameterGroups(
             split=model.mtp_layers * (module.split - body.split),
             replicated=model.mtp_layers * (module.replicated - body.replicated),
         )
-        copy = _scaled(embedding_state_bytes(model, degrees, rules), np.where(alone, 0.0, 1.0))
+        copy = embedding_state_bytes(model, degrees, rules).scaled(np.where(alone, 0.0, 1.0))
         result = result + _states(extra, degrees, rules) + copy
     return result
 
@@ -212,7 +212,3 @@ def static_mib(
     if schedule is not None and schedule.head_stage(2) == 0:
         return first + last - middle, middle, middle
     return first, middle, last
-
-
-def _scaled(state: StateBytes, factor: Any) -> StateBytes:
-    return StateBytes(state.weights * factor, state.gradients * factor, state.optimizer * factor)
