@@ -62,6 +62,14 @@ def _is_moe(context: SearchContext) -> bool:
     return context.model.moe is not None
 
 
+def _splits_experts(context: SearchContext) -> bool:
+    return _is_moe(context) and not context.rules.whole_experts
+
+
+def _has_whole_experts(context: SearchContext) -> bool:
+    return _is_moe(context) and context.rules.whole_experts
+
+
 def _is_dense(context: SearchContext) -> bool:
     return context.model.moe is None
 
@@ -156,7 +164,7 @@ _LEGALITY: tuple[Rule, ...] = (
         "tp divides the width of an expert (expert tensor parallel = tp)",
         lambda t, c: _expert_hidden(c) % t.tp == 0,
         LEGALITY,
-        applies=_is_moe,
+        applies=_splits_experts,
         relax="search other tp",
     ),
     Rule(
@@ -201,11 +209,19 @@ _LEGALITY: tuple[Rule, ...] = (
     ),
     Rule(
         "ep-in-dp-cp",
-        "ep divides dp * cp, whose ranks it reuses",
+        "ep divides dp * cp, whose ranks it reuses (expert tensor parallel = tp)",
         lambda t, c: (t.dp * t.cp) % t.ep == 0,
         LEGALITY,
-        applies=_is_moe,
+        applies=_splits_experts,
         relax="search smaller ep, tp or pp",
+    ),
+    Rule(
+        "ep-in-dp-tp-cp",
+        "ep divides dp * tp * cp, whose ranks it reuses (whole experts)",
+        lambda t, c: (t.dp * t.tp * t.cp) % t.ep == 0,
+        LEGALITY,
+        applies=_has_whole_experts,
+        relax="search smaller ep or pp",
     ),
     Rule(
         "ep-in-shards",

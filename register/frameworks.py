@@ -240,6 +240,7 @@ MEGATRON = Framework(
         "ffn-by-tp",
         "expert-ffn-by-tp",
         "ep-in-dp-cp",
+        "ep-in-dp-tp-cp",
         "sequence-by-2cp-tp",
         "micro-batches-in-rounds",
     ),

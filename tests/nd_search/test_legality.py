@@ -42,6 +42,7 @@ class Case:
     mtp_counted: bool
     schedule: str
     max_ep: int
+    whole_experts: bool
     dimensions: tuple[str, ...]
 
 
@@ -79,6 +80,7 @@ def cases(framework: str) -> list[Case]:
                 draw.random() < 0.5,
                 draw.choice(["1f1b", "1f1b", "1f1b", "gpipe"]),
                 draw.choice([2, 4, 64]),
+                framework == "megatron" and number % 4 == 1,
                 DIMENSION_SETS[number % len(DIMENSION_SETS)],
             )
         )
@@ -153,7 +155,11 @@ def slow_verdict(
             return False
         if model.n_dense and not whole(model.ffn_hidden, tp):
             return False
-        if model.moe is not None and (not whole(model.moe.expert_hidden, tp) or not whole(dp * cp, ep)):
+        if model.moe is not None and case.whole_experts:
+            # parallel_state.py: the ranks of a pipeline stage are expert TP (1) x EP x the experts' own DP.
+            if not whole(dp * tp * cp, ep):
+                return False
+        elif model.moe is not None and (not whole(model.moe.expert_hidden, tp) or not whole(dp * cp, ep)):
             return False
         if vpp > 1 and not whole(micro_batches, pp):
             return False
@@ -176,6 +182,7 @@ def settled(case: Case) -> tuple[SearchContext, SearchOptions]:
         seq_length=case.seq,
         parallel_optimizer=case.shard,
         vocab_parallel=case.vocab_parallel,
+        expert_tensor_parallel=not case.whole_experts,
     )
     config = job(
         case.model, Strategy(1, 1, 1), rules, schedule=ScheduleSpec(case.schedule), mtp_counted=case.mtp_counted
