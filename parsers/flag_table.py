@@ -26,6 +26,8 @@ from typing import Any
 
 import yaml
 
+from taylor.base.errors import shortened
+
 READ, NEUTRAL, COSTS = "read", "neutral", "costs"
 STATUSES = (READ, NEUTRAL, COSTS)
 MORE, LESS, EITHER = "more", "less", "either"
@@ -153,7 +155,8 @@ class UnmodelledFlag:
     @property
     def sentence(self) -> str:
         """What a user is told about it."""
-        written = self.name if self.value is None else f"{self.name} {self.value}"
+        name = shortened(self.name)
+        written = name if self.value is None else f"{name} {self.value}"
         if not self.known:
             return f"{written} is not known: what it changes is not in the figures"
         effect = effect_in_words(self.memory, self.time, self.placement)

@@ -26,7 +26,7 @@ from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.options import DryRunOptions
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
-from taylor.workflows.stated_file import find_device
+from taylor.workflows.stated_file import find_device, tell_unmodelled
 
 
 def config_files(folder: Path) -> list[Path]:
@@ -114,8 +114,9 @@ def load_candidates(
                 continue
             candidates.append(CandidateFile(config, memory, ratios))
     configs = [c.config for c in candidates if c.config is not None]
-    for sentence in dict.fromkeys(flag.sentence for config in configs for flag in config.unmodelled):
-        log.warning("candidates: %s", sentence)
+    tell_unmodelled(
+        "candidates", list(dict.fromkeys(flag.sentence for config in configs for flag in config.unmodelled))
+    )
     if measured and estimated:
         log.warning(
             "%d of %d candidates have no row in %s: their ratios are estimated (column ratio_source)",

@@ -25,6 +25,9 @@ from taylor.workflows.options import DEFAULT_DEVICE, Export, FileJob
 from taylor.workflows.problem import build_problem
 from taylor.workflows.schedules import require_schedule
 
+LISTED_FLAGS = 60
+"""Most flags that the log names; real files hold up to some twenty that no figure takes into account."""
+
 
 def read_with_notes(path: Path) -> TrainingConfig:
     """Read a configuration; log the notes of its reader, and the flags that no figure takes into account.
@@ -37,9 +40,24 @@ def read_with_notes(path: Path) -> TrainingConfig:
     config = read_config(path)
     for note in config.notes:
         log.warning("%s: %s", config.path, note)
-    for flag in config.unmodelled:
-        log.warning("%s: %s", config.path, flag.sentence)
+    tell_unmodelled(str(config.path), [flag.sentence for flag in config.unmodelled])
     return config
+
+
+def tell_unmodelled(where: str, sentences: Sequence[str]) -> None:
+    """Log the flags that no figure takes into account, a line each; a file of nothing but odd flags gets a few.
+
+    Parameters
+    ----------
+    where : str
+        Whose flags they are: starts each line.
+    sentences : sequence of str
+        One a flag.
+    """
+    for sentence in sentences[:LISTED_FLAGS]:
+        log.warning("%s: %s", where, sentence)
+    if len(sentences) > LISTED_FLAGS:
+        log.warning("%s: %d further flags are in no figure", where, len(sentences) - LISTED_FLAGS)
 
 
 def find_device(name: str | None, register_path: Path | None) -> DeviceSpec:

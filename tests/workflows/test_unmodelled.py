@@ -51,3 +51,14 @@ def test_a_ranking_names_each_once_for_all_its_candidates(run_tool, script):
     assert done.returncode == 0, done.stderr
     for sentence in SENTENCES:
         assert " ".join((done.stdout + done.stderr).split()).count(sentence) == 1
+
+
+def test_a_file_of_nothing_but_odd_flags_is_told_in_few_lines(run_tool, script, tmp_path):
+    odd = " ".join(f"--odd{number}" for number in range(5000))
+    script.write_text(script.read_text().rstrip() + f" {odd}\n")
+    words = ("-evaluate", "y", "-dryrun", "n", "-check", "n", "--result_json", tmp_path / "r.json")
+    done = run_tool("pipeline_parallel.py", "-shell", script, *words)
+    assert done.returncode == 0, done.stderr
+    told = " ".join((done.stdout + done.stderr).split())
+    assert told.count("is not known") < 100 and "further flags are in no figure" in told
+    assert len(json.loads((tmp_path / "r.json").read_text())["unmodelled"]) == 5002
