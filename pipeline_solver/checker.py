@@ -131,7 +131,7 @@ def _shape_faults(problem: PipelineProblem, plan: PipelinePlan) -> list[str]:
         faults.append(f"The plan holds layers of kind {', '.join(unknown)}, which the problem does not have.")
     if [name for name in names if name in plan.layers] != [name for name in plan.layers if name in names]:
         faults.append(f"The plan's kinds stand in another order than the model's: {', '.join(names)}.")
-    allowed = [mode for mode in problem.recompute_ratio if mode != NONE]
+    allowed = [mode for mode in problem.recompute_ratio if mode not in problem.unsearched]
     for mode, grid in plan.recompute.items():
         if mode not in allowed and any(map(any, grid)):
             faults.append(f"The plan recomputes layers in mode {mode}, which the problem does not allow.")

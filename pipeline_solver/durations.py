@@ -28,6 +28,11 @@ def chunk_durations(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.
     β·f + Σ ρ·φ·r. Where the schedule has weight-gradient tasks these take the share
     `weight_gradient_share` of β·f, and recompute stays with the input gradient. A task on one piece
     of a split sequence takes 1/splits of its chunk's time.
+
+    Raises
+    ------
+    KeyError
+        When the plan holds a recompute mode whose price the problem does not know.
     """
     S, V = problem.stages, problem.interleaves
     schedule = schedule_of(problem)
@@ -40,9 +45,8 @@ def chunk_durations(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.
     forward[last] += problem.head_forward
     extra = np.zeros((V, S))
     for name, modes in plan.recompute_by_kind().items():
-        for mode in (FULL, SELECT):
-            ratio = problem.recompute_ratio.get(mode, 0.0)
-            extra += ratio * phi[name] * np.array(modes[mode], dtype=np.float64)
+        for mode in filter(plan.uses, (FULL, SELECT)):
+            extra += problem.recompute_ratio[mode] * phi[name] * np.array(modes[mode], dtype=np.float64)
     return assemble_durations(problem, forward, extra)
 
 

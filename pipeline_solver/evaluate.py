@@ -66,7 +66,7 @@ def peak_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float
             continue
         fixed += kind.layer_mib * np.array(plan.layers[kind.name]).sum(axis=0)
         for mode, grid in by_kind[kind.name].items():
-            if mode in kind.activation_mib:
+            if any(map(any, grid)):
                 kept += kind.activation_mib[mode] * np.array(grid)
     return tuple(
         float(fixed[s] + (vectors @ kept[:, s]).max(initial=0.0)) for s, vectors in enumerate(alive_vectors(schedule))

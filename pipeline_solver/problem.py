@@ -28,7 +28,7 @@ class LayerKind:
     layer_mib : float
         Weights, gradients and optimizer states of one layer, MiB.
     activation_mib : mapping of mode to float
-        What one micro-batch leaves alive in one layer, MiB, for ``none`` and every mode searched.
+        What one micro-batch leaves alive in one layer, MiB, for ``none`` and every mode of `recompute_ratio`.
     pinned_last : bool
         All layers of the kind sit on the last chunk and count neither in the least number of layers
         nor in the offset (MTP of mcore-style files). They are never recomputed.
@@ -59,7 +59,9 @@ class PipelineProblem:
     backward_ratio : float
         β: backward over forward without recompute; holds for head and embedding too.
     recompute_ratio : mapping of mode to float
-        ρ of every recompute mode the solver may choose (``full``, ``select``).
+        ρ of every recompute mode that a plan may hold (``full``, ``select``).
+    unsearched : tuple of str
+        Those of them that the solver may not choose: a given plan that holds them can be evaluated.
     head_forward, embedding_forward : float
         Added to the forward of the last and of the first chunk.
     lag : float
@@ -97,6 +99,7 @@ class PipelineProblem:
     schedule: ScheduleSpec = ScheduleSpec()
     backward_ratio: float = 2.0
     recompute_ratio: Mapping[str, float] = field(default_factory=lambda: {FULL: 1.0})
+    unsearched: tuple[str, ...] = ()
     head_forward: float = 0.0
     embedding_forward: float = 0.0
     lag: float = 0.0
@@ -125,8 +128,13 @@ class PipelineProblem:
         for mode, ratio in self.recompute_ratio.items():
             _require(mode in (FULL, SELECT), f"recompute_ratio may name {FULL} and {SELECT}", mode)
             _require(ratio >= 0, f"recompute_ratio of {mode} must be >= 0", ratio)
-        if any(count < 0 or (count and mode not in self.recompute_ratio) for mode, count in self.uniform_recompute):
-            raise ValueError("uniform_recompute must name modes of recompute_ratio with counts >= 0")
+        _require(
+            all(mode in self.recompute_ratio for mode in self.unsearched),
+            "unsearched must name modes of recompute_ratio",
+            self.unsearched,
+        )
+        if any(count < 0 or (count and mode not in self.searched_modes) for mode, count in self.uniform_recompute):
+            raise ValueError("uniform_recompute must name modes of recompute_ratio that are searched, counts >= 0")
         self._check_kinds()
         pinned = {
             "fixed_layers": list(self.fixed_layers),
@@ -163,7 +171,7 @@ class PipelineProblem:
     @property
     def searched_modes(self) -> tuple[str, ...]:
         """Recompute modes that the solver may choose, in the order in which a chunk's layers take them."""
-        return tuple(mode for mode in (FULL, SELECT) if mode in self.recompute_ratio)
+        return tuple(mode for mode in (FULL, SELECT) if mode in self.recompute_ratio and mode not in self.unsearched)
 
     @property
     def layers(self) -> int:
@@ -195,7 +203,10 @@ class PipelineProblem:
         lines.append(
             f"limit {_range(self.limit_mib)} MiB a stage, of which {_range(self.static_mib)} MiB besides layers"
         )
-        ratios = ", ".join(f"{mode} recompute {ratio:g}" for mode, ratio in self.recompute_ratio.items())
+        ratios = ", ".join(
+            f"{mode} recompute {ratio:g}{' (not searched)' if mode in self.unsearched else ''}"
+            for mode, ratio in self.recompute_ratio.items()
+        )
         unit = "" if self.unit_ms is None else f"; unit {self.unit_ms:g} ms"
         lines.append(
             f"backward {self.backward_ratio:g}, {ratios + ', ' if ratios else ''}head {self.head_forward:g}, "

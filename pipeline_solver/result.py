@@ -213,6 +213,8 @@ def problem_data(problem: PipelineProblem) -> dict[str, Any]:
     unpinned = {"fixed_layers", "max_layers", "fixed_recompute"}
     if not problem.uniform_recompute:
         unpinned.add("uniform_recompute")
+    if not problem.unsearched:
+        unpinned.add("unsearched")
     return {key: value for key, value in data.items() if key not in unpinned}
 
 
@@ -222,8 +224,9 @@ def _uncounted(problem: PipelineProblem) -> tuple[str, ...]:
 
 
 def _recompute(problem: PipelineProblem, plan: PipelinePlan) -> dict[str, list[list[int]]]:
-    """Recomputed layers of every mode that the problem knows, [vpp][pp] each."""
-    return {mode: _lists(plan.recomputed(mode)) for mode in problem.recompute_ratio}
+    """Recomputed layers of every mode that is searched or that the plan holds, [vpp][pp] each."""
+    modes = [mode for mode in problem.recompute_ratio if mode in problem.searched_modes or plan.uses(mode)]
+    return {mode: _lists(plan.recomputed(mode)) for mode in modes}
 
 
 def _lists(grid: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -26,7 +26,8 @@ def build_problem(
     Parameters
     ----------
     search_select : bool
-        Let the solver choose selective recompute beside full recompute.
+        Let the solver choose selective recompute beside full recompute. A file whose own plan holds it has
+        its price stated either way, where the memory profile tells it.
 
     Raises
     ------
@@ -35,7 +36,10 @@ def build_problem(
     """
     stages, vpp = config.strategy.pp, config.strategy.vpp
     modes = (FULL, SELECT) if search_select else (FULL,)
-    kinds = _layer_kinds(config, memory, ratios, (*modes, NONE))
+    told = all(SELECT in memory.activation_mib[memory.kind_for(kind)] for kind in config.model.layer_counts())
+    given = SELECT not in modes and config.plan is not None and config.plan.uses(SELECT) and told
+    unsearched = (SELECT,) if given else ()
+    kinds = _layer_kinds(config, memory, ratios, (*modes, *unsearched, NONE))
     placed = sum(kind.count for kind in kinds if not kind.pinned_last)
     if placed < stages * vpp:
         raise InputError(
@@ -54,7 +58,8 @@ def build_problem(
         limit_mib=(memory.device_limit_mib,) * stages,
         schedule=config.schedule_for(vpp),
         backward_ratio=ratios.backward,
-        recompute_ratio={mode: ratios.recompute[mode] for mode in modes},
+        recompute_ratio={mode: ratios.recompute[mode] for mode in (*modes, *unsearched)},
+        unsearched=unsearched,
         head_forward=ratios.head,
         embedding_forward=ratios.embedding,
         lag=ratios.lag,
