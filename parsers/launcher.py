@@ -105,8 +105,13 @@ class Launcher(ABC):
         return path.suffix.lower() in self.suffixes and self.telltale.search(text) is not None
 
     @abstractmethod
-    def read(self, path: Path) -> TrainingConfig:
+    def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """Read a training file.
+
+        Parameters
+        ----------
+        register_path : Path, optional
+            The user's folder of registrations, for files that name a model and do not describe it.
 
         Raises
         ------

@@ -11,13 +11,15 @@ from taylor.parsers.registry import launchers_for
 from taylor.parsers.training_config import TrainingConfig
 
 
-def read_config(path: str | Path) -> TrainingConfig:
+def read_config(path: str | Path, register_path: Path | None = None) -> TrainingConfig:
     """Read a training configuration.
 
     Parameters
     ----------
     path : path
         MindFormers ``.yaml``/``.yml``, Megatron or MindSpeed ``.sh``, torchtitan ``.toml``.
+    register_path : Path, optional
+        The user's folder of registrations: models that a file names and does not describe.
 
     Raises
     ------
@@ -38,4 +40,4 @@ def read_config(path: str | Path) -> TrainingConfig:
         text = read_text(file)
         # A file that none recognises is read all the same: the reader says what is missing.
         launchers = [launcher for launcher in launchers if launcher.recognises(file, text)] or launchers
-    return launchers[0].read(file)
+    return launchers[0].read(file, register_path)

@@ -56,6 +56,7 @@ def load_candidates(
     profiled: Mapping[Path, TimeRatios] | None = None,
     gbs: int | None = None,
     memory_of: Callable[[TrainingConfig], MemoryProfile] | None = None,
+    register_path: Path | None = None,
 ) -> list[CandidateFile]:
     """Read each file and join it with its measured ratios; what was not measured is estimated.
 
@@ -72,6 +73,8 @@ def load_candidates(
     memory_of : callable, optional
         Where a configuration's memory comes from; the closed forms when left out. What it cannot
         tell fails that candidate alone.
+    register_path : path, optional
+        The user's folder of registrations, for files that name their model.
     """
     measured = read_ratios(parser_result) if parser_result is not None else {}
     left_out = _left_out(measured, parser_result)
@@ -82,7 +85,7 @@ def load_candidates(
         for path in paths:
             advance(1, path.name)
             try:
-                config = read_config(path)
+                config = read_config(path, register_path)
             except TaylorError as error:
                 log.warning("%s", error)
                 candidates.append(CandidateFile(None, None, None, str(error), unread=path))
@@ -190,7 +193,7 @@ def rank_folder(
     chosen = find_device(device, register_path)
     profiled: dict[Path, TimeRatios] = {}
     if parser_result is None and profile_data is not None:
-        profiled = parse_profiles(files, profile_data, chosen, options.output)
+        profiled = parse_profiles(files, profile_data, chosen, options.output, register_path)
     elif parser_result is None:
         log.info("time ratios: estimated by closed forms on %s", chosen.name)
     with ExitStack() as open_backends:
@@ -201,7 +204,7 @@ def rank_folder(
                 chosen,
                 options.output,
             )
-            for launcher, example in _examples(files).items()
+            for launcher, example in _examples(files, register_path).items()
         }
         candidates = load_candidates(
             files,
@@ -210,6 +213,7 @@ def rank_folder(
             profiled=profiled,
             gbs=gbs,
             memory_of=lambda config: _memory(by_launcher[config.launcher], config, chosen),
+            register_path=register_path,
         )
     peaks = {} if nd_path is None else {(c.dp, c.tp, c.pp, c.ep): c.peak_mib for c in read_candidates(nd_path)}
     known = [
@@ -222,12 +226,12 @@ def _degrees(strategy: Strategy) -> tuple[int, int, int, int]:
     return strategy.dp, strategy.tp, strategy.pp, strategy.ep
 
 
-def _examples(files: Iterable[Path]) -> dict[str, TrainingConfig]:
+def _examples(files: Iterable[Path], register_path: Path | None) -> dict[str, TrainingConfig]:
     """The first readable configuration of each launcher."""
     examples: dict[str, TrainingConfig] = {}
     for path in files:
         with suppress(TaylorError):
-            config = read_config(path)
+            config = read_config(path, register_path)
             examples.setdefault(config.launcher, config)
     return examples
 

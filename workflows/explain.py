@@ -56,7 +56,10 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     InputError
         When the name is not of that form.
     """
-    config, device = read_with_notes(options.path), find_device(options.device, options.register_path)
+    config, device = (
+        read_with_notes(options.path, options.register_path),
+        find_device(options.device, options.register_path),
+    )
     strategy = _strategy_of(name, config, options.space.gbs)
     strategy = with_ruled_splits(strategy, SearchContext.settle(config, device, options.space), options.space)
     lines = explain(config, device, options.space, strategy, options.rules_path)

@@ -26,7 +26,11 @@ LISTED_NOTES = 1
 
 
 def parse_profiles(
-    files: Iterable[Path], profile_data: Path, device: DeviceSpec, output: Path
+    files: Iterable[Path],
+    profile_data: Path,
+    device: DeviceSpec,
+    output: Path,
+    register_path: Path | None = None,
 ) -> dict[Path, TimeRatios]:
     """Ratios of the candidates that were profiled, by file; also written as ``profiling_result.csv``.
 
@@ -47,8 +51,8 @@ def parse_profiles(
         for file, folder in folders.found.items():
             advance(1, folder.name)
             try:
-                config = read_config(file)
-                found = extract_ratios(read_config(folders.profiled[file]), folder)
+                config = read_config(file, register_path)
+                found = extract_ratios(read_config(folders.profiled[file], register_path), folder)
             except TaylorError as error:
                 log.warning("%s: %s; its ratios are estimated", file.name, error)
                 continue

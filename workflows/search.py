@@ -80,7 +80,10 @@ def search_strategies(options: StrategySearchOptions) -> StrategySearch:
     InfeasibleError
         No strategy fits the device's memory.
     """
-    config, device = read_with_notes(options.path), find_device(options.device, options.register_path)
+    config, device = (
+        read_with_notes(options.path, options.register_path),
+        find_device(options.device, options.register_path),
+    )
     with open_backend(options.dryruns, config, options.ranking.output) as backend:
         return _search(options, config, device, backend)
 
@@ -112,9 +115,11 @@ def _search(
     profiled = (
         {}
         if options.profile_data is None
-        else parse_profiles(dryrun_files, options.profile_data, device, options.ranking.output)
+        else parse_profiles(dryrun_files, options.profile_data, device, options.ranking.output, options.register_path)
     )
-    candidates = load_candidates(dryrun_files, device, profiled=profiled, memory_of=memory_of)
+    candidates = load_candidates(
+        dryrun_files, device, profiled=profiled, memory_of=memory_of, register_path=options.register_path
+    )
     return replace(done, ranking=rank(candidates, options.ranking, pruned=pruned_frame(result)))
 
 

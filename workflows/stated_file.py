@@ -29,7 +29,7 @@ LISTED_FLAGS = 60
 """Most flags that the log names; real files hold up to some twenty that no figure takes into account."""
 
 
-def read_with_notes(path: Path) -> TrainingConfig:
+def read_with_notes(path: Path, register_path: Path | None = None) -> TrainingConfig:
     """Read a configuration; log the notes of its reader, and the flags that no figure takes into account.
 
     Raises
@@ -37,7 +37,7 @@ def read_with_notes(path: Path) -> TrainingConfig:
     InputError
         When it cannot be read.
     """
-    config = read_config(path)
+    config = read_config(path, register_path)
     for note in config.notes:
         log.warning("%s: %s", config.path, note)
     tell_unmodelled(str(config.path), [flag.sentence for flag in config.unmodelled])
@@ -97,7 +97,7 @@ class StatedFile:
         InputError
             When the file or the register cannot be read.
         """
-        return cls.of(job, read_with_notes(job.path), find_device(job.device, job.register_path))
+        return cls.of(job, read_with_notes(job.path, job.register_path), find_device(job.device, job.register_path))
 
     @classmethod
     def of(cls, job: FileJob, config: TrainingConfig, device: DeviceSpec) -> StatedFile:

@@ -35,7 +35,7 @@ class Megatron(Launcher):
         "mindspeed-list": ExportForm(export_layer_list, places_only=True),
     }
 
-    def read(self, path: Path) -> TrainingConfig:
+    def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
         return config_from_script(ShellScript.read(path))
 

@@ -40,7 +40,7 @@ class MindFormers(Launcher):
     # Two steady steps; the memory is the estimate's or the dry-run's business.
     can_probe = True
 
-    def read(self, path: Path) -> TrainingConfig:
+    def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
         return config_from_source(YamlSource.read(path))
 

@@ -14,6 +14,7 @@ from taylor.parsers.torchtitan import recompute, write
 from taylor.parsers.torchtitan.read import NAME, config_from_source
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
+from taylor.register.registry import Registry
 
 
 def export_parts(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
@@ -32,9 +33,9 @@ class Torchtitan(Launcher):
     plan_keys = write.PLAN_KEYS
     export_forms = {"torchtitan": ExportForm(export_parts, places_only=True)}
 
-    def read(self, path: Path) -> TrainingConfig:
+    def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        return config_from_source(TomlSource.read(path))
+        return config_from_source(TomlSource.read(path), Registry.load(register_path))
 
     def with_plan(
         self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None

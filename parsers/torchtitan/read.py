@@ -49,8 +49,13 @@ _OWN_FLAVOURS = {
 }
 
 
-def config_from_source(source: TomlSource) -> TrainingConfig:
+def config_from_source(source: TomlSource, models: Registry | ModelSpec | None = None) -> TrainingConfig:
     """Read a parsed file.
+
+    Parameters
+    ----------
+    models : Registry or ModelSpec, optional
+        Where the model that the file names is looked up, or that model; the built-in register when left out.
 
     Raises
     ------
@@ -61,7 +66,7 @@ def config_from_source(source: TomlSource) -> TrainingConfig:
     if not top.has("model") or not top.has("training"):
         raise InputError("is not a torchtitan file: it has no [model] and [training]", file=source.file)
     notes: list[str] = []
-    model = _read_model(top)
+    model = models if isinstance(models, ModelSpec) else _read_model(top, models or Registry.load())
     if model.mtp_layers:
         model = model.replace(mtp_layers=0)  # torchtitan trains without the MTP module.
     schedule, interleaves = _read_schedule(top, model)
@@ -119,18 +124,22 @@ def _degree_error(top: Fields, name: str, problem: str, value: Any) -> InputErro
     return setting(top, name).error(name, problem, value)
 
 
-def _read_model(top: Fields) -> ModelSpec:
+def _read_model(top: Fields, registry: Registry) -> ModelSpec:
+    """The registered model ``NAME-FLAVOUR``; a user's registration goes before the flavours known here."""
     section = top.section("model")
     name, flavour = section.text("name").lower(), section.text("flavor").lower()
+    key = f"{name.replace('_', '-')}-{flavour}"
+    known = {model.lower().replace("_", "-"): model for model in registry.model_names()}
+    if key in known:
+        return registry.model(known[key])
     if (name, flavour) in _OWN_FLAVOURS:
         return _OWN_FLAVOURS[name, flavour]
-    registry = Registry.load(None)
-    key = f"{name.replace('_', '-')}-{flavour}"
-    if key not in registry.model_names():
-        raise section.error(
-            "flavor", f"is not a known flavour of {name}", flavour, "known models: " + ", ".join(registry.model_names())
-        )
-    return registry.model(key)
+    raise section.error(
+        "flavor",
+        f"is not a known flavour of {name}",
+        flavour,
+        f"register a model named {key} and name its folder with --register_path; known models: {', '.join(known)}",
+    )
 
 
 def _read_schedule(top: Fields, model: ModelSpec) -> tuple[ScheduleSpec, int]:

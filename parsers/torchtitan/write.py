@@ -22,7 +22,7 @@ from taylor.parsers.torchtitan.recompute import checkpoint_entries, nearest_plan
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.model import MTP
+from taylor.register.model import MTP, ModelSpec
 
 PLAN_KEYS = frozenset(
     {
@@ -44,7 +44,7 @@ PLAN_KEYS = frozenset(
 
 def with_plan(source: TomlSource, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None) -> TomlSource:
     """The file with a plan in it."""
-    current = config_from_source(source)
+    current = config_from_source(source, config.model)
     if plan.stages != current.strategy.pp:
         raise InputError(
             f"has {current.strategy.pp} pipeline stages and the plan {plan.stages}",
@@ -56,7 +56,7 @@ def with_plan(source: TomlSource, config: TrainingConfig, plan: PipelinePlan, mi
         source = edit_toml(
             source, _batch(Fields(source.data, source.file), current.strategy.replace(micro_batches=micro_batches))
         )
-    return _placed(source, plan, config.schedule_for(plan.interleaves))
+    return _placed(source, plan, config.schedule_for(plan.interleaves), config.model)
 
 
 def with_strategy(
@@ -67,7 +67,7 @@ def with_strategy(
     extra: Mapping[str, object],
 ) -> TomlSource:
     """The file with another strategy, a plan that fits it, and further dotted keys set."""
-    current = config_from_source(source)
+    current = config_from_source(source, config.model)
     top = Fields(source.data, source.file)
     shard = strategy.op // strategy.cp if strategy.op % strategy.cp == 0 else 0
     if shard < 1 or strategy.dp % shard:
@@ -124,7 +124,7 @@ def with_strategy(
             field="model.flavor",
         )
     wanted |= _split(top, plan, schedule)
-    return _placed(edit_toml(source, wanted), nearest_plan(plan)[0], schedule)
+    return _placed(edit_toml(source, wanted), nearest_plan(plan)[0], schedule, config.model)
 
 
 def _written(schedule: ScheduleSpec, file: Path) -> str:
@@ -187,10 +187,10 @@ def _chunk_sizes(plan: PipelinePlan, v_shape: bool) -> list[int]:
     return values_in_order(_body(plan), v_shape)
 
 
-def _placed(source: TomlSource, plan: PipelinePlan, schedule: ScheduleSpec) -> TomlSource:
+def _placed(source: TomlSource, plan: PipelinePlan, schedule: ScheduleSpec, model: ModelSpec) -> TomlSource:
     """Set the split and the recompute mode, unless the file already means the plan."""
     top = Fields(source.data, source.file)
-    if not _same_layers(source, plan, schedule):
+    if not _same_layers(source, plan, schedule, model):
         wanted = _split(top, plan, schedule)
         if plan.stages > 1:
             wanted[home_of(top, "pipeline_parallel_schedule"), "pipeline_parallel_schedule"] = _written(
@@ -200,18 +200,18 @@ def _placed(source: TomlSource, plan: PipelinePlan, schedule: ScheduleSpec) -> T
                 if (place := (home_of(top, name), name)) not in wanted:
                     wanted[place] = None
         source = edit_toml(source, wanted)
-    current = config_from_source(source).plan
+    current = config_from_source(source, model).plan
     if current is None or not _same_recompute(current, plan):
         source = edit_toml(source, checkpoint_entries(plan))
-    current = config_from_source(source).plan
-    if current is None or not _same_layers(source, plan, schedule) or not _same_recompute(current, plan):
+    current = config_from_source(source, model).plan
+    if current is None or not _same_layers(source, plan, schedule, model) or not _same_recompute(current, plan):
         raise InputError("cannot express the plan", file=source.file, cure="export the plan as JSON instead")
     return source
 
 
-def _same_layers(source: TomlSource, plan: PipelinePlan, schedule: ScheduleSpec) -> bool:
+def _same_layers(source: TomlSource, plan: PipelinePlan, schedule: ScheduleSpec, model: ModelSpec) -> bool:
     try:
-        config = config_from_source(source)
+        config = config_from_source(source, model)
     except InputError:
         return False
     return (

@@ -28,7 +28,7 @@ class Toy(Launcher):
     plan_keys = frozenset({"layers", "recompute"})
     export_forms = {"toy": ExportForm(lambda plan, mtp_counted, v_shape: str(list(plan.total_layers()[0])), True)}
 
-    def read(self, path: Path) -> TrainingConfig:
+    def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         job = yaml.safe_load(read_text(path))["toy_job"]
         dp, tp, pp = job["degrees"]
         model = ModelSpec("toy", sum(job["layers"]), 1024, 16, 16, 64, 4096, 32000)

@@ -549,3 +549,82 @@ def test_experts_drop_tokens_only_where_a_capacity_counts() -> None:
 )
 def test_the_examples_hold_the_models_they_are_named_after(name: str, parameters: int) -> None:
     assert total_parameters(read_config(ROOT / "config" / f"{name}.yaml").model) == parameters
+
+
+def yaml_file(folder: Path, text: str) -> Path:
+    """A file of its own with this text."""
+    file = folder / "own.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+RANKS = "parallel_config: {data_parallel: 8, model_parallel: 1, pipeline_stage: 1}\n"
+
+
+def test_sizes_that_an_mcore_file_leaves_out_are_those_of_its_class(tmp_path: Path) -> None:
+    text = RANKS + 'use_legacy: False\nmodel: {model_config: {model_type: "deepseek_v3", vocab_size: 129280}}\n'
+    config = read_config(yaml_file(tmp_path, text))
+    assert total_parameters(config.model) == 671_026_419_200
+    assert config.model.layer_counts() == {DENSE: 3, MOE: 58, MTP: 1}
+    (note,) = [note for note in config.notes if "class" in note]
+    assert "num_attention_heads 128" in note and "n_routed_experts 256" in note and "vocab_size" not in note
+
+
+def test_a_legacy_file_without_its_layers_is_refused_whatever_its_class_would_take(tmp_path: Path) -> None:
+    text = RANKS + "model: {model_config: {type: LlamaConfig, hidden_size: 4096, num_heads: 32, vocab_size: 32000}}\n"
+    with pytest.raises(InputError, match="num_hidden_layers: is missing"):
+        read_config(yaml_file(tmp_path, text))
+
+
+GLM = """
+model:
+  model_config:
+    type: ChatGLM2Config
+    num_layers: 40
+    hidden_size: 4096
+    num_attention_heads: 32
+    ffn_hidden_size: 13696
+    seq_length: 8192
+    padded_vocab_size: 151552
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "groups"), [("", 2), ("multi_query_group_num: 4", 4), ("multi_query_attention: False", 32)]
+)
+def test_the_chatglm_classes_have_names_of_their_own(tmp_path: Path, more: str, groups: int) -> None:
+    config = read_config(yaml_file(tmp_path, f"{RANKS}{GLM}    {more}\n"))
+    assert (config.model.n_kv_heads, config.model.vocab, config.model.attention_bias) == (groups, 151552, True)
+    if not more:
+        assert round(total_parameters(config.model) / 1e9, 2) == 9.40  # GLM-4-9B, as published.
+
+
+def test_a_whole_number_may_be_written_with_a_point(tmp_path: Path) -> None:
+    config = read_config(changed(tmp_path, ("  shared_expert_num: 1", "  shared_expert_num: 8.0")))
+    assert config.model.moe is not None and config.model.moe.n_shared == 8
+
+
+def test_an_entry_of_the_file_goes_before_config_json_under_any_of_its_names(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"num_hidden_layers": 48, "hidden_size": 1024, "num_attention_heads": 16, "vocab_size": 32000,'
+        ' "intermediate_size": 4096, "num_key_value_heads": 8}'
+    )
+    sizes = "{num_layers: 10, hidden_size: 2048, seq_length: 512}"
+    text = f"{RANKS}pretrained_model_dir: {tmp_path}\nmodel:\n  model_config: {sizes}\n"
+    model = read_config(yaml_file(tmp_path, text)).model
+    assert (model.n_layers, model.hidden, model.n_heads, model.n_kv_heads) == (10, 2048, 16, 8)
+
+
+def test_latent_attention_follows_its_switch(tmp_path: Path) -> None:
+    text = RANKS + (
+        "use_legacy: False\nmodel: {model_config: {num_hidden_layers: 4, hidden_size: 1024, num_attention_heads: 16,"
+        " vocab_size: 32000, seq_length: 512, multi_latent_attention: SWITCH, kv_lora_rank: 128}}\n"
+    )
+    on = read_config(yaml_file(tmp_path, text.replace("SWITCH", "True"))).model.mla
+    assert on is not None and (on.kv_lora_rank, on.q_lora_rank, on.qk_nope_head_dim, on.v_head_dim) == (
+        128,
+        512,
+        128,
+        128,
+    )
+    assert read_config(yaml_file(tmp_path, text.replace("SWITCH", "False"))).model.mla is None

@@ -124,6 +124,58 @@ def test_the_default_split_places_every_layer_and_keeps_parts_even() -> None:
             assert max(weighed) - min(weighed) <= 1
 
 
+OWN_MODEL = """name: llama3-9b
+n_layers: 20
+hidden: 1024
+n_heads: 16
+n_kv_heads: 8
+head_dim: 64
+ffn_hidden: 4096
+vocab: 64000
+"""
+
+
+def test_a_flavour_that_the_user_registers_is_read_solved_for_and_written(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "own.yaml").write_text(OWN_MODEL)
+    file = toml_file(tmp_path, ("flavor = '8B'", "flavor = '9B'"))
+    with pytest.raises(InputError, match="register a model named llama3-9b .*--register_path"):
+        read_config(file)
+    config = read_config(file, tmp_path / "mine")
+    assert (config.model.n_layers, config.model.vocab) == (20, 64000)
+    plan = split_plan(config, 1, [4, 9, 16], FULL, v_shape=False)
+    write_plan(config, plan)
+    assert read_config(file, tmp_path / "mine").plan == plan
+
+
+def test_a_sharding_degree_left_to_the_ranks_is_fsdp_on_any_number_of_them(tmp_path: Path) -> None:
+    text = BASE.replace(" preset for 64 H100 GPUs", "")
+    left = read_config(toml_file(tmp_path, text=text))
+    assert left.strategy.dp == 1 and left.rules.parameter_shard
+    one = read_config(toml_file(tmp_path, ("shard_degree = -1", "shard_degree = 1"), text=text))
+    assert one.strategy == left.strategy and not one.rules.parameter_shard
+
+
+def test_a_release_that_counts_micro_batches_has_one_for_each_model_part(tmp_path: Path) -> None:
+    text = BASE.replace("local_batch_size", "batch_size").replace("[parallelism]\n", "")
+    old = text.replace(f"{PP}\n", f"[experimental]\n{PP}\n")
+    config = read_config(toml_file(tmp_path, text=old))
+    assert (config.strategy.micro_batches, config.strategy.mbs) == (4, 4)
+    file = toml_file(tmp_path, (PP, f"{PP}\npipeline_parallel_microbatches = 8"), text=old)
+    config = read_config(file)
+    assert (config.strategy.micro_batches, config.strategy.mbs) == (8, 2)
+    assert config.plan is not None
+    write_plan(config, config.plan, micro_batches=16)
+    written = read_config(file).strategy
+    assert (written.micro_batches, written.mbs) == (16, 2)
+    assert "pipeline_parallel_microbatches = 16" in file.read_text() and "microbatch_size" not in file.read_text()
+
+
+def test_selective_recompute_without_an_option_is_every_second_layer(tmp_path: Path) -> None:
+    plan = read_config(toml_file(tmp_path, ('selective_ac_option = "op"\n', ""))).plan
+    assert plan is not None and sum(map(sum, plan.recompute[FULL])) == 16 and not plan.uses(SELECT)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
