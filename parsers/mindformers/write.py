@@ -235,7 +235,7 @@ def _want_layers(wanted: Wanted, source: YamlSource, current: TrainingConfig, pl
     counts = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
     body, dense = counts.get(DENSE, 0) + counts.get(MOE, 0), counts.get(DENSE, 0)
     if body != current.model.n_layers:
-        paths = [(*_MODEL, name) for name in ("num_hidden_layers", "num_layers")]
+        paths = [(*_MODEL, name) for name in ("num_hidden_layers", "num_layers", "n_layer")]
         for path in [path for path in paths if lookup(source.data, path) is not None] or paths[:1]:
             wanted[path] = body
     if current.model.moe is not None and dense != current.model.n_dense:

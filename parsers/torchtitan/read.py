@@ -124,10 +124,15 @@ def _degree_error(top: Fields, name: str, problem: str, value: Any) -> InputErro
     return setting(top, name).error(name, problem, value)
 
 
+_FORMER_NAMES = {"llama": "llama2"}
+"""Models by the name that torchtitan gave them in April 2024 (c22d1a8d1 torchtitan/models/llama/__init__.py)."""
+
+
 def _read_model(top: Fields, registry: Registry) -> ModelSpec:
     """The registered model ``NAME-FLAVOUR``; a user's registration goes before the flavours known here."""
     section = top.section("model")
-    name, flavour = section.text("name").lower(), section.text("flavor").lower()
+    written, flavour = section.text("name").lower(), section.text("flavor").lower()
+    name = _FORMER_NAMES.get(written, written)
     key = f"{name.replace('_', '-')}-{flavour}"
     known = {model.lower().replace("_", "-"): model for model in registry.model_names()}
     if key in known:

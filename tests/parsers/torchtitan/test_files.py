@@ -316,3 +316,8 @@ def test_a_key_in_an_inline_table_is_left_alone_with_a_reason(tmp_path: Path) ->
     source = TomlSource("a = {k = 1}\n", tmp_path / "x.toml")
     with pytest.raises(InputError, match="a.k"):
         edit_toml(source, {("a", "k"): 2})
+
+
+def test_the_first_releases_call_llama_2_llama(tmp_path: Path) -> None:
+    config = read_config(toml_file(tmp_path, ('"llama3"', '"llama"'), ("'8B'", "'70B'")))
+    assert (config.model.name, config.model.n_layers) == ("llama2-70b", 80)
