@@ -81,6 +81,12 @@ class NoSolutionError(TaylorError):
     exit_code = EXIT_NO_SOLUTION
 
 
+class InterruptedSolve(TaylorError):
+    """Ctrl-C ended a solve (exit code 130); the message says where the plan so far is kept."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
 class OutsideProgramError(TaylorError):
     """A program that Taylor started failed (exit code 5)."""
 

@@ -102,7 +102,7 @@ def branch_and_cut(
     finally:
         run.close()
     solution = run.solution()
-    if not run.hand_over:
+    if not run.hand_over or run.stopped is not None:
         return solution
     from taylor.pipeline_solver.compact_milp import solve_compact
 
@@ -332,7 +332,7 @@ class _TreeRun:
             bound=bound,
             cuts=_reported_cuts(search, self.graph),
         )
-        return found.closed() if optimal else found.ended_by(stopped)
+        return found.closed(interrupted=stopped is Termination.INTERRUPTED) if optimal else found.ended_by(stopped)
 
 
 def _merged(first: Solution, second: Solution, gap: float) -> Solution:
@@ -352,7 +352,9 @@ def _merged(first: Solution, second: Solution, gap: float) -> Solution:
         cuts=tuple(dict.fromkeys((*first.cuts, *second.cuts))),
     )
     optimal = objective - bound <= gap * abs(objective)
-    return merged.closed() if optimal else merged.ended_by(second.termination or Termination.STALLED)
+    if optimal:
+        return merged.closed(interrupted=second.termination is Termination.INTERRUPTED)
+    return merged.ended_by(second.termination or Termination.STALLED)
 
 
 def _reported_cuts(search: Search, graph: EventGraph) -> tuple[tuple[float, ...], ...]:

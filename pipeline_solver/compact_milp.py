@@ -346,6 +346,6 @@ class _MilpRun:
             cuts=tuple(model.cuts),
         )
         if self.closed():
-            return solution.closed()
+            return solution.closed(interrupted=self.ended is Termination.INTERRUPTED)
         late = Termination.TIME_LIMIT if self.left() == 0.0 else Termination.ROUND_LIMIT
         return solution.ended_by(self.ended or late)

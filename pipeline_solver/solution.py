@@ -136,10 +136,15 @@ class Solution:
         """A copy with some fields changed."""
         return replace(self, **changes)
 
-    def closed(self) -> Solution:
-        """A copy that says the plan is optimal: proven, or to the gap that was asked for."""
+    def closed(self, *, interrupted: bool = False) -> Solution:
+        """A copy that says the plan is optimal: proven, or to the gap that was asked for.
+
+        With `interrupted`, Ctrl-C came in the last moments: the proof stands, and still the user asked to stop.
+        """
         proven = self.gap is not None and self.gap <= PROVEN_GAP
         end = Termination.PROVEN if proven else Termination.GAP_REACHED
+        if interrupted:
+            end = Termination.INTERRUPTED
         return replace(self, status=OPTIMAL, termination=end, message="")
 
     def ended_by(self, end: Termination) -> Solution:

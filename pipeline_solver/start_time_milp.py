@@ -93,7 +93,7 @@ def solve_start_times(problem: PipelineProblem, options: SolveOptions = DEFAULT_
     if outcome.status is MilpStatus.INFEASIBLE:
         return solution.replace(status=INFEASIBLE, termination=Termination.INFEASIBLE, bound=None)
     if outcome.status is MilpStatus.OPTIMAL:
-        return solution.closed()
+        return solution.closed(interrupted=outcome.interrupted)
     if outcome.status is MilpStatus.FAILED:
         return solution.ended_by(Termination.SOLVER_FAILURE)
     return solution.ended_by(Termination.INTERRUPTED if outcome.interrupted else Termination.TIME_LIMIT)

@@ -40,6 +40,11 @@ class Stopper:
 
         An exception that breaks into a compiled kernel or between two steps of the tree would lose
         what is proven. Outside the main thread, where Python delivers no signals, nothing changes.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            Behind the block, when Ctrl-C was pressed inside, however the block ended.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -59,3 +64,5 @@ class Stopper:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+            if self.interrupted:
+                raise KeyboardInterrupt

@@ -120,9 +120,9 @@ def solve_uniform(
         if found.status == INFEASIBLE:
             continue
         bound = min(bound, max(found.bound or 0.0, floor))
-        if found.status in (FEASIBLE, NO_SOLUTION):
+        interrupted = found.termination is Termination.INTERRUPTED
+        if interrupted or found.status in (FEASIBLE, NO_SOLUTION):
             stopped = found.termination
-            interrupted = stopped is Termination.INTERRUPTED
         if found.objective is not None and (best is None or found.objective < (best.objective or 0.0)):
             best = found
     seconds = time.monotonic() - began
@@ -132,7 +132,7 @@ def solve_uniform(
     bound = min(bound, best.objective)
     whole = best.replace(bound=bound, seconds=seconds, statistics={**best.statistics, **known})
     optimal = best.objective - bound <= gap * abs(best.objective)
-    return whole.closed() if optimal else whole.ended_by(stopped or Termination.STALLED)
+    return whole.closed(interrupted=interrupted) if optimal else whole.ended_by(stopped or Termination.STALLED)
 
 
 def _nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Solution | None:

@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from taylor.base.errors import OutsideProgramError
+from taylor.base.orphans import end_with_parent
 from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.share_messages import Best, Cuts, OpenNode, Origin, RootState, ShareAnswer, ShareTask
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
@@ -24,8 +25,7 @@ SHARED_CUTS = 400
 DIED = "a solver process died: was it killed, or is the memory full? Fewer -workers take less"
 
 POLL_SECONDS = 0.2
-ORPHAN_SECONDS = 5.0
-"""How often a waiting coordinator looks for an interrupt, and a waiting worker for its coordinator."""
+"""How often a waiting coordinator looks for an interrupt."""
 
 
 class WorkerPool:
@@ -66,7 +66,9 @@ class WorkerPool:
         for k in range(min(workers, SHARES)):
             here, there = context.Pipe()
             process = context.Process(
-                target=_work, daemon=True, args=(there, origin, state, seeds[k::workers], search.stopper.deadline)
+                target=_work,
+                daemon=True,
+                args=(there, origin, state, seeds[k::workers], search.stopper.deadline, os.getpid()),
             )
             process.start()
             there.close()
@@ -191,17 +193,19 @@ def _answer(pipe: Connection, stopper: Stopper) -> list[ShareAnswer]:
     return answers
 
 
-def _work(pipe: Connection, origin: Origin, state: RootState, seeds: list[int], deadline: float | None) -> None:
-    """A worker's life: rounds until the pipe closes. Interrupts are the coordinator's business."""
+def _work(
+    pipe: Connection, origin: Origin, state: RootState, seeds: list[int], deadline: float | None, coordinator: int
+) -> None:
+    """A worker's life: rounds until the pipe closes or its coordinator, the process that started it, dies.
+
+    Interrupts are the coordinator's business.
+    """
+    # A forked sibling may hold the pipe's other end open, so a dead coordinator does not close it.
+    end_with_parent(coordinator)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     shares = [_Share(origin, state, seed, Stopper(deadline)) for seed in seeds]
-    coordinator = os.getppid()
     while True:
         try:
-            # A forked sibling may hold the other end open, so a dead coordinator shows only as a new parent.
-            while not pipe.poll(ORPHAN_SECONDS):
-                if os.getppid() != coordinator:
-                    return
             tasks = pipe.recv()
         except (EOFError, OSError):
             return

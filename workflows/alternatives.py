@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from taylor.base.console import log
-from taylor.base.errors import InfeasibleError, NoSolutionError
+from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import AUTO, ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import Progress
-from taylor.pipeline_solver.solution import INFEASIBLE, Solution
+from taylor.pipeline_solver.solution import INFEASIBLE, Solution, Termination
 
 MOST_INTERLEAVES = 4
 """Most interleaves tried: with more, warm-up memory and transfers outweigh the smaller bubble in practice."""
@@ -118,9 +118,12 @@ def solve_alternatives(
     ------
     InfeasibleError, NoSolutionError
         When no choice has a plan, or none was found within the limit.
+    InterruptedSolve
+        When Ctrl-C came before any choice had a plan.
     """
     best: tuple[PipelineProblem, Solution] | None = None
     outcomes: list[Alternative] = []
+    interrupted = False
     for interleaves, schedule in options:
         began = time.monotonic()
         reached: list[float] = []
@@ -162,8 +165,15 @@ def solve_alternatives(
         log.info("%s: %s", outcomes[-1].name, outcomes[-1].outcome)
         if solution.objective is not None and (best is None or solution.objective < (best[1].objective or 0.0)):
             best = candidate, solution
+        if solution.termination is Termination.INTERRUPTED:
+            interrupted = True
+            break
     if best is None:
         reasons = "; ".join(f"{one.name}: {one.note or one.status}" for one in outcomes)
         proven = all(one.status in (INFEASIBLE, IMPOSSIBLE) for one in outcomes)
+        if interrupted:
+            raise InterruptedSolve(f"interrupted before a plan was found: {reasons}")
         raise (InfeasibleError if proven else NoSolutionError)(f"no choice of schedule has a plan: {reasons}")
-    return best[0], best[1], tuple(outcomes)
+    # What is proven of one choice says nothing of those that Ctrl-C left untried.
+    found = best[1].ended_by(Termination.INTERRUPTED) if interrupted else best[1]
+    return best[0], found, tuple(outcomes)

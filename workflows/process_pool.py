@@ -5,8 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -15,11 +13,9 @@ from typing import TypeVar
 
 from taylor.base.console import log
 from taylor.base.errors import TaylorError
+from taylor.base.orphans import end_with_parent
 
 DIED = "its solver process died: was it killed, or is the memory full?"
-
-ORPHAN_SECONDS = 1.0
-"""How often a worker looks whether its parent still lives."""
 
 Outcome = TypeVar("Outcome")
 
@@ -126,11 +122,4 @@ def _pool(executor: Executor | None, workers: int) -> Iterator[Executor]:
 def _become_worker(parent: int) -> None:
     # The parent handles Ctrl-C: it keeps what is finished and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """End this worker when its parent was killed; else it would wait for work, and hold its memory, for ever."""
-    while os.getppid() == parent:
-        time.sleep(ORPHAN_SECONDS)
-    os._exit(1)
+    end_with_parent(parent)

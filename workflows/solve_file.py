@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from taylor.base.console import log
-from taylor.base.errors import InfeasibleError, InputError, NoSolutionError
+from taylor.base.errors import InfeasibleError, InputError, InterruptedSolve, NoSolutionError
 from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.interface import DryRunBackend
 from taylor.parsers.write_back import write_plan
@@ -14,10 +14,11 @@ from taylor.pipeline_solver.model_files import write_mps, write_sol
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
-from taylor.pipeline_solver.solution import INFEASIBLE, Solution
+from taylor.pipeline_solver.solution import INFEASIBLE, Solution, Termination
 from taylor.pipeline_solver.solve import solve
 from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
 from taylor.workflows.alternatives import choices, solve_alternatives
+from taylor.workflows.interrupted import keep_plan_so_far
 from taylor.workflows.memory_check import solve_checked
 from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.planned_file import History, PlannedFile, store_result, write_drawings
@@ -26,6 +27,14 @@ from taylor.workflows.stated_file import StatedFile, asked_schedule
 
 EQUAL_STEPS = 2e-6
 """Relative difference below which two proven step times are the same: twice the gap of a proof."""
+
+
+class _Interrupted(Exception):
+    """Ctrl-C ended a solve inside the check by dry-runs; nothing more is to be dry-run."""
+
+    def __init__(self, problem: PipelineProblem, solution: Solution) -> None:
+        super().__init__()
+        self.problem, self.solution = problem, solution
 
 
 def solve_file(
@@ -44,6 +53,8 @@ def solve_file(
         No plan exists, or none was found within the limit; nothing is written.
     OutsideProgramError
         MindSpore's dry-runs were asked for and every one failed.
+    InterruptedSolve
+        Ctrl-C ended the solve: the configuration is as it was, and the plan so far is kept beside the results.
     """
     file = StatedFile.read(job)
     history: list[tuple[float, float | None, float | None]] = []
@@ -61,9 +72,14 @@ def solve_file(
         memory = file.obtain_memory(backend, outputs.folder)
         measured = not job.dryrun or memory.source != "estimate"
         if job.check and backend is not None and measured:
-            planned = _solve_checked(file, memory, backend, how, outputs, watch)
+            try:
+                planned = _solve_checked(file, memory, backend, how, outputs, watch)
+            except _Interrupted as stop:
+                raise keep_plan_so_far(PlannedFile(file.config, memory, stop.problem, stop.solution), outputs) from None
         else:
             planned = solve_stated(file, memory, how, watch)
+            if planned.solution.termination is Termination.INTERRUPTED:
+                raise keep_plan_so_far(planned, outputs)
             if job.check and job.memory_file is None:
                 log.info("check: no dry-run can run here, so the plan rests on the memory figures above")
     planned = planned.with_exports(outputs.exports)
@@ -96,9 +112,13 @@ def plan_or_raise(problem: PipelineProblem, how: SolveOptions, on_progress: OnPr
     ------
     InfeasibleError, NoSolutionError
         When there is no plan.
+    InterruptedSolve
+        When Ctrl-C came before there was one.
     """
     solution = solve(problem, how, on_progress=on_progress)
     if solution.plan is None:
+        if solution.termination is Termination.INTERRUPTED:
+            raise InterruptedSolve(f"{name}: {solution.message}")
         kind = InfeasibleError if solution.status == INFEASIBLE else NoSolutionError
         raise kind(f"{name}: {solution.message}")
     return solution
@@ -120,6 +140,13 @@ def _solve_checked(
             value=AUTO,
             cure="choose with -check n first, then check the choice",
         )
+
+    def solve_one(problem: PipelineProblem) -> Solution:
+        solution = plan_or_raise(problem, how, watch, str(file.config.path))
+        if solution.termination is Termination.INTERRUPTED:
+            raise _Interrupted(problem, solution)
+        return solution
+
     checked = solve_checked(
         file.running,
         memory,
@@ -127,7 +154,7 @@ def _solve_checked(
         outputs.folder,
         file.modes,
         file.problem,
-        lambda problem: plan_or_raise(problem, how, watch, str(file.config.path)),
+        solve_one,
     )
     return PlannedFile(file.config, checked.memory, checked.problem, checked.solution, dryrun=checked.dryrun)
 

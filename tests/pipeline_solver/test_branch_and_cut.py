@@ -17,6 +17,7 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.progress import Progress
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Termination
 
 # ---- an independent enumerator ----------------------------------------------------------------
@@ -396,6 +397,15 @@ def test_an_interrupt_returns_the_best_plan_with_its_bound(workers: int) -> None
     assert isinstance(solution.plan, PipelinePlan)
     assert 0 < solution.bound <= 1068.763749 + 1e-6 <= solution.objective + 2e-6
     assert solution.termination is Termination.INTERRUPTED and "interrupted" in solution.message
+
+
+def test_an_interrupt_in_the_last_moment_is_told_beside_the_proof() -> None:
+    def press(progress: Progress) -> None:
+        if progress.note == "done":
+            signal.raise_signal(signal.SIGINT)
+
+    solution = branch_and_cut(random_problem(3000), on_progress=press)
+    assert solution.status == OPTIMAL and solution.termination is Termination.INTERRUPTED
 
 
 def test_progress_tells_rising_bounds_and_falling_objectives() -> None:
