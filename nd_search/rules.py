@@ -332,10 +332,26 @@ _LEGALITY: tuple[Rule, ...] = (
         relax="raise --gbs, or search smaller pp, dp or mbs",
     ),
     Rule(
+        "micro-batches-fill-1f1b",
+        "1F1B has at least as many micro-batches as stages",
+        lambda t, c: (t.vpp > 1) | (t.micro_batches >= t.pp),
+        LEGALITY,
+        applies=lambda c: not c.schedule.traits.keeps_all,
+        relax="raise --gbs, or search smaller pp, dp or mbs",
+    ),
+    Rule(
         "micro-batches-in-rounds",
         "under interleaving the micro-batches are a multiple of pp",
         lambda t, c: (t.vpp == 1) | (t.micro_batches % t.pp == 0),
         LEGALITY,
+        relax="change --gbs, or search vpp = 1",
+    ),
+    Rule(
+        "micro-batches-in-even-rounds",
+        "under interleaving max(1, micro_batches // pp), the number of rounds, divides the micro-batches",
+        lambda t, c: (t.vpp == 1) | (t.micro_batches % np.maximum(1, t.micro_batches // t.pp) == 0),
+        LEGALITY,
+        applies=lambda c: not c.schedule.v_shape,
         relax="change --gbs, or search vpp = 1",
     ),
 )

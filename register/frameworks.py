@@ -198,7 +198,15 @@ MINDFORMERS = Framework(
     name="mindformers",
     schedules=("1f1b", "gpipe", "interleaved", "zero_bubble_v"),
     interleaved_schedule="interleaved",
-    legality=("kv-groups-by-tp", "hidden-by-tp", "ffn-by-tp", "vocab-by-tp", "ep-in-dp-tp", "sequence-by-cp-tp"),
+    legality=(
+        "kv-groups-by-tp",
+        "hidden-by-tp",
+        "ffn-by-tp",
+        "vocab-by-tp",
+        "ep-in-dp-tp",
+        "sequence-by-cp-tp",
+        "micro-batches-fill-pipeline",
+    ),
     states=StateRules(
         tp_ranks_are_replicas=True,
         splits_latent_projections=True,
@@ -280,7 +288,14 @@ TORCHTITAN = Framework(
     name="torchtitan",
     schedules=("1f1b", "gpipe", "megatron-interleaved", "zero_bubble_v"),
     interleaved_schedule="megatron-interleaved",
-    legality=("kv-groups-by-tp", "ep-in-shards", "op-holds-cp", "sequence-by-2cp-tp-always"),
+    legality=(
+        "kv-groups-by-tp",
+        "ep-in-shards",
+        "op-holds-cp",
+        "sequence-by-2cp-tp-always",
+        "micro-batches-fill-1f1b",
+        "micro-batches-in-even-rounds",
+    ),
     states=StateRules(
         tp_ranks_are_replicas=False,
         splits_latent_projections=False,

@@ -118,8 +118,6 @@ def slow_verdict(
     if not whole(case.gbs, dp * mbs):
         return False
     micro_batches = case.gbs // (dp * mbs)
-    if micro_batches < pp:
-        return False
     if pp * vpp > model.n_layers + (model.mtp_layers if case.mtp_counted else 0):
         return False
     if vpp > 1 and (pp == 1 or case.schedule == "gpipe"):
@@ -137,6 +135,9 @@ def slow_verdict(
     elif not whole(model.moe.n_experts, ep) or ep > case.max_ep:
         return False
     if case.framework == "mindformers":
+        # MindSpore, pipeline_transformer.cc: "The size of micro_batch must be greater than or equal to stage_num".
+        if micro_batches < pp:
+            return False
         if model.mla is None and not whole(model.n_kv_heads, tp):
             return False
         if not whole(model.hidden, tp):
@@ -172,6 +173,12 @@ def slow_verdict(
     if not whole(op, cp):
         return False
     if ep > 1 and not (whole(ep, cp * tp) and whole(op * tp, ep)):
+        return False
+    # torch, schedules.py: Schedule1F1B wants a micro-batch a stage, ScheduleInterleaved1F1B rounds of one size.
+    if case.schedule == "1f1b" and vpp == 1 and micro_batches < pp:
+        return False
+    rounds = micro_batches // pp if micro_batches >= pp else 1
+    if vpp > 1 and not whole(micro_batches, rounds):
         return False
     return whole(case.seq, tp * 2 * cp)
 
