@@ -169,19 +169,33 @@ def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy
 
 def _read_rules(flags: Flags) -> TrainingRules:
     half = flags.has("bf16", "fp16")
-    backend = flags.text("attention-backend", default="")
     return TrainingRules(
         framework=frameworks.MEGATRON,
         seq_length=flags.integer("seq-length", high=MAX_SIZE),
         parallel_optimizer=flags.has("use-distributed-optimizer"),
         param_bytes=2 if half else 4,
         compute_bytes=2 if half else 4,
-        flash_attention=flags.has("use-flash-attn") or backend in ("auto", "flash", "fused"),
+        flash_attention=_keeps_no_scores(flags),
         capacity_factor=flags.number("moe-expert-capacity-factor", default=None) or None,
         expert_tensor_parallel=not flags.has(EXTEND)
         and flags.integer("expert-tensor-parallel-size", default=0, low=0) != 1,
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
+
+
+def _keeps_no_scores(flags: Flags) -> bool:
+    """Whether attention runs in a kernel that keeps no scores.
+
+    Megatron-LM's layers are transformer engine's unless the script asks for others (the default of
+    ``--transformer-impl`` since core 0.6, megatron/training/arguments.py; ``--attention-backend auto`` since
+    core 0.11, megatron/core/transformer/transformer_config.py), which takes flash or fused attention wherever
+    it can. MindSpeed-LLM's are the local ones (1.0.RC1 to 2.3, mindspeed_llm/training/arguments.py:
+    ``default='local'``), where ``--use-flash-attn`` alone chooses the kernel.
+    """
+    mindspeed = is_mindspeed(flags)
+    engine = flags.text("transformer-impl", default="local" if mindspeed else "transformer_engine")
+    backend = flags.text("attention-backend", default="local" if mindspeed or engine == "local" else "auto")
+    return flags.has("use-flash-attn") or backend in ("auto", "flash", "fused")
 
 
 def placement(flags: Flags, strategy: Strategy, noops: frozenset[int]) -> Placement:

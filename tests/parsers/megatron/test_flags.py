@@ -109,6 +109,7 @@ def _base_for(row: FlagRow) -> dict[str, Setting]:
             base = {**MOE_BASE, **{name: value for name, value in base.items() if name not in DENSE_BASE}}
         elif SCORES in needs:
             base.pop("use-flash-attn", None)
+            base["transformer-impl"] = "local"
         elif not seen.intersection(needs):
             needed = TABLE.rows[needs[0]]
             base.setdefault(needed.name, NEEDED_VALUE.get(needed.name, _on(needed)))
@@ -242,7 +243,22 @@ def test_the_sweep_sees_a_flag_that_is_passed_over(monkeypatch: pytest.MonkeyPat
 
 
 READ_VALUES: tuple[Setting, ...] = (
-    *(True, "2", "4", "1", "64", "0.5", "full", "none", "unfused", "LayerNorm", "rope", "dualpipev", "([0]*3+[1]*13)"),
+    *(
+        True,
+        "2",
+        "4",
+        "1",
+        "64",
+        "0.5",
+        "full",
+        "none",
+        "unfused",
+        "local",
+        "LayerNorm",
+        "rope",
+        "dualpipev",
+        "([0]*3+[1]*13)",
+    ),
     *("9,9,9,9", "3,2,2,9", "0,1,2,3", "Et*20|t*20|t*20|t*20,L", "Et|(t|)*14,t,L"),
 )
 READ_BESIDE: dict[str, dict[str, Setting]] = {
@@ -254,6 +270,9 @@ READ_BESIDE: dict[str, dict[str, Setting]] = {
     "qk-nope-head-dim": {"qk-head-dim": False},
     "moe-intermediate-size": {"moe-ffn-hidden-size": False},
     "fp16": {"bf16": False},
+    "use-flash-attn": {"transformer-impl": "local"},
+    "transformer-impl": {"use-flash-attn": False},
+    "attention-backend": {"use-flash-attn": False},
     "local-worker-num": {"nproc-per-node": False},
 }
 """What stands beside a flag, or is missing beside it, where its effect shows."""

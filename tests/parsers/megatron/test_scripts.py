@@ -647,3 +647,22 @@ def test_a_plan_of_fewer_layers_takes_the_dense_and_mtp_counts_along(tmp_path: P
         plan = block_plan({DENSE: 1, MOE: 7}, 4, 1, [2, 4, 6], 2)
         back = read_config(emit_variant(config, config.strategy, tmp_path / "v.sh", plan=plan))
         assert back.plan == plan and back.model.layer_counts() == {DENSE: 1, MOE: 7}
+
+
+@pytest.mark.parametrize(
+    ("more", "without_scores"),
+    [
+        ("", True),
+        ("--transformer-impl transformer_engine", True),
+        ("--transformer-impl local", False),
+        ("--transformer-impl local --use-flash-attn", True),
+        ("--attention-backend auto", True),
+        ("--attention-backend fused", True),
+        ("--attention-backend unfused", False),
+        ("--use-fused-rmsnorm", False),
+        ("--use-fused-rmsnorm --use-flash-attn", True),
+    ],
+)
+def test_attention_keeps_its_scores_only_where_its_implementation_does(tmp_path, more, without_scores):
+    """Megatron-LM: arguments.py, transformer_config.py; MindSpeed-LLM (2.3.0): training/arguments.py:766."""
+    assert read_config(script_of(tmp_path, BASE + more)).rules.flash_attention is without_scores
