@@ -37,6 +37,9 @@ class PeakEstimate(Protocol):
         ...
 
 
+SP_RULE = "sp-with-tp"
+"""Name of the rule of experience that sequence parallelism is on wherever tp > 1."""
+
 RECOMPUTE_CHOICES = ("best", "none", "full")
 
 
@@ -109,6 +112,11 @@ class SearchOptions:
             raise InputError(
                 "is no recompute class", field="--recompute", value=self.recompute, cure="best, none or full"
             )
+
+    @property
+    def rules_left_out(self) -> tuple[str, ...]:
+        """Names of the rules that are not asked: those disabled, and the rule of thumb that sp=0 is pinned against."""
+        return (*self.disabled_rules, *((SP_RULE,) if self.fix.get("sp") == 0 else ()))
 
 
 @dataclass(frozen=True)

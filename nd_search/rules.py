@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy_table import StrategyTable
-from taylor.nd_search.options import SearchContext
+from taylor.nd_search.options import SP_RULE, SearchContext
 from taylor.register.frameworks import FRAMEWORKS
 
 LEGALITY, EXPERIENCE, USER = "legality", "experience", "user"
@@ -367,7 +367,7 @@ EXPERIENCE_RULES: tuple[Rule, ...] = (
         relax="search smaller tp, or disable the rule",
     ),
     Rule(
-        "sp-with-tp",
+        SP_RULE,
         "sequence parallel is on where tp > 1: it saves memory at no traffic of its own",
         lambda t, c: t.sp | (t.tp == 1),
         EXPERIENCE,

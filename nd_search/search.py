@@ -103,7 +103,7 @@ def search(
         When no legal strategy fits the memory: says the least that is needed.
     """
     context = SearchContext.settle(config, device, options, peak_of)
-    rules = select_rules(context, options.disabled_rules, load_user_rules(rules_path))
+    rules = select_rules(context, options.rules_left_out, load_user_rules(rules_path))
     ruled = apply_rules(build_space(context, options), rules, context, options.recompute)
     fitting = keep_what_fits(ruled.table, context, options.recompute)
     estimated_ms = _estimate_ms(fitting.table, context)
@@ -144,7 +144,7 @@ def explain(
     Every rule is asked, not only the first that fails; the memory is told either way.
     """
     context = SearchContext.settle(config, device, options)
-    rules = select_rules(context, options.disabled_rules, load_user_rules(rules_path))
+    rules = select_rules(context, options.rules_left_out, load_user_rules(rules_path))
     table = StrategyTable.from_strategies([strategy])
     broken = [rule for rule in rules if not judge(rule, table, context).all()]
     lines = [f"{describe(strategy)}: breaks {len(broken)} of {len(rules)} rules"]

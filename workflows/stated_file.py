@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taylor.base.console import log
+from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.design import modes_at_hand
 from taylor.dryrun.interface import DryRunBackend
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline.schedule import AUTO, ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
@@ -95,7 +96,7 @@ class StatedFile:
         Raises
         ------
         InputError
-            When the file or the register cannot be read.
+            When the file or the register cannot be read, or the job sets a switch that its schedule does not have.
         """
         return cls.of(job, read_with_notes(job.path, job.register_path), find_device(job.device, job.register_path))
 
@@ -103,7 +104,9 @@ class StatedFile:
     def of(cls, job: FileJob, config: TrainingConfig, device: DeviceSpec) -> StatedFile:
         """The same of a configuration and a device that are at hand."""
         vpp = config.strategy.vpp if job.given_vpp is None else job.given_vpp
-        return cls(job, config, config, device).running_as(vpp, asked_schedule(job, config))
+        schedule = asked_schedule(job, config)
+        _refuse_idle_switch(job, config, schedule, vpp)
+        return cls(job, config, config, device).running_as(vpp, schedule)
 
     def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
         """The same with a number of interleaves and the schedule that it means."""
@@ -169,6 +172,21 @@ class StatedFile:
             modes=self.modes,
             may_estimate=self.job.dryruns.backend == "auto",
         )
+
+
+def _refuse_idle_switch(job: FileJob, config: TrainingConfig, schedule: ScheduleSpec, vpp: int) -> None:
+    """Refuse a choice of the low-memory order where there is none to choose."""
+    if job.low_memory is None:
+        return
+    several = max(vpp, 2) if job.vpp == AUTO else vpp
+    run = schedule.for_interleaves(several, config.rules.framework)
+    if job.schedule == AUTO:
+        why = "has no effect with -schedule auto, which tries the low-memory orders too"
+    elif run.traits.low_memory_switch:
+        return
+    else:
+        why = f"has no effect: {run.name} with {several} interleave{'s' * (several > 1)} has no low-memory order"
+    raise InputError(why, file=config.path, field="-low_mem", value="y" if job.low_memory else "n", cure="leave it out")
 
 
 def asked_schedule(job: FileJob, config: TrainingConfig) -> ScheduleSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -84,6 +84,8 @@ class CommandParser(argparse.ArgumentParser):
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse the command line, with the flags of ``--config`` as defaults.
 
+        The namespace's `given` holds the flags that the user set, there or here: destination to spelling.
+
         Raises
         ------
         InputError
@@ -95,7 +97,19 @@ class CommandParser(argparse.ArgumentParser):
         path = early.parse_known_args([w for w in words if w not in ("-h", "--help")])[0].config
         if path is not None:
             words = self._words_from_json(Path(path)) + words
-        return self.parse_args(words)
+        args = self.parse_args(words)
+        args.given = self._given(words, args)
+        return args
+
+    def _given(self, words: Sequence[str], args: argparse.Namespace) -> dict[str, str]:
+        named = {word.partition("=")[0] for word in words}
+        # A value that differs from the default is the user's too: -oFILE names no flag by itself.
+        return {
+            action.dest: action.option_strings[-1]
+            for action in self._actions
+            if named & {*action.option_strings}
+            or getattr(args, action.dest, action.default) != self.get_default(action.dest)
+        }
 
     def _normal_spelling(self, word: str) -> str:
         if not word.startswith("-") or word in ("-", "--"):
@@ -140,6 +154,32 @@ class CommandParser(argparse.ArgumentParser):
             else:
                 raise InputError("must be a plain value", file=path, field=str(key), value=value)
         return words
+
+
+def refuse_without_effect(args: argparse.Namespace, flags: Collection[str], where: str, cure: str = "") -> None:
+    """Refuse flags that the user set although nothing would come of them.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        Of `CommandParser.parse`.
+    flags : collection of str
+        Destinations of the flags that have no effect.
+    where : str
+        When they have none: ``with -evaluate y``.
+    cure : str
+        What to do besides leaving them out.
+
+    Raises
+    ------
+    InputError
+        Names every such flag.
+    """
+    idle = [spelling for flag, spelling in args.given.items() if flag in flags]
+    if idle:
+        them = "it" if len(idle) == 1 else "them"
+        effect = "has no effect" if len(idle) == 1 else "have no effect"
+        raise InputError(f"{effect} {where}", field=", ".join(idle), cure=f"leave {them} out{cure and f', or {cure}'}")
 
 
 def yes_no(text: str) -> bool:
@@ -202,7 +242,7 @@ def key_values(text: str) -> dict[str, int]:
         key, equals, value = part.partition("=")
         if not equals:
             raise argparse.ArgumentTypeError(f"{shortened(repr(part))} is not of the form name=number")
-        result[key.strip()] = positive_int(value)
+        result[key.strip()] = non_negative_int(value)
     return result
 
 

@@ -19,6 +19,7 @@ from taylor.command_lines.arguments import (
     path_or_none,
     positive_float,
     positive_int,
+    refuse_without_effect,
 )
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs")
@@ -133,6 +134,11 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
         raise InputError(
             "only one configuration can be searched", field="--yaml_path, --shell_path, --toml_path", value=sources
         )
+    full = args.full or bool(args.profile_data_dir)
+    if not full:
+        refuse_without_effect(
+            args, {"solver_name", "workers", "time_limit"}, "without --full: nothing is solved", "add --full"
+        )
     unknown = [name for name in args.search if name not in DIMENSIONS]
     if unknown:
         raise InputError(
@@ -175,7 +181,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
         datasets={"dryrun": args.small_dataset, "profile": args.dataset},
         rank_num=args.rank_num,
         profile_data=path_or_none(args.profile_data_dir),
-        full=args.full or bool(args.profile_data_dir),
+        full=full,
         ranking=RankOptions(
             SolveOptions(args.solver_name, args.time_limit), **({"workers": args.workers} if args.workers else {})
         ),

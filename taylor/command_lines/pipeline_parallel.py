@@ -19,6 +19,7 @@ from taylor.command_lines.arguments import (
     path_or_none,
     positive_float,
     positive_int,
+    refuse_without_effect,
     time_ratio,
     yes_no,
 )
@@ -29,6 +30,13 @@ from taylor.pipeline.schedule import AUTO, SCHEDULES
 
 if TYPE_CHECKING:
     from taylor.workflows.options import Export
+
+
+WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export"}
+"""All that has an effect where a saved solution is printed."""
+
+OF_A_SOLVE = {"o", "t", "mps_form", "solver_name", "workers"}
+"""What has no effect where nothing is solved."""
 
 
 def count_or_auto(text: str) -> int | str:
@@ -164,6 +172,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     if args.extract:
         from taylor.workflows.extract import describe_saved_solution
 
+        refuse_without_effect(args, args.given.keys() - WITH_EXTRACT, "with -extract y, which prints a saved solution")
         if not args.solution:
             raise InputError("is needed with -extract y", field="-solution", cure="name a .sol or a result JSON")
         description = describe_saved_solution(Path(args.solution))
@@ -173,6 +182,9 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         for role, name in store_exports(texts).items():
             print(f"{role}: {name}")
         return
+    refuse_without_effect(args, {"solution"}, "without -extract y", "add -extract y to print it")
+    if args.evaluate:
+        refuse_without_effect(args, OF_A_SOLVE, "with -evaluate y, which solves and writes no plan")
     sources = [path for path in (args.yaml, args.shell, args.toml) if path]
     if len(sources) != 1:
         raise InputError("exactly one configuration is needed", field="-yaml, -shell, -toml", value=sources)
