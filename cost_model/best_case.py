@@ -82,14 +82,15 @@ def lightest_layers(
 ) -> list[int]:
     """Layers of every stage under the offset that `best_case_peak_mib` has in mind, int [pp].
 
-    Stages are filled from the front up to the least peak, a layer at least left for each that follows.
+    Stages are filled from the front up to the least peak, a layer at least left for each that follows. With
+    several interleaves the least peak is a bound that counts dense layers in front of the body as free: layers
+    for which it leaves no room go, one by one, to the stage that is then the lightest.
     """
     search = _Search.of(model, rules, StrategyTable.from_strategies([strategy]), recompute, schedule)
     _, high = search.bounds(None)
     room = np.maximum(search.held(high)[:, 0], strategy.vpp).astype(np.int64)
-    if search.dense and search.interleaves > 1:
-        # Dense layers were counted as free: the last stages take what is left over.
-        room += search.dense
+    while room.sum() < search.layers:
+        room[np.argmin(search.with_one_more(room))] += 1
     left, layers = search.layers, []
     for stage in range(strategy.pp):
         later = (strategy.pp - 1 - stage) * strategy.vpp
@@ -162,12 +163,28 @@ class _Search:
         result[reach:] = np.floor(room[reach:] / self.slope[reach:] + 1e-9)
         return result
 
+    def with_one_more(self, layers: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Peak of every stage of the first row if it held a layer more, float [pp]; `layers` int [pp].
+
+        The dense layers lie in the stages' first chunks.
+        """
+        peaks = np.empty(len(layers))
+        for stage, held in enumerate(layers):
+            before = int((layers[:stage] // self.interleaves).sum())
+            first = -(-(int(held) + 1) // self.interleaves)
+            dense = min(max(self.dense - before, 0), first)
+            body = held + 1 - dense
+            peaks[stage] = self.base[stage, 0] + body * self.slope[stage, 0] + dense * self.dense_slope[stage, 0]
+        return peaks
+
     def fits(self, peak: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Whether some offset stays within a peak [n]; bool [n]."""
         held = self.held(peak)
         free = self.dense if self.interleaves > 1 else 0
-        least = 1 if self.interleaves == 1 else max(1, self.interleaves - free)
-        enough: NDArray[np.bool_] = (held.sum(axis=0) + free >= self.layers) & (held.min(axis=0) >= least)
+        # A layer a chunk at least; of a stage's layers only so many can be dense as lie behind the stages before it.
+        dense = np.maximum(free - np.arange(len(held)), 0)
+        least = np.maximum(self.interleaves - dense, 0)[:, np.newaxis]
+        enough: NDArray[np.bool_] = (held.sum(axis=0) + free >= self.layers) & (held >= least).all(axis=0)
         return enough
 
     def least_peak(self, limit: float | None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

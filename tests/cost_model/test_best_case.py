@@ -110,6 +110,29 @@ def test_the_lightest_plan_of_interleaves_holds_every_layer_once(model: ModelSpe
     assert max(part.total for part in stage_breakdown(model, strategy, RULES, plan)) >= peak[0]
 
 
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Strategy(16, 4, 16, 8, op=16, vpp=2, micro_batches=64), Strategy(16, 4, 8, 8, op=16, vpp=2, micro_batches=64),
+        Strategy(16, 4, 8, 8, op=16, vpp=3, micro_batches=64), Strategy(16, 4, 4, 8, op=16, vpp=4, micro_batches=64),
+    ],
+    ids=lambda strategy: f"{strategy.name}_VPP{strategy.vpp}",
+)  # fmt: skip
+def test_the_lightest_plan_of_interleaves_stays_near_the_bound(strategy: Strategy) -> None:
+    """What is told to fit and the table of stages below it speak of plans 2 % apart at most."""
+    [peak], _ = best_case_peak_mib(DEEPSEEK, RULES, StrategyTable.from_strategies([strategy]))
+    parts = stage_breakdown(DEEPSEEK, strategy, RULES)
+    assert peak <= max(part.total for part in parts) <= 1.02 * peak
+
+
+def test_a_stage_without_dense_layers_holds_a_body_layer_a_chunk() -> None:
+    model, strategy = shallow(8, 3), Strategy(4, 4, 4, 4, op=4, vpp=2, micro_batches=8)
+    [peak], _ = best_case_peak_mib(model, RULES, StrategyTable.from_strategies([strategy]))
+    parts = stage_breakdown(model, strategy, RULES)  # Every chunk holds one layer: there is no other plan.
+    assert [sum(part.layers.values()) for part in parts] == [2, 2, 2, 2]
+    assert peak == pytest.approx(max(part.total for part in parts), rel=1e-3)
+
+
 def test_seqpipe_counts_pieces_of_a_sequence() -> None:
     spec, model = ScheduleSpec("seqpipe", seq_splits=2), LLAMA7.replace(n_layers=6)
     strategy = Strategy(4, 4, 3, op=4, micro_batches=9)
