@@ -122,7 +122,7 @@ class TorchBackend:
             "model": asdict(config.model),
             "strategy": asdict(strategy),
             "rules": asdict(config.rules),
-            "config": [config.mtp_counted, config.micro_batch_interleave, asdict(config.schedule)],
+            "config": [config.mtp_counted, asdict(config.schedule)],
             "ends": [stage == 0, stage == config.schedule.head_stage(strategy.pp)],
             "layers": {kind: [row[stage] for row in grid] for kind, grid in plan.layers.items()},
             "recompute": {

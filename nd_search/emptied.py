@@ -91,7 +91,7 @@ def _nearest_batch(
     table: StrategyTable, rules: Sequence[Rule], context: SearchContext, recompute: str
 ) -> Nearest | None:
     """The batch nearest to the asked one under which some row obeys all rules, and fits if any does."""
-    unit: NDArray[np.int64] = table.dp * table.mbs * context.micro_batch_interleave
+    unit: NDArray[np.int64] = table.dp * table.mbs
     least = np.maximum(table.pp, -(-3 * (table.pp - 1) // (2 * table.vpp)))
     rounds = np.where(table.vpp > 1, table.pp, 1)
     wanted = np.maximum(-(-least // rounds), np.rint(context.gbs / (unit * rounds)).astype(np.int64)) * rounds

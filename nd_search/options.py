@@ -140,7 +140,6 @@ class SearchContext:
     schedule: ScheduleSpec
     world_size: int
     gbs: int
-    micro_batch_interleave: int
     layers: int
     max_expert_parallel: int
     device_limit_mib: float
@@ -164,8 +163,7 @@ class SearchContext:
             own=own,
             schedule=config.schedule,
             world_size=options.world_size or own.world_size,
-            gbs=options.gbs or own.global_batch * config.micro_batch_interleave,
-            micro_batch_interleave=config.micro_batch_interleave,
+            gbs=options.gbs or own.global_batch,
             layers=config.model.n_layers + (config.model.mtp_layers if config.mtp_counted else 0),
             max_expert_parallel=options.max_expert_parallel,
             device_limit_mib=limit,

@@ -320,7 +320,7 @@ _LEGALITY: tuple[Rule, ...] = (
     Rule(
         "batch-by-dp",
         "dp * mbs divides the global batch: micro_batches is a whole number",
-        lambda t, c: t.dp * t.mbs * t.micro_batches * c.micro_batch_interleave == c.gbs,
+        lambda t, c: t.dp * t.mbs * t.micro_batches == c.gbs,
         LEGALITY,
         relax="change --gbs",
     ),

@@ -135,7 +135,7 @@ def build_space(context: SearchContext, options: SearchOptions) -> StrategySpace
     return StrategySpace(
         meshes=meshes,
         free=free,
-        samples=context.gbs // context.micro_batch_interleave,
+        samples=context.gbs,
         micro_batch_range=_micro_batch_range(options),
     )
 

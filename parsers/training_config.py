@@ -32,8 +32,8 @@ class TrainingConfig:
         MTP layers count in the offset's layer total (legacy MindFormers: L = layers + MTP depth).
         Otherwise they join the last chunk and the offset is over the body layers alone.
     micro_batch_interleave : int
-        MindFormers' ``micro_batch_interleave_num``: copies of a micro-batch that a rank overlaps;
-        multiplies the batch.
+        MindFormers' ``micro_batch_interleave_num``: parts of a micro-batch whose work and communication a
+        rank overlaps. The strategy's `mbs` counts the samples of all of them.
     notes : tuple of str
         What was assumed or is odd in the file, one line each, for the log.
     unmodelled : tuple of UnmodelledFlag
@@ -91,11 +91,10 @@ class TrainingConfig:
     def __repr__(self) -> str:
         layers = " + ".join(f"{count} {kind}" for kind, count in self.model.layer_counts().items())
         plan = "its plan is not settled" if self.plan is None else "with a plan"
-        batch = self.strategy.global_batch * self.micro_batch_interleave
+        samples = f"{self.strategy.global_batch} samples of {self.rules.seq_length} tokens a step"
         return (
             f"TrainingConfig: {self.path} ({self.launcher}), {plan}\n"
             f"  {self.model.name}: {layers} layers\n"
             f"  {self.strategy}\n"
-            f"  {self.strategy.world_size} ranks, {batch} samples of {self.rules.seq_length} tokens a step, "
-            f"{self.schedule.name}"
+            f"  {self.strategy.world_size} ranks, {samples}, {self.schedule.name}"
         )

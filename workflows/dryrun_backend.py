@@ -68,7 +68,7 @@ def _dataset_keys(starter: Starter, options: DryRunOptions, config: TrainingConf
         return {}
     strategy = config.strategy
     # Probes have as many micro-batches as stages.
-    batch = strategy.dp * strategy.mbs * config.micro_batch_interleave * max(strategy.micro_batches, PROBE_STAGES[-1])
+    batch = strategy.dp * strategy.mbs * max(strategy.micro_batches, PROBE_STAGES[-1])
     dataset = ensure_dataset(options.small_dataset, config.rules.seq_length, config.model.vocab, starter, batch)
     return {} if dataset is None else starter.launcher.dataset_keys(str(dataset))
 

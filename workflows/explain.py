@@ -92,6 +92,6 @@ def _strategy_of(name: str, config: TrainingConfig, gbs: int | None) -> Strategy
         degrees[match[1].lower()] = int(match[2])
     own = config.strategy
     strategy = own.replace(**degrees)
-    batch = gbs or own.global_batch * config.micro_batch_interleave
-    per_step = strategy.dp * strategy.mbs * config.micro_batch_interleave
+    batch = gbs or own.global_batch
+    per_step = strategy.dp * strategy.mbs
     return strategy.replace(micro_batches=batch // per_step)

@@ -77,7 +77,7 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         plan=plan,
         device_limit_mib=_read_device_limit(top),
         mtp_counted=mtp_counted,
-        micro_batch_interleave=top.integer("micro_batch_interleave_num", default=1),
+        micro_batch_interleave=_micro_batch_interleave(top),
         notes=tuple(notes),
         unmodelled=unmodelled_keys(table, source.data, facts, without=("moe_config",) if mcore else ()),
     )
@@ -148,10 +148,12 @@ def _read_strategy(top: Fields, interleaves: int, notes: list[str]) -> Strategy:
     if parallel.boolean("enable_parallel_optimizer", default=False):
         shard = sharding.integer("optimizer_weight_shard_size", default=-1, low=-1)
         op = dp * cp if shard < 1 else min(shard, dp * cp)
-    # runner_config.batch_size is the micro-batch: MindFormers multiplies it by dp, micro_batch_num and
-    # micro_batch_interleave_num, and lets it override the data set's. model_config.batch_size only shapes
-    # inference («add for increase predict»), so it counts only where the runner has none.
+    # MindFormers multiplies runner_config.batch_size by dp, micro_batch_num and micro_batch_interleave_num, and
+    # lets it override the data set's. The interleaved parts of a micro-batch are in memory together, so they are
+    # one micro-batch here. model_config.batch_size only shapes inference («add for increase predict»), so it
+    # counts only where the runner has none.
     model_batch = top.section("model").section("model_config").integer("batch_size", default=1)
+    batch = runner.integer("batch_size", default=model_batch) * _micro_batch_interleave(top)
     return Strategy(
         dp=dp,
         tp=degrees.integer("model_parallel", default=1),
@@ -161,9 +163,14 @@ def _read_strategy(top: Fields, interleaves: int, notes: list[str]) -> Strategy:
         op=op,
         sp=degrees.boolean("use_seq_parallel", default=False),
         vpp=interleaves,
-        mbs=runner.integer("batch_size", default=model_batch),
+        mbs=batch,
         micro_batches=micro,
     )
+
+
+def _micro_batch_interleave(top: Fields) -> int:
+    parts: int = top.integer("micro_batch_interleave_num", default=1)
+    return parts
 
 
 def _note_legality(model: ModelSpec, strategy: Strategy, notes: list[str]) -> None:

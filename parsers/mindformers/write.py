@@ -128,7 +128,7 @@ def with_strategy(
     if strategy.sp != current.strategy.sp:
         wanted["parallel_config", "use_seq_parallel"] = strategy.sp
     if strategy.mbs != current.strategy.mbs:
-        wanted["runner_config", "batch_size"] = strategy.mbs
+        _want_micro_batch_size(wanted, current, strategy.mbs)
     _want_micro_batches(wanted, source, current, strategy.pp, strategy.micro_batches)
     _want_optimizer_split(wanted, source, current, strategy)
     _want_dataset_strategy(wanted, source, current.strategy.dp, strategy.dp)
@@ -160,6 +160,15 @@ def _want_schedule(wanted: Wanted, schedule: ScheduleSpec, interleaves: int) -> 
     wanted[_PIPELINE + ("pipeline_scheduler",)] = name
     if traits.sequence_splits:
         wanted["parallel_config", "seq_split_num"] = schedule.seq_splits
+
+
+def _want_micro_batch_size(wanted: Wanted, current: TrainingConfig, samples: int) -> None:
+    """The batch of a part of a micro-batch, in as many parts as the file has where that divides the samples."""
+    parts = current.micro_batch_interleave
+    if samples % parts:
+        parts = 1
+        wanted[("micro_batch_interleave_num",)] = parts
+    wanted["runner_config", "batch_size"] = samples // parts
 
 
 def _want_micro_batches(

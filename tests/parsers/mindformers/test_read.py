@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from taylor.base.errors import InputError
 from taylor.cost_model.parameters import total_parameters
 from taylor.parsers.read import read_config
 from taylor.parsers.text.yaml_source import MAX_BYTES
+from taylor.parsers.write_back import emit_variant
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register.model import DENSE, MOE, MTP
 from tests.conftest import ROOT, SHARED
@@ -613,6 +615,22 @@ def test_an_entry_of_the_file_goes_before_config_json_under_any_of_its_names(tmp
     text = f"{RANKS}pretrained_model_dir: {tmp_path}\nmodel:\n  model_config: {sizes}\n"
     model = read_config(yaml_file(tmp_path, text)).model
     assert (model.n_layers, model.hidden, model.n_heads, model.n_kv_heads) == (10, 2048, 16, 8)
+
+
+def test_interleaved_parts_of_a_micro_batch_are_one_micro_batch_of_all_their_samples(tmp_path: Path) -> None:
+    parts = ("\nmicro_batch_interleave_num: 1", "\nmicro_batch_interleave_num: 2")
+    config = read_config(changed(tmp_path, parts))
+    plain = read_config(EXAMPLE)
+    assert (config.strategy.mbs, config.strategy.global_batch) == (2, 2 * plain.strategy.global_batch)
+    assert [flag.name for flag in config.unmodelled if flag.name.startswith("micro")] == ["micro_batch_interleave_num"]
+    for samples, batch, interleaved in ((4, 2, 2), (3, 3, 1)):
+        file = emit_variant(
+            config, config.strategy.replace(mbs=samples), tmp_path / f"{samples}.yaml", plan=config.plan
+        )
+        written = yaml.safe_load(file.read_text(encoding="utf-8"))
+        assert written["runner_config"]["batch_size"] == batch
+        assert written["micro_batch_interleave_num"] == interleaved
+        assert read_config(file).strategy.mbs == samples
 
 
 def test_latent_attention_follows_its_switch(tmp_path: Path) -> None:
