@@ -15,12 +15,13 @@ from taylor.parsers.flag_table import COSTS, NEUTRAL, READ, FlagRow, UnmodelledF
 from taylor.parsers.megatron.edit import Setting
 from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.read import LAUNCHER_TELLTALES, config_from_script
-from taylor.parsers.megatron.unmodelled import EXPERTS, SCORES, flag_table
+from taylor.parsers.megatron.unmodelled import EXPERTS, SCORES, flag_table, read_unmodelled
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from tests.conftest import ROOT
 
+SAMPLES = ROOT.parent / "shared" / "data"
 NAMES = Path(__file__).parent / "flag_names"
 TABLE = flag_table()
 ROWS = TABLE.rows.values()
@@ -323,6 +324,19 @@ def _named(flags: dict[str, Setting], **more: str) -> list[str]:
 
 def test_the_examples_of_the_package_hold_nothing_unmodelled() -> None:
     assert _named(DENSE_BASE) == [] and _named(LATENT_BASE) == []
+
+
+@pytest.mark.skipif(not SAMPLES.is_dir(), reason="the sample files lie outside the repository")
+def test_no_flag_of_a_published_script_is_unknown() -> None:
+    unknown, read = {}, 0
+    for path in sorted(SAMPLES.rglob("*.sh")):
+        try:
+            flags = Flags(ShellScript.read(path))
+        except InputError:
+            continue  # It starts no training.
+        read += 1
+        unknown |= {each.name: path.name for each in read_unmodelled(flags, [EXPERTS, SCORES]) if not each.known}
+    assert read > 100 and unknown == {}
 
 
 def test_a_flag_that_needs_another_is_silent_until_that_one_has_an_effect() -> None:
