@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from taylor.parsers.megatron.flags import Flags
+from taylor.parsers.megatron.kinds import dense_layers, empty_positions
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
@@ -21,17 +22,15 @@ _KNOWN_VOCABULARIES = (
 """Published vocabulary sizes by what a script's name or ``--model-type-hf`` calls the model."""
 
 
-def read_model(flags: Flags, noops: int, notes: list[str]) -> ModelSpec:
+def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
     """Read a model's shape.
 
     Parameters
     ----------
-    noops : int
-        Layers among ``--num-layers`` that do nothing.
     notes : list of str
         Takes what had to be assumed.
     """
-    layers = flags.integer("num-layers", high=MAX_LAYERS) - noops
+    layers = flags.integer("num-layers", high=MAX_LAYERS) - len(empty_positions(flags))
     if layers < 1:
         raise flags.error("noop-layers", "leaves no layer that does anything")
     hidden = flags.integer("hidden-size", high=MAX_SIZE)
@@ -77,7 +76,7 @@ def read_model(flags: Flags, noops: int, notes: list[str]) -> ModelSpec:
         mlp_bias=bias,
         qk_norm=mla is None and flags.has("qk-layernorm"),
         mla=mla,
-        moe=_read_moe(flags, layers, ffn, notes),
+        moe=_read_moe(flags, ffn, notes),
         mtp_layers=flags.integer("mtp-num-layers", default=0, low=0, high=64),
     )
 
@@ -111,7 +110,7 @@ def _read_mla(flags: Flags) -> MlaSpec | None:
     )
 
 
-def _read_moe(flags: Flags, layers: int, ffn: int, notes: list[str]) -> MoeSpec | None:
+def _read_moe(flags: Flags, ffn: int, notes: list[str]) -> MoeSpec | None:
     experts = flags.integer("num-experts", default=1, high=MAX_SIZE)
     if experts <= 1:
         return None
@@ -120,37 +119,13 @@ def _read_moe(flags: Flags, layers: int, ffn: int, notes: list[str]) -> MoeSpec 
     expert_hidden = flags.integer("moe-ffn-hidden-size", "moe-intermediate-size", default=ffn, high=MAX_SIZE)
     shared_hidden = flags.integer("moe-shared-expert-intermediate-size", default=None, high=MAX_SIZE)
     n_shared = flags.integer("n-shared-experts", default=1 if shared_hidden else 0, low=0, high=experts)
-    pattern_dense = _dense_prefix(flags, layers)
     return MoeSpec(
         n_experts=experts,
         top_k=flags.integer("moe-router-topk", default=2, high=experts),
         expert_hidden=expert_hidden,
         n_shared=n_shared,
         shared_hidden=shared_hidden if n_shared else None,
-        first_dense=flags.integer("first-k-dense-replace", default=pattern_dense, low=0, high=layers),
+        first_dense=dense_layers(flags),
         correction_bias=flags.has("moe-router-enable-expert-bias"),
         shared_gate=flags.has("moe-shared-expert-gate", "shared-expert-gate"),
     )
-
-
-def _dense_prefix(flags: Flags, layers: int) -> int:
-    """Dense layers at the front by ``--moe-layer-freq``: ``1``, or a list such as ``([0]*3+[1]*58)``."""
-    text = flags.text("moe-layer-freq", default="1")
-    if text == "1":
-        return 0
-    bits: list[str] = []
-    terms = re.sub(r"[\s()\"']", "", text).split("+")
-    for term in terms:
-        match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", term)
-        if match is None or len(bits) > MAX_LAYERS:
-            raise flags.error(
-                "moe-layer-freq",
-                "dense and MoE layers that alternate are not supported",
-                text,
-                "dense layers must come first, as in ([0]*3+[1]*58)",
-            )
-        bits += match[1].split(",") * int(match[2] or 1)
-    pattern = "".join(bits)
-    if not re.fullmatch("0*1*", pattern):
-        raise flags.error("moe-layer-freq", "dense layers must come first", text)
-    return min(pattern.count("0"), layers)

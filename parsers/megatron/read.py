@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.megatron.flags import Flags
+from taylor.parsers.megatron.kinds import DENSE_FIRST, dense_first, empty_positions, layer_list, starts_with
 from taylor.parsers.megatron.layout import (
     LayoutProblem,
     Placement,
@@ -17,6 +18,7 @@ from taylor.parsers.megatron.unmodelled import EXPERTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, PipelinePlan, deal_kinds, grid_in_order, zero_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
@@ -50,8 +52,7 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
     """
     flags = Flags(script)
     notes = list(script.notes)
-    noops = _noops(flags)
-    model = read_model(flags, len(noops), notes)
+    model = read_model(flags, notes)
     schedule, interleaves = _read_schedule(flags, notes)
     strategy = _read_strategy(flags, interleaves, notes)
     if flags.integer("num-layers", high=MAX_LAYERS) < strategy.pp * interleaves and not flags.has(LAYOUT):
@@ -60,9 +61,12 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
             f"asks for {strategy.pp * interleaves} chunks and there are {flags.integer('num-layers')} layers",
             strategy.pp,
         )
+    first = dense_first(flags)
+    if model.moe is not None and not starts_with(first, flags.integer("num-layers"), strategy.pp):
+        notes.append(f"--{DENSE_FIRST} {first} fills the first stage: MindSpeed-LLM 2.1.0 and later do not start so")
     plan: PipelinePlan | None = None
     try:
-        plan = _read_plan(flags, model, strategy, schedule, noops)
+        plan = _read_plan(flags, model, strategy, schedule)
     except LayoutProblem as problem:
         notes.append(f"the script settles no plan: {problem}")
     if schedule.traits.whole_rounds and strategy.micro_batches % strategy.pp:
@@ -93,11 +97,6 @@ FIRST, LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-la
 def is_mindspeed(flags: Flags) -> bool:
     """Whether the script uses flags that MindSpeed-LLM has and Megatron-LM lacks."""
     return flags.has(*LAUNCHER_TELLTALES)
-
-
-def _noops(flags: Flags) -> frozenset[int]:
-    layers = flags.integer("num-layers", high=MAX_LAYERS)
-    return frozenset(flags.integers("noop-layers", high=layers - 1) or [])
 
 
 def _read_schedule(flags: Flags, notes: list[str]) -> tuple[ScheduleSpec, int]:
@@ -198,7 +197,7 @@ def _keeps_no_scores(flags: Flags) -> bool:
     return flags.has("use-flash-attn") or backend in ("auto", "flash", "fused")
 
 
-def placement(flags: Flags, strategy: Strategy, noops: frozenset[int]) -> Placement:
+def placement(flags: Flags, strategy: Strategy) -> Placement:
     """Where the flags put the layer positions, chunk by chunk in model order.
 
     Raises
@@ -207,6 +206,7 @@ def placement(flags: Flags, strategy: Strategy, noops: frozenset[int]) -> Placem
         When they place them in no consistent way.
     """
     layers = flags.integer("num-layers", high=MAX_LAYERS)
+    noops = empty_positions(flags)
     chunks = strategy.pp * strategy.vpp
     if flags.has(LAYOUT):
         stages = expand_layout(flags.text(LAYOUT))
@@ -214,7 +214,7 @@ def placement(flags: Flags, strategy: Strategy, noops: frozenset[int]) -> Placem
         if sum(counts) != layers:
             raise LayoutProblem(f"the layout places {sum(counts)} of {layers} layers")
         return Placement(counts, noops)
-    listed = flags.integers("num-layer-list", low=0)
+    listed = layer_list(flags)
     if listed is not None:
         if strategy.vpp > 1:
             raise LayoutProblem("--num-layer-list holds for one interleave alone")
@@ -237,10 +237,8 @@ def placement(flags: Flags, strategy: Strategy, noops: frozenset[int]) -> Placem
     return Placement(tuple(slots), noops)
 
 
-def _read_plan(
-    flags: Flags, model: ModelSpec, strategy: Strategy, schedule: ScheduleSpec, noops: frozenset[int]
-) -> PipelinePlan:
-    place = placement(flags, strategy, noops)
+def _read_plan(flags: Flags, model: ModelSpec, strategy: Strategy, schedule: ScheduleSpec) -> PipelinePlan:
+    place = placement(flags, strategy)
     held = place.held()
     counts = model.layer_counts()
     pinned = {}
@@ -248,7 +246,9 @@ def _read_plan(
         stages = expand_layout(flags.text(LAYOUT)) if flags.has(LAYOUT) else []
         pinned[MTP] = next((index for index, stage in enumerate(stages) if "m" in stage), len(held) - 1)
     layers = deal_kinds(counts, held, strategy.pp, schedule.v_shape, pinned)
-    mode, of_chunk = read_recompute(flags, place)
+    mode, of_chunk = read_recompute(
+        flags, place, [v for v, _ in chunk_order(strategy.pp, strategy.vpp, schedule.v_shape)]
+    )
     modes = {FULL: zero_grid(strategy.pp, strategy.vpp)}
     if mode is not None:
         modes[mode] = grid_in_order(of_chunk, strategy.pp, schedule.v_shape)

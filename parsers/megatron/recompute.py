@@ -11,7 +11,14 @@ from taylor.parsers.text.fields import MAX_LAYERS
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.register.model import MTP
 
-RECOMPUTE_FLAGS = ("recompute-granularity", "recompute-method", "recompute-num-layers", "recompute-activations")
+PER_RANK_RECOMPUTE = "enable-recompute-layers-per-pp-rank"
+RECOMPUTE_FLAGS = (
+    "recompute-granularity",
+    "recompute-method",
+    "recompute-num-layers",
+    "recompute-activations",
+    PER_RANK_RECOMPUTE,
+)
 
 
 def uniform_choices(layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
@@ -51,8 +58,14 @@ def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
     )
 
 
-def read_recompute(flags: Flags, place: Placement) -> tuple[str | None, list[int]]:
-    """Mode, and recomputed real layers of each chunk in model order."""
+def read_recompute(flags: Flags, place: Placement, interleave_of: Sequence[int]) -> tuple[str | None, list[int]]:
+    """Mode, and recomputed real layers of each chunk in model order.
+
+    Parameters
+    ----------
+    interleave_of : sequence of int [chunks]
+        Which interleave of its stage each chunk is.
+    """
     held = place.held()
     granularity = flags.text("recompute-granularity", default=None)
     if flags.has("recompute-activations") and granularity is None:
@@ -69,7 +82,14 @@ def read_recompute(flags: Flags, place: Placement) -> tuple[str | None, list[int
     if method != "block":
         raise flags.error("recompute-method", "must be uniform or block where the granularity is full", method)
     count = flags.integer("recompute-num-layers", default=1, low=0, high=MAX_LAYERS)
-    return FULL, [place.real_among_first(k, count) for k in range(len(held))]
+    each = [count] * len(held)
+    if flags.has(PER_RANK_RECOMPUTE):
+        # The layers of a stage are dealt over its chunks in turn: position i of chunk v is recomputed where
+        # i·V + v < count. Source: MindSpeed-LLM mindspeed_llm/core/transformer/transformer_block.py,
+        # `_block_method_checkpointed_forward_func`, 1.0.RC3 to master.
+        interleaves = max(interleave_of) + 1
+        each = [max(0, -(-(count - v) // interleaves)) for v in interleave_of]
+    return FULL, [place.real_among_first(k, first) for k, first in enumerate(each)]
 
 
 def recompute_flags(plan: PipelinePlan) -> dict[str, Setting]:
@@ -83,17 +103,20 @@ def recompute_flags(plan: PipelinePlan) -> dict[str, Setting]:
             "recompute-method": False,
             "recompute-num-layers": False,
             "recompute-granularity": "selective",
+            PER_RANK_RECOMPUTE: False,
         }
     if largest == 0:
         return {name: False for name in RECOMPUTE_FLAGS}
     if full == body:
         return {
+            PER_RANK_RECOMPUTE: False,
             "recompute-activations": False,
             "recompute-granularity": "full",
             "recompute-method": "uniform",
             "recompute-num-layers": "1",
         }
     return {
+        PER_RANK_RECOMPUTE: False,
         "recompute-activations": False,
         "recompute-granularity": "full",
         "recompute-method": "block",

@@ -8,6 +8,7 @@ from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.megatron.edit import Setting, edit_flags, plain_value, set_variable
 from taylor.parsers.megatron.flags import WORLD_FLAGS, Flags
+from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN, kind_flags, says_dense_first, starts_with
 from taylor.parsers.megatron.layout import LayoutProblem, ends_placement, layout_text
 from taylor.parsers.megatron.read import (
     EXTEND,
@@ -38,7 +39,9 @@ _PLACING = (
     "account-for-embedding-in-pipeline-split",
     "account-for-loss-in-pipeline-split",
 )
-PLAN_FLAGS = frozenset({*_PLACING, *RECOMPUTE_FLAGS, "num-layers", "schedules-method", "global-batch-size"})
+PLAN_FLAGS = frozenset(
+    {*_PLACING, *RECOMPUTE_FLAGS, DENSE_FIRST, PATTERN, "num-layers", "schedules-method", "global-batch-size"}
+)
 """What a plan may change in a script."""
 _BESIDE_LAYERS = ("num-layers", "pipeline-model-parallel-size")
 _BESIDE_RECOMPUTE = ("use-distributed-optimizer", "num-layers")
@@ -109,26 +112,19 @@ def with_strategy(
         plan = current.replace(schedule=schedule).even_plan(strategy)
     if (plan.stages, plan.interleaves) != (strategy.pp, strategy.vpp):
         raise ValueError("the plan's shape differs from the strategy's [vpp, pp]")
-    wanted |= _kinds(flags, current, plan)
+    wanted |= _mtp(current, plan)
     script, ranks = _launched(script, flags, strategy.world_size)
     wanted |= ranks
     script = edit_flags(script, wanted, near=_BESIDE_LAYERS)
     return _placed(script, {}, plan, schedule)
 
 
-def _kinds(flags: Flags, current: TrainingConfig, plan: PipelinePlan) -> Wanted:
-    """Flags that say how many layers are dense and how many predict further tokens, where the plan has others."""
-    totals = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
-    wanted: Wanted = {}
-    dense = totals.get(DENSE, 0)
-    if current.model.moe is not None and dense != current.model.n_dense:
-        if flags.has("first-k-dense-replace"):
-            wanted["first-k-dense-replace"] = str(dense)
-        else:
-            wanted["moe-layer-freq"] = f"([0]*{dense}+[1]*{totals.get(MOE, 0)})"
-    if totals.get(MTP, 0) != current.model.mtp_layers:
-        wanted["mtp-num-layers"] = str(totals[MTP]) if totals.get(MTP) else False
-    return wanted
+def _mtp(current: TrainingConfig, plan: PipelinePlan) -> Wanted:
+    """The flag that says how many layers predict further tokens, where the plan has others."""
+    count = sum(map(sum, plan.layers.get(MTP, ())))
+    if count == current.model.mtp_layers:
+        return {}
+    return {"mtp-num-layers": str(count) if count else False}
 
 
 def _launched(script: ShellScript, flags: Flags, world: int) -> tuple[ShellScript, Wanted]:
@@ -187,7 +183,7 @@ def _same(config: TrainingConfig, plan: PipelinePlan, schedule: ScheduleSpec) ->
 
 
 def _placing(flags: Flags, plan: PipelinePlan, schedule: ScheduleSpec) -> Wanted:
-    """Flags that place the plan's layers, in the form that the script uses or could use."""
+    """Flags that place the plan's layers and say their kinds, in the form that the script uses or could use."""
     v_shape = schedule.v_shape
     held = values_in_order(plan.total_layers([kind for kind in plan.layers if kind != MTP]), v_shape)
     wanted: Wanted = {name: False for name in _PLACING if flags.has(name)}
@@ -197,21 +193,68 @@ def _placing(flags: Flags, plan: PipelinePlan, schedule: ScheduleSpec) -> Wanted
     elif not v_shape and flags.has("schedules-method"):
         wanted["schedules-method"] = False
     mindspeed = is_mindspeed(flags)
+    kinds = _kinds(plan, v_shape)
+    mixed = MOE in plan.layers and any(DENSE in of_chunk for of_chunk in kinds)
+    # Stages of unlike length are given by empty layers, or in models without dense layers among others by a list:
+    # MindSpeed-LLM counts dense layers as if there were no list, and refuses both together from 2.2.0 on.
+    by_list = mindspeed and plan.interleaves == 1 and not mixed
+    by_list = by_list and (flags.has("num-layer-list") or not flags.has("noop-layers"))
+    even = len(set(held)) == 1
     mtp_elsewhere = MTP in plan.layers and not values_in_order(plan.layers[MTP], v_shape)[-1]
+    slots = held
     if flags.has(LAYOUT) or mtp_elsewhere:
-        return {**wanted, LAYOUT: layout_text(plan)}
-    if plan.interleaves == 1 and len(set(held)) == 1 and not flags.has("num-layer-list"):
-        return wanted
-    if mindspeed and plan.interleaves == 1 and (flags.has("num-layer-list") or not flags.has("noop-layers")):
-        return {**wanted, "num-layer-list": ",".join(map(str, held))}
-    if mindspeed:
-        return {**wanted, **_with_noops(flags, plan, held, v_shape)}
-    if len(set(held)) == 1:
-        return {**wanted, **_interleave_flag(flags, plan.interleaves, held[0])}
-    ends = _ends(plan, held)
-    if ends is not None:
-        return {**wanted, **ends, **_interleave_flag(flags, plan.interleaves, None)}
-    return {**wanted, LAYOUT: layout_text(plan)}
+        wanted[LAYOUT] = layout_text(plan)
+    elif plan.interleaves == 1 and even and not flags.has("num-layer-list") and not (mixed and mindspeed):
+        pass
+    elif by_list:
+        wanted["num-layer-list"] = ",".join(map(str, held))
+    elif mindspeed:
+        each = _slots(flags, kinds, plan)
+        slots = [each] * len(held)
+        wanted |= _with_noops(held, each, None if v_shape or plan.interleaves == 1 else PER_CHUNK)
+    elif even:
+        wanted |= _interleave_flag(flags, plan.interleaves, held[0])
+    elif (ends := _ends(plan, held)) is not None:
+        wanted |= ends | _interleave_flag(flags, plan.interleaves, None)
+    else:
+        wanted[LAYOUT] = layout_text(plan)
+    if MOE in plan.layers:
+        positions = [kind for of, slot in zip(kinds, slots, strict=True) for kind in (*of, *[None] * (slot - len(of)))]
+        wanted |= kind_flags(flags, positions, mindspeed)
+    return wanted
+
+
+def _kinds(plan: PipelinePlan, v_shape: bool) -> list[list[str]]:
+    """The kinds of the layers of every chunk in model order, MTP left out."""
+    body = {kind: values_in_order(grid, v_shape) for kind, grid in plan.layers.items() if kind != MTP}
+    chunks = plan.stages * plan.interleaves
+    return [[kind for kind in (DENSE, MOE) for _ in range(body.get(kind, [0] * chunks)[k])] for k in range(chunks)]
+
+
+def _slots(flags: Flags, kinds: list[list[str]], plan: PipelinePlan) -> int:
+    """Positions of every chunk, so that each has room for its layers and MindSpeed-LLM starts.
+
+    Raises
+    ------
+    InputError
+        When dense layers fill the first stage and reach into the next.
+    """
+    held = [len(of) for of in kinds]
+    now, each = flags.integer("num-layers"), max(held)
+    if len(set(held)) > 1 and now % len(held) == 0 and now // len(held) > each:
+        each = now // len(held)
+    if MOE not in plan.layers or not any(DENSE in of for of in kinds) or not says_dense_first(flags, True):
+        return each
+    last = max(k for k, of in enumerate(kinds) if DENSE in of)
+    for slots in (each, each + 1):  # One empty layer more may keep the first stage from being all dense.
+        if starts_with(last * slots + kinds[last].count(DENSE), slots * len(held), plan.stages):
+            return slots
+    raise InputError(
+        "cannot say the plan: MindSpeed-LLM does not start where dense layers fill the first stage",
+        file=flags.file,
+        field=f"--{DENSE_FIRST}",
+        cure="keep all dense layers on the first stage",
+    )
 
 
 def _interleave_flag(flags: Flags, interleaves: int, each: int | None) -> Wanted:
@@ -222,18 +265,14 @@ def _interleave_flag(flags: Flags, interleaves: int, each: int | None) -> Wanted
     return {PER_RANK: str(interleaves)}
 
 
-def _with_noops(flags: Flags, plan: PipelinePlan, held: list[int], v_shape: bool) -> Wanted:
-    """Every chunk as many positions as the fullest one, the spare ones at its end doing nothing."""
-    each = max(held)
-    now = flags.integer("num-layers")
-    if now % len(held) == 0 and now // len(held) > each:
-        each = now // len(held)
+def _with_noops(held: list[int], each: int, per_chunk: str | None) -> Wanted:
+    """Every chunk `each` positions, the spare ones at its end without a layer."""
     spare = [k * each + i for k, count in enumerate(held) for i in range(count, each)]
     wanted: Wanted = {"num-layers": str(each * len(held))}
     if spare:
         wanted["noop-layers"] = ",".join(map(str, spare))
-    if plan.interleaves > 1 and not v_shape:
-        wanted[PER_CHUNK] = str(each)
+    if per_chunk is not None:
+        wanted[per_chunk] = str(each)
     return wanted
 
 

@@ -265,6 +265,10 @@ READ_VALUES: tuple[Setting, ...] = (
 READ_BESIDE: dict[str, dict[str, Setting]] = {
     "recompute-method": _flags_of("--recompute-granularity full"),
     "recompute-num-layers": _flags_of("--recompute-granularity full --recompute-method block"),
+    "enable-recompute-layers-per-pp-rank": _flags_of(
+        "--recompute-granularity full --recompute-method block --recompute-num-layers 1"
+        " --num-layers-per-virtual-pipeline-stage 2"
+    ),
     "max-position-embeddings": {"position-embedding-type": False},
     "use-rotary-position-embeddings": {"position-embedding-type": False},
     "qk-rope-head-dim": {"qk-pos-emb-head-dim": False},
