@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.cost_model.strategy import Strategy
@@ -30,6 +31,11 @@ SIMULATION = {
     "MS_ALLOC_CONF": "memory_tracker:True",
 }
 """What makes MindSpore compile and count instead of run; the environment's JSON goes before it."""
+
+CHOOSES_PROGRAM = re.compile(
+    rf"{INTERPRETER}|PATH|PYTHON\w*|LD_\w+|DYLD_\w+|BASH_ENV|ENV|IFS|SHELLOPTS|BASHOPTS|GCONV_PATH", re.IGNORECASE
+)
+"""Variables that name a program to start or put code into one."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PROBE = (
@@ -62,7 +68,13 @@ class Starter:
 
     @classmethod
     def find(
-        cls, launcher: Launcher, program: Path | None, env_json: Path | None, register_path: Path | None
+        cls,
+        launcher: Launcher,
+        program: Path | None,
+        env_json: Path | None,
+        register_path: Path | None,
+        *,
+        env_named: bool = True,
     ) -> Starter:
         """Settle what can be started.
 
@@ -70,6 +82,8 @@ class Starter:
         ----------
         program : Path or None
             The launcher's program or the folder that holds it.
+        env_named : bool
+            Whether the user named `env_json`; one that merely lies in the working folder sets no program.
 
         Raises
         ------
@@ -77,7 +91,19 @@ class Starter:
             When the environment's JSON is bad.
         """
         environment = read_environment(env_json)
+        if not env_named:
+            idle = [name for name in environment if CHOOSES_PROGRAM.fullmatch(name)]
+            if idle:
+                log.warning(
+                    "%s: %s not taken: this file was not named, so it sets no program; name it with --env_json",
+                    env_json,
+                    ", ".join(idle),
+                )
+            environment = {name: value for name, value in environment.items() if name not in idle}
         interpreter = environment.get(INTERPRETER) or os.environ.get(INTERPRETER) or sys.executable
+        if interpreter != sys.executable:
+            source = env_json if INTERPRETER in environment else "the environment"
+            log.info("dry-runs: Python is %s, as %s of %s says", interpreter, INTERPRETER, source)
         tools = Tools(
             interpreter,
             find_program(launcher.program, program),

@@ -44,7 +44,13 @@ def open_backend(
             timeout_s=options.timeout_s,
             retries=options.retries,
         )
-    starter = Starter.find(launcher_of(config), options.mindformers, options.env_json, options.register_path)
+    starter = Starter.find(
+        launcher_of(config),
+        options.mindformers,
+        options.env_json,
+        options.register_path,
+        env_named=options.env_named,
+    )
     why_not = _why_not(starter, options, config)
     if why_not:
         log.info("dry-runs: none can run here (%s), so memory is estimated", why_not)

@@ -25,6 +25,8 @@ class DryRunOptions:
         ``run_mindformer.py`` or its folder.
     env_json : Path or None
         Environment of the runs.
+    env_named : bool
+        Whether the user named `env_json`; the working folder's own file, taken by default, sets no program.
     parallel_num : int
         Runs at once.
     small_dataset : Path or None
@@ -40,6 +42,7 @@ class DryRunOptions:
     backend: str = "auto"
     mindformers: Path | None = None
     env_json: Path | None = None
+    env_named: bool = True
     parallel_num: int = 2
     small_dataset: Path | None = None
     register_path: Path | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +18,13 @@ MAX_VALUE_CHARS = 64 * 2**20
 """Longest single event or top-level entry; a real event is a millionth of it."""
 MAX_TRACE_BYTES = 64 * 2**30
 """Most text of one trace, after decompression."""
+MAX_EXPANSION, FREE_BYTES = 40, 2**20
+"""Most text of a compressed trace: so many times its packed size, and some more. Published traces have 12 to 13
+times, a file of blanks a thousand. With it the size on the disk bounds the time of reading."""
 
 _SPACE = " \t\r\n"
 _AFTER_VALUE = _SPACE + ",]}"
+_BLANKS = re.compile(f"[{_SPACE}]*")
 
 
 def stream_events(path: str | Path, on_entry: Callable[[str, Any], None] | None = None) -> Iterator[dict[str, Any]]:
@@ -65,6 +70,9 @@ class _Window:
 
     def __init__(self, file: Path, stream: BinaryIO) -> None:
         self._file, self._stream = file, stream
+        self._most_bytes = MAX_TRACE_BYTES
+        if isinstance(stream, gzip.GzipFile):
+            self._most_bytes = min(MAX_TRACE_BYTES, FREE_BYTES + MAX_EXPANSION * file.stat().st_size)
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._scan = json.JSONDecoder().raw_decode
         self._text, self._at = "", 0
@@ -73,8 +81,9 @@ class _Window:
     def peek(self) -> str:
         """The next character that is not white space."""
         while True:
-            while self._at < len(self._text) and self._text[self._at] in _SPACE:
-                self._at += 1
+            blanks = _BLANKS.match(self._text, self._at)
+            assert blanks is not None
+            self._at = blanks.end()
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._more():
@@ -140,8 +149,10 @@ class _Window:
         except (EOFError, OSError, zlib.error) as error:
             raise self.error(f"is cut short or damaged: {error}") from None
         self._bytes += len(data)
-        if self._bytes > MAX_TRACE_BYTES:
-            raise self.error(f"is larger than {MAX_TRACE_BYTES} bytes")
+        if self._bytes > self._most_bytes:
+            if self._most_bytes == MAX_TRACE_BYTES:
+                raise self.error(f"is larger than {MAX_TRACE_BYTES} bytes")
+            raise self.error(f"unpacks to more than {MAX_EXPANSION} times its size, which no profiler's trace does")
         try:
             text = self._decoder.decode(data, final=not data)
         except UnicodeDecodeError as error:

@@ -338,6 +338,7 @@ def dryrun_options(args: argparse.Namespace, mindformers: str | None) -> DryRunO
         backend=args.dryrun_backend,
         mindformers=path_or_none(mindformers),
         env_json=default_file(args.env_json) if args.env_json else None,
+        env_named=not isinstance(args.env_json, Default),
         parallel_num=args.parallel_num,
         small_dataset=path_or_none(args.small_dataset),
         register_path=chosen_path(args.register_path),

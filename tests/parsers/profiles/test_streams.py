@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,27 @@ def test_a_folder_and_a_missing_trace_are_named(tmp_path: Path) -> None:
         list(stream_events(tmp_path))
     with pytest.raises(InputError, match="no such file"):
         list(stream_events(tmp_path / "t.json"))
+
+
+BLANKS = b'{"traceEvents": [' + b" " * (196 * 2**20) + b"]}"
+EMPTY_EVENTS = b'{"traceEvents": [' + b"{}," * (64 * 2**20) + b"{}]}"
+
+
+@pytest.mark.parametrize("text", [BLANKS, EMPTY_EVENTS], ids=["blanks", "empty events"])
+def test_a_small_file_that_unpacks_to_a_great_deal_is_refused_soon(text: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(text, compresslevel=9))
+    assert path.stat().st_size < 300_000
+    began = time.process_time()
+    with pytest.raises(InputError, match="unpacks to more than 40 times its size"):
+        for _ in stream_events(path):
+            pass
+    assert time.process_time() - began < 15.0
+
+
+def test_many_blanks_are_passed_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(b'{"traceEvents": [' + b" " * (48 * 2**20) + b'{"ph": "X"}]}')
+    began = time.process_time()
+    assert list(stream_events(path)) == [{"ph": "X"}]
+    assert time.process_time() - began < 3.0
