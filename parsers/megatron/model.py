@@ -6,6 +6,7 @@ import re
 
 from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.kinds import dense_layers, empty_positions
+from taylor.parsers.megatron.other_layers import refuse_other_layers
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
@@ -22,6 +23,14 @@ _KNOWN_VOCABULARIES = (
 """Published vocabulary sizes by what a script's name or ``--model-type-hf`` calls the model."""
 
 
+_GATES = ("swiglu", "quick-geglu", "geglu", "gelu-tanh")
+"""Activations with a gate, hence a third matrix; ``--openai-gelu``, ``--squared-relu`` and the default GeLU have none.
+
+Sources: Megatron-LM main, megatron/training/arguments.py, ``core_transformer_config_from_args`` (``swiglu``,
+``quick_geglu``); MindSpeed-LLM master, mindspeed_llm/core/transformer/mlp.py (``geglu``, ``gelu_tanh``).
+"""
+
+
 def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
     """Read a model's shape.
 
@@ -30,6 +39,7 @@ def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
     notes : list of str
         Takes what had to be assumed.
     """
+    refuse_other_layers(flags)
     layers = flags.integer("num-layers", high=MAX_LAYERS) - len(empty_positions(flags))
     if layers < 1:
         raise flags.error("noop-layers", "leaves no layer that does anything")
@@ -49,10 +59,11 @@ def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
             raise flags.error("hidden-size", f"must be a multiple of the {heads} attention heads", hidden)
         else:
             head_dim = hidden // heads
-    gated = flags.has("swiglu")
-    # Megatron's defaults: 4·hidden, and with SwiGLU two thirds of that, cut to a multiple of 64.
+    # Megatron's defaults: 4·hidden, and with SwiGLU (no other gate) two thirds of that, cut to a multiple of 64.
     ffn = flags.integer(
-        "ffn-hidden-size", default=int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden, high=MAX_SIZE
+        "ffn-hidden-size",
+        default=int(4 * hidden * 2 / 3 / 64) * 64 if flags.has("swiglu") else 4 * hidden,
+        high=MAX_SIZE,
     )
     rotary = flags.text("position-embedding-type", default="learned_absolute") != "learned_absolute" or flags.has(
         "use-rotary-position-embeddings"
@@ -67,7 +78,7 @@ def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
         head_dim=head_dim,
         ffn_hidden=ffn,
         vocab=_read_vocab(flags, notes),
-        gated_mlp=gated,
+        gated_mlp=flags.has(*_GATES),
         tied_embedding=not flags.has("untie-embeddings-and-output-weights"),
         learned_positions=0 if rotary else flags.integer("max-position-embeddings", high=MAX_SIZE),
         norm_bias=flags.text("normalization", default="LayerNorm") == "LayerNorm",
