@@ -93,6 +93,13 @@ class DryRunResult:
         return tuple(stage for stage in self.stages if stage.peak_mib is None)
 
     @property
+    def says_nothing(self) -> bool:
+        """Whether every stage failed, and none for want of memory, which would be an answer."""
+        return bool(self.stages) and all(
+            stage.peak_mib is None and stage.failure != OUT_OF_MEMORY for stage in self.stages
+        )
+
+    @property
     def peak_mib(self) -> float | None:
         """Peak of the heaviest stage, MiB; None when a stage has none."""
         peaks = [stage.peak_mib for stage in self.stages]

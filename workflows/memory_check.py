@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from taylor.base.console import log
-from taylor.base.errors import InfeasibleError, NoSolutionError
+from taylor.base.errors import InfeasibleError, NoSolutionError, OutsideProgramError
 from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.fitting.fit import CLOSE, Observation, fit_memory
 from taylor.dryrun.fitting.linear_memory import Floats, LinearMemory
@@ -90,6 +90,8 @@ def solve_checked(
         When, by what the dry-runs showed, nothing fits.
     NoSolutionError
         When no plan held within `MAX_ROUNDS`.
+    OutsideProgramError
+        When every dry-run of a round failed, so that nothing is known of its plans.
     """
     linear = LinearMemory(config, modes)
     observations = known_observations(config, output) if memory.source in ("dry-run", "saved") else []
@@ -116,6 +118,8 @@ def solve_checked(
         if not batch:
             break
         results = _dry_run(config, backend, batch, limits)
+        if all(result.says_nothing for result in results):
+            raise _unchecked(results[0])
         over: dict[int, str] = {}
         for near, result in zip(batch, results, strict=True):
             observations += observations_of([result], 1.0 if search is not None else CLOSE)
@@ -126,7 +130,7 @@ def solve_checked(
             for peak in result.failures:
                 if peak.failure != OUT_OF_MEMORY:
                     log.warning("check: stage %d could not be checked: %s", peak.stage, peak.failure)
-            if not exceeded and (best is None or near.time < best[0].time):
+            if not exceeded and not result.says_nothing and (best is None or near.time < best[0].time):
                 best = (near, result)
         if observations:
             memory = _refit(linear, observations, prior)
@@ -178,8 +182,16 @@ def _dry_run(
 
 
 def check_plan(config: TrainingConfig, plan: PipelinePlan, backend: DryRunBackend, limit_mib: float) -> DryRunResult:
-    """Dry-run one plan and say whether it holds; nothing is solved."""
+    """Dry-run one plan and say whether it holds; nothing is solved.
+
+    Raises
+    ------
+    OutsideProgramError
+        When the dry-run of every stage failed.
+    """
     result = backend.measure([DryRun(config, config.strategy, plan)])[0]
+    if result.says_nothing:
+        raise _unchecked(result)
     over = stages_over(result, np.full(config.strategy.pp, limit_mib))
     if over:
         log.warning("check: over the limit: %s", "; ".join(over.values()))
@@ -187,6 +199,14 @@ def check_plan(config: TrainingConfig, plan: PipelinePlan, backend: DryRunBacken
         measured = len(result.stages) - len(result.failures)
         log.info("check: the plan holds on %d of %d stages", measured, len(result.stages))
     return result
+
+
+def _unchecked(result: DryRunResult) -> OutsideProgramError:
+    """The error that nothing could be checked, with what the first failed dry-run said."""
+    return OutsideProgramError(
+        f"check: none of {len(result.stages)} dry-runs of the plan gave a peak, so it is not known to hold: "
+        f"{result.describe_failure()}; mend the dry-run, or take the plan unchecked with -check n"
+    )
 
 
 def _refit(linear: LinearMemory, observations: Sequence[Observation], prior: MemoryProfile) -> MemoryProfile:

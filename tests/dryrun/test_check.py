@@ -168,6 +168,14 @@ def test_where_every_dry_run_fails_auto_estimates_and_mindspore_ends_with_code_5
     assert "crashed with exit code 1" in log and "Traceback (most" not in log.split("crashed")[0]
 
 
+@pytest.mark.parametrize("words", [(), ("-evaluate", "y")])
+def test_a_check_whose_every_dry_run_crashed_passes_nothing_and_ends_with_code_5(road, tmp_path, words):
+    _, log, _, _ = road("llama", "-dryrun", "n", "--dryrun_retries", "0", *words, fail={"*": "crash"}, expect=5)
+    assert "check: none of 8 dry-runs of the plan gave a peak" in log and "crashed with exit code 1" in log
+    assert "the plan holds" not in log
+    assert not (tmp_path / "model.yaml.orig").exists() and not (tmp_path / "result.json").exists()
+
+
 def test_a_device_that_runs_out_of_memory_is_an_answer_too(road):
     result, log, _, _ = road("deepseek", device_memory=LIMIT["deepseek"], drift={"layer": 1.06})
     assert rounds(log) <= 6
