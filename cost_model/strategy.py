@@ -104,6 +104,18 @@ class TrainingRules:
         framework always leaves experts whole (`StateRules.always_whole_experts`).
     overhead_mib : float or None
         Memory of runtime and communication buffers on a device, MiB; None = the framework's usual one.
+    core_models : bool
+        Models are built by the framework's core library, as all of Megatron's are and those of MindFormers'
+        new generation (``mindformers/parallel_core``). Off: MindFormers' own classes of the old one.
+    ep_holds_cp : bool
+        EP takes all ranks of CP, and of TP where experts are whole (torchtitan before December 2025).
+    overlap_p2p : bool
+        Transfers of an interleaved pipeline run beside the computation (off: ``--no-overlap-p2p-communication``).
+    ulysses_degree : int or None
+        Context ranks among which attention heads are exchanged (Ulysses): 1 = none, keys and values go
+        around a ring; None = all of them; between = both ways at once.
+    repeats_kv_heads : bool
+        Key/value heads are repeated before Ulysses exchanges them where they are too few.
     """
 
     framework: Framework = DEFAULT_FRAMEWORK
@@ -121,6 +133,11 @@ class TrainingRules:
     loss_chunks: int = 1
     expert_tensor_parallel: bool = True
     overhead_mib: float | None = None
+    core_models: bool = True
+    ep_holds_cp: bool = False
+    overlap_p2p: bool = True
+    ulysses_degree: int | None = 1
+    repeats_kv_heads: bool = False
 
     @property
     def whole_experts(self) -> bool:

@@ -70,6 +70,14 @@ def _has_whole_experts(context: SearchContext) -> bool:
     return _is_moe(context) and context.rules.whole_experts
 
 
+def _is_moe_of_the_core(context: SearchContext) -> bool:
+    return _is_moe(context) and context.rules.core_models
+
+
+def _is_moe_of_own_classes(context: SearchContext) -> bool:
+    return _is_moe(context) and not context.rules.core_models
+
+
 def _is_dense(context: SearchContext) -> bool:
     return context.model.moe is None
 
@@ -88,14 +96,37 @@ def _expert_hidden(context: SearchContext) -> int:
     return context.model.moe.expert_hidden
 
 
+def _ulysses(table: StrategyTable, context: SearchContext) -> NDArray[np.int64]:
+    """Ranks of a context group that exchange heads, int64 [n]."""
+    degree = context.rules.ulysses_degree
+    return table.cp if degree is None else np.where(table.cp > 1, degree, 1)
+
+
+def _exchanges_heads(context: SearchContext) -> bool:
+    return context.rules.ulysses_degree != 1
+
+
+def _is_hybrid(context: SearchContext) -> bool:
+    return context.rules.ulysses_degree not in (1, None)
+
+
 def _sequence_cut(table: StrategyTable) -> NDArray[np.int64]:
     return table.cp * np.where(table.sp, table.tp, 1)
 
 
-def _shard_degree_serves_experts(table: StrategyTable, context: SearchContext) -> Mask:
-    # Experts borrow all of cp and tp and a part of the sharded data ranks, op = dp_shard * cp.
-    sharded = np.maximum(table.op, table.cp) * table.tp
-    return (table.ep == 1) | ((table.ep % (table.cp * table.tp) == 0) & (sharded % table.ep == 0))
+def _expert_tp(table: StrategyTable, context: SearchContext) -> NDArray[np.int64]:
+    """Ranks over which TP splits an expert, int64 [n]."""
+    return np.ones_like(table.tp) if context.rules.whole_experts else table.tp
+
+
+def _experts_take_sharded_ranks(table: StrategyTable, context: SearchContext) -> Mask:
+    # op = dp_shard * cp, the ranks over which parameters are sharded.
+    return (table.ep == 1) | ((table.op * table.tp) % (table.ep * _expert_tp(table, context)) == 0)
+
+
+def _experts_take_whole_contexts(table: StrategyTable, context: SearchContext) -> Mask:
+    inner = table.cp * table.tp // _expert_tp(table, context)
+    return (table.ep == 1) | (table.ep % inner == 0)
 
 
 def _kv_groups_or_copies(table: StrategyTable, context: SearchContext) -> Mask:
@@ -204,7 +235,7 @@ _LEGALITY: tuple[Rule, ...] = (
         "ep divides dp * tp, whose ranks it reuses",
         lambda t, c: (t.dp * t.tp) % t.ep == 0,
         LEGALITY,
-        applies=_is_moe,
+        applies=_is_moe_of_own_classes,
         relax="search smaller ep or pp",
     ),
     Rule(
@@ -225,11 +256,19 @@ _LEGALITY: tuple[Rule, ...] = (
     ),
     Rule(
         "ep-in-shards",
-        "ep is a multiple of cp * tp and divides the sharded ranks it reuses (op * tp)",
-        _shard_degree_serves_experts,
+        "ep, times the tp that splits an expert, divides the sharded ranks it reuses (op * tp)",
+        _experts_take_sharded_ranks,
         LEGALITY,
         applies=_is_moe,
         relax="search other ep, tp or cp",
+    ),
+    Rule(
+        "ep-holds-cp",
+        "ep is a multiple of cp, times tp where experts are whole",
+        _experts_take_whole_contexts,
+        LEGALITY,
+        applies=lambda c: _is_moe(c) and c.rules.ep_holds_cp,
+        relax="search other ep, tp or cp, or take keys that v0.2.1 dropped from the file",
     ),
     Rule(
         "op-in-replicas", "op divides dp * cp", lambda t, c: (t.dp * t.cp) % t.op == 0, LEGALITY, relax="do not pin op"
@@ -257,6 +296,14 @@ _LEGALITY: tuple[Rule, ...] = (
         relax="do not pin sp",
     ),
     Rule(
+        "moe-sp-with-tp",
+        "a model with experts has sequence parallel on where tp > 1",
+        lambda t, c: t.sp | (t.tp == 1),
+        LEGALITY,
+        applies=_is_moe,
+        relax="do not pin sp=0, or search tp = 1",
+    ),
+    Rule(
         "sequence-by-cp-tp",
         "cp, times tp under sequence parallel, divides the sequence length",
         lambda t, c: c.rules.seq_length % _sequence_cut(t) == 0,
@@ -280,6 +327,46 @@ _LEGALITY: tuple[Rule, ...] = (
         relax="search smaller cp or tp",
     ),
     Rule(
+        "context-needs-flash",
+        "cp > 1 needs flash attention, which the file turns off",
+        lambda t, c: t.cp == 1,
+        LEGALITY,
+        applies=lambda c: not c.rules.flash_attention,
+        relax="turn flash attention on in the file, or do not search cp",
+    ),
+    Rule(
+        "heads-by-ulysses",
+        "tp, times the context ranks that exchange heads (Ulysses), divides the attention heads",
+        lambda t, c: c.model.n_heads % (t.tp * _ulysses(t, c)) == 0,
+        LEGALITY,
+        applies=lambda c: _exchanges_heads(c) and c.rules.repeats_kv_heads,
+        relax="search smaller cp or tp",
+    ),
+    Rule(
+        "kv-groups-by-ulysses",
+        "tp, times the context ranks that exchange heads (Ulysses), divides the key/value groups",
+        lambda t, c: (t.cp == 1) | (c.model.n_kv_heads % (t.tp * _ulysses(t, c)) == 0),
+        LEGALITY,
+        applies=lambda c: _exchanges_heads(c) and not c.rules.repeats_kv_heads,
+        relax="search smaller cp or tp",
+    ),
+    Rule(
+        "ulysses-in-context",
+        "the context ranks that exchange heads (Ulysses) divide cp",
+        lambda t, c: t.cp % _ulysses(t, c) == 0,
+        LEGALITY,
+        applies=_is_hybrid,
+        relax="search other cp, or change the degree of Ulysses in the file",
+    ),
+    Rule(
+        "ring-of-two",
+        "beside Ulysses, the ring over the rest of cp has two ranks or more",
+        lambda t, c: (t.cp == 1) | (t.cp > _ulysses(t, c)),
+        LEGALITY,
+        applies=_is_hybrid,
+        relax="search larger cp, or change the degree of Ulysses in the file",
+    ),
+    Rule(
         "layers-fill-chunks",
         "pp * vpp is at most the number of layers",
         lambda t, c: t.pp * t.vpp <= c.layers,
@@ -292,6 +379,14 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: (t.vpp == 1) | (t.pp > 1),
         LEGALITY,
         relax="do not pin vpp",
+    ),
+    Rule(
+        "interleaving-without-overlap",
+        "vpp > 1 needs pp > 2 where transfers do not overlap (the file's --no-overlap-p2p-communication)",
+        lambda t, c: (t.vpp == 1) | (t.pp > 2),
+        LEGALITY,
+        applies=lambda c: not c.rules.overlap_p2p,
+        relax="take that flag from the file, or search other pp or vpp",
     ),
     Rule(
         "zero-bubble-v-two-chunks",
@@ -325,10 +420,11 @@ _LEGALITY: tuple[Rule, ...] = (
         relax="change --gbs",
     ),
     Rule(
-        "micro-batches-fill-pipeline",
-        "at least as many micro-batches as stages",
-        lambda t, c: t.micro_batches >= t.pp,
+        "micro-batches-fill-zero-bubble",
+        "the zero-bubble V schedule has at least twice as many micro-batches as stages",
+        lambda t, c: t.micro_batches >= 2 * t.pp,
         LEGALITY,
+        applies=lambda c: c.schedule.v_shape,
         relax="raise --gbs, or search smaller pp, dp or mbs",
     ),
     Rule(
@@ -379,6 +475,14 @@ EXPERIENCE_RULES: tuple[Rule, ...] = (
         lambda t, c: (t.cp == 1) | (c.rules.seq_length // t.cp >= 1024),
         EXPERIENCE,
         relax="search smaller cp, or disable the rule",
+    ),
+    Rule(
+        "ep-in-dp-tp-of-new-releases",
+        "ep divides dp * tp: MindFormers 1.7 and later do not start otherwise, 1.6 does",
+        lambda t, c: (t.dp * t.tp) % t.ep == 0,
+        EXPERIENCE,
+        applies=lambda c: _is_moe_of_the_core(c) and "ep-in-dp-tp" in c.rules.framework.legality,
+        relax="search smaller ep or pp, or disable the rule for MindFormers 1.6",
     ),
     Rule(
         "pipeline-mostly-busy",

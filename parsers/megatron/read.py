@@ -40,6 +40,8 @@ LAUNCHER_TELLTALES = (
     "reuse-fp32-param",
 )
 """Flags that MindSpeed-LLM has and Megatron-LM lacks."""
+LEGALITY_ALONE = ("no-overlap-p2p-communication", "kv-head-repeat-before-uly-alltoall", "ulysses-degree-in-cp")
+"""Flags by which strategies are judged, and whose cost no figure has."""
 
 
 def config_from_script(script: ShellScript) -> TrainingConfig:
@@ -178,6 +180,9 @@ def _read_rules(flags: Flags) -> TrainingRules:
         capacity_factor=flags.number("moe-expert-capacity-factor", default=None) or None,
         expert_tensor_parallel=not flags.has(EXTEND)
         and flags.integer("expert-tensor-parallel-size", default=0, low=0) != 1,
+        overlap_p2p=not flags.has("no-overlap-p2p-communication"),
+        ulysses_degree=_ulysses_degree(flags),
+        repeats_kv_heads=flags.has("kv-head-repeat-before-uly-alltoall"),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
 
@@ -195,6 +200,14 @@ def _keeps_no_scores(flags: Flags) -> bool:
     engine = flags.text("transformer-impl", default="local" if mindspeed else "transformer_engine")
     backend = flags.text("attention-backend", default="local" if mindspeed or engine == "local" else "auto")
     return flags.has("use-flash-attn") or backend in ("auto", "flash", "fused")
+
+
+def _ulysses_degree(flags: Flags) -> int | None:
+    """`TrainingRules.ulysses_degree` (MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:208-210, 279-306)."""
+    algorithm = flags.text("context-parallel-algo", default="")
+    if algorithm == "ulysses_cp_algo":
+        return None
+    return flags.integer("ulysses-degree-in-cp", default=1) if algorithm == "hybrid_cp_algo" else 1
 
 
 def placement(flags: Flags, strategy: Strategy) -> Placement:

@@ -141,7 +141,7 @@ def _read_strategy(top: Fields, interleaves: int, notes: list[str]) -> Strategy:
             notes.append("micro_batch_num does not count with one stage: gradient_accumulation_steps does")
         micro = runner.integer("gradient_accumulation_steps", default=1)
     if pp > 1 and micro < pp:
-        notes.append(f"micro_batch_num {micro} is below pipeline_stage {pp}: MindFormers refuses that")
+        notes.append(f"micro_batch_num {micro} is below pipeline_stage {pp}: older releases of MindSpore refuse that")
     parallel = top.section("parallel")
     sharding = parallel.section("parallel_optimizer_config")
     op = 1
@@ -201,10 +201,24 @@ def _read_rules(top: Fields, section: Fields, moe: Fields | None, mcore: bool, n
         compute_bytes=_BYTES[computed],
         flash_attention=section.boolean("use_flash_attention", default=mcore),
         capacity_factor=_read_capacity(moe, mcore) if moe else None,
+        core_models=mcore,
+        ulysses_degree=_read_ulysses_degree(top, section),
         dropout=any(section.number(name, default=0.0, high=1.0) > 0 for name in _DROPOUTS),
         # Mcore knows the split alone: master mindformers/parallel_core/transformer_config.py:440.
         vocab_parallel=mcore or not top.section("parallel_config").boolean("vocab_emb_dp", default=True),
     )
+
+
+def _read_ulysses_degree(top: Fields, section: Fields) -> int | None:
+    """`TrainingRules.ulysses_degree` (r1.7.0 mindformers/modules/transformer/transformer.py:626-635)."""
+    degrees = top.section("parallel_config")
+    algorithm = degrees.raw("context_parallel_algo") or section.raw("context_parallel_algo")
+    if algorithm == "ulysses_cp":
+        return None
+    if algorithm != "hybrid_cp":
+        return 1
+    home = degrees if degrees.has("ulysses_degree_in_cp") else section
+    return home.integer("ulysses_degree_in_cp", default=1)
 
 
 def _read_capacity(moe: Fields, mcore: bool) -> float | None:

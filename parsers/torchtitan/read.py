@@ -30,6 +30,11 @@ SCHEDULES = {
     "zero_bubble_v": "ZBVZeroBubble",
 }
 """What torchtitan calls its schedules."""
+LAST_IN_V020 = {
+    "training": ("seed", "deterministic", "debug_moe_force_load_balance"),
+    "parallelism": ("enable_compiled_autograd",),
+}
+"""Keys that v0.2.0 still has and v0.2.1 has not (torchtitan/config/job_config.py), by section."""
 PARTS, POINTS = "module_fqns_per_model_part", "pipeline_parallel_split_points"
 
 
@@ -290,6 +295,7 @@ def _read_rules(top: Fields, sharded: bool) -> TrainingRules:
         param_bytes=4,
         compute_bytes=4 if training.raw("mixed_precision_param") == "float32" else 2,
         expert_tensor_parallel=experts.integer("expert_tensor_parallel_degree", default=1) != 1,
+        ep_holds_cp=any(top.section(place).has(*names) for place, names in LAST_IN_V020.items()),
     )
 
 

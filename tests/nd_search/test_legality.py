@@ -44,13 +44,19 @@ class Case:
     max_ep: int
     whole_experts: bool
     dimensions: tuple[str, ...]
+    core_models: bool
+    flash: bool
+    overlap: bool
+    ulysses: int | None
+    repeats_kv: bool
+    before_v021: bool
 
 
 def cases(framework: str) -> list[Case]:
-    """Forty small jobs, odd sizes among them."""
-    draw = random.Random(f"legality of {framework}")
+    """Eighty small jobs, odd sizes among them."""
+    draw = random.Random(f"legality of {framework} 1")
     found = []
-    for number in range(40):
+    for number in range(80):
         heads = draw.choice([4, 6, 8, 12, 12, 24])
         experts = draw.choice([None, 4, 6, 8, 12, 16])
         expert_hidden, first_dense = draw.choice([24, 32, 36]), draw.choice([0, 1])
@@ -80,8 +86,14 @@ def cases(framework: str) -> list[Case]:
                 draw.random() < 0.5,
                 draw.choice(["1f1b", "1f1b", "1f1b", "gpipe"]),
                 draw.choice([2, 4, 64]),
-                framework == "megatron" and number % 4 == 1,
+                framework != "mindformers" and number % 4 == 1,
                 DIMENSION_SETS[number % len(DIMENSION_SETS)],
+                framework != "mindformers" or draw.random() < 0.5,
+                draw.random() < 0.8,
+                framework != "megatron" or draw.random() < 0.6,
+                1 if framework == "torchtitan" else draw.choice([1, 1, None, 2]),
+                framework == "megatron" and draw.random() < 0.3,
+                framework == "torchtitan" and draw.random() < 0.4,
             )
         )
     return found
@@ -134,9 +146,23 @@ def slow_verdict(
             return False
     elif not whole(model.moe.n_experts, ep) or ep > case.max_ep:
         return False
+    # experts under TP (Megatron moe_layer.py, MindFormers check_rules.py): the sequence is split too
+    if case.framework != "torchtitan" and model.moe is not None and tp > 1 and not sp:
+        return False
+    # heads that Ulysses exchanges (MindFormers llama_transformer.py, MindSpeed-LLM arguments.py)
+    if cp > 1 and case.ulysses != 1:
+        exchanging = cp if case.ulysses is None else case.ulysses
+        if not whole(model.n_heads, tp * exchanging):
+            return False
+        if not case.repeats_kv and not whole(model.n_kv_heads, tp * exchanging):
+            return False
+        if case.ulysses is not None and not whole(cp, exchanging):
+            return False
+        if case.ulysses is not None and case.framework == "megatron" and cp // exchanging <= 1:
+            return False
     if case.framework == "mindformers":
-        # MindSpore, pipeline_transformer.cc: "The size of micro_batch must be greater than or equal to stage_num".
-        if micro_batches < pp:
+        # check_rules.py: "context_parallel is only available for flash attention for now"
+        if cp > 1 and not case.flash:
             return False
         if model.mla is None and not whole(model.n_kv_heads, tp):
             return False
@@ -146,7 +172,8 @@ def slow_verdict(
             return False
         if case.vocab_parallel and not whole(model.vocab, tp):
             return False
-        if model.moe is not None and not whole(dp * tp, ep):
+        # moev3.py of the old classes; ffn.py of r1.6.0 of the core
+        if model.moe is not None and not whole(dp * tp * (cp if case.core_models else 1), ep):
             return False
         return whole(case.seq, cp * tp) if sp else whole(case.seq, cp)
     if case.framework == "megatron":
@@ -164,6 +191,8 @@ def slow_verdict(
             return False
         if vpp > 1 and not whole(micro_batches, pp):
             return False
+        if vpp > 1 and not case.overlap and pp <= 2:
+            return False
         if cp > 1 and not whole(case.seq, 2 * cp):
             return False
         return not sp or whole(case.seq, cp * tp)
@@ -172,8 +201,17 @@ def slow_verdict(
         return False
     if not whole(op, cp):
         return False
-    if ep > 1 and not (whole(ep, cp * tp) and whole(op * tp, ep)):
-        return False
+    if ep > 1:
+        # parallel_dims.py of v0.2.2: the mesh (pp, dp_replicate, efsdp, ep, etp) holds every rank once
+        dp_shard, etp = op // cp, 1 if case.whole_experts else tp
+        efsdp = dp_shard * cp * tp // (etp * ep)
+        if pp * (dp // dp_shard) * efsdp * ep * etp != case.world:
+            return False
+        # and of v0.2.0, with the two values of etp that it knows
+        if case.before_v021 and etp == tp and not whole(ep, cp):
+            return False
+        if case.before_v021 and etp == 1 and not whole(ep, cp * tp):
+            return False
     # torch, schedules.py: Schedule1F1B wants a micro-batch a stage, ScheduleInterleaved1F1B rounds of one size.
     if case.schedule == "1f1b" and vpp == 1 and micro_batches < pp:
         return False
@@ -190,6 +228,12 @@ def settled(case: Case) -> tuple[SearchContext, SearchOptions]:
         parallel_optimizer=case.shard,
         vocab_parallel=case.vocab_parallel,
         expert_tensor_parallel=not case.whole_experts,
+        core_models=case.core_models,
+        flash_attention=case.flash,
+        overlap_p2p=case.overlap,
+        ulysses_degree=case.ulysses,
+        repeats_kv_heads=case.repeats_kv,
+        ep_holds_cp=case.before_v021,
     )
     config = job(
         case.model, Strategy(1, 1, 1), rules, schedule=ScheduleSpec(case.schedule), mtp_counted=case.mtp_counted
@@ -214,7 +258,7 @@ HOLD_BY_CONSTRUCTION = {"world-size", "op-in-replicas"}
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_legal_set_equals_that_of_a_slow_loop_in_forty_small_cases(framework: str) -> None:
+def test_the_legal_set_equals_that_of_a_slow_loop_in_eighty_small_cases(framework: str) -> None:
     sizes = []
     for case in cases(framework):
         context, options = settled(case)
@@ -223,7 +267,7 @@ def test_the_legal_set_equals_that_of_a_slow_loop_in_forty_small_cases(framework
         assert set(legal) == slow, case
         assert len(legal) == len(slow), f"a strategy twice in {case}"
         sizes.append(len(slow))
-    assert len([size for size in sizes if size >= 5]) >= 20, "most cases should leave something to compare"
+    assert len([size for size in sizes if size >= 5]) >= 40, "most cases should leave something to compare"
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

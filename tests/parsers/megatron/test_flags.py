@@ -14,7 +14,7 @@ from taylor.base.errors import InputError
 from taylor.parsers.flag_table import COSTS, NEUTRAL, READ, FlagRow, UnmodelledFlag
 from taylor.parsers.megatron.edit import Setting
 from taylor.parsers.megatron.flags import Flags
-from taylor.parsers.megatron.read import LAUNCHER_TELLTALES, config_from_script
+from taylor.parsers.megatron.read import LAUNCHER_TELLTALES, LEGALITY_ALONE, config_from_script
 from taylor.parsers.megatron.unmodelled import EXPERTS, SCORES, flag_table, read_unmodelled
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.shell_source import ShellScript
@@ -216,8 +216,9 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
     read = {row.name for row in ROWS if row.status == READ}
     assert read - asked == set(), "rows called read that nothing asks for"
     assert asked - TABLE.rows.keys() == set(), "flags that are asked for and have no row"
-    # The launcher is also told from the other by flags whose effect no figure has.
-    assert asked - read - set(LAUNCHER_TELLTALES) == set(), "flags that are asked for: their rows must say read"
+    # The launcher is also told from the other, and strategies are judged, by flags whose effect no figure has.
+    unpriced = {*LAUNCHER_TELLTALES, *LEGALITY_ALONE}
+    assert asked - read - unpriced == set(), "flags that are asked for: their rows must say read"
 
 
 # ---- no flag that costs is passed over in silence ----------------------------------------------------
