@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.kinds import dense_layers, empty_positions
 from taylor.parsers.megatron.other_layers import refuse_other_layers
+from taylor.parsers.megatron.vocabulary import read_vocabulary
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
-
-_KNOWN_VOCABULARIES = (
-    ("llama3", 128256),
-    ("llama2", 32000),
-    ("mixtral", 32000),
-    ("deepseek3", 129280),
-    ("qwen3", 151936),
-    ("qwen25", 152064),
-    ("qwen2", 152064),
-    ("gpt", 50257),
-)
-"""Published vocabulary sizes by what a script's name or ``--model-type-hf`` calls the model."""
-
 
 _GATES = ("swiglu", "quick-geglu", "geglu", "gelu-tanh")
 """Activations with a gate, hence a third matrix; ``--openai-gelu``, ``--squared-relu`` and the default GeLU have none.
@@ -68,6 +54,8 @@ def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
     rotary = flags.text("position-embedding-type", default="learned_absolute") != "learned_absolute" or flags.has(
         "use-rotary-position-embeddings"
     )
+    moe = _read_moe(flags, ffn, notes)
+    shape = (layers, hidden, heads, kv_heads, ffn, 1 if moe is None else moe.n_experts)
     bias = not flags.has("disable-bias-linear")
     return ModelSpec(
         name=flags.file.stem,
@@ -77,7 +65,7 @@ def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
         n_kv_heads=kv_heads,
         head_dim=head_dim,
         ffn_hidden=ffn,
-        vocab=_read_vocab(flags, notes),
+        vocab=read_vocabulary(flags, shape, notes),
         gated_mlp=flags.has(*_GATES),
         tied_embedding=not flags.has("untie-embeddings-and-output-weights"),
         learned_positions=0 if rotary else flags.integer("max-position-embeddings", high=MAX_SIZE),
@@ -87,26 +75,9 @@ def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
         mlp_bias=bias,
         qk_norm=mla is None and flags.has("qk-layernorm"),
         mla=mla,
-        moe=_read_moe(flags, ffn, notes),
+        moe=moe,
         mtp_layers=flags.integer("mtp-num-layers", default=0, low=0, high=64),
     )
-
-
-def _read_vocab(flags: Flags, notes: list[str]) -> int:
-    """The vocabulary as it is trained: padded to ``--make-vocab-size-divisible-by`` times TP."""
-    if flags.has("padded-vocab-size"):
-        return flags.integer("padded-vocab-size", high=MAX_SIZE)
-    multiple = flags.integer("make-vocab-size-divisible-by", default=128, high=MAX_SIZE)
-    multiple *= flags.integer("tensor-model-parallel-size", default=1)
-    vocab = flags.integer("vocab-size", default=None, high=MAX_SIZE)
-    if vocab is None:
-        named = flags.text("model-type-hf", default="") or flags.file.stem
-        key = re.sub(r"[^a-z0-9]", "", named.lower())
-        known = next((size for name, size in _KNOWN_VOCABULARIES if name in key), None)
-        vocab = known or 32000
-        why = f"taken from the name {named}" if known else "a guess: add --padded-vocab-size"
-        notes.append(f"the script does not say the vocabulary: {-(-vocab // multiple) * multiple} ({why})")
-    return -(-vocab // multiple) * multiple
 
 
 def _read_mla(flags: Flags) -> MlaSpec | None:

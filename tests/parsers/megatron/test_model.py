@@ -62,3 +62,40 @@ def test_a_real_script_of_other_layers_is_refused_by_their_name(file: str) -> No
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_full_attention_everywhere_is_read(value: str, tmp_path: Path) -> None:
     assert read_config(script_of(tmp_path, f"{BASE}--full-attention-interval {value}\n")).model.n_layers == 24
+
+
+NO_VOCABULARY = BASE.replace("--padded-vocab-size 50304\n", "")
+LLAMA2_13B = (
+    NO_VOCABULARY.replace("--num-layers 24", "--num-layers 40")
+    .replace("--hidden-size 1024", "--hidden-size 5120")
+    .replace("--num-attention-heads 16", "--num-attention-heads 40")
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "vocab", "why"),
+    [
+        (NO_VOCABULARY, 32000, "an assumption"),
+        (NO_VOCABULARY + "--merge-file merges.txt\n", 50432, "that of GPT2BPETokenizer"),
+        (LLAMA2_13B + "--ffn-hidden-size 13824\n--swiglu\n", 32000, "that of llama2-13b"),
+    ],
+)
+def test_a_vocabulary_that_is_not_given_is_assumed_aloud(flags: str, vocab: int, why: str, tmp_path: Path) -> None:
+    file = script_of(tmp_path, flags)
+    config = read_config(file)
+    assert config.model.vocab == vocab
+    assert any(why in note and "--padded-vocab-size" in note for note in config.notes)
+    for name in ("out.sh", "pretrain_qwen3_gpt.sh"):
+        copy = tmp_path / name
+        copy.write_bytes(file.read_bytes())
+        assert read_config(copy).model.vocab == vocab
+
+
+def test_a_tokenizer_that_is_there_gives_the_vocabulary(tmp_path: Path) -> None:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(
+        '{"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 9, "content": "<s>"}]}'
+    )
+    flags = NO_VOCABULARY + "--make-vocab-size-divisible-by 1\n--tokenizer-name-or-path tokenizer\n"
+    assert read_config(script_of(tmp_path, flags)).model.vocab == 10

@@ -1,0 +1,92 @@
+"""How many tokens a Megatron or MindSpeed launch trains on: its flags, its tokenizer, else a stated assumption."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
+from taylor.parsers.megatron.flags import Flags
+from taylor.parsers.text.fields import MAX_SIZE
+from taylor.register.model import ModelSpec
+from taylor.register.registry import Registry
+
+_ASSUMED = 32000
+_CURE = "give --padded-vocab-size, --vocab-size, or a tokenizer folder that is there"
+_TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
+"""Tokenizers with one published vocabulary, by Megatron's ``--tokenizer-type``."""
+_MAX_TOKENIZER_BYTES = 2**27
+
+
+def read_vocabulary(flags: Flags, shape: tuple[int, ...], notes: list[str]) -> int:
+    """The vocabulary as it is trained: padded to ``--make-vocab-size-divisible-by`` times TP.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Layers, hidden size, attention heads, key-value heads, MLP width and experts (1 where there are none):
+        a published model of the register with the same ones gives its vocabulary where the script names none.
+    notes : list of str
+        Takes what had to be assumed.
+    """
+    if flags.has("padded-vocab-size"):
+        return flags.integer("padded-vocab-size", high=MAX_SIZE)
+    multiple = flags.integer("make-vocab-size-divisible-by", default=128, high=MAX_SIZE)
+    multiple *= flags.integer("tensor-model-parallel-size", default=1)
+    vocab = flags.integer("vocab-size", default=None, high=MAX_SIZE)
+    if vocab is not None:
+        return -(-vocab // multiple) * multiple
+    vocab, why = _from_tokenizer(flags) or _from_shape(shape) or (_ASSUMED, "an assumption")
+    padded = -(-vocab // multiple) * multiple
+    notes.append(f"the script does not say the vocabulary: {padded} is taken ({why}); {_CURE}")
+    return padded
+
+
+def _from_tokenizer(flags: Flags) -> tuple[int, str] | None:
+    for name in ("tokenizer-name-or-path", "tokenizer-model"):
+        flag = flags.by_name.get(name)
+        if flag is None or not flag.values or flag.values[0].unknown:
+            continue
+        folder = flags.file.parent / Path(flag.values[0].text).expanduser()
+        for file, count in (("tokenizer.json", _tokens), ("vocab.json", len), ("config.json", _configured)):
+            try:
+                found = count(json.loads(read_text(folder / file, limit_bytes=_MAX_TOKENIZER_BYTES)))
+            except (InputError, OSError, ValueError, TypeError, KeyError, AttributeError):
+                continue
+            if isinstance(found, int) and 1 <= found <= MAX_SIZE:
+                return found, f"counted in {folder / file}"
+    flag = flags.by_name.get("tokenizer-type")
+    kind = flag.values[0].text if flag is not None and flag.values else ""
+    if not kind and "merge-file" in flags.by_name:
+        kind = "GPT2BPETokenizer"  # The one tokenizer of Megatron's that reads merges.
+    return (_TOKENIZERS[kind], f"that of {kind}") if kind in _TOKENIZERS else None
+
+
+def _tokens(tokenizer: Any) -> int:
+    """Tokens of a Hugging Face ``tokenizer.json``: the highest number and one."""
+    added = [each["id"] for each in tokenizer.get("added_tokens", [])]
+    vocab = tokenizer["model"]["vocab"]
+    return max([len(vocab) - 1, *(vocab.values() if isinstance(vocab, dict) else ()), *added]) + 1
+
+
+def _configured(config: Any) -> Any:
+    return config["vocab_size"]
+
+
+def _from_shape(shape: tuple[int, ...]) -> tuple[int, str] | None:
+    registry = Registry.load()
+    alike = [
+        model
+        for model in map(registry.model, registry.model_names())
+        if shape
+        == (*(model.n_layers, model.hidden, model.n_heads, model.n_kv_heads, model.ffn_hidden), _experts(model))
+    ]
+    if len({model.vocab for model in alike}) != 1:
+        return None
+    return alike[0].vocab, f"that of {alike[0].name}, which has the same layers and sizes"
+
+
+def _experts(model: ModelSpec) -> int:
+    return 1 if model.moe is None else model.moe.n_experts
