@@ -217,7 +217,8 @@ def quick_step_ms(
     """
     share = _recompute_share(model, rules, table, device)
     result = step_ms(model, table, rules, device, {FULL: share}, balanced=True)
-    return np.broadcast_to(np.asarray(result, dtype=np.float64), (len(table),)).copy()
+    times: NDArray[np.float64] = np.broadcast_to(np.asarray(result, dtype=np.float64), (len(table),)).copy()
+    return times
 
 
 def _recompute_share(model: ModelSpec, rules: TrainingRules, table: StrategyTable, device: DeviceSpec) -> Any:

@@ -69,7 +69,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> Any:
         step = index.value if isinstance(index, yaml.ScalarNode) else index
         path: YamlPath = () if parent is None else (*self._path, step)
-        event: Any = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
             if index is not None:
                 self.alias_at[path] = Alias(path, event.anchor, event.start_mark.index, event.end_mark.index)

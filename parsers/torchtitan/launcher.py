@@ -11,7 +11,7 @@ from taylor.cost_model.strategy import Strategy
 from taylor.parsers.launcher import ExportForm, Launcher, Tools
 from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.torchtitan import recompute, write
-from taylor.parsers.torchtitan.read import NAME, config_from_source
+from taylor.parsers.torchtitan.read import NAME, PARTS, config_from_source
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.register.registry import Registry
@@ -20,7 +20,7 @@ from taylor.register.registry import Registry
 def export_parts(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
     """An override for its Python configurations: the modules of every model part."""
     parts = json.dumps(write.part_names(plan, v_shape), separators=(",", ":"))
-    return f"--parallelism.{write.PARTS}={parts}"
+    return f"--parallelism.{PARTS}={parts}"
 
 
 class Torchtitan(Launcher):
