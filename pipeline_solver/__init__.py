@@ -17,5 +17,6 @@ optimal proven 161.0
 (((5, 5),), ((3, 1),))
 
 `print(solution)` shows the whole plan; `evaluate.evaluate` reports a plan of one's own in the same figures, and
-`checker.check` judges any plan in exact arithmetic, with no code shared with the solvers.
+`checker.check` judges any plan in exact arithmetic, with a simulation of its own; the problem and the schedule's order
+of tasks it takes as the solvers do.
 """

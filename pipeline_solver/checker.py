@@ -3,6 +3,8 @@
 The step is played task by task, memory is walked along every stage's own task order, and all sums
 are exact (integers over a common denominator, `Fraction`), so that no rounding decides. Nothing of
 the solver, the event graph, the durations or the alive vectors is used: a mistake there shows here.
+The problem itself (layer times, layer and static memory) and the order of tasks (`build_schedule`) are
+the ones that the solvers use: a mistake in those does not show.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from benchmarks.calibrate import calibrate
 from benchmarks.published import PUBLISHED, narayanan_cases
 from taylor.cost_model.parameters import total_parameters
 from taylor.register.registry import Registry
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published tables are not here")
 
@@ -78,3 +79,32 @@ def test_the_stored_efficiencies_are_those_that_the_script_fits() -> None:
     registry = Registry.load()
     for name, shares in calibrate().items():
         assert dict(registry.device(name).efficiency) == pytest.approx(shares, abs=0.002)
+
+
+PAGE_ROWS = {
+    "LLaMA2-7B forward a sample": "Galvatron LLaMA2-7B forward a sample, ms",
+    "Korthikanti 2022: step times": "Korthikanti 2022 table 5, step ms",
+    "Narayanan 2021: step times": "Narayanan 2021 table 1, step ms",
+    "LLaMA 3 2024 on H100: step times": "LLaMA 3 2024 table 4, step ms",
+    "MindFormers on Ascend 910B: step times": "MindFormers on Ascend 910B, step ms",
+}
+"""Rows of the table in docs/cost_model.md by how they begin, and the script's section that each sums up."""
+
+
+def test_the_page_says_what_the_script_prints(steps: list[fidelity.Row]) -> None:
+    lines = (ROOT / "docs" / "cost_model.md").read_text(encoding="utf-8").splitlines()
+    page = " ".join(" ".join(lines).split())
+    rows = [*steps, *fidelity.galvatron_rows(Registry.load().device("a100-80g"))]
+    sums = fidelity.summary(rows).set_index("section")
+    assert {*sums.index} == {*PAGE_ROWS.values()}
+    for begins, section in PAGE_ROWS.items():
+        [line] = [line for line in lines if line.startswith(f"| {begins}")]
+        _, _, count, told, _, tau, _ = (cell.strip() for cell in line.split("|"))
+        printed = sums.loc[section]
+        assert int(count) == printed["rows"] and told.startswith(f"{printed['median error %']:.1f} %"), line
+        assert tau.startswith(f"{printed['Kendall']:.2f}"), line
+    for row in steps:
+        if row.note:
+            assert row.name in page
+            speed, share = row.note.replace("its peak", "the peak").split(", ")
+            assert share in page and (not share.startswith("beyond") or speed in page), row.note
