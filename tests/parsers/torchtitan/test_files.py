@@ -171,6 +171,16 @@ def test_a_release_that_counts_micro_batches_has_one_for_each_model_part(tmp_pat
     assert "pipeline_parallel_microbatches = 16" in file.read_text() and "microbatch_size" not in file.read_text()
 
 
+def test_more_model_parts_leave_the_number_of_micro_batches(tmp_path: Path) -> None:
+    text = BASE.replace("local_batch_size", "batch_size").replace("[parallelism]\n", "")
+    file = toml_file(tmp_path, text=text.replace(f"{PP}\n", f"[experimental]\n{PP}\n"))
+    config = read_config(file)
+    assert config.strategy.micro_batches == 4
+    interleaved = config.replace(schedule=ScheduleSpec("megatron-interleaved"))
+    write_plan(interleaved, split_plan(config, 2, [4, 8, 12, 16, 20, 24, 28], None, v_shape=False))
+    assert (read_config(file).strategy.vpp, read_config(file).strategy.micro_batches) == (2, 4)
+
+
 def test_selective_recompute_without_an_option_is_every_second_layer(tmp_path: Path) -> None:
     plan = read_config(toml_file(tmp_path, ('selective_ac_option = "op"\n', ""))).plan
     assert plan is not None and sum(map(sum, plan.recompute[FULL])) == 16 and not plan.uses(SELECT)
@@ -260,6 +270,7 @@ def test_any_plan_survives_the_way_through_a_file(dressing: str, data: st.DataOb
     owned = (
         "pipeline_parallel_s",
         "pipeline_parallel_l",
+        "pipeline_parallel_microbatches",
         "module_fqns",
         "mode =",
         "selective_ac",
