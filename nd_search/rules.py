@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.options import SP_RULE, SearchContext
+from taylor.nd_search.sources import SOURCES
 from taylor.register.frameworks import FRAMEWORKS
 
 LEGALITY, EXPERIENCE, USER = "legality", "experience", "user"
@@ -43,6 +44,9 @@ class Rule:
         Whether the rule says anything about this job.
     relax : str
         What to change when the rule leaves nothing.
+    source : str
+        Of a legality rule that ships: the checks that it stands for, as repository, release, file and line, with
+        the releases that have the check in brackets.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Rule:
     frameworks: tuple[str, ...] = ()
     applies: Callable[[SearchContext], bool] = _always
     relax: str = "disable the rule with --disable_rule"
+    source: str = ""
 
     def concerns(self, context: SearchContext) -> bool:
         """Whether the rule is asked in this search at all."""
@@ -135,10 +140,12 @@ def _kv_groups_or_copies(table: StrategyTable, context: SearchContext) -> Mask:
 
 
 def _with_frameworks(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """The rules with the frameworks whose records name them."""
+    """The rules with the frameworks whose records name them, and with their sources."""
     return tuple(
         replace(
-            rule, frameworks=tuple(name for name, framework in FRAMEWORKS.items() if rule.name in framework.legality)
+            rule,
+            frameworks=tuple(name for name, framework in FRAMEWORKS.items() if rule.name in framework.legality),
+            source=SOURCES[rule.name],
         )
         for rule in rules
     )
@@ -180,6 +187,14 @@ _LEGALITY: tuple[Rule, ...] = (
         "tp divides the hidden size",
         lambda t, c: c.model.hidden % t.tp == 0,
         LEGALITY,
+        relax="search other tp",
+    ),
+    Rule(
+        "mtp-projection-by-tp",
+        "tp divides the hidden size, to which the MTP modules project",
+        lambda t, c: c.model.hidden % t.tp == 0,
+        LEGALITY,
+        applies=lambda c: c.model.mtp_layers > 0,
         relax="search other tp",
     ),
     Rule(
@@ -545,10 +560,11 @@ def judge(rule: Rule, table: StrategyTable, context: SearchContext) -> Mask:
 
 
 def list_rules(user_rules: Iterable[Rule] = ()) -> str:
-    """One line a rule, for `--list_rules`: name, kind, framework, explanation."""
+    """One line a rule, for `--list_rules`: name, kind, framework, explanation, and the checks that it stands for."""
     rules = [*built_in_rules(), *user_rules]
     width = max(len(rule.name) for rule in rules)
     return "\n".join(
         f"{rule.name:<{width}}  {rule.kind:<10}  {'/'.join(rule.frameworks) or 'all':<22}  {rule.explanation}"
+        + (f" [{rule.source}]" if rule.source else "")
         for rule in rules
     )

@@ -249,7 +249,7 @@ MEGATRON = Framework(
     interleaved_schedule="megatron-interleaved",
     legality=(
         "kv-groups-or-copies",
-        "hidden-by-tp",
+        "mtp-projection-by-tp",
         "ffn-by-tp",
         "expert-ffn-by-tp",
         "ep-in-dp-cp",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Iterator, Sequence
@@ -13,7 +14,7 @@ from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.prune import apply_rules
-from taylor.nd_search.rules import EXPERIENCE_RULES, Rule, select_rules
+from taylor.nd_search.rules import EXPERIENCE_RULES, LEGALITY_RULES, Rule, list_rules, select_rules
 from taylor.nd_search.space import StrategySpace, build_space
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
@@ -179,7 +180,8 @@ def slow_verdict(
     if case.framework == "megatron":
         if model.mla is None and not (whole(model.n_kv_heads, tp) or whole(tp, model.n_kv_heads)):
             return False
-        if not whole(model.hidden, tp):
+        # eh_proj of a multi-token-prediction module is a ColumnParallelLinear of `hidden` outputs
+        if model.mtp_layers and not whole(model.hidden, tp):
             return False
         if model.n_dense and not whole(model.ffn_hidden, tp):
             return False
@@ -325,3 +327,20 @@ def test_op_follows_the_file_where_it_sets_a_smaller_split_that_fits() -> None:
     legal = list(apply_rules(build_space(context, options), select_rules(context), context).table)
     assert {s.op for s in legal if s.dp * s.cp % 8 == 0} == {8}
     assert all(s.op == s.dp * s.cp for s in legal if s.dp * s.cp % 8)
+
+
+REPOSITORIES = {
+    "mindformers": ("MindFormers ", "MindSpore "),
+    "megatron": ("Megatron-LM ", "MindSpeed-LLM "),
+    "torchtitan": ("torchtitan ", "torch "),
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_rule_of_a_framework_cites_a_line_of_its_code_or_of_its_library_s(framework: str) -> None:
+    own = [rule for rule in LEGALITY_RULES if framework in rule.frameworks]
+    assert own
+    for rule in own:
+        cited = [part for part in rule.source.split("; ") if part.startswith(REPOSITORIES[framework])]
+        assert any(re.search(r"\.py:\d+|\.cc, \w+", part) for part in cited), rule.name
+        assert rule.source in list_rules()

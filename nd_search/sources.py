@@ -1,0 +1,145 @@
+"""The checks of the frameworks that the legality rules stand for.
+
+Each entry names repository, release, file and line, and in brackets the releases that have the check.
+"""
+
+SOURCES = {
+    "world-size": (
+        "Megatron-LM core_v0.16.0 megatron/core/parallel_state.py:740 (0.4 to 0.19); MindFormers r1.5.0 "
+        "mindformers/tools/check_rules.py:158 (1.3 to master); torchtitan v0.2.2 "
+        "torchtitan/distributed/parallel_dims.py:53 (0.1 to main)"
+    ),
+    "heads-by-tp": (
+        "Megatron-LM core_v0.16.0 megatron/core/transformer/transformer_config.py:924 (0.4 to 0.19); "
+        "MindFormers r1.5.0 mindformers/models/llama/llama_transformer.py:183, r1.7.0 "
+        "mindformers/parallel_core/transformer_config.py:450 (1.3 to master); torchtitan main "
+        "torchtitan/models/common/decoder.py:190"
+    ),
+    "kv-groups-by-tp": (
+        "MindFormers r1.5.0 mindformers/models/llama/llama_transformer.py:190, r1.7.0 "
+        "mindformers/parallel_core/training_graph/transformer/attention.py:159 (1.3 to master); torchtitan "
+        "main torchtitan/models/common/decoder.py:195"
+    ),
+    "kv-groups-or-copies": (
+        "Megatron-LM core_v0.16.0 megatron/core/transformer/transformer_config.py:939 (0.16 to 0.19; until "
+        "0.15 TP divides the groups, core_v0.15.3 :758)"
+    ),
+    "hidden-by-tp": "MindFormers r1.5.0 mindformers/models/llama/llama_layer.py:453 (1.3 to master)",
+    "mtp-projection-by-tp": (
+        "Megatron-LM core_v0.16.0 megatron/core/transformer/multi_token_prediction.py:651, "
+        "megatron/core/tensor_parallel/layers.py:842 (0.12 to 0.19)"
+    ),
+    "ffn-by-tp": (
+        "Megatron-LM core_v0.16.0 megatron/core/tensor_parallel/layers.py:842 (0.4 to 0.19); MindFormers "
+        "r1.5.0 mindformers/models/llama/llama_layer.py:449 (1.3 to master)"
+    ),
+    "expert-ffn-by-tp": "Megatron-LM core_v0.16.0 megatron/core/transformer/moe/experts.py:133 (0.7 to 0.19)",
+    "vocab-by-tp": "MindFormers r1.3.0 mindformers/modules/transformer/transformer.py:1160 (1.3 to 1.5)",
+    "dense-without-ep": (
+        "Megatron-LM core_v0.16.0 megatron/training/arguments.py:1026 (0.4 to 0.19); MindFormers r1.7.0 "
+        "mindformers/parallel_core/transformer_config.py:495 (1.7 to master)"
+    ),
+    "experts-by-ep": (
+        "Megatron-LM core_v0.16.0 megatron/training/arguments.py:1027 (0.4 to 0.19); MindFormers r1.5.0 "
+        "mindformers/modules/transformer/moe.py:243, r1.7.0 "
+        "mindformers/parallel_core/training_graph/transformer/moe/moe_layer.py:56 (1.3 to master); "
+        "torchtitan main torchtitan/models/common/decoder.py:204"
+    ),
+    "max-expert-parallel": "asked for on the command line",
+    "ep-in-dp-tp": (
+        "MindFormers r1.5.0 mindformers/modules/transformer/moev3.py:882 (models of the old classes, 1.5 to master)"
+    ),
+    "ep-in-dp-cp": (
+        "Megatron-LM core_v0.16.0 megatron/core/parallel_state.py:792 (0.10 to 0.19; before, EP divides DP, "
+        "core_v0.9.0 :536)"
+    ),
+    "ep-in-dp-tp-cp": (
+        "Megatron-LM core_v0.16.0 megatron/core/parallel_state.py:792 with --expert-tensor-parallel-size 1 "
+        "(0.10 to 0.19); MindFormers r1.6.0 "
+        "mindformers/parallel_core/training_graph/transformer/moe/ffn.py:146 (core models; DP·TP from r1.7.0 "
+        ":173 on)"
+    ),
+    "ep-in-shards": "torchtitan v0.2.2 torchtitan/distributed/parallel_dims.py:138 and :154 (0.2 to main; main :187)",
+    "ep-holds-cp": "torchtitan v0.2.0 torchtitan/distributed/parallel_dims.py:61 and :64 (July to December 2025)",
+    "op-in-replicas": "the definition of op: a share of the replicas of a parameter",
+    "op-holds-cp": "torchtitan v0.2.2 torchtitan/distributed/parallel_dims.py:137 (0.1 to main)",
+    "op-needs-parallel-optimizer": "the definition of op: a share of the replicas of a parameter",
+    "sp-needs-tp": (
+        "MindFormers r1.7.0 mindformers/parallel_core/model_parallel_config.py:183 (1.6 to master); "
+        "Megatron-LM core_v0.16.0 megatron/core/model_parallel_config.py:409 (0.4 to 0.19; the launcher "
+        "turns it off, megatron/training/arguments.py:907); torchtitan has it where TP is"
+    ),
+    "moe-sp-with-tp": (
+        "Megatron-LM core_v0.16.0 megatron/core/transformer/moe/moe_layer.py:379 (0.6 to 0.19); "
+        "MindSpeed-LLM 2.3.0 mindspeed_llm/core/transformer/moe/moe_layer.py:128; MindFormers r1.6.0 "
+        "mindformers/tools/check_rules.py:146, r1.7.0 "
+        "mindformers/parallel_core/training_graph/transformer/moe/moe_layer.py:124 (1.6 to master)"
+    ),
+    "sequence-by-cp-tp": (
+        "MindFormers r1.5.0 mindformers/models/llama/llama_transformer.py:406 (MindSpore splits the sequence "
+        "evenly; 1.3 to master)"
+    ),
+    "sequence-by-2cp-tp": (
+        "Megatron-LM core_v0.16.0 megatron/training/arguments.py:818, "
+        "megatron/core/tensor_parallel/mappings.py:70 (0.6 to 0.19)"
+    ),
+    "sequence-by-2cp-tp-always": (
+        "torchtitan v0.2.2 torchtitan/distributed/parallel_dims.py:365, "
+        "torchtitan/models/llama3/infra/parallelize.py:69 (0.2)"
+    ),
+    "context-needs-flash": (
+        "MindFormers r1.5.0 mindformers/tools/check_rules.py:179, r1.7.0 "
+        "mindformers/parallel_core/transformer_config.py:465 (1.3 to master)"
+    ),
+    "heads-by-ulysses": (
+        "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:247; Megatron-LM itself has no Ulysses by that name"
+    ),
+    "kv-groups-by-ulysses": (
+        "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:255; Megatron-LM itself has no Ulysses by "
+        "that name; MindFormers r1.5.0 mindformers/tools/check_rules.py:141, "
+        "mindformers/models/llama/llama_transformer.py:190 (1.3 to master)"
+    ),
+    "ulysses-in-context": (
+        "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:304; Megatron-LM itself has no such "
+        "mixture; MindFormers r1.5.0 mindformers/modules/transformer/transformer.py:639 (1.3 to master)"
+    ),
+    "ring-of-two": (
+        "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:305; Megatron-LM itself has no such mixture"
+    ),
+    "layers-fill-chunks": (
+        "Megatron-LM core_v0.16.0 megatron/training/arguments.py:543 (0.4 to 0.19); torchtitan v0.2.2 "
+        "torchtitan/distributed/pipeline_parallel.py:269 (0.1 to main); elsewhere an empty chunk has nothing "
+        "to run"
+    ),
+    "vpp-needs-pipeline": (
+        "Megatron-LM core_v0.16.0 megatron/training/arguments.py:575 (0.4 to 0.19); elsewhere the number of "
+        "interleaves says nothing without a pipeline"
+    ),
+    "interleaving-without-overlap": (
+        "Megatron-LM core_v0.16.0 megatron/training/arguments.py:579 (0.7 to 0.19; until 0.6 pp > 2 always, "
+        "core_v0.6.0 :241)"
+    ),
+    "zero-bubble-v-two-chunks": (
+        "torch 2.13 torch/distributed/pipelining/schedules.py:3249 (2.6 to 2.13); MindSpore's and "
+        "MindSpeed's have two by construction"
+    ),
+    "gpipe-one-chunk": "torchtitan v0.2.2 torchtitan/distributed/pipeline_parallel.py:96 (0.1 to main)",
+    "schedule-needs-pipeline": "the definition of the schedule",
+    "batch-by-dp": (
+        "Megatron-LM core_v0.16.0 megatron/core/num_microbatches_calculator.py:340 (0.4 to 0.19); torchtitan "
+        "v0.2.2 torchtitan/train.py:203 (0.1 to main); MindFormers multiplies its own batch"
+    ),
+    "micro-batches-fill-zero-bubble": (
+        "MindSpore master mindspore/ccsrc/frontend/parallel/pipeline_transformer/pipeline_transformer.cc, "
+        "LabelMicroBatch (MindFormers 1.6 to master)"
+    ),
+    "micro-batches-fill-1f1b": "torch 2.13 torch/distributed/pipelining/schedules.py:1020 (torchtitan 0.1 to main)",
+    "micro-batches-in-rounds": (
+        "Megatron-LM core_v0.16.0 megatron/core/pipeline_parallel/schedules.py:995 and :1007 (0.9 to 0.19; "
+        "before, pp divides them, core_v0.8.0 :614)"
+    ),
+    "micro-batches-in-even-rounds": (
+        "torch 2.13 torch/distributed/pipelining/schedules.py:2937 (2.6 to 2.13; torchtitan 0.1 to main)"
+    ),
+}
+"""By name of the rule; a rule of Taylor's own says what it follows from."""
