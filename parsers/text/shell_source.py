@@ -25,9 +25,9 @@ MAX_EXPANDED = 500_000
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _BRACED = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|\d+)\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
-_OPENERS = frozenset({"if", "for", "while", "until", "case", "{", "select"})
-_CLOSERS = frozenset({"fi", "done", "esac", "}"})
-_WORDLESS = frozenset({"then", "else", "elif", "do", "in", "!", "time", "function"})
+_OPENERS = frozenset({"for", "while", "until", "case", "{", "select"})
+_CLOSERS = frozenset({"done", "esac", "}"})
+_WORDLESS = frozenset({"then", "do", "in", "!", "time", "function"})
 _DECLARE = frozenset({"export", "declare", "local", "readonly", "typeset"})
 
 
@@ -44,6 +44,19 @@ class _Variable:
     words: list[Word]
     array: bool
     settled: bool = True
+
+    def texts(self) -> list[str]:
+        """The words as text."""
+        return [word.text for word in self.words]
+
+
+@dataclass
+class _Branches:
+    """An ``if`` that is being read: the variables before it, and after each branch so far."""
+
+    before: dict[str, _Variable]
+    after: list[dict[str, _Variable]] = field(default_factory=list)
+    otherwise: bool = False
 
 
 @dataclass
@@ -74,6 +87,7 @@ class ShellScript:
     def __post_init__(self) -> None:
         self._at = 0
         self._depth = 0
+        self._branches: list[_Branches] = []
         self._expanded = 0
         self._documents: list[str] = []
         self._run()
@@ -118,7 +132,11 @@ class ShellScript:
                     continue
                 added = self._word()
                 first = not words and len(added) == 1 and added[0].text
-                if first in _OPENERS or first in _CLOSERS:
+                if first == "if":
+                    self._branches.append(_Branches(dict(self.variables)))
+                elif first in ("elif", "else", "fi"):
+                    self._end_branch(first)
+                elif first in _OPENERS or first in _CLOSERS:
                     self._depth = max(0, self._depth + (1 if first in _OPENERS else -1))
                 elif first in _WORDLESS:
                     pass
@@ -126,6 +144,46 @@ class ShellScript:
                     declaring = declaring or first in _DECLARE
                     words += added
         self._end_command(words, start)
+
+    def _end_branch(self, word: str) -> None:
+        """Close a branch of an ``if``; at its end take what the branches agree on."""
+        if not self._branches:
+            return
+        branches = self._branches[-1]
+        branches.after.append(self.variables)
+        self.variables = dict(branches.before)
+        branches.otherwise = branches.otherwise or word == "else"
+        if word != "fi":
+            return
+        self._branches.pop()
+        if not branches.otherwise:
+            branches.after.append(dict(branches.before))
+        names = dict.fromkeys(name for after in branches.after for name in after)
+        for name in names:
+            value = self._agreed(name, branches.before.get(name), [after.get(name) for after in branches.after])
+            if value is not None:
+                self.variables[name] = value
+
+    def _agreed(self, name: str, before: _Variable | None, after: list[_Variable | None]) -> _Variable | None:
+        """A variable after an ``if``, by its values after the branches (None: not set there).
+
+        Where they differ the value before it is taken, else the last that a branch sets. Of arrays that
+        branches add to, what all of them add.
+        """
+        given = [value for value in after if value is not None]
+        last = given[-1]
+        if len(given) == len(after) and all(value.texts() == last.texts() for value in given):
+            return given[0]
+        if before is None or not before.settled:
+            return _Variable(last.words, last.array, settled=False)
+        self.notes.append(f"{name} is set again under a condition: the value before it is taken")
+        if before.array and len(given) == len(after):
+            count = len(before.words)
+            if all(value.texts()[:count] == before.texts() for value in given):
+                others = [set(value.texts()[count:]) for value in given[1:]]
+                common = [word for word in given[0].words[count:] if all(word.text in texts for texts in others)]
+                return _Variable(before.words + common, True)
+        return before
 
     def _end_command(self, words: list[Word], start: int) -> None:
         if words:
@@ -328,10 +386,22 @@ class ShellScript:
         ]
 
     def _default(self, default: str, start: int, end: int) -> list[list[Char]]:
-        if re.search(r"[$`\"'\\]", default):
+        """The word behind ``:-``: quotes taken off, expansions in it followed."""
+        whole, self.text, self._at = self.text, self.text[: end - 1], end - 1 - len(default)
+        try:
+            words = self._word(split=False, stop="")
+        except InputError:  # Inside "…" a lone quote is a character like any other.
             return [self._as_written(start, end)]
-        at = end - 1 - len(default)
-        return [[Char(char, at + i, (start, end)) for i, char in enumerate(default)]]
+        finally:
+            self.text = whole
+        self._at = end
+        return [
+            [
+                char if char.via or char.unknown else char._replace(via=(start, end))
+                for word in words
+                for char in word.chars
+            ]
+        ]
 
     def _as_written(self, start: int, end: int) -> list[Char]:
         self._at = end
