@@ -7,6 +7,8 @@ and shards (`TrainingRules`), in mixed precision with Adam:
   stays beside it is a copy in the compute type. Under `parameter_shard` there is no copy between uses;
 - a gradient, accumulated over micro-batches, split among replicas under `gradient_shard` or `parameter_shard`;
 - master weight and Adam's two moments, split under `parallel_optimizer` or `parameter_shard`.
+
+Where 16-bit parameters have no master weight (`StateRules.follows_weight_type`), gradients take their type too.
 """
 
 from __future__ import annotations
@@ -79,19 +81,28 @@ def group_bytes(
     for held, ranks in parts:
         # A partial degree splits that far and no further; the full one reaches every replica.
         shards = np.where(full, ranks, np.minimum(degrees.op, ranks))
-        result = result + _state(held, shards, rules, copy_weights)
+        result = result + _state(held, shards, degrees, rules, copy_weights)
     return result
 
 
-def _state(held: Any, shards: Any, rules: TrainingRules, copy_weights: bool) -> StateBytes:
-    stored_is_master = rules.param_bytes >= 4
+def _state(held: Any, shards: Any, degrees: Degrees, rules: TrainingRules, copy_weights: bool) -> StateBytes:
+    states = rules.framework.states
+    stored_is_master = rules.param_bytes >= states.master_bytes
+    split = rules.parallel_optimizer or rules.parameter_shard
     if rules.parameter_shard:
         weight = 0.0 if stored_is_master else rules.param_bytes / shards
     elif stored_is_master:
         weight = rules.compute_bytes if copy_weights and rules.compute_bytes < rules.param_bytes else 0.0
     else:
         weight = float(rules.param_bytes)
-    states = rules.framework.states
-    gradient = states.gradient_bytes / (shards if rules.gradient_shard or rules.parameter_shard else 1)
-    optimizer = states.optimizer_bytes / (shards if rules.parallel_optimizer or rules.parameter_shard else 1)
-    return StateBytes(held * weight, held * gradient, held * optimizer)
+    kept: Any = rules.optimizer_bytes
+    if not rules.keeps_master:
+        # The stored weight is the weight counted above, but where a share of it is stored and gathered for the step.
+        gathered = np.greater(shards, 1) if split and not rules.parameter_shard else False
+        kept = states.moments_bytes + np.where(gathered, rules.param_bytes, 0)
+    gradient_shards = shards if rules.gradient_shard or rules.parameter_shard else 1
+    if states.one_pass_gradients_split and split:
+        one_pass = np.equal(degrees.pp, 1) & np.equal(degrees.micro_batches, 1)
+        gradient_shards = np.where(one_pass, shards, gradient_shards)
+    gradient = rules.gradient_bytes / gradient_shards
+    return StateBytes(held * weight, held * gradient, held * kept / (shards if split else 1))

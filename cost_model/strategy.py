@@ -98,10 +98,10 @@ class TrainingRules:
         Dropout after attention scores, attention and MLP: its masks stay alive (GPT-2 and GPT-3 style).
     loss_chunks : int
         Pieces in which logits and loss are computed; only one piece's logits exist at a time.
-    expert_tensor_parallel : bool
+    expert_tensor_parallel : bool or None
         TP splits every expert too, and EP comes from DP·CP. Off (``--expert-tensor-parallel-size 1``,
-        ``--moe-tp-extend-ep``), experts are whole and EP comes from DP·CP·TP. Says nothing where the
-        framework always leaves experts whole (`StateRules.always_whole_experts`).
+        ``--moe-tp-extend-ep``, MindFormers' ``use_gmm``), experts are whole and EP comes from DP·CP·TP. None:
+        as the framework usually does it (`StateRules.usually_whole_experts`).
     overhead_mib : float or None
         Memory of runtime and communication buffers on a device, MiB; None = the framework's usual one.
     core_models : bool
@@ -131,7 +131,7 @@ class TrainingRules:
     vocab_parallel: bool = True
     dropout: bool = False
     loss_chunks: int = 1
-    expert_tensor_parallel: bool = True
+    expert_tensor_parallel: bool | None = None
     overhead_mib: float | None = None
     core_models: bool = True
     ep_holds_cp: bool = False
@@ -142,7 +142,26 @@ class TrainingRules:
     @property
     def whole_experts(self) -> bool:
         """Whether TP leaves routed experts whole and its ranks count for EP."""
-        return self.framework.states.always_whole_experts or not self.expert_tensor_parallel
+        if self.expert_tensor_parallel is None:
+            return self.framework.states.usually_whole_experts
+        return not self.expert_tensor_parallel
+
+    @property
+    def keeps_master(self) -> bool:
+        """Whether the optimizer holds an fp32 weight: its own copy, or the stored weight itself."""
+        states = self.framework.states
+        return self.param_bytes >= states.master_bytes or not states.follows_weight_type
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of an accumulated gradient, bytes a parameter."""
+        return self.framework.states.gradient_bytes if self.keeps_master else self.param_bytes
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Of what the optimizer reads and writes, moments and its weight, bytes a parameter."""
+        states = self.framework.states
+        return states.moments_bytes + (states.master_bytes if self.keeps_master else self.param_bytes)
 
     def replace(self, **changes: Any) -> TrainingRules:
         """A copy with some rules changed."""

@@ -112,13 +112,13 @@ def lag_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: Dev
 def tail_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Any:
     """Gradient reduction, weight gathering and optimizer of an average stage with a vocabulary matrix, ms.
 
-    Gradients go in fp32; updated weights come back in bf16 where the optimizer is split.
+    Gradients go in the type that they are accumulated in; updated weights come back in bf16 where the
+    optimizer is split.
     """
     speed = _Speed.of(device)
     dense_ranks, _, routed_ranks = replicas(degrees, rules)
     split, routed, updated = _stage_parameters(model, degrees, rules)
-    states = rules.framework.states
-    reduce_bytes = states.gradient_bytes + (rules.compute_bytes if rules.parallel_optimizer else states.gradient_bytes)
+    reduce_bytes = rules.gradient_bytes + (rules.compute_bytes if rules.parallel_optimizer else rules.gradient_bytes)
     if rules.parameter_shard:
         reduce_bytes = 0
     reduction = gather_ms(split * reduce_bytes, dense_ranks, degrees.tp, device, speed.network)
@@ -127,7 +127,7 @@ def tail_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: De
     communication = reduction + np.where(np.greater(routed, 0), experts, 0.0)
     exposed = np.where(np.equal(degrees.pp, 1), DATA_EXPOSED, 1.0)
     # Adam reads and writes its states, reads the gradient and writes the weight.
-    update_bytes = 2 * states.optimizer_bytes + states.gradient_bytes + _WRITTEN_WEIGHT_BYTES
+    update_bytes = 2 * rules.optimizer_bytes + rules.gradient_bytes + _WRITTEN_WEIGHT_BYTES
     return exposed * communication + speed.bytes(updated * update_bytes)
 
 

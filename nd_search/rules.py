@@ -79,8 +79,8 @@ def _is_moe_of_the_core(context: SearchContext) -> bool:
     return _is_moe(context) and context.rules.core_models
 
 
-def _is_moe_of_own_classes(context: SearchContext) -> bool:
-    return _is_moe(context) and not context.rules.core_models
+def _has_whole_experts_of_own_classes(context: SearchContext) -> bool:
+    return _has_whole_experts(context) and not context.rules.core_models
 
 
 def _is_dense(context: SearchContext) -> bool:
@@ -250,12 +250,12 @@ _LEGALITY: tuple[Rule, ...] = (
         "ep divides dp * tp, whose ranks it reuses",
         lambda t, c: (t.dp * t.tp) % t.ep == 0,
         LEGALITY,
-        applies=_is_moe_of_own_classes,
+        applies=_has_whole_experts_of_own_classes,
         relax="search smaller ep or pp",
     ),
     Rule(
         "ep-in-dp-cp",
-        "ep divides dp * cp, whose ranks it reuses (expert tensor parallel = tp)",
+        "ep divides dp * cp, whose ranks it reuses (tp splits experts too)",
         lambda t, c: (t.dp * t.cp) % t.ep == 0,
         LEGALITY,
         applies=_splits_experts,

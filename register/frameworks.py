@@ -34,9 +34,9 @@ class StateRules:
     casts_embedding_rows : bool
         The embedding reads its rows from the fp32 table and casts the result, so it needs no copy of the
         table in the compute type.
-    always_whole_experts : bool
-        TP never splits a routed expert, and its ranks count for EP. Off: that is the job's choice
-        (`TrainingRules.expert_tensor_parallel`).
+    usually_whole_experts : bool
+        Where the job does not say (`TrainingRules.expert_tensor_parallel`): TP never splits a routed expert, and
+        its ranks count for EP.
     whole_in_pipeline : bool
         Of fully sharded parameters (FSDP): in a pipeline they stay gathered from their first forward to the
         end of the step, and gradients are added up unsharded until the last micro-batch. torchtitan's
@@ -45,10 +45,19 @@ class StateRules:
     fused_accumulation : bool
         Matrix products add a weight's gradient to the accumulated one as they run (Megatron's
         ``gradient_accumulation_fusion``). Off: they make a gradient in the compute type first.
+    follows_weight_type : bool
+        Parameters stored in 16 bits have no fp32 copy in the optimizer, and their gradients are accumulated in 16
+        bits. MindFormers: its optimizers clone the two moments alone, in fp32 (mindformers/core/optim/optim.py and
+        adamw.py of 1.3, 1.5 and master), its wrapper clones the accumulated gradients from the weights
+        (mindformers/wrapper/wrapper.py: ``weights.clone(prefix="accu_grads")``). Where the optimizer is split the
+        weight is stored split too and gathered for the step.
+    one_pass_gradients_split : bool
+        With one stage and one micro-batch nothing accumulates gradients: they are split like the optimizer as they
+        are made. Off: a buffer for all of them exists in any case.
     gradient_bytes : int
-        Of an accumulated gradient, bytes a parameter: fp32 in all three frameworks.
+        Of an accumulated gradient, bytes a parameter (fp32), but see `follows_weight_type`.
     master_bytes : int
-        Of the optimizer's own copy of a weight, bytes a parameter (fp32).
+        Of the optimizer's own copy of a weight, bytes a parameter (fp32), but see `follows_weight_type`.
     moments_bytes : int
         Of Adam's two moments together, bytes a parameter (fp32).
     """
@@ -57,17 +66,14 @@ class StateRules:
     splits_latent_projections: bool
     splits_embedding_in_pipeline: bool
     casts_embedding_rows: bool
-    always_whole_experts: bool
+    usually_whole_experts: bool
     whole_in_pipeline: bool
     fused_accumulation: bool
+    follows_weight_type: bool = False
+    one_pass_gradients_split: bool = False
     gradient_bytes: int = 4
     master_bytes: int = 4
     moments_bytes: int = 8
-
-    @property
-    def optimizer_bytes(self) -> int:
-        """Of master weight and moments together, bytes a parameter."""
-        return self.master_bytes + self.moments_bytes
 
 
 @dataclass(frozen=True)
@@ -205,6 +211,7 @@ MINDFORMERS = Framework(
         "vocab-by-tp",
         "ep-in-dp-tp",
         "ep-in-dp-tp-cp",
+        "ep-in-dp-cp",
         "moe-sp-with-tp",
         "sequence-by-cp-tp",
         "context-needs-flash",
@@ -217,9 +224,11 @@ MINDFORMERS = Framework(
         splits_latent_projections=True,
         splits_embedding_in_pipeline=True,
         casts_embedding_rows=True,
-        always_whole_experts=True,
+        usually_whole_experts=True,
         whole_in_pipeline=False,
         fused_accumulation=False,
+        follows_weight_type=True,
+        one_pass_gradients_split=True,
     ),
     activations=ActivationRules(
         fp32_residual=True,
@@ -268,7 +277,7 @@ MEGATRON = Framework(
         splits_latent_projections=False,
         splits_embedding_in_pipeline=False,
         casts_embedding_rows=False,
-        always_whole_experts=False,
+        usually_whole_experts=False,
         whole_in_pipeline=False,
         fused_accumulation=True,
     ),
@@ -313,7 +322,7 @@ TORCHTITAN = Framework(
         splits_latent_projections=False,
         splits_embedding_in_pipeline=False,
         casts_embedding_rows=False,
-        always_whole_experts=False,
+        usually_whole_experts=False,
         whole_in_pipeline=True,
         fused_accumulation=False,
     ),

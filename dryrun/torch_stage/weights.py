@@ -63,16 +63,18 @@ class Weight:
                 self.weight_shard = _bytes(states.weights, site)
         optimizer = float(states.optimizer)
         with charged(OPTIMIZER):
-            whole_optimizer = optimizer >= count * framework.optimizer_bytes
+            whole_optimizer = optimizer >= count * site.rules.optimizer_bytes
             if self.tensor is None and whole_optimizer and not site.rules.parameter_shard:
                 # No copy is kept: the fp32 master weight itself is read.
                 self.tensor = torch.empty(shape, dtype=torch.float32, device=site.device)
                 optimizer -= framework.master_bytes * count
             self.optimizer = _bytes(optimizer, site)
-        whole_gradient = float(states.gradients) >= count * framework.gradient_bytes
+        width = site.rules.gradient_bytes
+        whole_gradient = float(states.gradients) >= count * width
         with charged(GRADIENTS):
-            held = shape if whole_gradient else (math.ceil(states.gradients / framework.gradient_bytes),)
-            self.main_grad = torch.zeros(held, dtype=torch.float32, device=site.device)
+            held = shape if whole_gradient else (math.ceil(states.gradients / width),)
+            kind = torch.float32 if width == framework.gradient_bytes else site.dtype
+            self.main_grad = torch.zeros(held, dtype=kind, device=site.device)
         self.whole_gradient = whole_gradient
         self.pending: torch.Tensor | None = None
         self.sharded = site.rules.parameter_shard

@@ -65,6 +65,12 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
     plan = _read_plan(top, section, model, strategy, schedule, mtp_counted, notes)
     rules = _read_rules(top, section, moe if model.moe else None, mcore, notes)
     note_defaults((section, moe) if moe is not section else (section,), notes)
+    replicas = strategy.dp * strategy.cp
+    if model.moe and not rules.whole_experts and replicas % strategy.ep:
+        notes.append(
+            f"expert_parallel {strategy.ep} does not divide data_parallel x context_parallel {replicas}: without "
+            "use_gmm or expert_model_parallel 1 the experts' ranks are those of the data"
+        )
     facts = [fact for fact, holds in (("@experts", model.moe), ("@scores", not rules.flash_attention)) if holds]
     table = load_flag_table("taylor.parsers.mindformers", "keys.yaml")
     return TrainingConfig(
@@ -203,6 +209,7 @@ def _read_rules(top: Fields, section: Fields, moe: Fields | None, mcore: bool, n
         capacity_factor=_read_capacity(moe, mcore) if moe else None,
         core_models=mcore,
         ulysses_degree=_read_ulysses_degree(top, section),
+        expert_tensor_parallel=_splits_experts(moe, mcore) if moe else None,
         dropout=any(section.number(name, default=0.0, high=1.0) > 0 for name in _DROPOUTS),
         # Mcore knows the split alone: master mindformers/parallel_core/transformer_config.py:440.
         vocab_parallel=mcore or not top.section("parallel_config").boolean("vocab_emb_dp", default=True),
@@ -219,6 +226,19 @@ def _read_ulysses_degree(top: Fields, section: Fields) -> int | None:
         return 1
     home = degrees if degrees.has("ulysses_degree_in_cp") else section
     return home.integer("ulysses_degree_in_cp", default=1)
+
+
+def _splits_experts(moe: Fields, mcore: bool) -> bool:
+    """Whether experts are split over ``model_parallel`` too.
+
+    The legacy generation's batched products are sharded by (expert_parallel, model_parallel) unless
+    ``expert_model_parallel: 1`` gives those ranks to the data (1.3 and 1.5: mindformers/modules/transformer/moe.py
+    MoEV2, models/llama/llama_layer.py); its grouped products (``use_gmm``; modules/transformer/moev3.py) and the
+    new generation leave experts whole.
+    """
+    if mcore or moe.boolean("use_gmm", default=False):
+        return False
+    return moe.integer("expert_model_parallel", default=None) != 1
 
 
 def _read_capacity(moe: Fields, mcore: bool) -> float | None:

@@ -87,12 +87,38 @@ def test_a_model_with_one_kind_has_one_entry_and_mtp_none_of_its_own() -> None:
         (TrainingRules(framework=frameworks.TORCHTITAN, parameter_shard=True), 8, 16 / 8),
         (TrainingRules(framework=frameworks.MEGATRON, param_bytes=2, parameter_shard=True), 8, 18 / 8),
         (TrainingRules(param_bytes=4, compute_bytes=4, parallel_optimizer=False), 1, 16),
+        # MindFormers, 16-bit parameters: weight and accumulated gradient 2 + 2, two fp32 moments, no master weight.
+        (TrainingRules(param_bytes=2, parallel_optimizer=False), 1, 2 + 2 + 8),
+        # Split: the gathered weight and the gradient whole, moments and the stored weight split.
+        (TrainingRules(param_bytes=2), 8, 2 + 2 + (8 + 2) / 8),
+        (TrainingRules(param_bytes=2, gradient_shard=True), 8, 2 + (2 + 8 + 2) / 8),
     ],
 )
 def test_bytes_a_parameter_follow_the_framework_s_rule(rules: TrainingRules, op: int, bytes_a_parameter: float) -> None:
     # TP 1, so that every parameter of a dense layer is replicated dp = 8 times.
-    state = layer_state_bytes(LLAMA7, DENSE, Strategy(8, 1, 1, op=op), rules)
+    state = layer_state_bytes(LLAMA7, DENSE, Strategy(8, 1, 1, op=op, micro_batches=2), rules)
     assert float(state.total) == pytest.approx(layer_parameters(LLAMA7, DENSE) * bytes_a_parameter, rel=1e-12)
+
+
+@pytest.mark.parametrize("param_bytes", [2, 4])
+def test_mindformers_gradients_follow_the_optimizer_where_nothing_accumulates_them(param_bytes: int) -> None:
+    rules, at = TrainingRules(param_bytes=param_bytes), Strategy(8, 1, 1, op=8)
+    gradients = layer_parameters(LLAMA7, DENSE) * param_bytes
+    for strategy, shards in (
+        (at, 8), (at.replace(micro_batches=2), 1), (at.replace(pp=2), 1), (at.replace(op=1), 1),
+    ):  # fmt: skip
+        assert float(layer_state_bytes(LLAMA7, DENSE, strategy, rules).gradients) == gradients / shards
+    whole = layer_state_bytes(LLAMA7, DENSE, at, rules.replace(parallel_optimizer=False))
+    assert float(whole.gradients) == gradients
+
+
+def test_mindformers_batched_experts_are_split_over_tp_too() -> None:
+    assert DEEPSEEK.moe is not None
+    at, rules = Strategy(16, 4, 2, 8, op=16), TrainingRules(expert_tensor_parallel=True)
+    bare = DEEPSEEK.replace(moe=replace(DEEPSEEK.moe, expert_hidden=0, shared_hidden=2048))
+    held = layer_state_bytes(DEEPSEEK, MOE, at, rules).total - layer_state_bytes(bare, MOE, at, rules).total
+    # Split over EP 8 and TP 4; replicated on DP / EP = 2 ranks.
+    assert float(held) == pytest.approx(256 * 3 * 7168 * 2048 / 32 * (6 + 12 / 2), rel=1e-12)
 
 
 def test_routed_experts_split_over_ep_and_their_optimizer_over_what_is_left_of_dp_tp() -> None:
@@ -100,10 +126,11 @@ def test_routed_experts_split_over_ep_and_their_optimizer_over_what_is_left_of_d
     assert moe is not None
     experts = 256 * 3 * 7168 * 2048
     for ep, shards in ((8, 8), (64, 1)):
-        with_experts = layer_state_bytes(DEEPSEEK, MOE, Strategy(16, 4, 1, ep, op=16), TrainingRules())
+        at = Strategy(16, 4, 1, ep, op=16, micro_batches=2)
+        with_experts = layer_state_bytes(DEEPSEEK, MOE, at, TrainingRules())
         without = layer_state_bytes(
             DEEPSEEK.replace(moe=replace(moe, expert_hidden=0, shared_hidden=2048)), MOE,
-            Strategy(16, 4, 1, ep, op=16), TrainingRules(),
+            at, TrainingRules(),
         )  # fmt: skip
         assert float(with_experts.total - without.total) == pytest.approx(experts / ep * (6 + 12 / shards), rel=1e-12)
 

@@ -173,8 +173,10 @@ def slow_verdict(
             return False
         if case.vocab_parallel and not whole(model.vocab, tp):
             return False
-        # moev3.py of the old classes; ffn.py of r1.6.0 of the core
-        if model.moe is not None and not whole(dp * tp * (cp if case.core_models else 1), ep):
+        # moev3.py of the old classes and ffn.py of r1.6.0 of the core leave experts whole; moe.py of the old classes
+        # splits them over TP: dp_moe = dp·cp / ep.
+        ranks = dp * tp * (cp if case.core_models else 1) if case.whole_experts else dp * cp
+        if model.moe is not None and not whole(ranks, ep):
             return False
         return whole(case.seq, cp * tp) if sp else whole(case.seq, cp)
     if case.framework == "megatron":

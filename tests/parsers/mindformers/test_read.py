@@ -646,3 +646,27 @@ def test_latent_attention_follows_its_switch(tmp_path: Path) -> None:
         128,
     )
     assert read_config(yaml_file(tmp_path, text.replace("SWITCH", "False"))).model.mla is None
+
+
+@pytest.mark.parametrize(
+    ("line", "splits"),
+    [
+        ("  use_gmm: True", False),
+        ("  use_gmm: False", True),
+        ("  expert_model_parallel: 1", False),
+        ("  expert_model_parallel: 4", True),
+    ],
+)
+def test_experts_are_split_over_model_parallel_only_by_the_batched_products(
+    tmp_path: Path, line: str, splits: bool
+) -> None:
+    """MindFormers 1.3 and 1.5, modules/transformer/moe.py (MoEV2) and moev3.py."""
+    config = read_config(changed(tmp_path, ("  use_gmm: True", line)))
+    assert config.rules.whole_experts is not splits
+    assert not config.notes
+
+
+def test_expert_parallel_that_batched_products_cannot_run_is_noted(tmp_path: Path) -> None:
+    changes = (("  use_gmm: True", "  use_gmm: False"), ("  data_parallel: &dp 16", "  data_parallel: &dp 4"))
+    config = read_config(changed(tmp_path, *changes))
+    assert config.strategy.ep == 8 and any("does not divide data_parallel x context" in note for note in config.notes)
