@@ -58,6 +58,7 @@ def _total(model: Any, terms: Iterable[Any]) -> Any:
 def add_layer_rows(
     model: Any, problem: PipelineProblem, kinds: list[LayerKind], chunks: list[Chunk], layers: dict[str, Any]
 ) -> None:
+    """Add the rows that deal out every kind's layers and keep each chunk's given, least and most layers."""
     for kind in kinds:
         row = pyo.Constraint(expr=_total(model, layers[kind.name].values()) == kind.count)
         model.add_component(f"layers_{safe_name(kind.name)}", row)
