@@ -24,6 +24,9 @@ class CandidateFile:
     nd_peak_mib : float or None
         Peak memory that the search told, MiB.
     unread : Path or None
+    other_batch : bool
+        The configuration's number of micro-batches is not its file's (`--gbs`), so that a plan for it is written
+        with that number.
     """
 
     config: TrainingConfig | None
@@ -32,6 +35,7 @@ class CandidateFile:
     failure: str = ""
     nd_peak_mib: float | None = None
     unread: Path | None = None
+    other_batch: bool = False
 
     @property
     def path(self) -> Path:

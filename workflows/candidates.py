@@ -90,6 +90,7 @@ def load_candidates(
                 log.warning("%s", error)
                 candidates.append(CandidateFile(None, None, None, str(error), unread=path))
                 continue
+            own_batch = config.strategy.micro_batches
             if gbs is not None:
                 try:
                     config = config.replace(strategy=_with_batch(config.strategy, gbs, path))
@@ -115,7 +116,8 @@ def load_candidates(
             except TaylorError as error:
                 candidates.append(CandidateFile(config, None, ratios, str(error)))
                 continue
-            candidates.append(CandidateFile(config, memory, ratios))
+            other_batch = config.strategy.micro_batches != own_batch
+            candidates.append(CandidateFile(config, memory, ratios, other_batch=other_batch))
     configs = [c.config for c in candidates if c.config is not None]
     tell_unmodelled(
         "candidates", list(dict.fromkeys(flag.sentence for config in configs for flag in config.unmodelled))

@@ -114,7 +114,8 @@ def _record(candidate: CandidateFile, row: Mapping[str, Any], folder: Path) -> d
     if plan is not None and candidate.config is not None:
         try:
             target = folder / candidate.path.name
-            write_plan(candidate.config, plan, output=target)
+            micro_batches = candidate.config.strategy.micro_batches if candidate.other_batch else None
+            write_plan(candidate.config, plan, output=target, micro_batches=micro_batches)
             record["file"] = printable(str(target))
         except TaylorError as error:
             record["reason"] = str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import pandas as pd
 import pytest
 
 from benchmarks.reliability.load import write_candidates
+from taylor.parsers.read import read_config
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.register.registry import Registry
 from taylor.workflows import rank as module
 from taylor.workflows.candidates import load_candidates
+from taylor.workflows.rank_table import _record
 from tests.conftest import ROOT
 
 REAL = module.solve_row
@@ -48,6 +51,19 @@ def test_the_others_are_solved_and_the_row_says_why(tmp_path, monkeypatch, misfo
     assert table[~unlucky]["status"].isin(["optimal", "feasible", "infeasible"]).all()
     again = pd.read_csv(next(Path(tmp_path / "out").glob("test_result_*.csv")))
     assert len(again) == len(table)
+
+
+@pytest.mark.parametrize("name", ["pretrain_llama3_70b.sh", "pretrain_deepseek3_671b_1024p.yaml"])
+def test_the_file_of_a_plan_for_another_batch_holds_that_batch(tmp_path: Path, name: str) -> None:
+    own = read_config(ROOT / "config" / name)
+    device = Registry.load(None).device("ascend-910b")
+    (candidate,) = load_candidates([own.path], device, gbs=2 * own.strategy.global_batch)
+    assert candidate.config is not None and own.plan is not None
+    assert candidate.config.strategy.micro_batches == 2 * own.strategy.micro_batches
+    row = {"layers": json.dumps(own.plan.layers), "recompute": json.dumps(own.plan.recompute)}
+    written = _record(candidate, row, tmp_path)["file"]
+    assert written == str(tmp_path / name)
+    assert read_config(Path(written)).strategy == candidate.config.strategy
 
 
 def test_a_schedule_that_does_not_exist_for_the_batch_is_refused_and_keeps_its_row(run_tool, tmp_path):
