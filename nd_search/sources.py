@@ -51,7 +51,8 @@ SOURCES = {
     ),
     "ep-in-dp-cp": (
         "Megatron-LM core_v0.16.0 megatron/core/parallel_state.py:792 (0.10 to 0.19; before, EP divides DP, "
-        "core_v0.9.0 :536)"
+        "core_v0.9.0 :536); MindFormers r1.5.0 mindformers/modules/transformer/moe.py:691 (batched experts of the old "
+        "classes, 1.3 to master)"
     ),
     "ep-in-dp-tp-cp": (
         "Megatron-LM core_v0.16.0 megatron/core/parallel_state.py:792 with --expert-tensor-parallel-size 1 "
