@@ -68,7 +68,7 @@ def four_stages() -> PipelineProblem:
         kinds,
         (6500.0, 2400.0, 2400.0, 8000.0),
         (55296.0,) * 4,
-        ScheduleSpec("interleaved"),
+        ScheduleSpec("interleaved", low_memory=True),
         backward_ratio=1.6,
         recompute_ratio={FULL: 0.7},
         head_forward=1.5,

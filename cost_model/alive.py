@@ -21,11 +21,11 @@ def alive_lower_bound(
     """Micro-batches alive on a stage, by interleave, at one heavy moment of its order.
 
     Where there is a closed form it is the start of the first backward. GPipe keeps all m alive. 1F1B in
-    any number of interleaves runs micro-batches in rounds (the first of d₀ = S + m mod S, the others of
-    S), interleave by interleave, and warms up (V−1)·d₀ + k·(S−1−s) forwards, k being
-    `ScheduleSpec.warm_up_step` (Narayanan et al. 2021, arXiv:2104.04473 §2.2): min(S − s, m) alive where
-    V = 1. Any moment bounds the peak from below; with V = 1 this one is the peak itself. Other orders are
-    walked, with no more micro-batches than it takes to fill them.
+    any number of interleaves runs micro-batches in rounds (`ScheduleSpec.round_sizes`, the first of d₀),
+    interleave by interleave, and warms up (V−1)·d₀·n + n − 1 + k·(S−1−s) pieces, n being the sequence
+    splits and k `ScheduleSpec.warm_up_step` (Narayanan et al. 2021, arXiv:2104.04473 §2.2): min(S − s, m)
+    alive where V = n = 1. Any moment bounds the peak from below; with V = 1 this one is the peak itself.
+    Other orders are walked, with no more micro-batches than it takes to fill them.
 
     Parameters
     ----------
@@ -40,17 +40,28 @@ def alive_lower_bound(
     m = np.asarray(micro_batches)
     if schedule.traits.keeps_all:
         return [m] * interleaves
-    step = schedule.warm_up_step
+    step = schedule.warm_up_step(interleaves)
     if step is None:
         return _walked_lower_bound(schedule, stages, interleaves, stage, m)
-    first_round = np.minimum(stages + m % stages, m)
-    ahead = (stages - 1 - stage) * step
-    forwards = np.minimum((interleaves - 1) * first_round + ahead + 1, interleaves * m)
-    later = np.maximum(forwards - interleaves * first_round, 0)
-    return [
-        np.clip(forwards - v * first_round, 0, first_round) + np.clip(later - v * stages, 0, stages)
-        for v in range(interleaves)
+    pieces = schedule.seq_splits
+    first, second = (pieces * size for size in _first_two_rounds(schedule, stages, m))
+    ahead = (stages - 1 - stage) * step + pieces - 1
+    forwards = np.minimum((interleaves - 1) * first + ahead + 1, interleaves * m * pieces)
+    later = np.maximum(forwards - interleaves * first, 0)
+    alive = [
+        np.clip(forwards - v * first, 0, first) + np.clip(later - v * second, 0, second) for v in range(interleaves)
     ]
+    return alive if pieces == 1 else [each / pieces for each in alive]
+
+
+def _first_two_rounds(schedule: ScheduleSpec, stages: int, micro_batches: Any) -> tuple[Any, Any]:
+    """Micro-batches of the first and the second round, each int [n]; with one round the second is never begun."""
+    counts, places = np.unique(micro_batches, return_inverse=True)
+    rounds = [schedule.round_sizes(stages, int(count)) for count in counts]
+    sizes = np.array([(sizes[0], sizes[min(1, len(sizes) - 1)]) for sizes in rounds])[
+        places.reshape(micro_batches.shape)
+    ]
+    return sizes[..., 0], sizes[..., 1]
 
 
 def alive_micro_batches(
@@ -61,7 +72,7 @@ def alive_micro_batches(
     Exact: with one interleave by the closed form where there is one, every other order by walking it.
     `schedule` is the one that runs with these interleaves (`ScheduleSpec.for_interleaves`).
     """
-    closed = schedule.traits.keeps_all or schedule.warm_up_step is not None
+    closed = schedule.traits.keeps_all or schedule.warm_up_step(interleaves) is not None
     if closed and interleaves == 1:
         return [
             [tuple(float(a) for a in alive_lower_bound(schedule, stages, 1, stage, micro_batches))]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
+from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
@@ -97,12 +98,31 @@ class Launcher(ABC):
     """Its ways to say a plan as text, by the name that ``--export`` takes."""
     profile_switches: Mapping[str, object] = {}
     """Entries, by dotted key, that make a run write a profile; empty where that is not known."""
+    low_memory_variable: str | None = None
+    """The environment variable with which its interleaving is of the low-memory kind; None where there is none."""
     can_probe: bool = False
     """Whether dry-runs may change a file's number of layers and stages to learn more of its memory."""
 
     def recognises(self, path: Path, text: str) -> bool:
         """Whether a file with this name and text is one of the launcher's."""
         return path.suffix.lower() in self.suffixes and self.telltale.search(text) is not None
+
+    def low_memory_in(self, environment: Mapping[str, str]) -> bool:
+        """Whether a job that is started with these variables interleaves with low memory.
+
+        Raises
+        ------
+        InputError
+            When the variable is no whole number.
+        """
+        name = self.low_memory_variable
+        written = environment.get(name, "").strip() if name is not None else ""
+        try:
+            return bool(int(written or 0))
+        except ValueError:
+            raise InputError(
+                "must be 0 or 1", field=name, value=written, cure="correct or unset that environment variable"
+            ) from None
 
     @abstractmethod
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from taylor.base.errors import InputError
@@ -11,7 +14,9 @@ from taylor.parsers.registry import launchers_for
 from taylor.parsers.training_config import TrainingConfig
 
 
-def read_config(path: str | Path, register_path: Path | None = None) -> TrainingConfig:
+def read_config(
+    path: str | Path, register_path: Path | None = None, environment: Mapping[str, str] | None = None
+) -> TrainingConfig:
     """Read a training configuration.
 
     Parameters
@@ -20,11 +25,14 @@ def read_config(path: str | Path, register_path: Path | None = None) -> Training
         MindFormers ``.yaml``/``.yml``, Megatron or MindSpeed ``.sh``, torchtitan ``.toml``.
     register_path : Path, optional
         The user's folder of registrations: models that a file names and does not describe.
+    environment : mapping, optional
+        Variables with which the job is started, over those of this process; they settle what a launcher
+        reads from its environment.
 
     Raises
     ------
     InputError
-        When the suffix is none of these, or the file cannot be read or holds wrong values.
+        When the suffix is none of these, the file cannot be read, or file or environment hold wrong values.
     """
     file = Path(path)
     launchers = launchers_for(file)
@@ -40,4 +48,7 @@ def read_config(path: str | Path, register_path: Path | None = None) -> Training
         text = read_text(file)
         # A file that none recognises is read all the same: the reader says what is missing.
         launchers = [launcher for launcher in launchers if launcher.recognises(file, text)] or launchers
-    return launchers[0].read(file, register_path)
+    launcher = launchers[0]
+    config = launcher.read(file, register_path)
+    low_memory = launcher.low_memory_in({**os.environ, **(environment or {})})
+    return config.replace(schedule=replace(config.schedule, low_memory=low_memory))

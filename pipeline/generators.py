@@ -10,7 +10,6 @@ import numpy as np
 from taylor.pipeline.orders import (
     Task,
     gpipe_order,
-    megatron_interleaved_order,
     one_forward_one_backward_order,
     rounds_order,
     zero_bubble_v_order,
@@ -59,14 +58,18 @@ def build_schedule(spec: ScheduleSpec, stages: int, interleaves: int, micro_batc
 
 
 def _rounds(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
-    return rounds_order(stages, interleaves, micro_batches, low_memory=spec.low_memory, seq_splits=spec.seq_splits)
+    step = spec.warm_up_step(interleaves)
+    if step is None:
+        raise AssertionError(f"{spec.name} has no rounds")
+    sizes = spec.round_sizes(stages, micro_batches)
+    return rounds_order(stages, interleaves, sizes, step=step, seq_splits=spec.seq_splits)
 
 
 _ORDERS: dict[str, Callable[[ScheduleSpec, int, int, int], list[list[Task]]]] = {
     "gpipe": lambda spec, S, V, m: gpipe_order(S, V, m),
     "1f1b": lambda spec, S, V, m: one_forward_one_backward_order(S, m),
     "interleaved": _rounds,
-    "megatron-interleaved": lambda spec, S, V, m: megatron_interleaved_order(S, V, m),
+    "megatron-interleaved": _rounds,
     "seqpipe": _rounds,
     "zero_bubble_v": lambda spec, S, V, m: zero_bubble_v_order(S, m),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterator
+from typing import Iterator, Sequence
 
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
 
@@ -25,21 +25,18 @@ def one_forward_one_backward_order(stages: int, micro_batches: int) -> list[list
 
 
 def rounds_order(
-    stages: int, interleaves: int, micro_batches: int, *, low_memory: bool, seq_splits: int = 1
+    stages: int, interleaves: int, sizes: Sequence[int], *, step: int, seq_splits: int = 1
 ) -> list[list[Task]]:
-    """MindSpore's interleaved order, and with `seq_splits` > 1 its seqpipe.
+    """The interleaved orders of MindSpore and Megatron-LM, and with `seq_splits` > 1 MindSpore's seqpipe.
 
-    Micro-batches go in rounds of S, the first of which takes the remainder m mod S too (with m < S
-    there is one round of m); a round passes through the interleaves one after the other, backwards
-    through them in reverse. With sequence splits a micro-batch's pieces go forward in order and
-    backward in reverse order, because of causal attention (Seq1F1B, arXiv:2406.03488), and the
+    Micro-batches go in rounds of the given sizes. A round passes through the interleaves one after the
+    other, backwards through them in reverse. With sequence splits a micro-batch's pieces go forward in
+    order and backward in reverse order, because of causal attention (Seq1F1B, arXiv:2406.03488), and the
     warm-up grows by the n - 1 pieces that precede the first backward.
 
     The warm-up of stage s, in pieces, is (V-1)·d0·n + (n-1) + k·(S-1-s): d0 the first round's size, n
-    the splits, k 1 with low memory and 2 without.
+    the splits, k the step.
     """
-    first = stages + micro_batches % stages if micro_batches >= stages else micro_batches
-    sizes = [first] + [stages] * ((micro_batches - first) // stages)
     forwards: list[Task] = []
     backwards: list[Task] = []
     start = 0
@@ -53,17 +50,8 @@ def rounds_order(
             for q in reversed(range(seq_splits))
         ]
         start += size
-    filled = (interleaves - 1) * first * seq_splits + seq_splits - 1
-    step = 1 if low_memory else 2
+    filled = (interleaves - 1) * sizes[0] * seq_splits + seq_splits - 1
     return [_alternate(forwards, backwards, filled + step * (stages - 1 - s)) for s in range(stages)]
-
-
-def megatron_interleaved_order(stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
-    """Megatron-LM's interleaved 1F1B (arXiv:2104.04473, figure 4 bottom).
-
-    Groups of S micro-batches an interleave, of which there must be a whole number; warm-up (V-1)·S + 2(S-1-s).
-    """
-    return rounds_order(stages, interleaves, micro_batches, low_memory=False)
 
 
 def zero_bubble_v_order(stages: int, micro_batches: int) -> list[list[Task]]:

@@ -13,6 +13,9 @@ from taylor.pipeline.chunks import chunk_at, position_of
 FORWARD, BACKWARD, WEIGHT_GRADIENT = 0, 1, 2
 """Directions of a task. With `WEIGHT_GRADIENT` tasks, `BACKWARD` is the input gradient alone."""
 
+TO_FIRST, DEALT = "to first", "dealt"
+"""Where the micro-batches go that a whole number of rounds leaves over, see `ScheduleSpec.round_sizes`."""
+
 
 @dataclass(frozen=True)
 class ScheduleTraits:
@@ -36,6 +39,8 @@ class ScheduleTraits:
         The micro-batches must be a multiple of the stages.
     low_memory_switch : bool
         Its warm-up depends on `ScheduleSpec.low_memory`.
+    remainder : str
+        Of interleaves that are passed through round by round: `TO_FIRST` or `DEALT`, see `ScheduleSpec.round_sizes`.
     keeps_all : bool
         Every forward comes before the first backward.
     needs_pipeline : bool
@@ -51,6 +56,7 @@ class ScheduleTraits:
     sequence_splits: bool = False
     whole_rounds: bool = False
     low_memory_switch: bool = False
+    remainder: str = TO_FIRST
     keeps_all: bool = False
     needs_pipeline: bool = False
 
@@ -68,7 +74,7 @@ _TRAITS = {
     PLAIN: ScheduleTraits(most_interleaves=1, fixed_interleaves=1, one_forward_one_backward=True),
     "interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, low_memory_switch=True),
     "megatron-interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, whole_rounds=True),
-    "seqpipe": ScheduleTraits(sequence_splits=True, low_memory_switch=True, needs_pipeline=True),
+    "seqpipe": ScheduleTraits(sequence_splits=True, remainder=DEALT, needs_pipeline=True),
     "zero_bubble_v": ScheduleTraits(
         least_interleaves=2,
         most_interleaves=2,
@@ -105,13 +111,14 @@ class ScheduleSpec:
         One of `SCHEDULES`. ``1f1b`` with several interleaves is not a schedule: `for_interleaves` names
         the one that a framework runs then.
     low_memory : bool
-        Of schedules with a low-memory switch: one more warm-up forward a stage instead of two.
+        Of schedules with a low-memory switch: one more warm-up forward a stage instead of two. MindSpore
+        runs it where its environment asks for it, and not otherwise.
     seq_splits : int
         Of schedules with sequence splits: pieces a sequence is cut into.
     """
 
     name: str = PLAIN
-    low_memory: bool = True
+    low_memory: bool = False
     seq_splits: int = 1
 
     def for_interleaves(self, interleaves: int, framework: InterleavingFramework) -> ScheduleSpec:
@@ -144,18 +151,30 @@ class ScheduleSpec:
         """Whether odd interleaves run through the stages in reverse."""
         return self.traits.v_shape
 
-    @property
-    def warm_up_step(self) -> int | None:
-        """Forwards that a stage runs before its first backward beyond those of the stage behind it.
+    def warm_up_step(self, interleaves: int) -> int | None:
+        """Pieces that a stage sends forward before its first backward beyond those of the stage behind it.
 
-        None where the order has no such constant: GPipe runs all forwards first, and the orders of seqpipe
-        and zero-bubble V are read off the schedule itself.
+        None where the order has no such constant: GPipe runs all forwards first, and the V shapes' orders
+        are read off the schedule itself.
         """
-        if not self.traits.one_forward_one_backward:
+        if not (self.traits.one_forward_one_backward or self.traits.sequence_splits):
             return None
-        if self.name == PLAIN:
+        if interleaves == 1:
             return 1
         return 1 if self.traits.low_memory_switch and self.low_memory else 2
+
+    def round_sizes(self, stages: int, micro_batches: int) -> list[int]:
+        """Micro-batches of every round that passes through the interleaves one after the other.
+
+        A round has S of them; fewer than S are one round. What is left over goes to the first round
+        (MindSpore's interleaving, ``offset_`` in ``pipeline_scheduler.cc``), or is dealt one a round, from
+        the first round on and around again (its seqpipe, ``ComputeCycleList`` in ``seqpipe_scheduler.cc``).
+        """
+        rounds = max(1, micro_batches // stages)
+        if self.traits.remainder == DEALT:
+            each, ahead = divmod(micro_batches, rounds)
+            return [each + (k < ahead) for k in range(rounds)]
+        return [micro_batches - stages * (rounds - 1)] + [stages] * (rounds - 1)
 
     def head_stage(self, stages: int) -> int:
         """The stage that holds the model's last chunk, with head and loss: the last, of a V shape the first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from taylor.base.console import log
@@ -93,9 +93,9 @@ def choices(
             found.append((vpp, asked.for_interleaves(vpp, framework)))
             continue
         for spec in (ScheduleSpec(name, low_memory) for name in framework.schedules):
+            # Which interleaved order runs is the environment's choice: no file can say it.
             if spec.traits.offered_with(vpp):
-                both = (True, False) if spec.traits.low_memory_switch else (low_memory,)
-                found += [(vpp, replace(spec, low_memory=low)) for low in both]
+                found.append((vpp, spec))
     return found
 
 

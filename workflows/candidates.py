@@ -14,6 +14,7 @@ from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.time import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.interface import DryRunBackend
+from taylor.dryrun.launch import read_environment
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import config_suffixes
 from taylor.parsers.tables.candidates import read_candidates
@@ -57,6 +58,7 @@ def load_candidates(
     gbs: int | None = None,
     memory_of: Callable[[TrainingConfig], MemoryProfile] | None = None,
     register_path: Path | None = None,
+    env_json: Path | None = None,
 ) -> list[CandidateFile]:
     """Read each file and join it with its measured ratios; what was not measured is estimated.
 
@@ -75,7 +77,10 @@ def load_candidates(
         tell fails that candidate alone.
     register_path : path, optional
         The user's folder of registrations, for files that name their model.
+    env_json : Path, optional
+        Environment of the candidates' runs, as JSON.
     """
+    environment = read_environment(env_json)
     measured = read_ratios(parser_result) if parser_result is not None else {}
     left_out = _left_out(measured, parser_result)
     candidates = []
@@ -85,7 +90,7 @@ def load_candidates(
         for path in paths:
             advance(1, path.name)
             try:
-                config = read_config(path, register_path)
+                config = read_config(path, register_path, environment)
             except TaylorError as error:
                 log.warning("%s", error)
                 candidates.append(CandidateFile(None, None, None, str(error), unread=path))
@@ -216,6 +221,7 @@ def rank_folder(
             gbs=gbs,
             memory_of=lambda config: _memory(by_launcher[config.launcher], config, chosen),
             register_path=register_path,
+            env_json=dryruns.env_json,
         )
     peaks = {} if nd_path is None else {(c.dp, c.tp, c.pp, c.ep): c.peak_mib for c in read_candidates(nd_path)}
     known = [

@@ -57,7 +57,7 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
         When the name is not of that form.
     """
     config, device = (
-        read_with_notes(options.path, options.register_path),
+        read_with_notes(options.path, options.register_path, options.dryruns.env_json),
         find_device(options.device, options.register_path),
     )
     strategy = _strategy_of(name, config, options.space.gbs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
@@ -37,6 +38,25 @@ def require_schedule(config: TrainingConfig) -> None:
             value=spec.name,
             cure="change the global batch, the interleaves or the schedule",
         ) from None
+
+
+def tell_interleaving(schedule: ScheduleSpec, config: TrainingConfig, *, given: bool) -> None:
+    """Say in one line which of its two interleaved orders a job runs, where its schedule has two, and why.
+
+    Parameters
+    ----------
+    given : bool
+        The command line says which.
+    """
+    if not schedule.traits.low_memory_switch:
+        return
+    variable = launcher_of(config).low_memory_variable
+    if given or variable is None:
+        reason = "as asked for" if given else "its default"
+    else:
+        reason = f"{variable} is {'set' if schedule.low_memory else 'not set'}"
+    kind = "low" if schedule.low_memory else "high"
+    log.info("%s: interleaving in the %s-memory order (%s)", config.path, kind, reason)
 
 
 def require_writable(config: TrainingConfig, schedule: ScheduleSpec) -> None:

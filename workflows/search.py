@@ -81,7 +81,7 @@ def search_strategies(options: StrategySearchOptions) -> StrategySearch:
         No strategy fits the device's memory.
     """
     config, device = (
-        read_with_notes(options.path, options.register_path),
+        read_with_notes(options.path, options.register_path, options.dryruns.env_json),
         find_device(options.device, options.register_path),
     )
     with open_backend(options.dryruns, config, options.ranking.output) as backend:
@@ -118,7 +118,12 @@ def _search(
         else parse_profiles(dryrun_files, options.profile_data, device, options.ranking.output, options.register_path)
     )
     candidates = load_candidates(
-        dryrun_files, device, profiled=profiled, memory_of=memory_of, register_path=options.register_path
+        dryrun_files,
+        device,
+        profiled=profiled,
+        memory_of=memory_of,
+        register_path=options.register_path,
+        env_json=options.dryruns.env_json,
     )
     return replace(done, ranking=rank(candidates, options.ranking, pruned=pruned_frame(result)))
 

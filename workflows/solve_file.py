@@ -173,7 +173,7 @@ def _solve_choices(file: StatedFile, memory: MemoryProfile, how: SolveOptions, w
         return chosen.problem(chosen.memory_like(memory))
 
     best, solution, alternatives = solve_alternatives(
-        state, choices(file.config, interleaves, schedule), solve_one, watch
+        state, choices(file.running, interleaves, schedule), solve_one, watch
     )
     memory = file.running_as(best.interleaves, best.schedule).memory_like(memory)
     return PlannedFile(file.config, memory, best, solution, alternatives)

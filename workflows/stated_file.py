@@ -13,6 +13,7 @@ from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.design import modes_at_hand
 from taylor.dryrun.interface import DryRunBackend
+from taylor.dryrun.launch import read_environment
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.schedule import AUTO, ScheduleSpec
@@ -24,21 +25,26 @@ from taylor.workflows.export import refuse_impossible
 from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.options import DEFAULT_DEVICE, Export, FileJob
 from taylor.workflows.problem import build_problem
-from taylor.workflows.schedules import require_schedule
+from taylor.workflows.schedules import require_schedule, tell_interleaving
 
 LISTED_FLAGS = 60
 """Most flags that the log names; real files hold up to some twenty that no figure takes into account."""
 
 
-def read_with_notes(path: Path, register_path: Path | None = None) -> TrainingConfig:
+def read_with_notes(path: Path, register_path: Path | None = None, env_json: Path | None = None) -> TrainingConfig:
     """Read a configuration; log the notes of its reader, and the flags that no figure takes into account.
+
+    Parameters
+    ----------
+    env_json : Path, optional
+        Environment of the job's runs, as JSON.
 
     Raises
     ------
     InputError
-        When it cannot be read.
+        When one of the two cannot be read.
     """
-    config = read_config(path, register_path)
+    config = read_config(path, register_path, read_environment(env_json))
     for note in config.notes:
         log.warning("%s: %s", config.path, note)
     tell_unmodelled(str(config.path), [flag.sentence for flag in config.unmodelled])
@@ -98,7 +104,10 @@ class StatedFile:
         InputError
             When the file or the register cannot be read, or the job sets a switch that its schedule does not have.
         """
-        return cls.of(job, read_with_notes(job.path, job.register_path), find_device(job.device, job.register_path))
+        config = read_with_notes(job.path, job.register_path, job.dryruns.env_json)
+        file = cls.of(job, config, find_device(job.device, job.register_path))
+        tell_interleaving(file.running.schedule, config, given=job.low_memory is not None)
+        return file
 
     @classmethod
     def of(cls, job: FileJob, config: TrainingConfig, device: DeviceSpec) -> StatedFile:

@@ -37,6 +37,7 @@ class MindFormers(Launcher):
         "profile_communication": False,
         "profile_memory": False,
     }
+    low_memory_variable = "ENABLE_LESS_MEM_VPP"
     # Two steady steps; the memory is the estimate's or the dry-run's business.
     can_probe = True
 

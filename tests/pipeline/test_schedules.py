@@ -242,9 +242,9 @@ def test_the_table_of_schedules_says_what_their_orders_show(name: str) -> None:
     assert traits.split_backward == bool((directions == WEIGHT_GRADIENT).any())
     firsts = [int(np.argmax(row != FORWARD)) for row in directions]
     assert traits.keeps_all == all(first == vpp * 8 for first in firsts)
-    if spec.warm_up_step is not None:
-        assert {early - late for early, late in itertools.pairwise(firsts)} == {spec.warm_up_step}
-    other = build_schedule(ScheduleSpec(name, low_memory=False), 4, vpp, 8)
+    if (step := spec.warm_up_step(vpp)) is not None:
+        assert {early - late for early, late in itertools.pairwise(firsts)} == {step}
+    other = build_schedule(ScheduleSpec(name, low_memory=True), 4, vpp, 8)
     assert traits.low_memory_switch == (not np.array_equal(other.order, schedule.order))
     assert schedule.chunk_at(schedule.chunks - 1)[1] == spec.head_stage(4)
     for refused, expected in ((traits.whole_rounds, (4, vpp, 6)), (traits.fixed_interleaves is not None, (4, 3, 8))):

@@ -1,0 +1,86 @@
+"""MindSpore's seqpipe order against its scheduler's own way to build it, played out piece by piece."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+
+import numpy as np
+import pytest
+
+from taylor.cost_model.alive import alive_lower_bound, alive_micro_batches
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.schedule import BACKWARD, FORWARD, ScheduleSpec
+
+SHAPES = [(S, V, m, n) for S in (2, 3, 4) for V in (1, 2, 3) for m in (1, 3, 5, 8, 11) for n in (1, 3)]
+
+
+def mindspore_seqpipe(S: int, V: int, m: int, n: int, s: int) -> list[tuple[int, int, int, int]]:
+    """One stage of ``SeqpipeScheduler`` (mindspore, pipeline_transformer/seqpipe_scheduler.cc).
+
+    ``ComputeCycleList`` deals the micro-batches into cycles, ``ExtractDataStruct`` counts the warm-up, and
+    ``MakeExecuteOrder`` sends backwards the oldest micro-batch in flight, its last chunk and piece first.
+    """
+    cycles = [m] if m < S else [S] * (m // S)
+    for extra in range(m - sum(cycles)):
+        cycles[extra % len(cycles)] += 1
+    forwards, first = [], 0
+    for cycle in cycles:
+        forwards += [(v, first + i, q) for v in range(V) for i in range(cycle) for q in range(n)]
+        first += cycle
+    bias = 1 if V == 1 else 2
+    warm_up = min((S - 1 - s) * bias + (V - 1) * cycles[0] * n + n - 1, len(forwards) - 1)
+
+    order: list[tuple[int, int, int, int]] = []
+    waiting: deque[int] = deque()
+    begun: dict[int, list[tuple[int, int]]] = defaultdict(list)
+
+    def send_back() -> None:
+        i = waiting.popleft()
+        v, q = begun[i].pop()
+        order.append((BACKWARD, v, i, q))
+
+    for index, (v, i, q) in enumerate(forwards):
+        order.append((FORWARD, v, i, q))
+        waiting.append(i)
+        begun[i].append((v, q))
+        if index >= warm_up:
+            send_back()
+    while waiting:
+        send_back()
+    return order
+
+
+@pytest.mark.parametrize(("S", "V", "m", "n"), SHAPES)
+def test_seqpipe_runs_mindspores_order_and_keeps_as_much_alive(S: int, V: int, m: int, n: int) -> None:
+    spec = ScheduleSpec("seqpipe", seq_splits=n)
+    schedule = build_schedule(spec, S, V, m)
+    vectors = alive_vectors(schedule)
+    closed = alive_micro_batches(spec, S, V, m)
+    for s in range(S):
+        published = mindspore_seqpipe(S, V, m, n, s)
+        assert [tuple(task) for task in schedule.order[s].tolist()] == published
+        alive, most = Counter[int](), 0
+        for direction, v, _, _ in published:
+            alive[v] += 1 if direction == FORWARD else -1
+            most = max(most, alive.total())
+        assert vectors[s].sum(axis=1).max() * n == pytest.approx(most)
+        assert max(map(sum, closed[s])) * n == pytest.approx(most)
+        assert sum(alive_lower_bound(spec, S, V, s, m)) * n <= most + 1e-9
+
+
+def test_the_rest_of_the_micro_batches_is_dealt_one_a_round() -> None:
+    seqpipe, plain = ScheduleSpec("seqpipe"), ScheduleSpec("interleaved")
+    assert seqpipe.round_sizes(4, 11) == [6, 5] and seqpipe.round_sizes(4, 14) == [5, 5, 4]
+    assert plain.round_sizes(4, 11) == [7, 4] and plain.round_sizes(4, 14) == [6, 4, 4]
+    assert seqpipe.round_sizes(4, 3) == plain.round_sizes(4, 3) == [3]
+
+
+def test_the_closed_form_for_many_counts_at_once_is_that_of_each() -> None:
+    counts = np.array([1, 3, 5, 8, 11, 14])
+    for spec, V in ((ScheduleSpec("seqpipe", seq_splits=2), 2), (ScheduleSpec("interleaved"), 3)):
+        together = alive_lower_bound(spec, 4, V, 1, counts)
+        for at, count in enumerate(counts):
+            assert [float(each[at]) for each in together] == [
+                float(each) for each in alive_lower_bound(spec, 4, V, 1, int(count))
+            ]
