@@ -86,8 +86,8 @@ def enumerate_optimum(problem: PipelineProblem, most_plans: int = 2_000_000) -> 
 def random_problem(rng: np.random.Generator) -> PipelineProblem:
     """A small instance: up to 4 stages, 3 interleaves, 10 layers, 3 recompute modes, several kinds, lags, tails."""
     stages = int(rng.integers(1, 5))
-    name = str(rng.choice(["gpipe", "1f1b", "interleaved", "megatron-interleaved", "seqpipe", "zero_bubble_v"]))
-    interleaves = {"gpipe": 1, "1f1b": 1, "zero_bubble_v": 2}.get(name, int(rng.integers(1, 4)))
+    name = str(rng.choice(["gpipe", "1f1b", "interleaved", "megatron-interleaved", "seqpipe", "zbv"]))
+    interleaves = {"gpipe": 1, "1f1b": 1, "zbv": 2}.get(name, int(rng.integers(1, 4)))
     micro_batches = int(rng.integers(1, 4)) * stages if name == "megatron-interleaved" else int(rng.integers(1, 10))
     spec = ScheduleSpec(name, bool(rng.integers(2)), int(rng.integers(2, 4)) if name == "seqpipe" else 1)
     empty_chunks = rng.random() < 0.15
@@ -231,7 +231,7 @@ def _peak(problem: PipelineProblem, schedule: Schedule, s: int, choice: tuple[Ch
         layers = _modes_of(problem, one, modes) + [(kind, NONE) for kind in _pinned(problem, schedule, v, s)]
         held += sum(kind.layer_mib for kind, _ in layers)
         kept.append(sum(kind.activation_mib[mode] for kind, mode in layers) / problem.schedule.seq_splits)
-    last = WEIGHT_GRADIENT if schedule.spec.name == "zero_bubble_v" else BACKWARD
+    last = WEIGHT_GRADIENT if schedule.spec.traits.split_backward else BACKWARD
     peak = held
     for direction, v, _, _ in schedule.order[s].tolist():
         held += kept[v] * ((direction == FORWARD) - (direction == last))
@@ -291,7 +291,7 @@ def _times(
     again = sum(problem.recompute_ratio[mode] * kind.forward for kind, mode in layers if mode != NONE)
     backward = problem.backward_ratio * forward
     splits = problem.schedule.seq_splits
-    if schedule.spec.name == "zero_bubble_v":
+    if schedule.spec.traits.split_backward:
         weight = problem.weight_gradient_share * backward
         return forward / splits, (backward - weight + again) / splits, weight / splits
     return forward / splits, (backward + again) / splits

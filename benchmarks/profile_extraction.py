@@ -41,7 +41,7 @@ def random_run(
     stages = int(generator.integers(2, most_stages + 1))
     vpp = int(generator.integers(1, 4))
     spec, micro_batches = _schedule(generator, stages, vpp)
-    if spec.name == "zero_bubble_v":
+    if spec.v_shape:
         vpp = 2
     chunks = stages * vpp
     order = chunk_order(stages, vpp, spec.v_shape)
@@ -105,7 +105,7 @@ def _schedule(generator: np.random.Generator, stages: int, vpp: int) -> tuple[Sc
         splits = 2 if name == "seqpipe" else 1
         return ScheduleSpec(name, seq_splits=splits), int(generator.integers(max(4, stages), 2 * stages + 6))
     if vpp == 2 and generator.random() < 0.25:
-        return ScheduleSpec("zero_bubble_v"), int(generator.integers(2 * stages, 3 * stages + 4))
+        return ScheduleSpec("dualpipev"), int(generator.integers(2 * stages, 3 * stages + 4))
     if generator.random() < 0.5:
         return ScheduleSpec("megatron-interleaved", low_memory=False), max(groups, -(-4 // stages)) * stages
     extra = int(generator.integers(0, stages))

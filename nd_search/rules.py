@@ -405,7 +405,7 @@ _LEGALITY: tuple[Rule, ...] = (
     ),
     Rule(
         "zero-bubble-v-two-chunks",
-        "the zero-bubble V schedule has two chunks a stage: vpp = 2",
+        "a V-shaped schedule has two chunks a stage: vpp = 2",
         lambda t, c: t.vpp == 2,
         LEGALITY,
         applies=lambda c: c.schedule.v_shape,
@@ -426,6 +426,14 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: c.schedule.traits.needs_pipeline,
         relax="choose another schedule, or do not pin pp",
+    ),
+    Rule(
+        "schedule-needs-micro-batches",
+        "this schedule needs enough micro-batches to reach its steady state: about two a stage",
+        lambda t, c: t.micro_batches >= c.schedule.traits.least_micro_batches(t.pp),
+        LEGALITY,
+        applies=lambda c: c.schedule.v_shape,
+        relax="raise --gbs, or search smaller pp",
     ),
     Rule(
         "batch-by-dp",

@@ -12,9 +12,9 @@ from taylor.pipeline.orders import (
     gpipe_order,
     one_forward_one_backward_order,
     rounds_order,
-    zero_bubble_v_order,
 )
 from taylor.pipeline.schedule import BACKWARD, FORWARD, SCHEDULES, WEIGHT_GRADIENT, Schedule, ScheduleSpec
+from taylor.pipeline.v_orders import dual_pipe_v_order, torch_zbv_order, zero_bubble_v_order
 
 
 @lru_cache(maxsize=64)
@@ -50,6 +50,8 @@ def build_schedule(spec: ScheduleSpec, stages: int, interleaves: int, micro_batc
         raise ValueError(f"{spec.name} runs {wanted}, found {interleaves}{cure}")
     if traits.whole_rounds and micro_batches % stages:
         raise ValueError(f"{spec.name} needs micro-batches in multiples of the {stages} stages, found {micro_batches}")
+    if micro_batches < (least := traits.least_micro_batches(stages)):
+        raise ValueError(f"{spec.name} needs at least {least} micro-batches on {stages} stages, found {micro_batches}")
     order = np.array(_ORDERS[spec.name](spec, stages, interleaves, micro_batches), dtype=np.int32)
     order.setflags(write=False)
     schedule = Schedule(spec, stages, interleaves, micro_batches, order)
@@ -71,7 +73,10 @@ _ORDERS: dict[str, Callable[[ScheduleSpec, int, int, int], list[list[Task]]]] = 
     "interleaved": _rounds,
     "megatron-interleaved": _rounds,
     "seqpipe": _rounds,
+    "torch-interleaved": _rounds,
     "zero_bubble_v": lambda spec, S, V, m: zero_bubble_v_order(S, m),
+    "dualpipev": lambda spec, S, V, m: dual_pipe_v_order(S, m),
+    "zbv": lambda spec, S, V, m: torch_zbv_order(S, m),
 }
 """The task order of each schedule, from (spec, S, V, m)."""
 

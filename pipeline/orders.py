@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Iterator, Sequence
+from typing import Sequence
 
-from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
+from taylor.pipeline.schedule import BACKWARD, FORWARD
 
 Task = tuple[int, int, int, int]
 """(direction, interleave, micro-batch, sequence split)."""
@@ -27,7 +27,7 @@ def one_forward_one_backward_order(stages: int, micro_batches: int) -> list[list
 def rounds_order(
     stages: int, interleaves: int, sizes: Sequence[int], *, step: int, seq_splits: int = 1
 ) -> list[list[Task]]:
-    """The interleaved orders of MindSpore and Megatron-LM, and with `seq_splits` > 1 MindSpore's seqpipe.
+    """The interleaved orders of MindSpore, Megatron-LM and torch, and with `seq_splits` > 1 MindSpore's seqpipe.
 
     Micro-batches go in rounds of the given sizes. A round passes through the interleaves one after the
     other, backwards through them in reverse. With sequence splits a micro-batch's pieces go forward in
@@ -54,72 +54,8 @@ def rounds_order(
     return [_alternate(forwards, backwards, filled + step * (stages - 1 - s)) for s in range(stages)]
 
 
-def zero_bubble_v_order(stages: int, micro_batches: int) -> list[list[Task]]:
-    """Zero-bubble V: two interleaves folded on the stages like a V, weight gradients apart.
-
-    The eight phases of DualPipeV (DeepSeek's DualPipe cut in half, equal to the V schedules of Qi et
-    al. 2024, arXiv:2405.15362, in shape), without its overlap of a forward with a backward. The
-    phases need m >= 2S; for fewer micro-batches the order for 2S is built and the surplus ones are
-    left out, which keeps every dependency.
-    """
-    orders = []
-    for s in range(stages):
-        tasks = list(_dual_pipe_v_stage(s, stages, max(micro_batches, 2 * stages)))
-        orders.append([task for task in tasks if task[2] < micro_batches])
-    return orders
-
-
 def _alternate(forwards: list[Task], backwards: list[Task], warm_up: int) -> list[Task]:
     """`warm_up` forwards, then one forward and one backward in turn, then the backwards left."""
     warm_up = min(warm_up, len(forwards))
     steady = [task for pair in zip(forwards[warm_up:], backwards, strict=False) for task in pair]
     return forwards[:warm_up] + steady + backwards[len(forwards) - warm_up :]
-
-
-def _dual_pipe_v_stage(s: int, stages: int, micro_batches: int) -> Iterator[Task]:
-    """One stage's tasks; interleave 0 runs down the V, interleave 1 back up."""
-    done = {(direction, v): 0 for direction in (FORWARD, BACKWARD) for v in (0, 1)}
-    delayed: list[Task] = []
-
-    def run(direction: int, v: int) -> Task:
-        i = done[direction, v]
-        done[direction, v] = i + 1
-        return (direction, v, i, 0)
-
-    def backward(v: int, *, delay: bool = False) -> Iterator[Task]:
-        task = run(BACKWARD, v)
-        yield task
-        weight = (WEIGHT_GRADIENT, v, task[2], 0)
-        if delay:
-            delayed.append(weight)
-        else:
-            yield weight
-
-    below = stages - 1 - s
-    for _ in range(2 * below):
-        yield run(FORWARD, 0)
-    for _ in range(s + 1):
-        yield run(FORWARD, 0)
-        yield run(FORWARD, 1)
-    for _ in range(below):
-        yield from backward(1)
-        yield run(FORWARD, 1)
-    for _ in range(micro_batches - 2 * stages + s + 1):
-        yield run(FORWARD, 0)
-        yield from backward(1)
-        yield run(FORWARD, 1)
-        yield from backward(0)
-    for _ in range(below):
-        yield from backward(1)
-        yield run(FORWARD, 1)
-        yield from backward(0)
-    # The drain: from the middle of this phase on, weight gradients wait and fill the gaps behind.
-    turn = (s + 1) // 2
-    for k in range(s + 1):
-        yield from backward(1, delay=k > turn or (k == turn and s % 2 == 1))
-        yield from backward(0, delay=k >= turn)
-    for _ in range(below):
-        if delayed:
-            yield delayed.pop(0)
-        yield from backward(0, delay=True)
-    yield from delayed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Callable, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from taylor.pipeline.chunks import chunk_at, position_of
 FORWARD, BACKWARD, WEIGHT_GRADIENT = 0, 1, 2
 """Directions of a task. With `WEIGHT_GRADIENT` tasks, `BACKWARD` is the input gradient alone."""
 
-TO_FIRST, DEALT = "to first", "dealt"
+TO_FIRST, DEALT, EVEN = "to first", "dealt", "even"
 """Where the micro-batches go that a whole number of rounds leaves over, see `ScheduleSpec.round_sizes`."""
 
 
@@ -37,10 +37,12 @@ class ScheduleTraits:
         A sequence may go through the pipeline in pieces.
     whole_rounds : bool
         The micro-batches must be a multiple of the stages.
+    least_micro_batches : callable
+        The fewest micro-batches with which it runs, from the stages, both int or int array [n].
     low_memory_switch : bool
         Its warm-up depends on `ScheduleSpec.low_memory`.
     remainder : str
-        Of interleaves that are passed through round by round: `TO_FIRST` or `DEALT`, see `ScheduleSpec.round_sizes`.
+        Of rounds through the interleaves: `TO_FIRST`, `DEALT` or `EVEN`, see `ScheduleSpec.round_sizes`.
     keeps_all : bool
         Every forward comes before the first backward.
     needs_pipeline : bool
@@ -55,6 +57,7 @@ class ScheduleTraits:
     split_backward: bool = False
     sequence_splits: bool = False
     whole_rounds: bool = False
+    least_micro_batches: Callable[[Any], Any] = lambda stages: 1
     low_memory_switch: bool = False
     remainder: str = TO_FIRST
     keeps_all: bool = False
@@ -69,20 +72,25 @@ class ScheduleTraits:
 PLAIN = "1f1b"
 """1F1B without interleaves, which is also what files call the interleaved forms that give V apart."""
 
+_V_SHAPE = ScheduleTraits(
+    least_interleaves=2,
+    most_interleaves=2,
+    fixed_interleaves=2,
+    v_shape=True,
+    split_backward=True,
+    needs_pipeline=True,
+)
+
 _TRAITS = {
     "gpipe": ScheduleTraits(most_interleaves=1, keeps_all=True),
     PLAIN: ScheduleTraits(most_interleaves=1, fixed_interleaves=1, one_forward_one_backward=True),
     "interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, low_memory_switch=True),
     "megatron-interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, whole_rounds=True),
+    "torch-interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, remainder=EVEN),
     "seqpipe": ScheduleTraits(sequence_splits=True, remainder=DEALT, needs_pipeline=True),
-    "zero_bubble_v": ScheduleTraits(
-        least_interleaves=2,
-        most_interleaves=2,
-        fixed_interleaves=2,
-        v_shape=True,
-        split_backward=True,
-        needs_pipeline=True,
-    ),
+    "zero_bubble_v": replace(_V_SHAPE, least_micro_batches=lambda stages: 2 * stages - 1),
+    "dualpipev": replace(_V_SHAPE, least_micro_batches=lambda stages: 2 * stages),
+    "zbv": _V_SHAPE,
 }
 
 SCHEDULES = tuple(_TRAITS)
@@ -169,10 +177,18 @@ class ScheduleSpec:
         A round has S of them; fewer than S are one round. What is left over goes to the first round
         (MindSpore's interleaving, ``offset_`` in ``pipeline_scheduler.cc``), or is dealt one a round, from
         the first round on and around again (its seqpipe, ``ComputeCycleList`` in ``seqpipe_scheduler.cc``).
+        Torch's rounds are equal (``torch.distributed.pipelining.schedules.ScheduleInterleaved1F1B``).
+
+        Raises
+        ------
+        ValueError
+            When rounds must be equal and cannot be.
         """
         rounds = max(1, micro_batches // stages)
-        if self.traits.remainder == DEALT:
+        if self.traits.remainder != TO_FIRST:
             each, ahead = divmod(micro_batches, rounds)
+            if ahead and self.traits.remainder == EVEN:
+                raise ValueError(f"{self.name} needs {rounds} equal rounds, found {micro_batches} micro-batches")
             return [each + (k < ahead) for k in range(rounds)]
         return [micro_batches - stages * (rounds - 1)] + [stages] * (rounds - 1)
 

@@ -306,8 +306,8 @@ MEGATRON = Framework(
 
 TORCHTITAN = Framework(
     name="torchtitan",
-    schedules=("1f1b", "gpipe", "megatron-interleaved", "zero_bubble_v"),
-    interleaved_schedule="megatron-interleaved",
+    schedules=("1f1b", "gpipe", "torch-interleaved", "zbv"),
+    interleaved_schedule="torch-interleaved",
     legality=(
         "kv-groups-by-tp",
         "ep-in-shards",

@@ -25,8 +25,9 @@ from taylor.register import frameworks
 from taylor.register.model import MTP, ModelSpec
 
 NAME = "megatron"
-V_METHOD, V_SCHEDULE = "dualpipev", ScheduleSpec("zero_bubble_v")
-"""MindSpeed's value of ``--schedules-method``, and what it is taken as."""
+V_METHOD = "dualpipev"
+"""MindSpeed's value of ``--schedules-method``."""
+V_SCHEDULE = ScheduleSpec("dualpipev")
 LAUNCHER_TELLTALES = (
     "num-layer-list",
     "noop-layers",
@@ -55,7 +56,7 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
     flags = Flags(script)
     notes = list(script.notes)
     model = read_model(flags, notes)
-    schedule, interleaves = _read_schedule(flags, notes)
+    schedule, interleaves = _read_schedule(flags)
     strategy = _read_strategy(flags, interleaves, notes)
     if flags.integer("num-layers", high=MAX_LAYERS) < strategy.pp * interleaves and not flags.has(LAYOUT):
         raise flags.error(
@@ -101,11 +102,10 @@ def is_mindspeed(flags: Flags) -> bool:
     return flags.has(*LAUNCHER_TELLTALES)
 
 
-def _read_schedule(flags: Flags, notes: list[str]) -> tuple[ScheduleSpec, int]:
+def _read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:
     pp = flags.integer("pipeline-model-parallel-size", default=1, high=4096)
     method = flags.text("schedules-method", default=None)
     if method == V_METHOD:
-        notes.append("dualpipev is taken as the V schedule: two chunks a stage, the second in reverse order")
         return V_SCHEDULE, 2
     if method is not None:
         raise flags.error("schedules-method", "is not a known schedule", method, f"use {V_METHOD} or leave it out")

@@ -26,8 +26,8 @@ PLACES = ("parallelism", "training", "experimental")
 SCHEDULES = {
     "1f1b": "1F1B",
     "gpipe": "GPipe",
-    "megatron-interleaved": "Interleaved1F1B",
-    "zero_bubble_v": "ZBVZeroBubble",
+    "torch-interleaved": "Interleaved1F1B",
+    "zbv": "ZBVZeroBubble",
 }
 """What torchtitan calls its schedules."""
 LAST_IN_V020 = {

@@ -69,8 +69,8 @@ def test_without_interleaves_it_is_the_least_peak_over_all_offsets(model: ModelS
 
 
 @pytest.mark.parametrize("spec", [
-    ScheduleSpec("interleaved"), ScheduleSpec("interleaved", low_memory=False), ScheduleSpec("megatron-interleaved"),
-    ScheduleSpec("zero_bubble_v"), ScheduleSpec("gpipe"),
+    ScheduleSpec("interleaved", low_memory=True), ScheduleSpec("interleaved"), ScheduleSpec("megatron-interleaved"),
+    ScheduleSpec("zbv"), ScheduleSpec("gpipe"),
 ], ids=lambda spec: f"{spec.name}-{spec.low_memory}")  # fmt: skip
 @pytest.mark.parametrize("model", [shallow(9, 3), LLAMA7.replace(n_layers=9)], ids=lambda model: model.name)
 @pytest.mark.parametrize("mode", [FULL, NONE])
@@ -142,7 +142,7 @@ def test_seqpipe_counts_pieces_of_a_sequence() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [ScheduleSpec("interleaved"), ScheduleSpec("interleaved", low_memory=False), ScheduleSpec("gpipe"),
+    "spec", [ScheduleSpec("interleaved", low_memory=True), ScheduleSpec("interleaved"), ScheduleSpec("gpipe"),
              ScheduleSpec("megatron-interleaved")], ids=str
 )  # fmt: skip
 def test_the_closed_form_of_alive_micro_batches_is_reached_by_the_schedule_itself(spec: ScheduleSpec) -> None:

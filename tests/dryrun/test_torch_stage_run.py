@@ -36,11 +36,11 @@ MEGATRON = cases.MEGATRON.replace(seq_length=4096, expert_tensor_parallel=False)
         (ScheduleSpec(), 1, 6, cases.MEGATRON),
         (ScheduleSpec(), 1, 6, cases.TORCHTITAN),
         (ScheduleSpec("gpipe"), 1, 4, cases.MINDFORMERS),
-        (ScheduleSpec("interleaved"), 2, 7, cases.MEGATRON),
+        (ScheduleSpec("interleaved", low_memory=True), 2, 7, cases.MEGATRON),
         (ScheduleSpec("interleaved", low_memory=False), 2, 6, cases.MINDFORMERS),
         (ScheduleSpec("megatron-interleaved"), 2, 6, cases.MEGATRON),
-        (ScheduleSpec("megatron-interleaved"), 2, 6, cases.TORCHTITAN),
-        (ScheduleSpec("zero_bubble_v"), 2, 6, cases.MEGATRON),
+        (ScheduleSpec("torch-interleaved"), 2, 6, cases.TORCHTITAN),
+        (ScheduleSpec("zbv"), 2, 6, cases.MEGATRON),
         (ScheduleSpec("seqpipe", seq_splits=2), 2, 4, cases.MINDFORMERS),
     ],
     ids=lambda value: getattr(value, "name", getattr(value, "framework", str(value))),
@@ -70,9 +70,9 @@ def test_one_forward_one_backward_needs_the_micro_batches_in_flight_and_one_more
         assert len(moments) <= (4 - stage) + 4
 
 
-@pytest.mark.parametrize("spec", [ScheduleSpec(), ScheduleSpec("zero_bubble_v")], ids=["1f1b", "zero bubble"])
+@pytest.mark.parametrize("spec", [ScheduleSpec(), ScheduleSpec("zbv")], ids=["1f1b", "zero bubble"])
 def test_when_the_step_is_over_only_states_and_buffers_are_left(spec: ScheduleSpec) -> None:
-    vpp = 2 if spec.name == "zero_bubble_v" else 1
+    vpp = 2 if spec.name == "zbv" else 1
     # In a V the model ends on the first stage, where an even split puts no prediction module.
     model = cases.LATENT.replace(mtp_layers=2 - vpp)
     run = cases.job(model, Strategy(2, 2, 2, 2, op=2, vpp=vpp, micro_batches=4),
@@ -208,7 +208,7 @@ def test_imbalance_and_capacity_change_only_the_routed_share() -> None:
     [
         (cases.MINDFORMERS, "interleaved"),
         (cases.MEGATRON, "megatron-interleaved"),
-        (cases.TORCHTITAN, "megatron-interleaved"),
+        (cases.TORCHTITAN, "torch-interleaved"),
     ],
     ids=["mindformers", "megatron", "torchtitan"],
 )

@@ -119,7 +119,7 @@ def test_a_schedule_that_can_be_written_is_read_again(sample: Path, tmp_path: Pa
     if not launcher_of(config).can_write(config, schedule):
         assert name != config.schedule.name
         return
-    vpp = 2 if name in ("interleaved", "megatron-interleaved", "zero_bubble_v") else 1
+    vpp = ScheduleSpec(name).traits.least_interleaves
     strategy = config.strategy.replace(pp=4, vpp=vpp, micro_batches=8)
     asked = config.replace(schedule=schedule)
     reread = read_config(emit_variant(asked, strategy, tmp_path / f"other{sample.suffix}", plan=None))
@@ -133,7 +133,7 @@ def test_only_mindspeed_scripts_can_say_a_v(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_text(text.replace("    --swiglu\n", "    --swiglu\n" + more), encoding="utf-8")
         config = read_config(path)
-        can.append(launcher_of(config).can_write(config, ScheduleSpec("zero_bubble_v")))
+        can.append(launcher_of(config).can_write(config, ScheduleSpec("dualpipev")))
     assert can == [False, True]
 
 

@@ -16,6 +16,8 @@ from taylor.pipeline.schedule import FORWARD, SCHEDULES, WEIGHT_GRADIENT, Schedu
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.register.frameworks import FRAMEWORKS, MEGATRON, MINDFORMERS, TORCHTITAN, Framework
 
+V_SHAPES = ("zero_bubble_v", "dualpipev", "zbv")
+
 
 def shown(schedule: Schedule, stage: int) -> str:
     """A stage's order as pictures write it: F1 B1 …; interleaves a, b, …; pieces 1.1, 1.2."""
@@ -108,11 +110,13 @@ def test_megatron_interleaving_divides_the_bubble_by_the_interleaves() -> None:
 def test_zero_bubble_v_has_no_bubble_but_the_fill_when_all_tasks_are_equal() -> None:
     # Qi et al. 2024: the V schedule with F = B = W runs without bubbles; stage s begins s units late.
     for S, m in ((2, 4), (4, 8), (4, 11), (8, 16), (8, 40)):
-        assert unit_time(build_schedule(ScheduleSpec("zero_bubble_v"), S, 2, m)) == 6 * m + S - 1
+        for name in ("dualpipev", "zbv"):
+            assert unit_time(build_schedule(ScheduleSpec(name), S, 2, m)) == 6 * m + S - 1
 
 
-def test_zero_bubble_v_puts_first_and_last_chunk_on_the_first_stage() -> None:
-    schedule = build_schedule(ScheduleSpec("zero_bubble_v"), 4, 2, 8)
+@pytest.mark.parametrize("name", V_SHAPES)
+def test_a_v_shape_puts_first_and_last_chunk_on_the_first_stage(name: str) -> None:
+    schedule = build_schedule(ScheduleSpec(name), 4, 2, 8)
     assert [schedule.chunk_at(k) for k in range(8)] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 3), (1, 2), (1, 1), (1, 0)]
     assert all(schedule.chunk_at(schedule.position(v, s)) == (v, s) for v in range(2) for s in range(4))
 
@@ -141,9 +145,10 @@ def test_interleaving_stays_within_megatrons_published_count_of_alive_chunks() -
 def schedules(draw: st.DrawFn) -> Schedule:
     name = draw(st.sampled_from(SCHEDULES))
     stages = draw(st.integers(1, 6))
-    interleaves = {"1f1b": 1, "zero_bubble_v": 2}.get(name) or draw(st.integers(1, 4))
-    micro_batches = draw(st.integers(1, 14))
-    if name == "megatron-interleaved":
+    traits = ScheduleSpec(name).traits
+    interleaves = traits.fixed_interleaves or draw(st.integers(1, 4))
+    micro_batches = max(draw(st.integers(1, 14)), traits.least_micro_batches(stages))
+    if name in ("megatron-interleaved", "torch-interleaved"):
         micro_batches = stages * draw(st.integers(1, 4))
     splits = draw(st.integers(1, 4)) if name == "seqpipe" else 1
     return build_schedule(ScheduleSpec(name, draw(st.booleans()), splits), stages, interleaves, micro_batches)
@@ -153,7 +158,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
 @given(schedules())
 def test_every_schedule_runs_every_task_once_and_ends(schedule: Schedule) -> None:
     check_schedule(schedule)
-    directions = 3 if schedule.spec.name == "zero_bubble_v" else 2
+    directions = 3 if schedule.spec.name in V_SHAPES else 2
     per_stage = directions * schedule.interleaves * schedule.micro_batches * schedule.spec.seq_splits
     for row in schedule.order:
         assert len({tuple(task) for task in row.tolist()}) == len(row) == per_stage
@@ -162,7 +167,7 @@ def test_every_schedule_runs_every_task_once_and_ends(schedule: Schedule) -> Non
 @settings(max_examples=60, deadline=None)
 @given(schedules())
 def test_alive_vectors_dominate_every_moment_and_none_dominates_another(schedule: Schedule) -> None:
-    frees = 2 if schedule.spec.name == "zero_bubble_v" else 1
+    frees = 2 if schedule.spec.name in V_SHAPES else 1
     for s, rows in enumerate(alive_vectors(schedule)):
         held = np.zeros(schedule.interleaves)
         for direction, v, _, _ in schedule.order[s].tolist():
@@ -196,6 +201,9 @@ def test_a_deadlock_a_missing_task_and_pieces_out_of_order_are_refused() -> None
         (ScheduleSpec("1f1b"), 4, 2, 8, "use interleaved"),
         (ScheduleSpec("megatron-interleaved"), 4, 2, 6, "multiples"),
         (ScheduleSpec("zero_bubble_v"), 4, 3, 8, "two interleaves"),
+        (ScheduleSpec("zero_bubble_v"), 4, 2, 6, "at least 7 micro-batches"),
+        (ScheduleSpec("dualpipev"), 4, 2, 7, "at least 8 micro-batches"),
+        (ScheduleSpec("torch-interleaved"), 4, 2, 9, "2 equal rounds"),
         (ScheduleSpec("pipedream"), 4, 1, 8, "unknown schedule"),
         (ScheduleSpec("1f1b", seq_splits=2), 4, 1, 8, "seqpipe"),
         (ScheduleSpec("1f1b"), 0, 1, 8, ">= 1"),
@@ -210,7 +218,7 @@ def test_numbers_that_a_schedule_cannot_run_are_refused(
 
 @pytest.mark.parametrize(
     ("framework", "several"),
-    [(MINDFORMERS, "interleaved"), (MEGATRON, "megatron-interleaved"), (TORCHTITAN, "megatron-interleaved")],
+    [(MINDFORMERS, "interleaved"), (MEGATRON, "megatron-interleaved"), (TORCHTITAN, "torch-interleaved")],
     ids=lambda each: getattr(each, "name", each),
 )
 def test_1f1b_with_several_interleaves_is_the_framework_s_own_order(framework: Framework, several: str) -> None:
@@ -224,9 +232,9 @@ def test_1f1b_with_several_interleaves_is_the_framework_s_own_order(framework: F
 
 @pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=lambda each: each.name)
 def test_a_schedule_that_was_asked_for_by_name_stays(framework: Framework) -> None:
-    for name in ("interleaved", "megatron-interleaved"):
+    for name in ("interleaved", "megatron-interleaved", "torch-interleaved"):
         assert ScheduleSpec(name).for_interleaves(2, framework) == ScheduleSpec(name)
-    for name in ("gpipe", "seqpipe", "zero_bubble_v"):
+    for name in ("gpipe", "seqpipe", *V_SHAPES):
         for vpp in (1, 2, 3):
             assert ScheduleSpec(name).for_interleaves(vpp, framework) == ScheduleSpec(name)
             assert ScheduleSpec(name).name_without_interleaves == name
@@ -247,9 +255,10 @@ def test_the_table_of_schedules_says_what_their_orders_show(name: str) -> None:
     other = build_schedule(ScheduleSpec(name, low_memory=True), 4, vpp, 8)
     assert traits.low_memory_switch == (not np.array_equal(other.order, schedule.order))
     assert schedule.chunk_at(schedule.chunks - 1)[1] == spec.head_stage(4)
-    for refused, expected in ((traits.whole_rounds, (4, vpp, 6)), (traits.fixed_interleaves is not None, (4, 3, 8))):
+    few = traits.whole_rounds or traits.least_micro_batches(4) > 6
+    for refused, expected in ((few, (4, vpp, 6)), (traits.fixed_interleaves is not None, (4, 3, 8))):
         if refused:
-            with pytest.raises(ValueError, match="multiples|runs (one|two)"):
+            with pytest.raises(ValueError, match="multiples|runs (one|two)|at least"):
                 build_schedule(spec, *expected)
         else:
             build_schedule(spec, *expected)

@@ -33,7 +33,7 @@ def model_order(problem: PipelineProblem) -> list[tuple[int, int]]:
     rows = []
     for v in range(problem.interleaves):
         stages = range(problem.stages)
-        if problem.schedule.name == "zero_bubble_v" and v == 1:
+        if problem.schedule.name == "zbv" and v == 1:
             stages = reversed(stages)
         rows += [(v, s) for s in stages]
     return rows
@@ -172,11 +172,9 @@ def brute_force(problem: PipelineProblem) -> float:
 def random_problem(seed: int) -> PipelineProblem:
     """A small problem of any schedule, kinds, modes, lags, bounds and tightness of memory."""
     rng = np.random.default_rng(seed)
-    name = str(
-        rng.choice(["1f1b", "gpipe", "interleaved", "interleaved", "megatron-interleaved", "seqpipe", "zero_bubble_v"])
-    )
+    name = str(rng.choice(["1f1b", "gpipe", "interleaved", "interleaved", "megatron-interleaved", "seqpipe", "zbv"]))
     S = int(rng.integers(1, 5))
-    V = 1 if name == "1f1b" else 2 if name == "zero_bubble_v" else int(rng.integers(1, 3 if S > 2 else 4))
+    V = 1 if name == "1f1b" else 2 if name == "zbv" else int(rng.integers(1, 3 if S > 2 else 4))
     m = S * int(rng.integers(1, 3)) if name == "megatron-interleaved" else int(rng.integers(1, 8))
     least = int(rng.integers(0, 2)) if S * V < 5 else 1
     extra_layers = int(rng.integers(0, 3 if S * V > 5 else 4))

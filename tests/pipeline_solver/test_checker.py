@@ -54,7 +54,7 @@ def test_head_embedding_lag_and_tail_each_add_what_they_cost():
 def test_a_turn_within_a_stage_pays_no_transfer():
     """In the V shape both ends of the model are on stage 0, so a 2-stage chain crosses 2 + 2 times, not 3 + 3."""
     problem = small_problem(
-        interleaves=2, micro_batches=1, lag=1.0, schedule=ScheduleSpec("zero_bubble_v"), weight_gradient_share=0.5
+        interleaves=2, micro_batches=1, lag=1.0, schedule=ScheduleSpec("zbv"), weight_gradient_share=0.5
     )
     plan = plan_of({"body": [[1, 1], [1, 1]]})
     # Forwards 4 + 2 lags; input gradients 4 · 1 + 2 lags, stage 1 with a weight gradient between its two
@@ -64,7 +64,7 @@ def test_a_turn_within_a_stage_pays_no_transfer():
 
 def test_activations_stay_until_the_weight_gradient_where_it_is_a_task():
     """One micro-batch: both chunks of stage 0 are alive when the last forward ends."""
-    problem = small_problem(interleaves=2, micro_batches=1, schedule=ScheduleSpec("zero_bubble_v"))
+    problem = small_problem(interleaves=2, micro_batches=1, schedule=ScheduleSpec("zbv"))
     assert exact_peak_memory(problem, plan_of({"body": [[1, 1], [1, 1]]})) == [5 + 20 + 8, 7 + 20 + 8]
 
 

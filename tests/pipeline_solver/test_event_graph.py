@@ -20,7 +20,7 @@ CASES = [
     ("interleaved", 3, {"low_memory": False}),
     ("seqpipe", 1, {"seq_splits": 3}),
     ("seqpipe", 2, {"seq_splits": 2}),
-    ("zero_bubble_v", 2, {}),
+    ("zbv", 2, {}),
 ]
 
 
@@ -71,7 +71,7 @@ def test_a_lag_lengthens_one_microbatch_by_its_transfers() -> None:
     schedule = build_schedule(ScheduleSpec("1f1b"), 4, 1, 1)
     durations = np.array([1.0] * 4 + [2.0] * 4 + [0.0] * 4)
     assert EventGraph.from_schedule(schedule, 0.5).longest_path(durations) == pytest.approx(12 + 6 * 0.5)
-    folded = build_schedule(ScheduleSpec("zero_bubble_v"), 4, 2, 1)
+    folded = build_schedule(ScheduleSpec("zbv"), 4, 2, 1)
     graph = EventGraph.from_schedule(folded, 0.5)
     # Down the V and up again, the turn at its foot being no transfer: 6 forward and 6 backward ones.
     durations = np.array([1.0] * 16 + [0.0] * 8 + [0.0] * 4)
@@ -116,7 +116,7 @@ def test_the_weight_gradient_takes_its_share_and_leaves_recompute_to_the_input_g
         {"dense": ((2, 0), (0, 0)), "moe": ((0, 2), (2, 2)), "mtp": ((0, 0), (1, 0))},
         {FULL: ((1, 0), (0, 0)), SELECT: ((0, 0), (0, 0))},
     )
-    durations = chunk_durations(problem_with(ScheduleSpec("zero_bubble_v"), 2), plan).reshape(-1, 2)
+    durations = chunk_durations(problem_with(ScheduleSpec("zbv"), 2), plan).reshape(-1, 2)
     forward = np.array([[1.1, 2.0], [2 + 1.25 + 1.5, 2.0]])  # the head sits on stage 0, at the V's end
     assert durations[:2] == pytest.approx(forward)
     assert durations[2:4] == pytest.approx(2 * 0.6 * forward + np.array([[0.5, 0.0], [0.0, 0.0]]))

@@ -44,8 +44,8 @@ SHARED_SAMPLES = [
     for path in sorted((SHARED / "data" / folder).glob("*"))
     if path.suffix in config_suffixes() and path.is_file() and "template" not in path.name
 ]
-INTERLEAVED = {"mindformers": "interleaved", "megatron": "megatron-interleaved", "torchtitan": "megatron-interleaved"}
-"""What 1F1B with two interleaves is, by framework: MindSpore's order, Megatron's, and torch's, which is Megatron's."""
+INTERLEAVED = {"mindformers": "interleaved", "megatron": "megatron-interleaved", "torchtitan": "torch-interleaved"}
+"""What 1F1B with two interleaves is, by framework."""
 
 
 def with_two_interleaves(path: Path, folder: Path) -> tuple[TrainingConfig, Schedule]:
@@ -64,7 +64,11 @@ def with_two_interleaves(path: Path, folder: Path) -> tuple[TrainingConfig, Sche
         config = read_config(emit_variant(config, four, folder / f"four{path.suffix}", plan=None))
     config = config.replace(strategy=config.strategy.replace(vpp=2))
     own, strategy = config.schedule, config.strategy
-    name = own.name if own.name in ("gpipe", "seqpipe", "zero_bubble_v") else INTERLEAVED[config.rules.framework.name]
+    name = (
+        own.name
+        if own.name in ("gpipe", "seqpipe", "zero_bubble_v", "dualpipev", "zbv")
+        else INTERLEAVED[config.rules.framework.name]
+    )
     spec = ScheduleSpec(name, own.low_memory, own.seq_splits)
     if strategy.pp * 2 > config.model.n_layers:
         pytest.skip("fewer layers than chunks")

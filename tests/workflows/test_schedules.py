@@ -34,7 +34,8 @@ def job(tmp_path: Path, name: str, vpp: int, schedule: str) -> FileJob:
     [
         ("pretrain_llama3_70b.sh", 1, "gpipe"),
         ("pretrain_llama3_70b.sh", 2, "interleaved"),
-        ("pretrain_llama3_70b.sh", 2, "zero_bubble_v"),
+        ("pretrain_llama3_70b.sh", 2, "dualpipev"),
+        ("pretrain_llama3_70b.yaml", 2, "zbv"),
         ("pretrain_llama3_70b.yaml", 2, "megatron-interleaved"),
     ],
 )

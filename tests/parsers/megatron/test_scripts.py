@@ -95,7 +95,7 @@ FIGURES = [
         (1, 240),
         V,
         ((4,) * 8, (1, 4, 4, 4, 4, 4, 4, 4)),
-        "zero_bubble_v",
+        "dualpipev",
     ),
     Figures(
         "mindspeed__mcore_llama2_pretrain_llama2_13b_ptd.sh",
@@ -152,7 +152,7 @@ FIGURES = [
         (1, 120),
         V,
         ((4,) * 8, (1, 4, 4, 4, 4, 4, 4, 4)),
-        "zero_bubble_v",
+        "dualpipev",
     ),
 ]
 
@@ -472,7 +472,7 @@ def test_any_plan_survives_the_way_through_a_script_of_any_style(
     vpp = data.draw(st.integers(1, 3))
     v_shape = mindspeed and vpp == 2 and data.draw(st.booleans())
     config = config.replace(
-        schedule=ScheduleSpec("zero_bubble_v" if v_shape else "megatron-interleaved" if vpp > 1 else "1f1b")
+        schedule=ScheduleSpec("dualpipev" if v_shape else "megatron-interleaved" if vpp > 1 else "1f1b")
     )
     cuts = data.draw(st.lists(st.integers(0, 24), min_size=4 * vpp - 1, max_size=4 * vpp - 1))
     block = data.draw(st.none() | st.integers(0, 8))
@@ -504,7 +504,7 @@ def test_a_plan_written_into_a_real_script_reads_back_and_touches_no_other_flag(
     file.write_bytes(text.encode("utf-8"))
     config = read_config(file)
     assert config.plan is not None
-    order = chunk_order(config.strategy.pp, config.strategy.vpp, config.schedule.name == "zero_bubble_v")
+    order = chunk_order(config.strategy.pp, config.strategy.vpp, config.schedule.name == "dualpipev")
     layers = {kind: [list(row) for row in grid] for kind, grid in config.plan.layers.items()}
     if len(order) > 2:  # One layer of the body's kind from the second chunk to the third.
         rows = layers[[kind for kind in layers if kind != MTP][-1]]
@@ -544,7 +544,7 @@ def test_a_plan_written_into_a_real_script_reads_back_and_touches_no_other_flag(
 @pytest.mark.parametrize("ep", [2, 8])
 def test_a_variant_starts_the_ranks_and_degrees_asked_for(figures: Figures, ep: int, tmp_path: Path) -> None:
     config = read_config(SAMPLES / figures.file)
-    vpp = 2 if config.schedule.name == "zero_bubble_v" else 1
+    vpp = 2 if config.schedule.name == "dualpipev" else 1
     strategy = config.strategy.replace(
         dp=2, tp=4, pp=4, ep=ep if config.model.moe else 1, op=4, sp=True, vpp=vpp, mbs=2, micro_batches=8, cp=2
     )

@@ -256,9 +256,7 @@ def test_any_plan_survives_the_way_through_a_file(dressing: str, data: st.DataOb
     config = read_config(file)
     vpp = data.draw(st.integers(1, 3))
     v_shape = vpp == 2 and data.draw(st.booleans())
-    config = config.replace(
-        schedule=ScheduleSpec("zero_bubble_v" if v_shape else "megatron-interleaved" if vpp > 1 else "1f1b")
-    )
+    config = config.replace(schedule=ScheduleSpec("zbv" if v_shape else "torch-interleaved" if vpp > 1 else "1f1b"))
     cuts = data.draw(st.lists(st.integers(0, 32), min_size=4 * vpp - 1, max_size=4 * vpp - 1))
     plan = split_plan(config, vpp, cuts, data.draw(st.sampled_from([None, FULL, SELECT])), v_shape)
     assert launcher_of(config).nearest_plan(plan) == (plan, ())

@@ -1,0 +1,163 @@
+"""Task orders of V-shaped schedules: two interleaves folded on the stages like a V, weight gradients apart.
+
+The three follow Qi et al. 2024 (arXiv:2405.15362) in shape and differ in how they fill and drain. Interleave 0
+runs down the stages, interleave 1 back up, so that the first stage holds both ends of the model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from taylor.pipeline.orders import Task
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
+
+
+class _Stage:
+    """The tasks of one stage as they are called for; each kind runs its micro-batches in order."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self.done: Counter[tuple[int, int]] = Counter()
+        self.waiting: list[Task] = []
+        """Weight gradients that were put off, oldest first."""
+
+    def forward(self, v: int) -> None:
+        self._next(FORWARD, v)
+
+    def backward(self, v: int, *, put_off: bool = False) -> None:
+        """The input gradient, and the weight gradient with it unless that is put off."""
+        task = self._next(BACKWARD, v)
+        weight = (WEIGHT_GRADIENT, v, task[2], 0)
+        (self.waiting if put_off else self.tasks).append(weight)
+
+    def weight(self, v: int | None = None) -> None:
+        """The oldest weight gradient that was put off, of one interleave or of both."""
+        task = next(task for task in self.waiting if v in (None, task[1]))
+        self.waiting.remove(task)
+        self.tasks.append(task)
+
+    def _next(self, direction: int, v: int) -> Task:
+        task = (direction, v, self.done[direction, v], 0)
+        self.done[direction, v] += 1
+        self.tasks.append(task)
+        return task
+
+
+def zero_bubble_v_order(stages: int, micro_batches: int) -> list[list[Task]]:
+    """MindSpore's zero-bubble V (``ProcessStep1`` to ``8`` in pipeline_transformer/zero_bubble_v.cc); m >= 2S - 1.
+
+    Which weight gradients run apart from their backward is ``InferNeedDetachInfo`` in detach_backward.cc:
+    those of interleave 1's first S - s - 1 and last (s+1)/2 micro-batches, and those of interleave 0's last
+    S - (s+1)/2. ``ZBV_offset`` is taken as unset.
+    """
+    return [_zero_bubble_v_stage(s, stages, micro_batches) for s in range(stages)]
+
+
+def _zero_bubble_v_stage(s: int, stages: int, micro_batches: int) -> list[Task]:
+    stage, below, half = _Stage(), stages - 1 - s, (s + 1) // 2
+
+    def backward(v: int) -> None:
+        apart = half if v == 1 else stages - half
+        stage.backward(v, put_off=stage.done[BACKWARD, v] >= micro_batches - apart)
+
+    _fill(stage, s, stages)
+    for _ in range(micro_batches - 2 * stages + s + 1):
+        backward(1)
+        stage.forward(0)
+        backward(0)
+        stage.forward(1)
+    for _ in range(below):
+        backward(1)
+        backward(0)
+        stage.forward(1)
+    for _ in range(s + 1):
+        backward(1)
+        backward(0)
+    for _ in range(below):
+        # The first stage keeps its weight gradients to the end (``CalculateOffset``).
+        if s > 0:
+            stage.weight(0)
+        backward(0)
+    for v in (0, 1):
+        stage.tasks += [task for task in stage.waiting if task[1] == v]
+    return stage.tasks
+
+
+def dual_pipe_v_order(stages: int, micro_batches: int) -> list[list[Task]]:
+    """DeepSeek's DualPipeV (github.com/deepseek-ai/DualPipe, dualpipe/dualpipev.py, ``step``); m >= 2S.
+
+    Without the overlap of a forward with a backward. MindSpeed's ``--schedules-method dualpipev`` runs it;
+    in the drain it puts weight gradients off only with ``--dualpipev-dw-detach``.
+    """
+    return [_dual_pipe_v_stage(s, stages, micro_batches) for s in range(stages)]
+
+
+def _dual_pipe_v_stage(s: int, stages: int, micro_batches: int) -> list[Task]:
+    stage, below = _Stage(), stages - 1 - s
+    _fill(stage, s, stages)
+    for _ in range(micro_batches - 2 * stages + s + 1):
+        stage.forward(0)
+        stage.backward(1)
+        stage.forward(1)
+        stage.backward(0)
+    for _ in range(below):
+        stage.backward(1)
+        stage.forward(1)
+        stage.backward(0)
+    # The drain: from the middle of this phase on, weight gradients wait and fill the gaps behind.
+    turn = (s + 1) // 2
+    for k in range(s + 1):
+        stage.backward(1, put_off=k > turn or (k == turn and s % 2 == 1))
+        stage.backward(0, put_off=k >= turn)
+    for _ in range(below):
+        stage.weight()
+        stage.backward(0, put_off=True)
+    return stage.tasks + stage.waiting
+
+
+def _fill(stage: _Stage, s: int, stages: int) -> None:
+    """The warm-up that MindSpore's order and DualPipeV share."""
+    for _ in range(2 * (stages - 1 - s)):
+        stage.forward(0)
+    for _ in range(s + 1):
+        stage.forward(0)
+        stage.forward(1)
+    for _ in range(stages - 1 - s):
+        stage.backward(1)
+        stage.forward(1)
+
+
+def torch_zbv_order(stages: int, micro_batches: int) -> list[list[Task]]:
+    """Torch's ZBV (``torch.distributed.pipelining.schedules.ScheduleZBVZeroBubble``).
+
+    With fewer than 2S - 1 micro-batches the order for so many is built and the surplus ones are left out,
+    as torch does.
+    """
+    enough = max(micro_batches, 2 * stages - 1)
+    orders = [_torch_zbv_stage(s, stages, enough) for s in range(stages)]
+    return [[task for task in tasks if task[2] < micro_batches] for tasks in orders]
+
+
+def _torch_zbv_stage(s: int, stages: int, micro_batches: int) -> list[Task]:
+    stage = _Stage()
+    for _ in range(2 * (stages - s) - 1):
+        stage.forward(0)
+    for _ in range(s):
+        stage.forward(1)
+        stage.forward(0)
+    for _ in range(stages - s):
+        stage.forward(1)
+        stage.backward(1)
+    while stage.done[FORWARD, 1] < micro_batches:
+        if stage.done[FORWARD, 0] < micro_batches:
+            stage.forward(0)
+        stage.backward(0)
+        stage.forward(1)
+        stage.backward(1)
+    for _ in range(s):
+        stage.backward(0, put_off=True)
+        stage.backward(1, put_off=True)
+    for _ in range(stages - s):
+        stage.backward(0, put_off=True)
+        stage.weight(0)
+    return stage.tasks + sorted(stage.waiting, key=lambda task: -task[1])

@@ -1,0 +1,200 @@
+"""Task orders against the generators that their authors published: torch's run here, the others restated.
+
+A published order is a list of tasks (direction, interleave, micro-batch) for every stage; where its author
+runs a whole backward, that is the input gradient and the weight gradient one after the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from taylor.cost_model.alive import alive_micro_batches
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, ScheduleSpec
+
+Order = list[tuple[int, int, int]]
+
+V_SHAPES = [(S, m) for S in (2, 3, 4, 5, 8) for m in range(1, 2 * S + 8)]
+
+
+def assert_same(spec: ScheduleSpec, S: int, V: int, m: int, published: Callable[[int], Order]) -> None:
+    """Every stage's order task by task, and the most activations alive at once."""
+    schedule = build_schedule(spec, S, V, m)
+    alive = alive_micro_batches(spec, S, V, m)
+    last = WEIGHT_GRADIENT if spec.traits.split_backward else BACKWARD
+    for s in range(S):
+        expected = published(s)
+        assert [(d, v, i) for d, v, i, _ in schedule.order[s].tolist()] == expected
+        held, most = Counter[int](), 0
+        for direction, v, _ in expected:
+            held[v] += {FORWARD: 1, last: -1}.get(direction, 0)
+            most = max(most, held.total())
+        assert max(map(sum, alive[s])) == most
+
+
+# torch ---------------------------------------------------------------------------------------------------------
+
+
+def torch_order(name: str, S: int, V: int, m: int) -> Callable[[int], Order]:
+    """The ``pipeline_order`` that a class of ``torch.distributed.pipelining.schedules`` makes, on no device."""
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+    of_torch = getattr(schedules, name)
+    bare: Any = of_torch.__new__(of_torch)
+    bare.__dict__.update(
+        pp_group_size=S, n_local_stages=V, num_stages=S * V, _num_stages=S * V, _n_microbatches=m,
+        number_of_rounds=max(1, m // S), microbatches_per_round=m // max(1, m // S), _stages=[SimpleNamespace()],
+    )  # fmt: skip
+    kinds = schedules._ComputationType
+    directions = {
+        kinds.FORWARD: (FORWARD,), kinds.BACKWARD_INPUT: (BACKWARD,), kinds.BACKWARD_WEIGHT: (WEIGHT_GRADIENT,),
+        kinds.FULL_BACKWARD: (BACKWARD,),
+    }  # fmt: skip
+
+    def of_stage(s: int) -> Order:
+        actions = [action for action in bare._calculate_single_rank_operations(s) if action is not None]
+        return [
+            (direction, action.stage_index // S, action.microbatch_index)
+            for action in actions
+            for direction in directions[action.computation_type]
+        ]
+
+    return of_stage
+
+
+@pytest.mark.parametrize(("S", "m"), V_SHAPES)
+def test_zbv_is_torchs_order(S: int, m: int) -> None:
+    assert_same(ScheduleSpec("zbv"), S, 2, m, torch_order("ScheduleZBVZeroBubble", S, 2, m))
+
+
+@pytest.mark.parametrize(
+    ("S", "V", "m"),
+    [(S, V, m) for S in (2, 3, 4, 6) for V in (2, 3) for m in range(1, 4 * S) if not m % max(1, m // S)],
+)
+def test_torchs_interleaving_has_equal_rounds_whatever_the_micro_batches(S: int, V: int, m: int) -> None:
+    spec = ScheduleSpec("torch-interleaved")
+    assert_same(spec, S, V, m, torch_order("ScheduleInterleaved1F1B", S, V, m))
+
+
+@pytest.mark.parametrize(("S", "m"), [(2, 5), (2, 7), (3, 7), (4, 9), (4, 13)])
+def test_what_torchs_interleaving_refuses_is_refused(S: int, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+
+    def of_base(self: Any, stages: list[Any], n_microbatches: int, **rest: Any) -> None:
+        """What the base class would ask of real stages is left out."""
+
+    monkeypatch.setattr(schedules._PipelineScheduleRuntime, "__init__", of_base)
+    with pytest.raises(ValueError, match="multiple of the number of rounds"):
+        schedules.ScheduleInterleaved1F1B([SimpleNamespace(group_size=S, group_rank=0)] * 2, m)
+    with pytest.raises(ValueError, match="equal rounds"):
+        build_schedule(ScheduleSpec("torch-interleaved"), S, 2, m)
+
+
+# DeepSeek's DualPipeV ---------------------------------------------------------------------------------------------
+
+
+def deepseek_dual_pipe_v(S: int, m: int, rank: int) -> Order:
+    """``DualPipeV.step`` of github.com/deepseek-ai/DualPipe, dualpipe/dualpipev.py, its eight steps as a script.
+
+    F and B take the next micro-batch of a phase; ``B1z`` is a backward with ``enable_zb``, whose weight
+    gradient goes to the end of one queue for both phases; W takes the head of that queue.
+    """
+    after = S - rank - 1
+    script = ["F0"] * (2 * after)
+    script += ["F0", "F1"] * (rank + 1)
+    script += ["B1z", "W", "F1"] * after
+    script += ["F0", "B1", "F1", "B0"] * (m - 2 * S + rank + 1)
+    script += ["B1", "F1", "B0"] * after
+    zero_bubble = ""
+    for i in range(rank + 1):
+        if i == (rank + 1) // 2 and rank % 2 == 1:
+            zero_bubble = "z"
+        script.append("B1" + zero_bubble)
+        if i == (rank + 1) // 2 and rank % 2 == 0:
+            zero_bubble = "z"
+        script.append("B0" + zero_bubble)
+    script += ["W", "B0z"] * after
+    script += ["W"] * (rank + 1)
+    return play(script)
+
+
+def play(script: list[str]) -> Order:
+    order: Order = []
+    counts: Counter[str] = Counter()
+    queue: deque[tuple[int, int, int]] = deque()
+    for word in script:
+        if word == "W":
+            order.append(queue.popleft())
+            continue
+        kind, phase = word[:2], int(word[1])
+        i = counts[kind]
+        counts[kind] += 1
+        order.append((FORWARD if kind[0] == "F" else BACKWARD, phase, i))
+        if kind[0] == "B":
+            (queue if word.endswith("z") else order).append((WEIGHT_GRADIENT, phase, i))
+    assert not queue
+    return order
+
+
+@pytest.mark.parametrize(("S", "m"), [(S, m) for S in (2, 3, 4, 5, 8) for m in range(2 * S, 2 * S + 11)])
+def test_dualpipev_is_deepseeks_order(S: int, m: int) -> None:
+    assert_same(ScheduleSpec("dualpipev"), S, 2, m, lambda s: deepseek_dual_pipe_v(S, m, s))
+
+
+# MindSpore's zero-bubble V ------------------------------------------------------------------------------------------
+
+
+def mindspore_zero_bubble_v(S: int, m: int, stage: int) -> Order:
+    """``ZeroBubbleV::Reorder`` (mindspore, pipeline_transformer/zero_bubble_v.cc) with ``ZBV_offset`` unset.
+
+    The backwards listed by ``InferNeedDetachInfo`` (detach_backward.cc) leave their weight gradient in the
+    queue of their chunk, in the order of micro-batches; every other one is whole. An empty queue is an error.
+    """
+    detached = {(1, i) for i in range(S - stage - 1)}
+    detached |= {(1, m - 1 - i) for i in range((stage + 1) // 2)}
+    detached |= {(0, m - 1 - i) for i in range(S - (stage + 1) // 2)}
+    queues = {(kind, chunk): deque(range(m)) for kind in "FB" for chunk in (0, 1)}
+    weights = {chunk: deque(sorted(i for c, i in detached if c == chunk)) for chunk in (0, 1)}
+    order: Order = []
+
+    def run(words: str) -> None:
+        for word in words.split():
+            kind, chunk = word[0], int(word[1])
+            if kind == "W":
+                order.append((WEIGHT_GRADIENT, chunk, weights[chunk].popleft()))
+                continue
+            i = queues[kind, chunk].popleft()
+            order.append((FORWARD if kind == "F" else BACKWARD, chunk, i))
+            if kind == "B" and (chunk, i) not in detached:
+                order.append((WEIGHT_GRADIENT, chunk, i))
+
+    after = S - stage - 1
+    run("F0 " * (2 * after))
+    run("F0 F1 " * (stage + 1))
+    run("B1 W1 F1 " * after)
+    run("B1 F0 B0 F1 " * (m - 2 * S + stage + 1))
+    run("B1 B0 F1 " * after)
+    run("B1 B0 " * (stage + 1))
+    for i in range(after):
+        run("W0 B0" if i >= (S - 1 if stage == 0 else 0) else "B0")
+    run("W0 " * len(weights[0]))
+    run("W1 " * len(weights[1]))
+    return order
+
+
+@pytest.mark.parametrize(("S", "m"), [(S, m) for S in (2, 3, 4, 5, 8) for m in range(2 * S - 1, 2 * S + 10)])
+def test_zero_bubble_v_is_mindspores_order(S: int, m: int) -> None:
+    assert_same(ScheduleSpec("zero_bubble_v"), S, 2, m, lambda s: mindspore_zero_bubble_v(S, m, s))
+
+
+@pytest.mark.parametrize(("S", "m"), [(S, m) for S in (2, 3, 4, 5, 8) for m in (S, 2 * S - 2) if m < 2 * S - 1])
+def test_with_too_few_micro_batches_mindspore_fails_and_so_does_the_order(S: int, m: int) -> None:
+    with pytest.raises(IndexError):
+        list(itertools.chain(*(mindspore_zero_bubble_v(S, m, s) for s in range(S))))
+    with pytest.raises(ValueError, match=f"at least {2 * S - 1} micro-batches"):
+        build_schedule(ScheduleSpec("zero_bubble_v"), S, 2, m)
