@@ -428,14 +428,6 @@ _LEGALITY: tuple[Rule, ...] = (
         relax="choose another schedule, or do not pin pp",
     ),
     Rule(
-        "schedule-needs-micro-batches",
-        "this schedule needs enough micro-batches to reach its steady state: about two a stage",
-        lambda t, c: t.micro_batches >= c.schedule.traits.least_micro_batches(t.pp),
-        LEGALITY,
-        applies=lambda c: c.schedule.v_shape,
-        relax="raise --gbs, or search smaller pp",
-    ),
-    Rule(
         "batch-by-dp",
         "dp * mbs divides the global batch: micro_batches is a whole number",
         lambda t, c: t.dp * t.mbs * t.micro_batches == c.gbs,

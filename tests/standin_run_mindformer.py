@@ -160,13 +160,17 @@ def peak_of(config: dict, stage: int, stages: int, truth: dict) -> float:
 
 
 def walk(keeps: list[float], stage: int, stages: int, micro_batches: int) -> float:
-    """Largest sum kept along the interleaved order, low memory on: rounds of stages, the first with the rest too."""
+    """Largest sum kept along the interleaved order: rounds of stages, the first with the rest too.
+
+    The warm-up grows by two forwards a stage, with ``ENABLE_LESS_MEM_VPP=1`` by one.
+    """
     turns = len(keeps)
     first_round = stages + micro_batches % stages
     rounds = [first_round] + [stages] * ((micro_batches - first_round) // stages)
     forwards = [turn for size in rounds for turn in range(turns) for _ in range(size)]
     backwards = [turn for size in rounds for turn in reversed(range(turns)) for _ in range(size)]
-    warm = min((turns - 1) * first_round + stages - 1 - stage, len(forwards))
+    step = 1 if os.environ.get("ENABLE_LESS_MEM_VPP") == "1" else 2
+    warm = min((turns - 1) * first_round + step * (stages - 1 - stage), len(forwards))
     held = sum(keeps[turn] for turn in forwards[:warm])
     top = held
     for done, turn in enumerate(forwards[warm:]):
