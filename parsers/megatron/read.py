@@ -58,7 +58,7 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
     model = read_model(flags, notes)
     schedule, interleaves = _read_schedule(flags)
     strategy = _read_strategy(flags, interleaves, notes)
-    if flags.integer("num-layers", high=MAX_LAYERS) < strategy.pp * interleaves and not flags.has(LAYOUT):
+    if _counted_layers(flags) < strategy.pp * interleaves and not flags.has(LAYOUT):
         raise flags.error(
             "pipeline-model-parallel-size",
             f"asks for {strategy.pp * interleaves} chunks and there are {flags.integer('num-layers')} layers",
@@ -75,6 +75,7 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
     if schedule.traits.whole_rounds and strategy.micro_batches % strategy.pp:
         notes.append(f"{strategy.micro_batches} micro-batches are no multiple of the {strategy.pp} stages")
     rules = _read_rules(flags)
+    _refuse_misfit_experts(flags, strategy, rules)
     facts = [fact for fact, holds in ((EXPERTS, model.moe), (SCORES, not rules.flash_attention)) if holds]
     return TrainingConfig(
         path=script.file,
@@ -94,12 +95,38 @@ EXTEND = "moe-tp-extend-ep"
 LAYOUT = "pipeline-model-parallel-layout"
 PER_CHUNK = "num-layers-per-virtual-pipeline-stage"
 PER_RANK = "num-virtual-stages-per-pipeline-rank"
+WITH_EMBEDDING, WITH_LOSS = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
 FIRST, LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
 
 
 def is_mindspeed(flags: Flags) -> bool:
     """Whether the script uses flags that MindSpeed-LLM has and Megatron-LM lacks."""
     return flags.has(*LAUNCHER_TELLTALES)
+
+
+def _counted_layers(flags: Flags) -> int:
+    """Layers that are spread over the chunks: embedding and loss too, where the script counts them.
+
+    Source: Megatron-LM core 0.11 to main, megatron/core/transformer/transformer_config.py, ``__post_init__``.
+    """
+    return flags.integer("num-layers", high=MAX_LAYERS) + flags.has(WITH_EMBEDDING) + flags.has(WITH_LOSS)
+
+
+def _refuse_misfit_experts(flags: Flags, strategy: Strategy, rules: TrainingRules) -> None:
+    """Refuse expert parallel that does not divide a stage's ranks, where the script says how many there are."""
+    world = flags.world_size()
+    if world is None or strategy.ep == 1 or world != strategy.world_size:
+        return
+    ranks = strategy.dp * strategy.tp * strategy.cp
+    tp = strategy.tp if rules.expert_tensor_parallel else 1
+    tp = flags.integer("expert-tensor-parallel-size", default=tp)
+    if ranks % (strategy.ep * tp):
+        raise flags.error(
+            "expert-model-parallel-size",
+            f"does not fit the {ranks} ranks of a stage (experts are split over {tp} ranks of tensor parallel)",
+            strategy.ep,
+            "EP times the experts' tensor parallel must divide data · tensor · context parallel",
+        )
 
 
 def _read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:
@@ -109,7 +136,7 @@ def _read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:
         return V_SCHEDULE, 2
     if method is not None:
         raise flags.error("schedules-method", "is not a known schedule", method, f"use {V_METHOD} or leave it out")
-    layers = flags.integer("num-layers", high=MAX_LAYERS)
+    layers = _counted_layers(flags)
     interleaves = 1
     if flags.has(LAYOUT):
         try:
@@ -241,8 +268,8 @@ def placement(flags: Flags, strategy: Strategy) -> Placement:
     last = flags.integer(LAST, default=None, low=0, high=MAX_LAYERS)
     if first is not None or last is not None:
         return ends_placement(layers, strategy.pp, strategy.vpp, first, last)
-    extra_first = flags.has("account-for-embedding-in-pipeline-split")
-    extra_last = flags.has("account-for-loss-in-pipeline-split")
+    extra_first = flags.has(WITH_EMBEDDING)
+    extra_last = flags.has(WITH_LOSS)
     even = even_placement(layers + extra_first + extra_last, chunks, noops)
     slots = list(even.slots)
     slots[0] -= extra_first

@@ -99,3 +99,37 @@ def test_a_tokenizer_that_is_there_gives_the_vocabulary(tmp_path: Path) -> None:
     )
     flags = NO_VOCABULARY + "--make-vocab-size-divisible-by 1\n--tokenizer-name-or-path tokenizer\n"
     assert read_config(script_of(tmp_path, flags)).model.vocab == 10
+
+
+@pytest.mark.parametrize(
+    ("more", "held"), [("", ((0, 1, 1, 0),)), ("--num-virtual-stages-per-pipeline-rank 2\n", None)]
+)
+def test_embedding_and_loss_may_leave_chunks_without_a_layer(
+    more: str, held: tuple[tuple[int, ...], ...] | None, tmp_path: Path
+) -> None:
+    layers = 2 if held else 6
+    flags = BASE.replace("--num-layers 24", f"--num-layers {layers}") + more
+    flags += "--account-for-embedding-in-pipeline-split\n--account-for-loss-in-pipeline-split\n"
+    plan = read_config(script_of(tmp_path, flags)).plan
+    assert plan is not None
+    assert plan.total_layers() == (held or ((0, 1, 1, 1), (1, 1, 1, 0)))
+
+
+@pytest.mark.parametrize(
+    ("more", "fits"),
+    [
+        ("--expert-model-parallel-size 2\n", True),
+        ("--expert-model-parallel-size 4\n", False),
+        ("--expert-model-parallel-size 4\n--expert-tensor-parallel-size 1\n", True),
+    ],
+)
+def test_expert_parallel_that_does_not_fit_a_stage_is_refused(more: str, fits: bool, tmp_path: Path) -> None:
+    flags = BASE + "--num-experts 8\n--moe-ffn-hidden-size 512\n--sequence-parallel\n" + more
+    file = script_of(tmp_path, flags, "command")
+    text = file.read_text(encoding="utf-8")
+    if fits:
+        read_config(file)
+    else:
+        with pytest.raises(InputError, match="does not fit the 4 ranks of a stage"):
+            read_config(file)
+    assert "torchrun" in text
