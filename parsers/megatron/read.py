@@ -75,7 +75,7 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
     if schedule.traits.whole_rounds and strategy.micro_batches % strategy.pp:
         notes.append(f"{strategy.micro_batches} micro-batches are no multiple of the {strategy.pp} stages")
     rules = _read_rules(flags)
-    _refuse_misfit_experts(flags, strategy, rules)
+    notes += _misfit_experts(flags, strategy, rules)
     facts = [fact for fact, holds in ((EXPERTS, model.moe), (SCORES, not rules.flash_attention)) if holds]
     return TrainingConfig(
         path=script.file,
@@ -112,21 +112,23 @@ def _counted_layers(flags: Flags) -> int:
     return flags.integer("num-layers", high=MAX_LAYERS) + flags.has(WITH_EMBEDDING) + flags.has(WITH_LOSS)
 
 
-def _refuse_misfit_experts(flags: Flags, strategy: Strategy, rules: TrainingRules) -> None:
-    """Refuse expert parallel that does not divide a stage's ranks, where the script says how many there are."""
+def _misfit_experts(flags: Flags, strategy: Strategy, rules: TrainingRules) -> list[str]:
+    """Says so where expert parallel does not divide the ranks of a stage that the script starts.
+
+    A note and no refusal: how many nodes there are is often the default of a variable that the cluster sets.
+    """
     world = flags.world_size()
     if world is None or strategy.ep == 1 or world != strategy.world_size:
-        return
+        return []
     ranks = strategy.dp * strategy.tp * strategy.cp
     tp = strategy.tp if rules.expert_tensor_parallel else 1
     tp = flags.integer("expert-tensor-parallel-size", default=tp)
-    if ranks % (strategy.ep * tp):
-        raise flags.error(
-            "expert-model-parallel-size",
-            f"does not fit the {ranks} ranks of a stage (experts are split over {tp} ranks of tensor parallel)",
-            strategy.ep,
-            "EP times the experts' tensor parallel must divide data · tensor · context parallel",
-        )
+    if ranks % (strategy.ep * tp) == 0:
+        return []
+    return [
+        f"expert parallel {strategy.ep} does not fit the {ranks} ranks of a stage (experts are split over {tp} ranks "
+        "of tensor parallel): the job does not start on the ranks that the script names"
+    ]
 
 
 def _read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:

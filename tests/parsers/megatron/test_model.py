@@ -123,13 +123,7 @@ def test_embedding_and_loss_may_leave_chunks_without_a_layer(
         ("--expert-model-parallel-size 4\n--expert-tensor-parallel-size 1\n", True),
     ],
 )
-def test_expert_parallel_that_does_not_fit_a_stage_is_refused(more: str, fits: bool, tmp_path: Path) -> None:
+def test_expert_parallel_that_does_not_fit_a_stage_is_named(more: str, fits: bool, tmp_path: Path) -> None:
     flags = BASE + "--num-experts 8\n--moe-ffn-hidden-size 512\n--sequence-parallel\n" + more
-    file = script_of(tmp_path, flags, "command")
-    text = file.read_text(encoding="utf-8")
-    if fits:
-        read_config(file)
-    else:
-        with pytest.raises(InputError, match="does not fit the 4 ranks of a stage"):
-            read_config(file)
-    assert "torchrun" in text
+    notes = read_config(script_of(tmp_path, flags, "command")).notes
+    assert any("does not fit the 4 ranks of a stage" in note for note in notes) is not fits
