@@ -176,7 +176,7 @@ def test_more_model_parts_leave_the_number_of_micro_batches(tmp_path: Path) -> N
     file = toml_file(tmp_path, text=text.replace(f"{PP}\n", f"[experimental]\n{PP}\n"))
     config = read_config(file)
     assert config.strategy.micro_batches == 4
-    interleaved = config.replace(schedule=ScheduleSpec("megatron-interleaved"))
+    interleaved = config.replace(schedule=ScheduleSpec("torch-interleaved"))
     write_plan(interleaved, split_plan(config, 2, [4, 8, 12, 16, 20, 24, 28], None, v_shape=False))
     assert (read_config(file).strategy.vpp, read_config(file).strategy.micro_batches) == (2, 4)
 
