@@ -6,12 +6,14 @@ import importlib
 import os
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,8 @@ class Outcome:
         Standard output and standard error.
     timed_out : bool
     peak_mib : float
-        Largest resident size of the child or of one of its own children.
+        Largest resident size of the child or of one of its own children, without what this process holds beyond
+        a fresh one that has imported what a command needs: the child begins as its copy.
     strayed : tuple of str
         What it wrote outside its folder, programs it started or hosts it called, and processes that outlived it.
     """
@@ -130,6 +133,7 @@ def run_forked(
     with tempfile.TemporaryDirectory(prefix="reliability-") as own:
         out, err, strayed, scratch = (Path(own) / name for name in ("out", "err", "strayed", "tmp"))
         scratch.mkdir()
+        held_mib, fresh_mib = _resident_mib(), _fresh_mib()
         began = time.monotonic()
         child = os.fork()
         if child == 0:
@@ -150,9 +154,8 @@ def run_forked(
         spent = time.monotonic() - began
         seen = strayed.read_text(encoding="utf-8", errors="replace").splitlines() if strayed.exists() else []
         seen += ["a process it started outlived it"] if outlived else []
-        return Outcome(
-            code, _text(out), _text(err), spent, timed_out, usage.ru_maxrss / 1024, tuple(dict.fromkeys(seen))
-        )
+        peak_mib = usage.ru_maxrss / 1024 - max(0.0, held_mib - fresh_mib)
+        return Outcome(code, _text(out), _text(err), spent, timed_out, peak_mib, tuple(dict.fromkeys(seen)))
 
 
 def _become(folder: Path, out: Path, err: Path, scratch: Path, memory_mib: int) -> None:
@@ -171,6 +174,20 @@ def _become(folder: Path, out: Path, err: Path, scratch: Path, memory_mib: int) 
     if memory_mib:
         limit = _address_space() + memory_mib * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+@lru_cache(maxsize=1)
+def _fresh_mib() -> float:
+    """Resident size of a process that has imported what a command needs, and nothing else."""
+    code = "from benchmarks.reliability import sandbox; sandbox.preload(); print(sandbox._resident_mib())"
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1])
 
 
 def _address_space() -> int:

@@ -39,7 +39,7 @@ def test_a_kernel_is_compiled_where_no_folder_can_be_written(monkeypatch):
 )
 def test_what_is_compiled_now_is_told_with_what_would_spare_it(tmp_path, caplog, monkeypatch, kept, folder, words):
     if kept:
-        (tmp_path / "test_solver_compiled.double-20.py311.nbi").touch()
+        (tmp_path / "test_compiled.double-20.py311.nbi").touch()
     kernel = SimpleNamespace(py_func=double, stats=SimpleNamespace(cache_path=folder and str(tmp_path)))
     monkeypatch.setattr(log, "propagate", True)
     with caplog.at_level(logging.WARNING):
