@@ -26,7 +26,7 @@ def activations_of(kind: str) -> str:
     return f"activations {kind}"
 
 
-def layer_list(plan: PipelinePlan, interleave: int, stage: int) -> list[tuple[str, str]]:
+def layers_and_modes(plan: PipelinePlan, interleave: int, stage: int) -> list[tuple[str, str]]:
     """(kind, recompute mode) of a chunk's layers in order."""
     by_kind = plan.recompute_by_kind()
     return [

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from taylor.cost_model.statics import MIB, overhead_mib
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.stage_memory import Moment, StageMemory
-from taylor.dryrun.torch_stage.chunk import LOGITS, StageChunk, activations_of, layer_list
+from taylor.dryrun.torch_stage.chunk import LOGITS, StageChunk, activations_of, layers_and_modes
 from taylor.dryrun.torch_stage.counter import TRANSIENT, LiveCounter
 from taylor.dryrun.torch_stage.kernels import GradientQueue
 from taylor.dryrun.torch_stage.site import Site
@@ -105,7 +105,9 @@ def stage_chunks(
         first, last = place == 0, place == schedule.chunks - 1
         tied = last and site.model.tied_embedding and (first or embedding is not None)
         chunks.append(
-            StageChunk(site, queue, layer_list(plan, v, stage), first=first, last=last, embedding=embedding, tied=tied)
+            StageChunk(
+                site, queue, layers_and_modes(plan, v, stage), first=first, last=last, embedding=embedding, tied=tied
+            )
         )
         if first:
             embedding = chunks[-1].embedding
