@@ -13,7 +13,8 @@ from taylor.base.errors import InputError
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.memory import peaks
 from taylor.nd_search.options import SearchContext
-from taylor.nd_search.rules import Rule, judge
+from taylor.nd_search.rule import Rule
+from taylor.nd_search.rules import judge
 from taylor.nd_search.space import StrategySpace
 
 BATCH_RULES = frozenset(

@@ -14,7 +14,8 @@ from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.emptied import explain_emptied
 from taylor.nd_search.memory import peaks
 from taylor.nd_search.options import SearchContext
-from taylor.nd_search.rules import LEGALITY, Rule, judge
+from taylor.nd_search.rule import LEGALITY, Rule
+from taylor.nd_search.rules import judge
 from taylor.nd_search.space import StrategySpace
 
 MEMORY = "memory"

@@ -9,9 +9,10 @@ from typing import Iterator
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.strategy_table import StrategyTable
+from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.memory import peaks
 from taylor.nd_search.options import SearchContext
-from taylor.nd_search.rules import LEGALITY_RULES, judge
+from taylor.nd_search.rules import judge
 from taylor.nd_search.space import divisors
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, grid_in_order

@@ -17,7 +17,8 @@ from taylor.nd_search.choose import choose
 from taylor.nd_search.memory import MEMORY_ROWS, peaks
 from taylor.nd_search.options import PeakEstimate, SearchContext, SearchOptions
 from taylor.nd_search.prune import PruneRecord, apply_rules, describe, keep_what_fits
-from taylor.nd_search.rules import Rule, judge, select_rules
+from taylor.nd_search.rule import Rule
+from taylor.nd_search.rules import judge, select_rules
 from taylor.nd_search.space import build_space
 from taylor.nd_search.user_rules import load_user_rules
 from taylor.parsers.training_config import TrainingConfig

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.nd_search.rules import Rule
+from taylor.nd_search.rule import Rule
 
 _FORMER_NAMES = frozenset(
     {

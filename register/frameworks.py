@@ -185,7 +185,7 @@ class Framework:
     interleaved_schedule : str
         The one of `schedules` that it runs with several interleaves where a file asks for no other.
     legality : tuple of str
-        Rules (`nd_search.rules.LEGALITY_RULES`) that it asks of a strategy besides those of all frameworks.
+        Rules (`nd_search.legality.LEGALITY_RULES`) that it asks of a strategy besides those of all frameworks.
     states : StateRules
     activations : ActivationRules
     statics : StaticRules

@@ -12,9 +12,11 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.prune import apply_rules
-from taylor.nd_search.rules import EXPERIENCE_RULES, LEGALITY_RULES, Rule, list_rules, select_rules
+from taylor.nd_search.rule import Rule
+from taylor.nd_search.rules import EXPERIENCE_RULES, list_rules, select_rules
 from taylor.nd_search.space import StrategySpace, build_space
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks

@@ -16,7 +16,8 @@ from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.choose import choose
 from taylor.nd_search.options import SearchContext, SearchOptions
-from taylor.nd_search.rules import EXPERIENCE, LEGALITY, built_in_rules, list_rules
+from taylor.nd_search.rule import EXPERIENCE, LEGALITY
+from taylor.nd_search.rules import built_in_rules, list_rules
 from taylor.nd_search.search import explain, search
 from taylor.nd_search.space import with_ruled_splits
 from taylor.nd_search.user_rules import load_user_rules

@@ -15,8 +15,10 @@ from taylor.cost_model.parameters import ParameterGroups
 from taylor.cost_model.states import group_bytes
 from taylor.cost_model.statics import MIB, embedding_state_bytes
 from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchContext, SearchOptions
-from taylor.nd_search.rules import LEGALITY_RULES, Rule, list_rules, select_rules
+from taylor.nd_search.rule import Rule
+from taylor.nd_search.rules import list_rules, select_rules
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL
 from taylor.pipeline.schedule import SCHEDULES, ScheduleSpec

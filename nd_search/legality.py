@@ -1,0 +1,418 @@
+"""What the frameworks refuse: the legality rules, each with the frameworks that ask it and the checks it stands for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.nd_search.options import SearchContext
+from taylor.nd_search.rule import LEGALITY, Mask, Rule
+from taylor.nd_search.sources import SOURCES
+from taylor.register.frameworks import FRAMEWORKS
+
+
+def _is_moe(context: SearchContext) -> bool:
+    return context.model.moe is not None
+
+
+def _splits_experts(context: SearchContext) -> bool:
+    return _is_moe(context) and not context.rules.whole_experts
+
+
+def _has_whole_experts(context: SearchContext) -> bool:
+    return _is_moe(context) and context.rules.whole_experts
+
+
+def _has_whole_experts_of_own_classes(context: SearchContext) -> bool:
+    return _has_whole_experts(context) and not context.rules.core_models
+
+
+def _is_dense(context: SearchContext) -> bool:
+    return context.model.moe is None
+
+
+def _has_kv_groups(context: SearchContext) -> bool:
+    return context.model.mla is None
+
+
+def _n_experts(context: SearchContext) -> int:
+    assert context.model.moe is not None
+    return context.model.moe.n_experts
+
+
+def _expert_hidden(context: SearchContext) -> int:
+    assert context.model.moe is not None
+    return context.model.moe.expert_hidden
+
+
+def _ulysses(table: StrategyTable, context: SearchContext) -> NDArray[np.int64]:
+    """Ranks of a context group that exchange heads, int64 [n]."""
+    degree = context.rules.ulysses_degree
+    return table.cp if degree is None else np.where(table.cp > 1, degree, 1)
+
+
+def _exchanges_heads(context: SearchContext) -> bool:
+    return context.rules.ulysses_degree != 1
+
+
+def _is_hybrid(context: SearchContext) -> bool:
+    return context.rules.ulysses_degree not in (1, None)
+
+
+def _sequence_cut(table: StrategyTable) -> NDArray[np.int64]:
+    return table.cp * np.where(table.sp, table.tp, 1)
+
+
+def _expert_tp(table: StrategyTable, context: SearchContext) -> NDArray[np.int64]:
+    """Ranks over which TP splits an expert, int64 [n]."""
+    return np.ones_like(table.tp) if context.rules.whole_experts else table.tp
+
+
+def _experts_take_sharded_ranks(table: StrategyTable, context: SearchContext) -> Mask:
+    # op = dp_shard * cp, the ranks over which parameters are sharded.
+    return (table.ep == 1) | ((table.op * table.tp) % (table.ep * _expert_tp(table, context)) == 0)
+
+
+def _experts_take_whole_contexts(table: StrategyTable, context: SearchContext) -> Mask:
+    inner = table.cp * table.tp // _expert_tp(table, context)
+    return (table.ep == 1) | (table.ep % inner == 0)
+
+
+def _kv_groups_or_copies(table: StrategyTable, context: SearchContext) -> Mask:
+    groups = context.model.n_kv_heads
+    return (groups % table.tp == 0) | (table.tp % groups == 0)
+
+
+def _with_frameworks(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """The rules with the frameworks whose records name them, and with their sources."""
+    return tuple(
+        replace(
+            rule,
+            frameworks=tuple(name for name, framework in FRAMEWORKS.items() if rule.name in framework.legality),
+            source=SOURCES[rule.name],
+        )
+        for rule in rules
+    )
+
+
+_LEGALITY: tuple[Rule, ...] = (
+    Rule(
+        "world-size",
+        "dp * tp * pp * cp is the number of ranks",
+        lambda t, c: t.dp * t.tp * t.pp * t.cp == c.world_size,
+        LEGALITY,
+        relax="give a --world_size that the pinned degrees multiply to",
+    ),
+    Rule(
+        "heads-by-tp",
+        "tp divides the attention heads",
+        lambda t, c: c.model.n_heads % t.tp == 0,
+        LEGALITY,
+        relax="search smaller or other tp",
+    ),
+    Rule(
+        "kv-groups-by-tp",
+        "tp divides the key/value groups",
+        lambda t, c: c.model.n_kv_heads % t.tp == 0,
+        LEGALITY,
+        applies=_has_kv_groups,
+        relax="search tp up to the key/value groups",
+    ),
+    Rule(
+        "kv-groups-or-copies",
+        "tp divides the key/value groups, or is a multiple of them (copied heads)",
+        _kv_groups_or_copies,
+        LEGALITY,
+        applies=_has_kv_groups,
+        relax="search other tp",
+    ),
+    Rule(
+        "hidden-by-tp",
+        "tp divides the hidden size",
+        lambda t, c: c.model.hidden % t.tp == 0,
+        LEGALITY,
+        relax="search other tp",
+    ),
+    Rule(
+        "mtp-projection-by-tp",
+        "tp divides the hidden size, to which the MTP modules project",
+        lambda t, c: c.model.hidden % t.tp == 0,
+        LEGALITY,
+        applies=lambda c: c.model.mtp_layers > 0,
+        relax="search other tp",
+    ),
+    Rule(
+        "ffn-by-tp",
+        "tp divides the width of the MLP",
+        lambda t, c: c.model.ffn_hidden % t.tp == 0,
+        LEGALITY,
+        applies=lambda c: c.model.n_dense > 0,
+        relax="search other tp",
+    ),
+    Rule(
+        "expert-ffn-by-tp",
+        "tp divides the width of an expert (expert tensor parallel = tp)",
+        lambda t, c: _expert_hidden(c) % t.tp == 0,
+        LEGALITY,
+        applies=_splits_experts,
+        relax="search other tp",
+    ),
+    Rule(
+        "vocab-by-tp",
+        "tp divides the vocabulary (split over tp, not padded)",
+        lambda t, c: c.model.vocab % t.tp == 0,
+        LEGALITY,
+        applies=lambda c: c.rules.vocab_parallel,
+        relax="pad the vocabulary, or search other tp",
+    ),
+    Rule(
+        "dense-without-ep",
+        "a model without experts has ep = 1",
+        lambda t, c: t.ep == 1,
+        LEGALITY,
+        applies=_is_dense,
+        relax="do not pin ep",
+    ),
+    Rule(
+        "experts-by-ep",
+        "ep divides the experts",
+        lambda t, c: _n_experts(c) % t.ep == 0,
+        LEGALITY,
+        applies=_is_moe,
+        relax="search other ep",
+    ),
+    Rule(
+        "max-expert-parallel",
+        "ep is at most --max_expert_parallel",
+        lambda t, c: t.ep <= c.max_expert_parallel,
+        LEGALITY,
+        applies=_is_moe,
+        relax="raise --max_expert_parallel",
+    ),
+    Rule(
+        "ep-in-dp-tp",
+        "ep divides dp * tp, whose ranks it reuses",
+        lambda t, c: (t.dp * t.tp) % t.ep == 0,
+        LEGALITY,
+        applies=_has_whole_experts_of_own_classes,
+        relax="search smaller ep or pp",
+    ),
+    Rule(
+        "ep-in-dp-cp",
+        "ep divides dp * cp, whose ranks it reuses (tp splits experts too)",
+        lambda t, c: (t.dp * t.cp) % t.ep == 0,
+        LEGALITY,
+        applies=_splits_experts,
+        relax="search smaller ep, tp or pp",
+    ),
+    Rule(
+        "ep-in-dp-tp-cp",
+        "ep divides dp * tp * cp, whose ranks it reuses (whole experts)",
+        lambda t, c: (t.dp * t.tp * t.cp) % t.ep == 0,
+        LEGALITY,
+        applies=_has_whole_experts,
+        relax="search smaller ep or pp",
+    ),
+    Rule(
+        "ep-in-shards",
+        "ep, times the tp that splits an expert, divides the sharded ranks it reuses (op * tp)",
+        _experts_take_sharded_ranks,
+        LEGALITY,
+        applies=_is_moe,
+        relax="search other ep, tp or cp",
+    ),
+    Rule(
+        "ep-holds-cp",
+        "ep is a multiple of cp, times tp where experts are whole",
+        _experts_take_whole_contexts,
+        LEGALITY,
+        applies=lambda c: _is_moe(c) and c.rules.ep_holds_cp,
+        relax="search other ep, tp or cp, or take keys that v0.2.1 dropped from the file",
+    ),
+    Rule(
+        "op-in-replicas", "op divides dp * cp", lambda t, c: (t.dp * t.cp) % t.op == 0, LEGALITY, relax="do not pin op"
+    ),
+    Rule(
+        "op-holds-cp",
+        "op is a multiple of cp: parameters are sharded over the context ranks too",
+        lambda t, c: t.op % t.cp == 0,
+        LEGALITY,
+        relax="search other op",
+    ),
+    Rule(
+        "op-needs-parallel-optimizer",
+        "op > 1 needs the parallel optimizer, which the file turns off",
+        lambda t, c: t.op == 1,
+        LEGALITY,
+        applies=lambda c: not (c.rules.parallel_optimizer or c.rules.parameter_shard),
+        relax="turn the parallel optimizer on in the file",
+    ),
+    Rule(
+        "sp-needs-tp",
+        "sequence parallel needs tp > 1",
+        lambda t, c: ~t.sp | (t.tp > 1),
+        LEGALITY,
+        relax="do not pin sp",
+    ),
+    Rule(
+        "moe-sp-with-tp",
+        "a model with experts has sequence parallel on where tp > 1",
+        lambda t, c: t.sp | (t.tp == 1),
+        LEGALITY,
+        applies=_is_moe,
+        relax="do not pin sp=0, or search tp = 1",
+    ),
+    Rule(
+        "sequence-by-cp-tp",
+        "cp, times tp under sequence parallel, divides the sequence length",
+        lambda t, c: c.rules.seq_length % _sequence_cut(t) == 0,
+        LEGALITY,
+        relax="search smaller cp or tp",
+    ),
+    Rule(
+        "sequence-by-2cp-tp",
+        "2 * cp (cp > 1, balanced halves), times tp under sequence parallel, divides the sequence length",
+        lambda t, c: (
+            (c.rules.seq_length % (np.where(t.cp > 1, 2, 1) * t.cp) == 0) & (c.rules.seq_length % _sequence_cut(t) == 0)
+        ),
+        LEGALITY,
+        relax="search smaller cp or tp",
+    ),
+    Rule(
+        "sequence-by-2cp-tp-always",
+        "2 * cp * tp divides the sequence length",
+        lambda t, c: c.rules.seq_length % (2 * t.cp * t.tp) == 0,
+        LEGALITY,
+        relax="search smaller cp or tp",
+    ),
+    Rule(
+        "context-needs-flash",
+        "cp > 1 needs flash attention, which the file turns off",
+        lambda t, c: t.cp == 1,
+        LEGALITY,
+        applies=lambda c: not c.rules.flash_attention,
+        relax="turn flash attention on in the file, or do not search cp",
+    ),
+    Rule(
+        "heads-by-ulysses",
+        "tp, times the context ranks that exchange heads (Ulysses), divides the attention heads",
+        lambda t, c: c.model.n_heads % (t.tp * _ulysses(t, c)) == 0,
+        LEGALITY,
+        applies=lambda c: _exchanges_heads(c) and c.rules.repeats_kv_heads,
+        relax="search smaller cp or tp",
+    ),
+    Rule(
+        "kv-groups-by-ulysses",
+        "tp, times the context ranks that exchange heads (Ulysses), divides the key/value groups",
+        lambda t, c: (t.cp == 1) | (c.model.n_kv_heads % (t.tp * _ulysses(t, c)) == 0),
+        LEGALITY,
+        applies=lambda c: _exchanges_heads(c) and not c.rules.repeats_kv_heads,
+        relax="search smaller cp or tp",
+    ),
+    Rule(
+        "ulysses-in-context",
+        "the context ranks that exchange heads (Ulysses) divide cp",
+        lambda t, c: t.cp % _ulysses(t, c) == 0,
+        LEGALITY,
+        applies=_is_hybrid,
+        relax="search other cp, or change the degree of Ulysses in the file",
+    ),
+    Rule(
+        "ring-of-two",
+        "beside Ulysses, the ring over the rest of cp has two ranks or more",
+        lambda t, c: (t.cp == 1) | (t.cp > _ulysses(t, c)),
+        LEGALITY,
+        applies=_is_hybrid,
+        relax="search larger cp, or change the degree of Ulysses in the file",
+    ),
+    Rule(
+        "layers-fill-chunks",
+        "pp * vpp is at most the number of layers",
+        lambda t, c: t.pp * t.vpp <= c.layers,
+        LEGALITY,
+        relax="search smaller pp or vpp",
+    ),
+    Rule(
+        "vpp-needs-pipeline",
+        "vpp > 1 needs pp > 1",
+        lambda t, c: (t.vpp == 1) | (t.pp > 1),
+        LEGALITY,
+        relax="do not pin vpp",
+    ),
+    Rule(
+        "interleaving-without-overlap",
+        "vpp > 1 needs pp > 2 where transfers do not overlap (the file's --no-overlap-p2p-communication)",
+        lambda t, c: (t.vpp == 1) | (t.pp > 2),
+        LEGALITY,
+        applies=lambda c: not c.rules.overlap_p2p,
+        relax="take that flag from the file, or search other pp or vpp",
+    ),
+    Rule(
+        "zero-bubble-v-two-chunks",
+        "a V-shaped schedule has two chunks a stage: vpp = 2",
+        lambda t, c: t.vpp == 2,
+        LEGALITY,
+        applies=lambda c: c.schedule.v_shape,
+        relax="choose another schedule, or do not search vpp",
+    ),
+    Rule(
+        "gpipe-one-chunk",
+        "gpipe has one chunk a stage: vpp = 1",
+        lambda t, c: t.vpp == 1,
+        LEGALITY,
+        applies=lambda c: c.schedule.traits.keeps_all,
+        relax="choose another schedule, or do not search vpp",
+    ),
+    Rule(
+        "schedule-needs-pipeline",
+        "this schedule needs pp > 1",
+        lambda t, c: t.pp > 1,
+        LEGALITY,
+        applies=lambda c: c.schedule.traits.needs_pipeline,
+        relax="choose another schedule, or do not pin pp",
+    ),
+    Rule(
+        "batch-by-dp",
+        "dp * mbs divides the global batch: micro_batches is a whole number",
+        lambda t, c: t.dp * t.mbs * t.micro_batches == c.gbs,
+        LEGALITY,
+        relax="change --gbs",
+    ),
+    Rule(
+        "micro-batches-fill-zero-bubble",
+        "the zero-bubble V schedule has at least twice as many micro-batches as stages",
+        lambda t, c: t.micro_batches >= 2 * t.pp,
+        LEGALITY,
+        applies=lambda c: c.schedule.v_shape,
+        relax="raise --gbs, or search smaller pp, dp or mbs",
+    ),
+    Rule(
+        "micro-batches-fill-1f1b",
+        "1F1B has at least as many micro-batches as stages",
+        lambda t, c: (t.vpp > 1) | (t.micro_batches >= t.pp),
+        LEGALITY,
+        applies=lambda c: not c.schedule.traits.keeps_all,
+        relax="raise --gbs, or search smaller pp, dp or mbs",
+    ),
+    Rule(
+        "micro-batches-in-rounds",
+        "under interleaving the micro-batches are a multiple of pp",
+        lambda t, c: (t.vpp == 1) | (t.micro_batches % t.pp == 0),
+        LEGALITY,
+        relax="change --gbs, or search vpp = 1",
+    ),
+    Rule(
+        "micro-batches-in-even-rounds",
+        "under interleaving max(1, micro_batches // pp), the number of rounds, divides the micro-batches",
+        lambda t, c: (t.vpp == 1) | (t.micro_batches % np.maximum(1, t.micro_batches // t.pp) == 0),
+        LEGALITY,
+        applies=lambda c: not c.schedule.v_shape,
+        relax="change --gbs, or search vpp = 1",
+    ),
+)
+
+LEGALITY_RULES = _with_frameworks(_LEGALITY)

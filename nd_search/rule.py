@@ -1,0 +1,60 @@
+"""One rule that a strategy must obey, judged over whole tables at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.nd_search.options import SearchContext
+
+LEGALITY, EXPERIENCE, USER = "legality", "experience", "user"
+
+Mask = NDArray[np.bool_]
+
+
+def _always(context: SearchContext) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Parameters
+    ----------
+    name : str
+        How the user disables it.
+    explanation : str
+        One line: what must hold.
+    keep : function of (table, context)
+        bool [n], True where the rule holds.
+    kind : str
+        `LEGALITY` (the framework refuses otherwise), `EXPERIENCE` (it would run, badly) or `USER`.
+    frameworks : tuple of str
+        Names of the frameworks it belongs to; empty = all. A rule that ships belongs to those whose record
+        (`register.frameworks.Framework.legality`) names it, and is not told here.
+    applies : function of (context)
+        Whether the rule says anything about this job.
+    relax : str
+        What to change when the rule leaves nothing.
+    source : str
+        Of a legality rule that ships: the checks that it stands for, as repository, release, file and line, with
+        the releases that have the check in brackets.
+    """
+
+    name: str
+    explanation: str
+    keep: Callable[[StrategyTable, SearchContext], Mask]
+    kind: str = USER
+    frameworks: tuple[str, ...] = ()
+    applies: Callable[[SearchContext], bool] = _always
+    relax: str = "disable the rule with --disable_rule"
+    source: str = ""
+
+    def concerns(self, context: SearchContext) -> bool:
+        """Whether the rule is asked in this search at all."""
+        return (not self.frameworks or context.rules.framework.name in self.frameworks) and self.applies(context)
