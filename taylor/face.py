@@ -1,46 +1,31 @@
 """Where the names of `import taylor` come from; see `docs/api.md`."""
 
-from taylor.api import evaluate, rank, read, search, solve, write
-from taylor.base.errors import InfeasibleError, InputError, NoSolutionError, TaylorError
-from taylor.base.shipped import CONFIG as EXAMPLES
-from taylor.cost_model.profile import MemoryProfile, TimeRatios
-from taylor.cost_model.strategy import Strategy
-from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.solution import Solution
-from taylor.register.device import DeviceSpec as Device
-from taylor.register.model import ModelSpec as Model
-from taylor.register.registry import Registry
-from taylor.results import Found, Planned
-from taylor.workflows.rank import Ranking
+from taylor.api import evaluate as evaluate
+from taylor.api import rank as rank
+from taylor.api import read as read
+from taylor.api import search as search
+from taylor.api import solve as solve
+from taylor.api import write as write
+from taylor.base import shipped
+from taylor.base.errors import InfeasibleError as InfeasibleError
+from taylor.base.errors import InputError as InputError
+from taylor.base.errors import NoSolutionError as NoSolutionError
+from taylor.base.errors import TaylorError as TaylorError
+from taylor.cost_model.profile import MemoryProfile as MemoryProfile
+from taylor.cost_model.profile import TimeRatios as TimeRatios
+from taylor.cost_model.strategy import Strategy as Strategy
+from taylor.parsers.training_config import TrainingConfig as TrainingConfig
+from taylor.pipeline.plan import PipelinePlan as PipelinePlan
+from taylor.pipeline.schedule import ScheduleSpec as ScheduleSpec
+from taylor.pipeline_solver.problem import LayerKind as LayerKind
+from taylor.pipeline_solver.problem import PipelineProblem as PipelineProblem
+from taylor.pipeline_solver.solution import Solution as Solution
+from taylor.register import device, model
+from taylor.register.registry import Registry as Registry
+from taylor.results import Found as Found
+from taylor.results import Planned as Planned
+from taylor.workflows.rank import Ranking as Ranking
 
-__all__ = [
-    "EXAMPLES",
-    "Device",
-    "Found",
-    "InfeasibleError",
-    "InputError",
-    "LayerKind",
-    "MemoryProfile",
-    "Model",
-    "NoSolutionError",
-    "PipelinePlan",
-    "PipelineProblem",
-    "Planned",
-    "Ranking",
-    "Registry",
-    "ScheduleSpec",
-    "Solution",
-    "Strategy",
-    "TaylorError",
-    "TimeRatios",
-    "TrainingConfig",
-    "evaluate",
-    "rank",
-    "read",
-    "search",
-    "solve",
-    "write",
-]
+EXAMPLES = shipped.CONFIG
+Device = device.DeviceSpec
+Model = model.ModelSpec
