@@ -62,13 +62,13 @@ class StateRules:
         Of Adam's two moments together, bytes a parameter (fp32).
     """
 
-    tp_ranks_are_replicas: bool
-    splits_latent_projections: bool
-    splits_embedding_in_pipeline: bool
-    casts_embedding_rows: bool
-    usually_whole_experts: bool
-    whole_in_pipeline: bool
-    fused_accumulation: bool
+    tp_ranks_are_replicas: bool = False
+    splits_latent_projections: bool = False
+    splits_embedding_in_pipeline: bool = False
+    casts_embedding_rows: bool = False
+    usually_whole_experts: bool = False
+    whole_in_pipeline: bool = False
+    fused_accumulation: bool = False
     follows_weight_type: bool = False
     one_pass_gradients_split: bool = False
     gradient_bytes: int = 4
@@ -114,16 +114,16 @@ class ActivationRules:
         ``core_attn``). Off: it may run operators of the MLP too.
     """
 
-    fp32_residual: bool
-    fp32_norm_input: bool
-    joined_qkv: bool
-    copies_grouped_kv: bool
-    keeps_unrotated_queries: bool
-    attention_statistics: int
-    saves_gathered_inputs: bool
-    fused_swiglu: bool
-    unfused_experts: bool
-    select_reruns_attention_alone: bool
+    fp32_residual: bool = False
+    fp32_norm_input: bool = False
+    joined_qkv: bool = False
+    copies_grouped_kv: bool = False
+    keeps_unrotated_queries: bool = False
+    attention_statistics: int = 1
+    saves_gathered_inputs: bool = False
+    fused_swiglu: bool = False
+    unfused_experts: bool = False
+    select_reruns_attention_alone: bool = False
 
 
 IN_PLACE, STEP_BY_STEP, OF_TORCH = "in place", "step by step", "of torch"
@@ -225,8 +225,6 @@ MINDFORMERS = Framework(
         splits_embedding_in_pipeline=True,
         casts_embedding_rows=True,
         usually_whole_experts=True,
-        whole_in_pipeline=False,
-        fused_accumulation=False,
         follows_weight_type=True,
         one_pass_gradients_split=True,
     ),
@@ -234,13 +232,9 @@ MINDFORMERS = Framework(
         fp32_residual=True,
         fp32_norm_input=True,
         joined_qkv=True,
-        copies_grouped_kv=False,
         keeps_unrotated_queries=True,
         attention_statistics=16,
-        saves_gathered_inputs=False,
-        fused_swiglu=False,
         unfused_experts=True,
-        select_reruns_attention_alone=False,
     ),
     statics=StaticRules(
         cross_entropy=STEP_BY_STEP,
@@ -273,24 +267,11 @@ MEGATRON = Framework(
         "micro-batches-in-rounds",
     ),
     states=StateRules(
-        tp_ranks_are_replicas=False,
-        splits_latent_projections=False,
-        splits_embedding_in_pipeline=False,
-        casts_embedding_rows=False,
-        usually_whole_experts=False,
-        whole_in_pipeline=False,
         fused_accumulation=True,
     ),
     activations=ActivationRules(
-        fp32_residual=False,
-        fp32_norm_input=False,
         joined_qkv=True,
-        copies_grouped_kv=False,
-        keeps_unrotated_queries=False,
-        attention_statistics=1,
-        saves_gathered_inputs=False,
         fused_swiglu=True,
-        unfused_experts=False,
         select_reruns_attention_alone=True,
     ),
     statics=StaticRules(
@@ -318,25 +299,11 @@ TORCHTITAN = Framework(
         "micro-batches-in-even-rounds",
     ),
     states=StateRules(
-        tp_ranks_are_replicas=False,
-        splits_latent_projections=False,
-        splits_embedding_in_pipeline=False,
-        casts_embedding_rows=False,
-        usually_whole_experts=False,
         whole_in_pipeline=True,
-        fused_accumulation=False,
     ),
     activations=ActivationRules(
-        fp32_residual=False,
-        fp32_norm_input=False,
-        joined_qkv=False,
         copies_grouped_kv=True,
-        keeps_unrotated_queries=False,
-        attention_statistics=1,
         saves_gathered_inputs=True,
-        fused_swiglu=False,
-        unfused_experts=False,
-        select_reruns_attention_alone=False,
     ),
     statics=StaticRules(
         cross_entropy=OF_TORCH,
