@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, even_plan
@@ -83,6 +84,27 @@ class TrainingConfig:
             pinned_last=self.pinned_kinds,
             recompute=recompute,
         )
+
+    def refuse_other_stages(self, plan: PipelinePlan, field: str) -> None:
+        """Refuse a plan that was made for another number of stages than the file has.
+
+        Parameters
+        ----------
+        field : str
+            What the file calls its number of stages.
+
+        Raises
+        ------
+        InputError
+            When the plan has more or fewer stages.
+        """
+        if plan.stages != self.strategy.pp:
+            raise InputError(
+                f"has {self.strategy.pp} pipeline stages and the plan {plan.stages}",
+                file=str(self.path),
+                field=field,
+                cure="write the plan to a file of its own strategy",
+            )
 
     def replace(self, **changes: Any) -> TrainingConfig:
         """A copy with some fields changed."""

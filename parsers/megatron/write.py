@@ -61,13 +61,7 @@ def with_plan(
         be set on its own.
     """
     current = config_from_script(script)
-    if plan.stages != current.strategy.pp:
-        raise InputError(
-            f"has {current.strategy.pp} pipeline stages and the plan {plan.stages}",
-            file=script.file,
-            field="--pipeline-model-parallel-size",
-            cure="write the plan to a script of its own strategy",
-        )
+    current.refuse_other_stages(plan, "--pipeline-model-parallel-size")
     wanted: Wanted = {}
     if micro_batches is not None:
         wanted["global-batch-size"] = str(current.strategy.dp * current.strategy.mbs * micro_batches)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.mindformers.plan import written_offset, written_recompute
 from taylor.parsers.mindformers.read import config_from_source, offset_section, recompute_entries, swap_is_on
@@ -84,13 +83,7 @@ def with_plan(source: YamlSource, config: TrainingConfig, plan: PipelinePlan, mi
         When the file's number of stages differs, or a value cannot be set on its own.
     """
     current = config_from_source(source)
-    if plan.stages != current.strategy.pp:
-        raise InputError(
-            f"has {current.strategy.pp} pipeline stages and the plan {plan.stages}",
-            file=source.file,
-            field="parallel_config.pipeline_stage",
-            cure="write the plan to a file of its own strategy",
-        )
+    current.refuse_other_stages(plan, "parallel_config.pipeline_stage")
     wanted: Wanted = {}
     schedule = config.schedule_for(plan.interleaves)
     if plan.interleaves != current.strategy.vpp or not _same_schedule(schedule, current.schedule):

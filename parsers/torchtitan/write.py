@@ -45,13 +45,7 @@ PLAN_KEYS = frozenset(
 def with_plan(source: TomlSource, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None) -> TomlSource:
     """The file with a plan in it."""
     current = config_from_source(source, config.model)
-    if plan.stages != current.strategy.pp:
-        raise InputError(
-            f"has {current.strategy.pp} pipeline stages and the plan {plan.stages}",
-            file=source.file,
-            field="pipeline_parallel_degree",
-            cure="write the plan to a file of its own strategy",
-        )
+    current.refuse_other_stages(plan, "pipeline_parallel_degree")
     top = Fields(source.data, source.file)
     if micro_batches is None and plan.interleaves != current.strategy.vpp and counts_micro_batches(top):
         micro_batches = current.strategy.micro_batches  # Left unsaid, the number would follow the model parts.

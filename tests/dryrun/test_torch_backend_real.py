@@ -37,6 +37,12 @@ def job(tmp_path):
     return tmp_path / "job.sh"
 
 
+def small_card_command(job):
+    """The command line that plans the job on that GPU with dry-runs by torch."""
+    command = ("pipeline_parallel.py", "-shell", job, "--dryrun_backend", "torch")
+    return (*command, "--register_path", job.parent, "--device", "small-card")
+
+
 def test_a_child_process_gives_what_the_stage_model_gives_here(job, tmp_path):
     from taylor.dryrun.torch_stage.run import run_stage
 
@@ -52,15 +58,7 @@ def test_a_child_process_gives_what_the_stage_model_gives_here(job, tmp_path):
 
 def test_the_check_finds_a_plan_within_a_tight_limit_that_the_stage_model_confirms(job, tmp_path, run_tool):
     done = run_tool(
-        "pipeline_parallel.py",
-        "-shell",
-        job,
-        "--dryrun_backend",
-        "torch",
-        "--register_path",
-        tmp_path,
-        "--device",
-        "small-card",
+        *small_card_command(job),
         "--result_json",
         "result.json",
         "--html",
@@ -90,15 +88,7 @@ def test_the_check_finds_a_plan_within_a_tight_limit_that_the_stage_model_confir
 
 def test_the_files_own_plan_that_is_too_large_is_told_with_the_stages_that_are(job, tmp_path, run_tool):
     done = run_tool(
-        "pipeline_parallel.py",
-        "-shell",
-        job,
-        "--dryrun_backend",
-        "torch",
-        "--register_path",
-        tmp_path,
-        "--device",
-        "small-card",
+        *small_card_command(job),
         "-evaluate",
         "y",
         "-dryrun",
