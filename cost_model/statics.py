@@ -51,6 +51,19 @@ def _gathered(groups: ParameterGroups, degrees: Degrees, rules: TrainingRules) -
     )
 
 
+def vocabulary_ways(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """Ranks of TP that share the rows of a split embedding, of the head and of its logits."""
+    if not rules.framework.states.whole_uneven_vocabulary:
+        return degrees.tp
+    return np.where(np.equal(np.remainder(model.vocab, degrees.tp), 0), degrees.tp, 1)
+
+
+def _vocabulary_groups(rows: Any, model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> ParameterGroups:
+    """Parameters of a table over the vocabulary, in the ranks that share it."""
+    split: Any = np.where(np.equal(vocabulary_ways(model, degrees, rules), degrees.tp), rows, 0)
+    return ParameterGroups(split=split, replicated=rows - split)
+
+
 def embedding_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
     """Weights, gradients and optimizer states of the embedding on one device, bytes.
 
@@ -60,11 +73,11 @@ def embedding_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRul
     states = rules.framework.states
     positions = model.learned_positions * model.hidden
     table = embedding_parameters(model) - positions
-    if rules.vocab_parallel:
-        groups = ParameterGroups(split=table, replicated=positions)
-    else:
-        split: Any = np.where(np.greater(degrees.pp, 1), table, 0) if states.splits_embedding_in_pipeline else 0
-        groups = ParameterGroups(split=split, replicated=table - split + positions)
+    split: Any = table
+    if not rules.vocab_parallel:
+        split = np.where(np.greater(degrees.pp, 1), table, 0) if states.splits_embedding_in_pipeline else 0
+    groups = _vocabulary_groups(split, model, degrees, rules)
+    groups = groups + ParameterGroups(replicated=table - split + positions)
     return _states(groups, degrees, rules, copy_weights=not states.casts_embedding_rows)
 
 
@@ -75,7 +88,9 @@ def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
     the first. The head is split over TP whatever `vocab_parallel` says of the embedding.
     """
     alone = np.equal(degrees.pp, 1)
-    groups = ParameterGroups(split=head_parameters(model), replicated=model.hidden)
+    groups = _vocabulary_groups(head_parameters(model), model, degrees, rules) + ParameterGroups(
+        replicated=model.hidden
+    )
     result = _states(groups, degrees, rules)
     if model.tied_embedding:
         result = result.scaled(np.where(alone, 0.0, 1.0))
@@ -99,7 +114,7 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
     """
     statics = rules.framework.statics
     tokens = micro_batch_tokens(degrees, rules)
-    values = tokens * model.vocab / degrees.tp / rules.loss_chunks
+    values = tokens * model.vocab / vocabulary_ways(model, degrees, rules) / rules.loss_chunks
     if statics.counted_as_fitted:
         return values * statics.logits_bytes * (1 + model.mtp_layers)
     split = sequence_split(degrees)

@@ -114,6 +114,9 @@ class TrainingRules:
     ulysses_degree : int or None
         Context ranks among which attention heads are exchanged (Ulysses): 1 = none, keys and values go
         around a ring; None = all of them; between = both ways at once.
+    context_levels : int or None
+        The only CP with which the job starts: the product of the sizes of its nested context groups
+        (``--hierarchical-context-parallel-sizes``); None where it has none.
     repeats_kv_heads : bool
         Key/value heads are repeated before Ulysses exchanges them where they are too few.
     """
@@ -137,6 +140,7 @@ class TrainingRules:
     ep_holds_cp: bool = False
     overlap_p2p: bool = True
     ulysses_degree: int | None = 1
+    context_levels: int | None = None
     repeats_kv_heads: bool = False
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 
 from taylor.cost_model.activations import micro_batch_tokens, routed_slots, sequence_split
 from taylor.cost_model.parameters import body_kind, expert_parameters, layer_groups, shared_hidden
+from taylor.cost_model.statics import vocabulary_ways
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
 from taylor.register.model import DENSE, MTP, ModelSpec
@@ -143,7 +144,7 @@ def head_work(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> HeadW
     """Work of the final norm, the head's product and the loss, once more for every MTP module's head."""
     tokens = micro_batch_tokens(degrees, rules)
     times = 1 + model.mtp_layers
-    vocab, h, b = model.vocab / degrees.tp, model.hidden, rules.compute_bytes
+    vocab, h, b = model.vocab / vocabulary_ways(model, degrees, rules), model.hidden, rules.compute_bytes
     projection = 2 * h * h * model.mtp_layers / degrees.tp
     # bf16 logits read, their fp32 copy written, read for maximum, exponent and sum.
     loss = tokens * vocab * (b + 3 * 4)

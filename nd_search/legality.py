@@ -12,6 +12,7 @@ from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rule import LEGALITY, Mask, Rule
 from taylor.nd_search.sources import SOURCES
+from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.frameworks import FRAMEWORKS
 
 
@@ -80,6 +81,11 @@ def _experts_take_sharded_ranks(table: StrategyTable, context: SearchContext) ->
 def _experts_take_whole_contexts(table: StrategyTable, context: SearchContext) -> Mask:
     inner = table.cp * table.tp // _expert_tp(table, context)
     return (table.ep == 1) | (table.ep % inner == 0)
+
+
+def _interleaved(context: SearchContext) -> ScheduleSpec:
+    """The schedule of the job's framework with several interleaves."""
+    return context.schedule.for_interleaves(2, context.rules.framework)
 
 
 def _kv_groups_or_copies(table: StrategyTable, context: SearchContext) -> Mask:
@@ -163,10 +169,10 @@ _LEGALITY: tuple[Rule, ...] = (
     ),
     Rule(
         "vocab-by-tp",
-        "tp divides the vocabulary (split over tp, not padded)",
+        "tp divides the vocabulary, over which the head is split and not padded",
         lambda t, c: c.model.vocab % t.tp == 0,
         LEGALITY,
-        applies=lambda c: c.rules.vocab_parallel,
+        applies=lambda c: c.rules.core_models,
         relax="pad the vocabulary, or search other tp",
     ),
     Rule(
@@ -330,6 +336,14 @@ _LEGALITY: tuple[Rule, ...] = (
         relax="search larger cp, or change the degree of Ulysses in the file",
     ),
     Rule(
+        "context-levels",
+        "cp is what the file's sizes of context groups multiply to",
+        lambda t, c: t.cp == (c.rules.context_levels or 1),
+        LEGALITY,
+        applies=lambda c: c.rules.context_levels is not None,
+        relax="change or leave out --hierarchical-context-parallel-sizes in the file",
+    ),
+    Rule(
         "layers-fill-chunks",
         "pp * vpp is at most the number of layers",
         lambda t, c: t.pp * t.vpp <= c.layers,
@@ -384,8 +398,8 @@ _LEGALITY: tuple[Rule, ...] = (
     ),
     Rule(
         "micro-batches-fill-zero-bubble",
-        "the zero-bubble V schedule has at least twice as many micro-batches as stages",
-        lambda t, c: t.micro_batches >= 2 * t.pp,
+        "a V schedule has the micro-batches that its order needs: 2 * pp - 1, DualPipeV 2 * pp",
+        lambda t, c: t.micro_batches >= c.schedule.traits.least_micro_batches(t.pp),
         LEGALITY,
         applies=lambda c: c.schedule.v_shape,
         relax="raise --gbs, or search smaller pp, dp or mbs",
@@ -400,8 +414,9 @@ _LEGALITY: tuple[Rule, ...] = (
     ),
     Rule(
         "micro-batches-in-rounds",
-        "under interleaving the micro-batches are a multiple of pp",
-        lambda t, c: (t.vpp == 1) | (t.micro_batches % t.pp == 0),
+        "under interleaving the micro-batches come in groups of pp, or of the file's own size from pp on, with none or "
+        "pp at least left over",
+        lambda t, c: (t.vpp == 1) | _interleaved(c).fits_rounds(t.pp, t.micro_batches),
         LEGALITY,
         relax="change --gbs, or search vpp = 1",
     ),

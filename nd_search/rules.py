@@ -46,6 +46,18 @@ EXPERIENCE_RULES: tuple[Rule, ...] = (
         relax="search smaller ep or pp, or disable the rule for MindFormers 1.6",
     ),
     Rule(
+        "zero-bubble-of-new-releases",
+        "the zero-bubble V schedule has 2 * pp micro-batches: newer MindSpore does not start with fewer, older does",
+        lambda t, c: t.micro_batches >= 2 * t.pp,
+        EXPERIENCE,
+        applies=lambda c: c.schedule.name == "zero_bubble_v",
+        relax="raise --gbs, or disable the rule for an older MindSpore",
+        source=(
+            "MindSpore master, end of 2025, mindspore/ccsrc/frontend/parallel/pipeline_transformer/"
+            "pipeline_interleave.cc, LabelMicroBatch (not yet in spring 2025)"
+        ),
+    ),
+    Rule(
         "pipeline-mostly-busy",
         "fill and drain, (pp - 1) / (vpp * micro_batches + pp - 1), stay below 40 % of a step",
         lambda t, c: 10 * (t.pp - 1) <= 4 * (t.vpp * t.micro_batches + t.pp - 1),

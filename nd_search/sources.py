@@ -33,16 +33,24 @@ SOURCES = {
         "Megatron-LM core_v0.16.0 megatron/core/tensor_parallel/layers.py:842 (0.4 to 0.19); MindFormers "
         "r1.5.0 mindformers/models/llama/llama_layer.py:449 (1.3 to master)"
     ),
-    "expert-ffn-by-tp": "Megatron-LM core_v0.16.0 megatron/core/transformer/moe/experts.py:133 (0.7 to 0.19)",
-    "vocab-by-tp": "MindFormers r1.3.0 mindformers/modules/transformer/transformer.py:1160 (1.3 to 1.5)",
+    "expert-ffn-by-tp": (
+        "Megatron-LM core_v0.16.0 megatron/core/transformer/moe/experts.py:133 (0.7 to 0.16), core_v0.17.0 "
+        "megatron/core/extensions/transformer_engine.py:1747 (0.17 to 0.19)"
+    ),
+    "vocab-by-tp": (
+        "MindFormers r1.6.0 mindformers/parallel_core/training_graph/base_models/gpt/gpt_model.py:236, "
+        "mindformers/parallel_core/training_graph/tensor_parallel/layers.py:255 (the head of core models, which "
+        "MindSpore splits evenly; 1.6 to master; the old classes leave such a vocabulary whole, r1.5.0 "
+        "mindformers/models/llama/llama.py:556)"
+    ),
     "dense-without-ep": (
         "Megatron-LM core_v0.16.0 megatron/training/arguments.py:1026 (0.4 to 0.19); MindFormers r1.7.0 "
         "mindformers/parallel_core/transformer_config.py:495 (1.7 to master)"
     ),
     "experts-by-ep": (
         "Megatron-LM core_v0.16.0 megatron/training/arguments.py:1027 (0.4 to 0.19); MindFormers r1.5.0 "
-        "mindformers/modules/transformer/moe.py:243, r1.7.0 "
-        "mindformers/parallel_core/training_graph/transformer/moe/moe_layer.py:56 (1.3 to master); "
+        "mindformers/modules/transformer/moe.py:243 (1.3 to 1.6), r1.7.0 "
+        "mindformers/parallel_core/training_graph/transformer/moe/moe_layer.py:56 (1.6 to master); "
         "torchtitan main torchtitan/models/common/decoder.py:204"
     ),
     "max-expert-parallel": "asked for on the command line",
@@ -66,13 +74,13 @@ SOURCES = {
     "op-holds-cp": "torchtitan v0.2.2 torchtitan/distributed/parallel_dims.py:137 (0.1 to main)",
     "op-needs-parallel-optimizer": "the definition of op: a share of the replicas of a parameter",
     "sp-needs-tp": (
-        "MindFormers r1.7.0 mindformers/parallel_core/model_parallel_config.py:183 (1.6 to master); "
+        "MindFormers r1.7.0 mindformers/parallel_core/model_parallel_config.py:183 (1.7 to master); "
         "Megatron-LM core_v0.16.0 megatron/core/model_parallel_config.py:409 (0.4 to 0.19; the launcher "
         "turns it off, megatron/training/arguments.py:907); torchtitan has it where TP is"
     ),
     "moe-sp-with-tp": (
-        "Megatron-LM core_v0.16.0 megatron/core/transformer/moe/moe_layer.py:379 (0.6 to 0.19); "
-        "MindSpeed-LLM 2.3.0 mindspeed_llm/core/transformer/moe/moe_layer.py:128; MindFormers r1.6.0 "
+        "Megatron-LM core_v0.16.0 megatron/core/transformer/moe/moe_layer.py:379 (0.7 to 0.19); "
+        "MindSpeed-LLM 2.3.0 mindspeed_llm/core/transformer/moe/moe_layer.py:128 (2.2 to master); MindFormers r1.6.0 "
         "mindformers/tools/check_rules.py:146, r1.7.0 "
         "mindformers/parallel_core/training_graph/transformer/moe/moe_layer.py:124 (1.6 to master)"
     ),
@@ -86,27 +94,33 @@ SOURCES = {
     ),
     "sequence-by-2cp-tp-always": (
         "torchtitan v0.2.2 torchtitan/distributed/parallel_dims.py:365, "
-        "torchtitan/models/llama3/infra/parallelize.py:69 (0.2)"
+        "torchtitan/models/llama3/infra/parallelize.py:69 (0.2; main leaves the 2 out where cp = 1, and tp without "
+        "sequence parallel, torchtitan/trainer.py:299)"
     ),
     "context-needs-flash": (
         "MindFormers r1.5.0 mindformers/tools/check_rules.py:179, r1.7.0 "
         "mindformers/parallel_core/transformer_config.py:465 (1.3 to master)"
     ),
     "heads-by-ulysses": (
-        "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:247; Megatron-LM itself has no Ulysses by that name"
+        "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:247 (1.0.0 to 2.3.0; later MindSpeed master "
+        "mindspeed/features_manager/context_parallel/ulysses_context_parallel.py:30)"
     ),
     "kv-groups-by-ulysses": (
-        "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:255; Megatron-LM itself has no Ulysses by "
-        "that name; MindFormers r1.5.0 mindformers/tools/check_rules.py:141, "
-        "mindformers/models/llama/llama_transformer.py:190 (1.3 to master)"
+        "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:255 (1.0.0 to 2.3.0); with --cp-comm-type a2a "
+        "Megatron-LM core_v0.16.0 megatron/core/extensions/transformer_engine.py:1252, where TransformerEngine's "
+        "attention asks it of heads and key/value heads (0.10 to 0.19); MindFormers r1.5.0 "
+        "mindformers/tools/check_rules.py:141, mindformers/models/llama/llama_transformer.py:190 (1.3 to master)"
     ),
     "ulysses-in-context": (
-        "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:304; Megatron-LM itself has no such "
-        "mixture; MindFormers r1.5.0 mindformers/modules/transformer/transformer.py:639 (1.3 to master)"
+        "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:304 (1.0.0 to 2.3.0; later MindSpeed master "
+        "mindspeed/features_manager/context_parallel/context_parallel_feature.py:61); MindFormers r1.5.0 "
+        "mindformers/modules/transformer/transformer.py:639 (1.3 to master)"
     ),
     "ring-of-two": (
-        "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:305; Megatron-LM itself has no such mixture"
+        "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:305 (1.0.0 to 2.3.0; later MindSpeed master "
+        "mindspeed/features_manager/context_parallel/context_parallel_feature.py:61)"
     ),
+    "context-levels": "Megatron-LM core_v0.16.0 megatron/training/arguments.py:405 (0.10 to 0.19)",
     "layers-fill-chunks": (
         "Megatron-LM core_v0.16.0 megatron/training/arguments.py:543 (0.4 to 0.19); torchtitan v0.2.2 "
         "torchtitan/distributed/pipeline_parallel.py:269 (0.1 to main); elsewhere an empty chunk has nothing "
@@ -131,13 +145,14 @@ SOURCES = {
         "v0.2.2 torchtitan/train.py:203 (0.1 to main); MindFormers multiplies its own batch"
     ),
     "micro-batches-fill-zero-bubble": (
-        "MindSpore master mindspore/ccsrc/frontend/parallel/pipeline_transformer/pipeline_transformer.cc, "
-        "LabelMicroBatch (MindFormers 1.6 to master)"
+        "MindSpore master mindspore/ccsrc/frontend/parallel/pipeline_transformer/zero_bubble_v.cc, ProcessStep4 "
+        "(MindFormers 1.6 to master); MindSpeed master "
+        "mindspeed/core/pipeline_parallel/dualpipev/dualpipev_schedules.py:328 (2.0.0 to master)"
     ),
     "micro-batches-fill-1f1b": "torch 2.13 torch/distributed/pipelining/schedules.py:1020 (torchtitan 0.1 to main)",
     "micro-batches-in-rounds": (
-        "Megatron-LM core_v0.16.0 megatron/core/pipeline_parallel/schedules.py:995 and :1007 (0.9 to 0.19; "
-        "before, pp divides them, core_v0.8.0 :614)"
+        "Megatron-LM core_v0.16.0 megatron/core/pipeline_parallel/schedules.py:995 and :1007 (0.10 to 0.19; "
+        "before, pp divides them, core_v0.9.0 :631)"
     ),
     "micro-batches-in-even-rounds": (
         "torch 2.13 torch/distributed/pipelining/schedules.py:2937 (2.6 to 2.13; torchtitan 0.1 to main)"

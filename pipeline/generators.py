@@ -48,8 +48,8 @@ def build_schedule(spec: ScheduleSpec, stages: int, interleaves: int, micro_batc
         others = [name for name in SCHEDULES if ScheduleSpec(name).name_without_interleaves == spec.name != name]
         cure = f"; use {' or '.join(others)}" if others else ""
         raise ValueError(f"{spec.name} runs {wanted}, found {interleaves}{cure}")
-    if traits.whole_rounds and micro_batches % stages:
-        raise ValueError(f"{spec.name} needs micro-batches in multiples of the {stages} stages, found {micro_batches}")
+    if not spec.fits_rounds(stages, micro_batches):
+        raise ValueError(f"{spec.name} {spec.rounds_wanted(stages)}, found {micro_batches}")
     if micro_batches < (least := traits.least_micro_batches(stages)):
         raise ValueError(f"{spec.name} needs at least {least} micro-batches on {stages} stages, found {micro_batches}")
     order = np.array(_ORDERS[spec.name](spec, stages, interleaves, micro_batches), dtype=np.int32)

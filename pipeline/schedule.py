@@ -36,9 +36,9 @@ class ScheduleTraits:
     sequence_splits : bool
         A sequence may go through the pipeline in pieces.
     whole_rounds : bool
-        The micro-batches must be a multiple of the stages.
+        Rounds through the interleaves have a set size, see `ScheduleSpec.group_size`.
     least_micro_batches : callable
-        The fewest micro-batches with which it runs, from the stages, both int or int array [n].
+        The fewest micro-batches for which its order exists, from the stages, both int or int array [n].
     low_memory_switch : bool
         Its warm-up depends on `ScheduleSpec.low_memory`.
     remainder : str
@@ -123,11 +123,14 @@ class ScheduleSpec:
         runs it where its environment asks for it, and not otherwise.
     seq_splits : int
         Of schedules with sequence splits: pieces a sequence is cut into.
+    group_size : int or None
+        Of schedules with rounds of a set size: micro-batches of a round; None = as many as stages.
     """
 
     name: str = PLAIN
     low_memory: bool = False
     seq_splits: int = 1
+    group_size: int | None = None
 
     def for_interleaves(self, interleaves: int, framework: InterleavingFramework) -> ScheduleSpec:
         """The schedule that runs when a framework is asked for this one with a number of interleaves.
@@ -141,6 +144,11 @@ class ScheduleSpec:
         if interleaves == 1:
             return replace(self, name=PLAIN)
         return replace(self, name=framework.interleaved_schedule) if self.name == PLAIN else self
+
+    def renamed(self, name: str) -> ScheduleSpec:
+        """Another schedule of the same job: its switches stay, and its sequence splits where that one has them."""
+        other = replace(self, name=name)
+        return other if other.traits.sequence_splits else replace(other, seq_splits=1)
 
     @property
     def name_without_interleaves(self) -> str:
@@ -171,10 +179,32 @@ class ScheduleSpec:
             return 1
         return 1 if self.traits.low_memory_switch and self.low_memory else 2
 
+    def fits_rounds(self, stages: Any, micro_batches: Any) -> Any:
+        """Whether rounds of a set size can run; int or int array [n] each, bool or bool array [n].
+
+        A round has S micro-batches at least, and so has what is left over (Megatron-LM core_v0.16.0
+        megatron/core/pipeline_parallel/schedules.py:995-1015).
+        """
+        if not self.traits.whole_rounds:
+            return micro_batches > 0
+        size = stages if self.group_size is None else self.group_size
+        rest = micro_batches % size
+        return (size >= stages) & (size <= micro_batches) & ((rest == 0) | (rest >= stages))
+
+    def rounds_wanted(self, stages: int) -> str:
+        """What `fits_rounds` asks for, as the end of a sentence."""
+        if self.group_size is None:
+            return f"needs micro-batches in multiples of the {stages} stages"
+        left = f"with none or at least {stages} left over"
+        short = f" (groups of {stages} or more)" if self.group_size < stages else ""
+        return f"needs micro-batches in groups of {self.group_size}{short}, {left}"
+
     def round_sizes(self, stages: int, micro_batches: int) -> list[int]:
         """Micro-batches of every round that passes through the interleaves one after the other.
 
-        A round has S of them; fewer than S are one round. What is left over goes to the first round
+        Rounds of a set size (`group_size`) come in full but the last, which takes what is left over (Megatron-LM's
+        ``get_schedule_table``, core_v0.16.0 megatron/core/pipeline_parallel/schedules.py:798). Other rounds have S of
+        them; fewer than S are one round. What is left over goes to the first round
         (MindSpore's interleaving, ``offset_`` in ``pipeline_scheduler.cc``), or is dealt one a round, from
         the first round on and around again (its seqpipe, ``ComputeCycleList`` in ``seqpipe_scheduler.cc``).
         Torch's rounds are equal (``torch.distributed.pipelining.schedules.ScheduleInterleaved1F1B``).
@@ -184,6 +214,10 @@ class ScheduleSpec:
         ValueError
             When rounds must be equal and cannot be.
         """
+        if self.traits.whole_rounds:
+            size = stages if self.group_size is None else self.group_size
+            full, rest = divmod(micro_batches, size)
+            return [size] * full + [rest] * (rest > 0)
         rounds = max(1, micro_batches // stages)
         if self.traits.remainder != TO_FIRST:
             each, ahead = divmod(micro_batches, rounds)

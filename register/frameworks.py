@@ -31,6 +31,10 @@ class StateRules:
         With several stages the token embedding is split over TP whatever the file says: MindFormers sets
         ``vocab_emb_dp`` to False there (r1.5.0 mindformers/core/parallel_config.py:65). The published fit of
         its DeepSeek-V3 agrees: the first stage holds a quarter of the table at TP 4.
+    whole_uneven_vocabulary : bool
+        A vocabulary that TP does not divide is not split: embedding, head and logits are whole on every rank
+        (MindFormers' old classes: r1.5.0 mindformers/models/llama/llama_layer.py:153 and llama.py:556, 1.3 to
+        master). Off: it is padded, or split unevenly.
     casts_embedding_rows : bool
         The embedding reads its rows from the fp32 table and casts the result, so it needs no copy of the
         table in the compute type.
@@ -65,6 +69,7 @@ class StateRules:
     tp_ranks_are_replicas: bool = False
     splits_latent_projections: bool = False
     splits_embedding_in_pipeline: bool = False
+    whole_uneven_vocabulary: bool = False
     casts_embedding_rows: bool = False
     usually_whole_experts: bool = False
     whole_in_pipeline: bool = False
@@ -223,6 +228,7 @@ MINDFORMERS = Framework(
         tp_ranks_are_replicas=True,
         splits_latent_projections=True,
         splits_embedding_in_pipeline=True,
+        whole_uneven_vocabulary=True,
         casts_embedding_rows=True,
         usually_whole_experts=True,
         follows_weight_type=True,
@@ -263,8 +269,10 @@ MEGATRON = Framework(
         "kv-groups-by-ulysses",
         "ulysses-in-context",
         "ring-of-two",
+        "context-levels",
         "interleaving-without-overlap",
         "micro-batches-in-rounds",
+        "micro-batches-fill-zero-bubble",
     ),
     states=StateRules(
         fused_accumulation=True,

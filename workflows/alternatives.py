@@ -12,7 +12,7 @@ from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline.schedule import AUTO, ScheduleSpec
+from taylor.pipeline.schedule import AUTO, PLAIN, ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import Progress
 from taylor.pipeline_solver.solution import INFEASIBLE, Solution, Termination
@@ -85,14 +85,14 @@ def choices(
     framework allows. With None the schedule is the framework's own for each number of interleaves."""
     most = sum(config.model.layer_counts().values()) // config.strategy.pp
     counts = range(1, min(MOST_INTERLEAVES, most) + 1) if interleaves == AUTO else [int(interleaves)]
-    framework, low_memory = config.rules.framework, config.schedule.low_memory
+    framework = config.rules.framework
     found: list[tuple[int, ScheduleSpec]] = []
     for vpp in counts:
         if schedule != AUTO:
-            asked = schedule if isinstance(schedule, ScheduleSpec) else ScheduleSpec(low_memory=low_memory)
+            asked = schedule if isinstance(schedule, ScheduleSpec) else config.schedule.renamed(PLAIN)
             found.append((vpp, asked.for_interleaves(vpp, framework)))
             continue
-        for spec in (ScheduleSpec(name, low_memory) for name in framework.schedules):
+        for spec in map(config.schedule.renamed, framework.schedules):
             # Which interleaved order runs is the environment's choice: no file can say it.
             if spec.traits.offered_with(vpp):
                 found.append((vpp, spec))

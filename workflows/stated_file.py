@@ -200,6 +200,5 @@ def _refuse_idle_switch(job: FileJob, config: TrainingConfig, schedule: Schedule
 
 def asked_schedule(job: FileJob, config: TrainingConfig) -> ScheduleSpec:
     """The file's schedule with what the job says of it."""
-    own = config.schedule
-    asked = ScheduleSpec(job.given_schedule or own.name, own.low_memory if job.low_memory is None else job.low_memory)
-    return replace(asked, seq_splits=own.seq_splits) if asked.traits.sequence_splits else asked
+    asked = config.schedule.renamed(job.given_schedule or config.schedule.name)
+    return asked if job.low_memory is None else replace(asked, low_memory=job.low_memory)

@@ -62,7 +62,7 @@ class Embedding:
         self.site = site
         model, states = site.model, site.framework.states
         piped = site.strategy.pp > 1 and states.splits_embedding_in_pipeline
-        split = site.rules.vocab_parallel or piped
+        split = (site.rules.vocab_parallel or piped) and site.splits_vocabulary
         copy = not states.casts_embedding_rows
         rows, group = (site.vocabulary, SPLIT) if split else (model.vocab, REPLICATED)
         self.table = Weight(site, (rows, model.hidden), group, copy=copy)
@@ -168,7 +168,8 @@ class Head:
         self.site, self.queue = site, queue
         self.norm = NormLayer(site)
         self.tied = table is not None
-        self.table = Weight(site, (site.vocabulary, site.model.hidden), SPLIT) if table is None else table
+        group = SPLIT if site.splits_vocabulary else REPLICATED
+        self.table = Weight(site, (site.vocabulary, site.model.hidden), group) if table is None else table
         self.logits: list[Tensor] = []
 
     def weights(self) -> list[Weight]:

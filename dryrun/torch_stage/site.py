@@ -7,6 +7,7 @@ from functools import cached_property
 
 import torch
 
+from taylor.cost_model.statics import vocabulary_ways
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.register.frameworks import Framework
 from taylor.register.model import ModelSpec
@@ -82,4 +83,9 @@ class Site:
     @property
     def vocabulary(self) -> int:
         """Rows of the head, and of a split embedding."""
-        return share(self.model.vocab, self.strategy.tp)
+        return share(self.model.vocab, int(vocabulary_ways(self.model, self.strategy, self.rules)))
+
+    @property
+    def splits_vocabulary(self) -> bool:
+        """Whether TP splits the vocabulary at all."""
+        return self.vocabulary < self.model.vocab or self.strategy.tp == 1

@@ -90,6 +90,12 @@ class Flags:
             )
         return word.text
 
+    def words(self, name: str) -> list[str]:
+        """Every word behind a flag that takes several; nothing where it is not given."""
+        self.text(name, default=None)
+        flag = self.by_name.get(name)
+        return [] if flag is None else " ".join(word.text for word in flag.values).split()
+
     def integer(self, *names: str, default: Any = _REQUIRED, low: int = 1, high: int = MAX_DEGREE) -> Any:
         """A whole number in [low, high]."""
         text = self.text(*names, default=None)

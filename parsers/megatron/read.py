@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.kinds import DENSE_FIRST, dense_first, empty_positions, layer_list, starts_with
@@ -41,7 +44,13 @@ LAUNCHER_TELLTALES = (
     "reuse-fp32-param",
 )
 """Flags that MindSpeed-LLM has and Megatron-LM lacks."""
-LEGALITY_ALONE = ("no-overlap-p2p-communication", "kv-head-repeat-before-uly-alltoall", "ulysses-degree-in-cp")
+LEGALITY_ALONE = (
+    "no-overlap-p2p-communication",
+    "kv-head-repeat-before-uly-alltoall",
+    "ulysses-degree-in-cp",
+    "cp-comm-type",
+    "hierarchical-context-parallel-sizes",
+)
 """Flags by which strategies are judged, and whose cost no figure has."""
 
 
@@ -72,8 +81,8 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
         plan = _read_plan(flags, model, strategy, schedule)
     except LayoutProblem as problem:
         notes.append(f"the script settles no plan: {problem}")
-    if schedule.traits.whole_rounds and strategy.micro_batches % strategy.pp:
-        notes.append(f"{strategy.micro_batches} micro-batches are no multiple of the {strategy.pp} stages")
+    if not schedule.fits_rounds(strategy.pp, strategy.micro_batches):
+        notes.append(f"its pipeline {schedule.rounds_wanted(strategy.pp)}, found {strategy.micro_batches}")
     rules = _read_rules(flags)
     notes += _misfit_experts(flags, strategy, rules)
     facts = [fact for fact, holds in ((EXPERTS, model.moe), (SCORES, not rules.flash_attention)) if holds]
@@ -155,7 +164,8 @@ def _read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:
         if layers % (pp * each):
             raise flags.error(PER_CHUNK, f"must divide the {layers} layers of {pp} stages", each)
         interleaves = layers // (pp * each)
-    return ScheduleSpec().for_interleaves(interleaves, frameworks.MEGATRON), interleaves
+    group = flags.integer("microbatch-group-size-per-virtual-pipeline-stage", default=None)
+    return ScheduleSpec(group_size=group).for_interleaves(interleaves, frameworks.MEGATRON), interleaves
 
 
 def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy:
@@ -211,6 +221,7 @@ def _read_rules(flags: Flags) -> TrainingRules:
         and flags.integer("expert-tensor-parallel-size", default=0, low=0) != 1,
         overlap_p2p=not flags.has("no-overlap-p2p-communication"),
         ulysses_degree=_ulysses_degree(flags),
+        context_levels=_context_levels(flags),
         repeats_kv_heads=flags.has("kv-head-repeat-before-uly-alltoall"),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
@@ -232,11 +243,40 @@ def _keeps_no_scores(flags: Flags) -> bool:
 
 
 def _ulysses_degree(flags: Flags) -> int | None:
-    """`TrainingRules.ulysses_degree` (MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:208-210, 279-306)."""
+    """`TrainingRules.ulysses_degree`.
+
+    Sources: MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:208-210, 279-306; Megatron-LM core_v0.16.0
+    megatron/core/extensions/transformer_engine.py:1240-1252: ``a2a`` exchanges heads among all ranks of the context
+    group, ``a2a+p2p`` among those of the first of its nested groups. Both are chosen layer by layer; one layer that
+    cannot split its heads keeps the job from starting.
+    """
     algorithm = flags.text("context-parallel-algo", default="")
     if algorithm == "ulysses_cp_algo":
         return None
-    return flags.integer("ulysses-degree-in-cp", default=1) if algorithm == "hybrid_cp_algo" else 1
+    if algorithm == "hybrid_cp_algo":
+        return flags.integer("ulysses-degree-in-cp", default=1)
+    kinds = flags.words("cp-comm-type")
+    if "a2a" in kinds:
+        return None
+    sizes = _context_sizes(flags)
+    if "a2a+p2p" not in kinds or not sizes:
+        return 1
+    return sizes[0] if math.prod(sizes[1:]) > 1 else None
+
+
+def _context_sizes(flags: Flags) -> list[int]:
+    """``--hierarchical-context-parallel-sizes``, the innermost group first; nothing where it is not given."""
+    name = "hierarchical-context-parallel-sizes"
+    found = flags.words(name)
+    if not all(re.fullmatch(r"[1-9]\d{0,6}", word) for word in found):
+        raise flags.error(name, "must be whole numbers", " ".join(found), "write the sizes with blanks between them")
+    return [int(word) for word in found]
+
+
+def _context_levels(flags: Flags) -> int | None:
+    """`TrainingRules.context_levels` (Megatron-LM core_v0.16.0 megatron/training/arguments.py:405)."""
+    sizes = _context_sizes(flags)
+    return math.prod(sizes) if sizes else None
 
 
 def placement(flags: Flags, strategy: Strategy) -> Placement:

@@ -220,6 +220,16 @@ def test_vocabulary_parallel_off_keeps_the_whole_embedding_on_every_tp_rank() ->
     assert whole == 4 * split == 18 * 32000 * 4096
 
 
+def test_mindformers_old_classes_leave_a_vocabulary_whole_that_tp_does_not_divide() -> None:
+    uneven, one, four = LLAMA7.replace(vocab=32001), Strategy(1, 1, 2), Strategy(1, 4, 2)
+    for name, ways in (("mindformers", 1), ("megatron", 4)):
+        rules = TrainingRules(framework=frameworks.FRAMEWORKS[name], core_models=False, parallel_optimizer=False)
+        whole, share = (float(embedding_state_bytes(uneven, each, rules).total) for each in (one, four))
+        assert whole == pytest.approx(ways * share, rel=0.01)
+        whole, share = (float(logits_bytes(uneven, each, rules)) for each in (one, four))
+        assert whole == pytest.approx(ways * share, rel=0.25)
+
+
 @pytest.mark.parametrize("framework", ["mindformers", "megatron", "torchtitan"])
 @pytest.mark.parametrize("model", [DEEPSEEK, LLAMA7, REGISTRY.model("qwen3-30b-a3b")], ids=lambda m: m.name)
 def test_a_table_gives_the_same_profile_as_each_of_its_rows(framework: str, model: ModelSpec) -> None:

@@ -95,6 +95,39 @@ def test_what_torchs_interleaving_refuses_is_refused(S: int, m: int, monkeypatch
         build_schedule(ScheduleSpec("torch-interleaved"), S, 2, m)
 
 
+# Megatron-LM's interleaving in groups ---------------------------------------------------------------------------
+
+
+def megatron_interleaving(S: int, V: int, m: int, group: int, stage: int) -> Order:
+    """``get_schedule_table`` and ``get_pp_rank_microbatches`` of Megatron-LM's pipeline_parallel/schedules.py."""
+    table = [(i, v) for start in range(0, m, group) for v in range(V) for i in range(start, min(start + group, m))]
+    warm_up = min(2 * (S - stage - 1) + (V - 1) * group, len(table))
+    forwards = [(FORWARD, v, i) for i, v in table]
+    backwards = [task for i, v in table for task in [(BACKWARD, V - 1 - v, i)]]
+    order = forwards[:warm_up]
+    for k in range(len(table)):
+        order += forwards[warm_up + k : warm_up + k + 1] + backwards[k : k + 1]
+    return order
+
+
+@pytest.mark.parametrize(
+    ("S", "V", "m", "group"),
+    [
+        *[(S, V, m, group) for S in (2, 3, 4) for V in (2, 3) for m, group in ((3 * S, S), (4 * S, 2 * S), (5, 5))],
+        (2, 2, 5, 3), (2, 3, 11, 4), (3, 2, 7, 4), (4, 2, 19, 5), (4, 2, 12, 8),
+    ],
+)  # fmt: skip
+def test_megatrons_groups_of_micro_batches_are_its_schedule_table(S: int, V: int, m: int, group: int) -> None:
+    spec = ScheduleSpec("megatron-interleaved", group_size=group)
+    assert_same(spec, S, V, m, lambda s: megatron_interleaving(S, V, m, group, s))
+
+
+@pytest.mark.parametrize(("S", "m", "group"), [(4, 8, 3), (4, 8, 9), (4, 9, 8), (4, 10, None)])
+def test_groups_that_megatron_refuses_are_refused(S: int, m: int, group: int | None) -> None:
+    with pytest.raises(ValueError, match="megatron-interleaved needs micro-batches in"):
+        build_schedule(ScheduleSpec("megatron-interleaved", group_size=group), S, 2, m)
+
+
 # DeepSeek's DualPipeV ---------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pandas as pd
@@ -77,3 +78,18 @@ def test_a_folder_of_unreadable_files_alone_gives_a_table_of_reasons(run_tool, t
     assert run.returncode == 0, run.stderr
     table = pd.read_csv(next((tmp_path / "pipeline_output").glob("test_result_*.csv")))
     assert list(table["status"]) == ["failed"] and "not valid YAML" in table["reason"][0]
+
+
+def test_a_global_batch_counts_the_interleaved_parts_of_a_micro_batch(tmp_path):
+    text = (ROOT / "config" / "pretrain_llama2_7b.yaml").read_text(encoding="utf-8")
+    files = []
+    for parts in (1, 2):
+        files.append(tmp_path / f"{parts}.yaml")
+        files[-1].write_text(
+            re.sub(r"(?m)^micro_batch_interleave_num: .*$", "", text) + f"\nmicro_batch_interleave_num: {parts}\n"
+        )
+    plain, interleaved = (
+        c.config.strategy for c in load_candidates(files, Registry.load(None).device("ascend-910b"), gbs=512)
+    )
+    # MindFormers r1.5.0 mindformers/trainer/base_trainer.py:229: batch_size * micro_batch_num * interleave * dp
+    assert plain.micro_batches == 2 * interleaved.micro_batches == 512 // (plain.dp * plain.mbs)

@@ -666,3 +666,31 @@ def test_a_plan_of_fewer_layers_takes_the_dense_and_mtp_counts_along(tmp_path: P
 def test_attention_keeps_its_scores_only_where_its_implementation_does(tmp_path, more, without_scores):
     """Megatron-LM: arguments.py, transformer_config.py; MindSpeed-LLM (2.3.0): training/arguments.py:766."""
     assert read_config(script_of(tmp_path, BASE + more)).rules.flash_attention is without_scores
+
+
+@pytest.mark.parametrize(
+    ("flags", "degree", "levels"),
+    [
+        ("", 1, None),
+        ("--cp-comm-type all_gather", 1, None),
+        ("--cp-comm-type a2a", None, None),
+        ("--cp-comm-type p2p a2a", None, None),
+        ("--cp-comm-type a2a+p2p\n--hierarchical-context-parallel-sizes 2 4", 2, 8),
+        ("--cp-comm-type a2a+p2p\n--hierarchical-context-parallel-sizes 8 1", None, 8),
+        ("--hierarchical-context-parallel-sizes 2 4", 1, 8),
+    ],
+)
+def test_the_exchange_of_context_ranks_says_how_many_of_them_split_the_heads(
+    tmp_path: Path, flags: str, degree: int | None, levels: int | None
+) -> None:
+    rules = read_config(script_of(tmp_path, f"{BASE}--context-parallel-size 8\n{flags}")).rules
+    assert (rules.ulysses_degree, rules.context_levels) == (degree, levels)
+
+
+def test_the_groups_of_micro_batches_of_a_script_are_planned(tmp_path: Path) -> None:
+    flags = "--num-virtual-stages-per-pipeline-rank 2\n--microbatch-group-size-per-virtual-pipeline-stage 8\n"
+    config = read_config(script_of(tmp_path, BASE + flags))
+    assert config.schedule == ScheduleSpec("megatron-interleaved", group_size=8)
+    assert "--microbatch-group-size-per-virtual-pipeline-stage" not in [flag.name for flag in config.unmodelled]
+    notes = read_config(script_of(tmp_path, BASE + flags + "--global-batch-size 18\n")).notes
+    assert [note for note in notes if "groups of 8" in note]
