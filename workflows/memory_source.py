@@ -91,7 +91,8 @@ def obtain_memory(
         When every dry-run failed, and `may_estimate` is off.
     """
     if memory_file is not None:
-        log.info("memory: profile %s", memory_file)
+        folded = f", its static memory that of {config.schedule.name}'s stages, whose first has the head"
+        log.info("memory: profile %s%s", memory_file, folded if config.schedule.v_shape else "")
         return read_memory_profile(memory_file)
     saved = memory_info_path(config, output)
     if dryrun and backend is not None:

@@ -172,9 +172,8 @@ def _solve_choices(file: StatedFile, memory: MemoryProfile, how: SolveOptions, w
         chosen = file.running_as(vpp, spec)
         return chosen.problem(chosen.memory_like(memory))
 
-    best, solution, alternatives = solve_alternatives(
-        state, choices(file.running, interleaves, schedule), solve_one, watch
-    )
+    options = file.choices_told_by(memory, choices(file.running, interleaves, schedule))
+    best, solution, alternatives = solve_alternatives(state, options, solve_one, watch)
     memory = file.running_as(best.interleaves, best.schedule).memory_like(memory)
     return PlannedFile(file.config, memory, best, solution, alternatives)
 

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile
@@ -126,6 +128,44 @@ class StatedFile:
     def memory_like(self, memory: MemoryProfile) -> MemoryProfile:
         """A profile of the same source for this schedule: an estimate anew, any other as it is."""
         return estimate_memory(self.running, self.device) if memory.source == "estimate" else memory
+
+    def choices_told_by(
+        self, memory: MemoryProfile, options: Sequence[tuple[int, ScheduleSpec]]
+    ) -> list[tuple[int, ScheduleSpec]]:
+        """The choices whose stages hold what the profile says besides their layers; the others are named in one line.
+
+        What a stage holds belongs to the schedule: a V shape has the head on the first stage, and torch's transfers
+        keep buffers by interleave. An estimate is made anew for each choice (`memory_like`); a profile that was
+        measured or given tells of the pipeline that the file runs alone, and of those that share its statics.
+
+        Raises
+        ------
+        InputError
+            When it tells of none.
+        """
+        told = [one for one in options if memory.source == "estimate" or self._has_statics_of(*one)]
+        left_out = [f"{spec.name} with {vpp} interleaves" for vpp, spec in options if (vpp, spec) not in told]
+        if left_out:
+            running = f"{self.running.schedule.name} with {self.running.strategy.vpp}"
+            reason = (
+                f"the memory profile tells what a stage of {running} holds besides its layers, and theirs hold other"
+            )
+            cure = "name one with -schedule and -vpp, or choose on estimates (no -memory, -dryrun n)"
+            if not told:
+                raise InputError(reason, file=self.config.path, field="-vpp, -schedule", value=AUTO, cure=cure)
+            log.warning("%s: left out: %s; %s; %s", self.config.path, ", ".join(left_out), reason, cure)
+        return told
+
+    def _has_statics_of(self, interleaves: int, schedule: ScheduleSpec) -> bool:
+        """Whether, by the estimate, a choice's stages hold what this one's do besides their layers."""
+        try:
+            own, other = (
+                estimate_memory(each.running, self.device).static_mib(self.config.strategy.pp)
+                for each in (self, self.running_as(interleaves, schedule))
+            )
+        except ValueError:
+            return True  # The schedule cannot run so, which is said with the choice.
+        return bool(np.allclose(own, other))
 
     def refuse_early(self, exports: Sequence[Export]) -> None:
         """Refuse, before anything is measured or solved, a job that can give no plan, or none that can be exported.

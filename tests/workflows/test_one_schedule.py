@@ -22,6 +22,7 @@ from taylor.nd_search.memory import peaks
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import config_suffixes, launcher_of
+from taylor.parsers.tables.memory_profile import write_memory_profile
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.generators import build_schedule
@@ -31,10 +32,13 @@ from taylor.pipeline_solver.checker import exact_peak_memory
 from taylor.pipeline_solver.evaluate import evaluate
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.profiling.pattern import task_order
+from taylor.register.model import DENSE
 from taylor.register.registry import Registry
-from taylor.workflows.options import FileJob
+from taylor.workflows.evaluate_file import evaluate_file
+from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.problem import build_problem, plan_in_terms_of
 from taylor.workflows.schedules import require_schedule
+from taylor.workflows.solve_file import solve_file
 from taylor.workflows.stated_file import StatedFile
 from tests.conftest import ROOT, SHARED
 from tests.parsers.torchtitan.test_files import toml_file
@@ -253,3 +257,22 @@ def test_a_folded_alternative_has_its_head_on_the_first_stage() -> None:
     own = estimate_memory(asked.running, asked.device)
     assert folded.memory_like(kept) == own != kept
     assert folded.problem(folded.memory_like(kept)) == asked.problem(own)
+
+
+def test_what_auto_solves_from_a_given_profile_evaluates_to_the_same_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, profile = tmp_path / "job.yaml", tmp_path / "memory.json"
+    path.write_bytes((ROOT / "config" / "pretrain_llama2_7b.yaml").read_bytes())
+    write_memory_profile(
+        MemoryProfile(23552.0, 2561.0, 1936.0, 3561.0, {DENSE: 600.0}, {DENSE: {NONE: 250.0, FULL: 20.0}}), profile
+    )
+    job = FileJob(path, memory_file=profile, check=False, vpp=2, schedule="auto")
+    with caplog.at_level("WARNING"):
+        solved = solve_file(job, outputs=Outputs(folder=tmp_path / "out"))
+    assert not solved.problem.schedule.v_shape
+    [line] = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert "left out: zero_bubble_v with 2 interleaves" in line and "-schedule" in line
+    again = evaluate_file(FileJob(path, memory_file=profile, check=False), Outputs(folder=tmp_path / "out"))
+    assert again.solution.peak_memory_mib == pytest.approx(solved.solution.peak_memory_mib)
+    assert again.problem == solved.problem
