@@ -10,6 +10,7 @@ from pathlib import Path
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.parsers import registry
+from taylor.parsers.launch_scripts import refuse_launch_of_other
 from taylor.parsers.registry import launchers_for
 from taylor.parsers.training_config import TrainingConfig
 
@@ -49,6 +50,10 @@ def read_config(
         # A file that none recognises is read all the same: the reader says what is missing.
         launchers = [launcher for launcher in launchers if launcher.recognises(file, text)] or launchers
     launcher = launchers[0]
-    config = launcher.read(file, register_path)
+    try:
+        config = launcher.read(file, register_path)
+    except InputError:
+        refuse_launch_of_other(file)
+        raise
     low_memory = launcher.low_memory_in({**os.environ, **(environment or {})})
     return config.replace(schedule=replace(config.schedule, low_memory=low_memory))

@@ -27,6 +27,7 @@ from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.options import DryRunOptions
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
+from taylor.workflows.schedules import tell_interleaving
 from taylor.workflows.stated_file import find_device, tell_unmodelled
 
 
@@ -127,6 +128,9 @@ def load_candidates(
     tell_unmodelled(
         "candidates", list(dict.fromkeys(flag.sentence for config in configs for flag in config.unmodelled))
     )
+    interleaved = next((each for each in configs if each.schedule.traits.low_memory_switch), None)
+    if interleaved is not None:
+        tell_interleaving(interleaved.schedule, interleaved, given=False, env_json=env_json)
     if measured and estimated:
         log.warning(
             "%d of %d candidates have no row in %s: their ratios are estimated (column ratio_source)",
@@ -200,7 +204,7 @@ def rank_folder(
     chosen = find_device(device, register_path)
     profiled: dict[Path, TimeRatios] = {}
     if parser_result is None and profile_data is not None:
-        profiled = parse_profiles(files, profile_data, chosen, options.output, register_path)
+        profiled = parse_profiles(files, profile_data, chosen, options.output, register_path, dryruns.env_json)
     elif parser_result is None:
         log.info("time ratios: estimated by closed forms on %s", chosen.name)
     with ExitStack() as open_backends:

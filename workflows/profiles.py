@@ -11,6 +11,7 @@ from taylor.base.errors import TaylorError
 from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.time import estimate_ratios
+from taylor.dryrun.launch import read_environment
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE, SELECT
@@ -31,17 +32,24 @@ def parse_profiles(
     device: DeviceSpec,
     output: Path,
     register_path: Path | None = None,
+    env_json: Path | None = None,
 ) -> dict[Path, TimeRatios]:
     """Ratios of the candidates that were profiled, by file; also written as ``profiling_result.csv``.
 
     A configuration whose profiles do not fit is left out, with the reason in the log; its ratios are then estimated.
     A single figure that the profiles cannot tell is estimated.
 
+    Parameters
+    ----------
+    env_json : Path, optional
+        Environment of the candidates' runs, as JSON.
+
     Raises
     ------
     InputError
         When there is no such folder.
     """
+    environment = read_environment(env_json)
     folders = find_profile_folders(profile_data, files)
     for folder in folders.unknown:
         log.warning("%s: no candidate is named like this folder", folder)
@@ -51,8 +59,8 @@ def parse_profiles(
         for file, folder in folders.found.items():
             advance(1, folder.name)
             try:
-                config = read_config(file, register_path)
-                found = extract_ratios(read_config(folders.profiled[file], register_path), folder)
+                config = read_config(file, register_path, environment)
+                found = extract_ratios(read_config(folders.profiled[file], register_path, environment), folder)
             except TaylorError as error:
                 log.warning("%s: %s; its ratios are estimated", file.name, error)
                 continue

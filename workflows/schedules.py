@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from taylor.base.console import log
 from taylor.base.errors import InputError
+from taylor.dryrun.launch import read_environment
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.generators import build_schedule
@@ -40,13 +43,17 @@ def require_schedule(config: TrainingConfig) -> None:
         ) from None
 
 
-def tell_interleaving(schedule: ScheduleSpec, config: TrainingConfig, *, given: bool) -> None:
+def tell_interleaving(
+    schedule: ScheduleSpec, config: TrainingConfig, *, given: bool, env_json: Path | None = None
+) -> None:
     """Say in one line which of its two interleaved orders a job runs, where its schedule has two, and why.
 
     Parameters
     ----------
     given : bool
         The command line says which.
+    env_json : Path, optional
+        Environment of the job's runs, as JSON; it goes before the tool's own.
     """
     if not schedule.traits.low_memory_switch:
         return
@@ -54,7 +61,8 @@ def tell_interleaving(schedule: ScheduleSpec, config: TrainingConfig, *, given: 
     if given or variable is None:
         reason = "as asked for" if given else "its default"
     else:
-        reason = f"{variable} is {'set' if schedule.low_memory else 'not set'}"
+        where = f" in {env_json}" if variable in read_environment(env_json) else ""
+        reason = f"{variable} is {'set' if schedule.low_memory else '0' if where else 'not set'}{where}"
     kind = "low" if schedule.low_memory else "high"
     log.info("%s: interleaving in the %s-memory order (%s)", config.path, kind, reason)
 

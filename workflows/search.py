@@ -115,7 +115,14 @@ def _search(
     profiled = (
         {}
         if options.profile_data is None
-        else parse_profiles(dryrun_files, options.profile_data, device, options.ranking.output, options.register_path)
+        else parse_profiles(
+            dryrun_files,
+            options.profile_data,
+            device,
+            options.ranking.output,
+            options.register_path,
+            options.dryruns.env_json,
+        )
     )
     candidates = load_candidates(
         dryrun_files,

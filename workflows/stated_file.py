@@ -108,7 +108,8 @@ class StatedFile:
         """
         config = read_with_notes(job.path, job.register_path, job.dryruns.env_json)
         file = cls.of(job, config, find_device(job.device, job.register_path))
-        tell_interleaving(file.running.schedule, config, given=job.low_memory is not None)
+        given = job.low_memory is not None
+        tell_interleaving(file.running.schedule, config, given=given, env_json=job.dryruns.env_json)
         return file
 
     @classmethod

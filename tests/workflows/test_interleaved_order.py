@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
+from taylor.parsers.training_config import TrainingConfig
+from taylor.profiling.extract import ExtractedRatios
+from taylor.workflows import profiles
 from taylor.workflows.candidates import load_candidates
 from taylor.workflows.options import DryRunOptions, FileJob
 from taylor.workflows.stated_file import StatedFile, find_device
@@ -81,3 +85,49 @@ def test_nothing_is_said_where_there_is_one_order_only(caplog: pytest.LogCapture
         StatedFile.read(FileJob(FILE))
         StatedFile.read(FileJob(SCRIPT, vpp=2))
     assert not [record for record in caplog.records if "interleaving in the" in record.getMessage()]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "msrun --worker_num=16 run_mindformer.py --config configs/a.yaml --run_mode train",
+        'bash scripts/msrun_launcher.sh "run_mindformer.py --config configs/a.yaml --run_mode train" 16',
+        "python run_mindformer.py --config=configs/a.yaml",
+    ],
+)
+@pytest.mark.parametrize(("value", "says"), [("1", "-low_mem y"), ("0", "-low_mem n"), (None, "")])
+def test_a_script_that_starts_mindformers_names_its_configuration_and_the_order_it_sets(
+    command: str, value: str | None, says: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("".join(["#!/bin/bash\n", f"export {VARIABLE}={value}\n" if value else "", command, "\n"]))
+    with pytest.raises(InputError, match=r"starts run_mindformer\.py on configs/a\.yaml; give that file") as refused:
+        read_config(script)
+    assert says in str(refused.value) and (VARIABLE in str(refused.value)) == (value is not None)
+
+
+def test_where_the_variable_stands_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    env_json = tmp_path / "env.json"
+    for value, says in ((1, f"({VARIABLE} is set in {env_json})"), (0, f"({VARIABLE} is 0 in {env_json})")):
+        env_json.write_text(json.dumps({VARIABLE: value}))
+        with caplog.at_level("INFO"):
+            StatedFile.read(FileJob(FILE, vpp=2, dryruns=DryRunOptions(env_json=env_json)))
+        assert caplog.records[-1].getMessage().endswith(says)
+
+
+def test_profiles_are_read_as_those_of_the_order_that_the_environment_file_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "env.json").write_text(json.dumps({VARIABLE: 1}))
+    seen: list[bool] = []
+
+    def extract(config: TrainingConfig, folder: Path) -> ExtractedRatios:
+        seen.append(config.schedule.low_memory)
+        raise InputError("no profile")
+
+    folders = SimpleNamespace(unknown=(), absent=(), found={FILE: tmp_path}, profiled={FILE: FILE})
+    monkeypatch.setattr(profiles, "find_profile_folders", lambda data, files: folders)
+    monkeypatch.setattr(profiles, "extract_ratios", extract)
+    for env_json in (None, tmp_path / "env.json"):
+        profiles.parse_profiles([FILE], tmp_path, find_device(None, None), tmp_path, env_json=env_json)
+    assert seen == [False, True]
