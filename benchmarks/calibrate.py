@@ -26,8 +26,9 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.published import MEGATRON, Case, all_cases, korthikanti, korthikanti_config  # noqa: E402
 from taylor.base.files import read_text, write_atomic  # noqa: E402
+from taylor.cost_model.speed import ASSUMED_EFFICIENCY  # noqa: E402
 from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
-from taylor.cost_model.time import ASSUMED_EFFICIENCY, estimate_ratios, layer_time, step_ms  # noqa: E402
+from taylor.cost_model.time import estimate_ratios, layer_time, step_ms  # noqa: E402
 from taylor.pipeline.plan import FULL, SELECT  # noqa: E402
 from taylor.register.device import DeviceSpec  # noqa: E402
 from taylor.register.model import DENSE  # noqa: E402

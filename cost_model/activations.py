@@ -6,20 +6,38 @@ where the norms are, over CP everywhere. With GPT's shape and dropout it is thei
 Rotary models keep the QKV product (V is a view of it) beside the rotated Q and K: 286 MiB a layer of
 LLaMA3-70B at TP8 + SP, s = 8192. Latent attention keeps q, k, the up-projected K/V and the context.
 
+Selective recompute takes away what its parts (`TrainingRules.recomputed_parts`) make again; under
+`UNSAVED_OPERATORS` it leaves `saved_operators` alone. Where a part is checkpointed its input stays; Megatron's
+``CheckpointWithoutOutput`` (core 0.13 and later, megatron/core/tensor_parallel/random.py) gives up the output of norms,
+latent up-projections and the experts' activation function as well, which the next product would have kept.
+
 That is what fused kernels keep. What less fused ones keep beside it, and which framework runs them, is
 in the framework's `ActivationRules`; the counts are checked against `dryrun.torch_stage`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from taylor.cost_model.parameters import body_kind, shared_hidden
+from taylor.cost_model.saved_operators import saved_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
 from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.register.frameworks import (
+    ATTENTION_CORE,
+    DENSE_ACTIVATION,
+    DENSE_MLP,
+    EXPERT_ACTIVATION,
+    EXPERT_BLOCK,
+    LATENT_UP,
+    NORMS,
+    SHARED_EXPERTS,
+    UNSAVED_OPERATORS,
+)
 from taylor.register.model import DENSE, MOE, MTP, MlaSpec, ModelSpec
 
 _FP32 = 4
@@ -41,12 +59,14 @@ def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, r
         return tokens * model.hidden * _residual_bytes(rules) / sequence_split(degrees)
     if mode not in (NONE, SELECT):
         raise ValueError(f"unknown recompute mode {mode!r}")
-    attention = _attention(model, degrees, rules, mode == SELECT)
-    if kind == DENSE:
-        return tokens * (attention + _mlp(model, degrees, rules, mode == SELECT))
-    if kind == MOE and model.moe is not None:
-        return tokens * (attention + _experts(model, degrees, rules))
-    raise ValueError(f"model {model.name} has no layers of kind {kind!r}")
+    again = rules.recomputed_parts if mode == SELECT else ()
+    if kind != DENSE and (kind != MOE or model.moe is None):
+        raise ValueError(f"model {model.name} has no layers of kind {kind!r}")
+    if UNSAVED_OPERATORS in again:
+        slots = 0.0 if kind == DENSE else routed_slots(model, degrees, rules)
+        return tokens * saved_bytes(model, kind, degrees, rules, slots)
+    block = _mlp if kind == DENSE else _experts
+    return tokens * (_attention(model, degrees, rules, again) + block(model, degrees, rules, again))
 
 
 def micro_batch_tokens(degrees: Degrees, rules: TrainingRules) -> Any:
@@ -81,25 +101,33 @@ def _residual_bytes(rules: TrainingRules) -> int:
     return _FP32 if rules.framework.activations.fp32_residual else rules.compute_bytes
 
 
-def _norm_and_input(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _norm_and_input(model: ModelSpec, degrees: Degrees, rules: TrainingRules, *, keeps_input: bool = True) -> Any:
     """A norm's input, the block's input behind it, its dropout mask: bytes a token."""
     norm_input = _FP32 if rules.framework.activations.fp32_norm_input else _residual_bytes(rules)
     kept = norm_input + (1 if rules.dropout else 0)
-    block_input = rules.compute_bytes / input_split(degrees, rules)
+    block_input = rules.compute_bytes / input_split(degrees, rules) if keeps_input else 0.0
     return (kept / sequence_split(degrees) + block_input) * model.hidden
 
 
-def _attention(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select: bool) -> Any:
+def _attention(model: ModelSpec, degrees: Degrees, rules: TrainingRules, again: Collection[str]) -> Any:
     """Bytes a token of the attention block, its norm and dropout mask included."""
     heads = model.n_heads / degrees.tp
-    result = _norm_and_input(model, degrees, rules)
-    if model.mla is not None:
+    own_norm = model.mla is not None or not rules.fused_norms
+    result = _norm_and_input(model, degrees, rules, keeps_input=not (NORMS in again and own_norm))
+    if model.mla is not None and LATENT_UP in again:
+        # The latents as they were before their norms, and the context.
+        latent = model.mla.kv_lora_rank + model.mla.qk_rope_head_dim + (model.mla.q_lora_rank or 0)
+        context = heads * model.mla.v_head_dim
+        result = result + rules.compute_bytes * (latent / input_split(degrees, rules) + context)
+    elif model.mla is not None:
         result = result + _latent_projections(model.mla, heads, degrees, rules)
     else:
         result = result + _projections(model, heads, degrees, rules)
+    if ATTENTION_CORE in again:
+        return result
     if rules.flash_attention:
-        return result + heads * rules.framework.activations.attention_statistics * _FP32
-    if not select:
+        result = result + heads * rules.framework.activations.attention_statistics * _FP32
+    else:
         # Softmax output; with dropout its mask and output too (Korthikanti's 5as²b).
         scores = 2 * rules.compute_bytes + 1 if rules.dropout else rules.compute_bytes
         result = result + scores * heads * rules.seq_length
@@ -138,31 +166,36 @@ def _latent_projections(mla: MlaSpec, heads: Any, degrees: Degrees, rules: Train
     return result
 
 
-def _mlp(model: ModelSpec, degrees: Degrees, rules: TrainingRules, select: bool) -> Any:
+def _mlp(model: ModelSpec, degrees: Degrees, rules: TrainingRules, again: Collection[str]) -> Any:
     """Bytes a token of a dense MLP block, its norm and dropout mask included."""
+    if DENSE_MLP in again:
+        # Its input, unless the norm runs again with it.
+        return _norm_and_input(model, degrees, rules, keeps_input=not rules.fused_norms and NORMS not in again)
     tensors = 3 if model.gated_mlp else 2
     activations = 1
     if model.gated_mlp and not rules.framework.activations.fused_swiglu:
         tensors, activations = 4, 2
-    if select and rules.flash_attention:
-        # Selective recompute beside flash attention rebuilds the activation function (MindFormers'
-        # default patterns; Megatron's mlp_act).
+    if DENSE_ACTIVATION in again:
         tensors -= activations
-    return _norm_and_input(model, degrees, rules) + rules.compute_bytes * tensors * model.ffn_hidden / degrees.tp
+    norm = _norm_and_input(model, degrees, rules, keeps_input=rules.fused_norms or NORMS not in again)
+    return norm + rules.compute_bytes * tensors * model.ffn_hidden / degrees.tp
 
 
-def _experts(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _experts(model: ModelSpec, degrees: Degrees, rules: TrainingRules, again: Collection[str]) -> Any:
     """Bytes a token of a mixture-of-experts block: norm, router, shared and routed experts."""
     moe = model.moe
     assert moe is not None
+    norm = _norm_and_input(model, degrees, rules, keeps_input=NORMS not in again)
+    if EXPERT_BLOCK in again:
+        return norm
     tensors = 3 if model.gated_mlp else 2
     operators = rules.framework.activations
     router = 2 * _FP32 * moe.n_experts / input_split(degrees, rules)
-    shared = rules.compute_bytes * (tensors if operators.fused_swiglu or not model.gated_mlp else 4)
-    shared = shared * shared_hidden(model) / degrees.tp
+    shared: Any = rules.compute_bytes * (tensors if operators.fused_swiglu or not model.gated_mlp else 4)
+    shared = 0.0 if SHARED_EXPERTS in again else shared * shared_hidden(model) / degrees.tp
     width = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
-    slot = rules.compute_bytes * (model.hidden + tensors * width)
+    slot = rules.compute_bytes * (model.hidden + (tensors - (EXPERT_ACTIVATION in again)) * width)
     if operators.unfused_experts:
         slot = slot + rules.compute_bytes * (model.hidden + (2 if model.gated_mlp else 0) * width)
     routed = routed_slots(model, degrees, rules) * slot
-    return _norm_and_input(model, degrees, rules) + router + shared + routed
+    return norm + router + shared + routed

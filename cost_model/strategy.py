@@ -119,6 +119,12 @@ class TrainingRules:
         (``--hierarchical-context-parallel-sizes``); None where it has none.
     repeats_kv_heads : bool
         Key/value heads are repeated before Ulysses exchanges them where they are too few.
+    selective : tuple of str or None
+        Parts of a layer that selective recompute runs again (`register.frameworks`: `ATTENTION_CORE`, …); None:
+        those that the framework takes by itself.
+    fused_norms : bool
+        A norm and the product behind it are one kernel (transformer engine's ``LayerNormLinear``), except before
+        latent attention and before experts: `NORMS` leaves it alone, and a block that is recomputed starts with it.
     """
 
     framework: Framework = DEFAULT_FRAMEWORK
@@ -142,6 +148,8 @@ class TrainingRules:
     ulysses_degree: int | None = 1
     context_levels: int | None = None
     repeats_kv_heads: bool = False
+    selective: tuple[str, ...] | None = None
+    fused_norms: bool = False
 
     @property
     def whole_experts(self) -> bool:
@@ -149,6 +157,11 @@ class TrainingRules:
         if self.expert_tensor_parallel is None:
             return self.framework.states.usually_whole_experts
         return not self.expert_tensor_parallel
+
+    @property
+    def recomputed_parts(self) -> tuple[str, ...]:
+        """Parts of a layer that selective recompute runs again."""
+        return self.framework.activations.selective if self.selective is None else self.selective
 
     @property
     def keeps_master(self) -> bool:

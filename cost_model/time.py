@@ -12,6 +12,8 @@ from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, 
 from taylor.cost_model.collectives import all_to_all_ms, gather_ms, send_ms
 from taylor.cost_model.parameters import body_kind, embedding_parameters, head_parameters, layer_groups
 from taylor.cost_model.profile import TimeRatios
+from taylor.cost_model.selective_time import LayerPieces, selective_ms
+from taylor.cost_model.speed import Speed
 from taylor.cost_model.states import group_bytes, replicas
 from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
 from taylor.cost_model.strategy import Strategy, TrainingRules
@@ -20,18 +22,6 @@ from taylor.cost_model.work import head_work, layer_work
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.device import DeviceSpec
 from taylor.register.model import DENSE, MTP, ModelSpec
-
-ASSUMED_EFFICIENCY: Mapping[str, float] = {
-    "matmul": 0.7,
-    "grouped_matmul": 0.5,
-    "attention": 0.5,
-    "memory": 0.8,
-    "operands": 0.8,
-    "network": 0.7,
-}
-"""Shares of the peak where a device's registration gives none: of matrix products, of memory bandwidth by
-element-wise kernels (a low share stands for unfused ones, which move more than is counted) and by a
-product's operands, and of link bandwidth. Registered devices carry fitted ones."""
 
 BACKWARD_TENSOR_EXPOSED = 0.5
 """Share of tensor-parallel communication that backward shows: one of a block's two collectives runs
@@ -66,7 +56,7 @@ class LayerTime:
 
 def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> LayerTime:
     """Roofline and collectives of one layer (Williams et al. 2009, doi:10.1145/1498765.1498785), ms."""
-    speed = _Speed.of(device)
+    speed = Speed.of(device)
     work = layer_work(model, kind, degrees, rules)
     matmul = speed.product("matmul", work.matmul_flops, work.matmul_bytes)
     grouped = speed.product("grouped_matmul", work.grouped_flops, work.grouped_bytes)
@@ -86,15 +76,14 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         # Gathered a layer ahead, so only what outlasts the layer's own work is seen.
         forward = forward + np.maximum(gather - compute, 0)
         backward = backward + np.maximum(gather + scatter - compute_back, 0)
-    # Selective recompute rebuilds the attention core (Korthikanti §5); with flash attention there is
-    # none to rebuild, and it is the MLP's activation function instead.
-    select = speed.bytes(work.activation_bytes) if rules.flash_attention else attention + scores
+    pieces = LayerPieces(work, attention + scores, grouped, tensor, expert)
+    select = selective_ms(model, kind, degrees, rules, speed, pieces)
     return LayerTime(forward, backward, {FULL: forward, SELECT: select})
 
 
 def head_time(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> tuple[Any, Any]:
     """Forward times of LM head with loss, and of the embedding, for one micro-batch, ms."""
-    speed, work = _Speed.of(device), head_work(model, degrees, rules)
+    speed, work = Speed.of(device), head_work(model, degrees, rules)
     product = speed.product("matmul", work.flops, work.bytes)
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
     gather = gather_ms(boundary, degrees.tp, 1, device, speed.network)
@@ -105,7 +94,7 @@ def lag_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: Dev
     """Hand-over of one micro-batch to the next stage, ms; 0 with one stage."""
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes / sequence_split(degrees)
     distance = degrees.dp * degrees.cp * degrees.tp
-    sent = send_ms(boundary, distance, device, _Speed.of(device).network)
+    sent = send_ms(boundary, distance, device, Speed.of(device).network)
     return np.where(np.greater(degrees.pp, 1), sent, 0.0)
 
 
@@ -115,7 +104,7 @@ def tail_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: De
     Gradients go in the type that they are accumulated in; updated weights come back in bf16 where the
     optimizer is split.
     """
-    speed = _Speed.of(device)
+    speed = Speed.of(device)
     dense_ranks, _, routed_ranks = replicas(degrees, rules)
     split, routed, updated = _stage_parameters(model, degrees, rules)
     reduce_bytes = rules.gradient_bytes + (rules.compute_bytes if rules.parallel_optimizer else rules.gradient_bytes)
@@ -239,42 +228,14 @@ def _recompute_share(model: ModelSpec, rules: TrainingRules, table: StrategyTabl
     return total / 4
 
 
-@dataclass(frozen=True)
-class _Speed:
-    """A device's speeds with its efficiencies applied."""
-
-    device: DeviceSpec
-    shares: Mapping[str, float]
-
-    @classmethod
-    def of(cls, device: DeviceSpec) -> _Speed:
-        return cls(device, {**ASSUMED_EFFICIENCY, **device.efficiency})
-
-    @property
-    def network(self) -> float:
-        return self.shares["network"]
-
-    def flops(self, group: str, amount: Any) -> Any:
-        """Time of matrix work, ms."""
-        return amount / (self.device.peak_bf16_tflops * self.shares[group] * 1e9)
-
-    def bytes(self, amount: Any, group: str = "memory") -> Any:
-        """Time of memory traffic, ms."""
-        return amount / (self.device.memory_gb_s * self.shares[group] * 1e6)
-
-    def product(self, group: str, flops: Any, operands: Any) -> Any:
-        """Time of a matrix product: its FLOPs or its operands, whichever takes longer, ms."""
-        return np.maximum(self.flops(group, flops), self.bytes(operands, "operands"))
-
-
-def _tensor_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: _Speed) -> Any:
+def _tensor_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed) -> Any:
     """Two all-reduces a layer, or all-gather and reduce-scatter twice: the same volume (Korthikanti §4.2.2)."""
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
     return 4 * gather_ms(boundary, degrees.tp, 1, device, speed.network)
 
 
 def _expert_ms(
-    model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: _Speed
+    model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
 ) -> Any:
     """Tokens to their experts and back; split experts need them gathered over TP there and scattered back."""
     if model.moe is None or kind == DENSE:
@@ -287,7 +248,7 @@ def _expert_ms(
     return 2 * exchange + 2 * gather_ms(volume, degrees.tp, 1, device, speed.network)
 
 
-def _context_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: _Speed) -> Any:
+def _context_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed) -> Any:
     """Keys and values of the other context ranks, round the ring (Liu et al. 2023, arXiv:2310.01889)."""
     if model.mla is not None:
         width = model.n_heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim + model.mla.v_head_dim)
@@ -299,7 +260,7 @@ def _context_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device
 
 
 def _shard_ms(
-    model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: _Speed
+    model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
 ) -> tuple[Any, Any]:
     """FSDP's gathering of one layer's weights, and the scattering of its fp32 gradient."""
     whole = rules.replace(parameter_shard=False, gradient_shard=False, param_bytes=rules.compute_bytes)

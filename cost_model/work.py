@@ -33,8 +33,11 @@ class LayerWork:
         Traffic of norms, residuals, rotary embedding, activation functions, routing.
     score_bytes : bytes
         Traffic over attention scores where no flash kernel is used.
-    activation_bytes : bytes
-        The share of `element_bytes` that the MLP's activation function causes.
+    activation_bytes, expert_activation_bytes : bytes
+        The share of `element_bytes` that the activation functions of MLP and experts cause, and that of routed
+        experts alone.
+    norm_bytes : bytes
+        The share that the two norms cause.
     """
 
     matmul_flops: Any
@@ -45,6 +48,8 @@ class LayerWork:
     element_bytes: Any
     score_bytes: Any
     activation_bytes: Any
+    expert_activation_bytes: Any
+    norm_bytes: Any
 
     @property
     def flops(self) -> Any:
@@ -106,6 +111,8 @@ def layer_work(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         element_bytes=tokens * element,
         score_bytes=0.0 if rules.flash_attention else tokens * score,
         activation_bytes=tokens * activation,
+        expert_activation_bytes=tokens * experts.activation,
+        norm_bytes=tokens * 2 * 2 * b * h / sequence,
     )
 
 

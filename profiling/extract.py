@@ -33,6 +33,7 @@ from taylor.profiling.pool import RankTimes, pool_windows
 from taylor.profiling.ratios import KindTimes, RatioFigures, ratios_of
 from taylor.profiling.tasks import measure_tasks, names_tasks, task_pattern
 from taylor.profiling.transfer import Transfers, transfer_time, transfers_of
+from taylor.register.frameworks import ATTENTION_CORE
 
 MEASURES = ("dmratio", "bfratio", "re_grow_ration", "hratio", "moe_bw")
 """The five figures, by their names in the result table."""
@@ -212,7 +213,7 @@ class _Collected:
         """The pattern of a stage that a profile shows, and its markers; the first misfit when it shows none."""
         if stage not in self._patterns:
             # Selective recompute may run attention again or not: its kernels tell which, for the counts differ.
-            alone = self._config.rules.framework.activations.select_reruns_attention_alone
+            alone = set(self._config.rules.recomputed_parts) == {ATTENTION_CORE}
             forms = [NO_ATTENTION, ATTENTION_ALONE if alone else WITH_ATTENTION]
             selects = any(row[stage] for row in self._plan.recomputed(SELECT))
             self._patterns[stage] = [

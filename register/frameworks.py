@@ -8,6 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+ATTENTION_CORE, NORMS, LATENT_UP = "attention's core", "norms", "latent attention's up-projections"
+DENSE_MLP, DENSE_ACTIVATION = "dense MLP", "dense MLP's activation function"
+EXPERT_BLOCK, EXPERT_ACTIVATION, SHARED_EXPERTS = "experts", "experts' activation function", "shared experts"
+UNSAVED_OPERATORS = "all but the attention kernel and every second product"
+"""Parts of a layer that selective recompute runs again, see `ActivationRules.selective`.
+
+`ATTENTION_CORE` is scores, softmax and context, or the fused kernel in their place; `LATENT_UP` ends with the
+rotated queries, keys and values; `EXPERT_BLOCK` is router, routed and shared experts.
+"""
+
 
 @dataclass(frozen=True)
 class StateRules:
@@ -114,9 +124,12 @@ class ActivationRules:
         products of their own, and the gate's SiLU stays beside gate, up and their product.
     unfused_experts : bool
         Routed experts keep gate and up both joined and split, and their result before it is weighted.
-    select_reruns_attention_alone : bool
-        Selective recompute that runs the attention kernel again runs nothing else again (Megatron's
-        ``core_attn``). Off: it may run operators of the MLP too.
+    selective : tuple of str
+        What selective recompute runs again where the job names nothing else (`TrainingRules.recomputed_parts`).
+        Megatron: ``core_attn`` (core 0.12 and later, megatron/core/transformer/transformer_config.py,
+        ``__post_init__``; before, all that there was). MindFormers: the product of a dense MLP and its SiLU
+        (master mindformers/models/utils.py:173). torchtitan: with ``selective_ac_option = "op"`` all but the results
+        of its saved operators (v0.2.2 torchtitan/distributed/activation_checkpoint.py:104-124).
     """
 
     fp32_residual: bool = False
@@ -128,7 +141,7 @@ class ActivationRules:
     saves_gathered_inputs: bool = False
     fused_swiglu: bool = False
     unfused_experts: bool = False
-    select_reruns_attention_alone: bool = False
+    selective: tuple[str, ...] = (ATTENTION_CORE,)
 
 
 IN_PLACE, STEP_BY_STEP, OF_TORCH = "in place", "step by step", "of torch"
@@ -241,6 +254,7 @@ MINDFORMERS = Framework(
         keeps_unrotated_queries=True,
         attention_statistics=16,
         unfused_experts=True,
+        selective=(DENSE_ACTIVATION,),
     ),
     statics=StaticRules(
         cross_entropy=STEP_BY_STEP,
@@ -280,7 +294,6 @@ MEGATRON = Framework(
     activations=ActivationRules(
         joined_qkv=True,
         fused_swiglu=True,
-        select_reruns_attention_alone=True,
     ),
     statics=StaticRules(
         cross_entropy=IN_PLACE,
@@ -312,6 +325,7 @@ TORCHTITAN = Framework(
     activations=ActivationRules(
         copies_grouped_kv=True,
         saves_gathered_inputs=True,
+        selective=(UNSAVED_OPERATORS,),
     ),
     statics=StaticRules(
         cross_entropy=OF_TORCH,

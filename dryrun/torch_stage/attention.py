@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from taylor.dryrun.torch_stage.counter import empty_of, fused, only_shapes
+from taylor.dryrun.torch_stage.rebuilt import SavedResults
 
 
 class FlashAttention(torch.autograd.Function):
@@ -16,14 +17,20 @@ class FlashAttention(torch.autograd.Function):
 
     Saves q, k, v (views keep the whole storage alive), the result, and `statistics` fp32 values a row and
     head (`register.frameworks.ActivationRules.attention_statistics`). With context parallelism, `ring`
-    blocks of the other ranks' keys and values live while it runs, and twice as many in backward.
+    blocks of the other ranks' keys and values live while it runs, and twice as many in backward. `saved` keeps
+    the result where the block around it is recomputed but for such results.
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, statistics: int, ring: int) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, statistics: int, ring: int, saved: SavedResults | None = None
+    ) -> Tensor:
         ctx.ring = ring
         ring_blocks = _ring_blocks(k, v, ring)
-        out, rows = _attend(q, k, v, statistics)
+        if saved is None:
+            out, rows = _attend(q, k, v, statistics)
+        else:
+            out, rows = saved.kept(lambda: _attend(q, k, v, statistics))
         ctx.save_for_backward(q, k, v, out, rows)
         del ring_blocks
         return out
@@ -34,7 +41,7 @@ class FlashAttention(torch.autograd.Function):
         ring_blocks = _ring_blocks(k, v, 2 * ctx.ring)
         gradients = _attend_backward(q, k, v, out, rows, dy)
         del ring_blocks
-        return *gradients, None, None
+        return *gradients, None, None, None
 
 
 def _ring_blocks(k: Tensor, v: Tensor, count: int) -> list[Tensor]:

@@ -7,16 +7,19 @@ rank receives capacity or imbalance times its even share, as `cost_model.activat
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from taylor.dryrun.torch_stage.counter import fused
-from taylor.dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Scatter, SwiGLU
+from taylor.dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Recompute, Scatter, SwiGLU
 from taylor.dryrun.torch_stage.mlp import Mlp
+from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs, SavedResults
 from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.weights import REPLICATED, ROUTED, Weight
+from taylor.register.frameworks import EXPERT_ACTIVATION, SHARED_EXPERTS
 
 
 class Permute(torch.autograd.Function):
@@ -62,14 +65,14 @@ class Exchange(torch.autograd.Function):
 
     @staticmethod
     @fused
-    def forward(ctx: Any, x: Tensor, rows: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, rows: int, saved: SavedResults | None = None) -> Tensor:
         ctx.rows = x.shape[0]
-        return _exchanged(x, rows)
+        return _exchanged(x, rows) if saved is None else saved.kept(lambda: _exchanged(x, rows))
 
     @staticmethod
     @fused
     def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
-        return _exchanged(dy, ctx.rows), None
+        return _exchanged(dy, ctx.rows), None, None
 
 
 def _exchanged(x: Tensor, rows: int) -> Tensor:
@@ -158,7 +161,7 @@ class Experts:
         h = site.model.hidden
         width = moe.expert_hidden if site.rules.whole_experts else -(-moe.expert_hidden // tp)
         held = -(-moe.n_experts // ep)
-        self.router = Weight(site, (moe.n_experts, h), REPLICATED)
+        self.router = Weight(site, (moe.n_experts, h), REPLICATED, counted=False)
         self.correction = Weight(site, (moe.n_experts,), REPLICATED) if moe.correction_bias else None
         self.gate = Weight(site, (1, h), REPLICATED) if moe.shared_gate else None
         self.w1 = Weight(site, (held, width * (2 if site.model.gated_mlp else 1), h), ROUTED)
@@ -178,22 +181,23 @@ class Experts:
         own = [self.router, self.correction, self.gate, self.w1, self.w2]
         return [w for w in own if w is not None] + (self.shared.weights() if self.shared else [])
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
+        """`again`: parts of the block that run again in backward; `given_up` takes those whose output nobody keeps."""
         if self.gathers:
-            return self._on_gathered(Gather.apply(x, self.site.shard_ways))
-        y = self._routed(x, *self._route(x))
-        return y if self.shared is None else y + self._shared(x, self.site.shard_ways)
+            return self._on_gathered(Gather.apply(x, self.site.shard_ways), again, given_up)
+        y = self._routed(x, *self._route(x), again, given_up)
+        return y if self.shared is None else y + self._shared(x, self.site.shard_ways, again)
 
-    def _on_gathered(self, x: Tensor) -> Tensor:
+    def _on_gathered(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
         """Router and shared experts work on every token of the TP group, and save them.
 
         Whole experts take this rank's share of the slots; split ones take all, and their results are partial.
         """
         probability, index = self._route(x)
-        y = self._routed(x, probability[: self.sent], index[: self.sent])
+        y = self._routed(x, probability[: self.sent], index[: self.sent], again, given_up)
         if self.shared is not None:
-            y = y + self._shared(x, 1)
-        return Scatter.apply(y, self.site.shard_ways)
+            y = y + self._shared(x, 1, again)
+        return Scatter.apply(y, self.site.shard_ways, self.queue.saved)
 
     def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Probabilities of the slots [n·k] in the order of `index` [n·k], the tokens sorted by expert."""
@@ -207,17 +211,18 @@ class Experts:
         order = torch.argsort(choice.reshape(-1), stable=True)
         return picked.reshape(-1)[order], order // k
 
-    def _routed(self, x: Tensor, probability: Tensor, index: Tensor) -> Tensor:
+    def _routed(
+        self, x: Tensor, probability: Tensor, index: Tensor, again: Collection[str], given_up: GivenUpOutputs
+    ) -> Tensor:
         unfused = self.site.framework.activations.unfused_experts
         slots = self._dispatch(Permute.apply(x, index))
         joined = GroupedLinear.apply(slots, self.w1, self.queue)
         del slots
-        if unfused:
-            product = JoinedSwiGLU.apply(joined)
-        elif self.site.model.gated_mlp:
-            product = SwiGLU.apply(joined, self._dispatch(probability))
+        if EXPERT_ACTIVATION in again:
+            weights = self._dispatch(probability)
+            (product,) = given_up.run(lambda joined, weights: (self._activated(joined, weights),), joined, weights)
         else:
-            product = torch.nn.functional.gelu(joined)
+            product = self._activated(joined, None if unfused else self._dispatch(probability))
         del joined
         y = GroupedLinear.apply(product, self.w2, self.queue)
         del product
@@ -227,23 +232,39 @@ class Experts:
             y = y * probability[:, None].to(y.dtype)
         return Unpermute.apply(y, index, x.shape[0])
 
+    def _activated(self, joined: Tensor, weights: Tensor | None) -> Tensor:
+        """The activation function's result, weighted where the framework does it there."""
+        if self.site.framework.activations.unfused_experts:
+            return JoinedSwiGLU.apply(joined)
+        if self.site.model.gated_mlp:
+            return SwiGLU.apply(joined, weights)
+        return torch.nn.functional.gelu(joined)
+
     @property
     def _exchanges(self) -> bool:
         return self.site.strategy.ep > 1 or self.received != self.sent
 
     def _dispatch(self, slots: Tensor) -> Tensor:
         if self._exchanges:
-            slots = Exchange.apply(slots, self.received)
+            slots = Exchange.apply(slots, self.received, self._saved)
         return slots if self.tp_ways == 1 else Gather.apply(slots, self.tp_ways)
 
     def _combine(self, slots: Tensor) -> Tensor:
         if self.tp_ways > 1:
             slots = Scatter.apply(slots, self.tp_ways)
-        return Exchange.apply(slots, self.sent) if self._exchanges else slots
+        return Exchange.apply(slots, self.sent, self._saved) if self._exchanges else slots
 
-    def _shared(self, x: Tensor, ways: int) -> Tensor:
+    @property
+    def _saved(self) -> SavedResults | None:
+        return self.queue.saved if self.site.strategy.ep > 1 else None
+
+    def _shared(self, x: Tensor, ways: int, again: Collection[str]) -> Tensor:
         assert self.shared is not None
-        y = self.shared(x, rebuild=False, ways=ways)
+        shared = self.shared
+        if SHARED_EXPERTS in again:
+            y = Recompute.apply(lambda x: shared(x, rebuild=False, ways=ways), x)
+        else:
+            y = shared(x, rebuild=False, ways=ways)
         if self.gate is None:
             return y
         return y * torch.sigmoid(Linear.apply(x, self.gate, self.queue))

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from taylor.dryrun.torch_stage.counter import empty_of, fused, only_shapes
+from taylor.dryrun.torch_stage.rebuilt import SavedResults
 from taylor.dryrun.torch_stage.weights import Weight
 
 _EPSILON = 1e-5
@@ -24,11 +26,13 @@ _EPSILON = 1e-5
 class GradientQueue:
     """Weight gradients of matrix products: made at once, or kept for a task of their own (zero bubble).
 
-    A postponed one keeps the product's input and the gradient of its output alive.
+    A postponed one keeps the product's input and the gradient of its output alive. `saved` stands while a block runs
+    that is recomputed but for some operators' results.
     """
 
     def __init__(self, postpone: bool = False) -> None:
         self.postpone = postpone
+        self.saved: SavedResults | None = None
         self.waiting: list[tuple[Weight, Callable[[], Tensor]]] = []
 
     def add(self, weight: Weight, make: Callable[[], Tensor]) -> None:
@@ -71,13 +75,17 @@ class Scatter(torch.autograd.Function):
     """Reduce-scatter into a sequence-parallel tensor; backward gathers. Saves nothing."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ways: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, ways: int, saved: SavedResults | None = None) -> Tensor:
         ctx.ways = ways
-        return scattered(x, ways)
+        return scattered(x, ways) if saved is None else saved.kept(lambda: scattered(x, ways))
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
-        return gathered(dy, ctx.ways), None
+        return gathered(dy, ctx.ways), None, None
+
+
+def _product(x: Tensor, weight: Weight, gather: int) -> Tensor:
+    return gathered(x, gather) @ weight.read().t()
 
 
 class Linear(torch.autograd.Function):
@@ -96,7 +104,14 @@ class Linear(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x)
         ctx.weight, ctx.queue, ctx.gather, ctx.scatter = weight, queue, gather, scatter
-        y = scattered(gathered(x, gather) @ weight.read().t(), scatter)
+        saved = queue.saved
+        if saved is None:
+            y = scattered(gathered(x, gather) @ weight.read().t(), scatter)
+            return y if out_dtype is None else y.to(out_dtype)
+        make = partial(_product, x, weight, gather)
+        y = saved.product(make) if weight.counted else make()
+        if scatter > 1:
+            y = saved.kept(partial(scattered, y, scatter))
         return y if out_dtype is None else y.to(out_dtype)
 
     @staticmethod

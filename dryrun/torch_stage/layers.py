@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,9 +13,20 @@ from taylor.dryrun.torch_stage.attention import FlashAttention, SplitFeatures, u
 from taylor.dryrun.torch_stage.experts import Experts
 from taylor.dryrun.torch_stage.kernels import Bias, DropoutAdd, Gather, GradientQueue, Linear, Norm, Recompute, Rotate
 from taylor.dryrun.torch_stage.mlp import Mlp
+from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs, SavedResults
 from taylor.dryrun.torch_stage.site import Site, share
 from taylor.dryrun.torch_stage.weights import LATENT, REPLICATED, SPLIT, Weight
 from taylor.pipeline.plan import FULL, SELECT
+from taylor.register.frameworks import (
+    ATTENTION_CORE,
+    DENSE_ACTIVATION,
+    DENSE_MLP,
+    EXPERT_ACTIVATION,
+    EXPERT_BLOCK,
+    LATENT_UP,
+    NORMS,
+    UNSAVED_OPERATORS,
+)
 from taylor.register.model import DENSE
 
 DROPOUT_RATE = 0.1
@@ -42,7 +55,8 @@ class _AttentionBase:
 
     def __init__(self, site: Site, queue: GradientQueue, value_dim: int) -> None:
         self.site, self.queue = site, queue
-        self.out = Weight(site, (site.model.hidden, site.heads * value_dim), SPLIT)
+        plain = not site.model.output_bias
+        self.out = Weight(site, (site.model.hidden, site.heads * value_dim), SPLIT, counted=plain)
         self.out_bias = Weight(site, (site.model.hidden,), REPLICATED) if site.model.output_bias else None
 
     def _gathered(self, x: Tensor) -> tuple[Tensor, int]:
@@ -56,20 +70,19 @@ class _AttentionBase:
             return Gather.apply(x, ways), 1
         return x, ways
 
-    def _core(self, q: Tensor, k: Tensor, v: Tensor, mode: str) -> Tensor:
+    def _core(self, q: Tensor, k: Tensor, v: Tensor, again: Collection[str]) -> Tensor:
         """Context [tokens, heads·value dim] of q, k, v [s, b, heads, dim]."""
         rules = self.site.rules
-        if rules.flash_attention:
-            rows = self.site.framework.activations.attention_statistics
-            ring = 2 if self.site.strategy.cp > 1 else 0
-            context = FlashAttention.apply(q, k, v, rows, ring)
-        else:
-            rate = DROPOUT_RATE if rules.dropout else 0.0
+        rows = self.site.framework.activations.attention_statistics
+        ring = 2 if self.site.strategy.cp > 1 else 0
+        rate = DROPOUT_RATE if rules.dropout else 0.0
 
-            def core(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-                return unfused_attention(q, k, v, rate)
+        def core(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            if rules.flash_attention:
+                return FlashAttention.apply(q, k, v, rows, ring, self.queue.saved)
+            return unfused_attention(q, k, v, rate)
 
-            context = Recompute.apply(core, q, k, v) if mode == SELECT else core(q, k, v)
+        context = Recompute.apply(core, q, k, v) if ATTENTION_CORE in again else core(q, k, v)
         return context.reshape(self.site.tokens, -1)
 
     def _project(self, context: Tensor) -> Tensor:
@@ -92,7 +105,7 @@ class Attention(_AttentionBase):
         super().__init__(site, queue, model.head_dim)
         self.sizes = (site.heads * model.head_dim, site.kv_heads * model.head_dim, site.kv_heads * model.head_dim)
         rows = (sum(self.sizes),) if site.framework.activations.joined_qkv else self.sizes
-        self.qkv = [Weight(site, (n, model.hidden), SPLIT) for n in rows]
+        self.qkv = [Weight(site, (n, model.hidden), SPLIT, counted=not model.attention_bias) for n in rows]
         self.qkv_bias = [Weight(site, (n,), SPLIT) for n in rows] if model.attention_bias else []
         self.qk_norms = [NormLayer(site, model.head_dim) for _ in range(2)] if model.qk_norm else []
 
@@ -101,8 +114,8 @@ class Attention(_AttentionBase):
         norms = [weight for norm in self.qk_norms for weight in norm.weights()]
         return [*self.qkv, *self.qkv_bias, *norms, self.out, *([self.out_bias] if self.out_bias else [])]
 
-    def __call__(self, x: Tensor, mode: str) -> Tensor:
-        return self._project(self._core(*self._qkv(x), mode))
+    def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
+        return self._project(self._core(*self._qkv(x), again))
 
     def _qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, gather = self._gathered(x)
@@ -173,12 +186,21 @@ class LatentAttention(_AttentionBase):
         query = [] if self.q_down is None else [self.q_down, *self.q_norm.weights()]
         return [*query, self.q_up, self.kv_down, *self.kv_norm.weights(), self.kv_up, self.out]
 
-    def __call__(self, x: Tensor, mode: str) -> Tensor:
+    def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
         x, gather = self._gathered(x)
-        q = self._query(x, gather)
-        k, v = self._key_value(x, gather)
+        if LATENT_UP in again:
+            query, latent = self._query_latent(x, gather), self._down(x, self.kv_down, self.kv_width, gather)
+
+            def up(query: Tensor, latent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+                return self._query(query, gather), *self._key_value(latent, gather)
+
+            q, k, v = given_up.run(up, query, latent)
+            del query, latent
+        else:
+            q = self._query(self._query_latent(x, gather), gather)
+            k, v = self._key_value(self._down(x, self.kv_down, self.kv_width, gather), gather)
         del x
-        return self._project(self._core(q, k, v, mode))
+        return self._project(self._core(q, k, v, again))
 
     def _down(self, x: Tensor, weight: Weight, width: int, gather: int) -> Tensor:
         """A latent of the input's tokens: computed where they are, or, split by features, gathered and resharded."""
@@ -190,16 +212,20 @@ class LatentAttention(_AttentionBase):
         """A latent's norm; where the framework casts its input to fp32 first, the cast is kept."""
         return norm(latent.float() if self.site.framework.activations.fp32_norm_input else latent)
 
+    def _query_latent(self, x: Tensor, gather: int) -> Tensor:
+        if self.q_down is None:
+            return x
+        assert self.mla.q_lora_rank is not None
+        return self._down(x, self.q_down, self.mla.q_lora_rank, gather)
+
     def _query(self, x: Tensor, gather: int) -> Tensor:
         if self.q_down is not None:
-            assert self.mla.q_lora_rank is not None
-            x = self._normed(self._down(x, self.q_down, self.mla.q_lora_rank, gather), self.q_norm)
+            x = self._normed(x, self.q_norm)
         q = self._by_head(Linear.apply(x, self.q_up, self.queue, gather), self.site.heads)
         return Rotate.apply(q, self.mla.qk_nope_head_dim, self.site.framework.activations.keeps_unrotated_queries)
 
-    def _key_value(self, x: Tensor, gather: int) -> tuple[Tensor, Tensor]:
+    def _key_value(self, latent: Tensor, gather: int) -> tuple[Tensor, Tensor]:
         mla, heads = self.mla, self.site.heads
-        latent = self._down(x, self.kv_down, self.kv_width, gather)
         compressed, rotary = SplitFeatures.apply(latent, (mla.kv_lora_rank, mla.qk_rope_head_dim))
         del latent
         rotary = Gather.apply(rotary, gather) if gather > 1 else rotary
@@ -218,17 +244,21 @@ class TransformerLayer:
     kind : str
         ``dense`` or ``moe``.
     mode : str
-        Recompute mode: ``full`` keeps the layer's input alone; ``select`` rebuilds the attention scores
-        where they are stored, and beside flash attention a dense MLP's activation function.
+        Recompute mode: ``full`` keeps the layer's input alone; ``select`` runs the job's parts again
+        (`TrainingRules.recomputed_parts`).
     """
 
     def __init__(self, site: Site, queue: GradientQueue, kind: str, mode: str) -> None:
-        self.site, self.mode = site, mode
+        self.site, self.queue, self.mode = site, queue, mode
+        self.again = site.rules.recomputed_parts if mode == SELECT else ()
         self.norms = [NormLayer(site), NormLayer(site)]
         self.attention = Attention(site, queue) if site.model.mla is None else LatentAttention(site, queue)
         self.mlp = Mlp(site, queue, site.model.ffn_hidden) if kind == DENSE else None
         self.experts = Experts(site, queue) if kind != DENSE else None
         self.rate = DROPOUT_RATE if site.rules.dropout else 0.0
+        fused = site.rules.fused_norms
+        self.gives_up = not {NORMS, LATENT_UP, EXPERT_ACTIVATION}.isdisjoint(self.again)
+        self.own_norms = not fused or site.model.mla is not None, not fused or kind != DENSE
 
     def weights(self) -> list[Weight]:
         """Every weight of the layer."""
@@ -238,15 +268,50 @@ class TransformerLayer:
         return [*norms, *self.attention.weights(), *block.weights()]
 
     def __call__(self, x: Tensor) -> Tensor:
-        return Recompute.apply(self._run, x) if self.mode == FULL else self._run(x)
+        if self.mode == FULL:
+            return Recompute.apply(self._run, x)
+        if UNSAVED_OPERATORS in self.again:
+            return Recompute.apply(self._but_for_saved(SavedResults()), x)
+        return self._run(x)
+
+    def _but_for_saved(self, saved: SavedResults) -> Callable[[Tensor], Tensor]:
+        def run(x: Tensor) -> Tensor:
+            self.queue.saved = saved
+            saved.start(again=torch.is_grad_enabled())
+            try:
+                return self._run(x)
+            finally:
+                self.queue.saved = None
+
+        return run
 
     def _run(self, x: Tensor) -> Tensor:
-        x = DropoutAdd.apply(self.attention(self.norms[0](x), self.mode), x, self.rate)
-        return DropoutAdd.apply(self._mlp(self.norms[1](x)), x, self.rate)
+        given_up = GivenUpOutputs()
+        with given_up.saving() if self.gives_up else nullcontext():
+            y = self.attention(self._norm(0, x, given_up), self.again, given_up)
+            x = DropoutAdd.apply(y, x, self.rate)
+            del y
+            y = self._block(x, given_up)
+            return DropoutAdd.apply(y, x, self.rate)
 
-    def _mlp(self, x: Tensor) -> Tensor:
+    def _norm(self, place: int, x: Tensor, given_up: GivenUpOutputs) -> Tensor:
+        norm = self.norms[place]
+        if NORMS in self.again and self.own_norms[place]:
+            return given_up.run(lambda x: (norm(x),), x)[0]
+        return norm(x)
+
+    def _block(self, x: Tensor, given_up: GivenUpOutputs) -> Tensor:
+        """MLP or experts behind their norm."""
+        ways = self.site.shard_ways
         if self.mlp is not None:
-            rebuild = self.mode == SELECT and self.site.rules.flash_attention
-            return self.mlp(x, rebuild=rebuild, ways=self.site.shard_ways)
+            mlp, rebuild = self.mlp, DENSE_ACTIVATION in self.again
+            if DENSE_MLP not in self.again:
+                return mlp(self._norm(1, x, given_up), rebuild=rebuild, ways=ways)
+            if self.own_norms[1]:
+                return Recompute.apply(lambda x: mlp(x, rebuild=False, ways=ways), self._norm(1, x, given_up))
+            return Recompute.apply(lambda x: mlp(self.norms[1](x), rebuild=False, ways=ways), x)
         assert self.experts is not None
-        return self.experts(x)
+        experts, x = self.experts, self._norm(1, x, given_up)
+        if EXPERT_BLOCK in self.again:
+            return Recompute.apply(lambda x: experts(x, (), GivenUpOutputs()), x)
+        return experts(x, self.again, given_up)

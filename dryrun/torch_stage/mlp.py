@@ -82,8 +82,9 @@ class Mlp:
         parts = [part]
         if model.gated_mlp:
             parts = [2 * part] if site.framework.activations.fused_swiglu else [part, part]
-        self.up = [Weight(site, (rows, model.hidden), SPLIT) for rows in parts]
-        self.down = Weight(site, (model.hidden, part), SPLIT)
+        plain = not model.mlp_bias
+        self.up = [Weight(site, (rows, model.hidden), SPLIT, counted=plain) for rows in parts]
+        self.down = Weight(site, (model.hidden, part), SPLIT, counted=plain)
         self.up_bias = [Weight(site, (rows,), SPLIT) for rows in parts] if model.mlp_bias else []
         self.down_bias = Weight(site, (model.hidden,), REPLICATED) if model.mlp_bias else None
 

@@ -44,10 +44,14 @@ class Weight:
         `SPLIT`, `LATENT`, `REPLICATED` or `ROUTED`.
     copy : bool
         Off: no compute copy beside the fp32 weight (MindFormers' embedding).
+    counted : bool
+        Its product is one of those that recompute by operator counts (`cost_model.saved_operators`).
     """
 
-    def __init__(self, site: Site, shape: tuple[int, ...], group: str, *, copy: bool = True) -> None:
-        self.site = site
+    def __init__(
+        self, site: Site, shape: tuple[int, ...], group: str, *, copy: bool = True, counted: bool = True
+    ) -> None:
+        self.site, self.counted = site, counted
         self.shape = shape
         count = math.prod(shape)
         whole = ParameterGroups(**{group: count * _ways(site, group)})

@@ -16,7 +16,7 @@ from taylor.parsers.megatron.layout import (
     expand_layout,
 )
 from taylor.parsers.megatron.model import read_model
-from taylor.parsers.megatron.recompute import read_recompute
+from taylor.parsers.megatron.recompute import read_modules, read_recompute
 from taylor.parsers.megatron.unmodelled import EXPERTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.parsers.text.shell_source import ShellScript
@@ -209,6 +209,7 @@ def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy
 
 def _read_rules(flags: Flags) -> TrainingRules:
     half = flags.has("bf16", "fp16")
+    modules = read_modules(flags)
     return TrainingRules(
         framework=frameworks.MEGATRON,
         seq_length=flags.integer("seq-length", high=MAX_SIZE),
@@ -223,6 +224,9 @@ def _read_rules(flags: Flags) -> TrainingRules:
         ulysses_degree=_ulysses_degree(flags),
         context_levels=_context_levels(flags),
         repeats_kv_heads=flags.has("kv-head-repeat-before-uly-alltoall"),
+        selective=modules,
+        # Nothing else depends on it.
+        fused_norms=modules is not None and _implementation(flags) == "transformer_engine",
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
 
@@ -236,10 +240,13 @@ def _keeps_no_scores(flags: Flags) -> bool:
     it can. MindSpeed-LLM's are the local ones (1.0.RC1 to 2.3, mindspeed_llm/training/arguments.py:
     ``default='local'``), where ``--use-flash-attn`` alone chooses the kernel.
     """
-    mindspeed = is_mindspeed(flags)
-    engine = flags.text("transformer-impl", default="local" if mindspeed else "transformer_engine")
-    backend = flags.text("attention-backend", default="local" if mindspeed or engine == "local" else "auto")
+    usual = "local" if is_mindspeed(flags) or _implementation(flags) == "local" else "auto"
+    backend = flags.text("attention-backend", default=usual)
     return flags.has("use-flash-attn") or backend in ("auto", "flash", "fused")
+
+
+def _implementation(flags: Flags) -> str:
+    return str(flags.text("transformer-impl", default="local" if is_mindspeed(flags) else "transformer_engine"))
 
 
 def _ulysses_degree(flags: Flags) -> int | None:

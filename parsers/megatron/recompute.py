@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from taylor.parsers.megatron.edit import Setting
 from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.layout import Placement
 from taylor.parsers.text.fields import MAX_LAYERS
+from taylor.parsers.text.shell_words import Word
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from taylor.register import frameworks
 from taylor.register.model import MTP
 
 PER_RANK_RECOMPUTE = "enable-recompute-layers-per-pp-rank"
+MODULES, EXPERTS_AGAIN = "recompute-modules", "moe-layer-recompute"
 RECOMPUTE_FLAGS = (
     "recompute-granularity",
     "recompute-method",
     "recompute-num-layers",
     "recompute-activations",
     PER_RANK_RECOMPUTE,
+    EXPERTS_AGAIN,
 )
+MODULE_PARTS = {
+    "core_attn": frameworks.ATTENTION_CORE,
+    "layernorm": frameworks.NORMS,
+    "mla_up_proj": frameworks.LATENT_UP,
+    "mlp": frameworks.DENSE_MLP,
+    "moe": frameworks.EXPERT_BLOCK,
+    "moe_act": frameworks.EXPERT_ACTIVATION,
+    "shared_experts": frameworks.SHARED_EXPERTS,
+}
+"""What each module of ``--recompute-modules`` runs again.
+
+Megatron-LM main, megatron/core/transformer: attention.py:392-395 and 444-497 (core_attn), transformer_layer.py:475-539
+(layernorm, where the norm is no part of the product behind it: gpt_layer_specs.py:139-157; mlp, of dense layers alone),
+multi_latent_attention.py:171-174 and 983-988 (mla_up_proj), moe/moe_layer.py:247-257 (moe, shared_experts),
+moe/experts.py:269-272 (moe_act).
+"""
+ABSENT_MODULES = ("gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc")
+"""Modules of layers that no model here has (transformer_config.py:572-577)."""
 
 
 def uniform_choices(layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
@@ -68,7 +91,7 @@ def read_recompute(flags: Flags, place: Placement, interleave_of: Sequence[int])
     """
     held = place.held()
     granularity = flags.text("recompute-granularity", default=None)
-    if flags.has("recompute-activations") and granularity is None:
+    if flags.has("recompute-activations", EXPERTS_AGAIN) and granularity is None:
         granularity = "selective"
     if granularity is None:
         return None, [0] * len(held)
@@ -92,6 +115,31 @@ def read_recompute(flags: Flags, place: Placement, interleave_of: Sequence[int])
     return FULL, [place.real_among_first(k, first) for k, first in enumerate(each)]
 
 
+def read_modules(flags: Flags) -> tuple[str, ...] | None:
+    """Parts of a layer that selective recompute runs again (`MODULE_PARTS`); None where the script names none.
+
+    ``--moe-layer-recompute`` adds the experts to them (transformer_config.py:2014-2025).
+    """
+    flag = flags.by_name.get(MODULES) if flags.has(MODULES) else None
+    if flag is None and not flags.has(EXPERTS_AGAIN):
+        return None
+    words = ["core_attn"] if flag is None else [part for word in flag.values for part in _listed(flags, word)]
+    unknown = [word for word in words if word not in MODULE_PARTS and word not in ABSENT_MODULES]
+    if unknown:
+        known = ", ".join(MODULE_PARTS)
+        raise flags.error(MODULES, "names no part of a layer that can run again", unknown[0], f"name some of {known}")
+    if flags.has(EXPERTS_AGAIN):
+        words.append("moe")
+    return tuple(dict.fromkeys(MODULE_PARTS[word] for word in words if word in MODULE_PARTS))
+
+
+def _listed(flags: Flags, word: Word) -> list[str]:
+    """Names in one word: bare, or as a list that the shell was given as text."""
+    if word.unknown:
+        raise flags.error(MODULES, "has a value that only a running shell knows", word.text)
+    return re.findall(r"[^\s,\[\]()\"']+", word.text)
+
+
 def recompute_flags(plan: PipelinePlan) -> dict[str, Setting]:
     """Recompute flags of a plan that `nearest_plan` leaves as it is."""
     body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
@@ -110,6 +158,7 @@ def recompute_flags(plan: PipelinePlan) -> dict[str, Setting]:
     if full == body:
         return {
             PER_RANK_RECOMPUTE: False,
+            EXPERTS_AGAIN: False,
             "recompute-activations": False,
             "recompute-granularity": "full",
             "recompute-method": "uniform",
@@ -117,6 +166,7 @@ def recompute_flags(plan: PipelinePlan) -> dict[str, Setting]:
         }
     return {
         PER_RANK_RECOMPUTE: False,
+        EXPERTS_AGAIN: False,
         "recompute-activations": False,
         "recompute-granularity": "full",
         "recompute-method": "block",

@@ -100,7 +100,8 @@ def test_without_flash_attention_selective_recompute_rebuilds_the_core() -> None
     flash, plain = (
         estimate_ratios(LLAMA7, Strategy(1, 8, 1), MEGATRON.replace(flash_attention=on), A100) for on in (True, False)
     )
-    assert plain.recompute[SELECT] > 5 * flash.recompute[SELECT]
+    # The kernel runs again; stored scores go through memory besides.
+    assert plain.recompute[SELECT] > 2 * flash.recompute[SELECT] > 0
 
 
 def test_sharding_the_optimizer_shortens_the_tail() -> None:

@@ -149,9 +149,25 @@ def test_a_layer_has_the_gradients_of_an_ordinary_implementation(
     model: ModelSpec, kind: str, framework: str, mode: str
 ) -> None:
     # An unsharded fp32 job, so that every framework keeps whole weights and gradients.
-    site = Site(
-        model, ALONE, EXACT.replace(framework=frameworks.FRAMEWORKS[framework], flash_attention=model is not cases.GPT)
-    )
+    rules = EXACT.replace(framework=frameworks.FRAMEWORKS[framework], flash_attention=model is not cases.GPT)
+    assert_ordinary_gradients(model, kind, mode, rules)
+
+
+@pytest.mark.parametrize("kind", [DENSE, MOE])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (frameworks.NORMS, frameworks.LATENT_UP, frameworks.EXPERT_ACTIVATION, frameworks.ATTENTION_CORE),
+        (frameworks.NORMS, frameworks.DENSE_MLP, frameworks.EXPERT_BLOCK),
+        (frameworks.SHARED_EXPERTS,),
+    ],
+)
+def test_parts_that_run_again_leave_the_gradients_as_they_are(kind: str, parts: tuple[str, ...]) -> None:
+    assert_ordinary_gradients(cases.LATENT, kind, SELECT, EXACT.replace(framework=frameworks.MEGATRON, selective=parts))
+
+
+def assert_ordinary_gradients(model: ModelSpec, kind: str, mode: str, rules: TrainingRules) -> None:
+    site = Site(model, ALONE, rules)
     layer = seeded(TransformerLayer(site, GradientQueue(), kind, mode))
     names = {id(weight): leaf(weight) for weight in layer.weights()}
     x = torch.randn(site.tokens, model.hidden, generator=torch.Generator().manual_seed(1))

@@ -20,6 +20,15 @@ from taylor.dryrun.torch_stage.run import run_stage, settled_plan  # noqa: E402
 from taylor.pipeline.generators import build_schedule  # noqa: E402
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, even_plan  # noqa: E402
 from taylor.pipeline.schedule import ScheduleSpec  # noqa: E402
+from taylor.register.frameworks import (  # noqa: E402
+    ATTENTION_CORE,
+    DENSE_MLP,
+    EXPERT_ACTIVATION,
+    EXPERT_BLOCK,
+    LATENT_UP,
+    NORMS,
+    SHARED_EXPERTS,
+)
 from taylor.register.model import DENSE, MOE  # noqa: E402
 from taylor.register.registry import Registry  # noqa: E402
 from tests import torch_stage_cases as cases  # noqa: E402
@@ -126,6 +135,22 @@ def test_a_layer_keeps_what_its_closed_form_says(name: str, framework: str, mode
              "mindformers": cases.MINDFORMERS}[framework].replace(seq_length=sequence)  # fmt: skip
     kept = layer_memory(model, kind, mode, strategy, rules).kept
     assert kept == pytest.approx(float(activation_bytes(model, kind, mode, strategy, rules)), rel=0.011)
+
+
+MODULES = {
+    "core_attn": ATTENTION_CORE, "layernorm": NORMS, "mla_up_proj": LATENT_UP, "mlp": DENSE_MLP, "moe": EXPERT_BLOCK,
+    "moe_act": EXPERT_ACTIVATION, "shared_experts": SHARED_EXPERTS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["llama3-70b tp8", "deepseek-v3 dense tp4", "deepseek-v3 moe tp4 ep64"])
+@pytest.mark.parametrize("modules", [*MODULES, "layernorm mla_up_proj mlp moe_act", "layernorm moe"])
+def test_a_layer_keeps_what_the_modules_that_run_again_leave(name: str, modules: str) -> None:
+    model, kind, strategy, sequence = LAYERS[name]
+    parts = tuple(MODULES[module] for module in modules.split())
+    rules = MEGATRON.replace(seq_length=sequence, selective=parts, fused_norms=True)
+    kept = layer_memory(model, kind, SELECT, strategy, rules).kept
+    assert kept == pytest.approx(float(activation_bytes(model, kind, SELECT, strategy, rules)), rel=0.005)
 
 
 @pytest.mark.parametrize("sp", [True, False])

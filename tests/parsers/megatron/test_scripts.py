@@ -23,6 +23,7 @@ from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register import frameworks
 from taylor.register.model import DENSE, MOE, MTP
 from tests.conftest import SHARED
 
@@ -336,6 +337,27 @@ def test_embedding_and_loss_can_count_as_layers(tmp_path: Path) -> None:
     flags += "--account-for-embedding-in-pipeline-split\n--account-for-loss-in-pipeline-split"
     plan = read_config(script_of(tmp_path, flags)).plan
     assert plan is not None and plan.total_layers() == ((5, 6, 6, 5),)
+
+
+@pytest.mark.parametrize(
+    ("more", "parts"),
+    [
+        ("", None),
+        ("--recompute-modules core_attn", (frameworks.ATTENTION_CORE,)),
+        ("--recompute-modules [layernorm mlp]", (frameworks.NORMS, frameworks.DENSE_MLP)),
+        ("--recompute-modules moe_act shared_experts", (frameworks.EXPERT_ACTIVATION, frameworks.SHARED_EXPERTS)),
+        ("--moe-layer-recompute", (frameworks.ATTENTION_CORE, frameworks.EXPERT_BLOCK)),
+    ],
+)
+def test_the_modules_of_selective_recompute_are_the_parts_that_run_again(
+    tmp_path: Path, more: str, parts: tuple[str, ...] | None
+) -> None:
+    assert read_config(script_of(tmp_path, f"{BASE}--recompute-granularity selective {more}")).rules.selective == parts
+
+
+def test_an_unknown_module_of_selective_recompute_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--recompute-modules: names no part of a layer.*'mlps'.*core_attn"):
+        read_config(script_of(tmp_path, f"{BASE}--recompute-modules mlps"))
 
 
 @pytest.mark.parametrize(

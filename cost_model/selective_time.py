@@ -1,0 +1,106 @@
+"""Time of what selective recompute runs again in one layer; scalars and arrays alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from taylor.cost_model.activations import micro_batch_tokens
+from taylor.cost_model.parameters import body_kind, shared_hidden
+from taylor.cost_model.saved_operators import Product, dense_products, repeated_products
+from taylor.cost_model.speed import Speed
+from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.work import LayerWork
+from taylor.register.frameworks import (
+    ATTENTION_CORE,
+    DENSE_ACTIVATION,
+    DENSE_MLP,
+    EXPERT_ACTIVATION,
+    EXPERT_BLOCK,
+    LATENT_UP,
+    NORMS,
+    SHARED_EXPERTS,
+    UNSAVED_OPERATORS,
+)
+from taylor.register.model import DENSE, MTP, ModelSpec
+
+
+class LayerPieces(NamedTuple):
+    """Work of a layer's forward, and times of its pieces, ms: the attention core with its scores, the grouped
+    products, the collectives of TP and those of the experts."""
+
+    work: LayerWork
+    core_ms: Any
+    grouped_ms: Any
+    tensor_ms: Any
+    expert_ms: Any
+
+
+def selective_ms(
+    model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, speed: Speed, pieces: LayerPieces
+) -> Any:
+    """Time of the parts that selective recompute runs again in one layer of a kind, ms.
+
+    A block that is checkpointed gathers its input again and scatters its result again, half of a layer's
+    collectives; recompute by operator keeps the results of scatters and exchanges, and gathers again.
+    """
+    kind = body_kind(model) if kind == MTP else kind
+    work, dense = pieces.work, kind == DENSE
+    products = dense_products(model, kind, degrees)
+    tokens, b = micro_batch_tokens(degrees, rules), rules.compute_bytes
+
+    def product_ms(*chosen: Product) -> Any:
+        flops = sum(2 * tokens * product.weights for product in chosen)
+        operands = sum(b * (p.weights + tokens * (p.width_in + p.width_out)) for p in chosen)
+        return speed.product("matmul", flops, operands)
+
+    def dense_mlp() -> Any:
+        if not dense:
+            return 0.0
+        return product_ms(*mlp) + speed.bytes(work.activation_bytes) + pieces.tensor_ms / 2
+
+    def shared_experts() -> Any:
+        if dense or not shared_hidden(model):
+            return 0.0
+        activation = speed.bytes(work.activation_bytes - work.expert_activation_bytes)
+        return product_ms(*mlp) + activation + pieces.tensor_ms / 2
+
+    def experts() -> Any:
+        routed = pieces.grouped_ms + pieces.expert_ms + speed.bytes(work.expert_activation_bytes)
+        return 0.0 if dense else routed + shared_experts()
+
+    def unsaved() -> Any:
+        again = product_ms(*repeated_products(model, kind, degrees)) + pieces.grouped_ms
+        return again + speed.bytes(work.element_bytes) + pieces.tensor_ms / 2
+
+    mlp = products[_attention_products(model) :]
+    times: Mapping[str, Callable[[], Any]] = {
+        ATTENTION_CORE: lambda: pieces.core_ms,
+        NORMS: lambda: speed.bytes(work.norm_bytes),
+        LATENT_UP: lambda: product_ms(*_up_projections(model, products)),
+        DENSE_MLP: dense_mlp,
+        DENSE_ACTIVATION: lambda: speed.bytes(work.activation_bytes),
+        EXPERT_BLOCK: experts,
+        EXPERT_ACTIVATION: lambda: speed.bytes(work.expert_activation_bytes),
+        SHARED_EXPERTS: shared_experts,
+        UNSAVED_OPERATORS: unsaved,
+    }
+    parts = set(rules.recomputed_parts)
+    # What a block holds runs again with it, once.
+    parts -= {EXPERT_ACTIVATION, SHARED_EXPERTS} if EXPERT_BLOCK in parts else set()
+    parts -= {DENSE_ACTIVATION} if DENSE_MLP in parts else set()
+    return sum((times[part]() for part in sorted(parts)), 0.0)
+
+
+def _attention_products(model: ModelSpec) -> int:
+    if model.mla is None:
+        return 4
+    return 4 if model.mla.q_lora_rank is None else 5
+
+
+def _up_projections(model: ModelSpec, products: tuple[Product, ...]) -> tuple[Product, ...]:
+    """Queries and keys with values out of their latents."""
+    if model.mla is None:
+        return ()
+    return (products[0], products[2]) if model.mla.q_lora_rank is None else (products[1], products[3])

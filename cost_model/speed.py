@@ -1,0 +1,52 @@
+"""A device's speeds as kernels reach them: time of arithmetic, of memory traffic, of matrix products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping
+
+import numpy as np
+
+from taylor.register.device import DeviceSpec
+
+ASSUMED_EFFICIENCY: Mapping[str, float] = {
+    "matmul": 0.7,
+    "grouped_matmul": 0.5,
+    "attention": 0.5,
+    "memory": 0.8,
+    "operands": 0.8,
+    "network": 0.7,
+}
+"""Shares of the peak where a device's registration gives none: of matrix products, of memory bandwidth by
+element-wise kernels (a low share stands for unfused ones, which move more than is counted) and by a
+product's operands, and of link bandwidth. Registered devices carry fitted ones."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A device's speeds with its efficiencies applied."""
+
+    device: DeviceSpec
+    shares: Mapping[str, float]
+
+    @classmethod
+    def of(cls, device: DeviceSpec) -> Speed:
+        """A device's registered shares, and the assumed ones beside them."""
+        return cls(device, {**ASSUMED_EFFICIENCY, **device.efficiency})
+
+    @property
+    def network(self) -> float:
+        """Share of the link bandwidth that collectives reach."""
+        return self.shares["network"]
+
+    def flops(self, group: str, amount: Any) -> Any:
+        """Time of matrix work, ms."""
+        return amount / (self.device.peak_bf16_tflops * self.shares[group] * 1e9)
+
+    def bytes(self, amount: Any, group: str = "memory") -> Any:
+        """Time of memory traffic, ms."""
+        return amount / (self.device.memory_gb_s * self.shares[group] * 1e6)
+
+    def product(self, group: str, flops: Any, operands: Any) -> Any:
+        """Time of a matrix product: its FLOPs or its operands, whichever takes longer, ms."""
+        return np.maximum(self.flops(group, flops), self.bytes(operands, "operands"))

@@ -1,0 +1,130 @@
+"""What selective recompute leaves out: outputs that are given up and made again, and results that are kept instead."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Result = TypeVar("Result")
+
+
+class SavedResults:
+    """Results of the operators that a recomputed block saves: its first run keeps them, its second one takes them.
+
+    Every second dense product is not among them (`cost_model.saved_operators`).
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[Any] = deque()
+        self._again = False
+        self._products = 0
+
+    def start(self, again: bool) -> None:
+        """Begin a run of the block, the one that keeps or the one that takes."""
+        self._again, self._products = again, 0
+
+    def kept(self, make: Callable[[], Result]) -> Result:
+        """The result of a saved operator."""
+        if self._again:
+            taken: Result = self._kept.popleft()
+            return taken
+        made = make()
+        self._kept.append(made)
+        return made
+
+    def product(self, make: Callable[[], Tensor]) -> Tensor:
+        """The result of a dense product: the first is saved, the second made again, and so on."""
+        self._products += 1
+        return self.kept(make) if self._products % 2 else make()
+
+
+class _Part:
+    """A part of a layer whose outputs are given up after forward and made again when backward asks for them."""
+
+    def __init__(self, run: Callable[..., tuple[Tensor, ...]]) -> None:
+        self.run = run
+        self.inputs: list[Tensor] = []
+        self.outputs: tuple[Tensor, ...] = ()
+
+    def keep_inputs(self, inputs: tuple[Tensor, ...]) -> None:
+        self.inputs = [x.detach().requires_grad_(x.is_floating_point()) for x in inputs]
+
+    def rebuild(self) -> tuple[Tensor, ...]:
+        if not self.outputs:
+            with torch.enable_grad():
+                self.outputs = self.run(*self.inputs)
+        return self.outputs
+
+
+class _GivenUp(torch.autograd.Function):
+    """Runs a part without a graph; in backward goes through the part as it was made again."""
+
+    @staticmethod
+    def forward(ctx: Any, part: _Part, *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.part = part
+        part.keep_inputs(inputs)
+        with torch.no_grad():
+            return part.run(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        part = ctx.part
+        outputs = part.rebuild()
+        edges = [torch.autograd.graph.get_gradient_edge(y) for y in outputs]
+        inputs, part.outputs, part.inputs = part.inputs, (), []
+        del outputs
+        torch.autograd.backward(edges, gradients)
+        return None, *(x.grad for x in inputs)
+
+
+class GivenUpOutputs:
+    """Parts of one layer whose outputs no later operator keeps (Megatron's ``CheckpointWithoutOutput``).
+
+    Inside `saving`, an operator that saves an output of such a part saves how to get it again.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[int, tuple[_Part, int]] = {}
+        self._alive: dict[int, Any] = {}
+
+    def run(self, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The outputs of a part; they are given up once the layer's forward is over."""
+        part = _Part(function)
+        outputs: tuple[Tensor, ...] = _GivenUp.apply(part, *inputs)
+        for place, output in enumerate(outputs):
+            storage = output.untyped_storage()
+            self._parts[storage._cdata] = part, place
+            # Another storage may take the address of one that is freed.
+            self._alive[storage._cdata] = weakref.ref(storage, partial(self._forget, storage._cdata))
+        return outputs
+
+    def _forget(self, address: int, _: Any) -> None:
+        self._parts.pop(address, None)
+        self._alive.pop(address, None)
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Where the layer's operators run forward."""
+
+        def pack(tensor: Tensor) -> Any:
+            found = self._parts.get(tensor.untyped_storage()._cdata)
+            if found is None:
+                return tensor
+            return *found, tensor.shape, tensor.stride(), tensor.storage_offset()
+
+        def unpack(saved: Any) -> Tensor:
+            if isinstance(saved, Tensor):
+                return saved
+            part, place, shape, stride, offset = saved
+            made: Tensor = part.rebuild()[place].detach()
+            return made.as_strided(shape, stride, offset)
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            yield
