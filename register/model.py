@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 DENSE, MOE, MTP = "dense", "moe", "mtp"
@@ -71,6 +71,9 @@ class ModelSpec:
         A norm on each head's query and key (Qwen3).
     mtp_layers : int
         Multi-token-prediction modules, each a body layer with a projection of 2·hidden to hidden.
+    published_parameters : int or None
+        Of a registered model: the parameter count that its authors publish, MTP modules left out. No part of its
+        shape.
     """
 
     name: str
@@ -92,6 +95,7 @@ class ModelSpec:
     mla: MlaSpec | None = None
     moe: MoeSpec | None = None
     mtp_layers: int = 0
+    published_parameters: int | None = field(default=None, compare=False)
 
     @property
     def n_dense(self) -> int:

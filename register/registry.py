@@ -20,6 +20,8 @@ BUILT_IN = Path(__file__).resolve().parent
 """Where the shipped registrations lie, in the folders ``models`` and ``devices``."""
 
 MAX_DEPTH = 20
+PADDED_VOCAB = 0.02
+"""Share of the vocabulary by which padding may widen it."""
 MAX_REGISTRATION_BYTES = 2**20
 _FOLDERS: dict[str, type] = {"models": ModelSpec, "devices": DeviceSpec}
 _MAY_BE_ZERO = {
@@ -90,6 +92,22 @@ class Registry:
         """
         return _read(self.models[_find(name, self.models, "model", "--model")], ModelSpec)
 
+    def published_like(self, model: ModelSpec) -> ModelSpec | None:
+        """The registered model of a model's name, else of its shape, whose parameter count is published.
+
+        Models are of one shape when layers, widths, heads and experts are equal and the vocabulary nearly is: it may
+        be padded. What a reader can misjudge (gates, biases, a tied head) is left out, so that a wrong count shows.
+
+        Raises
+        ------
+        InputError
+            When a registration is wrong.
+        """
+        known = [found for found in map(self.model, self.models) if found.published_parameters is not None]
+        named = [found for found in known if _letters(found.name) == _letters(model.name)]
+        alike = [found for found in known if _same_shape(found, model)]
+        return next(iter([*named, *alike]), None)
+
     def device(self, name: str) -> DeviceSpec:
         """A device by name; capitals, ``_`` and ``-`` make no difference.
 
@@ -113,6 +131,21 @@ def _registrations(root: Path) -> Iterable[tuple[Path, str | None]]:
 
 def _canonical(name: str) -> str:
     return str(name).strip().lower().replace("_", "-")
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _same_shape(known: ModelSpec, model: ModelSpec) -> bool:
+    def shape(spec: ModelSpec) -> tuple[object, ...]:
+        moe = spec.moe
+        experts = None if moe is None else (moe.n_experts, moe.top_k, moe.expert_hidden, spec.n_moe)
+        # Without a dense layer nothing has the width of the dense MLP.
+        width = spec.ffn_hidden if spec.n_dense else None
+        return spec.n_layers, spec.hidden, spec.n_heads, spec.n_kv_heads, width, experts, spec.mla
+
+    return shape(known) == shape(model) and abs(known.vocab - model.vocab) <= PADDED_VOCAB * known.vocab
 
 
 def _find(name: str, known: Mapping[str, Path], what: str, flag: str) -> str:
