@@ -1,0 +1,57 @@
+"""What a step time means: tokens a second, and the share of the devices' peak that the model's own work takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.work import model_flops
+from taylor.register.device import DeviceSpec
+from taylor.register.model import ModelSpec
+
+BF16_BYTES = 2
+"""Bytes of a computing parameter in the precision of `DeviceSpec.peak_bf16_tflops`."""
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Speed of a job.
+
+    Parameters
+    ----------
+    step_ms : float
+        Time of a step, ms.
+    tokens_per_second : float
+        Of the whole job.
+    tokens_per_second_per_device : float
+    mfu : float or None
+        Model FLOPs utilization, a share; None where the device's peak in the job's precision is not known.
+    """
+
+    step_ms: float
+    tokens_per_second: float
+    tokens_per_second_per_device: float
+    mfu: float | None
+
+
+def throughput(
+    model: ModelSpec, strategy: Strategy, rules: TrainingRules, device: DeviceSpec, step_ms: float
+) -> Throughput:
+    """Speed of a job whose step takes `step_ms` (above 0)."""
+    tokens = strategy.global_batch * rules.seq_length / (step_ms / 1e3)
+    each = tokens / strategy.world_size
+    known = rules.compute_bytes == BF16_BYTES
+    mfu = model_flops_utilization(model, rules.seq_length, each, device.peak_bf16_tflops) if known else None
+    return Throughput(step_ms, tokens, each, mfu)
+
+
+def model_flops_utilization(
+    model: ModelSpec, seq_length: int, tokens_per_second_per_device: float, peak_tflops: float
+) -> float:
+    """Work that the model itself asks of a device over the work that the device could do in the same time.
+
+    Forward and backward of every weight that a token meets (6 FLOPs each) and of the attention scores, none of them
+    masked, and nothing of recompute: Chowdhery et al. 2022 (PaLM, arXiv:2204.02311) appendix B, Korthikanti et al.
+    2022 (arXiv:2205.05198) appendix A. The embedding, which multiplies nothing, is left out.
+    """
+    return tokens_per_second_per_device * model_flops(model, seq_length) / (peak_tflops * 1e12)

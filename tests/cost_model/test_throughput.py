@@ -1,0 +1,44 @@
+"""Tokens a second and MFU: by hand, and as published."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.published import PUBLISHED, korthikanti, korthikanti_config
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.throughput import model_flops_utilization, throughput
+from taylor.register.model import ModelSpec
+from taylor.register.registry import Registry
+
+A100 = Registry.load().device("a100-80g")
+PUBLISHED_MFU = {"megatron-22B": 41.5, "gpt3-175B": 51.4, "turing-530B": 56.0, "megatron-1T": 56.3}
+"""Korthikanti et al. 2022, arXiv:2205.05198 table 5, per cent, with sequence parallelism and selective recompute."""
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published tables are not here")
+@pytest.mark.parametrize("name", PUBLISHED_MFU)
+def test_the_step_times_of_korthikanti_give_the_mfu_that_the_paper_prints(name: str) -> None:
+    model, strategy = korthikanti_config(name)
+    step_ms = 1e3 * korthikanti()["tab5_iteration_s"][name]["seq+sel"]
+    speed = throughput(model, strategy, TrainingRules(seq_length=2048), A100, step_ms)
+    assert speed.mfu is not None and 100 * speed.mfu == pytest.approx(PUBLISHED_MFU[name], abs=0.25)
+
+
+def test_it_is_six_flops_a_weight_and_token_and_the_scores_over_the_peak() -> None:
+    model = ModelSpec("made up", 2, 256, 4, 4, 64, 1024, 1000, gated_mlp=False)
+    weights = 2 * (4 * 256 * 256 + 2 * 256 * 1024) + 256 * 1000
+    attention = 12 * 2 * 256 * 128  # PaLM's 12·L·H·Q·T
+    assert model_flops_utilization(model, 128, 1e6, 100.0) == pytest.approx(1e6 * (6 * weights + attention) / 1e14)
+
+
+def test_tokens_are_those_of_the_global_batch_and_shared_by_all_devices() -> None:
+    strategy = Strategy(4, 2, 2, mbs=2, micro_batches=8)
+    model = Registry.load().model("llama2-7b")
+    speed = throughput(model, strategy, TrainingRules(seq_length=4096), A100, 2000.0)
+    assert speed.tokens_per_second == 4 * 2 * 8 * 4096 / 2.0
+    assert speed.tokens_per_second_per_device == speed.tokens_per_second / 16
+
+
+def test_there_is_no_mfu_in_a_precision_whose_peak_nobody_registered() -> None:
+    model, strategy = Registry.load().model("llama2-7b"), Strategy(1, 1, 1)
+    assert throughput(model, strategy, TrainingRules(compute_bytes=4), A100, 1000.0).mfu is None
