@@ -14,7 +14,7 @@ from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
-from taylor.pipeline_solver.solution import FEASIBLE, BubbleShares, Solution, Termination
+from taylor.pipeline_solver.solution import FEASIBLE, OVER_LIMIT, BubbleShares, Solution, Termination
 
 
 def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
@@ -23,7 +23,7 @@ def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
     Returns
     -------
     Solution
-        With status `FEASIBLE` and no bound. `message` says which stages are over their limit, if any.
+        With status `FEASIBLE`, or `OVER_LIMIT` where `message` says which stages are over their limit; no bound.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
         if peak > limit + MEMORY_TOLERANCE_MIB
     ]
     return Solution(
-        FEASIBLE,
+        OVER_LIMIT if over else FEASIBLE,
         Termination.NOT_SOLVED,
         plan=plan,
         objective=graph.longest_path(chunk_durations(problem, plan)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
@@ -13,7 +13,7 @@ from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import BubbleShares, Solution, Status
+from taylor.pipeline_solver.solution import BubbleShares, Solution, Status, Termination
 from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
 
 MTP_AMONG_LAYERS = "mtp_among_layers"
@@ -42,6 +42,8 @@ class Result:
         A sentence for each flag of the configuration whose effect is in none of the figures.
     files : mapping of str to str
         Path of every file written, by role.
+    job : mapping of str to plain data
+        What the caller knows of the job that the problem belongs to; leads the file, and is read back as it is.
     """
 
     problem: PipelineProblem
@@ -52,6 +54,7 @@ class Result:
     alternatives: Sequence[Mapping[str, Any]] = ()
     unmodelled: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    job: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def plan(self) -> PipelinePlan:
@@ -68,10 +71,15 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON-able data, with the keys of a ``--result_json`` file."""
+        return {**self.job, **self._solved()}
+
+    def _solved(self) -> dict[str, Any]:
+        """All but what is known of the job."""
         problem, solution, plan = self.problem, self.solution, self.solution.plan
         found = solution.statistics
         data: dict[str, Any] = {
             "status": solution.status.value,
+            "termination": None if solution.termination is None else solution.termination.value,
             "objective": solution.objective,
             "bound": solution.bound,
             "gap": solution.gap,
@@ -165,7 +173,7 @@ class Result:
         if not isinstance(mtp_layers, int) or not 0 <= mtp_layers <= problem.layers:
             raise InputError("must be a count of layers", file=file, field=MTP_AMONG_LAYERS, value=mtp_layers)
         try:
-            return cls(
+            result = cls(
                 problem,
                 _solution_of(data, plan),
                 memory_source=data.get("memory_source"),
@@ -177,6 +185,8 @@ class Result:
             )
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise InputError(f"is not a saved result: {error}", file=file) from None
+        own = result.to_dict()
+        return replace(result, job={key: value for key, value in data.items() if key not in own})
 
 
 def read_result(path: Path) -> Result:
@@ -254,9 +264,11 @@ def _plan_of(data: Mapping[str, Any], file: Path | None) -> PipelinePlan:
 
 def _solution_of(data: Mapping[str, Any], plan: PipelinePlan) -> Solution:
     bubble, unrestricted = data.get("bubble"), data.get("unrestricted") or {}
+    end = data.get("termination")
     reached = {UNRESTRICTED_OBJECTIVE: unrestricted.get("objective"), UNRESTRICTED_BOUND: unrestricted.get("bound")}
     return Solution(
         Status(data.get("status", Status.FEASIBLE)),
+        None if end is None else Termination(end),
         plan=plan,
         objective=data.get("objective"),
         bound=data.get("bound"),

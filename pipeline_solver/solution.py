@@ -16,6 +16,8 @@ class Status(str, Enum):
     """A plan whose gap is within the tolerance, proven."""
     FEASIBLE = "feasible"
     """A plan; something ended the proof that it is the best."""
+    OVER_LIMIT = "over_limit"
+    """A given plan was evaluated, and a stage needs more memory than it may take."""
     INFEASIBLE = "infeasible"
     """No plan exists, proven."""
     NO_SOLUTION = "no_solution"
@@ -25,7 +27,7 @@ class Status(str, Enum):
         return self.value
 
 
-OPTIMAL, FEASIBLE, INFEASIBLE, NO_SOLUTION = Status
+OPTIMAL, FEASIBLE, OVER_LIMIT, INFEASIBLE, NO_SOLUTION = Status
 
 
 class Termination(str, Enum):

@@ -10,7 +10,7 @@ from taylor.pipeline.plan import FULL
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.checker import exact_peak_memory, exact_step_time
 from taylor.pipeline_solver.evaluate import bubble_shares, evaluate, peak_memory_mib
-from taylor.pipeline_solver.solution import FEASIBLE
+from taylor.pipeline_solver.solution import OVER_LIMIT
 from tests.solver_cases import plan_of, small_problem
 
 EVEN = plan_of({"body": [[2, 2]]})
@@ -77,7 +77,7 @@ def test_memory_and_time_agree_with_the_checker_on_random_plans():
 
 def test_a_plan_over_its_limit_is_reported_with_stage_and_excess():
     solution = evaluate(small_problem(limit_mib=(30.0, 100.0)), EVEN)
-    assert solution.status == FEASIBLE
+    assert solution.status == OVER_LIMIT
     assert solution.message == "stage 0 needs 41 MiB, 11 MiB above its limit of 30 MiB"
     assert solution.peak_memory_mib == peak_memory_mib(small_problem(), EVEN) == (41.0, 35.0)
 
