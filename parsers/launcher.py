@@ -58,6 +58,22 @@ class Tools:
 
 
 @dataclass(frozen=True)
+class UsualDevice:
+    """The device that a family of jobs is planned for where nobody names one.
+
+    Parameters
+    ----------
+    name : str
+        The device's name in the register.
+    jobs : str
+        Whose jobs they are, as messages call them: ``MindSpeed scripts``.
+    """
+
+    name: str
+    jobs: str
+
+
+@dataclass(frozen=True)
 class ExportForm:
     """One way to say a plan as text.
 
@@ -77,8 +93,8 @@ class ExportForm:
 class Launcher(ABC):
     """Reads and writes the training files of one launcher, and knows what they can say.
 
-    A subclass defines `name`, `title`, `suffixes`, `telltale`, `plan_keys` and the abstract methods; the
-    other methods describe a launcher whose files can say any plan and that starts them itself.
+    A subclass defines `name`, `title`, `suffixes`, `telltale`, `plan_keys`, `usual_device` and the abstract
+    methods; the other methods describe a launcher whose files can say any plan and that starts them itself.
     """
 
     name: str
@@ -92,6 +108,8 @@ class Launcher(ABC):
     plan_keys: frozenset[str]
     """Last part of the name of every entry, or every flag, that `with_plan` may change; the rest of a
     file is the user's."""
+    usual_device: UsualDevice
+    """What its jobs run on where nobody says; see `usual_device_of`."""
     program: Program | None = None
     """The program that starts its files; None where a file starts itself."""
     export_forms: Mapping[str, ExportForm] = {}
@@ -106,6 +124,16 @@ class Launcher(ABC):
     def recognises(self, path: Path, text: str) -> bool:
         """Whether a file with this name and text is one of the launcher's."""
         return path.suffix.lower() in self.suffixes and self.telltale.search(text) is not None
+
+    def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
+        """The device that a job of this configuration is planned for where nobody names one.
+
+        Raises
+        ------
+        InputError
+            When that takes another look at the file, and it cannot be read any more.
+        """
+        return self.usual_device
 
     def low_memory_in(self, environment: Mapping[str, str]) -> bool:
         """Whether a job that is started with these variables interleaves with low memory.

@@ -14,7 +14,6 @@ from typing import Any
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
-from taylor.cost_model.time import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.nd_search.emit import emit_yaml
 from taylor.nd_search.options import SearchOptions
@@ -34,13 +33,14 @@ from taylor.pipeline_solver.result import Result
 from taylor.register.device import DeviceSpec
 from taylor.results import Found, Planned
 from taylor.workflows.candidates import config_files, load_candidates
-from taylor.workflows.evaluate_file import evaluate_own
-from taylor.workflows.options import FileJob
+from taylor.workflows.devices import choose_device
+from taylor.workflows.evaluate_file import evaluate_own, own_solution
+from taylor.workflows.options import FileJob, RatioChoice
 from taylor.workflows.planned_file import PlannedFile
 from taylor.workflows.rank import Ranking, RankOptions
 from taylor.workflows.rank import rank as rank_candidates
 from taylor.workflows.solve_file import plan_or_raise, solve_stated
-from taylor.workflows.stated_file import StatedFile, find_device
+from taylor.workflows.stated_file import StatedFile
 
 Configuration = str | Path | TrainingConfig
 """A configuration's file, or the configuration that `read` gave."""
@@ -85,12 +85,13 @@ def evaluate(
             raise InputError("a problem holds no plan of its own", field="plan", cure="give the plan to evaluate")
         return Planned(Result(what, evaluation.evaluate(what, plan)))
     config = what if isinstance(what, TrainingConfig) else read_config(what)
-    if plan is not None:
-        config = config.replace(plan=plan)
+    whole, config = config, config if plan is None else config.replace(plan=plan)
     file = _stated(config, device, ratios)
     profile = _memory(memory, file)
     problem = file.problem(profile)
-    return _planned(file, PlannedFile(config, profile, problem, evaluate_own(config, problem)))
+    solution = evaluate_own(config, problem)
+    own = solution if plan is None else own_solution(_stated(whole, device, ratios), profile)
+    return _planned(PlannedFile(config, file.facts, profile, problem, solution, own=own))
 
 
 def solve(
@@ -114,9 +115,10 @@ def solve(
     what : path, TrainingConfig or PipelineProblem
         A problem holds everything but `solver`, `time_limit`, `workers` and `on_progress`, the only arguments it takes.
     device : str or DeviceSpec, optional
-        What it is planned for, or its name in the register.
+        What it is planned for, or its name in the register; the usual one of the launcher's jobs when left out.
     ratios : TimeRatios, optional
-        Times of the model's parts; estimated for the configuration on the device when left out.
+        Times of the model's parts; estimated for the configuration on the device when left out. ``TimeRatios()`` are
+        the older tool's fixed ones.
     memory : path or MemoryProfile, optional
         Memory of layers and stages, or the JSON file that tells it; estimated when left out.
     vpp : int or "auto", optional
@@ -154,7 +156,7 @@ def solve(
     file = _stated(config, device, ratios, search_select=select, vpp=vpp, schedule=schedule)
     if not file.job.has_choices:
         file.refuse_early(())
-    return _planned(file, solve_stated(file, _memory(memory, file), how, on_progress))
+    return _planned(solve_stated(file, _memory(memory, file), how, on_progress))
 
 
 def search(
@@ -169,7 +171,7 @@ def search(
     Parameters
     ----------
     device : str or DeviceSpec, optional
-        What it is planned for, or its name in the register.
+        What it is planned for, or its name in the register; the usual one of the launcher's jobs when left out.
     rules_path : path, optional
         Folder of rules of one's own; its Python files are run.
     **options
@@ -184,7 +186,7 @@ def search(
     """
     config = what if isinstance(what, TrainingConfig) else read_config(what)
     rules = None if rules_path is None else Path(rules_path)
-    return Found(config, search_space(config, _device(device), SearchOptions(**options), rules))
+    return Found(config, search_space(config, choose_device(config, device).spec, SearchOptions(**options), rules))
 
 
 def rank(
@@ -208,7 +210,7 @@ def rank(
     ----------
     candidates : Found, path of a folder, or paths of files
     device : str or DeviceSpec, optional
-        What it is planned for; the device of the search where there was one.
+        What it is planned for; the device of the search where there was one, else the usual one of each file's jobs.
     ratios : path, optional
         CSV of measured ratios by (dp, tp, pp, ep); estimated when left out.
     gbs : int, optional
@@ -239,7 +241,7 @@ def rank(
         report=Path(report) if isinstance(report, str) else report,
         output=output,
     )
-    known = load_candidates(files, _device(device), parser_result=None if ratios is None else Path(ratios), gbs=gbs)
+    known = load_candidates(files, device, parser_result=None if ratios is None else Path(ratios), gbs=gbs)
     return rank_candidates(known, options)
 
 
@@ -296,10 +298,8 @@ def write(what: Planned | Found, path: str | Path | None = None) -> list[Path]:
 def _stated(
     config: TrainingConfig, device: str | DeviceSpec | None, ratios: TimeRatios | None, **choices: Any
 ) -> StatedFile:
-    chosen = _device(device)
-    if ratios is None:
-        ratios = estimate_ratios(config.model, config.strategy, config.rules, chosen)
-    return StatedFile.of(FileJob(config.path, ratios=ratios, dryrun=False, check=False, **choices), config, chosen)
+    job = FileJob(config.path, ratios=ratios or RatioChoice(), dryrun=False, check=False, **choices)
+    return StatedFile.of(job, config, choose_device(config, device))
 
 
 def _memory(memory: str | Path | MemoryProfile | None, file: StatedFile) -> MemoryProfile:
@@ -308,13 +308,8 @@ def _memory(memory: str | Path | MemoryProfile | None, file: StatedFile) -> Memo
     return memory if isinstance(memory, MemoryProfile) else read_memory_profile(Path(memory))
 
 
-def _planned(file: StatedFile, planned: PlannedFile) -> Planned:
-    basis = f"device: {file.device.name}, times: {file.job.ratios.source}, memory: {planned.memory.source}"
-    return Planned(planned.result(), planned.config.replace(schedule=planned.problem.schedule), basis)
-
-
-def _device(device: str | DeviceSpec | None) -> DeviceSpec:
-    return device if isinstance(device, DeviceSpec) else find_device(device, None)
+def _planned(planned: PlannedFile) -> Planned:
+    return Planned(planned.result(), planned.config.replace(schedule=planned.problem.schedule), planned)
 
 
 def _emit(found: Found, folder: Path) -> list[Path]:

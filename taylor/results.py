@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.throughput import Throughput
 from taylor.nd_search.emit import candidate_frame
 from taylor.nd_search.search import SearchResult
 from taylor.parsers.training_config import TrainingConfig
@@ -14,6 +15,7 @@ from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.result import Result
 from taylor.pipeline_solver.solution import Solution
 from taylor.pipeline_solver.solution_text import summary_html
+from taylor.workflows.planned_file import PlannedFile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,13 +34,13 @@ class Planned:
         Problem, solution, and where their figures come from.
     config : TrainingConfig or None
         The configuration that is planned, with the schedule that the plan is for; None for a problem of one's own.
-    basis : str
-        The device, and where times and memory come from, in a line; empty for a problem of one's own.
+    planned : PlannedFile or None
+        What the plan rests on: device, times, memory, the file's own plan; None for a problem of one's own.
     """
 
     result: Result
     config: TrainingConfig | None = None
-    basis: str = ""
+    planned: PlannedFile | None = None
 
     @property
     def problem(self) -> PipelineProblem:
@@ -61,6 +63,26 @@ class Planned:
         if self.solution.objective is None or self.problem.unit_ms is None:
             return None
         return self.solution.objective * self.problem.unit_ms
+
+    @property
+    def speed(self) -> Throughput | None:
+        """Tokens a second, of the job and of a device, and MFU; None for a problem of one's own."""
+        return None if self.planned is None else self.planned.speed
+
+    @property
+    def own(self) -> Solution | None:
+        """The configuration's own plan, evaluated; None where it has none that can be."""
+        return None if self.planned is None else self.planned.own
+
+    @property
+    def assumed(self) -> list[str]:
+        """A sentence for each value that no input gave."""
+        return [] if self.planned is None else self.planned.assumed
+
+    @property
+    def unmodelled(self) -> list[str]:
+        """A sentence for each flag of the configuration whose effect is in none of the figures."""
+        return list(self.result.unmodelled)
 
     def to_dict(self) -> dict[str, Any]:
         """Problem and solution as plain data, as a ``--result_json`` file holds them."""
@@ -86,10 +108,16 @@ class Planned:
                 f"{self.config.path.name}: {self.config.model.name}, {self.config.strategy.name}, "
                 f"{self.problem.schedule.name}, {self.problem.micro_batches} micro-batches"
             )
-        if self.basis:
-            lines.append(self.basis)
+        if self.planned is not None:
+            facts, memory = self.planned.facts, self.planned.memory.source
+            times = "" if facts.ratios is None else f", times: {facts.ratios.ratios.source}"
+            lines.append(f"device: {facts.device.described}{times}, memory: {memory}")
         if self.step_ms is not None:
             lines.append(f"step time {self.step_ms:,.1f} ms")
+        if self.planned is not None:
+            lines.append(self.planned.speed_line())
+            if self.planned.own is not self.planned.solution:
+                lines.append(self.planned.verdict())
         return lines
 
 

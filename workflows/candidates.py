@@ -22,13 +22,17 @@ from taylor.parsers.tables.ratios import EMBEDDING, TRANSFER, read_ratios
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
 from taylor.workflows.candidate_file import CandidateFile
+from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
+from taylor.workflows.job_facts import JobFacts, tell_head, tell_unmodelled
 from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.options import DryRunOptions
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
 from taylor.workflows.schedules import tell_interleaving
-from taylor.workflows.stated_file import find_device, tell_unmodelled
+
+LISTED_JOBS = 3
+"""Most jobs that a ranking's first lines name; the candidates of one search are of one job."""
 
 
 def config_files(folder: Path) -> list[Path]:
@@ -52,7 +56,7 @@ def config_files(folder: Path) -> list[Path]:
 
 def load_candidates(
     files: Iterable[Path],
-    device: DeviceSpec,
+    device: str | DeviceSpec | None = None,
     *,
     parser_result: Path | None = None,
     profiled: Mapping[Path, TimeRatios] | None = None,
@@ -67,6 +71,8 @@ def load_candidates(
 
     Parameters
     ----------
+    device : DeviceSpec or str, optional
+        What they are planned for, or its name in the register; the usual one of each file's jobs when left out.
     parser_result : path, optional
         CSV of measured ratios by (dp, tp, pp, ep).
     profiled : mapping of file to TimeRatios, optional
@@ -103,10 +109,11 @@ def load_candidates(
                 except InputError as error:
                     candidates.append(CandidateFile(config, None, None, str(error)))
                     continue
+            card = choose_device(config, device, register_path).spec
             key = _degrees(config.strategy)
             ratios = (profiled or {}).get(path) or measured.get(key)
             if ratios is None:
-                ratios = estimate_ratios(config.model, config.strategy, config.rules, device)
+                ratios = estimate_ratios(config.model, config.strategy, config.rules, card)
                 if measured or profiled:
                     # Measured ratios carry no end-of-step tail, and a table perhaps neither transfers nor
                     # embedding: beside them an estimate that does would rank too low.
@@ -118,7 +125,7 @@ def load_candidates(
                     )
                 estimated += 1
             try:
-                memory = estimate_memory(config, device) if memory_of is None else memory_of(config)
+                memory = estimate_memory(config, card) if memory_of is None else memory_of(config)
             except TaylorError as error:
                 candidates.append(CandidateFile(config, None, ratios, str(error)))
                 continue
@@ -201,29 +208,31 @@ def rank_folder(
         When the folder holds no configuration, or the ratios' CSV or the folder of profiles is bad.
     """
     files = config_files(folder)
-    chosen = find_device(device, register_path)
+    readable = _readable(files, register_path)
+    _tell(folder, readable, device, register_path, gbs)
     profiled: dict[Path, TimeRatios] = {}
     if parser_result is None and profile_data is not None:
-        profiled = parse_profiles(files, profile_data, chosen, options.output, register_path, dryruns.env_json)
+        profiled = parse_profiles(files, profile_data, device, options.output, register_path, dryruns.env_json)
     elif parser_result is None:
-        log.info("time ratios: estimated by closed forms on %s", chosen.name)
+        log.info("time ratios: estimated by closed forms")
     with ExitStack() as open_backends:
         by_launcher = {
             launcher: memory_by_dryruns(
                 open_backends.enter_context(open_backend(dryruns, example, options.output)),
                 dryruns,
-                chosen,
+                device,
                 options.output,
+                register_path,
             )
-            for launcher, example in _examples(files, register_path).items()
+            for launcher, example in {config.launcher: config for config in reversed(readable)}.items()
         }
         candidates = load_candidates(
             files,
-            chosen,
+            device,
             parser_result=parser_result,
             profiled=profiled,
             gbs=gbs,
-            memory_of=lambda config: _memory(by_launcher[config.launcher], config, chosen),
+            memory_of=lambda config: by_launcher[config.launcher](config),
             register_path=register_path,
             env_json=dryruns.env_json,
         )
@@ -238,30 +247,47 @@ def _degrees(strategy: Strategy) -> tuple[int, int, int, int]:
     return strategy.dp, strategy.tp, strategy.pp, strategy.ep
 
 
-def _examples(files: Iterable[Path], register_path: Path | None) -> dict[str, TrainingConfig]:
-    """The first readable configuration of each launcher."""
-    examples: dict[str, TrainingConfig] = {}
+def _readable(files: Iterable[Path], register_path: Path | None) -> list[TrainingConfig]:
+    """The configurations that can be read; why the others cannot is said where candidates are loaded."""
+    configs = []
     for path in files:
         with suppress(TaylorError):
-            config = read_config(path, register_path)
-            examples.setdefault(config.launcher, config)
-    return examples
+            configs.append(read_config(path, register_path))
+    return configs
 
 
-def _memory(
-    measure: Callable[[TrainingConfig], MemoryProfile] | None, config: TrainingConfig, device: DeviceSpec
-) -> MemoryProfile:
-    return estimate_memory(config, device) if measure is None else measure(config)
+def _tell(
+    folder: Path, configs: Iterable[TrainingConfig], device: str | None, register_path: Path | None, gbs: int | None
+) -> None:
+    """Say what was read and what it is planned for, once for all candidates that agree in it."""
+    jobs: dict[tuple[object, ...], list[JobFacts]] = {}
+    for config in configs:
+        facts = JobFacts(config, choose_device(config, device, register_path))
+        batch = f"batch {gbs or config.strategy.global_batch:,}, {facts.tokens_text()}"
+        jobs.setdefault((config.launcher, config.model, batch, facts.device_line()), []).append(facts)
+    for (_, _, *others), alike in list(jobs.items())[:LISTED_JOBS]:
+        many = f"{len(alike)} candidate{'s' if len(alike) > 1 else ''}"
+        tell_head([f"{folder}: {many}: {alike[0].model_line(register_path)}", *map(str, others)])
+    if len(jobs) > LISTED_JOBS:
+        log.info("%s: candidates of %d further jobs", folder, len(jobs) - LISTED_JOBS)
 
 
 def memory_by_dryruns(
-    backend: DryRunBackend | None, dryruns: DryRunOptions, device: DeviceSpec, output: Path
-) -> Callable[[TrainingConfig], MemoryProfile] | None:
-    """What tells a configuration's memory, as `load_candidates` takes it: dry-runs where they can run, else None."""
+    backend: DryRunBackend | None,
+    dryruns: DryRunOptions,
+    device: str | DeviceSpec | None,
+    output: Path,
+    register_path: Path | None = None,
+) -> Callable[[TrainingConfig], MemoryProfile]:
+    """What tells a configuration's memory, as `load_candidates` takes it: dry-runs where they can run, or estimates."""
+
+    def card(config: TrainingConfig) -> DeviceSpec:
+        return choose_device(config, device, register_path).spec
+
     if backend is None:
         log.info("memory: estimated by closed forms")
-        return None
+        return lambda config: estimate_memory(config, card(config))
     may_estimate = dryruns.backend == "auto"
     return lambda config: obtain_memory(
-        config, device, memory_file=None, dryrun=True, backend=backend, output=output, may_estimate=may_estimate
+        config, card(config), memory_file=None, dryrun=True, backend=backend, output=output, may_estimate=may_estimate
     )

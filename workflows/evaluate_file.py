@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from taylor.base.console import log
 from taylor.base.errors import InputError
+from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.interface import DryRunResult
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import SELECT
@@ -16,6 +17,7 @@ from taylor.workflows.memory_check import check_plan
 from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.planned_file import PlannedFile, store_result, write_drawings
 from taylor.workflows.problem import plan_in_terms_of
+from taylor.workflows.schedules import require_schedule
 from taylor.workflows.stated_file import StatedFile
 
 
@@ -46,8 +48,33 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
         measured = not job.dryrun or memory.source != "estimate"
         if job.check and backend is not None and measured and solution.plan is not None:
             dryrun = check_plan(file.running, solution.plan, backend, memory.device_limit_mib)
-    planned = PlannedFile(file.config, memory, problem, solution, dryrun=dryrun).with_exports(outputs.exports)
+    planned = PlannedFile(file.config, file.facts, memory, problem, solution, dryrun=dryrun, own=solution)
+    planned = planned.with_exports(outputs.exports)
     return store_result(planned, write_drawings(planned, outputs), outputs)
+
+
+def own_solution(file: StatedFile, memory: MemoryProfile) -> Solution | None:
+    """The file's own plan under its own interleaves and schedule, to compare a solved one with.
+
+    Returns
+    -------
+    Solution or None
+        None where the file has no plan, its schedule does not exist, or the memory profile does not tell of it.
+    """
+    plan = file.config.plan
+    if plan is None:
+        return None
+    own = file.as_in_the_file()
+    if not file.is_told_by(memory, own.running.strategy.vpp, own.running.schedule):
+        return None
+    try:
+        require_schedule(own.running)
+        problem = own.problem(own.memory_like(memory))
+    except InputError:
+        return None
+    if any(plan.uses(mode) for mode in plan.recompute if mode not in problem.recompute_ratio):
+        return None
+    return evaluate(problem, plan_in_terms_of(problem, plan))
 
 
 def evaluate_own(config: TrainingConfig, problem: PipelineProblem) -> Solution:

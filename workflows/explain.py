@@ -18,11 +18,13 @@ from taylor.nd_search.space import with_ruled_splits
 from taylor.nd_search.user_rules import load_user_rules
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE
+from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.dryrun_result import stage_memories
+from taylor.workflows.job_facts import JobFacts, tell_head, tell_notes
 from taylor.workflows.schedules import require_schedule
 from taylor.workflows.search import StrategySearchOptions
-from taylor.workflows.stated_file import find_device, read_with_notes
+from taylor.workflows.stated_file import read_for
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,11 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     InputError
         When the name is not of that form.
     """
-    config, device = (
-        read_with_notes(options.path, options.register_path, options.dryruns.env_json),
-        find_device(options.device, options.register_path),
-    )
+    config = read_for(options.path, options.register_path, options.dryruns.env_json)
+    chosen = choose_device(config, options.device, options.register_path)
+    facts, device = JobFacts(config, chosen), chosen.spec
+    tell_head([f"{config.path}: {facts.model_line(options.register_path)}", facts.device_line()])
+    tell_notes(config)
     strategy = _strategy_of(name, config, options.space.gbs)
     strategy = with_ruled_splits(strategy, SearchContext.settle(config, device, options.space), options.space)
     lines = explain(config, device, options.space, strategy, options.rules_path)

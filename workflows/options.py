@@ -9,8 +9,25 @@ from pathlib import Path
 from taylor.cost_model.profile import TimeRatios
 from taylor.pipeline.schedule import AUTO
 
-DEFAULT_DEVICE = "ascend-910b"
-"""The device that is planned for where neither the user nor the file names one."""
+
+@dataclass(frozen=True)
+class RatioChoice:
+    """Which time ratios the user gave; the others are estimated for the job, or the older tool's fixed ones.
+
+    Parameters
+    ----------
+    dense_forward, backward, head, recompute, select : float or None
+        As in `TimeRatios`; `recompute` and `select` are the ratios of full and of selective recompute.
+    fixed : bool
+        Whether what was not given is the older tool's: 0.33, 2, 1.5, 1 and 0.33 (the defaults of `TimeRatios`).
+    """
+
+    dense_forward: float | None = None
+    backward: float | None = None
+    head: float | None = None
+    recompute: float | None = None
+    select: float | None = None
+    fixed: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,8 +75,8 @@ class FileJob:
     ----------
     path : Path
         The configuration: MindFormers YAML, Megatron or MindSpeed script, torchtitan TOML.
-    ratios : TimeRatios
-        Times of the parts of the model, relative to the body layer's forward.
+    ratios : RatioChoice or TimeRatios
+        Times of the parts of the model, relative to the body layer's forward: some of them, or all.
     memory_file : Path or None
         Memory profile to use instead of dry-runs.
     dryrun : bool
@@ -68,7 +85,7 @@ class FileJob:
         Whether the plan is dry-run in the end, where dry-runs can run.
     dryruns : DryRunOptions
     device : str or None
-        Name of a registered device; `DEFAULT_DEVICE` when None.
+        Name of a registered device; the usual one of the launcher's jobs when None.
     register_path : Path or None
         Folder of further model and device registrations.
     search_select : bool
@@ -82,7 +99,7 @@ class FileJob:
     """
 
     path: Path
-    ratios: TimeRatios = field(default_factory=TimeRatios)
+    ratios: RatioChoice | TimeRatios = RatioChoice()
     memory_file: Path | None = None
     dryrun: bool = True
     check: bool = True

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 from taylor.base.files import printable, write_atomic
 from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.throughput import Throughput
 from taylor.dryrun.interface import DryRunResult
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.result import Result
 from taylor.pipeline_solver.solution import Solution
 from taylor.register.model import MTP
 from taylor.workflows.alternatives import Alternative
 from taylor.workflows.dryrun_result import dryrun_dict, stage_memories
 from taylor.workflows.export import export_texts, store_exports
+from taylor.workflows.job_facts import JobFacts
 from taylor.workflows.options import Export, Outputs
 from taylor.workflows.problem import plan_in_terms_of
 
 History = Sequence[tuple[float, float | None, float | None]]
 """How a solve went: seconds, best step time and proven bound in body-layer forward times."""
+
+
+EQUAL_SHARE = 5e-4
+"""Relative difference below which two step times are told as the same."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,8 @@ class PlannedFile:
     ----------
     config : TrainingConfig
         As it was read.
+    facts : JobFacts
+        What is known of the job, with the interleaves and the schedule of the solution.
     memory : MemoryProfile
         What the problem rests on.
     alternatives : tuple of Alternative
@@ -42,9 +51,12 @@ class PlannedFile:
         Path of every file written, by role.
     exports : sequence of (Export, str)
         The plan in the words of other launchers.
+    own : Solution or None
+        The file's own plan evaluated, under the same memory and times; None where it has none that can be.
     """
 
     config: TrainingConfig
+    facts: JobFacts
     memory: MemoryProfile
     problem: PipelineProblem
     solution: Solution
@@ -52,6 +64,7 @@ class PlannedFile:
     dryrun: DryRunResult | None = None
     files: dict[str, str] = field(default_factory=dict)
     exports: Sequence[tuple[Export, str]] = ()
+    own: Solution | None = None
 
     @property
     def name(self) -> str:
@@ -79,6 +92,74 @@ class PlannedFile:
             return {}
         return {"as in the file": plan_in_terms_of(self.problem, plan)}
 
+    @property
+    def speed(self) -> Throughput | None:
+        """The step in ms and what it means; None without a step time."""
+        step = self._milliseconds(self.solution)
+        return None if step is None else self.facts.throughput(step)
+
+    @property
+    def assumed(self) -> list[str]:
+        """A sentence for each value that no input gave."""
+        memory = ["memory estimated by closed forms"] if self.memory.source == "estimate" else []
+        return [*self.facts.assumptions, *memory]
+
+    def job_dict(self) -> dict[str, Any]:
+        """What a result says of the job besides problem and solution, as plain data."""
+        speed, own = self.speed, self.own
+        return self.facts.to_dict() | {
+            "assumed": self.assumed,
+            **dict.fromkeys(one.name for one in fields(Throughput)),
+            **({} if speed is None else asdict(speed)),
+            "own_plan": None if own is None else self._own_dict(own),
+        }
+
+    def _own_dict(self, own: Solution) -> dict[str, Any]:
+        return {
+            "step_ms": self._milliseconds(own),
+            "peak_memory": [round(value, 3) for value in own.peak_memory_mib],
+            "fits": not over_limit(own),
+        }
+
+    def speed_line(self) -> str:
+        """Tokens a second and MFU; empty without a step time."""
+        speed = self.speed
+        if speed is None:
+            return ""
+        mfu = "" if speed.mfu is None else f", MFU {100 * speed.mfu:.1f} %"
+        total, each = speed.tokens_per_second, speed.tokens_per_second_per_device
+        return f"speed {total:,.0f} tokens/s, {each:,.1f} tokens/s a device{mfu}"
+
+    def verdict(self) -> str:
+        """How the plan compares with the file's own one, and the stage with the least room, in a line."""
+        room = [
+            limit - peak
+            for peak, limit in zip(self.solution.peak_memory_mib, self.solution.memory_limit_mib, strict=True)
+        ]
+        tightest = f"; {min(room):,.0f} MiB free on stage {room.index(min(room))}, the fullest" if room else ""
+        return self._gain() + tightest
+
+    def _gain(self) -> str:
+        own, mine = self.own, self.solution.objective
+        if own is None or own.objective is None or not mine:
+            return "the file has no plan of its own to compare with"
+        over = over_limit(own)
+        if over:
+            worst = max(over, key=lambda stage: own.peak_memory_mib[stage] - own.memory_limit_mib[stage])
+            others = f", and {len(over) - 1} more are over" if len(over) > 1 else ""
+            return (
+                f"the file's own plan does not fit: stage {worst} needs {own.peak_memory_mib[worst]:,.0f} MiB of "
+                f"{own.memory_limit_mib[worst]:,.0f}{others}"
+            )
+        gain = own.objective / mine - 1.0
+        if abs(gain) < EQUAL_SHARE:
+            return "as fast as the file's own plan"
+        return f"{100 * abs(gain):.1f} % {'faster' if gain > 0 else 'slower'} than the file's own plan"
+
+    def _milliseconds(self, solution: Solution) -> float | None:
+        unit = self.problem.unit_ms
+        return None if solution.objective is None or unit is None else solution.objective * unit
+
     def result(self) -> Result:
         """The result that files, pages and tables show."""
         return Result(
@@ -90,6 +171,7 @@ class PlannedFile:
             alternatives=[one.to_dict() for one in self.alternatives],
             unmodelled=[flag.sentence for flag in self.config.unmodelled],
             files=self.files,
+            job=self.job_dict(),
         )
 
     def with_exports(self, exports: Sequence[Export]) -> PlannedFile:
@@ -101,6 +183,12 @@ class PlannedFile:
             When a form cannot say the plan.
         """
         return replace(self, exports=export_texts(exports, self.problem, self.plan, self.mtp_among_layers))
+
+
+def over_limit(solution: Solution) -> list[int]:
+    """The stages whose peak memory is above their limit."""
+    told = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
+    return [stage for stage, (peak, limit) in enumerate(told) if peak > limit + MEMORY_TOLERANCE_MIB]
 
 
 def write_drawings(

@@ -19,6 +19,7 @@ from taylor.profiling.extract import ExtractedRatios, extract_ratios
 from taylor.profiling.folders import find_profile_folders
 from taylor.profiling.table import RESULT_NAME, write_profiling_result
 from taylor.register.device import DeviceSpec
+from taylor.workflows.devices import choose_device
 
 LISTED_PROBLEMS = 3
 """Problems of one configuration that are logged; each rank has its own."""
@@ -29,7 +30,7 @@ LISTED_NOTES = 1
 def parse_profiles(
     files: Iterable[Path],
     profile_data: Path,
-    device: DeviceSpec,
+    device: str | DeviceSpec | None,
     output: Path,
     register_path: Path | None = None,
     env_json: Path | None = None,
@@ -37,7 +38,8 @@ def parse_profiles(
     """Ratios of the candidates that were profiled, by file; also written as ``profiling_result.csv``.
 
     A configuration whose profiles do not fit is left out, with the reason in the log; its ratios are then estimated.
-    A single figure that the profiles cannot tell is estimated.
+    A single figure that the profiles cannot tell is estimated, on the device or, where that is None, on the usual one
+    of the file's jobs.
 
     Parameters
     ----------
@@ -67,7 +69,7 @@ def parse_profiles(
             _tell(file, found)
             if found.ratios is None:
                 continue
-            ratios[file] = _completed(found, config, device)
+            ratios[file] = _completed(found, config, choose_device(config, device, register_path).spec)
             rows.append((config.strategy, replace(found, ratios=ratios[file])))
     if rows:
         log.info(

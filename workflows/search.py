@@ -15,12 +15,14 @@ from taylor.nd_search.search import SearchResult, search
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
 from taylor.workflows.candidates import load_candidates, memory_by_dryruns
+from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
+from taylor.workflows.job_facts import JobFacts, degrees_text, tell_head, tell_notes
 from taylor.workflows.options import DryRunOptions
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
 from taylor.workflows.search_memory import measured_peaks, replayed_peaks
-from taylor.workflows.stated_file import find_device, read_with_notes
+from taylor.workflows.stated_file import read_for
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,10 @@ def search_strategies(options: StrategySearchOptions) -> StrategySearch:
     InfeasibleError
         No strategy fits the device's memory.
     """
-    config, device = (
-        read_with_notes(options.path, options.register_path, options.dryruns.env_json),
-        find_device(options.device, options.register_path),
-    )
+    config = read_for(options.path, options.register_path, options.dryruns.env_json)
+    chosen = choose_device(config, options.device, options.register_path)
+    device = chosen.spec
+    _tell(options, JobFacts(config, chosen))
     with open_backend(options.dryruns, config, options.ranking.output) as backend:
         return _search(options, config, device, backend)
 
@@ -133,6 +135,22 @@ def _search(
         env_json=options.dryruns.env_json,
     )
     return replace(done, ranking=rank(candidates, options.ranking, pruned=pruned_frame(result)))
+
+
+def _tell(options: StrategySearchOptions, facts: JobFacts) -> None:
+    """Say what was read and what is searched, once for all strategies."""
+    config, space = facts.config, options.space
+    ranks = config.strategy.world_size if space.world_size is None else space.world_size
+    batch = config.strategy.global_batch if space.gbs is None else space.gbs
+    searched = (
+        f"searching {','.join(space.search)} on {ranks:,} ranks (the file: {degrees_text(config.strategy)} on "
+        f"{config.strategy.world_size:,}); batch {batch:,} (the file: {config.strategy.global_batch:,}), "
+        f"{facts.tokens_text()}"
+    )
+    lines = [f"{config.path}: {facts.model_line(options.register_path)}", searched, facts.device_line()]
+    ratios = ["time ratios: estimated by closed forms"] if options.full and options.profile_data is None else []
+    tell_head([*lines, *ratios])
+    tell_notes(config)
 
 
 def _peaks(

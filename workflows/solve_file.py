@@ -18,6 +18,7 @@ from taylor.pipeline_solver.solution import INFEASIBLE, Solution, Termination
 from taylor.pipeline_solver.solve import solve
 from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
 from taylor.workflows.alternatives import choices, solve_alternatives
+from taylor.workflows.evaluate_file import own_solution
 from taylor.workflows.interrupted import keep_plan_so_far
 from taylor.workflows.memory_check import solve_checked
 from taylor.workflows.options import FileJob, Outputs
@@ -75,7 +76,8 @@ def solve_file(
             try:
                 planned = _solve_checked(file, memory, backend, how, outputs, watch)
             except _Interrupted as stop:
-                raise keep_plan_so_far(PlannedFile(file.config, memory, stop.problem, stop.solution), outputs) from None
+                so_far = PlannedFile(file.config, file.facts, memory, stop.problem, stop.solution)
+                raise keep_plan_so_far(so_far, outputs) from None
         else:
             planned = solve_stated(file, memory, how, watch)
             if planned.solution.termination is Termination.INTERRUPTED:
@@ -102,7 +104,7 @@ def solve_stated(
         return _solve_choices(file, memory, how, on_progress or (lambda progress: None))
     problem = file.problem(memory)
     solution = plan_or_raise(problem, how, on_progress, str(file.config.path))
-    return PlannedFile(file.config, memory, problem, solution)
+    return PlannedFile(file.config, file.facts, memory, problem, solution, own=own_solution(file, memory))
 
 
 def plan_or_raise(problem: PipelineProblem, how: SolveOptions, on_progress: OnProgress | None, name: str) -> Solution:
@@ -156,7 +158,15 @@ def _solve_checked(
         file.problem,
         solve_one,
     )
-    return PlannedFile(file.config, checked.memory, checked.problem, checked.solution, dryrun=checked.dryrun)
+    return PlannedFile(
+        file.config,
+        file.facts,
+        checked.memory,
+        checked.problem,
+        checked.solution,
+        dryrun=checked.dryrun,
+        own=own_solution(file, checked.memory),
+    )
 
 
 def _solve_choices(file: StatedFile, memory: MemoryProfile, how: SolveOptions, watch: OnProgress) -> PlannedFile:
@@ -174,8 +184,9 @@ def _solve_choices(file: StatedFile, memory: MemoryProfile, how: SolveOptions, w
 
     options = file.choices_told_by(memory, choices(file.running, interleaves, schedule))
     best, solution, alternatives = solve_alternatives(state, options, solve_one, watch)
-    memory = file.running_as(best.interleaves, best.schedule).memory_like(memory)
-    return PlannedFile(file.config, memory, best, solution, alternatives)
+    chosen = file.running_as(best.interleaves, best.schedule)
+    own = own_solution(file, memory)
+    return PlannedFile(file.config, chosen.facts, chosen.memory_like(memory), best, solution, alternatives, own=own)
 
 
 def _write(file: StatedFile, planned: PlannedFile, outputs: Outputs, history: History) -> dict[str, str]:

@@ -21,63 +21,31 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.schedule import AUTO, ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.register.device import DeviceSpec
-from taylor.register.registry import Registry
+from taylor.workflows.devices import ChosenDevice, choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.export import refuse_impossible
+from taylor.workflows.job_facts import JobFacts, tell_head, tell_notes
 from taylor.workflows.memory_source import obtain_memory
-from taylor.workflows.options import DEFAULT_DEVICE, Export, FileJob
+from taylor.workflows.options import Export, FileJob
 from taylor.workflows.problem import build_problem
 from taylor.workflows.schedules import require_schedule, tell_interleaving
-
-LISTED_FLAGS = 60
-"""Most flags that the log names; real files hold up to some twenty that no figure takes into account."""
+from taylor.workflows.time_ratios import SettledRatios, settle_ratios
 
 
-def read_with_notes(path: Path, register_path: Path | None = None, env_json: Path | None = None) -> TrainingConfig:
-    """Read a configuration; log the notes of its reader, and the flags that no figure takes into account.
+def read_for(path: Path, register_path: Path | None = None, env_json: Path | None = None) -> TrainingConfig:
+    """Read a configuration under the environment of its job's runs.
 
     Parameters
     ----------
     env_json : Path, optional
-        Environment of the job's runs, as JSON.
+        That environment, as JSON.
 
     Raises
     ------
     InputError
         When one of the two cannot be read.
     """
-    config = read_config(path, register_path, read_environment(env_json))
-    for note in config.notes:
-        log.warning("%s: %s", config.path, note)
-    tell_unmodelled(str(config.path), [flag.sentence for flag in config.unmodelled])
-    return config
-
-
-def tell_unmodelled(where: str, sentences: Sequence[str]) -> None:
-    """Log the flags that no figure takes into account, a line each; a file of nothing but odd flags gets a few.
-
-    Parameters
-    ----------
-    where : str
-        Whose flags they are: starts each line.
-    sentences : sequence of str
-        One a flag.
-    """
-    for sentence in sentences[:LISTED_FLAGS]:
-        log.warning("%s: %s", where, sentence)
-    if len(sentences) > LISTED_FLAGS:
-        log.warning("%s: %d further flags are in no figure", where, len(sentences) - LISTED_FLAGS)
-
-
-def find_device(name: str | None, register_path: Path | None) -> DeviceSpec:
-    """A registered device by name, `DEFAULT_DEVICE` when None.
-
-    Raises
-    ------
-    InputError
-        When there is no such device, or the register cannot be read.
-    """
-    return Registry.load(register_path).device(name or DEFAULT_DEVICE)
+    return read_config(path, register_path, read_environment(env_json))
 
 
 @dataclass(frozen=True)
@@ -90,41 +58,63 @@ class StatedFile:
         As the file says it.
     running : TrainingConfig
         The same with the interleaves and the schedule that were asked for.
+    chosen : ChosenDevice
+        What it is planned for.
+    ratios : SettledRatios
+        The times that it is planned with.
     """
 
     job: FileJob
     config: TrainingConfig
     running: TrainingConfig
-    device: DeviceSpec
+    chosen: ChosenDevice
+    ratios: SettledRatios
 
     @classmethod
     def read(cls, job: FileJob) -> StatedFile:
-        """Read a job's file and find its device.
+        """Read a job's file, find its device and its ratios, and say what was read and assumed.
 
         Raises
         ------
         InputError
             When the file or the register cannot be read, or the job sets a switch that its schedule does not have.
         """
-        config = read_with_notes(job.path, job.register_path, job.dryruns.env_json)
-        file = cls.of(job, config, find_device(job.device, job.register_path))
+        config = read_for(job.path, job.register_path, job.dryruns.env_json)
+        file = cls.of(job, config, choose_device(config, job.device, job.register_path))
+        tell_head(file.facts.head(job.register_path))
+        tell_notes(config)
         given = job.low_memory is not None
         tell_interleaving(file.running.schedule, config, given=given, env_json=job.dryruns.env_json)
         return file
 
     @classmethod
-    def of(cls, job: FileJob, config: TrainingConfig, device: DeviceSpec) -> StatedFile:
+    def of(cls, job: FileJob, config: TrainingConfig, chosen: ChosenDevice) -> StatedFile:
         """The same of a configuration and a device that are at hand."""
         vpp = config.strategy.vpp if job.given_vpp is None else job.given_vpp
         schedule = asked_schedule(job, config)
         _refuse_idle_switch(job, config, schedule, vpp)
-        return cls(job, config, config, device).running_as(vpp, schedule)
+        ratios = settle_ratios(job.ratios, config, chosen.spec)
+        return cls(job, config, config, chosen, ratios).running_as(vpp, schedule)
+
+    @property
+    def device(self) -> DeviceSpec:
+        """The device that it is planned for."""
+        return self.chosen.spec
+
+    @property
+    def facts(self) -> JobFacts:
+        """What is known of the job before it is planned."""
+        return JobFacts(self.running, self.chosen, self.ratios)
 
     def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
         """The same with a number of interleaves and the schedule that it means."""
         strategy = self.config.strategy.replace(vpp=interleaves)
         running = self.config.replace(strategy=strategy, schedule=schedule)
         return replace(self, running=running.replace(schedule=running.schedule_for(interleaves)))
+
+    def as_in_the_file(self) -> StatedFile:
+        """The same with the file's own interleaves and schedule; an order of low memory that was asked for stays."""
+        return self.running_as(self.config.strategy.vpp, asked_schedule(replace(self.job, schedule=None), self.config))
 
     def memory_like(self, memory: MemoryProfile) -> MemoryProfile:
         """A profile of the same source for this schedule: an estimate anew, any other as it is."""
@@ -144,7 +134,7 @@ class StatedFile:
         InputError
             When it tells of none.
         """
-        told = [one for one in options if memory.source == "estimate" or self._has_statics_of(*one)]
+        told = [one for one in options if self.is_told_by(memory, *one)]
         left_out = [f"{spec.name} with {vpp} interleaves" for vpp, spec in options if (vpp, spec) not in told]
         if left_out:
             running = f"{self.running.schedule.name} with {self.running.strategy.vpp}"
@@ -156,6 +146,10 @@ class StatedFile:
                 raise InputError(reason, file=self.config.path, field="-vpp, -schedule", value=AUTO, cure=cure)
             log.warning("%s: left out: %s; %s; %s", self.config.path, ", ".join(left_out), reason, cure)
         return told
+
+    def is_told_by(self, memory: MemoryProfile, interleaves: int, schedule: ScheduleSpec) -> bool:
+        """Whether a profile for this file tells the memory of other interleaves and another schedule too."""
+        return memory.source == "estimate" or self._has_statics_of(interleaves, schedule)
 
     def _has_statics_of(self, interleaves: int, schedule: ScheduleSpec) -> bool:
         """Whether, by the estimate, a choice's stages hold what this one's do besides their layers."""
@@ -195,7 +189,7 @@ class StatedFile:
         InputError
             When there are fewer layers than chunks, or the profile lacks a mode that is searched.
         """
-        return build_problem(self.running, memory, self.job.ratios, search_select=self.job.search_select)
+        return build_problem(self.running, memory, self.ratios.ratios, search_select=self.job.search_select)
 
     def open_backend(self, folder: Path) -> AbstractContextManager[DryRunBackend | None]:
         """The backend of the job's dry-runs, as a context; None in it where none is wanted or none can run."""

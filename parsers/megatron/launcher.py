@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import ExportForm, Launcher, Tools
+from taylor.parsers.launcher import ExportForm, Launcher, Tools, UsualDevice
 from taylor.parsers.megatron import recompute, write
 from taylor.parsers.megatron.export import export_layer_list, export_layout
 from taylor.parsers.megatron.flags import Flags
@@ -22,6 +22,10 @@ _RUN = 'eval "$(cat -- "$1")"'
 """Runs a variant of a script under the original's name ($0): ``dirname $0`` then says the original's folder."""
 
 
+ON_ASCEND = UsualDevice("ascend-910b", "MindSpeed scripts")
+"""MindSpeed is Megatron on Ascend devices."""
+
+
 class Megatron(Launcher):
     """Launch scripts of Megatron-LM and MindSpeed-LLM."""
 
@@ -30,6 +34,7 @@ class Megatron(Launcher):
     suffixes = (".sh",)
     telltale = re.compile(r"--(num|pipeline|tensor|hidden|micro|global)[-_](layers|model|size|batch)")
     plan_keys = write.PLAN_FLAGS
+    usual_device = UsualDevice("h100-80g", "Megatron scripts")
     export_forms = {
         "megatron-layout": ExportForm(export_layout, places_only=True),
         "mindspeed-list": ExportForm(export_layer_list, places_only=True),
@@ -38,6 +43,10 @@ class Megatron(Launcher):
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
         return config_from_script(ShellScript.read(path))
+
+    def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
+        """An Ascend device where the script uses MindSpeed's flags."""
+        return ON_ASCEND if is_mindspeed(Flags(ShellScript.read(config.path))) else self.usual_device
 
     def with_plan(
         self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import ExportForm, Launcher, Program, Tools
+from taylor.parsers.launcher import ExportForm, Launcher, Program, Tools, UsualDevice
 from taylor.parsers.mindformers import write
 from taylor.parsers.mindformers.export import export_fragment
 from taylor.parsers.mindformers.read import NAME, config_from_source
@@ -27,6 +27,7 @@ class MindFormers(Launcher):
     suffixes = (".yaml", ".yml")
     telltale = re.compile(r"^\ufeff?(model|parallel|parallel_config|pretrained_model_dir)\s*:", re.MULTILINE)
     plan_keys = write.PLAN_KEYS
+    usual_device = UsualDevice("ascend-910b", "MindFormers files")
     program = PROGRAM
     export_forms = {"mindformers": ExportForm(export_fragment)}
     profile_switches = {

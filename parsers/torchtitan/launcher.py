@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import ExportForm, Launcher, Tools
+from taylor.parsers.launcher import ExportForm, Launcher, Tools, UsualDevice
 from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.torchtitan import recompute, write
 from taylor.parsers.torchtitan.read import NAME, PARTS, config_from_source
@@ -31,6 +31,7 @@ class Torchtitan(Launcher):
     suffixes = (".toml",)
     telltale = re.compile(r"^\s*\[model\][\s\S]*^\s*\[training\]|^\s*\[training\][\s\S]*^\s*\[model\]", re.MULTILINE)
     plan_keys = write.PLAN_KEYS
+    usual_device = UsualDevice("h100-80g", "torchtitan files")
     export_forms = {"torchtitan": ExportForm(export_parts, places_only=True)}
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:

@@ -25,7 +25,7 @@ from taylor.command_lines.arguments import (
 )
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.export import export_forms
-from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline.schedule import AUTO, SCHEDULES
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export"}
 
 OF_A_SOLVE = {"o", "t", "mps_form", "solver_name", "workers"}
 """What has no effect where nothing is solved."""
+
+FIXED = TimeRatios()
+"""The older tool's time ratios."""
 
 
 def count_or_auto(text: str) -> int | str:
@@ -66,34 +69,22 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     source.add_argument("-shell", metavar="FILE", help="Megatron or MindSpeed launch script")
     source.add_argument("-toml", metavar="FILE", help="torchtitan TOML")
     source.add_argument("-mindformers", metavar="PATH", help="run_mindformer.py or its folder, for dry-runs")
-    times = parser.add_argument_group("time ratios")
+    times = parser.add_argument_group("time ratios", "What is not given is estimated for the job on its device.")
     times.add_argument(
-        "-layer_ratio", type=time_ratio, default=0.33, metavar="R", help="dense over MoE forward (default: %(default)s)"
+        "-ratios",
+        choices=("estimated", "fixed"),
+        default="estimated",
+        metavar="fixed",
+        help="what is not given: the older tool's fixed values (default: estimated)",
     )
-    times.add_argument(
-        "-b_ratio", type=time_ratio, default=2.0, metavar="R", help="backward over forward (default: %(default)s)"
-    )
-    times.add_argument(
-        "-head_loss",
-        type=time_ratio,
-        default=1.5,
-        metavar="R",
-        help="head and loss over forward (default: %(default)s)",
-    )
-    times.add_argument(
-        "-ra_ratio",
-        type=time_ratio,
-        default=1.0,
-        metavar="R",
-        help="full recompute over forward (default: %(default)s)",
-    )
-    times.add_argument(
-        "-sr_ratio",
-        type=time_ratio,
-        default=0.33,
-        metavar="R",
-        help="selective recompute over forward (default: %(default)s)",
-    )
+    for flag, what, fixed in (
+        ("-layer_ratio", "dense over MoE forward", FIXED.dense_forward),
+        ("-b_ratio", "backward over forward", FIXED.backward),
+        ("-head_loss", "head and loss over forward", FIXED.head),
+        ("-ra_ratio", "full recompute over forward", FIXED.recompute[FULL]),
+        ("-sr_ratio", "selective recompute over forward", FIXED.recompute[SELECT]),
+    ):
+        times.add_argument(flag, type=time_ratio, metavar="R", help=f"{what} (fixed: {fixed:g})")
     solving = parser.add_argument_group("solving")
     solving.add_argument(
         "-solver_name",
@@ -193,16 +184,18 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     from taylor.report.terminal import live_line, print_solution, print_table
     from taylor.workflows.dryrun_result import closed_forms, stage_memories
     from taylor.workflows.evaluate_file import evaluate_file
-    from taylor.workflows.options import FileJob, Outputs
+    from taylor.workflows.options import FileJob, Outputs, RatioChoice
     from taylor.workflows.solve_file import solve_file
 
     job = FileJob(
         path=Path(sources[0]),
-        ratios=TimeRatios(
+        ratios=RatioChoice(
             dense_forward=args.layer_ratio,
             backward=args.b_ratio,
             head=args.head_loss,
-            recompute={FULL: args.ra_ratio, SELECT: args.sr_ratio, NONE: 0.0},
+            recompute=args.ra_ratio,
+            select=args.sr_ratio,
+            fixed=args.ratios == "fixed",
         ),
         memory_file=path_or_none(args.memory),
         dryrun=args.dryrun,
@@ -232,6 +225,8 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         with live_line("solving") as on_progress:
             solved = solve_file(job, how, outputs, on_progress)
     print_solution(solved.problem, solved.solution)
+    if line := solved.speed_line():
+        print(line)
     if measured := stage_memories(solved.dryrun):
         assert solved.dryrun is not None
         print_table(comparison_table(measured, closed_forms(solved.dryrun.run), solved.memory.device_limit_mib))
@@ -247,6 +242,8 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     print_exports(solved.exports)
     for role, name in solved.files.items():
         print(f"{role:>12}: {name}")
+    if not args.evaluate:
+        print(solved.verdict())
 
 
 def main() -> int:

@@ -19,7 +19,10 @@ from tests.dryrun_cases import DEEPSEEK, DEEPSEEK_TRUTH, LLAMA, LLAMA_TRUTH, Sta
 
 LIMIT = {"llama": 31_000, "deepseek": 56_320}
 CASES = {"llama": (LLAMA, LLAMA_TRUTH), "deepseek": (DEEPSEEK, DEEPSEEK_TRUTH)}
-RATIOS = {"llama": ("-layer_ratio", "1"), "deepseek": ("-layer_ratio", "0.397", "-b_ratio", "1.839")}
+RATIOS = {
+    "llama": ("-ratios", "fixed", "-layer_ratio", "1"),
+    "deepseek": ("-ratios", "fixed", "-layer_ratio", "0.397", "-b_ratio", "1.839"),
+}
 SEEDS = int(os.environ.get("TAYLOR_DRYRUN_SEEDS", "0"))
 """Seeds of the campaign under noise, `make dryrun-noise`: a minute a seed."""
 TIMES = {"llama": TimeRatios(dense_forward=1.0), "deepseek": TimeRatios(dense_forward=0.397, backward=1.839)}

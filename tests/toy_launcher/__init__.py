@@ -10,7 +10,7 @@ import yaml
 
 from taylor.base.files import read_text
 from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.parsers.launcher import ExportForm, Launcher, Tools
+from taylor.parsers.launcher import ExportForm, Launcher, Tools, UsualDevice
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
@@ -26,6 +26,7 @@ class Toy(Launcher):
     suffixes = (".yaml",)
     telltale = re.compile(r"^toy_job:", re.MULTILINE)
     plan_keys = frozenset({"layers", "recompute"})
+    usual_device = UsualDevice("a100-80g", "toy jobs")
     export_forms = {"toy": ExportForm(lambda plan, mtp_counted, v_shape: str(list(plan.total_layers()[0])), True)}
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:

@@ -15,7 +15,7 @@ from taylor.profiling.extract import ExtractedRatios
 from taylor.workflows import profiles
 from taylor.workflows.candidates import load_candidates
 from taylor.workflows.options import DryRunOptions, FileJob
-from taylor.workflows.stated_file import StatedFile, find_device
+from taylor.workflows.stated_file import StatedFile
 from tests.conftest import ROOT
 
 FILE, SCRIPT = ROOT / "config" / "pretrain_llama2_7b.yaml", ROOT / "config" / "pretrain_llama3_70b.sh"
@@ -53,7 +53,7 @@ def test_the_environment_file_of_the_runs_goes_before_the_tools_own(
     env_json.write_text(json.dumps({VARIABLE: int(told)}))
     stated = StatedFile.read(FileJob(FILE, vpp=2, dryruns=DryRunOptions(env_json=env_json)))
     assert (stated.running.schedule.name, stated.running.schedule.low_memory) == ("interleaved", told)
-    candidate = load_candidates([FILE], find_device(None, None), env_json=env_json)[0].config
+    candidate = load_candidates([FILE], env_json=env_json)[0].config
     assert candidate is not None and candidate.schedule.low_memory is told
 
 
@@ -129,5 +129,5 @@ def test_profiles_are_read_as_those_of_the_order_that_the_environment_file_asks_
     monkeypatch.setattr(profiles, "find_profile_folders", lambda data, files: folders)
     monkeypatch.setattr(profiles, "extract_ratios", extract)
     for env_json in (None, tmp_path / "env.json"):
-        profiles.parse_profiles([FILE], tmp_path, find_device(None, None), tmp_path, env_json=env_json)
+        profiles.parse_profiles([FILE], tmp_path, None, tmp_path, env_json=env_json)
     assert seen == [False, True]

@@ -1,0 +1,78 @@
+"""The first lines of a command say what was read and what was assumed."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from taylor.parsers.read import read_config
+from taylor.register.registry import Registry
+from taylor.workflows.devices import choose_device
+from taylor.workflows.job_facts import JobFacts
+from taylor.workflows.options import FileJob
+from taylor.workflows.stated_file import StatedFile
+from tests.conftest import ROOT
+from tests.parsers.torchtitan.test_files import BASE as TOML
+
+PHRASES = {
+    "pretrain_deepseek3_671b_1024p.yaml": [
+        "MindFormers YAML",
+        "671.0 B parameters, 37.6 B active",
+        "(published for deepseek-v3-671b: 671.0 B)",
+        "3 dense + 58 MoE + 1 MTP layers",
+        "DP16 TP4 PP16 EP8",
+        "1,024 ranks",
+        "sequences of 4,096 tokens",
+        "computing in 16 bits, parameters in 32",
+        "no device named: ascend-910b (64 GiB), the default for MindFormers",
+        "memory limit 56,320 MiB, by the file",
+        "time ratios estimated for this job on ascend-910b",
+    ],
+    "pretrain_llama3_70b.sh": [
+        "Megatron or MindSpeed script",
+        "70.6 B parameters (published for llama3-70b: 70.6 B), 80 dense layers",
+        "DP1 TP8 PP4, sequence parallel on 32 ranks, 1f1b",
+        "batch 32 = DP 1 x 32 micro-batches of 1",
+        "sequences of 8,192 tokens; computing in 16 bits",
+        "no device named: h100-80g (80 GiB), the default for Megatron",
+        "memory limit 77,824 MiB, what the device offers",
+        "time ratios estimated for this job on h100-80g",
+    ],
+    "job.toml": ["torchtitan TOML", " B parameters", "the default for torchtitan files", "time ratios estimated"],
+}
+
+
+@pytest.mark.parametrize("name", PHRASES)
+def test_a_file_of_each_launcher_is_described_before_it_is_planned(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ROOT / "config" / name
+    if not path.exists():
+        path = tmp_path / name
+        path.write_text(TOML, encoding="utf-8")
+    monkeypatch.setattr(logging.getLogger("taylor"), "propagate", True)
+    with caplog.at_level(logging.INFO, logger="taylor"):
+        StatedFile.read(FileJob(path))
+    head = "\n".join(record.message for record in caplog.records[:4])
+    assert head.startswith(f"{path}: ")
+    assert [phrase for phrase in PHRASES[name] if phrase not in head] == [], head
+
+
+def test_a_count_that_was_misread_stands_beside_the_published_one(tmp_path: Path) -> None:
+    text = (ROOT / "config" / "pretrain_llama3_70b.sh").read_text(encoding="utf-8")
+    script = tmp_path / "job.sh"
+    script.write_text(text.replace("    --swiglu\n", ""), encoding="utf-8")
+    config = read_config(script)
+    line = JobFacts(config, choose_device(config)).model_line()
+    assert "51.8 B parameters (published for llama3-70b: 70.6 B)" in line
+
+
+@pytest.mark.parametrize("name", [name for name in Registry.load().model_names() if name != "gpt2-13b"])
+def test_every_registered_model_is_found_by_its_shape(name: str) -> None:
+    registry = Registry.load()
+    model = registry.model(name)
+    found = registry.published_like(model.replace(name="somebody's", vocab=model.vocab + 128))
+    assert found is not None and found.published_parameters == model.published_parameters
+    assert registry.published_like(model.replace(name="somebody's", n_layers=model.n_layers + 1)) is None

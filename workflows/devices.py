@@ -1,0 +1,64 @@
+"""The device that a job is planned for: the one that the user names, else the usual one of such jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.training_config import TrainingConfig
+from taylor.register.device import DeviceSpec
+from taylor.register.registry import Registry
+
+
+@dataclass(frozen=True)
+class ChosenDevice:
+    """A device, and why it is that one.
+
+    Parameters
+    ----------
+    spec : DeviceSpec
+    default_for : str
+        Whose default it is, where nobody named a device; else empty.
+    """
+
+    spec: DeviceSpec
+    default_for: str = ""
+
+    @property
+    def assumption(self) -> str | None:
+        """The sentence that says so where nobody named the device."""
+        if not self.default_for:
+            return None
+        return f"no device named: {self.described}, the default for {self.default_for}; --device names another"
+
+    @property
+    def described(self) -> str:
+        """Name and memory: ``h100-80g (80 GiB)``."""
+        return f"{self.spec.name} ({self.spec.memory_mib / 1024:.0f} GiB)"
+
+
+def choose_device(
+    config: TrainingConfig, named: str | DeviceSpec | None = None, register_path: Path | None = None
+) -> ChosenDevice:
+    """The device of a job.
+
+    Parameters
+    ----------
+    named : str or DeviceSpec, optional
+        What the user named: a registered device, or one that is at hand.
+    register_path : Path, optional
+        The user's folder of registrations.
+
+    Raises
+    ------
+    InputError
+        When there is no such device, or the register cannot be read.
+    """
+    if isinstance(named, DeviceSpec):
+        return ChosenDevice(named)
+    register = Registry.load(register_path)
+    if named is not None:
+        return ChosenDevice(register.device(named))
+    usual = launcher_of(config).usual_device_of(config)
+    return ChosenDevice(register.device(usual.name), usual.jobs)
