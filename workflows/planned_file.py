@@ -142,7 +142,9 @@ class PlannedFile:
     def _gain(self) -> str:
         own, mine = self.own, self.solution.objective
         if own is None or own.objective is None or not mine:
-            return "the file has no plan of its own to compare with"
+            if self.config.plan is None:
+                return "the file has no plan of its own to compare with"
+            return "the file's own plan cannot be compared: its schedule does not run so, or its memory is not told"
         over = over_limit(own)
         if over:
             worst = max(over, key=lambda stage: own.peak_memory_mib[stage] - own.memory_limit_mib[stage])
