@@ -149,11 +149,14 @@ def _launch_words(script: ShellScript) -> Sequence[Word]:
         names = {flag.name for flag in _parse(words)}
         return sum(name in names for name in _TELLTALE)
 
-    commands: list[Command] = sorted(script.commands, key=lambda command: score(command.words))
+    def rank(command: Command) -> tuple[int, bool]:
+        return score(command.words), command.words[0].text not in ("echo", "printf")
+
+    commands: list[Command] = sorted((each for each in script.commands if each.words), key=rank)
     if commands and score(commands[-1].words) >= 2:
         return commands[-1].words
     # A script that only sets the flags, for another one to start.
-    parts = [word for variable in script.variables.values() for value in variable.words for word in _split(value)]
+    parts = [word for variable in script.variables.values() for value in variable.words for word in value.split()]
     if score(parts) >= 2:
         script.notes.append("no command starts the training here: the flags of all variables are taken together")
         return parts
@@ -162,19 +165,6 @@ def _launch_words(script: ShellScript) -> Sequence[Word]:
         file=script.file,
         cure="give the script that launches the training",
     )
-
-
-def _split(word: Word) -> list[Word]:
-    words: list[Word] = []
-    current: list[Any] = []
-    for char in (*word.chars, None):
-        if char is None or char.text.isspace():
-            if current:
-                words.append(Word(tuple(current)))
-            current = []
-        else:
-            current.append(char)
-    return words
 
 
 def _parse(words: Sequence[Word]) -> list[Flag]:

@@ -23,6 +23,9 @@ RECOMPUTE_FLAGS = (
     "recompute-activations",
     PER_RANK_RECOMPUTE,
     EXPERTS_AGAIN,
+    "checkpoint-activations",
+    "activations-checkpoint-method",
+    "activations-checkpoint-num-layers",
 )
 MODULE_PARTS = {
     "core_attn": frameworks.ATTENTION_CORE,
@@ -91,10 +94,11 @@ def read_recompute(flags: Flags, place: Placement, interleave_of: Sequence[int])
     """
     held = place.held()
     granularity = flags.text("recompute-granularity", default=None)
-    if flags.has("recompute-activations", EXPERTS_AGAIN) and granularity is None:
+    if flags.has("recompute-activations") or (flags.has(EXPERTS_AGAIN) and granularity is None):
+        # --recompute-activations goes before the granularity: Megatron-LM main megatron/training/arguments.py:607.
         granularity = "selective"
     if granularity is None:
-        return None, [0] * len(held)
+        return _read_older(flags, place)
     if granularity == "selective":
         return SELECT, held
     if granularity != "full":
@@ -140,35 +144,37 @@ def _listed(flags: Flags, word: Word) -> list[str]:
     return re.findall(r"[^\s,\[\]()\"']+", word.text)
 
 
+def _read_older(flags: Flags, place: Placement) -> tuple[str | None, list[int]]:
+    """Full recompute by the flags that it had before 2022.
+
+    Sources: Megatron-LM v2.5 megatron/arguments.py:393 (every layer, in groups of ``--checkpoint-num-layers``) and
+    v2.6 :417 (``uniform``, or the first layers of each stage's model part).
+    """
+    held = place.held()
+    method = flags.text("activations-checkpoint-method", default=None)
+    if method == "block":
+        count = flags.integer("activations-checkpoint-num-layers", default=1, low=0, high=MAX_LAYERS)
+        return FULL, [place.real_among_first(k, count) for k in range(len(held))]
+    if method not in (None, "uniform"):
+        raise flags.error("activations-checkpoint-method", "must be uniform or block", method)
+    if method is None and not flags.has("checkpoint-activations"):
+        return None, [0] * len(held)
+    return FULL, held
+
+
 def recompute_flags(plan: PipelinePlan) -> dict[str, Setting]:
     """Recompute flags of a plan that `nearest_plan` leaves as it is."""
     body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
     full = plan.recomputed(FULL)
     largest = max(map(max, full))
+    absent: dict[str, Setting] = {name: False for name in RECOMPUTE_FLAGS}
     if plan.uses(SELECT):
-        return {
-            "recompute-activations": False,
-            "recompute-method": False,
-            "recompute-num-layers": False,
-            "recompute-granularity": "selective",
-            PER_RANK_RECOMPUTE: False,
-        }
+        # Which parts run again stays as the script has it.
+        kept = {name: setting for name, setting in absent.items() if name != EXPERTS_AGAIN}
+        return {**kept, "recompute-granularity": "selective"}
     if largest == 0:
-        return {name: False for name in RECOMPUTE_FLAGS}
+        return absent
+    full_flags: dict[str, Setting] = {**absent, "recompute-granularity": "full"}
     if full == body:
-        return {
-            PER_RANK_RECOMPUTE: False,
-            EXPERTS_AGAIN: False,
-            "recompute-activations": False,
-            "recompute-granularity": "full",
-            "recompute-method": "uniform",
-            "recompute-num-layers": "1",
-        }
-    return {
-        PER_RANK_RECOMPUTE: False,
-        EXPERTS_AGAIN: False,
-        "recompute-activations": False,
-        "recompute-granularity": "full",
-        "recompute-method": "block",
-        "recompute-num-layers": str(largest),
-    }
+        return {**full_flags, "recompute-method": "uniform", "recompute-num-layers": "1"}
+    return {**full_flags, "recompute-method": "block", "recompute-num-layers": str(largest)}

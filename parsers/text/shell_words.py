@@ -39,6 +39,18 @@ class Word:
         """The word from its `start`-th character on."""
         return Word(self.chars[start:])
 
+    def split(self) -> list[Word]:
+        """The words that blanks part it into."""
+        words: list[Word] = []
+        current: list[Char] = []
+        for char in self.chars:
+            if not char.text.isspace():
+                current.append(char)
+            elif current:
+                words.append(Word(tuple(current)))
+                current = []
+        return [*words, Word(tuple(current))] if current else words
+
     def span(self) -> tuple[int, int] | None:
         """Where the script holds the word, if in one piece."""
         places = [char.at for char in self.chars]
@@ -52,3 +64,16 @@ class Word:
         """The expansion that produced the whole word, where one did."""
         spans = {char.via for char in self.chars}
         return next(iter(spans)) if len(spans) == 1 else None
+
+
+@dataclass
+class Variable:
+    """A shell variable: its words, whether it is an array, and whether it surely has this value."""
+
+    words: list[Word]
+    array: bool
+    settled: bool = True
+
+    def texts(self) -> list[str]:
+        """The words as text."""
+        return [word.text for word in self.words]

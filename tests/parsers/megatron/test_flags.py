@@ -201,6 +201,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
         _flags_of("--num-virtual-stages-per-pipeline-rank 2"),
         _flags_of("--num-layers-per-virtual-pipeline-stage 2"),
         _flags_of("--recompute-granularity full --recompute-method block --recompute-num-layers 1"),
+        _flags_of("--activations-checkpoint-method block --activations-checkpoint-num-layers 1"),
     )
     for base in BASES.values():
         for extra in further:
@@ -266,6 +267,7 @@ READ_VALUES: tuple[Setting, ...] = (
 READ_BESIDE: dict[str, dict[str, Setting]] = {
     "recompute-method": _flags_of("--recompute-granularity full"),
     "recompute-num-layers": _flags_of("--recompute-granularity full --recompute-method block"),
+    "activations-checkpoint-num-layers": _flags_of("--activations-checkpoint-method block"),
     "enable-recompute-layers-per-pp-rank": _flags_of(
         "--recompute-granularity full --recompute-method block --recompute-num-layers 1"
         " --num-layers-per-virtual-pipeline-stage 2"

@@ -369,6 +369,10 @@ def test_an_unknown_module_of_selective_recompute_is_refused(tmp_path: Path) -> 
         ("--recompute-granularity full\n--recompute-method uniform\n--recompute-num-layers 1", (6, 6, 6, 6), None),
         ("--recompute-granularity full\n--recompute-method block\n--recompute-num-layers 4", (4, 4, 4, 4), None),
         ("--recompute-granularity full\n--recompute-method block\n--recompute-num-layers 9", (6, 6, 6, 6), None),
+        ("--recompute-granularity full\n--recompute-activations", (0, 0, 0, 0), (6, 6, 6, 6)),
+        ("--checkpoint-activations", (6, 6, 6, 6), None),
+        ("--activations-checkpoint-method uniform", (6, 6, 6, 6), None),
+        ("--activations-checkpoint-method block\n--activations-checkpoint-num-layers 2", (2, 2, 2, 2), None),
     ],
 )
 def test_recompute_flags_count_layers_of_each_chunk(

@@ -27,6 +27,13 @@ def words(text: str) -> list[str]:
         "A=0\nif [ a = b ]; then A=1; elif [ a = c ]; then A=1; else A=1; fi\necho $A",
         'L=(--a 1)\nif [ a = b ]; then L+=(--v 5); else L+=(--v 5); fi\necho "${L[@]}"',
         "A=1\nif [ a = a ]; then if [ a = b ]; then A=2; else A=2; fi; else A=2; fi\necho $A",
+        "M=65\nif [[ ${M} == 7 ]]; then H=4096; elif [[ ${M} == 65 ]]; then H=9216; else H=1; fi\necho $H",
+        'N=2\nH=1\nif [ "$N" -ge 2 ] && [ $N -lt 4 ]; then H=5; fi\necho $H',
+        'N=2\nif [[ $N -gt 4 || -z "$N" ]]; then H=5; else H=6; fi\necho $H',
+        "N=a\nif ! [ $N = b ]; then H=5; else H=6; fi\necho $H",
+        "N=a\n[ $N = a ] && H=5 || H=6\n[ $N = b ] && J=5 || J=6\necho $H $J",
+        "A=1\nif [ $A = 2 ]; then echo no; fi\necho $A",
+        "A=1\nB=0\n[ $A = 1 ] &&\n  B=5\n[ $A = 2 ] ||\n\n  C=6\necho $B $C",
     ],
 )
 def test_quoted_defaults_and_branches_that_agree_expand_as_under_bash(text: str) -> None:
@@ -35,13 +42,13 @@ def test_quoted_defaults_and_branches_that_agree_expand_as_under_bash(text: str)
 
 
 def test_branches_that_differ_keep_the_value_before_them_and_say_so() -> None:
-    script = ShellScript("A=0\nif [ x ]; then A=1; else A=2; fi\necho $A", Path("start.sh"))
+    script = ShellScript("A=0\nif [ -d x ]; then A=1; else A=2; fi\necho $A", Path("start.sh"))
     assert [word.text for word in script.commands[-1].words] == ["echo", "0"]
     assert script.notes == ["A is set again under a condition: the value before it is taken"]
 
 
 def test_of_lists_that_branches_add_to_what_all_of_them_add_holds() -> None:
-    text = 'L=(--a 1)\nif [ x ]; then L+=(--mock "--v 5"); else L+=(--data d "--v 5"); fi\necho ${L[@]}'
+    text = 'L=(--a 1)\nif [ -d x ]; then L+=(--mock "--v 5"); else L+=(--data d "--v 5"); fi\necho ${L[@]}'
     assert words(text) == ["echo", "--a", "1", "--v", "5"]
 
 
@@ -49,3 +56,23 @@ def test_a_value_in_a_quoted_default_has_its_place_in_the_script() -> None:
     text = 'N=${UNSET_NODES:-"4"}\necho $N'
     word = ShellScript(text, Path("start.sh")).commands[-1].words[1]
     assert word.span() == (text.index("4"), text.index("4") + 1)
+
+
+def test_a_value_that_only_an_unsettled_condition_sets_is_named() -> None:
+    script = ShellScript("if [ -d x ]; then A=1; else A=2; fi\necho $A", Path("start.sh"))
+    assert [word.text for word in script.commands[-1].words] == ["echo", "2"]
+    assert script.notes == ["A is set under a condition that the script does not settle: the last value is taken"]
+
+
+def test_a_branch_that_never_runs_starts_nothing() -> None:
+    script = ShellScript("A=1\nif [ $A = 2 ]; then torchrun a.py; else torchrun b.py; fi", Path("start.sh"))
+    assert [[word.text for word in command.words] for command in script.commands] == [["torchrun", "b.py"]]
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_the_words_that_another_shell_is_given_are_a_command_with_their_places(quote: str) -> None:
+    text = f'RUN="python x.py"\nARGS="--a 5"\nsrun -c 4 bash -c {quote}$RUN --b 6 $ARGS{quote} | tee log'
+    started = ShellScript(text, Path("start.sh")).commands[1]
+    assert [word.text for word in started.words] == ["python", "x.py", "--b", "6", "--a", "5"]
+    assert started.words[3].span() == (text.index("6"), text.index("6") + 1)
+    assert started.words[5].span() == (text.index("5"), text.index("5") + 1)

@@ -1,0 +1,243 @@
+"""The words of a shell script from any place on, their expansions followed, each character with its place."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from taylor.base.errors import InputError
+from taylor.parsers.text.shell_arithmetic import evaluate_arithmetic
+from taylor.parsers.text.shell_words import Char, Variable, Word
+
+MAX_EXPANDED = 500_000
+"""Most characters that all expansions of a script may produce together."""
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_BRACED = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|\d+)\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
+
+
+@dataclass
+class ShellText:
+    """A script's text, a place in it, and the variables that hold there.
+
+    Parameters
+    ----------
+    text : str
+        The script.
+    file : Path
+        Named in errors.
+    """
+
+    text: str
+    file: Path
+    variables: dict[str, Variable] = field(default_factory=dict)
+    quotes: list[tuple[int, int]] = field(default_factory=list)
+    """Spans of '…' and "…" in the text, quotes included."""
+
+    def __post_init__(self) -> None:
+        self._at = 0
+        self._expanded = 0
+
+    def quote_at(self, at: int) -> str:
+        """The quote that a place of the text stands in: ``'``, ``"`` or none."""
+        inside = [span for span in self.quotes if span[0] < at < span[1]]
+        return self.text[min(inside)[0]] if inside else ""
+
+    def _skip_line(self) -> None:
+        end = self.text.find("\n", self._at)
+        self._at = len(self.text) if end < 0 else end
+
+    def _array(self) -> list[Word]:
+        opened, self._at = self._at, self._at + 1
+        words: list[Word] = []
+        while self._at < len(self.text):
+            char = self.text[self._at]
+            if char == ")":
+                self._at += 1
+                return words
+            if char in " \t\r\n":
+                self._at += 1
+            elif char == "#":
+                self._skip_line()
+            elif self.text.startswith(("\\\n", "\\\r\n"), self._at):
+                self._at = self.text.index("\n", self._at) + 1
+            else:
+                before = self._at
+                words += self._word(stop=" \t\r\n)")
+                if self._at == before:
+                    self._at += 1
+        raise self._unclosed("an array", opened)
+
+    def _word(self, split: bool = True, stop: str = " \t\r\n;&|()<>") -> list[Word]:
+        """Read one word of the script; its expansion may be none or several."""
+        done: list[Word] = []
+        current: list[Char] | None = None
+        text = self.text
+        while self._at < len(text) and text[self._at] not in stop:
+            char = text[self._at]
+            if char == "\\":
+                if text.startswith(("\\\n", "\\\r\n"), self._at):
+                    self._at = text.index("\n", self._at) + 1
+                    continue
+                current = (current or []) + [Char(each, self._at + 1) for each in text[self._at + 1 : self._at + 2]]
+                self._at += 2
+            elif char == "'":
+                end = text.find("'", self._at + 1)
+                if end < 0:
+                    raise self._unclosed("a quote", self._at)
+                current = (current or []) + [Char(text[i], i) for i in range(self._at + 1, end)]
+                self.quotes.append((self._at, end + 1))
+                self._at = end + 1
+            elif char == '"':
+                parts = self._double_quoted()
+                current = (current or []) + list(parts[0])
+                for part in parts[1:]:
+                    done.append(Word(tuple(current)))
+                    current = list(part)
+            elif char in "$`":
+                for index, part in enumerate(self._expansion()):
+                    if index:
+                        if current is not None:
+                            done.append(Word(tuple(current)))
+                        current = None
+                    for piece in part:
+                        if split and piece.text.isspace() and not piece.unknown:
+                            if current is not None:
+                                done.append(Word(tuple(current)))
+                            current = None
+                        else:
+                            current = current or []
+                            current.append(piece)
+            else:
+                current = current or []
+                current.append(Char(char, self._at))
+                self._at += 1
+        if current is not None:
+            done.append(Word(tuple(current)))
+        return done
+
+    def _double_quoted(self) -> list[list[Char]]:
+        """The inside of "…": one part, or several where an array is expanded in it."""
+        opened, self._at = self._at, self._at + 1
+        parts: list[list[Char]] = [[]]
+        text = self.text
+        while self._at < len(text):
+            char = text[self._at]
+            if char == '"':
+                self._at += 1
+                self.quotes.append((opened, self._at))
+                return parts
+            if char == "\\" and self._at + 1 < len(text):
+                if text.startswith(("\\\n", "\\\r\n"), self._at):
+                    self._at = text.index("\n", self._at) + 1
+                    continue
+                if text[self._at + 1] in '$`"\\':
+                    self._at += 1
+                parts[-1].append(Char(text[self._at], self._at))
+                self._at += 1
+            elif char in "$`":
+                expansion = self._expansion()
+                parts[-1] += expansion[0] if expansion else []
+                parts += expansion[1:]
+            else:
+                parts[-1].append(Char(char, self._at))
+                self._at += 1
+        raise self._unclosed("a quote", opened)
+
+    def _expansion(self) -> list[list[Char]]:
+        """Read ``$…`` or a back-quoted command: the words it stands for."""
+        text, start = self.text, self._at
+        if text[start] == "`":
+            end = text.find("`", start + 1)
+            if end < 0:
+                raise self._unclosed("a back quote", start)
+            return [self._as_written(start, end + 1)]
+        if text.startswith("$((", start):
+            end = self._matching(start + 1, "(", ")")
+            value = evaluate_arithmetic(text[start + 3 : end - 2], self._number)
+            self._at = end
+            if value is None:
+                return [self._as_written(start, end)]
+            return [[Char(digit, None, (start, end)) for digit in str(value)]]
+        if text.startswith("$(", start):
+            return [self._as_written(start, self._matching(start + 1, "(", ")"))]
+        if text.startswith("${", start):
+            end = self._matching(start + 1, "{", "}")
+            return self._parameter(text[start + 2 : end - 1], start, end)
+        match = _NAME.match(text, start + 1)
+        if match:
+            return self._parameter(match.group(), start, match.end())
+        if start + 1 < len(text) and (text[start + 1].isdigit() or text[start + 1] in "@*#?$!-"):
+            return [self._as_written(start, start + 2)]
+        self._at += 1
+        return [[Char("$", start)]]
+
+    def _parameter(self, inside: str, start: int, end: int) -> list[list[Char]]:
+        match = _BRACED.fullmatch(inside)
+        if match is None:
+            return [self._as_written(start, end)]
+        name, index, operator, default = match[1], match[2], match[3], match[4]
+        variable = self.variables.get(name)
+        self._at = end
+        empty = variable is None or not any(word.chars for word in variable.words)
+        if operator and operator.endswith("+"):
+            return self._default(default, start, end) if not empty else [[]]
+        if operator and empty and (variable is None or operator.startswith(":")):
+            return self._default(default, start, end) if not operator.endswith("?") else [self._as_written(start, end)]
+        if variable is None:
+            return [self._as_written(start, end)]
+        words = variable.words
+        if variable.array and index not in ("@", "*"):
+            chosen = int(index) if index else 0
+            words = words[chosen : chosen + 1]
+        self._grow(sum(len(word.chars) for word in words))
+        # The innermost expansion is the one nearest to the characters' own place.
+        return [
+            [char if char.via or char.unknown else char._replace(via=(start, end)) for char in word.chars]
+            for word in words
+        ]
+
+    def _default(self, default: str, start: int, end: int) -> list[list[Char]]:
+        """The word behind ``:-``: quotes taken off, expansions in it followed."""
+        whole, self.text, self._at = self.text, self.text[: end - 1], end - 1 - len(default)
+        try:
+            words = self._word(split=False, stop="")
+        except InputError:  # Inside "…" a lone quote is a character like any other.
+            return [self._as_written(start, end)]
+        finally:
+            self.text = whole
+        self._at = end
+        return [
+            [
+                char if char.via or char.unknown else char._replace(via=(start, end))
+                for word in words
+                for char in word.chars
+            ]
+        ]
+
+    def _as_written(self, start: int, end: int) -> list[Char]:
+        self._at = end
+        return [Char(self.text[i], i, (start, end), True) for i in range(start, end)]
+
+    def _matching(self, start: int, opener: str, closer: str) -> int:
+        depth = 0
+        for at in range(start, len(self.text)):
+            depth += (self.text[at] == opener) - (self.text[at] == closer)
+            if depth == 0:
+                return at + 1
+        raise self._unclosed("a bracket", start)
+
+    def _number(self, name: str) -> int | None:
+        variable = self.variables.get(name)
+        text = variable.words[0].text.strip() if variable is not None and variable.words else ""
+        return int(text) if re.fullmatch(r"-?\d{1,18}", text) else None
+
+    def _grow(self, count: int) -> None:
+        self._expanded += count
+        if self._expanded > MAX_EXPANDED:
+            raise InputError("its variables expand without measure", file=self.file)
+
+    def _unclosed(self, what: str, at: int) -> InputError:
+        line = self.text.count("\n", 0, at) + 1
+        return InputError(f"{what} opened at line {line} is never closed", file=self.file)
