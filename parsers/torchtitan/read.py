@@ -12,12 +12,13 @@ from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.parsers.text.toml_edit import TomlSource
+from taylor.parsers.torchtitan.flavours import OWN_FLAVOURS
 from taylor.parsers.torchtitan.recompute import read_recompute
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, deal_kinds, grid_in_order, zero_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
-from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
+from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 
 NAME = "torchtitan"
@@ -36,22 +37,6 @@ LAST_IN_V020 = {
 }
 """Keys that v0.2.0 still has and v0.2.1 has not (torchtitan/config/job_config.py), by section."""
 PARTS, POINTS = "module_fqns_per_model_part", "pipeline_parallel_split_points"
-
-
-def _deepseek(name: str, layers: int, hidden: int, heads: int, ffn: int, q_rank: int | None, moe: MoeSpec) -> ModelSpec:
-    mla = MlaSpec(512, 64, 128, 128, q_rank)
-    return ModelSpec(name, layers, hidden, heads, heads, 192, ffn, 102400, mla=mla, moe=moe)
-
-
-_OWN_FLAVOURS = {
-    # arXiv:2405.04434 (DeepSeek-V2 and its Lite form), which torchtitan lists under deepseek_v3.
-    ("deepseek_v3", "16b"): _deepseek(
-        "deepseek-v2-lite", 27, 2048, 16, 10944, None, MoeSpec(64, 6, 1408, 2, first_dense=1)
-    ),
-    ("deepseek_v3", "236b"): _deepseek(
-        "deepseek-v2", 60, 5120, 128, 12288, 1536, MoeSpec(160, 6, 1536, 2, first_dense=1)
-    ),
-}
 
 
 def config_from_source(source: TomlSource, models: Registry | ModelSpec | None = None) -> TrainingConfig:
@@ -142,8 +127,8 @@ def _read_model(top: Fields, registry: Registry) -> ModelSpec:
     known = {model.lower().replace("_", "-"): model for model in registry.model_names()}
     if key in known:
         return registry.model(known[key])
-    if (name, flavour) in _OWN_FLAVOURS:
-        return _OWN_FLAVOURS[name, flavour]
+    if (name, flavour) in OWN_FLAVOURS:
+        return OWN_FLAVOURS[name, flavour]
     raise section.error(
         "flavor",
         f"is not a known flavour of {name}",

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
+from taylor.cost_model.parameters import total_parameters
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.toml_edit import TomlSource, edit_toml
@@ -330,3 +331,22 @@ def test_a_key_in_an_inline_table_is_left_alone_with_a_reason(tmp_path: Path) ->
 def test_the_first_releases_call_llama_2_llama(tmp_path: Path) -> None:
     config = read_config(toml_file(tmp_path, ('"llama3"', '"llama"'), ("'8B'", "'70B'")))
     assert (config.model.name, config.model.n_layers) == ("llama2-70b", 80)
+
+
+@pytest.mark.parametrize(
+    ("name", "flavour", "parameters"),
+    [
+        # As in the models' own cards: 0.6B and 1.7B with one matrix for embedding and head, Scout's text model.
+        ("qwen3", "0.6B", 596_049_920),
+        ("qwen3", "1.7B", 1_720_574_976),
+        ("qwen3", "4B", 4_022_468_096),
+        ("qwen3", "14B", 14_768_307_200),
+        ("llama4", "17bx16e", 107_770_000_000),
+    ],
+)
+def test_a_flavour_of_torchtitans_own_has_its_published_size(
+    tmp_path: Path, name: str, flavour: str, parameters: int
+) -> None:
+    file = tmp_path / "train.toml"
+    file.write_text(f'[model]\nname = "{name}"\nflavor = "{flavour}"\n[training]\nseq_len = 4096\n')
+    assert total_parameters(read_config(file).model) == pytest.approx(parameters, rel=1e-4)
