@@ -1,0 +1,1 @@
+"""Training files read twice: by the product, and by readers that share nothing with it (`__main__` compares them)."""

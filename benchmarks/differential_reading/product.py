@@ -1,0 +1,48 @@
+"""The fields of a training file as the product reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.differential_reading.reading import Reading, Value, settled
+from taylor.parsers.read import read_config
+from taylor.pipeline.plan import FULL, SELECT
+
+
+def read_product(path: Path) -> Reading:
+    """Read a file as the commands do.
+
+    Raises
+    ------
+    InputError
+        When the product refuses it.
+    """
+    config = read_config(path)
+    model, strategy, plan = config.model, config.strategy, config.plan
+    moe = model.moe
+    recompute = None
+    if plan is not None:
+        recompute = "full" if plan.uses(FULL) else "selective" if plan.uses(SELECT) else "none"
+    values: dict[str, Value | None] = {
+        "layers": model.n_layers,
+        "hidden": model.hidden,
+        "heads": model.n_heads,
+        "kv_heads": model.n_kv_heads,
+        "ffn": model.ffn_hidden,
+        "vocab": model.vocab,
+        "experts": 1 if moe is None else moe.n_experts,
+        "top_k": 0 if moe is None else moe.top_k,
+        "expert_width": 0 if moe is None else moe.expert_hidden,
+        "sequence": config.rules.seq_length,
+        "tp": strategy.tp,
+        "pp": strategy.pp,
+        "cp": strategy.cp,
+        "ep": strategy.ep,
+        "vpp": strategy.vpp,
+        "dp": strategy.dp,
+        "mbs": strategy.mbs,
+        "batch": strategy.global_batch,
+        "recompute": recompute,
+        "sharded_optimizer": config.rules.parallel_optimizer,
+    }
+    return settled(values)
