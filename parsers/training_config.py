@@ -15,6 +15,26 @@ from taylor.register.model import MTP, ModelSpec
 
 
 @dataclass(frozen=True)
+class Misfit:
+    """Why a job cannot start with the strategy that its file states; a search for another one may still read it.
+
+    Parameters
+    ----------
+    field : str
+        The key or flag at fault, as messages name it.
+    value : int
+        As found.
+    problem, cure : str
+        What is wrong with it, and what would mend it.
+    """
+
+    field: str
+    value: int
+    problem: str
+    cure: str
+
+
+@dataclass(frozen=True)
 class TrainingConfig:
     """One training job as its file describes it.
 
@@ -35,6 +55,8 @@ class TrainingConfig:
     micro_batch_interleave : int
         MindFormers' ``micro_batch_interleave_num``: parts of a micro-batch whose work and communication a
         rank overlaps. The strategy's `mbs` counts the samples of all of them.
+    misfit : Misfit or None
+        Why the job cannot start as the file states it, where the launcher's own check would say so.
     notes : tuple of str
         What was assumed or is odd in the file, one line each, for the log.
     unmodelled : tuple of UnmodelledFlag
@@ -52,6 +74,7 @@ class TrainingConfig:
     device_limit_mib: float | None = None
     mtp_counted: bool = True
     micro_batch_interleave: int = 1
+    misfit: Misfit | None = None
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledFlag, ...] = ()
 

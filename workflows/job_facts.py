@@ -123,6 +123,8 @@ def tell_head(lines: Sequence[str]) -> None:
 
 def tell_notes(config: TrainingConfig) -> None:
     """Log what a reader assumed or found odd, and the flags that no figure takes into account."""
+    if (misfit := config.misfit) is not None:
+        log.warning("%s: its own strategy cannot start: %s %s", config.path, misfit.field, misfit.problem)
     for note in config.notes:
         log.warning("%s: %s", config.path, note)
     tell_unmodelled(str(config.path), [flag.sentence for flag in config.unmodelled])

@@ -28,7 +28,7 @@ from taylor.workflows.candidate_file import CandidateFile
 from taylor.workflows.problem import build_problem
 from taylor.workflows.process_pool import Failed, run_in_processes
 from taylor.workflows.rank_table import failed_row, ranked_table
-from taylor.workflows.schedules import require_schedule
+from taylor.workflows.schedules import require_schedule, require_start
 
 SHOWN_COLUMNS = ("dp", "tp", "pp", "ep", "vpp", "mbs", "micro_batches", "cost", "gap", "status")
 SHOWN_CANDIDATES = 10
@@ -145,6 +145,7 @@ def solve_row(problem: PipelineProblem, how: SolveOptions) -> dict[str, Any]:
 def _problem_of(candidate: CandidateFile) -> PipelineProblem:
     if candidate.failure or candidate.config is None or candidate.memory is None or candidate.ratios is None:
         raise TaylorError(candidate.failure or "no memory profile or time ratios")
+    require_start(candidate.config)
     require_schedule(candidate.config)
     return build_problem(candidate.config, candidate.memory, candidate.ratios)
 

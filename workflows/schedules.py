@@ -1,4 +1,4 @@
-"""Refuses a schedule that does not exist or cannot be written, before anything is measured or solved."""
+"""Refuses a job that cannot start, or a schedule that cannot run or be written, before anything is measured."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
+
+
+def require_start(config: TrainingConfig) -> None:
+    """Refuse a job that cannot start with the strategy that its file states.
+
+    Raises
+    ------
+    InputError
+        With the key or flag at fault.
+    """
+    if (misfit := config.misfit) is not None:
+        raise InputError(misfit.problem, file=config.path, field=misfit.field, value=misfit.value, cure=misfit.cure)
 
 
 def require_schedule(config: TrainingConfig) -> None:

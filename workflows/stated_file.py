@@ -28,7 +28,7 @@ from taylor.workflows.job_facts import JobFacts, tell_head, tell_notes
 from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.options import Export, FileJob
 from taylor.workflows.problem import build_problem
-from taylor.workflows.schedules import require_schedule, tell_interleaving
+from taylor.workflows.schedules import require_schedule, require_start, tell_interleaving
 from taylor.workflows.time_ratios import SettledRatios, settle_ratios
 
 
@@ -77,9 +77,11 @@ class StatedFile:
         Raises
         ------
         InputError
-            When the file or the register cannot be read, or the job sets a switch that its schedule does not have.
+            When the file or the register cannot be read, the job cannot start as the file states it, or it sets a
+            switch that its schedule does not have.
         """
         config = read_for(job.path, job.register_path, job.dryruns.env_json)
+        require_start(config)
         file = cls.of(job, config, choose_device(config, job.device, job.register_path))
         tell_head(file.facts.head(job.register_path))
         tell_notes(config)

@@ -132,6 +132,10 @@ class Flags:
             raise self.error(name, f"must be numbers from {low} to {high}, separated by commas", text)
         return [int(part) for part in parts]
 
+    def assumed(self, *names: str) -> bool:
+        """Whether a value of the flags is the default of a variable that the script leaves to the outside."""
+        return any(word.assumed for name in names if name in self.by_name for word in self.by_name[name].values)
+
     def world_size(self) -> int | None:
         """Ranks that the launcher starts; None when the script does not settle it."""
         try:

@@ -6,7 +6,7 @@ import math
 import re
 
 from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.parsers.megatron.flags import Flags
+from taylor.parsers.megatron.flags import WORLD_FLAGS, Flags
 from taylor.parsers.megatron.kinds import DENSE_FIRST, dense_first, empty_positions, layer_list, starts_with
 from taylor.parsers.megatron.layout import (
     LayoutProblem,
@@ -20,7 +20,7 @@ from taylor.parsers.megatron.recompute import read_modules, read_recompute
 from taylor.parsers.megatron.unmodelled import EXPERTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.parsers.text.shell_source import ShellScript
-from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.training_config import Misfit, TrainingConfig
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, PipelinePlan, deal_kinds, grid_in_order, zero_grid
 from taylor.pipeline.schedule import ScheduleSpec
@@ -84,7 +84,11 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
     if not schedule.fits_rounds(strategy.pp, strategy.micro_batches):
         notes.append(f"its pipeline {schedule.rounds_wanted(strategy.pp)}, found {strategy.micro_batches}")
     rules = _read_rules(flags)
-    notes += _misfit_experts(flags, strategy, rules)
+    misfit = _misfit_experts(flags, strategy, rules)
+    if misfit is not None and flags.assumed(*WORLD_FLAGS):
+        # How many nodes there are is what the cluster sets, here the default of its variable.
+        notes.append(f"{misfit.field} {misfit.value} {misfit.problem}, if the script starts the ranks that it assumes")
+        misfit = None
     facts = [fact for fact, holds in ((EXPERTS, model.moe), (SCORES, not rules.flash_attention)) if holds]
     return TrainingConfig(
         path=script.file,
@@ -95,6 +99,7 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
         schedule=schedule,
         plan=plan,
         mtp_counted=False,
+        misfit=misfit,
         notes=tuple(notes),
         unmodelled=read_unmodelled(flags, facts),
     )
@@ -121,23 +126,27 @@ def _counted_layers(flags: Flags) -> int:
     return flags.integer("num-layers", high=MAX_LAYERS) + flags.has(WITH_EMBEDDING) + flags.has(WITH_LOSS)
 
 
-def _misfit_experts(flags: Flags, strategy: Strategy, rules: TrainingRules) -> list[str]:
-    """Says so where expert parallel does not divide the ranks of a stage that the script starts.
+def _misfit_experts(flags: Flags, strategy: Strategy, rules: TrainingRules) -> Misfit | None:
+    """Where expert parallel does not divide the ranks of a stage, of those that the script starts.
 
-    A note and no refusal: how many nodes there are is often the default of a variable that the cluster sets.
+    Source: Megatron-LM core_v0.16.0 megatron/core/parallel_state.py:785-794 (0.10 to 0.19; before, EP divides DP,
+    core_v0.9.0 :536): expert tensor parallel, TP where it is not given, times EP times PP divides the ranks.
     """
     world = flags.world_size()
     if world is None or strategy.ep == 1 or world != strategy.world_size:
-        return []
+        return None
     ranks = strategy.dp * strategy.tp * strategy.cp
     tp = strategy.tp if rules.expert_tensor_parallel else 1
     tp = flags.integer("expert-tensor-parallel-size", default=tp)
     if ranks % (strategy.ep * tp) == 0:
-        return []
-    return [
-        f"expert parallel {strategy.ep} does not fit the {ranks} ranks of a stage (experts are split over {tp} ranks "
-        "of tensor parallel): the job does not start on the ranks that the script names"
-    ]
+        return None
+    return Misfit(
+        "--expert-model-parallel-size",
+        strategy.ep,
+        f"does not fit the {ranks} ranks of a stage, of {world} in all: experts take EP times {tp} ranks of tensor "
+        "parallel",
+        f"start a multiple of {strategy.ep * tp * strategy.pp} ranks, or lower EP or the stages",
+    )
 
 
 def _read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:

@@ -15,7 +15,7 @@ from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.units import memory_mib
 from taylor.parsers.text.yaml_source import YamlSource
-from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.training_config import Misfit, TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
 from taylor.register import frameworks
@@ -66,10 +66,15 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
     rules = _read_rules(top, section, moe if model.moe else None, mcore, notes)
     note_defaults((section, moe) if moe is not section else (section,), notes)
     replicas = strategy.dp * strategy.cp
+    misfit = None
     if model.moe and not rules.whole_experts and replicas % strategy.ep:
-        notes.append(
-            f"expert_parallel {strategy.ep} does not divide data_parallel x context_parallel {replicas}: without "
-            "use_gmm or expert_model_parallel 1 the experts' ranks are those of the data"
+        # r1.5.0 mindformers/modules/transformer/moe.py:254 (1.3 to 1.6), :691 (to master).
+        misfit = Misfit(
+            "parallel_config.expert_parallel",
+            strategy.ep,
+            f"does not divide data_parallel x context_parallel {replicas}: without use_gmm or expert_model_parallel 1 "
+            "the experts' ranks are those of the data",
+            "lower it, or set use_gmm or expert_model_parallel: 1",
         )
     facts = [fact for fact, holds in (("@experts", model.moe), ("@scores", not rules.flash_attention)) if holds]
     table = load_flag_table("taylor.parsers.mindformers", "keys.yaml")
@@ -84,6 +89,7 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         device_limit_mib=_read_device_limit(top),
         mtp_counted=mtp_counted,
         micro_batch_interleave=_micro_batch_interleave(top),
+        misfit=misfit,
         notes=tuple(notes),
         unmodelled=unmodelled_keys(table, source.data, facts, without=("moe_config",) if mcore else ()),
     )

@@ -38,6 +38,7 @@ class ShellText:
     def __post_init__(self) -> None:
         self._at = 0
         self._expanded = 0
+        self._assumed = False
 
     def quote_at(self, at: int) -> str:
         """The quote that a place of the text stands in: ``'``, ``"`` or none."""
@@ -155,11 +156,12 @@ class ShellText:
             return [self._as_written(start, end + 1)]
         if text.startswith("$((", start):
             end = self._matching(start + 1, "(", ")")
+            self._assumed = False
             value = evaluate_arithmetic(text[start + 3 : end - 2], self._number)
             self._at = end
             if value is None:
                 return [self._as_written(start, end)]
-            return [[Char(digit, None, (start, end)) for digit in str(value)]]
+            return [[Char(digit, None, (start, end), assumed=self._assumed) for digit in str(value)]]
         if text.startswith("$(", start):
             return [self._as_written(start, self._matching(start + 1, "(", ")"))]
         if text.startswith("${", start):
@@ -184,7 +186,10 @@ class ShellText:
         if operator and operator.endswith("+"):
             return self._default(default, start, end) if not empty else [[]]
         if operator and empty and (variable is None or operator.startswith(":")):
-            return self._default(default, start, end) if not operator.endswith("?") else [self._as_written(start, end)]
+            if operator.endswith("?"):
+                return [self._as_written(start, end)]
+            told = self._default(default, start, end)
+            return told if variable is not None else [[char._replace(assumed=True) for char in word] for word in told]
         if variable is None:
             return [self._as_written(start, end)]
         words = variable.words
@@ -231,6 +236,7 @@ class ShellText:
     def _number(self, name: str) -> int | None:
         variable = self.variables.get(name)
         text = variable.words[0].text.strip() if variable is not None and variable.words else ""
+        self._assumed = self._assumed or (variable is not None and any(word.assumed for word in variable.words))
         return int(text) if re.fullmatch(r"-?\d{1,18}", text) else None
 
     def _grow(self, count: int) -> None:

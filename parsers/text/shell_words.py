@@ -10,13 +10,15 @@ class Char(NamedTuple):
     """One character of an expanded word.
 
     `at` is where it stands in the script (None when it was computed); `via` is the span of the
-    innermost expansion that brought it, None for a character written in place.
+    innermost expansion that brought it, None for a character written in place. `assumed` marks what stands
+    behind ``:-`` for a variable that only the outside sets.
     """
 
     text: str
     at: int | None
     via: tuple[int, int] | None = None
     unknown: bool = False
+    assumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class Word:
     def unknown(self) -> bool:
         """Whether a part of it is known only when the shell runs."""
         return any(char.unknown for char in self.chars)
+
+    @property
+    def assumed(self) -> bool:
+        """Whether a part of it is the default of a variable that only the outside sets."""
+        return any(char.assumed for char in self.chars)
 
     def part(self, start: int) -> Word:
         """The word from its `start`-th character on."""

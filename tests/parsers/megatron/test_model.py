@@ -9,6 +9,8 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.cost_model.parameters import total_parameters
 from taylor.parsers.read import read_config
+from taylor.workflows.options import FileJob
+from taylor.workflows.stated_file import StatedFile
 from tests.conftest import SHARED
 from tests.parsers.megatron.test_scripts import BASE, needs_samples, script_of
 
@@ -123,7 +125,27 @@ def test_embedding_and_loss_may_leave_chunks_without_a_layer(
         ("--expert-model-parallel-size 4\n--expert-tensor-parallel-size 1\n", True),
     ],
 )
-def test_expert_parallel_that_does_not_fit_a_stage_is_named(more: str, fits: bool, tmp_path: Path) -> None:
+def test_expert_parallel_that_does_not_fit_a_stage_is_refused(more: str, fits: bool, tmp_path: Path) -> None:
+    """Megatron-LM megatron/core/parallel_state.py: the world must divide by expert TP x EP x PP."""
     flags = BASE + "--num-experts 8\n--moe-ffn-hidden-size 512\n--sequence-parallel\n" + more
-    notes = read_config(script_of(tmp_path, flags, "command")).notes
-    assert any("does not fit the 4 ranks of a stage" in note for note in notes) is not fits
+    file = script_of(tmp_path, flags, "command")
+    assert (read_config(file).misfit is None) is fits  # a search for another strategy may still read it
+    if fits:
+        StatedFile.read(FileJob(file))
+        return
+    says = r"--expert-model-parallel-size: does not fit the 4 ranks of a stage.*found 4.*multiple of 32 ranks"
+    with pytest.raises(InputError, match=says):
+        StatedFile.read(FileJob(file))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "refused"),
+    [("NODES=1", True), ("NODES=${SLURM_NNODES:-1}", False), ("N=${SLURM_NNODES:-1}\nNODES=$((N*1))", False)],
+)
+def test_ranks_that_a_script_only_assumes_refuse_nothing(nodes: str, refused: bool, tmp_path: Path) -> None:
+    flags = " ".join((BASE + "--num-experts 8\n--moe-ffn-hidden-size 512\n--expert-model-parallel-size 8").split())
+    file = tmp_path / "job.sh"
+    file.write_text(f"{nodes}\ntorchrun --nproc_per_node 8 --nnodes $NODES pretrain_gpt.py {flags}\n")
+    config = read_config(file)
+    assert (config.misfit is not None) is refused
+    assert any("the script starts the ranks that it assumes" in note for note in config.notes) is not refused

@@ -666,7 +666,8 @@ def test_experts_are_split_over_model_parallel_only_by_the_batched_products(
     assert not config.notes
 
 
-def test_expert_parallel_that_batched_products_cannot_run_is_noted(tmp_path: Path) -> None:
+def test_expert_parallel_that_batched_products_cannot_run_is_a_misfit(tmp_path: Path) -> None:
     changes = (("  use_gmm: True", "  use_gmm: False"), ("  data_parallel: &dp 16", "  data_parallel: &dp 4"))
     config = read_config(changed(tmp_path, *changes))
-    assert config.strategy.ep == 8 and any("does not divide data_parallel x context" in note for note in config.notes)
+    assert config.misfit is not None and config.misfit.value == config.strategy.ep == 8
+    assert "does not divide data_parallel x context_parallel 4" in config.misfit.problem
