@@ -37,6 +37,7 @@ _ROW_FIELDS = {
     "memory",
     "time",
     "placement",
+    "most",
     "takes_value",
     "default",
     "silent",
@@ -45,6 +46,22 @@ _ROW_FIELDS = {
     "why",
     "source",
 }
+
+
+@dataclass(frozen=True)
+class MemoryBound:
+    """Most memory that a flag can add to a device.
+
+    Parameters
+    ----------
+    parameter_bytes : float
+        Bytes a parameter of the device's layers, embedding and head.
+    hidden_bytes : float
+        Bytes an element of the stream between layers, for every layer and micro-batch alive.
+    """
+
+    parameter_bytes: float = 0.0
+    hidden_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,8 @@ class FlagRow:
         Direction in which it changes the device memory, the step time or where layers and ranks are
         placed: ``more``, ``less`` or ``either`` (always ``either`` for placement); None: not at all. At
         least one is given for ``costs``; for ``read`` they hold for the values outside `silent`.
+    most : MemoryBound or None
+        Where it means more memory: at most so much. None: no bound is known.
     takes_value : bool
         False for a switch, which is in force wherever it is given.
     default : str or None
@@ -87,6 +106,7 @@ class FlagRow:
     memory: str | None
     time: str | None
     placement: str | None
+    most: MemoryBound | None
     takes_value: bool
     default: str | None
     silent: tuple[str, ...]
@@ -142,6 +162,8 @@ class UnmodelledFlag:
         What it changes, as a clause; empty where the flag is unknown.
     known : bool
         Whether the launcher's table has it.
+    most : MemoryBound or None
+        Most memory that it adds, as in `FlagRow`.
     """
 
     name: str
@@ -151,6 +173,17 @@ class UnmodelledFlag:
     placement: str | None
     why: str
     known: bool = True
+    most: MemoryBound | None = None
+
+    @property
+    def may_lower_memory(self) -> bool:
+        """Whether a device may need less than the figures say."""
+        return not self.known or self.memory in (LESS, EITHER)
+
+    @property
+    def may_raise_memory(self) -> bool:
+        """Whether a device may need more than the figures say."""
+        return not self.known or self.memory in (MORE, EITHER)
 
     @property
     def sentence(self) -> str:
@@ -209,7 +242,8 @@ class FlagTable:
             if row is None:
                 found.append(UnmodelledFlag(prefix + name, value, None, None, None, "", known=False))
             elif not row.is_silent(value) and (not row.needs or names.intersection(row.needs)):
-                found.append(UnmodelledFlag(prefix + name, value, row.memory, row.time, row.placement, row.why))
+                directions = row.memory, row.time, row.placement
+                found.append(UnmodelledFlag(prefix + name, value, *directions, row.why, most=row.most))
         return tuple(found)
 
 
@@ -263,6 +297,7 @@ def _row(name: str, group: str, fields: Mapping[str, Any]) -> FlagRow:
         memory=fields.get("memory"),
         time=fields.get("time"),
         placement=fields.get("placement"),
+        most=_bound(name, fields),
         takes_value=fields.get("takes_value", True),
         default=None if default is None else str(default),
         silent=tuple(map(str, fields.get("silent", ()))),
@@ -286,6 +321,18 @@ def _row(name: str, group: str, fields: Mapping[str, Any]) -> FlagRow:
     if not row.why or not row.source:
         raise ValueError(f"{name}: why and source must be given")
     return row
+
+
+def _bound(name: str, fields: Mapping[str, Any]) -> MemoryBound | None:
+    most = fields.get("most")
+    if most is None:
+        return None
+    known = {"parameter_bytes", "hidden_bytes"}
+    if not isinstance(most, dict) or not most or set(most) - known or not all(most[key] > 0 for key in most):
+        raise ValueError(f"{name}: most must give {' or '.join(sorted(known))}, above 0")
+    if fields.get("memory") != MORE:
+        raise ValueError(f"{name}: only a flag that means more memory has a bound on it")
+    return MemoryBound(**most)
 
 
 def _plain(value: str | None) -> str:

@@ -40,6 +40,9 @@ class Result:
         The other schedules and interleaves that were tried, as plain data.
     unmodelled : sequence of str
         A sentence for each flag of the configuration whose effect is in none of the figures.
+    peak_interval_mib : sequence of (float or None, float or None) [pp], or None
+        Between what each stage's peak lies when those flags have their effect, MiB; None: no bound is known. None as
+        a whole: each peak is as it stands.
     files : mapping of str to str
         Path of every file written, by role.
     job : mapping of str to plain data
@@ -53,6 +56,7 @@ class Result:
     dryrun: Sequence[Mapping[str, Any]] | None = None
     alternatives: Sequence[Mapping[str, Any]] = ()
     unmodelled: Sequence[str] = ()
+    peak_interval_mib: Sequence[tuple[float | None, float | None]] | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     job: Mapping[str, Any] = field(default_factory=dict)
 
@@ -94,6 +98,7 @@ class Result:
             "layers": {} if plan is None else {kind: _lists(grid) for kind, grid in plan.layers.items()},
             "recompute": {} if plan is None else _recompute(problem, plan),
             "peak_memory": [round(value, 3) for value in solution.peak_memory_mib],
+            "peak_memory_interval": [[_rounded(low), _rounded(high)] for low, high in self._intervals()],
             "memory_limit": list(solution.memory_limit_mib),
             "memory_source": self.memory_source,
             "unmodelled": list(self.unmodelled),
@@ -115,6 +120,11 @@ class Result:
             "problem": problem_data(problem),
             "files": dict(self.files),
         }
+
+    def _intervals(self) -> Sequence[tuple[float | None, float | None]]:
+        if self.peak_interval_mib is not None:
+            return self.peak_interval_mib
+        return [(peak, peak) for peak in self.solution.peak_memory_mib]
 
     def to_json(self) -> str:
         """`to_dict` as the text of a file, one key a line."""
@@ -181,6 +191,7 @@ class Result:
                 dryrun=data.get("dryrun"),
                 alternatives=tuple(data.get("alternatives", ())),
                 unmodelled=tuple(data.get("unmodelled", ())),
+                peak_interval_mib=_interval_of(data.get("peak_memory_interval")),
                 files=dict(data.get("files", {})),
             )
         except (ValueError, TypeError, AttributeError, KeyError) as error:
@@ -237,6 +248,17 @@ def _recompute(problem: PipelineProblem, plan: PipelinePlan) -> dict[str, list[l
     """Recomputed layers of every mode that is searched or that the plan holds, [vpp][pp] each."""
     modes = [mode for mode in problem.recompute_ratio if mode in problem.searched_modes or plan.uses(mode)]
     return {mode: _lists(plan.recomputed(mode)) for mode in modes}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _interval_of(data: Any) -> tuple[tuple[float | None, float | None], ...] | None:
+    if data is None:
+        return None
+    ends = [[None if end is None else float(end) for end in stage] for stage in data]
+    return tuple((low, high) for low, high in ends)
 
 
 def _lists(grid: Sequence[Sequence[int]]) -> list[list[int]]:

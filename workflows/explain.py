@@ -22,6 +22,7 @@ from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.dryrun_result import stage_memories
 from taylor.workflows.job_facts import JobFacts, tell_head, tell_notes
+from taylor.workflows.memory_interval import reserve
 from taylor.workflows.schedules import require_schedule
 from taylor.workflows.search import StrategySearchOptions
 from taylor.workflows.stated_file import read_for
@@ -66,6 +67,7 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     strategy = _strategy_of(name, config, options.space.gbs)
     strategy = with_ruled_splits(strategy, SearchContext.settle(config, device, options.space), options.space)
     lines = explain(config, device, options.space, strategy, options.rules_path)
+    lines += [sentence for sentence in (reserve(config),) if sentence is not None]
     limit = device_limit_mib(config, device)
     if strategy.micro_batches < 1 or strategy.pp * strategy.vpp > sum(config.model.layer_counts().values()):
         return Explanation(tuple(lines), (), limit)

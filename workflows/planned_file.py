@@ -20,6 +20,7 @@ from taylor.workflows.alternatives import Alternative
 from taylor.workflows.dryrun_result import dryrun_dict, stage_memories
 from taylor.workflows.export import export_texts, store_exports
 from taylor.workflows.job_facts import JobFacts
+from taylor.workflows.memory_interval import Interval, peak_intervals, tell_intervals
 from taylor.workflows.options import Export, Outputs
 from taylor.workflows.problem import plan_in_terms_of
 
@@ -81,6 +82,11 @@ class PlannedFile:
     def mtp_among_layers(self) -> int:
         """MTP layers that the problem counts with the kind before them."""
         return 0 if any(kind.name == MTP for kind in self.problem.kinds) else self.config.model.mtp_layers
+
+    @property
+    def peak_intervals(self) -> tuple[Interval, ...] | None:
+        """Between what each stage's peak lies when flags that no figure has take effect."""
+        return peak_intervals(self.config, self.problem, self.solution, self.memory.source)
 
     def own_plan(self) -> dict[str, PipelinePlan]:
         """The file's own plan, by its name on a page; empty where it has another shape than the solved one, or a
@@ -172,6 +178,7 @@ class PlannedFile:
             dryrun=None if self.dryrun is None else dryrun_dict(self.dryrun),
             alternatives=[one.to_dict() for one in self.alternatives],
             unmodelled=[flag.sentence for flag in self.config.unmodelled],
+            peak_interval_mib=self.peak_intervals,
             files=self.files,
             job=self.job_dict(),
         )
@@ -228,11 +235,14 @@ def write_drawings(
 def store_result(planned: PlannedFile, files: dict[str, str], outputs: Outputs) -> PlannedFile:
     """Write the exports that have a file and the result's JSON; returns the planned file with all its `files`.
 
+    Says how far the peaks may be off where flags of the file are in no figure.
+
     Parameters
     ----------
     files : dict
         What was written before, by role.
     """
+    tell_intervals(planned.config, planned.solution, planned.peak_intervals)
     files = files | store_exports(planned.exports)
     if outputs.result_json is None:
         return replace(planned, files=files)

@@ -76,6 +76,8 @@ def test_a_starred_row_stands_for_every_key_below_it() -> None:
         ({"status": "neutral", "time": "less"}, "neutral"),
         ({"status": "read", "silent": ["a"]}, "silent"),
         ({"status": "neutral", "cost": 1}, "no field"),
+        ({"status": "costs", "memory": "less", "most": {"hidden_bytes": 2}}, "more memory"),
+        ({"status": "costs", "memory": "more", "most": {"bytes": 2}}, "most must give"),
         ({"status": "neutral", "why": ""}, "why and source"),
     ],
 )

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from taylor.cost_model.memory import memory_profile
+from taylor.cost_model.profile import TimeRatios
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.parsers.flag_table import MemoryBound, UnmodelledFlag
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.evaluate import evaluate
 from taylor.pipeline_solver.result import read_result
+from taylor.register import frameworks
+from taylor.register.registry import Registry
+from taylor.workflows.memory_interval import peak_intervals
+from taylor.workflows.problem import build_problem
 from tests.conftest import ROOT
 
 SENTENCES = (
@@ -36,6 +48,48 @@ def test_an_evaluated_script_names_them_in_the_log_and_in_the_result(run_tool, s
     assert "log-interval" not in done.stdout + done.stderr
     assert json.loads((tmp_path / "r.json").read_text())["unmodelled"] == list(SENTENCES)
     assert read_result(tmp_path / "r.json").unmodelled == SENTENCES
+
+
+@pytest.mark.parametrize(
+    ("more", "low", "high", "says"),
+    [
+        ("--swap-optimizer", False, True, ""),
+        ("--tp-comm-overlap", True, False, "MiB (more where no bound is known, with --tp-comm-overlap): "),
+        ("--fp32-residual-connection", True, True, "MiB, with --fp32-residual-connection): "),
+    ],
+)
+def test_a_flag_that_is_not_modelled_widens_the_interval_of_the_peak(
+    run_tool: Any, script: Path, tmp_path: Path, more: str, low: bool, high: bool, says: str
+) -> None:
+    script.write_text(script.read_text().replace(f"--swap-optimizer --odd 3 {QUIET}", more))
+    words = ("-evaluate", "y", "-dryrun", "n", "-check", "n", "--result_json", tmp_path / "r.json")
+    done = run_tool("pipeline_parallel.py", "-shell", script, *words)
+    data = json.loads((tmp_path / "r.json").read_text())
+    for peak, (least, most) in zip(data["peak_memory"], data["peak_memory_interval"], strict=True):
+        assert (least == peak) if low else least is None
+        assert most is not None and most >= peak if high else most is None
+    text = " ".join((done.stdout + done.stderr).split())
+    assert says in text
+    assert read_result(tmp_path / "r.json").to_dict()["peak_memory_interval"] == data["peak_memory_interval"]
+
+
+def test_a_bound_on_the_residual_stream_is_its_bytes_for_every_layer_alive() -> None:
+    rules = TrainingRules(framework=frameworks.MEGATRON, seq_length=1024, param_bytes=2)
+    model, strategy = Registry.load().model("llama2-7b"), Strategy(1, 1, 4, micro_batches=8, sp=False)
+    flag = UnmodelledFlag("--fp32", None, "more", None, None, "it does so", most=MemoryBound(hidden_bytes=8))
+    config = TrainingConfig(Path("job"), "megatron", model, strategy, rules, ScheduleSpec(), None, unmodelled=(flag,))
+    problem = build_problem(config, memory_profile(model, strategy, rules, 80000), TimeRatios())
+    solution = evaluate(problem, config.even_plan(strategy, "none"))
+    intervals = peak_intervals(config, problem, solution, "estimate")
+    added = [most - peak for (_, most), peak in zip(intervals, solution.peak_memory_mib, strict=True)]
+    # Eight layers a stage, 4 to 1 micro-batches alive, 1024 tokens of 4096 elements.
+    assert added == pytest.approx([alive * 8 * 8 * 1024 * 4096 / 2**20 for alive in (4, 3, 2, 1)])
+    assert peak_intervals(config, problem, solution, "file") is None
+
+
+def test_an_explained_strategy_tells_which_flags_may_raise_its_memory(run_tool: Any, script: Path) -> None:
+    done = run_tool("parallel_tool.py", "--shell_path", script, "--explain", "DP4_TP8_PP4_EP1")
+    assert "memory: the peak may be higher, with --odd" in " ".join((done.stdout + done.stderr).split())
 
 
 def test_a_search_names_them(run_tool, script):
