@@ -32,6 +32,7 @@ def write_views(
     others: Mapping[str, PipelinePlan | Timeline] | None = None,
     dryrun: Sequence[StageMemory] = (),
     progress: Sequence[tuple[float, float | None, float | None]] = (),
+    notes: Sequence[str] = (),
 ) -> dict[str, str]:
     """Write the views that were asked for.
 
@@ -45,6 +46,8 @@ def write_views(
         What a dry-run of the plan saw, stage by stage, to lay beside the planned memory.
     progress : sequence of (seconds, objective, bound)
         How the solve went, for the page.
+    notes : sequence of str
+        What else the page says of the job, a line each.
 
     Returns
     -------
@@ -73,7 +76,7 @@ def write_views(
                 plans=timelines,
                 progress={title: progress},
                 title=f"Pipeline of {title}",
-                notes=summary_lines(problem, solution),
+                notes=[*summary_lines(problem, solution), *notes],
             )
         )
     if picture is not None:

@@ -115,9 +115,7 @@ class Planned:
         if self.step_ms is not None:
             lines.append(f"step time {self.step_ms:,.1f} ms")
         if self.planned is not None:
-            lines.append(self.planned.speed_line())
-            if self.planned.own is not self.planned.solution:
-                lines.append(self.planned.verdict())
+            lines += [self.planned.speed_line(), self.planned.verdict()]
         return lines
 
 

@@ -53,7 +53,7 @@ def open_backend(
     )
     why_not = _why_not(starter, options, config)
     if why_not:
-        log.info("dry-runs: none can run here (%s), so memory is estimated", why_not)
+        log.info("dry-runs: none can run here (%s)", why_not)
         return nullcontext(None)
     log.info("dry-runs: by %s with %s", starter.tools.program or f"bash {config.path}", starter.tools.interpreter)
     if options.env_json is not None and options.env_json.is_file():

@@ -10,6 +10,12 @@ from taylor.base.files import read_text
 from taylor.pipeline_solver.result import read_result
 
 _VARIABLE = re.compile(r"(x|recompute|select)_(\w+)\[(\d{1,4}),(\d{1,3})\] (\d{1,6})")
+PLAIN = (
+    "model", "device", "status", "termination", "step_ms", "tokens_per_second_per_device", "mfu", "objective", "bound",
+    "gap", "unit_ms", "schedule", "offset", "peak_memory", "memory_limit",
+)  # fmt: skip
+"""Keys of a result that are shown as they are; results of older versions lack those of the job."""
+
 _WORDS = {"x": "layers", "recompute": "recomputed", "select": "selectively recomputed"}
 
 
@@ -49,8 +55,7 @@ def _of_sol(path: Path, text: str) -> list[str]:
 
 def _of_json(path: Path) -> list[str]:
     result = read_result(path).to_dict()
-    plain = ("status", "objective", "bound", "gap", "unit_ms", "schedule", "offset", "peak_memory", "memory_limit")
-    lines = [f"{key}: {result[key]}" for key in plain if result[key] is not None]
+    lines = [f"{key}: {result[key]}" for key in PLAIN if result.get(key) is not None]
     for group, word in (("layers", "layers"), ("recompute", "recomputed")):
         lines += [f"{word} {name}: {rows}" for name, rows in result[group].items()]
     return lines

@@ -137,13 +137,14 @@ class PlannedFile:
         return f"speed {total:,.0f} tokens/s, {each:,.1f} tokens/s a device{mfu}"
 
     def verdict(self) -> str:
-        """How the plan compares with the file's own one, and the stage with the least room, in a line."""
-        room = [
-            limit - peak
-            for peak, limit in zip(self.solution.peak_memory_mib, self.solution.memory_limit_mib, strict=True)
-        ]
-        tightest = f"; {min(room):,.0f} MiB free on stage {room.index(min(room))}, the fullest" if room else ""
-        return self._gain() + tightest
+        """How the plan compares with the file's own one, where it is another, and the fullest stage, in a line."""
+        solution = self.solution
+        told = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
+        room, stage = min((limit - peak, stage) for stage, (peak, limit) in enumerate(told))
+        fullest = f"{room:,.0f} MiB free on stage {stage}, the fullest"
+        if over_limit(solution):
+            fullest = f"it does not fit: stage {stage} is {-room:,.0f} MiB over its limit"
+        return fullest if self.own is solution else f"{self._gain()}; {fullest}"
 
     def _gain(self) -> str:
         own, mine = self.own, self.solution.objective
@@ -228,6 +229,7 @@ def write_drawings(
                 others=beside,
                 dryrun=dryrun,
                 progress=history,
+                notes=[planned.speed_line(), planned.verdict(), *planned.assumed],
             )
     return asked
 

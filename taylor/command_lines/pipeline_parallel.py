@@ -242,8 +242,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     print_exports(solved.exports)
     for role, name in solved.files.items():
         print(f"{role:>12}: {name}")
-    if not args.evaluate:
-        print(solved.verdict())
+    print(solved.verdict())
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,12 @@ def test_every_registered_model_is_found_by_its_shape(name: str) -> None:
     found = registry.published_like(model.replace(name="somebody's", vocab=model.vocab + 128))
     assert found is not None and found.published_parameters == model.published_parameters
     assert registry.published_like(model.replace(name="somebody's", n_layers=model.n_layers + 1)) is None
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
+def test_the_first_lines_on_the_readme_are_those_that_are_told(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    shown = re.findall(r"^INFO    (.*)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    told = StatedFile.read(FileJob(Path("config/pretrain_deepseek3_671b_1024p.yaml"))).facts.head()
+    # Estimated times move with every calibration; the words are what must stay true.
+    assert [re.sub(r"[\d.]+", "#", line) for line in shown] == [re.sub(r"[\d.]+", "#", line) for line in told]

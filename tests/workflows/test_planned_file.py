@@ -85,6 +85,16 @@ def test_a_gain_over_a_plan_that_does_not_fit_names_the_worst_stage_instead() ->
     )
 
 
+def test_an_evaluated_plan_is_not_compared_with_itself() -> None:
+    own = taylor.evaluate(FILE)
+    assert own.planned is not None and own.planned.verdict().endswith("the fullest")
+    limit = max(own.solution.peak_memory_mib) - 500
+    tight = taylor.MemoryProfile(**{**vars(own.planned.memory), "device_limit_mib": limit})
+    over = taylor.evaluate(FILE, memory=tight)
+    assert over.planned is not None and over.solution.status.value == "over_limit"
+    assert over.planned.verdict() == "it does not fit: stage 0 is 500 MiB over its limit"
+
+
 def test_a_file_without_a_plan_is_solved_without_a_comparison() -> None:
     planned = taylor.solve(taylor.read(FILE).replace(plan=None)).planned
     assert planned is not None and planned.own is None and planned.job_dict()["own_plan"] is None
