@@ -20,6 +20,22 @@ _WIDTH_TABLES = {
 }
 
 
+_CLASSES = {
+    # model_type of the new generation: sizes of its class, by file and line.
+    "deepseek_v3": {  # r1.8.0 mindformers/models/deepseek3/configuration_deepseek_v3.py:159-179
+        "vocab_size": 129280,
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "moe_intermediate_size": 2048,
+        "num_hidden_layers": 61,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "n_routed_experts": 256,
+        "num_experts_per_tok": 8,
+    },
+}
+
+
 def read_yaml(text: str) -> list[Reading]:
     """The fields of the training that a file describes.
 
@@ -37,6 +53,7 @@ def read_yaml(text: str) -> list[Reading]:
     if top.get("run_mode") in ("predict", "eval", "export"):
         raise NothingToRead("trains nothing")
     model = _mapping(_mapping(top, "model"), "model_config")
+    model = {**_CLASSES.get(str(model.get("model_type")), {}), **model}
     reading = {**_model(top, model), **_run(top, model)}
     if "layers" not in reading or "hidden" not in reading:
         raise NothingToRead("the model's sizes are not in the file")

@@ -17,7 +17,7 @@ from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.parsers.text.shell_conditions import Branches, holds, is_test, joined
 from taylor.parsers.text.shell_expansion import ShellText
-from taylor.parsers.text.shell_words import Variable, Word
+from taylor.parsers.text.shell_words import Variable, Word, joined_words, read_again
 
 MAX_BYTES = 2**18
 """Launch scripts have some kilobytes; this reader takes a few seconds for a megabyte."""
@@ -164,7 +164,9 @@ class ShellScript(ShellText):
         )
 
     def _started_shell(self, words: list[Word], start: int) -> None:
-        """The command of ``bash -c TEXT``, which another program may start: ``srun bash -c '$LAUNCHER $ARGS'``."""
+        """The command of ``eval TEXT``, or of ``bash -c TEXT``: another program may start that shell."""
+        if words[0].text == "eval":
+            self.commands.append(Command(tuple(read_again(words[1:])), start))
         for shell, option, text in zip(words, words[1:], words[2:], strict=False):
             if option.text in ("-c", "-lc") and shell.text.rsplit("/")[-1] in ("bash", "sh"):
                 self.commands.append(Command(tuple(self._reread(text)), start))
@@ -173,7 +175,7 @@ class ShellScript(ShellText):
         """The words of a word that another shell reads: of '…' the expansions are followed now."""
         span = word.span()
         if span is None or self.quote_at(span[0]) != "'":
-            return word.split()
+            return read_again([word])
         (at, whole), words = (self._at, self.text), []
         self.text, self._at = whole[: span[1]], span[0]
         try:
@@ -182,7 +184,7 @@ class ShellScript(ShellText):
                 words += self._word(stop=" \t\r\n;&|<>")
                 self._at += self._at == before
         except InputError:  # A quote of the other shell's that ends elsewhere.
-            return word.split()
+            return read_again([word])
         finally:
             self.text, self._at = whole, at
         return words
@@ -213,7 +215,7 @@ class ShellScript(ShellText):
         if self.text.startswith("(", self._at):
             value = Variable(self._array(), True)
         else:
-            value = Variable([Word(tuple(char for word in self._word(split=False) for char in word.chars))], False)
+            value = Variable([joined_words(self._word(split=False))], False)
         old = self.variables.get(name)
         if more and old is not None:
             if value.array or old.array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -71,6 +72,33 @@ class Word:
         """The expansion that produced the whole word, where one did."""
         spans = {char.via for char in self.chars}
         return next(iter(spans)) if len(spans) == 1 else None
+
+
+def joined_words(words: Sequence[Word]) -> Word:
+    """One word with a blank between the parts, as an assignment joins ``"… ${ARRAY[@]}"``."""
+    chars = [char for word in words for char in (Char(" ", None), *word.chars)]
+    return Word(tuple(chars[1:]))
+
+
+def read_again(words: Sequence[Word]) -> list[Word]:
+    """The words that a shell makes of text it is given, as behind ``eval``: quotes and backslashes are taken off."""
+    done: list[Word] = []
+    current: list[Char] | None = None
+    quote = ""
+    chars = iter(joined_words(words).chars)
+    for char in chars:
+        if char.text == "\\" and quote != "'":
+            current = (current or []) + [char for char in (next(chars, None),) if char is not None]
+        elif char.text == quote:
+            quote = ""
+        elif not quote and char.text in "'\"":
+            quote, current = char.text, current or []
+        elif quote or not char.text.isspace():
+            current = [*(current or ()), char]
+        elif current is not None:
+            done.append(Word(tuple(current)))
+            current = None
+    return done if current is None else [*done, Word(tuple(current))]
 
 
 @dataclass

@@ -33,6 +33,7 @@ def words(text: str) -> list[str]:
         "N=a\nif ! [ $N = b ]; then H=5; else H=6; fi\necho $H",
         "N=a\n[ $N = a ] && H=5 || H=6\n[ $N = b ] && J=5 || J=6\necho $H $J",
         "A=1\nif [ $A = 2 ]; then echo no; fi\necho $A",
+        'L=(--a 1 --b)\nM="x ${L[@]} y"\nN=${L[*]}\necho $M $N',
         "A=1\nB=0\n[ $A = 1 ] &&\n  B=5\n[ $A = 2 ] ||\n\n  C=6\necho $B $C",
     ],
 )
@@ -76,3 +77,10 @@ def test_the_words_that_another_shell_is_given_are_a_command_with_their_places(q
     assert [word.text for word in started.words] == ["python", "x.py", "--b", "6", "--a", "5"]
     assert started.words[3].span() == (text.index("6"), text.index("6") + 1)
     assert started.words[5].span() == (text.index("5"), text.index("5") + 1)
+
+
+def test_eval_takes_off_the_quotes_that_the_text_still_holds() -> None:
+    text = 'RUN="torchrun x.py --layout \'Et|t*3L\' --name \\"a b\\" --more a\\|b"\neval $RUN'
+    started = ShellScript(text, Path("start.sh")).commands[-1].words
+    assert [word.text for word in started][2:] == ["--layout", "Et|t*3L", "--name", "a b", "--more", "a|b"]
+    assert started[3].span() == (text.index("Et|"), text.index("Et|") + 7)
