@@ -24,7 +24,14 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 def announce_compilation(kernels: Sequence[Any]) -> None:
-    """Say that kernels are being compiled, when no earlier run has left them on the disk."""
+    """Say that kernels are being compiled, when no earlier run has left them on the disk.
+
+    With ``NUMBA_DISABLE_JIT`` set nothing is: the kernels are the functions themselves, which run some hundred times
+    slower.
+    """
+    if not all(hasattr(kernel, "stats") for kernel in kernels):
+        log.warning("the solver's kernels run as plain Python: NUMBA_DISABLE_JIT is set, and a solve takes much longer")
+        return
     folders = [kernel.stats.cache_path for kernel in kernels]
     if None in folders:
         log.warning(

@@ -47,7 +47,7 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
         # Where every dry-run of the memory failed and the estimate stands in, one of the plan would fail too.
         measured = not job.dryrun or memory.source != "estimate"
         if job.check and backend is not None and measured and solution.plan is not None:
-            dryrun = check_plan(file.running, solution.plan, backend, memory.device_limit_mib)
+            dryrun = check_plan(file.running, solution.plan, backend, memory, file.modes)
     planned = PlannedFile(file.config, file.facts, memory, problem, solution, dryrun=dryrun, own=solution)
     planned = planned.with_exports(outputs.exports)
     return store_result(planned, write_drawings(planned, outputs), outputs)

@@ -1,12 +1,13 @@
-"""Keeps the plan that a solve had found when Ctrl-C ended it, apart from the user's configuration."""
+"""Keeps the plan that a run had found when Ctrl-C or a failed check ended it, apart from the user's configuration."""
 
 from __future__ import annotations
 
 from taylor.base.console import hold_interrupts, log
-from taylor.base.errors import InputError, InterruptedSolve
+from taylor.base.errors import InputError, InterruptedSolve, OutsideProgramError, TaylorError
 from taylor.base.files import write_atomic
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline_solver.model_files import write_sol
+from taylor.workflows.memory_check import CheckStopped
 from taylor.workflows.options import Outputs
 from taylor.workflows.planned_file import PlannedFile
 
@@ -15,18 +16,40 @@ FOLDER = "interrupted"
 
 
 def keep_plan_so_far(planned: PlannedFile, outputs: Outputs) -> InterruptedSolve:
-    """Write the plan of an interrupted solve beside the results; returns the error that says where it is.
+    """Write the plan of an interrupted solve beside the results; returns the error that says where it is."""
+    files, solution = _keep(planned, outputs), planned.solution
+    step, bound, gap = solution.objective or 0.0, solution.bound or 0.0, 100.0 * (solution.gap or 0.0)
+    return InterruptedSolve(
+        f"interrupted: the best plan so far takes {step:.6f} (proven bound {bound:.6f}, gap {gap:.2f} %) and is in "
+        f"{files}; {planned.config.path} is as it was"
+    )
+
+
+def keep_unchecked_plan(planned: PlannedFile, outputs: Outputs, stop: CheckStopped) -> TaylorError:
+    """The same of a plan whose check by dry-runs ended before its time; the error is that of the check."""
+    if not isinstance(stop.__cause__, OutsideProgramError):
+        error = keep_plan_so_far(planned, outputs)
+        checked = "it held in its dry-run" if stop.held else "no dry-run has checked it to the end"
+        return InterruptedSolve(f"{error}; {checked}")
+    state = "which held in its dry-run" if stop.held else "not known to hold"
+    files = _keep(planned, outputs)
+    return OutsideProgramError(
+        f"{stop.__cause__}; the best plan so far, {state}, is in {files}; {planned.config.path} is as it was"
+    )
+
+
+def _keep(planned: PlannedFile, outputs: Outputs) -> str:
+    """Write a plan beside the results; returns the files in words.
 
     The result as JSON and the ``.sol`` hold the plan with its proven bound. Where the configuration would have been
     written, a copy of it takes the plan; neither the configuration itself nor any file that the user named for the
     results of a finished solve is touched.
     """
-    config, solution = planned.config, planned.solution
-    folder = outputs.folder / FOLDER
+    config, folder = planned.config, outputs.folder / FOLDER
     kept = folder / f"{planned.name}.json"
     with hold_interrupts():
         write_atomic(kept, planned.result().to_json())
-        write_sol(planned.problem, solution, kept.with_suffix(".sol"))
+        write_sol(planned.problem, planned.solution, kept.with_suffix(".sol"))
         files = f"{kept} and .sol"
         if outputs.write:
             # A name of its own, for a user may go on from a copy that lies in this very folder.
@@ -36,8 +59,4 @@ def keep_plan_so_far(planned: PlannedFile, outputs: Outputs) -> InterruptedSolve
                 files = f"{copy} ({files})"
             except InputError as error:
                 log.warning("%s", error)
-    step, bound, gap = solution.objective or 0.0, solution.bound or 0.0, 100.0 * (solution.gap or 0.0)
-    return InterruptedSolve(
-        f"interrupted: the best plan so far takes {step:.6f} (proven bound {bound:.6f}, gap {gap:.2f} %) and is in "
-        f"{files}; {config.path} is as it was"
-    )
+    return files

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from taylor.base.console import log
-from taylor.base.errors import InfeasibleError, NoSolutionError, OutsideProgramError
+from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError, OutsideProgramError
 from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.fitting.fit import CLOSE, Observation, fit_memory
 from taylor.dryrun.fitting.linear_memory import Floats, LinearMemory
@@ -18,7 +18,7 @@ from taylor.dryrun.fitting.near_plans import SAFE, NearPlan, PlanSearch, StageRe
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, DryRunResult
 from taylor.dryrun.measure import observations_of
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
 from taylor.workflows.memory_source import keep_measured, known_observations
@@ -32,6 +32,22 @@ CALM = 0.004
 """Relative scatter of peaks about the fit up to which a program counts as one that repeats itself."""
 SURE = 0.98
 """Chance that a stage keeps its limit, from which on it is dry-run only after the doubtful stages of its plan."""
+
+
+class CheckStopped(Exception):
+    """The check ended before its time: Ctrl-C, or dry-runs that failed; its cause is the error, where there is one.
+
+    Parameters
+    ----------
+    problem, solution : PipelineProblem, Solution
+        The best plan so far.
+    held : bool
+        Whether that plan held in its dry-run.
+    """
+
+    def __init__(self, problem: PipelineProblem, solution: Solution, *, held: bool = False) -> None:
+        super().__init__()
+        self.problem, self.solution, self.held = problem, solution, held
 
 
 @dataclass(frozen=True)
@@ -82,7 +98,7 @@ def solve_checked(
     state : callable
         Memory to problem.
     solve : callable
-        Problem to solution; raises when there is none.
+        Problem to solution; raises when there is none, `CheckStopped` when Ctrl-C ended it at a plan.
 
     Raises
     ------
@@ -90,8 +106,9 @@ def solve_checked(
         When, by what the dry-runs showed, nothing fits.
     NoSolutionError
         When no plan held within `MAX_ROUNDS`.
-    OutsideProgramError
-        When every dry-run of a round failed, so that nothing is known of its plans.
+    CheckStopped
+        When Ctrl-C came, or a plan cannot be checked: every dry-run of a round failed, or that of a stage whose peak
+        no other stage bounds; with the best plan so far.
     """
     linear = LinearMemory(config, modes)
     observations = known_observations(config, output) if memory.source in ("dry-run", "saved") else []
@@ -113,14 +130,19 @@ def solve_checked(
                     raise
                 raise InfeasibleError(f"after {round_ - 1} dry-runs of solved plans nothing fits: {error}") from error
             batch.append(NearPlan(problem, solution, np.zeros(linear.stages)))
-        if search is not None and round_ <= BEST_OF_ROUNDS:
-            batch += search.more(state(memory), fitted_peaks(linear, memory), best[0] if best else None, batch)
-        if not batch:
-            break
-        results = _dry_run(config, backend, batch, limits)
-        if all(result.says_nothing for result in results):
-            raise _unchecked(results[0])
+        try:
+            if search is not None and round_ <= BEST_OF_ROUNDS:
+                batch += search.more(state(memory), fitted_peaks(linear, memory), best[0] if best else None, batch)
+            if not batch:
+                break
+            results = _dry_run(config, backend, batch, limits)
+            if all(result.says_nothing for result in results):
+                raise _unchecked(results[0])
+        except (KeyboardInterrupt, InterruptedSolve, CheckStopped, OutsideProgramError) as error:
+            near = best[0] if best is not None else batch[0]
+            raise CheckStopped(near.problem, near.solution, held=best is not None) from error
         over: dict[int, str] = {}
+        unknown: tuple[NearPlan, OutsideProgramError] | None = None
         for near, result in zip(batch, results, strict=True):
             observations += observations_of([result], 1.0 if search is not None else CLOSE)
             exceeded = stages_over(result, limits)
@@ -130,7 +152,11 @@ def solve_checked(
             for peak in result.failures:
                 if peak.failure != OUT_OF_MEMORY:
                     log.warning("check: stage %d could not be checked: %s", peak.stage, peak.failure)
-            if not exceeded and not result.says_nothing and (best is None or near.time < best[0].time):
+            if exceeded or result.says_nothing:
+                continue
+            if missing := _unbounded(result, near.plan, fitted_peaks(linear, memory)(near.plan)):
+                unknown = unknown or (near, _unchecked(result, missing))
+            elif best is None or near.time < best[0].time:
                 best = (near, result)
         if observations:
             memory = _refit(linear, observations, prior)
@@ -139,6 +165,8 @@ def solve_checked(
             if search is None or round_ == BEST_OF_ROUNDS:
                 break
             continue
+        if unknown is not None:
+            raise CheckStopped(unknown[0].problem, unknown[0].solution) from unknown[1]
         log.info("check: round %d, over the limit: %s", round_, "; ".join(over.values()))
         fitted = fitted_peaks(linear, memory)(batch[0].plan)
         margin = next_margins(fitted, results[0], limits, margin, round_)
@@ -151,12 +179,7 @@ def solve_checked(
         )
     near, result = best
     rounds = round_ if batch else round_ - 1
-    log.info(
-        "check: the plan holds on %d of %d stages (round %d)",
-        len(result.stages) - len(result.failures),
-        len(result.stages),
-        rounds,
-    )
+    log.info("check: %s (round %d)", _verdict(result), rounds)
     return Checked(near.problem, near.solution, memory, rounds, result)
 
 
@@ -181,31 +204,84 @@ def _dry_run(
     return results
 
 
-def check_plan(config: TrainingConfig, plan: PipelinePlan, backend: DryRunBackend, limit_mib: float) -> DryRunResult:
+def check_plan(
+    config: TrainingConfig,
+    plan: PipelinePlan,
+    backend: DryRunBackend,
+    memory: MemoryProfile,
+    modes: Sequence[str],
+) -> DryRunResult:
     """Dry-run one plan and say whether it holds; nothing is solved.
+
+    Parameters
+    ----------
+    memory : MemoryProfile
+        With the limit of a device, and what is known of the plan's memory before the dry-run.
 
     Raises
     ------
     OutsideProgramError
-        When the dry-run of every stage failed.
+        When the dry-run of every stage failed, or that of a stage whose peak no other stage bounds.
     """
     result = backend.measure([DryRun(config, config.strategy, plan)])[0]
     if result.says_nothing:
         raise _unchecked(result)
-    over = stages_over(result, np.full(config.strategy.pp, limit_mib))
+    over = stages_over(result, np.full(config.strategy.pp, memory.device_limit_mib))
     if over:
         log.warning("check: over the limit: %s", "; ".join(over.values()))
-    else:
-        measured = len(result.stages) - len(result.failures)
-        log.info("check: the plan holds on %d of %d stages", measured, len(result.stages))
+        return result
+    linear = LinearMemory(config, modes)
+    if missing := _unbounded(result, plan, fitted_peaks(linear, memory)(plan)):
+        raise _unchecked(result, missing)
+    log.info("check: %s", _verdict(result))
     return result
 
 
-def _unchecked(result: DryRunResult) -> OutsideProgramError:
-    """The error that nothing could be checked, with what the first failed dry-run said."""
+def _unbounded(result: DryRunResult, plan: PipelinePlan, fitted: Floats) -> list[int]:
+    """The stages without a peak whose need no measured stage bounds.
+
+    A stage is bounded by one between the first and the last, as it is itself, that holds and recomputes the same layers
+    and that by the fitted memory needs as much: under 1F1B, one before it.
+
+    Parameters
+    ----------
+    fitted : float64 [stages]
+        Peaks of the plan by the fitted coefficients, MiB.
+    """
+
+    def content(stage: int) -> list[tuple[int, ...]]:
+        grids = [*plan.layers.values(), *(plan.recomputed(mode) for mode in (FULL, SELECT))]
+        return [tuple(row[stage] for row in grid) for grid in grids]
+
+    inner = [peak.stage for peak in result.stages if peak.peak_mib is not None and 0 < peak.stage < plan.stages - 1]
+    return [
+        missing.stage
+        for missing in result.failures
+        if not 0 < missing.stage < plan.stages - 1
+        or not any(content(twin) == content(missing.stage) and fitted[twin] >= fitted[missing.stage] for twin in inner)
+    ]
+
+
+def _verdict(result: DryRunResult) -> str:
+    """On how many stages a plan holds, and by what the others are bounded."""
+    measured = len(result.stages) - len(result.failures)
+    text = f"the plan holds on {measured} of {len(result.stages)} stages"
+    if not result.failures:
+        return text
+    missing = ", ".join(str(peak.stage) for peak in result.failures)
+    return f"{text}; stage {missing} gave no peak, and holds as a measured stage of the same layers that needs as much"
+
+
+def _unchecked(result: DryRunResult, missing: Sequence[int] = ()) -> OutsideProgramError:
+    """The error that a plan is not known to hold, with what its first failed dry-run said."""
+    if missing:
+        held = f"the plan holds on {len(result.stages) - len(result.failures)} of {len(result.stages)} stages, but "
+        which = f"{held}stage {', '.join(map(str, missing))} gave no peak and no measured stage is its like"
+    else:
+        which = f"none of {len(result.stages)} dry-runs of the plan gave a peak"
     return OutsideProgramError(
-        f"check: none of {len(result.stages)} dry-runs of the plan gave a peak, so it is not known to hold: "
-        f"{result.describe_failure()}; mend the dry-run, or take the plan unchecked with -check n"
+        f"check: {which}, so it is not known to hold: {result.describe_failure()}; mend the dry-run, or take the plan "
+        "unchecked with -check n"
     )
 
 

@@ -19,8 +19,8 @@ from taylor.pipeline_solver.solve import solve
 from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
 from taylor.workflows.alternatives import choices, solve_alternatives
 from taylor.workflows.evaluate_file import own_solution
-from taylor.workflows.interrupted import keep_plan_so_far
-from taylor.workflows.memory_check import solve_checked
+from taylor.workflows.interrupted import keep_plan_so_far, keep_unchecked_plan
+from taylor.workflows.memory_check import CheckStopped, solve_checked
 from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.planned_file import History, PlannedFile, store_result, write_drawings
 from taylor.workflows.schedules import require_writable
@@ -28,14 +28,6 @@ from taylor.workflows.stated_file import StatedFile, asked_schedule
 
 EQUAL_STEPS = 2e-6
 """Relative difference below which two proven step times are the same: twice the gap of a proof."""
-
-
-class _Interrupted(Exception):
-    """Ctrl-C ended a solve inside the check by dry-runs; nothing more is to be dry-run."""
-
-    def __init__(self, problem: PipelineProblem, solution: Solution) -> None:
-        super().__init__()
-        self.problem, self.solution = problem, solution
 
 
 def solve_file(
@@ -53,9 +45,11 @@ def solve_file(
     InfeasibleError, NoSolutionError
         No plan exists, or none was found within the limit; nothing is written.
     OutsideProgramError
-        MindSpore's dry-runs were asked for and every one failed.
+        MindSpore's dry-runs were asked for and every one failed; or those that check the plan, which is then kept
+        beside the results.
     InterruptedSolve
-        Ctrl-C ended the solve: the configuration is as it was, and the plan so far is kept beside the results.
+        Ctrl-C ended the solve or its check: the configuration is as it was, and the plan so far is kept beside the
+        results.
     """
     file = StatedFile.read(job)
     history: list[tuple[float, float | None, float | None]] = []
@@ -75,9 +69,9 @@ def solve_file(
         if job.check and backend is not None and measured:
             try:
                 planned = _solve_checked(file, memory, backend, how, outputs, watch)
-            except _Interrupted as stop:
+            except CheckStopped as stop:
                 so_far = PlannedFile(file.config, file.facts, memory, stop.problem, stop.solution)
-                raise keep_plan_so_far(so_far, outputs) from None
+                raise keep_unchecked_plan(so_far, outputs, stop) from None
         else:
             planned = solve_stated(file, memory, how, watch)
             if planned.solution.termination is Termination.INTERRUPTED:
@@ -146,7 +140,7 @@ def _solve_checked(
     def solve_one(problem: PipelineProblem) -> Solution:
         solution = plan_or_raise(problem, how, watch, str(file.config.path))
         if solution.termination is Termination.INTERRUPTED:
-            raise _Interrupted(problem, solution)
+            raise CheckStopped(problem, solution)
         return solution
 
     checked = solve_checked(

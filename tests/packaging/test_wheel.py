@@ -61,13 +61,16 @@ class Installation:
 
 
 def build(folder: Path) -> Path:
-    """The wheel, built from a copy of the sources: what an earlier build left behind must not come along."""
+    """The wheel, built from a copy of the sources in which an earlier build has left a module."""
     source = folder / "source"
     source.mkdir()
     for name in (*FOLDERS, "taylor", "config"):
         shutil.copytree(ROOT / name, source / name, ignore=NO_SOURCES)
     for name in ("pyproject.toml", "setup.py", "README.md"):
         shutil.copy(ROOT / name, source)
+    left = source / "build" / "lib" / "taylor" / "left_over.py"
+    left.parent.mkdir(parents=True)
+    left.touch()
     pip(sys.executable, "wheel", "--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", folder, source)
     [wheel] = folder.glob("*.whl")
     return wheel

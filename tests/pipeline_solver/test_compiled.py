@@ -45,3 +45,12 @@ def test_what_is_compiled_now_is_told_with_what_would_spare_it(tmp_path, caplog,
     with caplog.at_level(logging.WARNING):
         announce_compilation([kernel])
     assert (words in caplog.text) if words else not caplog.text
+
+
+def test_without_compilation_the_kernels_are_the_functions_themselves_and_that_is_said(caplog, monkeypatch):
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
+    monkeypatch.setattr(log, "propagate", True)
+    kernel = compiled(double)
+    with caplog.at_level(logging.WARNING):
+        announce_compilation([kernel])
+    assert kernel(21) == 42 and "plain Python" in caplog.text
