@@ -75,7 +75,7 @@ _ORDERS: dict[str, Callable[[ScheduleSpec, int, int, int], list[list[Task]]]] = 
     "seqpipe": _rounds,
     "torch-interleaved": _rounds,
     "zero_bubble_v": lambda spec, S, V, m: zero_bubble_v_order(S, m),
-    "dualpipev": lambda spec, S, V, m: dual_pipe_v_order(S, m),
+    "dualpipev": lambda spec, S, V, m: dual_pipe_v_order(S, m, whole_drain=spec.whole_drain),
     "zbv": lambda spec, S, V, m: torch_zbv_order(S, m),
 }
 """The task order of each schedule, from (spec, S, V, m)."""

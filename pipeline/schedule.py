@@ -125,12 +125,16 @@ class ScheduleSpec:
         Of schedules with sequence splits: pieces a sequence is cut into.
     group_size : int or None
         Of schedules with rounds of a set size: micro-batches of a round; None = as many as stages.
+    whole_drain : bool
+        Of DualPipeV: no weight gradient is put off, not even where the pipeline drains. MindSpeed runs it so without
+        ``--dualpipev-dw-detach``.
     """
 
     name: str = PLAIN
     low_memory: bool = False
     seq_splits: int = 1
     group_size: int | None = None
+    whole_drain: bool = False
 
     def for_interleaves(self, interleaves: int, framework: InterleavingFramework) -> ScheduleSpec:
         """The schedule that runs when a framework is asked for this one with a number of interleaves.

@@ -83,16 +83,17 @@ def _zero_bubble_v_stage(s: int, stages: int, micro_batches: int) -> list[Task]:
     return stage.tasks
 
 
-def dual_pipe_v_order(stages: int, micro_batches: int) -> list[list[Task]]:
+def dual_pipe_v_order(stages: int, micro_batches: int, *, whole_drain: bool = False) -> list[list[Task]]:
     """DeepSeek's DualPipeV (github.com/deepseek-ai/DualPipe, dualpipe/dualpipev.py, ``step``); m >= 2S.
 
-    Without the overlap of a forward with a backward. MindSpeed's ``--schedules-method dualpipev`` runs it;
-    in the drain it puts weight gradients off only with ``--dualpipev-dw-detach``.
+    Without the overlap of a forward with a backward. MindSpeed's ``--schedules-method dualpipev`` runs it; with
+    `whole_drain` the weight gradients of its drain run with their backward, as MindSpeed does without
+    ``--dualpipev-dw-detach`` (master mindspeed/core/pipeline_parallel/dualpipev/dualpipev_schedules.py:1521-1538).
     """
-    return [_dual_pipe_v_stage(s, stages, micro_batches) for s in range(stages)]
+    return [_dual_pipe_v_stage(s, stages, micro_batches, whole_drain) for s in range(stages)]
 
 
-def _dual_pipe_v_stage(s: int, stages: int, micro_batches: int) -> list[Task]:
+def _dual_pipe_v_stage(s: int, stages: int, micro_batches: int, whole_drain: bool) -> list[Task]:
     stage, below = _Stage(), stages - 1 - s
     _fill(stage, s, stages)
     for _ in range(micro_batches - 2 * stages + s + 1):
@@ -105,13 +106,14 @@ def _dual_pipe_v_stage(s: int, stages: int, micro_batches: int) -> list[Task]:
         stage.forward(1)
         stage.backward(0)
     # The drain: from the middle of this phase on, weight gradients wait and fill the gaps behind.
-    turn = (s + 1) // 2
+    turn = (s + 1) // 2 if not whole_drain else stages
     for k in range(s + 1):
         stage.backward(1, put_off=k > turn or (k == turn and s % 2 == 1))
         stage.backward(0, put_off=k >= turn)
     for _ in range(below):
-        stage.weight()
-        stage.backward(0, put_off=True)
+        if not whole_drain:
+            stage.weight()
+        stage.backward(0, put_off=not whole_drain)
     return stage.tasks + stage.waiting
 
 

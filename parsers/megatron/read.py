@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.megatron.flags import WORLD_FLAGS, Flags
@@ -31,6 +32,7 @@ NAME = "megatron"
 V_METHOD = "dualpipev"
 """MindSpeed's value of ``--schedules-method``."""
 V_SCHEDULE = ScheduleSpec("dualpipev")
+DETACH = "dualpipev-dw-detach"
 LAUNCHER_TELLTALES = (
     "num-layer-list",
     "noop-layers",
@@ -153,7 +155,7 @@ def _read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:
     pp = flags.integer("pipeline-model-parallel-size", default=1, high=4096)
     method = flags.text("schedules-method", default=None)
     if method == V_METHOD:
-        return V_SCHEDULE, 2
+        return replace(V_SCHEDULE, whole_drain=not flags.has(DETACH)), 2
     if method is not None:
         raise flags.error("schedules-method", "is not a known schedule", method, f"use {V_METHOD} or leave it out")
     layers = _counted_layers(flags)

@@ -11,6 +11,7 @@ from taylor.parsers.megatron.flags import WORLD_FLAGS, Flags
 from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN, kind_flags, says_dense_first, starts_with
 from taylor.parsers.megatron.layout import LayoutProblem, ends_placement, layout_text
 from taylor.parsers.megatron.read import (
+    DETACH,
     EXTEND,
     FIRST,
     LAST,
@@ -40,7 +41,7 @@ _PLACING = (
     "account-for-loss-in-pipeline-split",
 )
 PLAN_FLAGS = frozenset(
-    {*_PLACING, *RECOMPUTE_FLAGS, DENSE_FIRST, PATTERN, "num-layers", "schedules-method", "global-batch-size"}
+    {*_PLACING, *RECOMPUTE_FLAGS, DENSE_FIRST, PATTERN, "num-layers", "schedules-method", DETACH, "global-batch-size"}
 )
 """What a plan may change in a script."""
 _BESIDE_LAYERS = ("num-layers", "pipeline-model-parallel-size")
@@ -184,8 +185,9 @@ def _placing(flags: Flags, plan: PipelinePlan, schedule: ScheduleSpec) -> Wanted
     wanted["num-layers"] = str(sum(held))
     if v_shape and not flags.has("schedules-method"):
         wanted["schedules-method"] = V_METHOD
+        wanted[DETACH] = not schedule.whole_drain
     elif not v_shape and flags.has("schedules-method"):
-        wanted["schedules-method"] = False
+        wanted["schedules-method"] = wanted[DETACH] = False
     mindspeed = is_mindspeed(flags)
     kinds = _kinds(plan, v_shape)
     mixed = MOE in plan.layers and any(DENSE in of_chunk for of_chunk in kinds)

@@ -195,6 +195,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
     further = (
         {},
         {"position-embedding-type": False},
+        {"schedules-method": "dualpipev"},
         _flags_of("--num-layer-list 20,20,20,20"),
         _flags_of("--noop-layers 0,1 --num-layers 84 --pipeline-model-parallel-size 2"),
         _flags_of("--decoder-first-pipeline-num-layers 19 --decoder-last-pipeline-num-layers 19"),
@@ -265,6 +266,7 @@ READ_VALUES: tuple[Setting, ...] = (
     *("9,9,9,9", "3,2,2,9", "0,1,2,3", "Et*20|t*20|t*20|t*20,L", "Et|(t|)*14,t,L"),
 )
 READ_BESIDE: dict[str, dict[str, Setting]] = {
+    "dualpipev-dw-detach": _flags_of("--schedules-method dualpipev"),
     "recompute-method": _flags_of("--recompute-granularity full"),
     "recompute-num-layers": _flags_of("--recompute-granularity full --recompute-method block"),
     "activations-checkpoint-num-layers": _flags_of("--activations-checkpoint-method block"),

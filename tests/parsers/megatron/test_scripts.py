@@ -21,8 +21,9 @@ from taylor.parsers.text.shell_arithmetic import evaluate_arithmetic
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.chunks import chunk_order
+from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
-from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline.schedule import BACKWARD, WEIGHT_GRADIENT, ScheduleSpec
 from taylor.register import frameworks
 from taylor.register.model import DENSE, MOE, MTP
 from tests.conftest import SHARED
@@ -353,6 +354,16 @@ def test_the_modules_of_selective_recompute_are_the_parts_that_run_again(
     tmp_path: Path, more: str, parts: tuple[str, ...] | None
 ) -> None:
     assert read_config(script_of(tmp_path, f"{BASE}--recompute-granularity selective {more}")).rules.selective == parts
+
+
+@pytest.mark.parametrize(("more", "whole"), [("", True), ("--dualpipev-dw-detach", False)])
+def test_the_v_schedule_puts_weight_gradients_off_only_where_it_is_told_to(
+    tmp_path: Path, more: str, whole: bool
+) -> None:
+    schedule = read_config(script_of(tmp_path, f"{BASE}--schedules-method dualpipev {more}")).schedule
+    assert schedule == ScheduleSpec("dualpipev", whole_drain=whole)
+    drain = build_schedule(schedule, 4, 2, 8).order[3, -8:, 0].tolist()
+    assert (drain == [BACKWARD, WEIGHT_GRADIENT] * 4) == whole
 
 
 def test_an_unknown_module_of_selective_recompute_is_refused(tmp_path: Path) -> None:
