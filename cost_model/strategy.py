@@ -102,6 +102,8 @@ class TrainingRules:
         TP splits every expert too, and EP comes from DP·CP. Off (``--expert-tensor-parallel-size 1``,
         ``--moe-tp-extend-ep``, MindFormers' ``use_gmm``), experts are whole and EP comes from DP·CP·TP. None:
         as the framework usually does it (`StateRules.usually_whole_experts`).
+    expert_ways : int or None
+        Ranks of TP that split an expert where the file names another number than 1 or TP; memory and time count TP.
     overhead_mib : float or None
         Memory of runtime and communication buffers on a device, MiB; None = the framework's usual one.
     core_models : bool
@@ -141,6 +143,7 @@ class TrainingRules:
     dropout: bool = False
     loss_chunks: int = 1
     expert_tensor_parallel: bool | None = None
+    expert_ways: int | None = None
     overhead_mib: float | None = None
     core_models: bool = True
     ep_holds_cp: bool = False

@@ -70,6 +70,8 @@ def _sequence_cut(table: StrategyTable) -> NDArray[np.int64]:
 
 def _expert_tp(table: StrategyTable, context: SearchContext) -> NDArray[np.int64]:
     """Ranks over which TP splits an expert, int64 [n]."""
+    if context.rules.expert_ways is not None:
+        return np.full_like(table.tp, context.rules.expert_ways)
     return np.ones_like(table.tp) if context.rules.whole_experts else table.tp
 
 
@@ -161,8 +163,8 @@ _LEGALITY: tuple[Rule, ...] = (
     ),
     Rule(
         "expert-ffn-by-tp",
-        "tp divides the width of an expert (expert tensor parallel = tp)",
-        lambda t, c: _expert_hidden(c) % t.tp == 0,
+        "the tp that splits an expert divides its width",
+        lambda t, c: _expert_hidden(c) % _expert_tp(t, c) == 0,
         LEGALITY,
         applies=_splits_experts,
         relax="search other tp",
@@ -209,8 +211,8 @@ _LEGALITY: tuple[Rule, ...] = (
     ),
     Rule(
         "ep-in-dp-cp",
-        "ep divides dp * cp, whose ranks it reuses (tp splits experts too)",
-        lambda t, c: (t.dp * t.cp) % t.ep == 0,
+        "ep, times the tp that splits an expert, divides dp * tp * cp, whose ranks it reuses",
+        lambda t, c: (t.dp * t.tp * t.cp) % (t.ep * _expert_tp(t, c)) == 0,
         LEGALITY,
         applies=_splits_experts,
         relax="search smaller ep, tp or pp",

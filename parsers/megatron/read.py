@@ -86,6 +86,11 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
     if not schedule.fits_rounds(strategy.pp, strategy.micro_batches):
         notes.append(f"its pipeline {schedule.rounds_wanted(strategy.pp)}, found {strategy.micro_batches}")
     rules = _read_rules(flags)
+    if rules.expert_ways is not None:
+        notes.append(
+            f"--expert-tensor-parallel-size {rules.expert_ways}: memory and time of the experts are those of tensor "
+            f"parallel {strategy.tp}"
+        )
     misfit = _misfit_experts(flags, strategy, rules)
     if misfit is not None and flags.assumed(*WORLD_FLAGS):
         # How many nodes there are is what the cluster sets, here the default of its variable.
@@ -231,6 +236,7 @@ def _read_rules(flags: Flags) -> TrainingRules:
         capacity_factor=flags.number("moe-expert-capacity-factor", default=None) or None,
         expert_tensor_parallel=not flags.has(EXTEND)
         and flags.integer("expert-tensor-parallel-size", default=0, low=0) != 1,
+        expert_ways=_expert_ways(flags),
         overlap_p2p=not flags.has("no-overlap-p2p-communication"),
         ulysses_degree=_ulysses_degree(flags),
         context_levels=_context_levels(flags),
@@ -240,6 +246,12 @@ def _read_rules(flags: Flags) -> TrainingRules:
         fused_norms=modules is not None and _implementation(flags) == "transformer_engine",
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
+
+
+def _expert_ways(flags: Flags) -> int | None:
+    """``--expert-tensor-parallel-size`` where it is neither 1 nor TP; None else."""
+    ways: int = flags.integer("expert-tensor-parallel-size", default=0, low=0)
+    return ways if ways > 1 and ways != flags.integer("tensor-model-parallel-size", default=1) else None
 
 
 def _keeps_no_scores(flags: Flags) -> bool:

@@ -314,6 +314,17 @@ def test_a_pinned_optimizer_split_that_does_not_divide_the_replicas_is_refused(p
         apply_rules(build_space(context, options), select_rules(context, NO_EXPERIENCE), context)
 
 
+@pytest.mark.parametrize(("ep", "fits"), [(1, True), (2, True), (4, True), (8, False)])
+def test_experts_split_over_a_part_of_tp_leave_the_rest_to_ep(ep: int, fits: bool) -> None:
+    """parallel_state.py of Megatron-LM: expert TP x EP x PP divides the ranks; TP 4 and expert TP 2 on 8 ranks."""
+    model = ModelSpec("tiny", 4, 64, 8, 8, 8, 48, 96, moe=MoeSpec(8, 2, 32))
+    rules = TrainingRules(framework=frameworks.MEGATRON, seq_length=32, expert_tensor_parallel=True, expert_ways=2)
+    options = SearchOptions(world_size=8, gbs=16, fix={"dp": 2, "tp": 4, "pp": 1, "ep": ep})
+    context = SearchContext.settle(job(model, Strategy(1, 1, 1), rules), DEVICE, options)
+    space, rules_asked = build_space(context, options), select_rules(context, NO_EXPERIENCE)
+    assert bool(legal_of(space, rules_asked, context)) is fits
+
+
 def test_a_pinned_dimension_and_a_bound_select_from_the_same_legal_set() -> None:
     config = job()
     full = SearchOptions(world_size=64, gbs=64, search=("dp", "tp", "pp", "ep", "cp", "mbs"))
