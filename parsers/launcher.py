@@ -66,7 +66,7 @@ class UsualDevice:
     name : str
         The device's name in the register.
     jobs : str
-        Whose jobs they are, as messages call them: ``MindSpeed scripts``.
+        Whose jobs they are, as messages call them: ``MindSpeed files``.
     """
 
     name: str

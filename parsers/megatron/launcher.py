@@ -22,7 +22,7 @@ _RUN = 'eval "$(cat -- "$1")"'
 """Runs a variant of a script under the original's name ($0): ``dirname $0`` then says the original's folder."""
 
 
-ON_ASCEND = UsualDevice("ascend-910b", "MindSpeed scripts")
+ON_ASCEND = UsualDevice("ascend-910b", "MindSpeed files")
 """MindSpeed is Megatron on Ascend devices."""
 
 
@@ -34,7 +34,7 @@ class Megatron(Launcher):
     suffixes = (".sh",)
     telltale = re.compile(r"--(num|pipeline|tensor|hidden|micro|global)[-_](layers|model|size|batch)")
     plan_keys = write.PLAN_FLAGS
-    usual_device = UsualDevice("h100-80g", "Megatron scripts")
+    usual_device = UsualDevice("h100-80g", "Megatron files")
     export_forms = {
         "megatron-layout": ExportForm(export_layout, places_only=True),
         "mindspeed-list": ExportForm(export_layer_list, places_only=True),

@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from taylor.nd_search.options import SearchOptions
 from taylor.parsers.read import read_config
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.register.registry import Registry
+from taylor.workflows.candidates import rank_folder
 from taylor.workflows.devices import choose_device
 from taylor.workflows.job_facts import JobFacts
-from taylor.workflows.options import FileJob
+from taylor.workflows.options import DryRunOptions, FileJob
+from taylor.workflows.rank import RankOptions
+from taylor.workflows.search import StrategySearchOptions, search_strategies
 from taylor.workflows.stated_file import StatedFile
 from tests.conftest import ROOT
 from tests.parsers.torchtitan.test_files import BASE as TOML
@@ -37,7 +42,7 @@ PHRASES = {
         "DP1 TP8 PP4, sequence parallel on 32 ranks, 1f1b",
         "batch 32 = DP 1 x 32 micro-batches of 1",
         "sequences of 8,192 tokens; computing in 16 bits",
-        "no device named: h100-80g (80 GiB), the default for Megatron",
+        "no device named: h100-80g (80 GiB), the default for Megatron files",
         "memory limit 77,824 MiB, what the device offers",
         "time ratios estimated for this job on h100-80g",
     ],
@@ -86,3 +91,25 @@ def test_the_first_lines_on_the_readme_are_those_that_are_told(page: str, monkey
     told = StatedFile.read(FileJob(Path("config/pretrain_deepseek3_671b_1024p.yaml"))).facts.head()
     # Estimated times move with every calibration; the words are what must stay true.
     assert [re.sub(r"[\d.]+", "#", line) for line in shown] == [re.sub(r"[\d.]+", "#", line) for line in told]
+
+
+def test_a_search_and_a_ranking_say_it_once_for_all_candidates(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging.getLogger("taylor"), "propagate", True)
+    caplog.set_level(logging.INFO, logger="taylor")
+    estimate = DryRunOptions("estimate")
+    path = ROOT / "config" / "pretrain_llama2_7b.yaml"
+    space = SearchOptions(world_size=16, gbs=64, profile_num=3)
+    found = search_strategies(StrategySearchOptions(path, space, estimate, output=tmp_path / "nd" / "nd_output"))
+    searched = [record.message for record in caplog.records]
+    caplog.clear()
+    how = RankOptions(SolveOptions(time_limit=5), workers=1, report=False)
+    rank_folder(found.dryrun_files[0].parent, how, dryruns=estimate)
+    ranked = [record.message for record in caplog.records]
+    for lines, first in ((searched, str(path)), (ranked, f"{found.dryrun_files[0].parent}: 3 candidates")):
+        assert lines[0].startswith(f"{first}: MindFormers YAML, llama2_7b, 6.7 B parameters (published")
+        assert "batch 64" in lines[1] and "sequences of 4,096 tokens" in lines[1]
+        assert sum("no device named: ascend-910b" in line for line in lines) == 1
+        assert sum("6.7 B parameters" in line for line in lines) == 1
