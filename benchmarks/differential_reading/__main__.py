@@ -67,14 +67,18 @@ def compare(path: Path) -> Compared:
     except TaylorError as error:
         return Compared(path, refusal=str(error), told=len(others[0]))
     # A script may start several trainings; the product reads one of them.
-    unlike = [(_differences(mine, other), len(other)) for other in others]
+    unlike = [(_differences(mine, other), len(_comparable(mine, other))) for other in others]
     differences, told = min(unlike, key=lambda pair: len(pair[0]))
     return Compared(path, told=told, differences=differences)
 
 
+def _comparable(mine: Reading, other: Reading) -> list[str]:
+    """The fields that the file settles: no recompute where its layers fit no even split, and it names no other."""
+    return [name for name in FIELDS if name in other and (name in mine or name != "recompute")]
+
+
 def _differences(mine: Reading, other: Reading) -> tuple[tuple[str, Value | None, Value], ...]:
-    # Where its layers fit no even split, and it names no other, the product settles no plan and so no recompute.
-    names = [name for name in FIELDS if name in other and (name in mine or name != "recompute")]
+    names = _comparable(mine, other)
     return tuple((name, mine.get(name), other[name]) for name in names if mine.get(name) != other[name])
 
 

@@ -138,6 +138,11 @@ class Branches:
         return variables
 
 
+def set_under_condition(name: str) -> str:
+    """What is said of a variable that has no value before the conditions that set it."""
+    return f"{name} is set under a condition that the script does not settle: the last value is taken"
+
+
 def _agreed(name: str, before: Variable | None, after: list[Variable | None], notes: list[str]) -> Variable | None:
     """A variable after an ``if``, by its values after the branches that may run (None: not set there).
 
@@ -150,7 +155,7 @@ def _agreed(name: str, before: Variable | None, after: list[Variable | None], no
         return given[0]
     if before is None or not before.settled:
         if any(value.texts() != last.texts() for value in given):
-            notes.append(f"{name} is set under a condition that the script does not settle: the last value is taken")
+            notes.append(set_under_condition(name))
         return Variable(last.words, last.array, settled=False)
     notes.append(f"{name} is set again under a condition: the value before it is taken")
     if before.array and len(given) == len(after):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.parsers.text.shell_conditions import Branches, holds, is_test, joined
+from taylor.parsers.text.shell_conditions import Branches, holds, is_test, joined, set_under_condition
 from taylor.parsers.text.shell_expansion import ShellText
 from taylor.parsers.text.shell_words import Variable, Word, joined_words, read_again
 
@@ -229,4 +229,7 @@ class ShellScript(ShellText):
         if old is not None and old.settled and not value.settled:
             self.notes.append(f"{name} is set again under a condition: the value before it is taken")
             return
+        if old is not None and not value.settled and value.texts() != old.texts():
+            note = set_under_condition(name)
+            self.notes += [note] * (note not in self.notes)
         self.variables[name] = value

@@ -59,8 +59,9 @@ def test_a_value_in_a_quoted_default_has_its_place_in_the_script() -> None:
     assert word.span() == (text.index("4"), text.index("4") + 1)
 
 
-def test_a_value_that_only_an_unsettled_condition_sets_is_named() -> None:
-    script = ShellScript("if [ -d x ]; then A=1; else A=2; fi\necho $A", Path("start.sh"))
+@pytest.mark.parametrize("text", ["if [ -d x ]; then A=1; else A=2; fi", "case $1 in\na) A=1 ;;\nb) A=2 ;;\nesac"])
+def test_a_value_that_only_an_unsettled_condition_sets_is_named(text: str) -> None:
+    script = ShellScript(text + "\necho $A", Path("start.sh"))
     assert [word.text for word in script.commands[-1].words] == ["echo", "2"]
     assert script.notes == ["A is set under a condition that the script does not settle: the last value is taken"]
 
