@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -127,4 +128,7 @@ def _reader_left() -> bool:
         sys.stdout.flush()
     except BrokenPipeError:
         return True
-    return False
+    # A long text goes past the buffer, so that nothing is left to flush: the pipe itself knows.
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))

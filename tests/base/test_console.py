@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from taylor.base.console import hold_interrupts, log, run_command
+from tests.conftest import ROOT
 
 
 def test_ctrl_c_inside_is_raised_when_the_block_has_ended():
@@ -50,3 +54,15 @@ def test_a_path_that_the_system_refuses_is_named_without_a_traceback(monkeypatch
 
 def _fail():
     raise OSError("of no file")
+
+
+@pytest.mark.parametrize("length", [10, 10**6])
+def test_a_reader_that_left_ends_a_command_in_silence(length):
+    code = (
+        f"from taylor.base.console import run_command; import sys; sys.exit(run_command(lambda: print('x' * {length})))"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as pipe:
+        done = subprocess.run([sys.executable, "-c", code], stdout=pipe, stderr=subprocess.PIPE, cwd=ROOT, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
