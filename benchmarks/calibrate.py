@@ -52,7 +52,7 @@ Point = tuple[str, Callable[[DeviceSpec], float], float]
 
 def predicted_ms(case: Case, device: DeviceSpec) -> float:
     """The model's step time of a case, ms."""
-    card = replace(device, peak_bf16_tflops=device.peak_bf16_tflops * case.peak_share)
+    card = replace(device, peak_tflops={"bf16": device.peak("bf16") * case.peak_share})
     return float(step_ms(case.model, case.strategy, case.rules, card, case.recomputed))
 
 

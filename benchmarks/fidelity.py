@@ -214,7 +214,7 @@ def _doubt(case: Case, device: DeviceSpec) -> str:
     tokens = case.strategy.global_batch * case.rules.seq_length
     flops = model_flops(case.model, case.rules.seq_length, causal=case.rules.flash_attention)
     speed = flops * tokens / case.strategy.world_size / case.step_ms / 1e9
-    peak = device.peak_bf16_tflops * case.peak_share
+    peak = device.peak("bf16") * case.peak_share
     if speed > peak:
         return f"implies {speed:.0f} TFLOP/s a card, beyond its peak of {peak:.0f}"
     return f"implies {speed:.0f} TFLOP/s a card, {100 * speed / peak:.0f} % of its peak" if speed < 0.1 * peak else ""

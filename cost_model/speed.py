@@ -7,6 +7,7 @@ from typing import Any, Mapping
 
 import numpy as np
 
+from taylor.cost_model.strategy import TrainingRules
 from taylor.register.device import DeviceSpec
 
 ASSUMED_EFFICIENCY: Mapping[str, float] = {
@@ -27,12 +28,16 @@ class Speed:
     """A device's speeds with its efficiencies applied."""
 
     device: DeviceSpec
+    peak_tflops: float
     shares: Mapping[str, float]
 
     @classmethod
-    def of(cls, device: DeviceSpec) -> Speed:
-        """A device's registered shares, and the assumed ones beside them."""
-        return cls(device, {**ASSUMED_EFFICIENCY, **device.efficiency})
+    def of(cls, device: DeviceSpec, rules: TrainingRules) -> Speed:
+        """A device's registered shares, and the assumed ones beside them, of the peak of a job's precision.
+
+        torch multiplies fp32 as fp32 unless it is told to take TF32.
+        """
+        return cls(device, device.peak(rules.precision), {**ASSUMED_EFFICIENCY, **device.efficiency})
 
     @property
     def network(self) -> float:
@@ -41,7 +46,7 @@ class Speed:
 
     def flops(self, group: str, amount: Any) -> Any:
         """Time of matrix work, ms."""
-        return amount / (self.device.peak_bf16_tflops * self.shares[group] * 1e9)
+        return amount / (self.peak_tflops * self.shares[group] * 1e9)
 
     def bytes(self, amount: Any, group: str = "memory") -> Any:
         """Time of memory traffic, ms."""

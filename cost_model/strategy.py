@@ -7,6 +7,8 @@ from typing import Any
 
 from taylor.register.frameworks import DEFAULT_FRAMEWORK, Framework
 
+_HALF_BYTES = 2
+
 
 @dataclass(frozen=True, order=True)
 class Strategy:
@@ -153,6 +155,14 @@ class TrainingRules:
     repeats_kv_heads: bool = False
     selective: tuple[str, ...] | None = None
     fused_norms: bool = False
+
+    @property
+    def precision(self) -> str:
+        """Number format of matrix products: a name of `register.device.PRECISIONS`.
+
+        All of 16 bits count as bf16; torch multiplies fp32 as fp32 unless it is told to take TF32.
+        """
+        return "bf16" if self.compute_bytes == _HALF_BYTES else "fp32"
 
     @property
     def whole_experts(self) -> bool:

@@ -9,9 +9,6 @@ from taylor.cost_model.work import model_flops
 from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 
-BF16_BYTES = 2
-"""Bytes of a computing parameter in the precision of `DeviceSpec.peak_bf16_tflops`."""
-
 
 @dataclass(frozen=True)
 class Throughput:
@@ -40,8 +37,8 @@ def throughput(
     """Speed of a job whose step takes `step_ms` (above 0)."""
     tokens = strategy.global_batch * rules.seq_length / (step_ms / 1e3)
     each = tokens / strategy.world_size
-    known = rules.compute_bytes == BF16_BYTES
-    mfu = model_flops_utilization(model, rules.seq_length, each, device.peak_bf16_tflops) if known else None
+    known = rules.precision in device.peak_tflops or rules.precision == "bf16"
+    mfu = model_flops_utilization(model, rules.seq_length, each, device.peak(rules.precision)) if known else None
     return Throughput(step_ms, tokens, each, mfu)
 
 

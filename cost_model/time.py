@@ -56,7 +56,7 @@ class LayerTime:
 
 def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> LayerTime:
     """Roofline and collectives of one layer (Williams et al. 2009, doi:10.1145/1498765.1498785), ms."""
-    speed = Speed.of(device)
+    speed = Speed.of(device, rules)
     work = layer_work(model, kind, degrees, rules)
     matmul = speed.product("matmul", work.matmul_flops, work.matmul_bytes)
     grouped = speed.product("grouped_matmul", work.grouped_flops, work.grouped_bytes)
@@ -83,7 +83,7 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
 
 def head_time(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> tuple[Any, Any]:
     """Forward times of LM head with loss, and of the embedding, for one micro-batch, ms."""
-    speed, work = Speed.of(device), head_work(model, degrees, rules)
+    speed, work = Speed.of(device, rules), head_work(model, degrees, rules)
     product = speed.product("matmul", work.flops, work.bytes)
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
     gather = gather_ms(boundary, degrees.tp, 1, device, speed.network)
@@ -94,7 +94,7 @@ def lag_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: Dev
     """Hand-over of one micro-batch to the next stage, ms; 0 with one stage."""
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes / sequence_split(degrees)
     distance = degrees.dp * degrees.cp * degrees.tp
-    sent = send_ms(boundary, distance, device, Speed.of(device).network)
+    sent = send_ms(boundary, distance, device, Speed.of(device, rules).network)
     return np.where(np.greater(degrees.pp, 1), sent, 0.0)
 
 
@@ -104,7 +104,7 @@ def tail_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: De
     Gradients go in the type that they are accumulated in; updated weights come back in bf16 where the
     optimizer is split.
     """
-    speed = Speed.of(device)
+    speed = Speed.of(device, rules)
     dense_ranks, _, routed_ranks = replicas(degrees, rules)
     split, routed, updated = _stage_parameters(model, degrees, rules)
     reduce_bytes = rules.gradient_bytes + (rules.compute_bytes if rules.parallel_optimizer else rules.gradient_bytes)

@@ -1,14 +1,46 @@
-"""What a training device offers: memory, speed, links."""
+"""What a training device offers: memory, speed by precision, links near and far, its share of the host."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Mapping
 
+from taylor.base.errors import InputError
+
+PRECISIONS = ("fp4", "fp8", "bf16", "fp16", "tf32", "fp32")
+"""Number formats whose peak a device may state."""
+
+
+@dataclass(frozen=True)
+class LinkTier:
+    """What a device reaches among a number of cards.
+
+    Parameters
+    ----------
+    name : str
+        ``node`` (the cards of one host), ``domain`` (the widest group with fast links: a node, a rack, a supernode),
+        ``fabric`` (the network between domains), or a finer tier by its own name.
+    gb_s : float
+        Bandwidth of one device to the others of the tier together, one direction, GB/s.
+    cards : int, optional
+        Cards that the tier joins; None = any number: the network.
+    latency_us : float
+        Start-up time of a collective step, µs.
+    full_mesh : bool
+        Whether the cards are wired pair by pair: a group of g then reaches only (g − 1) / (cards − 1) of `gb_s`. Off
+        for switched links.
+    """
+
+    name: str
+    gb_s: float
+    cards: int | None = None
+    latency_us: float = 10.0
+    full_mesh: bool = False
+
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """One accelerator and the links around it.
+    """One accelerator, the links around it, and its share of the host.
 
     Parameters
     ----------
@@ -16,35 +48,86 @@ class DeviceSpec:
         Physical device memory, MiB.
     usable_memory_mib : int
         What a training job can allocate by default, MiB (a file's own limit goes before it).
-    peak_bf16_tflops : float
-        Dense bf16 matrix peak, TFLOP/s.
+    peak_tflops : mapping of str to float
+        Matrix peaks by precision (`PRECISIONS`), TFLOP/s, without sparsity; one of 16 bits among them.
     memory_gb_s : float
         Device memory bandwidth, GB/s (1e9 bytes).
-    intra_node_gb_s, inter_node_gb_s : float
-        Bandwidth of one device to its peers in the node and across nodes, one direction, GB/s.
-    devices_per_node : int
-        Cards a node; a supernode counts as one node when its fabric is uniform.
-    link_latency_us : float
-        Start-up time of a collective step, µs.
-    efficiency : mapping
-        Fitted shares of the peak by kernel group (``matmul``, ``grouped_matmul``, ``attention``,
-        ``memory``, ``network``, …), written by the calibration script; never inside a formula.
-    full_mesh : bool
-        Whether the cards of a node are wired pair by pair: a group of g then reaches only
-        (g − 1) / (devices_per_node − 1) of `intra_node_gb_s`. Off for switched fabrics.
-    source : str
-        Where the figures come from.
+    links : tuple of LinkTier
+        From near to far, each tier wider than the one before. Only the last one, the network, may join any number of
+        cards; without such a tier no job can be planned on the device.
+    host_link_gb_s : float, optional
+        Bandwidth between the device and its host's memory, one direction, GB/s.
+    host_memory_mib : int, optional
+        A device's share of the host memory in the published reference system, MiB.
+    efficiency : mapping of str to float
+        Shares of the peak by kernel group (``matmul``, ``grouped_matmul``, ``attention``, ``memory``, ``network``, …),
+        most of them fitted and written by the calibration script; never inside a formula.
+    aliases : tuple of str
+        Other names, of the card or of the system that tables of results state.
+    sources : mapping of str to str
+        Where a figure comes from, by its field or its tier's name; ``all`` speaks for those without an entry.
     """
 
     name: str
     memory_mib: int
     usable_memory_mib: int
-    peak_bf16_tflops: float
+    peak_tflops: Mapping[str, float]
     memory_gb_s: float
-    intra_node_gb_s: float
-    inter_node_gb_s: float
-    devices_per_node: int
-    link_latency_us: float = 10.0
+    links: tuple[LinkTier, ...]
+    host_link_gb_s: float | None = None
+    host_memory_mib: int | None = None
     efficiency: Mapping[str, float] = field(default_factory=dict)
-    full_mesh: bool = False
-    source: str = ""
+    aliases: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def peak(self, precision: str) -> float:
+        """Matrix peak in a precision, TFLOP/s; where none is stated, that of 16 bits."""
+        stated = self.peak_tflops
+        half = stated["bf16"] if "bf16" in stated else stated["fp16"]
+        return stated.get(precision, half)
+
+    @property
+    def domain(self) -> LinkTier:
+        """The widest tier of fast links: what the cost model takes for a node, a supernode too."""
+        return [tier for tier in self.links if tier.cards is not None][-1]
+
+    @property
+    def fabric(self) -> LinkTier | None:
+        """The network between domains; None where its bandwidth is not published."""
+        return self.links[-1] if self.links[-1].cards is None else None
+
+    @property
+    def devices_per_node(self) -> int:
+        """Cards of the domain."""
+        return self.domain.cards or 1
+
+    @property
+    def intra_node_gb_s(self) -> float:
+        """Bandwidth inside the domain, GB/s."""
+        return self.domain.gb_s
+
+    @property
+    def inter_node_gb_s(self) -> float:
+        """Bandwidth between domains, GB/s.
+
+        Raises
+        ------
+        InputError
+            When none is published.
+        """
+        if self.fabric is None:
+            raise InputError(
+                "no bandwidth is published for the network between its domains", field="--device", value=self.name,
+                cure="register the device with your cluster's own: a last entry `{name: fabric, gb_s: …}` of `links`",
+            )  # fmt: skip
+        return self.fabric.gb_s
+
+    @property
+    def link_latency_us(self) -> float:
+        """Start-up time of a collective step in the domain, µs."""
+        return self.domain.latency_us
+
+    @property
+    def full_mesh(self) -> bool:
+        """Whether the cards of the domain are wired pair by pair."""
+        return self.domain.full_mesh

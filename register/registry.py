@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import types
 import typing
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Iterable, Mapping, TypeVar
 
@@ -13,7 +14,7 @@ import yaml
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.register.device import DeviceSpec
+from taylor.register.device import PRECISIONS, DeviceSpec, LinkTier
 from taylor.register.model import ModelSpec
 
 BUILT_IN = Path(__file__).resolve().parent
@@ -25,7 +26,8 @@ PADDED_VOCAB = 0.02
 MAX_REGISTRATION_BYTES = 2**20
 _FOLDERS: dict[str, type] = {"models": ModelSpec, "devices": DeviceSpec}
 _MAY_BE_ZERO = {
-    "learned_positions", "mtp_layers", "n_shared", "shared_hidden", "first_dense", "link_latency_us",
+    "learned_positions", "mtp_layers", "n_shared", "shared_hidden", "first_dense", "latency_us",
+    "link_latency_us",
 }  # fmt: skip
 _IGNORED = {"source", "kind"}
 Spec = TypeVar("Spec")
@@ -109,14 +111,23 @@ class Registry:
         return next(iter([*named, *alike]), None)
 
     def device(self, name: str) -> DeviceSpec:
-        """A device by name; capitals, ``_`` and ``-`` make no difference.
+        """A device by name or alias; capitals, ``_``, ``-`` and blanks make no difference.
 
         Raises
         ------
         InputError
             When there is none of that name (the near ones are listed) or its file is wrong.
         """
-        return _read(self.devices[_find(name, self.devices, "device", "--device")], DeviceSpec)
+        wanted, named = _canonical(name), {_canonical(each): path for each, path in self.devices.items()}
+        if wanted in named:
+            return _read(named[wanted], DeviceSpec)
+        known = {**self._aliases, **self.devices}
+        return _read(known[_find(name, known, "device", "--device")], DeviceSpec)
+
+    @cached_property
+    def _aliases(self) -> dict[str, Path]:
+        """Files of the devices by alias; they are all read for it, so only where no device has the name itself."""
+        return {alias: path for path in self.devices.values() for alias in _read(path, DeviceSpec).aliases}
 
     def __repr__(self) -> str:
         return f"Registry\n  models: {', '.join(self.model_names())}\n  devices: {', '.join(self.device_names())}"
@@ -130,7 +141,7 @@ def _registrations(root: Path) -> Iterable[tuple[Path, str | None]]:
 
 
 def _canonical(name: str) -> str:
-    return str(name).strip().lower().replace("_", "-")
+    return "-".join(str(name).lower().replace("_", "-").split())
 
 
 def _letters(name: str) -> str:
@@ -198,6 +209,8 @@ def _read(path: Path, spec: type[Spec]) -> Spec:
 
 def _build(spec: type[Spec], data: dict[Any, Any], path: Path) -> Spec:
     values: dict[Any, Any] = {"name": path.stem, **data}
+    if spec is DeviceSpec:
+        values = _in_todays_form(values, path)
     result = _dataclass(spec, values, path, "")
     if isinstance(result, ModelSpec):
         _check_model(result, path)
@@ -247,9 +260,15 @@ def _value(hint: Any, key: str, value: Any, path: Path, prefix: str) -> Any:
         if not isinstance(value, str):
             raise InputError("must be text", file=path, field=field, value=value, cure="put it in quotes")
         return value
+    if typing.get_origin(wanted) is tuple:
+        if not isinstance(value, list):
+            raise InputError("must be a list", file=path, field=field, value=value)
+        element = typing.get_args(wanted)[0]
+        return tuple(_value(element, str(at), item, path, f"{field}.") for at, item in enumerate(value))
     if not isinstance(value, dict):
-        raise InputError("must hold `name: share` lines", file=path, field=field, value=value)
-    return {str(name): _number(float, "share", share, path, f"{field}.{name}") for name, share in value.items()}
+        raise InputError("must hold `name: value` lines", file=path, field=field, value=value)
+    element = typing.get_args(wanted)[1]
+    return {str(name): _value(element, str(name), item, path, f"{field}.") for name, item in value.items()}
 
 
 def _number(wanted: type, key: str, value: Any, path: Path, field: str) -> int | float:
@@ -282,7 +301,54 @@ def _check_model(model: ModelSpec, path: Path) -> None:
             )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _NodeAndNetwork:
+    """The links of a registration that knows a node and a network, and says them without `links`."""
+
+    intra_node_gb_s: float
+    inter_node_gb_s: float
+    devices_per_node: int
+    link_latency_us: float = 10.0
+    full_mesh: bool = False
+
+    def tiers(self) -> list[dict[str, Any]]:
+        """The same as entries of `links`."""
+        node = LinkTier("domain", self.intra_node_gb_s, self.devices_per_node, self.link_latency_us, self.full_mesh)
+        return [asdict(node), asdict(LinkTier("fabric", self.inter_node_gb_s, None, self.link_latency_us))]
+
+
+def _in_todays_form(data: dict[Any, Any], path: Path) -> dict[Any, Any]:
+    """A device's registration with `links`, peaks by precision and sources by figure, in whichever form it was written.
+
+    Older and shorter: a plain number as the peak (of bf16), a node and a network, one source for everything.
+    """
+    today = dict(data)
+    if "peak_tflops" not in today and "peak_bf16_tflops" in today:
+        today["peak_tflops"] = _value(float, "peak_bf16_tflops", today.pop("peak_bf16_tflops"), path, "")
+    if isinstance(today.get("peak_tflops"), (int, float)):
+        today["peak_tflops"] = {"bf16": today["peak_tflops"]}
+    if "links" not in today:
+        flat = {each.name: today.pop(each.name) for each in fields(_NodeAndNetwork) if each.name in today}
+        today["links"] = _dataclass(_NodeAndNetwork, flat, path, "").tiers()
+    if "source" in today and "sources" not in today:
+        today["sources"] = {"all": today.pop("source")}
+    return today
+
+
 def _check_device(device: DeviceSpec, path: Path) -> None:
+    for precision in device.peak_tflops:
+        if precision not in PRECISIONS:
+            cure = f"known are {', '.join(PRECISIONS)}"
+            raise InputError("is no known precision", file=path, field="peak_tflops", value=precision, cure=cure)
+    if not {"bf16", "fp16"} & set(device.peak_tflops):
+        cure = "add `bf16: …`, or `fp16: …` where the card has no bf16"
+        raise InputError("lacks the peak of 16 bits", file=path, field="peak_tflops", cure=cure)
+    _check_links(device.links, path)
+    known = {*(each.name for each in fields(DeviceSpec)), *(tier.name for tier in device.links), "latency_us", "all"}
+    for figure in device.sources:
+        if figure not in known:
+            cure = "use the name of a field or of a tier of `links`, or `all`"
+            raise InputError("is no figure of the device", file=path, field="sources", value=figure, cure=cure)
     if device.usable_memory_mib > device.memory_mib:
         raise InputError(
             "must be <= memory_mib", file=path, field="usable_memory_mib", value=device.usable_memory_mib,
@@ -291,3 +357,12 @@ def _check_device(device: DeviceSpec, path: Path) -> None:
     for name, share in device.efficiency.items():
         if share > 1 and not name.endswith(("_us", "_ms", "_factor", "_tokens")):
             raise InputError("must be a share in (0, 1]", file=path, field=f"efficiency.{name}", value=share)
+
+
+def _check_links(links: tuple[LinkTier, ...], path: Path) -> None:
+    cards = [tier.cards for tier in links[:-1]] + [tier.cards for tier in links[-1:] if tier.cards is not None]
+    if not cards or None in cards:
+        problem, cure = "has no fast links", "give every tier but the last, the network, its `cards`"
+        raise InputError(problem, file=path, field="links", cure=cure)
+    if any(near >= far for near, far in zip(cards, cards[1:], strict=False)):  # type: ignore[operator]
+        raise InputError("must go from near to far", file=path, field="links", value=cards, cure="sort them by `cards`")

@@ -16,6 +16,7 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "LayerKind",
+    "LinkTier",
     "MemoryProfile",
     "Model",
     "NoSolutionError",

@@ -28,4 +28,5 @@ from taylor.workflows.rank import Ranking as Ranking
 
 EXAMPLES = shipped.CONFIG
 Device = device.DeviceSpec
+LinkTier = device.LinkTier
 Model = model.ModelSpec

@@ -8,10 +8,11 @@ from typing import Any
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.device import DeviceSpec
+from taylor.register.device import DeviceSpec, LinkTier
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
-DEVICE = DeviceSpec("card", 65536, 55296, 376.0, 1600.0, 196.0, 25.0, 8)
+LINKS = (LinkTier("domain", 196.0, 8), LinkTier("fabric", 25.0))
+DEVICE = DeviceSpec("card", 65536, 55296, {"bf16": 376.0}, 1600.0, LINKS)
 
 DEEPSEEK_V3 = ModelSpec(
     "deepseek-v3",

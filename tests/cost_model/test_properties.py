@@ -23,7 +23,7 @@ from taylor.register.registry import Registry
 
 REGISTRY = Registry.load()
 MODELS = [REGISTRY.model(name) for name in ("deepseek-v3-671b", "llama3-8b", "qwen3-30b-a3b", "gpt2-13b")]
-DEVICES = [REGISTRY.device(name) for name in REGISTRY.device_names()]
+DEVICES = [device for device in map(REGISTRY.device, REGISTRY.device_names()) if device.fabric is not None]
 POWERS = st.sampled_from([1, 2, 4, 8])
 
 PARTS = (

@@ -39,6 +39,9 @@ def test_tokens_are_those_of_the_global_batch_and_shared_by_all_devices() -> Non
     assert speed.tokens_per_second_per_device == speed.tokens_per_second / 16
 
 
-def test_there_is_no_mfu_in_a_precision_whose_peak_nobody_registered() -> None:
-    model, strategy = Registry.load().model("llama2-7b"), Strategy(1, 1, 1)
-    assert throughput(model, strategy, TrainingRules(compute_bytes=4), A100, 1000.0).mfu is None
+def test_mfu_is_told_of_the_peak_in_the_job_s_precision_and_of_no_other() -> None:
+    job = Registry.load().model("llama2-7b"), Strategy(1, 1, 1)
+    half, single = TrainingRules(), TrainingRules(compute_bytes=4)
+    in_half, in_single = (throughput(*job, rules, A100, 1000.0).mfu for rules in (half, single))
+    assert in_half is not None and in_single == pytest.approx(in_half * 312 / 19.5)
+    assert throughput(*job, single, Registry.load().device("ascend-910b"), 1000.0).mfu is None

@@ -33,6 +33,19 @@ inter_node_gb_s: 1
 devices_per_node: 4
 """
 
+TIERS = """\
+memory_mib: 1000
+usable_memory_mib: 900
+peak_tflops: {bf16: 10, fp8: 20}
+memory_gb_s: 100
+links:
+  - {name: node, cards: 4, gb_s: 20}
+  - {name: domain, cards: 8, gb_s: 10, latency_us: 2}
+  - {name: fabric, gb_s: 5}
+aliases: [Other Name]
+sources: {all: made up, domain: measured}
+"""
+
 
 @pytest.mark.parametrize(
     ("name", "published"),
@@ -91,7 +104,7 @@ def test_every_built_in_registration_reads_and_names_its_source() -> None:
         assert "source:" in REGISTRY.models[name].read_text()
         assert layer_parameters(REGISTRY.model(name), DENSE) > 0
     for name in REGISTRY.device_names():
-        assert REGISTRY.device(name).source
+        assert REGISTRY.device(name).name == name
     assert {"ascend-910b", "ascend-a3", "a100-80g", "h100-80g", "h800-80g", "h200-141g"} <= set(REGISTRY.device_names())
 
 
@@ -134,6 +147,22 @@ def test_a_file_with_device_memory_is_a_device_wherever_it_lies(tmp_path: Path) 
         (A_MODEL + "moe: {n_experts: 4, top_k: 8, expert_hidden: 8}\n", r"moe\.top_k: must be <= n_experts"),
         (A_DEVICE.replace("usable_memory_mib: 900", "usable_memory_mib: 9000"), r"usable_memory_mib: must be <= mem"),
         (A_DEVICE + "efficiency: {matmul: 1.7}\n", r"efficiency\.matmul: must be a share in \(0, 1\] \(found 1\.7\)"),
+        (
+            A_DEVICE.replace("intra_node_gb_s: 10", "intra_node_gb_s: 0"),
+            r"mine\.yaml: intra_node_gb_s: must be a number",
+        ),
+        (
+            A_DEVICE.replace("peak_bf16_tflops: 10", "peak_tflops: {bf17: 10}"),
+            r"peak_tflops: is no known precision.*'bf17'",
+        ),
+        (A_DEVICE.replace("peak_bf16_tflops: 10", "peak_tflops: {fp8: 10}"), r"peak_tflops: lacks the peak of 16 bits"),
+        (A_DEVICE.replace("peak_bf16_tflops: 10\n", ""), r"peak_tflops: is missing"),
+        (A_DEVICE + "links: []\n", r"intra_node_gb_s: is no known field"),
+        (A_DEVICE + "sources: {memory: mine}\n", r"sources: is no figure of the device \(found 'memory'\)"),
+        (A_DEVICE + "aliases: mine\n", r"aliases: must be a list"),
+        (TIERS.replace("cards: 8", "cards: 2"), r"links: must go from near to far"),
+        (TIERS.replace(", cards: 8", ""), r"links: has no fast links"),
+        (TIERS.replace("gb_s: 5", "gbs: 5"), r"links\.2\.gbs: is no known field.*did you mean gb_s"),
         ("- a\n- b\n", r"must hold `field: value` lines"),
         ("", r"must hold `field: value` lines"),
         ("a: [1\n", r"is not valid YAML \(line 2, column 1\)"),
