@@ -43,7 +43,12 @@ DENSE_OVER_MOE = 0.397
 STARTS_FROM = {"h100-80g": ("a100-80g", ("matmul",))}
 """Devices with few published rows: whose efficiencies they start from, and which of them their rows settle."""
 
-TRANSFERRED = {"h800-80g": "h100-80g", "h200-141g": "h100-80g", "ascend-a3": "ascend-910b"}
+TRANSFERRED = {
+    **dict.fromkeys(("v100-16g", "v100-32g", "a100-40g"), "a100-80g"),
+    **dict.fromkeys(("h800-80g", "h200-141g", "h100-96g", "h20-96g", "gh200-96g"), "h100-80g"),
+    **dict.fromkeys(("b200-180g", "b300-270g", "gb200-nvl72", "gb300-nvl72"), "h100-80g"),
+    "ascend-a3": "ascend-910b",
+}
 """Devices without published rows, and whose efficiencies they take."""
 
 Point = tuple[str, Callable[[DeviceSpec], float], float]

@@ -1,0 +1,94 @@
+"""Devices: every card that published tables name, its figures against what was measured on it, and its tiers."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.register.device import DeviceSpec, LinkTier
+from taylor.register.registry import Registry
+from tests.conftest import ROOT, SHARED
+from tests.register.test_registry import A_DEVICE, TIERS
+
+REGISTRY = Registry.load()
+TABLES = {
+    "recipes/performance.csv": "system", "recipes/recipes.csv": "system", "measured_runs/measured.csv": "device",
+    "published/mindformers_ascend_performance.csv": "device",
+}  # fmt: skip
+PRECISION = {"BF16": "bf16", "FP8": "fp8", "FP8-CS": "fp8", "FP8-MX": "fp8", "MXFP8": "fp8", "NVFP4": "fp4"}
+needs_published = pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="published tables are not here")
+
+
+def rows(table: str) -> list[dict[str, str]]:
+    with (SHARED / "data" / table).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def card(row: dict[str, str], column: str) -> str:
+    return re.sub(r"[^ -~].*", "", row[column])  # the Ascend table goes on in Chinese: «measured in its environment»
+
+
+def device(tmp_path: Path, text: str) -> DeviceSpec:
+    (tmp_path / "mine.yaml").write_text(text)
+    return Registry.load(tmp_path).device("mine")
+
+
+@needs_published
+@pytest.mark.parametrize("table", TABLES)
+def test_every_card_of_a_published_table_is_registered(table: str) -> None:
+    lacking = set()
+    for name in {card(row, TABLES[table]) for row in rows(table)}:
+        try:
+            REGISTRY.device(name)
+        except InputError:
+            lacking.add(name)
+    assert not lacking
+
+
+@needs_published
+def test_no_published_speed_is_near_the_peak_of_its_card_in_its_precision() -> None:
+    published = [row for row in rows("recipes/performance.csv") if row["tflops_gpu"]]
+    peaks = {name: REGISTRY.device(name).peak_tflops for name in {row["system"] for row in published}}
+    shares = [float(row["tflops_gpu"]) / peaks[row["system"]][PRECISION[row["precision"]]] for row in published]
+    assert len(published) > 100
+    assert max(shares) < 0.6, "nobody publishes model FLOPs at 60 % of an fp8 or fp4 peak: some peak is too low"
+
+
+def test_an_alias_names_one_device() -> None:
+    specs = [REGISTRY.device(name) for name in REGISTRY.device_names()]
+    known = [name for spec in specs for name in (spec.name, *spec.aliases)]
+    assert len(known) == len(set(known))
+    assert REGISTRY.device("H100 SXM5-80GB") == REGISTRY.device("h100-80g")
+    with pytest.raises(InputError, match=r"--device: no device of that name.*'DGX-GB400'.*did you mean dgx-gb"):
+        REGISTRY.device("DGX-GB400")
+
+
+def test_a_registration_of_a_node_and_a_network_says_what_its_tiers_would(tmp_path: Path) -> None:
+    old = device(tmp_path, A_DEVICE + "source: made up\n")
+    assert old.peak_tflops == {"bf16": 10} and old.sources == {"all": "made up"}
+    assert old.links == (LinkTier("domain", 10, 4), LinkTier("fabric", 1))
+    assert device(tmp_path, A_DEVICE.replace("peak_bf16_tflops", "peak_tflops")).peak_tflops == old.peak_tflops
+
+
+def test_the_widest_fast_tier_is_the_domain_and_the_last_one_the_network(tmp_path: Path) -> None:
+    tiers = device(tmp_path, TIERS)
+    assert (tiers.devices_per_node, tiers.intra_node_gb_s, tiers.inter_node_gb_s) == (8, 10, 5)
+    assert tiers.link_latency_us == 2
+    assert (tiers.peak("fp8"), tiers.peak("fp32"), replace(tiers, peak_tflops={"fp16": 3}).peak("bf16")) == (20, 10, 3)
+    assert Registry.load(tmp_path).device("other_name") == tiers
+
+
+def test_a_device_without_a_published_network_says_what_to_add() -> None:
+    with pytest.raises(InputError, match=r"'ascend-950dt'.*register the device with your cluster's own"):
+        _ = REGISTRY.device("ascend-950dt").inter_node_gb_s
+
+
+def test_the_example_of_the_page_is_read(tmp_path: Path) -> None:
+    [example] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "devices.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert device(tmp_path, example).domain == LinkTier("domain", 450, 64)
+    assert Registry.load(tmp_path).device("My Cards").host_memory_mib == 262144
