@@ -105,7 +105,7 @@ class CommandParser(argparse.ArgumentParser):
         named = {word.partition("=")[0] for word in words}
         # A value that differs from the default is the user's too: -oFILE names no flag by itself.
         return {
-            action.dest: action.option_strings[-1]
+            action.dest: (action.option_strings or [action.dest])[-1]
             for action in self._actions
             if named & {*action.option_strings}
             or getattr(args, action.dest, action.default) != self.get_default(action.dest)

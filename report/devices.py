@@ -1,0 +1,90 @@
+"""Registered devices for the terminal and for programs: a table of all, a page of one with its sources."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Iterator, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from taylor.register.device import PRECISIONS, DeviceSpec, LinkTier
+
+EFFICIENCY_SOURCE = "share of the peak that a step reaches (docs/cost_model.md)"
+
+
+def devices_table(devices: Sequence[DeviceSpec]) -> Table:
+    """One row a device: memory, peaks, and what it reaches of its domain, the network and its host."""
+    table = Table(header_style="bold", pad_edge=False, box=None)
+    table.caption = "TFLOP/s without sparsity; GB/s a card and direction, 72 x 900: among 72 cards"
+    table.add_column("device", no_wrap=True)
+    for heading in ("GiB", "TB/s", "bf16", "fp8", "fp4", "domain", "fabric", "host link"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for device in devices:
+        peaks = device.peak_tflops
+        table.add_row(
+            device.name,
+            f"{device.memory_mib / 1024:.0f}",
+            f"{device.memory_gb_s / 1000:.2f}",
+            _number(device.peak("bf16")) + ("" if "bf16" in peaks else " (fp16)"),
+            _number(peaks.get("fp8")),
+            _number(peaks.get("fp4")),
+            f"{device.domain.cards} x {_number(device.domain.gb_s)}",
+            _number(device.fabric.gb_s if device.fabric else None),
+            _number(device.host_link_gb_s),
+        )
+    return table
+
+
+def device_page(device: DeviceSpec) -> Table:
+    """Every figure of one device beside its source."""
+    names = f" ({', '.join(device.aliases)})" if device.aliases else ""
+    table = Table(title=f"{device.name}{names}", title_justify="left", header_style="bold", pad_edge=False, box=None)
+    table.add_column("figure", no_wrap=True)
+    table.add_column("value", no_wrap=True)
+    table.add_column("source", overflow="fold")
+    for figure, value, source in device_figures(device):
+        table.add_row(figure, value, Text(source))
+    return table
+
+
+def device_figures(device: DeviceSpec) -> Iterator[tuple[str, str, str]]:
+    """(what it is, its value with the unit, where it comes from) of every figure that a device states."""
+
+    def source(figure: str) -> str:
+        return device.sources.get(figure, device.sources.get("all", ""))
+
+    yield "memory", f"{device.memory_mib:,} MiB", source("memory_mib")
+    yield "usable memory", f"{device.usable_memory_mib:,} MiB", source("usable_memory_mib")
+    told = source("peak_tflops")
+    for precision in sorted(device.peak_tflops, key=PRECISIONS.index):
+        yield f"peak {precision}", f"{_number(device.peak_tflops[precision])} TFLOP/s", told
+        told = "as above"
+    yield "memory bandwidth", f"{_number(device.memory_gb_s)} GB/s", source("memory_gb_s")
+    for tier in device.links:
+        yield f"{tier.name} link", _tier_text(tier), source(tier.name)
+    if device.fabric is None:
+        yield "fabric link", "not published", ""
+    if device.host_link_gb_s is not None:
+        yield "host link", f"{_number(device.host_link_gb_s)} GB/s", source("host_link_gb_s")
+    if device.host_memory_mib is not None:
+        yield "host memory a card", f"{device.host_memory_mib:,} MiB", source("host_memory_mib")
+    yield "link latency", f"{_number(device.link_latency_us)} us", source("latency_us")
+    told = EFFICIENCY_SOURCE
+    for group, share in device.efficiency.items():
+        yield f"efficiency {group}", f"{share:g}", told
+        told = "as above"
+
+
+def device_record(device: DeviceSpec) -> dict[str, Any]:
+    """All of a device as plain data for JSON; `links` from near to far."""
+    return asdict(device)
+
+
+def _tier_text(tier: LinkTier) -> str:
+    joined = f"{tier.cards:,} cards, " if tier.cards is not None else ""
+    return f"{joined}{_number(tier.gb_s)} GB/s{', in pairs' if tier.full_mesh else ''}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f}".rstrip("0").rstrip(".")
