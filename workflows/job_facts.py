@@ -123,11 +123,12 @@ def tell_head(lines: Sequence[str]) -> None:
 
 def tell_notes(config: TrainingConfig) -> None:
     """Log what a reader assumed or found odd, and the flags that no figure takes into account."""
+    name = config.path.name
     if (misfit := config.misfit) is not None:
-        log.warning("%s: its own strategy cannot start: %s %s", config.path, misfit.field, misfit.problem)
+        log.warning("%s: its own strategy cannot start: %s %s", name, misfit.field, misfit.problem)
     for note in config.notes:
-        log.warning("%s: %s", config.path, note)
-    tell_unmodelled(str(config.path), [flag.sentence for flag in config.unmodelled])
+        log.warning("%s: %s", name, note)
+    tell_unmodelled(name, [flag.sentence for flag in config.unmodelled])
 
 
 def tell_unmodelled(where: str, sentences: Sequence[str]) -> None:
@@ -136,14 +137,16 @@ def tell_unmodelled(where: str, sentences: Sequence[str]) -> None:
     Parameters
     ----------
     where : str
-        Whose flags they are: starts each line.
+        Whose flags they are.
     sentences : sequence of str
         One a flag.
     """
-    for sentence in sentences[:LISTED_FLAGS]:
-        log.warning("%s: %s", where, sentence)
-    if len(sentences) > LISTED_FLAGS:
-        log.warning("%s: %d further flags are in no figure", where, len(sentences) - LISTED_FLAGS)
+    if not sentences:
+        return
+    listed = "".join(f"\n          {sentence}" for sentence in sentences[:LISTED_FLAGS])
+    further = len(sentences) - LISTED_FLAGS
+    more = f"\n          and {further} more" if further > 0 else ""
+    log.warning("%s: not all that is asked for is in the figures:%s%s", where, listed, more)
 
 
 def parameters_text(model: ModelSpec) -> str:

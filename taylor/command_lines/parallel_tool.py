@@ -52,9 +52,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
         help="data set written into profile files (default: %(default)s)",
     )
     space = parser.add_argument_group("search")
-    space.add_argument(
-        "--gbs", type=positive_int, default=1024, metavar="N", help="global batch size (default: %(default)s)"
-    )
+    space.add_argument("--gbs", type=positive_int, metavar="N", help="global batch size (default: the file's own)")
     space.add_argument(
         "--world_size",
         type=positive_int,

@@ -51,7 +51,7 @@ def build_parser(program: str = "pipeline_tool.py") -> CommandParser:
         "--gbs",
         type=positive_int,
         metavar="N",
-        help="global batch size (default: the files' own, 1024 as parallel_tool.py writes them)",
+        help="global batch size (default: the files' own)",
     )
     times = parser.add_argument_group("time ratios")
     times.add_argument(

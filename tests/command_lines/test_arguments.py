@@ -102,7 +102,7 @@ DEFAULTS = {
         "max_expert_parallel": 64,
         "output_path": "./output/nd_output/",
         "env_json": "./config/env_config.json",
-        "gbs": 1024,
+        "gbs": None,
         "world_size": None,
         "device": None,
         "dryrun_backend": "auto",

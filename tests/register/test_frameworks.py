@@ -154,6 +154,7 @@ def test_a_search_asks_the_rules_that_its_framework_names_and_no_other_framework
         "ep-in-dp-tp",
         "ep-in-dp-tp-cp",
         "ep-holds-cp",
+        "context-levels",
         "context-needs-flash",
         "heads-by-ulysses",
         "ulysses-in-context",
