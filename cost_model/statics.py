@@ -108,13 +108,17 @@ def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
 def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """Logits and loss of one micro-batch at its worst moment.
 
+    Where products make a weight's gradient by itself, the head's backward may be the worse moment: the logits'
+    gradient, the head's own, its input gathered and that one's gradient.
+
     The head comes last and finds the softmax of every MTP module; its input and norm, and what the modules'
     projections save, are kept beside. Under `StaticRules.counted_as_fitted` it is one full set of logits
     for the head and one for every module, and nothing beside.
     """
     statics = rules.framework.statics
     tokens = micro_batch_tokens(degrees, rules)
-    values = tokens * model.vocab / vocabulary_ways(model, degrees, rules) / rules.loss_chunks
+    columns = model.vocab / vocabulary_ways(model, degrees, rules)
+    values = tokens * columns / rules.loss_chunks
     if statics.counted_as_fitted:
         return values * statics.logits_bytes * (1 + model.mtp_layers)
     split = sequence_split(degrees)
@@ -123,7 +127,11 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
     # A module keeps its embedding, and both norms' results side by side.
     kept = kept + tokens * model.hidden * rules.compute_bytes * 3 / split * model.mtp_layers
     earlier = _SOFTMAX_BYTES * model.mtp_layers if rules.loss_chunks == 1 else 0
-    return values * (statics.logits_bytes + earlier) + kept
+    at_loss = values * statics.logits_bytes
+    if _makes_weight_gradients(rules):
+        behind = _input_gradient_bytes(model, degrees, rules) + model.hidden * columns * rules.compute_bytes
+        at_loss = np.maximum(at_loss, values * rules.compute_bytes + behind)
+    return at_loss + values * earlier + kept
 
 
 def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
@@ -164,6 +172,17 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
     return largest
 
 
+def _makes_weight_gradients(rules: TrainingRules) -> bool:
+    """Whether one product's weight gradient is alive beside the accumulated ones; FSDP's count with its layers."""
+    return not (rules.adds_in_products or rules.parameter_shard)
+
+
+def _input_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """The gradient of a column-parallel product's input over all its tokens, and that input where it is gathered."""
+    ways = sequence_split(degrees)
+    return micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes * np.where(np.greater(ways, 1), 2, 1)
+
+
 def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> Any:
     """Most that the backward of one layer holds beyond what its forward kept.
 
@@ -171,6 +190,9 @@ def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Tr
     gradient of the activation's result, then that beside the gradient of gate and up (where these are
     products of their own: three gradients of the unfused activation, or two gathered ones). Experts hold the
     gradient of their slots before and after the all-to-all or the gather.
+
+    Where products make a weight's gradient by itself, there are two moments more: in the down projection
+    beside the gradients of its output and input, and in gate and up, when what the activation kept is gone.
     """
     tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
     gathered = np.where(np.greater(ways, 1), tokens * model.hidden * rules.compute_bytes, 0.0)
@@ -184,14 +206,25 @@ def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Tr
             other = np.where(np.greater(degrees.ep, 1), tokens * model.moe.top_k / ways, 0.0)
         else:
             other = np.where(np.greater(ways, 1), slots / ways, 0.0)
-        return rules.compute_bytes * np.maximum((slots + other) * model.hidden, gates * width * slots)
+        room = rules.compute_bytes * np.maximum((slots + other) * model.hidden, gates * width * slots)
+        if not _makes_weight_gradients(rules):
+            return room
+        # The grouped product makes the gradients of all experts of the rank at once.
+        weight = rules.compute_bytes * model.moe.n_experts / degrees.ep * width * model.hidden
+        product, outside = (rules.compute_bytes * slots * size for size in (width, model.hidden))
+        return np.maximum(room, outside + np.maximum(product + weight, gates * weight - product))
     width = model.ffn_hidden / degrees.tp
     product = tokens * width * rules.compute_bytes
     if unfused:
         return np.maximum(3 * product, 2 * gathered)
     # Behind a dropout the output's gradient is a tensor of its own.
     dropped = tokens * model.hidden * rules.compute_bytes / ways if rules.dropout else 0.0
-    return np.maximum(dropped + gathered + product, gates * product)
+    room = np.maximum(dropped + gathered + product, gates * product)
+    if not _makes_weight_gradients(rules):
+        return room
+    weight = model.hidden * width * rules.compute_bytes
+    entering = _input_gradient_bytes(model, degrees, rules) + gates * weight - product
+    return np.maximum(room, np.maximum(dropped + gathered + product + weight, entering))
 
 
 def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any]:

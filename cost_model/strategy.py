@@ -129,6 +129,9 @@ class TrainingRules:
     fused_norms : bool
         A norm and the product behind it are one kernel (transformer engine's ``LayerNormLinear``), except before
         latent attention and before experts: `NORMS` leaves it alone, and a block that is recomputed starts with it.
+    fused_accumulation : bool or None
+        Whether matrix products add a weight's gradient to the accumulated one as they run; None: as the framework
+        does (`StateRules.fused_accumulation`).
     """
 
     framework: Framework = DEFAULT_FRAMEWORK
@@ -155,6 +158,14 @@ class TrainingRules:
     repeats_kv_heads: bool = False
     selective: tuple[str, ...] | None = None
     fused_norms: bool = False
+    fused_accumulation: bool | None = None
+
+    @property
+    def adds_in_products(self) -> bool:
+        """Whether no gradient of a weight is made beside the accumulated one; never so for sharded parameters."""
+        states = self.framework.states
+        fused = states.fused_accumulation if self.fused_accumulation is None else self.fused_accumulation
+        return fused and not self.parameter_shard
 
     @property
     def precision(self) -> str:

@@ -58,7 +58,7 @@ class Weight:
         states = group_bytes(whole, site.strategy, site.rules, copy_weights=copy)
         self.kept = float(states.weights) >= count * site.rules.compute_bytes
         framework = site.framework.states
-        self.fused_accumulation = framework.fused_accumulation and not site.rules.parameter_shard
+        self.fused_accumulation = site.rules.adds_in_products
         with charged(WEIGHTS):
             self.tensor: torch.Tensor | None = None
             if self.kept:
@@ -92,7 +92,7 @@ class Weight:
     def add_gradient(self, make: Callable[[], torch.Tensor]) -> None:
         """Add a micro-batch's gradient, in the shape of the weight.
 
-        Matrix products add to the fp32 gradient as they run (`StateRules.fused_accumulation`), or make a
+        Matrix products add to the fp32 gradient as they run (`TrainingRules.adds_in_products`), or make a
         gradient first. Under FSDP it stays until the layer's backward is over (`ShardedBlock`).
         """
         if self.fused_accumulation and self.whole_gradient:

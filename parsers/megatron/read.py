@@ -244,6 +244,7 @@ def _read_rules(flags: Flags) -> TrainingRules:
         selective=modules,
         # Nothing else depends on it.
         fused_norms=modules is not None and _implementation(flags) == "transformer_engine",
+        fused_accumulation=False if flags.has("no-gradient-accumulation-fusion") else None,
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
 

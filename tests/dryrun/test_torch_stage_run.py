@@ -204,6 +204,16 @@ def test_a_stage_agrees_with_the_closed_forms_in_every_category(model, strategy,
             assert found.peak_mib == pytest.approx(closed[stage].total, rel=0.005)
 
 
+@pytest.mark.parametrize(("model", "strategy", "sequence"), JOBS.values(), ids=JOBS)
+def test_a_weight_s_gradient_made_by_itself_needs_its_room(model, strategy, sequence) -> None:  # type: ignore[no-untyped-def]
+    rules = MEGATRON.replace(seq_length=sequence // 2, fused_accumulation=False)
+    run = cases.job(model, strategy, rules, mode=FULL)
+    fused = stage_breakdown(model, strategy, rules.replace(fused_accumulation=None), run.plan)
+    for stage, closed in enumerate(stage_breakdown(model, strategy, rules, run.plan)):
+        assert run_stage(run, stage).peak_mib == pytest.approx(closed.total, rel=0.002)
+        assert closed.total > fused[stage].total
+
+
 @pytest.mark.parametrize(("model", "name"), [(LLAMA7, "llama2-7b"), (LLAMA70, "llama3-70b"), (DEEPSEEK, "deepseek-v3")])
 def test_a_stage_of_the_whole_model_stays_below_1_5_gib(model, name) -> None:  # type: ignore[no-untyped-def]
     _, strategy, sequence = JOBS[name]
