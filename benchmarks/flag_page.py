@@ -31,8 +31,9 @@ Written by `python -m benchmarks.flag_page` from the tables that the readers use
   `peak_memory_interval` is open in that direction, or ends at the bound of the row.
 
 A flag that is in no table is told as unknown. `needs` names what must be in force for the flag to have an effect; a
-name with an @ is a fact of the job: `@experts` (it has experts), `@scores` (attention keeps its scores). A name that
-ends in `.*` stands for all keys below it.
+name with an @ is a fact of the job: `@experts` (it has experts), `@scores` (attention keeps its scores),
+`@plain-norms` (norms run in several steps), `@router-casts` (the router keeps what it casts). A name that ends in
+`.*` stands for all keys below it.
 """
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
@@ -48,6 +48,12 @@ _ROW_FIELDS = {
 }
 
 
+HIDDEN, INNER, SCORES, ROUTER = "hidden", "inner", "scores", "router"
+ELEMENTS = (HIDDEN, INNER, SCORES, ROUTER)
+"""What a bound may count in a layer: elements of the stream between layers, of the MLP's or experts' inner width, of
+the attention's scores, of the router's weight; a micro-batch's on one device."""
+
+
 @dataclass(frozen=True)
 class MemoryBound:
     """Most memory that a flag can add to a device.
@@ -57,11 +63,24 @@ class MemoryBound:
     parameter_bytes : float
         Bytes a parameter of the device's layers, embedding and head.
     hidden_bytes : float
-        Bytes an element of the stream between layers, for every layer and micro-batch alive.
+        Bytes an element of the stream between layers, for every layer and micro-batch alive, recomputed or not.
+    mask_bytes : float
+        Bytes an element of a mask over a sample's tokens twice, for every micro-batch alive.
+    kept : mapping of str to float
+        Bytes an element of `ELEMENTS`, for every layer and micro-batch alive that is not recomputed whole, and for
+        one layer while it is rebuilt.
+    passing : mapping of str to float
+        The same, for one layer while it runs.
+    layers : float
+        Rooms for the backward of one layer (`cost_model.statics.workspace_bytes`).
     """
 
     parameter_bytes: float = 0.0
     hidden_bytes: float = 0.0
+    mask_bytes: float = 0.0
+    kept: Mapping[str, float] = field(default_factory=dict)
+    passing: Mapping[str, float] = field(default_factory=dict)
+    layers: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -323,14 +342,20 @@ def _row(name: str, group: str, fields: Mapping[str, Any]) -> FlagRow:
     return row
 
 
-def _bound(name: str, fields: Mapping[str, Any]) -> MemoryBound | None:
-    most = fields.get("most")
+def _bound(name: str, given: Mapping[str, Any]) -> MemoryBound | None:
+    most = given.get("most")
     if most is None:
         return None
-    known = {"parameter_bytes", "hidden_bytes"}
-    if not isinstance(most, dict) or not most or set(most) - known or not all(most[key] > 0 for key in most):
-        raise ValueError(f"{name}: most must give {' or '.join(sorted(known))}, above 0")
-    if fields.get("memory") != MORE:
+    known = {each.name for each in fields(MemoryBound)}
+    if not isinstance(most, dict) or not most or set(most) - known:
+        raise ValueError(f"{name}: most must give {', '.join(sorted(known))}")
+    for what, size in most.items():
+        elements = size if what in ("kept", "passing") else {HIDDEN: size}
+        if not isinstance(elements, dict) or not elements or set(elements) - set(ELEMENTS):
+            raise ValueError(f"{name}: most.{what} must give {', '.join(ELEMENTS)}")
+        if not all(isinstance(each, (int, float)) and each > 0 for each in elements.values()):
+            raise ValueError(f"{name}: most.{what} must be above 0")
+    if given.get("memory") != MORE:
         raise ValueError(f"{name}: only a flag that means more memory has a bound on it")
     return MemoryBound(**most)
 

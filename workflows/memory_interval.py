@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taylor.base.console import log
 from taylor.base.errors import shortened
-from taylor.cost_model.activations import micro_batch_tokens, sequence_split
+from taylor.cost_model.activations import micro_batch_tokens, routed_slots, sequence_split
 from taylor.cost_model.alive import alive_micro_batches
-from taylor.cost_model.statics import MIB, embedding_state_bytes, head_state_bytes, layer_state_bytes
-from taylor.parsers.flag_table import UnmodelledFlag
+from taylor.cost_model.parameters import body_kind, shared_hidden
+from taylor.cost_model.statics import (
+    MIB,
+    embedding_state_bytes,
+    head_state_bytes,
+    layer_state_bytes,
+    workspace_bytes,
+)
+from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Degrees
+from taylor.parsers.flag_table import HIDDEN, INNER, ROUTER, SCORES, UnmodelledFlag
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
+from taylor.register.model import MOE, MTP, ModelSpec
 
 Interval = tuple[float | None, float | None]
 """Least and most of a stage's peak, MiB; None where no bound is known."""
@@ -54,16 +64,53 @@ def _most_mib(
 ) -> float:
     """Most memory that bounded flags add to a stage."""
     bounds = [flag.most for flag in flags if flag.most is not None]
-    parameter_bytes = sum(bound.parameter_bytes for bound in bounds)
-    hidden_bytes = sum(bound.hidden_bytes for bound in bounds)
+    strategy, rules = config.strategy, config.rules
+    sizes = {kind: layer_elements(config.model, kind, strategy, rules) for kind in plan.layers}
     result = 0.0
-    if parameter_bytes:
-        result += parameter_bytes * _parameters(config, problem, plan, stage)
-    if hidden_bytes:
-        strategy = config.strategy
-        stream = float(micro_batch_tokens(strategy, config.rules) * config.model.hidden / sequence_split(strategy))
-        result += hidden_bytes * stream * _layers_alive(problem, plan, stage)
-    return result / MIB
+    if any(bound.parameter_bytes for bound in bounds):
+        result += sum(bound.parameter_bytes for bound in bounds) * _parameters(config, problem, plan, stage)
+    result += sum(bound.layers for bound in bounds) * float(workspace_bytes(config.model, strategy, rules))
+    # What grows with the passes alive: bytes a layer of each kind, by recompute mode, and bytes a pass.
+    always = sum(bound.hidden_bytes for bound in bounds)
+    whole = {kind: always * size[HIDDEN] for kind, size in sizes.items()}
+    more = {kind: sum(_in_elements(bound.kept, size) for bound in bounds) for kind, size in sizes.items()}
+    mask = sum(bound.mask_bytes for bound in bounds) * strategy.mbs * rules.seq_length**2 / strategy.cp
+    per_chunk = [
+        mask
+        + sum(
+            modes[mode][v][stage] * (whole[kind] + (0.0 if mode == FULL else more[kind]))
+            for kind, modes in plan.recompute_by_kind().items()
+            for mode in modes
+        )
+        for v in range(plan.interleaves)
+    ]
+    moments = alive_micro_batches(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)[stage]
+    result += max(sum(alive * size for alive, size in zip(moment, per_chunk, strict=True)) for moment in moments)
+    passing = {kind: sum(_in_elements(bound.passing, size) for bound in bounds) for kind, size in sizes.items()}
+    return (result + max(more[kind] + passing[kind] for kind in sizes)) / MIB
+
+
+def _in_elements(size: Mapping[str, float], elements: Mapping[str, float]) -> float:
+    return sum(each * elements[what] for what, each in size.items())
+
+
+def layer_elements(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> dict[str, float]:
+    """How many of each of `parsers.flag_table.ELEMENTS` one micro-batch has in one layer on one device."""
+    tokens = micro_batch_tokens(degrees, rules)
+    kind = body_kind(model) if kind == MTP else kind
+    inner: float = model.ffn_hidden / degrees.tp
+    router = 0.0
+    if kind == MOE and model.moe is not None:
+        width = model.moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
+        inner = routed_slots(model, degrees, rules) * width + shared_hidden(model) / degrees.tp
+        router = model.moe.n_experts * model.hidden
+    sizes = {
+        HIDDEN: tokens * model.hidden / sequence_split(degrees),
+        INNER: tokens * inner,
+        SCORES: tokens * rules.seq_length * model.n_heads / degrees.tp,
+        ROUTER: router,
+    }
+    return {name: float(size) for name, size in sizes.items()}
 
 
 def _parameters(config: TrainingConfig, problem: PipelineProblem, plan: PipelinePlan, stage: int) -> float:
@@ -78,13 +125,6 @@ def _parameters(config: TrainingConfig, problem: PipelineProblem, plan: Pipeline
     if stage == problem.schedule.head_stage(problem.stages):
         parts.append(head_state_bytes(config.model, config.strategy, rules))
     return float(sum(part.gradients for part in parts)) / rules.gradient_bytes
-
-
-def _layers_alive(problem: PipelineProblem, plan: PipelinePlan, stage: int) -> float:
-    """Layers times micro-batches alive at a stage's fullest moment."""
-    layers = plan.total_layers()
-    vectors = alive_micro_batches(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)[stage]
-    return max(sum(alive * layers[v][stage] for v, alive in enumerate(vector)) for vector in vectors)
 
 
 def tell_intervals(config: TrainingConfig, solution: Solution, intervals: Sequence[Interval] | None) -> None:

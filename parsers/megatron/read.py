@@ -18,7 +18,7 @@ from taylor.parsers.megatron.layout import (
 )
 from taylor.parsers.megatron.model import read_model
 from taylor.parsers.megatron.recompute import read_modules, read_recompute
-from taylor.parsers.megatron.unmodelled import EXPERTS, SCORES, read_unmodelled
+from taylor.parsers.megatron.unmodelled import EXPERTS, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import Misfit, TrainingConfig
@@ -96,7 +96,12 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
         # How many nodes there are is what the cluster sets, here the default of its variable.
         notes.append(f"{misfit.field} {misfit.value} {misfit.problem}, if the script starts the ranks that it assumes")
         misfit = None
-    facts = [fact for fact, holds in ((EXPERTS, model.moe), (SCORES, not rules.flash_attention)) if holds]
+    facts = {
+        EXPERTS: model.moe is not None,
+        SCORES: not rules.flash_attention,
+        PLAIN_NORMS: _plain_norms(flags),
+        ROUTER_CASTS: model.moe is not None and is_mindspeed(flags),
+    }
     return TrainingConfig(
         path=script.file,
         launcher=NAME,
@@ -108,7 +113,7 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
         mtp_counted=False,
         misfit=misfit,
         notes=tuple(notes),
-        unmodelled=read_unmodelled(flags, facts),
+        unmodelled=read_unmodelled(flags, [fact for fact, holds in facts.items() if holds]),
     )
 
 
@@ -271,6 +276,16 @@ def _keeps_no_scores(flags: Flags) -> bool:
 
 def _implementation(flags: Flags) -> str:
     return str(flags.text("transformer-impl", default="local" if is_mindspeed(flags) else "transformer_engine"))
+
+
+def _plain_norms(flags: Flags) -> bool:
+    """Whether the norms are RMSNorms without a kernel of their own.
+
+    LayerNorm has one everywhere, RMSNorm in transformer engine and with MindSpeed's flag (MindSpeed 2.3.0_core_r0.12.1
+    mindspeed/core/fusions/rms_norm.py:30).
+    """
+    plain = _implementation(flags) == "local" and not flags.has("use-fused-rmsnorm")
+    return plain and flags.text("normalization", default="LayerNorm") == "RMSNorm"
 
 
 def _ulysses_degree(flags: Flags) -> int | None:

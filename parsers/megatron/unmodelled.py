@@ -8,8 +8,9 @@ from taylor.base.errors import shortened
 from taylor.parsers.flag_table import FlagRow, FlagTable, UnmodelledFlag, load_flag_table
 from taylor.parsers.megatron.flags import Flag, Flags
 
-EXPERTS, SCORES = "@experts", "@scores"
-"""Facts of a job that the table's `needs` name: it has experts; its attention keeps the scores."""
+EXPERTS, SCORES, PLAIN_NORMS, ROUTER_CASTS = "@experts", "@scores", "@plain-norms", "@router-casts"
+"""Facts of a job that the table's `needs` name: it has experts; its attention keeps the scores; its norms run in
+several steps; its router keeps what it casts."""
 
 
 def flag_table() -> FlagTable:
@@ -25,7 +26,7 @@ def read_unmodelled(flags: Flags, facts: Collection[str]) -> tuple[UnmodelledFla
     Parameters
     ----------
     facts : collection of str
-        What holds for the job: `EXPERTS`, `SCORES`.
+        What holds for the job: `EXPERTS`, `SCORES`, `PLAIN_NORMS`, `ROUTER_CASTS`.
     """
     table = flag_table()
     starting = {flag.name for flag in flags.flags[: flags.starting]}

@@ -78,6 +78,8 @@ def test_a_starred_row_stands_for_every_key_below_it() -> None:
         ({"status": "neutral", "cost": 1}, "no field"),
         ({"status": "costs", "memory": "less", "most": {"hidden_bytes": 2}}, "more memory"),
         ({"status": "costs", "memory": "more", "most": {"bytes": 2}}, "most must give"),
+        ({"status": "costs", "memory": "more", "most": {"kept": {"width": 2}}}, "most.kept must give"),
+        ({"status": "costs", "memory": "more", "most": {"layers": 0}}, "above 0"),
         ({"status": "neutral", "why": ""}, "why and source"),
     ],
 )

@@ -73,18 +73,44 @@ def test_a_flag_that_is_not_modelled_widens_the_interval_of_the_peak(
     assert read_result(tmp_path / "r.json").to_dict()["peak_memory_interval"] == data["peak_memory_interval"]
 
 
-def test_a_bound_on_the_residual_stream_is_its_bytes_for_every_layer_alive() -> None:
+def _added(bound: MemoryBound, mode: str) -> list[float]:
+    """MiB that a bound adds to each of four stages of eight layers, 4 to 1 micro-batches of 1024 tokens alive."""
     rules = TrainingRules(framework=frameworks.MEGATRON, seq_length=1024, param_bytes=2)
     model, strategy = Registry.load().model("llama2-7b"), Strategy(1, 1, 4, micro_batches=8, sp=False)
-    flag = UnmodelledFlag("--fp32", None, "more", None, None, "it does so", most=MemoryBound(hidden_bytes=8))
+    flag = UnmodelledFlag("--odd", None, "more", None, None, "it does so", most=bound)
     config = TrainingConfig(Path("job"), "megatron", model, strategy, rules, ScheduleSpec(), None, unmodelled=(flag,))
     problem = build_problem(config, memory_profile(model, strategy, rules, 80000), TimeRatios())
-    solution = evaluate(problem, config.even_plan(strategy, "none"))
+    solution = evaluate(problem, config.even_plan(strategy, mode))
     intervals = peak_intervals(config, problem, solution, "estimate")
-    added = [most - peak for (_, most), peak in zip(intervals, solution.peak_memory_mib, strict=True)]
-    # Eight layers a stage, 4 to 1 micro-batches alive, 1024 tokens of 4096 elements.
-    assert added == pytest.approx([alive * 8 * 8 * 1024 * 4096 / 2**20 for alive in (4, 3, 2, 1)])
-    assert peak_intervals(config, problem, solution, "file") is None
+    assert intervals is not None and peak_intervals(config, problem, solution, "file") is None
+    return [(most or 0.0) - peak for (_, most), peak in zip(intervals, solution.peak_memory_mib, strict=True)]
+
+
+STREAM, INNER, MASK = 1024 * 4096, 1024 * 11008, 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("bound", "mode", "pass_bytes", "once_bytes"),
+    [
+        (MemoryBound(hidden_bytes=8), "none", 8 * 8 * STREAM, 0),
+        (MemoryBound(hidden_bytes=8), "full", 8 * 8 * STREAM, 0),
+        (MemoryBound(kept={"hidden": 4, "inner": 2}), "none", 8 * (4 * STREAM + 2 * INNER), 4 * STREAM + 2 * INNER),
+        (MemoryBound(kept={"hidden": 4}), "full", 0, 4 * STREAM),
+        (MemoryBound(passing={"scores": 2}), "none", 0, 2 * 32 * MASK),
+        (MemoryBound(mask_bytes=1), "full", MASK, 0),
+    ],
+)
+def test_a_bound_counts_what_every_pass_keeps_and_what_one_layer_holds(
+    bound: MemoryBound, mode: str, pass_bytes: int, once_bytes: int
+) -> None:
+    assert _added(bound, mode) == pytest.approx([(alive * pass_bytes + once_bytes) / 2**20 for alive in (4, 3, 2, 1)])
+
+
+def test_a_layer_s_room_is_what_its_backward_holds() -> None:
+    # Gate and up, their product, the norms' inputs and what attention keeps, beside the gradients of gate and up.
+    room = _added(MemoryBound(layers=1), "full")
+    assert room == pytest.approx([room[0]] * 4)
+    assert room[0] > (3 * 2 * INNER + 2 * 2 * INNER) / 2**20
 
 
 def test_an_explained_strategy_tells_which_flags_may_raise_its_memory(run_tool: Any, script: Path) -> None:

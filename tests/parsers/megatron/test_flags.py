@@ -15,7 +15,7 @@ from taylor.parsers.flag_table import COSTS, NEUTRAL, READ, FlagRow, UnmodelledF
 from taylor.parsers.megatron.edit import Setting
 from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.read import LAUNCHER_TELLTALES, LEGALITY_ALONE, config_from_script
-from taylor.parsers.megatron.unmodelled import EXPERTS, SCORES, flag_table, read_unmodelled
+from taylor.parsers.megatron.unmodelled import EXPERTS, PLAIN_NORMS, ROUTER_CASTS, SCORES, flag_table, read_unmodelled
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
@@ -106,8 +106,10 @@ def _base_for(row: FlagRow) -> dict[str, Setting]:
         needs = waiting.pop().needs
         if not needs:
             continue
-        if EXPERTS in needs:
+        if needs[0] in (EXPERTS, ROUTER_CASTS):
             base = {**MOE_BASE, **{name: value for name, value in base.items() if name not in DENSE_BASE}}
+            if needs[0] == ROUTER_CASTS:
+                base["use-fused-swiglu"] = True  # A script for MindSpeed.
         elif SCORES in needs:
             base.pop("use-flash-attn", None)
             base["transformer-impl"] = "local"
@@ -167,7 +169,12 @@ def test_a_row_names_the_first_and_the_last_release_that_have_the_flag() -> None
 def test_every_row_cites_a_file_and_what_it_needs_is_in_the_table() -> None:
     assert not [row.name for row in ROWS if not re.search(r"[\w/]+\.py(:\d+)?$", row.source)]
     assert not [row.name for row in ROWS for need in row.needs if need[0] != "@" and need not in TABLE.rows]
-    assert {need for row in ROWS for need in row.needs if need[0] == "@"} == {EXPERTS, SCORES}
+    assert {need for row in ROWS for need in row.needs if need[0] == "@"} == {
+        EXPERTS,
+        SCORES,
+        PLAIN_NORMS,
+        ROUTER_CASTS,
+    }
 
 
 @pytest.fixture()
