@@ -16,9 +16,9 @@ EFFICIENCY_SOURCE = "share of the peak that a step reaches (docs/cost_model.md)"
 def devices_table(devices: Sequence[DeviceSpec]) -> Table:
     """One row a device: memory, peaks, and what it reaches of its domain, the network and its host."""
     table = Table(header_style="bold", pad_edge=False, box=None)
-    table.caption = "TFLOP/s without sparsity; GB/s a card and direction, 72 x 900: among 72 cards"
+    table.caption = "TFLOP/s dense (16-bit: bf16, else fp16); GB/s one way; domain: cards x GB/s"
     table.add_column("device", no_wrap=True)
-    for heading in ("GiB", "TB/s", "bf16", "fp8", "fp4", "domain", "fabric", "host link"):
+    for heading in ("GiB", "TB/s", "16-bit", "fp8", "fp4", "domain", "fabric", "host link"):
         table.add_column(heading, justify="right", no_wrap=True)
     for device in devices:
         peaks = device.peak_tflops
@@ -26,9 +26,10 @@ def devices_table(devices: Sequence[DeviceSpec]) -> Table:
             device.name,
             f"{device.memory_mib / 1024:.0f}",
             f"{device.memory_gb_s / 1000:.2f}",
-            _number(device.peak("bf16")) + ("" if "bf16" in peaks else " (fp16)"),
-            _number(peaks.get("fp8")),
-            _number(peaks.get("fp4")),
+            *(
+                "-" if peak is None else f"{peak:,.0f}"
+                for peak in (device.peak("bf16"), peaks.get("fp8"), peaks.get("fp4"))
+            ),
             f"{device.domain.cards} x {_number(device.domain.gb_s)}",
             _number(device.fabric.gb_s if device.fabric else None),
             _number(device.host_link_gb_s),

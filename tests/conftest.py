@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from taylor.base.console import log
+
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 
@@ -24,6 +26,15 @@ REFERENCE_MEMORY = """\
 
 # A shell starts background jobs with Ctrl-C ignored, which children inherit; tests that press it need it back.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def log_as_it_was():
+    """Undo what a command that a test calls in this process does to the log."""
+    handlers, propagate, level = log.handlers[:], log.propagate, log.level
+    yield
+    log.handlers[:], log.propagate = handlers, propagate
+    log.setLevel(level)
 
 
 @pytest.fixture

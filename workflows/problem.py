@@ -101,10 +101,10 @@ def _layer_kinds(
         missing = [mode for mode in modes if mode not in activation]
         if missing:
             raise InputError(
-                "lacks a recompute mode that is searched",
+                "lacks a recompute mode that is searched or that the plan holds",
                 field=f"activation.{entry}",
                 value=missing[0],
-                cure="add it to the memory profile, or search without it",
+                cure="add it to the memory profile, or plan without it",
             )
         kind = LayerKind(
             name,

@@ -57,4 +57,5 @@ def test_times_are_left_out_of_the_comparison_and_nothing_else():
 def test_a_worker_that_outlives_its_killed_tool_is_found_out(monkeypatch):
     monkeypatch.setattr("taylor.workflows.process_pool.end_with_parent", lambda parent: None)
     monkeypatch.setattr("benchmarks.reliability.sandbox.ORPHAN_SECONDS", 0.5)
-    assert any("outlived" in fault for fault in killed("ranking", 6, 3)["faults"])
+    # Every second kill hits the tool alone, and about one in three of those comes while workers are there.
+    assert any("outlived" in fault for seed in range(1, 13) for fault in killed("ranking", 2, seed)["faults"])

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from taylor.base.console import log, run_command
+from taylor.base.console import run_command
 from taylor.base.errors import EXIT_INTERRUPTED, InterruptedSolve
 from taylor.command_lines import pipeline_parallel
 from taylor.parsers.read import read_config
@@ -23,7 +23,6 @@ from tests.solver_cases import reference_problem
 def solve_pressing(monkeypatch, tmp_path, reference_yaml):
     """Solve the reference file and press Ctrl-C once, when a progress report satisfies a condition."""
     monkeypatch.chdir(tmp_path)
-    handlers, propagate, level = log.handlers[:], log.propagate, log.level
 
     def solve(moment, *words):
         pressed = []
@@ -43,9 +42,7 @@ def solve_pressing(monkeypatch, tmp_path, reference_yaml):
         assert pressed, "the moment never came"
         return code
 
-    yield solve
-    log.handlers[:], log.propagate = handlers, propagate
-    log.setLevel(level)
+    return solve
 
 
 def has_plan(progress):
