@@ -25,6 +25,8 @@ class MemoryProfile:
         What one micro-batch leaves alive in one layer, by recompute mode (none, select, full).
     source : str
         Where the figures come from: ``file``, ``estimate``, ``dry-run``, ….
+    every_flag : bool
+        Every flag of the job has had its effect on the figures: a user states them, or the job's own framework ran.
     """
 
     device_limit_mib: float
@@ -34,6 +36,7 @@ class MemoryProfile:
     layer_mib: Mapping[str, float]
     activation_mib: Mapping[str, Mapping[str, float]]
     source: str = "file"
+    every_flag: bool = False
 
     def static_mib(self, stages: int) -> tuple[float, ...]:
         """Static memory of each stage, MiB [pp]."""

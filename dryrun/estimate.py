@@ -29,6 +29,7 @@ class EstimateBackend:
 
     name = "estimate"
     exact = True
+    every_flag = False
 
     def __enter__(self) -> EstimateBackend:
         return self

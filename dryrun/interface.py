@@ -121,10 +121,12 @@ class DryRunBackend(Protocol):
     """Something that finds the peak memory of runs. A failed run is part of the answer, never an exception.
 
     `exact` backends give the same peak for the same stage every time: no further runs average anything out.
+    `every_flag`: the job's own framework runs, so that each flag of the file has its effect on the peaks.
     """
 
     name: str
     exact: bool
+    every_flag: bool
 
     def measure(self, runs: Sequence[DryRun]) -> list[DryRunResult]:
         """The results in the order of the runs."""

@@ -55,6 +55,7 @@ class MindsporeBackend:
     executor: Executor | None = None
     name: str = "mindspore"
     exact: bool = False
+    every_flag: bool = True
 
     def __post_init__(self) -> None:
         self._kept = KeptRuns(self.root, self.name, self._judge, self.parallel, self.retries, self.executor)

@@ -107,6 +107,7 @@ class ReplayBackend:
 
     name = "replay"
     exact = False
+    every_flag = True
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -65,6 +65,7 @@ class TorchBackend:
     module: str = STAGE_MODEL
     name: str = "torch"
     exact: bool = True
+    every_flag: bool = False
 
     def __post_init__(self) -> None:
         self._kept = KeptRuns(

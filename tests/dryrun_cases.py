@@ -76,7 +76,7 @@ class StandIn:
 class InProcess:
     """The stand-in without its process: a training file is written for each run, and answered as the stand-in would."""
 
-    name, exact = "in-process", False
+    name, exact, every_flag = "in-process", False, True
 
     def __init__(self, folder: Path, coefficients: dict, noise: float = 0.0, seed: object = "") -> None:
         self.file, self.noise, self.seed = folder / "config.yaml", noise, seed

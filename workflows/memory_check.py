@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -159,7 +159,7 @@ def solve_checked(
             elif best is None or near.time < best[0].time:
                 best = (near, result)
         if observations:
-            memory = _refit(linear, observations, prior)
+            memory = replace(_refit(linear, observations, prior), every_flag=backend.every_flag)
             keep_measured(config, output, memory, observations)
         if best is not None:
             if search is None or round_ == BEST_OF_ROUNDS:

@@ -10,6 +10,7 @@ from taylor.base.errors import shortened
 from taylor.cost_model.activations import micro_batch_tokens, routed_slots, sequence_split
 from taylor.cost_model.alive import alive_micro_batches
 from taylor.cost_model.parameters import body_kind, shared_hidden
+from taylor.cost_model.profile import MemoryProfile
 from taylor.cost_model.statics import (
     MIB,
     embedding_state_bytes,
@@ -29,25 +30,22 @@ from taylor.register.model import MOE, MTP, ModelSpec
 Interval = tuple[float | None, float | None]
 """Least and most of a stage's peak, MiB; None where no bound is known."""
 
-GIVEN = "file"
-"""Source of a memory profile that the user states: its figures hold as they are."""
-
 _NAMED = 4
 
 
 def peak_intervals(
-    config: TrainingConfig, problem: PipelineProblem, solution: Solution, source: str
+    config: TrainingConfig, problem: PipelineProblem, solution: Solution, memory: MemoryProfile
 ) -> tuple[Interval, ...] | None:
     """Between what the peak of each stage lies, [pp]; None where the figures leave nothing open.
 
     Parameters
     ----------
-    source : str
-        Where the memory figures come from.
+    memory : MemoryProfile
+        What the problem rests on.
     """
     lower = any(flag.may_lower_memory for flag in config.unmodelled)
     higher = [flag for flag in config.unmodelled if flag.may_raise_memory]
-    if solution.plan is None or source == GIVEN or not (lower or higher):
+    if solution.plan is None or memory.every_flag or not (lower or higher):
         return None
     unbounded = any(flag.most is None for flag in higher)
     return tuple(

@@ -111,9 +111,10 @@ def obtain_memory(
                 raise
             log.warning("%s", error)
         else:
-            keep_measured(config, output, measured.profile, measured.observations)
+            profile = replace(measured.profile, every_flag=backend.every_flag)
+            keep_measured(config, output, profile, measured.observations)
             log.info("memory: measured by %d dry-runs, kept in %s", len(measured.observations), saved)
-            return measured.profile
+            return profile
     elif not dryrun and saved.is_file():
         log.info("memory: measured by an earlier run, %s", saved)
         limit = estimate_memory(config, device).device_limit_mib

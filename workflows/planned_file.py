@@ -86,7 +86,7 @@ class PlannedFile:
     @property
     def peak_intervals(self) -> tuple[Interval, ...] | None:
         """Between what each stage's peak lies when flags that no figure has take effect."""
-        return peak_intervals(self.config, self.problem, self.solution, self.memory.source)
+        return peak_intervals(self.config, self.problem, self.solution, self.memory)
 
     def own_plan(self) -> dict[str, PipelinePlan]:
         """The file's own plan, by its name on a page; empty where it has another shape than the solved one, or a

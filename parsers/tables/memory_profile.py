@@ -12,6 +12,7 @@ from taylor.base.files import read_text, write_atomic
 from taylor.cost_model.profile import MemoryProfile
 from taylor.pipeline.plan import FULL, NONE, RECOMPUTE_MODES
 
+EVERY_FLAG = "every_flag"
 _TOP = ("device_limit", "static", "layer", "activation")
 _STATIC = ("first", "middle", "last")
 _MAX_MIB = 2.0**40
@@ -24,7 +25,8 @@ def read_memory_profile(path: str | Path) -> MemoryProfile:
     ----------
     path : path
         JSON with ``device_limit``, ``static`` (first, middle, last), ``layer`` by kind and
-        ``activation`` by kind and recompute mode (none, full, and select where it is known), all MiB.
+        ``activation`` by kind and recompute mode (none, full, and select where it is known), all MiB; ``every_flag``
+        false where flags of the job may be left out of them (`MemoryProfile.every_flag`).
 
     Raises
     ------
@@ -39,7 +41,7 @@ def read_memory_profile(path: str | Path) -> MemoryProfile:
         raise InputError(f"holds the key {error} twice", file=file) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not valid JSON: {error}", file=file) from None
-    top = _mapping(data, file, "", _TOP)
+    top = _mapping(data, file, "", _TOP, (EVERY_FLAG,))
     static = _mapping(top["static"], file, "static", _STATIC)
     layer = _mapping(top["layer"], file, "layer")
     activation = _mapping(top["activation"], file, "activation")
@@ -75,7 +77,16 @@ def read_memory_profile(path: str | Path) -> MemoryProfile:
         layer_mib={kind: _number(value, file, f"layer.{kind}") for kind, value in layer.items()},
         activation_mib=modes,
         source="file",
+        every_flag=_every_flag(top, file),
     )
+
+
+def _every_flag(top: Mapping[str, Any], file: Path) -> bool:
+    """Whether the figures hold as they stand; what a dry-run kept may say that they do not."""
+    told = top.get(EVERY_FLAG, True)
+    if not isinstance(told, bool):
+        raise InputError("must be true or false", file=file, field=EVERY_FLAG, value=told)
+    return told
 
 
 def write_memory_profile(profile: MemoryProfile, path: str | Path) -> Path:
@@ -92,6 +103,7 @@ def write_memory_profile(profile: MemoryProfile, path: str | Path) -> Path:
             kind: {mode: _plain(value) for mode, value in modes.items()}
             for kind, modes in profile.activation_mib.items()
         },
+        **({} if profile.every_flag else {EVERY_FLAG: False}),
     }
     return write_atomic(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
@@ -113,14 +125,16 @@ def _plain(value: float) -> float | int:
     return int(value) if float(value).is_integer() else float(value)
 
 
-def _mapping(value: Any, file: Path, field: str, keys: tuple[str, ...] = ()) -> Mapping[str, Any]:
+def _mapping(
+    value: Any, file: Path, field: str, keys: tuple[str, ...] = (), optional: tuple[str, ...] = ()
+) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise InputError("must be a JSON object", file=file, field=field or None, value=value)
     for key in keys:
         if key not in value:
             raise InputError("is missing", file=file, field=f"{field}.{key}" if field else key)
     for key in value:
-        if keys and key not in keys:
+        if keys and key not in (*keys, *optional):
             raise InputError(
                 "is an unknown key", file=file, field=f"{field}.{key}" if field else key, cure=f"use {', '.join(keys)}"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from taylor.cost_model.memory import memory_profile
 from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import MemoryBound, UnmodelledFlag
+from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.evaluate import evaluate
@@ -19,8 +21,10 @@ from taylor.pipeline_solver.result import read_result
 from taylor.register import frameworks
 from taylor.register.registry import Registry
 from taylor.workflows.memory_interval import peak_intervals
+from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.problem import build_problem
 from tests.conftest import ROOT
+from tests.dryrun_cases import LLAMA, LLAMA_TRUTH, InProcess
 
 SENTENCES = (
     "--swap-optimizer is not modelled; it means less memory and more time: optimizer states lie in the host's memory",
@@ -79,10 +83,12 @@ def _added(bound: MemoryBound, mode: str) -> list[float]:
     model, strategy = Registry.load().model("llama2-7b"), Strategy(1, 1, 4, micro_batches=8, sp=False)
     flag = UnmodelledFlag("--odd", None, "more", None, None, "it does so", most=bound)
     config = TrainingConfig(Path("job"), "megatron", model, strategy, rules, ScheduleSpec(), None, unmodelled=(flag,))
-    problem = build_problem(config, memory_profile(model, strategy, rules, 80000), TimeRatios())
+    memory = memory_profile(model, strategy, rules, 80000)
+    problem = build_problem(config, memory, TimeRatios())
     solution = evaluate(problem, config.even_plan(strategy, mode))
-    intervals = peak_intervals(config, problem, solution, "estimate")
-    assert intervals is not None and peak_intervals(config, problem, solution, "file") is None
+    intervals = peak_intervals(config, problem, solution, memory)
+    assert intervals is not None
+    assert peak_intervals(config, problem, solution, replace(memory, every_flag=True)) is None
     return [(most or 0.0) - peak for (_, most), peak in zip(intervals, solution.peak_memory_mib, strict=True)]
 
 
@@ -111,6 +117,19 @@ def test_a_layer_s_room_is_what_its_backward_holds() -> None:
     room = _added(MemoryBound(layers=1), "full")
     assert room == pytest.approx([room[0]] * 4)
     assert room[0] > (3 * 2 * INNER + 2 * 2 * INNER) / 2**20
+
+
+@pytest.mark.parametrize("every_flag", [True, False])
+def test_figures_of_the_framework_s_own_runs_hold_all_flags_and_are_kept_so(every_flag: bool, tmp_path: Path) -> None:
+    config, backend = read_config(LLAMA), InProcess(tmp_path, LLAMA_TRUTH)
+    backend.every_flag = every_flag
+    device = Registry.load().device("ascend-910b")
+    for dryrun in (True, False):
+        memory = obtain_memory(
+            config, device, memory_file=None, dryrun=dryrun, backend=backend, output=tmp_path / "output"
+        )
+        assert memory.source == ("dry-run" if dryrun else "saved")
+        assert memory.every_flag == every_flag
 
 
 def test_an_explained_strategy_tells_which_flags_may_raise_its_memory(run_tool: Any, script: Path) -> None:

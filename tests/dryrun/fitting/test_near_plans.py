@@ -89,7 +89,7 @@ def test_near_plans_are_new_better_than_what_is_to_beat_and_the_best_bet_comes_f
 class Backend:
     """Peaks of the true coefficients, a factor over them for all stages of a plan's first dry-run of each stage."""
 
-    name, exact = "test", False
+    name, exact, every_flag = "test", False, True
 
     def __init__(self, fitted, factor):
         self.fitted, self.factor, self.plans = fitted, factor, []

@@ -77,14 +77,16 @@ mib = st.floats(0, 1e6) | st.integers(0, 10**6).map(float)
     numbers=st.tuples(mib, mib, mib),
     limit=st.floats(1, 1e6),
     kinds=st.dictionaries(st.sampled_from(["dense", "moe", "mtp"]), st.tuples(mib, mib, mib), min_size=1),
+    every_flag=st.booleans(),
 )
-def test_a_profile_written_reads_back_to_the_same_figures(numbers, limit, kinds, tmp_path_factory) -> None:
+def test_a_profile_written_reads_back_to_the_same_figures(numbers, limit, kinds, every_flag, tmp_path_factory) -> None:
     file = tmp_path_factory.mktemp("p") / "m.json"
     profile = MemoryProfile(
         limit,
         *numbers,
         {kind: values[0] for kind, values in kinds.items()},
         {kind: {"none": values[1], "full": values[2]} for kind, values in kinds.items()},
+        every_flag=every_flag,
     )
     back = read_memory_profile(write_memory_profile(profile, file))
     assert back == profile and list(back.layer_mib) == list(profile.layer_mib)
