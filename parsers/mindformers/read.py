@@ -11,6 +11,7 @@ from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.mindformers.model import read_model, read_mtp_depth
 from taylor.parsers.mindformers.model_section import model_section, note_defaults
 from taylor.parsers.mindformers.plan import PlanProblem, read_plan
+from taylor.parsers.mindformers.speed_up import with_speed_up
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.units import memory_mib
@@ -91,7 +92,9 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         micro_batch_interleave=_micro_batch_interleave(top),
         misfit=misfit,
         notes=tuple(notes),
-        unmodelled=unmodelled_keys(table, source.data, facts, without=("moe_config",) if mcore else ()),
+        unmodelled=unmodelled_keys(
+            table, with_speed_up(source.data, path), facts, without=("moe_config",) if mcore else ()
+        ),
     )
 
 
