@@ -76,7 +76,7 @@ def with_two_interleaves(path: Path, folder: Path) -> tuple[TrainingConfig, Sche
         if own.name in ("gpipe", "seqpipe", "zero_bubble_v", "dualpipev", "zbv")
         else INTERLEAVED[config.rules.framework.name]
     )
-    spec = ScheduleSpec(name, own.low_memory, own.seq_splits)
+    spec = ScheduleSpec(name, own.low_memory, own.seq_splits, whole_drain=own.whole_drain)
     if strategy.pp * 2 > config.model.n_layers:
         pytest.skip("fewer layers than chunks")
     try:
