@@ -32,7 +32,6 @@ def run(folder, *words, encoding):
     [
         ("chinese", "ascii"),
         ("gbk", "utf-8"),
-        ("gbk", "ascii"),
         ("line end", "utf-8"),
         ("quotes", "gbk"),
     ],

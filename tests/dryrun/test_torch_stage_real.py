@@ -25,12 +25,12 @@ WHOLE_EXPERTS = cases.MEGATRON.replace(expert_tensor_parallel=False)
 @pytest.mark.parametrize(
     ("model", "rules", "strategy", "stage", "mode"),
     [
-        (cases.LLAMA, cases.MEGATRON, Strategy(2, 2, 2, op=2, micro_batches=4), 0, NONE),
-        (cases.LLAMA, cases.MEGATRON, Strategy(2, 2, 2, op=2, micro_batches=4), 1, FULL),
-        (cases.GPT, cases.UNFUSED_GPT, Strategy(2, 1, 2, micro_batches=4, sp=False), 0, SELECT),
-        (cases.LATENT, WHOLE_EXPERTS, Strategy(4, 2, 2, 4, op=4, micro_batches=4), 1, NONE),
-        (cases.MOE, cases.MINDFORMERS, Strategy(4, 2, 2, 2, op=4, micro_batches=4), 0, NONE),
-        (cases.LLAMA, cases.TORCHTITAN, Strategy(4, 2, 2, op=4, micro_batches=4), 1, NONE),
+        (cases.LLAMA, cases.MEGATRON, Strategy(2, 2, 2, op=2, micro_batches=3), 0, NONE),
+        (cases.LLAMA, cases.MEGATRON, Strategy(2, 2, 2, op=2, micro_batches=3), 1, FULL),
+        (cases.GPT, cases.UNFUSED_GPT, Strategy(2, 1, 2, micro_batches=3, sp=False), 0, SELECT),
+        (cases.LATENT, WHOLE_EXPERTS, Strategy(4, 2, 2, 4, op=4, micro_batches=3), 1, NONE),
+        (cases.MOE, cases.MINDFORMERS, Strategy(4, 2, 2, 2, op=4, micro_batches=3), 0, NONE),
+        (cases.LLAMA, cases.TORCHTITAN, Strategy(4, 2, 2, op=4, micro_batches=3), 1, NONE),
         (cases.LLAMA, cases.TORCHTITAN, Strategy(4, 1, 1, op=4, micro_batches=2), 0, FULL),
     ],
     ids=[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,9 +17,17 @@ from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solve import solve
 
 
+@cache
+def problems_and_solutions():
+    """Sixteen random problems, every third a larger one, each with its solution."""
+    rng = np.random.default_rng(1)
+    problems = [random_problem(rng) if number % 3 else medium_problem(rng, 5) for number in range(16)]
+    return [(problem, solve(problem)) for problem in problems]
+
+
 @pytest.mark.parametrize(("workers", "share"), [(1, 0.1), (1, 0.3), (1, 0.7), (1, 1.0), (2, 0.3), (2, 1.0)])
 def test_failing_lps_never_prove_a_wrong_optimum(monkeypatch, share, workers):
-    rng, chance, real, failed = np.random.default_rng(1), np.random.default_rng(2), Master.solve, []
+    chance, real, failed = np.random.default_rng(2), Master.solve, []
 
     def failing(self, iteration_limit=None):
         if chance.random() < share:
@@ -26,10 +35,9 @@ def test_failing_lps_never_prove_a_wrong_optimum(monkeypatch, share, workers):
             return LpResult(-np.inf, -np.inf)
         return real(self, iteration_limit)
 
+    solved = problems_and_solutions()
     monkeypatch.setattr(branch_and_cut, "FIRST_SLICE", 60)
-    for number in range(16):
-        problem = random_problem(rng) if number % 3 else medium_problem(rng, 5)
-        truth = solve(problem)
+    for problem, truth in solved:
         with monkeypatch.context() as patched:
             patched.setattr(Master, "solve", failing)
             solution = solve(problem, SolveOptions(time_limit=60, workers=workers))
