@@ -96,7 +96,7 @@ def launches(text: str, files_exist: bool = False) -> list[list[str]]:
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         root = Path(folder)
         root.chmod(0o755)
-        for part in ("calls", "work", "tmp", "dev", "bin"):
+        for part in ("calls", "job", "tmp", "dev", "bin"):
             (root / part).mkdir()
             (root / part).chmod(0o777)
         for file in (bash, *libraries):
@@ -106,14 +106,14 @@ def launches(text: str, files_exist: bool = False) -> list[list[str]]:
             place.chmod(0o555)
         (root / "preamble").write_text(preamble, encoding="utf-8")
         for program in ("pretrain_gpt.py", "posttrain_gpt.py"):  # As in the launchers' own folder.
-            (root / "work" / program).touch()
-        (root / "work" / "launch.sh").write_text(text, encoding="utf-8", errors="surrogateescape")
+            (root / "job" / program).touch()
+        (root / "job" / "launch.sh").write_text(text, encoding="utf-8", errors="surrogateescape")
         jail = ["unshare", "--user", "--map-user=65534", "--map-group=65534", "--mount", "--net", "--pid", "--ipc"]
-        jail += ["--uts", "--fork", "--kill-child", f"--root={root}", "--wd=/work"]
+        jail += ["--uts", "--fork", "--kill-child", f"--root={root}", "--wd=/job"]
         root.chmod(0o555)
-        environment = {"PATH": "/nothing", "HOME": "/work", "BASH_ENV": "/preamble", "LC_ALL": "C"}
+        environment = {"PATH": "/nothing", "HOME": "/job", "BASH_ENV": "/preamble", "LC_ALL": "C"}
         process = subprocess.Popen(
-            [*jail, "/bin/bash", "/work/launch.sh"],
+            [*jail, "/bin/bash", "/job/launch.sh"],
             env=environment,
             executable=shutil.which("unshare"),
             stdin=subprocess.DEVNULL,
