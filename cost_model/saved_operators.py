@@ -35,31 +35,39 @@ class Product(NamedTuple):
         return self.width_in * self.width_out
 
 
-def dense_products(model: ModelSpec, kind: str, degrees: Degrees) -> tuple[Product, ...]:
-    """A layer's dense products in the order in which they run, the router's left out."""
+def attention_products(model: ModelSpec, degrees: Degrees) -> tuple[Product, ...]:
+    """The dense products around a layer's attention, in the order in which they run."""
     h, heads = model.hidden, model.n_heads / degrees.tp
     mla = model.mla
     if mla is None:
         q, kv = heads * model.head_dim, np.maximum(model.n_kv_heads / degrees.tp, 1) * model.head_dim
         bias = model.attention_bias
-        attention = [Product(h, q, bias), Product(h, kv, bias), Product(h, kv, bias), Product(q, h, model.output_bias)]
-    else:
-        q = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
-        rank = mla.q_lora_rank
-        query = [Product(h, q)] if rank is None else [Product(h, rank), Product(rank, q)]
-        up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-        attention = [
-            *query,
-            Product(h, mla.kv_lora_rank + mla.qk_rope_head_dim),
-            Product(mla.kv_lora_rank, up),
-            Product(heads * mla.v_head_dim, h, model.output_bias),
-        ]
-    inner = (model.ffn_hidden if kind == DENSE else shared_hidden(model)) / degrees.tp
+        return (Product(h, q, bias), Product(h, kv, bias), Product(h, kv, bias), Product(q, h, model.output_bias))
+    q = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    rank = mla.q_lora_rank
+    query = [Product(h, q)] if rank is None else [Product(h, rank), Product(rank, q)]
+    up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    return (
+        *query,
+        Product(h, mla.kv_lora_rank + mla.qk_rope_head_dim),
+        Product(mla.kv_lora_rank, up),
+        Product(heads * mla.v_head_dim, h, model.output_bias),
+    )
+
+
+def mlp_products(model: ModelSpec, kind: str, degrees: Degrees) -> tuple[Product, ...]:
+    """The products of a dense layer's MLP or of a MoE layer's shared experts, in order; none where there are none."""
     if kind != DENSE and not shared_hidden(model):
-        return tuple(attention)
+        return ()
+    h, inner = model.hidden, (model.ffn_hidden if kind == DENSE else shared_hidden(model)) / degrees.tp
     gates = 2 if model.gated_mlp else 1
     bias = model.mlp_bias
-    return (*attention, *[Product(h, inner, bias)] * gates, Product(inner, h, bias))
+    return (*[Product(h, inner, bias)] * gates, Product(inner, h, bias))
+
+
+def dense_products(model: ModelSpec, kind: str, degrees: Degrees) -> tuple[Product, ...]:
+    """A layer's dense products in the order in which they run, the router's left out."""
+    return (*attention_products(model, degrees), *mlp_products(model, kind, degrees))
 
 
 def repeated_products(model: ModelSpec, kind: str, degrees: Degrees) -> tuple[Product, ...]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from taylor.cost_model.activations import micro_batch_tokens
 from taylor.cost_model.parameters import body_kind, shared_hidden
-from taylor.cost_model.saved_operators import Product, dense_products, repeated_products
+from taylor.cost_model.saved_operators import Product, attention_products, mlp_products, repeated_products
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
@@ -47,7 +47,7 @@ def selective_ms(
     """
     kind = body_kind(model) if kind == MTP else kind
     work, dense = pieces.work, kind == DENSE
-    products = dense_products(model, kind, degrees)
+    mlp = mlp_products(model, kind, degrees)
     tokens, b = micro_batch_tokens(degrees, rules), rules.compute_bytes
 
     def product_ms(*chosen: Product) -> Any:
@@ -74,11 +74,10 @@ def selective_ms(
         again = product_ms(*repeated_products(model, kind, degrees)) + pieces.grouped_ms
         return again + speed.bytes(work.element_bytes) + pieces.tensor_ms / 2
 
-    mlp = products[_attention_products(model) :]
     times: Mapping[str, Callable[[], Any]] = {
         ATTENTION_CORE: lambda: pieces.core_ms,
         NORMS: lambda: speed.bytes(work.norm_bytes),
-        LATENT_UP: lambda: product_ms(*_up_projections(model, products)),
+        LATENT_UP: lambda: product_ms(*_up_projections(model, degrees)),
         DENSE_MLP: dense_mlp,
         DENSE_ACTIVATION: lambda: speed.bytes(work.activation_bytes),
         EXPERT_BLOCK: experts,
@@ -93,14 +92,9 @@ def selective_ms(
     return sum((times[part]() for part in sorted(parts)), 0.0)
 
 
-def _attention_products(model: ModelSpec) -> int:
-    if model.mla is None:
-        return 4
-    return 4 if model.mla.q_lora_rank is None else 5
-
-
-def _up_projections(model: ModelSpec, products: tuple[Product, ...]) -> tuple[Product, ...]:
+def _up_projections(model: ModelSpec, degrees: Degrees) -> tuple[Product, ...]:
     """Queries and keys with values out of their latents."""
     if model.mla is None:
         return ()
-    return (products[0], products[2]) if model.mla.q_lora_rank is None else (products[1], products[3])
+    *_, query, _, keys_and_values, _ = attention_products(model, degrees)
+    return (query, keys_and_values)
