@@ -148,7 +148,7 @@ def tell_intervals(config: TrainingConfig, solution: Solution, intervals: Sequen
     names = _named([flag for flag in higher if flag.most is None] or higher)
     log.warning(
         "%s: stage %d peaks at %s MiB (%s, with %s): %s",
-        config.path, stage, f"{peaks[stage]:,.0f}", at_most, names, certain,
+        config.path.name, stage, f"{peaks[stage]:,.0f}", at_most, names, certain,
     )  # fmt: skip
 
 
