@@ -11,6 +11,7 @@ from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.parsers import registry
 from taylor.parsers.launch_scripts import refuse_launch_of_other
+from taylor.parsers.other_files import refuse_other_file
 from taylor.parsers.registry import launchers_for
 from taylor.parsers.training_config import TrainingConfig
 
@@ -33,11 +34,13 @@ def read_config(
     Raises
     ------
     InputError
-        When the suffix is none of these, the file cannot be read, or file or environment hold wrong values.
+        When the suffix is none of these, the file cannot be read or is another tool's (which is named), or file or
+        environment hold wrong values.
     """
     file = Path(path)
     launchers = launchers_for(file)
     if not launchers:
+        refuse_other_file(file)
         kinds = [f"{launcher.title} ({', '.join(launcher.suffixes)})" for launcher in registry.LAUNCHERS]
         raise InputError(
             "is not a known kind of configuration",
@@ -54,6 +57,7 @@ def read_config(
         config = launcher.read(file, register_path)
     except InputError:
         refuse_launch_of_other(file)
+        refuse_other_file(file)
         raise
     low_memory = launcher.low_memory_in({**os.environ, **(environment or {})})
     return config.replace(schedule=replace(config.schedule, low_memory=low_memory))

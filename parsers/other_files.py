@@ -1,0 +1,214 @@
+"""Training files that no launcher here reads, told by their true name, with what can be given instead."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
+from taylor.parsers.text.yaml_edit import lookup
+from taylor.parsers.text.yaml_source import MAX_BYTES, YamlSource
+
+_FLAGS = "state the job as Megatron's flags in a .sh script"
+_NO_STAGES = "it has no pipeline stages to plan, and it names its model by a folder"
+_SEVERAL_MODELS = "it describes several models and their roll-outs, not one training step"
+
+
+@dataclass(frozen=True)
+class OtherFile:
+    """A kind of training file that is known by name alone.
+
+    Parameters
+    ----------
+    title : str
+        What it is, with its article: ``a DeepSpeed JSON``.
+    why : str
+        What keeps it from being read, as a clause.
+    cure : str
+        What to give instead.
+    signs : tuple of tuple of str
+        Dotted keys: a file is of the kind where it holds all of one of them.
+    started : str
+        Pattern of what stands in a script or a Python file that starts such a job; empty where nothing tells.
+    source : str
+        Repository, commit or release, and file that the signs stand on.
+    """
+
+    title: str
+    why: str
+    cure: str
+    signs: tuple[tuple[str, ...], ...]
+    started: str
+    source: str
+
+    def holds(self, data: Mapping[Any, Any]) -> bool:
+        """Whether a file with this content is of the kind."""
+        return any(all(lookup(data, tuple(key.split("."))) is not None for key in sign) for sign in self.signs)
+
+
+OTHER_FILES = (
+    OtherFile(
+        "a Megatron-LM --yaml-cfg file",
+        "Megatron-LM itself starts none from core 0.11 on, for it wants account_for_embedding_in_pipeline_split both "
+        "at the top and below language_model, and refuses a name that stands twice",
+        _FLAGS,
+        (("language_model", "model_parallel"),),
+        r"--yaml[-_]cfg\b",
+        "NVIDIA/Megatron-LM core_v0.16.0 examples/gpt3/gpt_config.yaml; core_v0.11.0 to main (d98e8a64) "
+        "megatron/training/yaml_arguments.py, validate_yaml and core_config_from_args (core_v0.16.0: 62, 341-342, 380)",
+    ),
+    OtherFile(
+        "a FlagScale experiment or train file",
+        "Taylor reads the flags that FlagScale makes of it, not the file",
+        _FLAGS,
+        (
+            ("experiment.task.backend",),
+            ("experiment.runner", "defaults"),
+            ("system", "model.num_layers", "data"),
+        ),
+        r"\bflagscale[\w./]*/train/\w+\.py\b|\brun\.py\s[^\n]*--config-path\b",
+        "FlagOpen/FlagScale da4935ec examples/aquila/conf/train.yaml, train/7b.yaml beside it, README.md:130",
+    ),
+    OtherFile(
+        "a NeMo 1 YAML",
+        "NeMo turns it into its own model classes",
+        f"{_FLAGS}; --export megatron-layout says where the layers stand",
+        (("trainer", "exp_manager"), ("trainer", "model.tensor_model_parallel_size")),
+        "",
+        "NVIDIA/NeMo 000763d0 examples/nlp/language_modeling/conf/megatron_gpt_config.yaml",
+    ),
+    OtherFile(
+        "a file of Megatron-Bridge",
+        "it states what differs from a recipe, and the rest stands in Python",
+        f"{_FLAGS}; what --export megatron-layout writes is the value of model.pipeline_model_parallel_layout",
+        (
+            ("model.tensor_model_parallel_size",),
+            ("model.pipeline_model_parallel_size",),
+            ("train.train_iters", "checkpoint"),
+            ("train.micro_batch_size",),
+        ),
+        r"\bmegatron\.bridge\b|(?:^|[\s'\"+])model\.(?:tensor|pipeline|context|expert)_model_parallel_size=",
+        "NVIDIA-NeMo/Megatron-Bridge 067f987d tutorials/recipes/llama/conf/llama32_1b_pretrain.yaml, "
+        "examples/quantization/conf/quantized_llama3_8b_pretrain_override_example.yaml",
+    ),
+    OtherFile(
+        "a MindSpeed-LLM fsdp2 YAML",
+        f"{_NO_STAGES}; ranks and batch stand in the command that starts it",
+        f"{_FLAGS} to plan it with pipeline stages",
+        (("parallel.fsdp_modules",), ("parallel.fsdp_size",)),
+        r"\btrain_fsdp2\.py\b",
+        "Ascend/MindSpeed-LLM c77308a1 examples/fsdp2/qwen3/pretrain_qwen3_8b_4k_fsdp2_A3.yaml and .sh",
+    ),
+    OtherFile(
+        "a MindSpeed-MM YAML",
+        _NO_STAGES,
+        f"{_FLAGS} to plan its language model with pipeline stages",
+        (
+            ("parallel.fsdp_plan",),
+            ("parallel.fully_shard_parallel_size",),
+            ("gpt_args", "model"),
+            ("sharding_size", "param_dtype"),
+        ),
+        r"\bmindspeed_mm/[\w./]*\.py\b",
+        "Ascend/MindSpeed-MM 57069cd5 examples/qwen3_5/qwen3_5_27B_config.yaml, "
+        "examples/qwen3vl/qwen3vl_full_sft_8B.yaml, examples/qwen2.5vl/fsdp2_config.yaml",
+    ),
+    OtherFile(
+        "a MindSpeed-RL YAML",
+        _SEVERAL_MODELS,
+        f"{_FLAGS}, the actor's",
+        (("megatron_training", "actor_config"), ("megatron_training", "rl_config")),
+        "",
+        "Ascend/MindSpeed-LLM c77308a1 configs/rlhf/grpo_qwen25_7b_A3.yaml",
+    ),
+    OtherFile(
+        "a verl YAML",
+        _SEVERAL_MODELS,
+        f"{_FLAGS}, the actor's",
+        (("actor_rollout_ref",),),
+        r"\bverl\.trainer\b",
+        "volcengine/verl 1acd1081 verl/trainer/config/ppo_trainer.yaml",
+    ),
+    OtherFile(
+        "a LLaMA-Factory YAML",
+        _NO_STAGES,
+        f"{_FLAGS} to plan it with pipeline stages",
+        (("model_name_or_path", "stage"), ("model_name_or_path", "finetuning_type")),
+        r"\bllamafactory-cli\s+train\b",
+        "hiyouga/LLaMA-Factory e8deda53 examples/ascend/qwen3_full_sft_fsdp2.yaml",
+    ),
+    OtherFile(
+        "an axolotl YAML",
+        _NO_STAGES,
+        f"{_FLAGS} to plan it with pipeline stages",
+        (("base_model", "datasets"), ("base_model", "sequence_len"), ("base_model", "micro_batch_size")),
+        r"\baxolotl\s+train\b|\baxolotl\.cli\.train\b",
+        "axolotl-ai-cloud/axolotl 15f7910d examples/llama-3/fft-8b.yaml",
+    ),
+    OtherFile(
+        "an Accelerate configuration",
+        "it says how a program is spread over ranks, and nothing of the model",
+        f"{_FLAGS} to plan it with pipeline stages",
+        (("compute_environment", "distributed_type"),),
+        "",
+        "hiyouga/LLaMA-Factory 06d78ff1 examples/accelerate/fsdp2_config.yaml",
+    ),
+    OtherFile(
+        "a DeepSpeed JSON",
+        "it says how states are sharded, and nothing of the model",
+        "give the .sh script that starts the training with Megatron's flags",
+        (
+            ("zero_optimization",),
+            ("train_micro_batch_size_per_gpu",),
+            ("train_batch_size", "gradient_accumulation_steps"),
+        ),
+        "",
+        "hiyouga/LLaMA-Factory 1d6e8b21 examples/deepspeed/ds_z3_config.json",
+    ),
+)
+"""The kinds, the narrower signs first: of a file that bears two, the first is told."""
+
+
+def refuse_other_file(file: Path) -> None:
+    """Refuse a training file that is known by name alone; nothing is refused where it is none of these.
+
+    Called for a file that no launcher reads, so that its true name is told and not what a reader misses in it.
+
+    Raises
+    ------
+    InputError
+        With the kind, why it is not read, and what to give instead.
+    """
+    if file.suffix.lower() in (".sh", ".py"):
+        said, text = "starts the job of", _text(file)
+        found = [kind for kind in OTHER_FILES if kind.started and re.search(kind.started, text, re.MULTILINE)]
+    else:
+        said, data = "is", _data(file)
+        found = [kind for kind in OTHER_FILES if kind.holds(data)]
+    if found:
+        kind = found[0]
+        raise InputError(f"{said} {kind.title}, which is not read: {kind.why}", file=file, cure=kind.cure)
+
+
+def _text(file: Path) -> str:
+    try:
+        return read_text(file, limit_bytes=MAX_BYTES)
+    except InputError:
+        return ""
+
+
+def _data(file: Path) -> Mapping[Any, Any]:
+    """What a YAML or JSON file holds; nothing where it is damaged, too large or of another form."""
+    suffix = file.suffix.lower()
+    try:
+        if suffix in (".yaml", ".yml"):
+            return YamlSource.read(file).data
+        held = json.loads(read_text(file, limit_bytes=MAX_BYTES)) if suffix == ".json" else {}
+    except (InputError, ValueError, RecursionError):
+        return {}
+    return held if isinstance(held, Mapping) else {}
