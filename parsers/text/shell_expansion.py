@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -206,12 +207,12 @@ class ShellText:
     def _default(self, default: str, start: int, end: int) -> list[list[Char]]:
         """The word behind ``:-``: quotes taken off, expansions in it followed."""
         whole, self.text, self._at = self.text, self.text[: end - 1], end - 1 - len(default)
-        try:
+        words: list[Word] | None = None
+        with suppress(InputError):  # Inside "…" a lone quote is a character like any other.
             words = self._word(split=False, stop="")
-        except InputError:  # Inside "…" a lone quote is a character like any other.
+        self.text = whole
+        if words is None:
             return [self._as_written(start, end)]
-        finally:
-            self.text = whole
         self._at = end
         return [
             [

@@ -85,3 +85,9 @@ def test_eval_takes_off_the_quotes_that_the_text_still_holds() -> None:
     started = ShellScript(text, Path("start.sh")).commands[-1].words
     assert [word.text for word in started][2:] == ["--layout", "Et|t*3L", "--name", "a b", "--more", "a|b"]
     assert started[3].span() == (text.index("Et|"), text.index("Et|") + 7)
+
+
+def test_a_default_whose_own_expansion_is_never_closed_stays_as_it_is_written() -> None:
+    script = ShellScript("A=${B:-$(}\n", Path("a.sh"))
+    (word,) = script.variables["A"].words
+    assert word.text == "${B:-$(}" and word.unknown and word.span() == (2, 10)
