@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Mapping
+from collections.abc import Mapping
 
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.flags import Flag, Flags
+from taylor.parsers.megatron.launch import Setting
+from taylor.parsers.megatron.script_flags import flags_of
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.text.shell_words import Word
-
-Setting = str | bool
-"""A flag's value as text, True for a flag without one, False to remove it."""
 
 Splice = tuple[int, int, str]
 _USE = re.compile(r"[ \t\\\r\n\"]*(\$\w+|\$\{\w+\})(?=[\s\"\\;|)]|\Z)")
@@ -45,12 +44,12 @@ def edit_flags(
     InputError
         When a value cannot be set without changing another.
     """
-    before = Flags(script)
+    before = flags_of(script)
     for name, setting in wanted.items():
-        if _holds(Flags(script), name, setting):
+        if _holds(flags_of(script), name, setting):
             continue
         script = _reparse(script, _splices(script, name, setting, wanted, near))
-    _verify(before, Flags(script), wanted, computed)
+    _verify(before, flags_of(script), wanted, computed)
     return script
 
 
@@ -75,7 +74,7 @@ def _holds(flags: Flags, name: str, setting: Setting) -> bool:
 def _splices(
     script: ShellScript, name: str, setting: Setting, wanted: Mapping[str, Setting], near: tuple[str, ...]
 ) -> list[Splice]:
-    flags = Flags(script)
+    flags = flags_of(script)
     flag = flags.by_name.get(name)
     if flag is None:
         assert setting is not False

@@ -1,28 +1,19 @@
-"""The flags of a Megatron or MindSpeed launch, found in a script, with the place of each."""
+"""The flags of a Megatron or MindSpeed launch, whatever file states them, and their values as argparse takes them."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Sequence
+from pathlib import Path
+from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.parsers.text.fields import MAX_DEGREE
-from taylor.parsers.text.shell_source import Command, ShellScript
 from taylor.parsers.text.shell_words import Word
 
 _REQUIRED: Any = object()
-_FLAG = re.compile(r"--([A-Za-z][\w\-]*)(=?)")
-_TELLTALE = (
-    "num-layers",
-    "hidden-size",
-    "tensor-model-parallel-size",
-    "pipeline-model-parallel-size",
-    "num-experts",
-    "micro-batch-size",
-    "global-batch-size",
-)
 WORLD_FLAGS = ("nproc-per-node", "nnodes", "worker-num", "local-worker-num")
 
 
@@ -49,22 +40,26 @@ class Flag:
 
 
 class Flags:
-    """All flags of the launch command; of a doubled one the last counts, as in argparse.
+    """All flags of one launch; of a doubled one the last counts, as in argparse.
 
-    Raises
-    ------
-    InputError
-        When no command of the script, and no variable, holds training flags.
+    Parameters
+    ----------
+    file : Path
+        What states them; named in errors.
+    flags : sequence of Flag
+        In their order.
+    starting : int
+        How many of them stand before the training program: options of what starts the ranks.
+    places : mapping of str to str
+        What the file calls a flag, where that is not ``--name``; for errors.
     """
 
-    def __init__(self, script: ShellScript) -> None:
-        self.script, self.file = script, script.file
-        words = _launch_words(script)
-        self.flags: list[Flag] = _parse(words)
-        program = next((at for at, word in enumerate(words) if word.text.endswith(".py")), 0)
-        self.starting = len(_parse(words[:program]))
-        """How many of `flags` stand before the training program: options of what starts the ranks."""
+    def __init__(
+        self, file: Path, flags: Sequence[Flag], starting: int = 0, places: Mapping[str, str] | None = None
+    ) -> None:
+        self.file, self.flags, self.starting = file, list(flags), starting
         self.by_name = {flag.name: flag for flag in self.flags}
+        self._places = places or {}
 
     def has(self, *names: str) -> bool:
         """Whether any of the flags is given."""
@@ -72,22 +67,21 @@ class Flags:
 
     def error(self, name: str, problem: str, value: Any = InputError._NO_VALUE, cure: str | None = None) -> InputError:
         """An error about one flag."""
-        return InputError(problem, file=self.file, field=f"--{name}", value=value, cure=cure)
+        field = self._places.get(name, f"--{name}")
+        return InputError(problem, file=self.file, field=field, value=value, cure=cure)
 
     def text(self, *names: str, default: Any = _REQUIRED) -> Any:
         """The value of the first of the flags that is given."""
         flag = next((self.by_name[name] for name in names if name in self.by_name), None)
         if flag is None:
             if default is _REQUIRED:
-                raise self.error(names[0], "is missing", cure="add the flag to the script")
+                raise self.error(names[0], "is missing", cure="add it to the file")
             return default
         if not flag.values:
             raise self.error(flag.name, "has no value", cure="write one after the flag")
         word = flag.values[0]
         if word.unknown:
-            raise self.error(
-                flag.name, "has a value that only a running shell knows", word.text, "write the number in the script"
-            )
+            raise self.error(flag.name, "has a value that is known only when the job starts", word.text, "write it out")
         return word.text
 
     def words(self, name: str) -> list[str]:
@@ -137,7 +131,7 @@ class Flags:
         return any(word.assumed for name in names if name in self.by_name for word in self.by_name[name].values)
 
     def world_size(self) -> int | None:
-        """Ranks that the launcher starts; None when the script does not settle it."""
+        """Ranks that the launcher starts; None when the file does not settle it."""
         try:
             workers = self.integer("worker-num", default=None)
             if workers is not None:
@@ -146,40 +140,3 @@ class Flags:
             return None if per_node is None else per_node * self.integer("nnodes", default=1)
         except InputError:
             return None  # Set by the cluster's scheduler, or from the outside.
-
-
-def _launch_words(script: ShellScript) -> Sequence[Word]:
-    def score(words: Sequence[Word]) -> int:
-        names = {flag.name for flag in _parse(words)}
-        return sum(name in names for name in _TELLTALE)
-
-    def rank(command: Command) -> tuple[int, bool]:
-        return score(command.words), command.words[0].text not in ("echo", "printf")
-
-    commands: list[Command] = sorted((each for each in script.commands if each.words), key=rank)
-    if commands and score(commands[-1].words) >= 2:
-        return commands[-1].words
-    # A script that only sets the flags, for another one to start.
-    parts = [word for variable in script.variables.values() for value in variable.words for word in value.split()]
-    if score(parts) >= 2:
-        script.notes.append("no command starts the training here: the flags of all variables are taken together")
-        return parts
-    raise InputError(
-        "starts no training: no command has flags such as --num-layers and --tensor-model-parallel-size",
-        file=script.file,
-        cure="give the script that launches the training",
-    )
-
-
-def _parse(words: Sequence[Word]) -> list[Flag]:
-    flags: list[Flag] = []
-    for word in words:
-        match = _FLAG.match(word.text) if word.text.startswith("--") else None
-        if match and (match[2] or match.end() == len(word.text)):
-            name = match[1].replace("_", "-")
-            joined = bool(match[2])
-            flags.append(Flag(name, word, (word.part(match.end()),) if joined else (), joined))
-        elif flags and not flags[-1].joined:
-            last = flags[-1]
-            flags[-1] = Flag(last.name, last.word, (*last.values, word))
-    return flags

@@ -10,9 +10,8 @@ from taylor.cost_model.strategy import Strategy
 from taylor.parsers.launcher import ExportForm, Launcher, Tools, UsualDevice
 from taylor.parsers.megatron import recompute, write
 from taylor.parsers.megatron.export import export_layer_list, export_layout
-from taylor.parsers.megatron.flags import Flags
-from taylor.parsers.megatron.read import NAME, V_SCHEDULE, config_from_script, is_mindspeed
-from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.megatron.read import V_SCHEDULE, config_from_launch, is_mindspeed
+from taylor.parsers.megatron.script import NAME, Script
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
@@ -42,29 +41,29 @@ class Megatron(Launcher):
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        return config_from_script(ShellScript.read(path))
+        return config_from_launch(Script.read(path))
 
     def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
         """An Ascend device where the script uses MindSpeed's flags."""
-        return ON_ASCEND if is_mindspeed(Flags(ShellScript.read(config.path))) else self.usual_device
+        return ON_ASCEND if is_mindspeed(Script.read(config.path).flags) else self.usual_device
 
     def with_plan(
         self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
     ) -> tuple[str, str]:
         """See `Launcher.with_plan`."""
-        script = ShellScript.read(config.path)
+        script = Script.read(config.path)
         return script.text, write.with_plan(script, config, plan, micro_batches).text
 
     def with_strategy(
         self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
     ) -> str:
         """See `Launcher.with_strategy`; the keys of `extra` are flags."""
-        return write.with_strategy(ShellScript.read(config.path), config, strategy, plan, extra).text
+        return write.with_strategy(Script.read(config.path), config, strategy, plan, extra).text
 
     def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
         """The flags know 1F1B, plain and interleaved, and in MindSpeed the V."""
         if schedule.name == V_SCHEDULE.name:
-            return is_mindspeed(Flags(ShellScript.read(config.path)))
+            return is_mindspeed(Script.read(config.path).flags)
         return schedule.name in (PLAIN, MEGATRON.interleaved_schedule)
 
     def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:

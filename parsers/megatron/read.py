@@ -1,4 +1,4 @@
-"""Megatron-LM and MindSpeed-LLM launch scripts, read to a `TrainingConfig`."""
+"""Launches by Megatron-LM's and MindSpeed-LLM's flags, read to a `TrainingConfig`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.megatron.flags import WORLD_FLAGS, Flags
 from taylor.parsers.megatron.kinds import DENSE_FIRST, dense_first, empty_positions, layer_list, starts_with
+from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.layout import (
     LayoutProblem,
     Placement,
@@ -20,7 +21,6 @@ from taylor.parsers.megatron.model import read_model
 from taylor.parsers.megatron.recompute import read_modules, read_recompute
 from taylor.parsers.megatron.unmodelled import EXPERTS, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
-from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import Misfit, TrainingConfig
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, PipelinePlan, deal_kinds, grid_in_order, zero_grid
@@ -28,7 +28,6 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
 from taylor.register.model import MTP, ModelSpec
 
-NAME = "megatron"
 V_METHOD = "dualpipev"
 """MindSpeed's value of ``--schedules-method``."""
 V_SCHEDULE = ScheduleSpec("dualpipev")
@@ -56,16 +55,16 @@ LEGALITY_ALONE = (
 """Flags by which strategies are judged, and whose cost no figure has."""
 
 
-def config_from_script(script: ShellScript) -> TrainingConfig:
-    """Read a parsed launch script.
+def config_from_launch(launch: Launch) -> TrainingConfig:
+    """Read a launch by its flags.
 
     Raises
     ------
     InputError
-        When the script starts no training, or a flag that matters is missing or wrong.
+        When a flag that matters is missing or wrong.
     """
-    flags = Flags(script)
-    notes = list(script.notes)
+    flags = launch.flags
+    notes = list(launch.notes)
     model = read_model(flags, notes)
     schedule, interleaves = _read_schedule(flags)
     strategy = _read_strategy(flags, interleaves, notes)
@@ -82,7 +81,7 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
     try:
         plan = _read_plan(flags, model, strategy, schedule)
     except LayoutProblem as problem:
-        notes.append(f"the script settles no plan: {problem}")
+        notes.append(f"the file settles no plan: {problem}")
     if not schedule.fits_rounds(strategy.pp, strategy.micro_batches):
         notes.append(f"its pipeline {schedule.rounds_wanted(strategy.pp)}, found {strategy.micro_batches}")
     rules = _read_rules(flags)
@@ -103,8 +102,8 @@ def config_from_script(script: ShellScript) -> TrainingConfig:
         ROUTER_CASTS: model.moe is not None and is_mindspeed(flags),
     }
     return TrainingConfig(
-        path=script.file,
-        launcher=NAME,
+        path=launch.file,
+        launcher=launch.launcher,
         model=model,
         strategy=strategy,
         rules=rules,
@@ -126,7 +125,7 @@ FIRST, LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-la
 
 
 def is_mindspeed(flags: Flags) -> bool:
-    """Whether the script uses flags that MindSpeed-LLM has and Megatron-LM lacks."""
+    """Whether the launch uses flags that MindSpeed-LLM has and Megatron-LM lacks."""
     return flags.has(*LAUNCHER_TELLTALES)
 
 
@@ -195,7 +194,7 @@ def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy
     cp = flags.integer("context-parallel-size", default=1)
     world = flags.world_size()
     if world is None:
-        notes.append("the script does not say how many ranks it starts: data parallel 1 is assumed")
+        notes.append("the file does not say how many ranks it starts: data parallel 1 is assumed")
     elif world % (tp * pp * cp):
         notes.append(f"{world} ranks are no multiple of TP·PP·CP = {tp * pp * cp}: data parallel 1 is assumed")
     dp = max(1, world // (tp * pp * cp)) if world and world % (tp * pp * cp) == 0 else 1

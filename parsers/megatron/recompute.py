@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from taylor.parsers.megatron.edit import Setting
 from taylor.parsers.megatron.flags import Flags
+from taylor.parsers.megatron.launch import Setting
 from taylor.parsers.megatron.layout import Placement
 from taylor.parsers.text.fields import MAX_LAYERS
 from taylor.parsers.text.shell_words import Word
@@ -140,7 +140,7 @@ def read_modules(flags: Flags) -> tuple[str, ...] | None:
 def _listed(flags: Flags, word: Word) -> list[str]:
     """Names in one word: bare, or as a list that the shell was given as text."""
     if word.unknown:
-        raise flags.error(MODULES, "has a value that only a running shell knows", word.text)
+        raise flags.error(MODULES, "has a value that is known only when the job starts", word.text)
     return re.findall(r"[^\s,\[\]()\"']+", word.text)
 
 

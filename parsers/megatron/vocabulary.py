@@ -40,7 +40,7 @@ def read_vocabulary(flags: Flags, shape: tuple[int, ...], notes: list[str]) -> i
         return -(-vocab // multiple) * multiple
     vocab, why = _from_tokenizer(flags) or _from_shape(shape) or (_ASSUMED, "an assumption")
     padded = -(-vocab // multiple) * multiple
-    notes.append(f"the script does not say the vocabulary: {padded} is taken ({why}); {_CURE}")
+    notes.append(f"the file does not say the vocabulary: {padded} is taken ({why}); {_CURE}")
     return padded
 
 

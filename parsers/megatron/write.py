@@ -1,14 +1,14 @@
-"""Plans and strategies written into a Megatron or MindSpeed script: which flags change, and to what."""
+"""Plans and strategies in Megatron's and MindSpeed's flags: which of a launch change, and to what."""
 
 from __future__ import annotations
 
-from typing import Mapping
+from collections.abc import Mapping
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.megatron.edit import Setting, edit_flags, plain_value, set_variable
-from taylor.parsers.megatron.flags import WORLD_FLAGS, Flags
+from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN, kind_flags, says_dense_first, starts_with
+from taylor.parsers.megatron.launch import Launch, Setting
 from taylor.parsers.megatron.layout import LayoutProblem, ends_placement, layout_text
 from taylor.parsers.megatron.read import (
     DETACH,
@@ -19,11 +19,10 @@ from taylor.parsers.megatron.read import (
     PER_CHUNK,
     PER_RANK,
     V_METHOD,
-    config_from_script,
+    config_from_launch,
     is_mindspeed,
 )
 from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS, recompute_flags
-from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
@@ -46,13 +45,10 @@ PLAN_FLAGS = frozenset(
 """What a plan may change in a script."""
 _BESIDE_LAYERS = ("num-layers", "pipeline-model-parallel-size")
 _BESIDE_RECOMPUTE = ("use-distributed-optimizer", "num-layers")
-_NODE_VARIABLES = ("NNODES", "NUM_NODES", "NODES", "NODE_NUM", "N_NODES")
 Wanted = dict[str, Setting]
 
 
-def with_plan(
-    script: ShellScript, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None
-) -> ShellScript:
+def with_plan(launch: Launch, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None) -> Launch:
     """The script with a plan in it.
 
     Raises
@@ -61,24 +57,24 @@ def with_plan(
         When the script's number of stages differs, its flags cannot say the plan, or a value cannot
         be set on its own.
     """
-    current = config_from_script(script)
+    current = config_from_launch(launch)
     current.refuse_other_stages(plan, "--pipeline-model-parallel-size")
     wanted: Wanted = {}
     if micro_batches is not None:
         wanted["global-batch-size"] = str(current.strategy.dp * current.strategy.mbs * micro_batches)
-    return _placed(script, wanted, plan, config.schedule_for(plan.interleaves))
+    return _placed(launch, wanted, plan, config.schedule_for(plan.interleaves))
 
 
 def with_strategy(
-    script: ShellScript,
+    launch: Launch,
     config: TrainingConfig,
     strategy: Strategy,
     plan: PipelinePlan | None,
     extra: Mapping[str, object],
-) -> ShellScript:
+) -> Launch:
     """The script with another strategy, a plan that fits it, and further flags set."""
-    current = config_from_script(script)
-    flags = Flags(script)
+    current = config_from_launch(launch)
+    flags = launch.flags
     wanted: Wanted = {}
     sizes = {
         "tensor-model-parallel-size": strategy.tp,
@@ -101,17 +97,17 @@ def with_strategy(
     if (strategy.op > 1) != flags.has("use-distributed-optimizer") and strategy.dp * strategy.cp > 1:
         wanted["use-distributed-optimizer"] = strategy.op > 1
     for name, value in extra.items():
-        wanted[name.removeprefix("--").replace("_", "-")] = plain_value(value, script.file, name)
+        wanted[name.removeprefix("--").replace("_", "-")] = launch.setting(name, value)
     schedule = config.schedule_for(strategy.vpp)
     if plan is None:
         plan = current.replace(schedule=schedule).even_plan(strategy)
     if (plan.stages, plan.interleaves) != (strategy.pp, strategy.vpp):
         raise ValueError("the plan's shape differs from the strategy's [vpp, pp]")
     wanted |= _mtp(current, plan)
-    script, ranks = _launched(script, flags, strategy.world_size)
+    launch, ranks = launch.with_ranks(strategy.world_size)
     wanted |= ranks
-    script = edit_flags(script, wanted, near=_BESIDE_LAYERS)
-    return _placed(script, {}, plan, schedule)
+    launch = launch.with_flags(wanted, _BESIDE_LAYERS)
+    return _placed(launch, {}, plan, schedule)
 
 
 def _mtp(current: TrainingConfig, plan: PipelinePlan) -> Wanted:
@@ -122,48 +118,23 @@ def _mtp(current: TrainingConfig, plan: PipelinePlan) -> Wanted:
     return {"mtp-num-layers": str(count) if count else False}
 
 
-def _launched(script: ShellScript, flags: Flags, world: int) -> tuple[ShellScript, Wanted]:
-    """Make the launcher start so many ranks: by the variable that counts the nodes, else by its flags."""
-    if flags.world_size() == world or not flags.has(*WORLD_FLAGS):
-        return script, {}
-    per_node = flags.integer("nproc-per-node", "local-worker-num", default=8)
-    wanted: Wanted = {}
-    if world % per_node:
-        per_node = world
-        for name in ("nproc-per-node", "local-worker-num"):
-            if flags.has(name):
-                wanted[name] = str(per_node)
-        script = edit_flags(script, wanted, near=_BESIDE_LAYERS, computed=("worker-num", "nnodes"))
-    for name in _NODE_VARIABLES:
-        changed = set_variable(script, name, str(world // per_node))
-        if changed is not None and Flags(changed).world_size() == world:
-            return changed, wanted
-    if flags.has("worker-num"):
-        wanted["worker-num"] = str(world)
-    elif flags.has("nnodes"):
-        wanted["nnodes"] = str(world // per_node)
-    else:
-        wanted["nproc-per-node"] = str(world)
-    return script, wanted
-
-
-def _placed(script: ShellScript, wanted: Wanted, plan: PipelinePlan, schedule: ScheduleSpec) -> ShellScript:
+def _placed(launch: Launch, wanted: Wanted, plan: PipelinePlan, schedule: ScheduleSpec) -> Launch:
     """Set placing and recompute flags, unless the script already means the plan."""
     if wanted:
-        script = edit_flags(script, wanted, near=_BESIDE_LAYERS)
-    current = config_from_script(script)
+        launch = launch.with_flags(wanted, _BESIDE_LAYERS)
+    current = config_from_launch(launch)
     if _same(current, plan, schedule):
-        return script
-    flags = Flags(script)
-    before = edit_flags(script, _placing(flags, plan, schedule), near=_BESIDE_LAYERS)
-    reread = config_from_script(before)
+        return launch
+    flags = launch.flags
+    before = launch.with_flags(_placing(flags, plan, schedule), _BESIDE_LAYERS)
+    reread = config_from_launch(before)
     if not _same(reread, plan, schedule):
-        before = edit_flags(before, recompute_flags(plan), near=_BESIDE_RECOMPUTE)
-        reread = config_from_script(before)
+        before = before.with_flags(recompute_flags(plan), _BESIDE_RECOMPUTE)
+        reread = config_from_launch(before)
     if not _same(reread, plan, schedule):
         raise InputError(
             "cannot express the plan by its flags",
-            file=script.file,
+            file=launch.file,
             cure="export the plan as JSON or as a layout instead",
         )
     return before

@@ -12,9 +12,10 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.flag_table import COSTS, NEUTRAL, READ, FlagRow, UnmodelledFlag
-from taylor.parsers.megatron.edit import Setting
 from taylor.parsers.megatron.flags import Flags
-from taylor.parsers.megatron.read import LAUNCHER_TELLTALES, LEGALITY_ALONE, config_from_script
+from taylor.parsers.megatron.launch import Setting
+from taylor.parsers.megatron.read import LAUNCHER_TELLTALES, LEGALITY_ALONE, config_from_launch
+from taylor.parsers.megatron.script import Script
 from taylor.parsers.megatron.unmodelled import EXPERTS, PLAIN_NORMS, ROUTER_CASTS, SCORES, flag_table, read_unmodelled
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.shell_source import ShellScript
@@ -37,7 +38,7 @@ def _flags_of(text: str) -> dict[str, Setting]:
 
 
 def _file_flags(path: Path) -> dict[str, Setting]:
-    flags = Flags(ShellScript.read(path)).by_name.values()
+    flags = Script.read(path).flags.by_name.values()
     return {flag.name: flag.values[0].text if flag.values else True for flag in flags}
 
 
@@ -62,7 +63,7 @@ def _config(flags: dict[str, Setting], *, training: str = "") -> TrainingConfig:
 
     start = [name for name in flags if name in STARTING]
     text = f"torchrun {written(start)} pretrain_gpt.py {written(set(flags) - set(start))} {training}\n"
-    return config_from_script(ShellScript(text, Path("pretrain.sh")))
+    return config_from_launch(Script(ShellScript(text, Path("pretrain.sh"))))
 
 
 def _figures(config: TrainingConfig) -> tuple[Any, ...]:
@@ -218,7 +219,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
     for base in (DENSE_BASE, LATENT_BASE):
         words = " ".join(f"--{name}" + ("" if value is True else f" '{value}'") for name, value in base.items())
         file.write_text(f"torchrun {words}\n")
-        config = config_from_script(ShellScript.read(file))
+        config = config_from_launch(Script.read(file))
         assert config.plan is not None
         launcher_of(config).with_plan(config, config.plan, 8)
         launcher_of(config).with_strategy(config, config.strategy.replace(dp=2), None, {})
@@ -350,7 +351,7 @@ def test_no_flag_of_a_published_script_is_unknown() -> None:
     unknown, read = {}, 0
     for path in sorted(SAMPLES.rglob("*.sh")):
         try:
-            flags = Flags(ShellScript.read(path))
+            flags = Script.read(path).flags
         except InputError:
             continue  # It starts no training.
         read += 1
@@ -375,7 +376,7 @@ def test_an_unknown_flag_is_named_with_its_value() -> None:
 def test_an_option_of_what_starts_the_ranks_is_not_called_unknown() -> None:
     text = "srun --container-image=x torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --odd 1 "
     words = " ".join(f"--{name}" + ("" if value is True else f" {value}") for name, value in DENSE_BASE.items())
-    config = config_from_script(ShellScript(text + words, Path("pretrain.sh")))
+    config = config_from_launch(Script(ShellScript(text + words, Path("pretrain.sh"))))
     assert [each.name for each in config.unmodelled] == ["--odd"]
 
 
@@ -388,5 +389,5 @@ def test_what_stands_behind_a_switch_does_not_belong_to_it() -> None:
 def test_a_flag_of_a_group_that_the_launch_does_not_use_is_not_in_force() -> None:
     words = " ".join(f"--{name}" + ("" if value is True else f" {value}") for name, value in DENSE_BASE.items())
     text = f'UNUSED="--swap-attention"\nUSED="--swap-optimizer"\ntorchrun pretrain_gpt.py {words} $USED\n'
-    config = config_from_script(ShellScript(text, Path("pretrain.sh")))
+    config = config_from_launch(Script(ShellScript(text, Path("pretrain.sh"))))
     assert [each.name for each in config.unmodelled] == ["--swap-optimizer"]

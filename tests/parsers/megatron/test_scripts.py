@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.layout import LayoutProblem, expand_layout, layout_text
+from taylor.parsers.megatron.script import Script
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.shell_arithmetic import evaluate_arithmetic
@@ -656,7 +656,7 @@ def test_a_layout_written_for_a_plan_spells_out_that_plan(data: st.DataObject) -
 def test_the_last_of_two_equal_flags_counts(tmp_path: Path) -> None:
     file = script_of(tmp_path, BASE + "--micro-batch-size 2")
     assert read_config(file).strategy.mbs == 2
-    assert Flags(ShellScript.read(file)).integer("micro-batch-size") == 2
+    assert Script.read(file).flags.integer("micro-batch-size") == 2
 
 
 def test_ranks_that_no_full_node_holds_are_set_through_computed_values(tmp_path: Path) -> None:

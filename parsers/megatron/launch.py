@@ -1,0 +1,61 @@
+"""What Megatron's reader and writer ask of a file that starts a training by Megatron's flags."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from taylor.parsers.megatron.flags import Flags
+
+Setting = str | bool
+"""A flag's value as text, True for a flag without one, False to remove it."""
+
+
+class Launch(ABC):
+    """A file that starts a training by Megatron's flags; a change gives another one.
+
+    A subclass defines the attributes below.
+    """
+
+    launcher: str
+    """Name of the launcher whose file it is."""
+    file: Path
+    """What a `TrainingConfig` calls its path."""
+    text: str
+    """The text that a plan is written into."""
+    flags: Flags
+    notes: Sequence[str]
+    """What was assumed or is odd in it, one line each."""
+
+    @abstractmethod
+    def with_flags(self, wanted: Mapping[str, Setting], near: tuple[str, ...]) -> Launch:
+        """The same with some flags set, given without a value, or removed; what already holds stays untouched.
+
+        Parameters
+        ----------
+        near : tuple of str
+            Flags beside which a new one may go, best first.
+
+        Raises
+        ------
+        InputError
+            When a value cannot be set without changing another.
+        """
+
+    @abstractmethod
+    def with_ranks(self, world: int) -> tuple[Launch, dict[str, Setting]]:
+        """The same that starts so many ranks, and the flags that are still to be set for it.
+
+        Nothing changes where it starts them already, or does not say how many it starts.
+        """
+
+    @abstractmethod
+    def setting(self, name: str, value: object) -> Setting:
+        """Plain data as the value of a flag.
+
+        Raises
+        ------
+        InputError
+            When the file cannot hold it.
+        """

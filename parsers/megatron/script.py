@@ -1,0 +1,70 @@
+"""A shell script as a launch by Megatron's flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from taylor.parsers.megatron.edit import edit_flags, plain_value, set_variable
+from taylor.parsers.megatron.flags import WORLD_FLAGS
+from taylor.parsers.megatron.launch import Launch, Setting
+from taylor.parsers.megatron.script_flags import flags_of
+from taylor.parsers.text.shell_source import ShellScript
+
+NAME = "megatron"
+_NODE_VARIABLES = ("NNODES", "NUM_NODES", "NODES", "NODE_NUM", "N_NODES")
+
+
+class Script(Launch):
+    """A script that starts a training; see `Launch`.
+
+    Raises
+    ------
+    InputError
+        When no command of the script, and no variable, holds training flags.
+    """
+
+    launcher = NAME
+
+    def __init__(self, script: ShellScript) -> None:
+        self._script, self.file, self.text = script, script.file, script.text
+        self.flags = flags_of(script)
+        self.notes = tuple(script.notes)
+
+    @classmethod
+    def read(cls, path: Path) -> Script:
+        """Read a script; see `ShellScript.read`."""
+        return cls(ShellScript.read(path))
+
+    def with_flags(self, wanted: Mapping[str, Setting], near: tuple[str, ...]) -> Script:
+        """See `Launch.with_flags`: every value where it is written, new flags on lines of their own."""
+        return Script(edit_flags(self._script, wanted, near=near))
+
+    def with_ranks(self, world: int) -> tuple[Script, dict[str, Setting]]:
+        """See `Launch.with_ranks`: by the variable that counts the nodes, else by flags of the launcher."""
+        flags = self.flags
+        if flags.world_size() == world or not flags.has(*WORLD_FLAGS):
+            return self, {}
+        script, wanted = self._script, dict[str, Setting]()
+        per_node = flags.integer("nproc-per-node", "local-worker-num", default=8)
+        if world % per_node:
+            per_node = world
+            for name in ("nproc-per-node", "local-worker-num"):
+                if flags.has(name):
+                    wanted[name] = str(per_node)
+            script = edit_flags(script, wanted, computed=("worker-num", "nnodes"))
+        for name in _NODE_VARIABLES:
+            changed = set_variable(script, name, str(world // per_node))
+            if changed is not None and flags_of(changed).world_size() == world:
+                return Script(changed), wanted
+        if flags.has("worker-num"):
+            wanted["worker-num"] = str(world)
+        elif flags.has("nnodes"):
+            wanted["nnodes"] = str(world // per_node)
+        else:
+            wanted["nproc-per-node"] = str(world)
+        return Script(script), wanted
+
+    def setting(self, name: str, value: object) -> Setting:
+        """See `Launch.setting`; text that a shell would take apart is refused."""
+        return plain_value(value, self.file, name)
