@@ -3,59 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
 from typing import Any
+
+from taylor.register.layers import AttentionSpec, LayerSpec, MlaSpec, MlpSpec, MoeSpec
+from taylor.register.pattern import kinds_in_order
+
+__all__ = ["DENSE", "LAYER_KINDS", "MOE", "MTP", "RUN_MARK", "MlaSpec", "ModelSpec", "MoeSpec", "kind_of"]
 
 DENSE, MOE, MTP = "dense", "moe", "mtp"
 LAYER_KINDS = (DENSE, MOE, MTP)
-"""Names of the layer kinds in model order: dense layers come first, the MTP layer last."""
+"""Names of the layer kinds of a model without a pattern, in model order: dense ones first, the MTP layer last."""
+
+RUN_MARK = "#"
+"""Between a kind and the number of its run, where several runs of one kind lie apart: ``gdn+moe#2``."""
 
 
-@dataclass(frozen=True)
-class MlaSpec:
-    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434 §2.1): ranks and head sizes in elements."""
-
-    kv_lora_rank: int
-    qk_rope_head_dim: int
-    qk_nope_head_dim: int
-    v_head_dim: int
-    q_lora_rank: int | None = None
-
-
-@dataclass(frozen=True)
-class MoeSpec:
-    """Mixture of experts in the layers after the first `first_dense` ones.
-
-    Parameters
-    ----------
-    n_experts, top_k : int
-        Routed experts, and how many of them a token visits.
-    expert_hidden : int
-        Width of one routed expert's MLP.
-    n_shared : int
-        Shared experts, each `expert_hidden` wide unless `shared_hidden` (the total width) is given.
-    first_dense : int
-        Dense layers at the front of the model.
-    correction_bias : bool
-        Whether the router holds one bias an expert (loss-free balancing).
-    shared_gate : bool
-        Whether the shared expert has a gate vector of its own (Qwen2-MoE).
-    """
-
-    n_experts: int
-    top_k: int
-    expert_hidden: int
-    n_shared: int = 0
-    shared_hidden: int | None = None
-    first_dense: int = 0
-    correction_bias: bool = False
-    shared_gate: bool = False
+def kind_of(run: str) -> str:
+    """The kind of a run's layers, from the run's name in `ModelSpec.layer_counts`."""
+    return run.partition(RUN_MARK)[0]
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A decoder-only transformer: everything its parameter count and cost depend on.
+    """A decoder-only language model: everything its parameter count and cost depend on.
 
-    `n_layers` counts the body layers without the MTP ones; sizes are in elements.
+    `n_layers` counts the body layers without the MTP ones; sizes are in elements. Without a `pattern` all layers
+    have the attention and the MLP that the fields here describe, or the experts of `moe` from its `first_dense` on.
+    With one, `kinds` describes the layers, and the fields here the usual ones among them.
 
     Parameters
     ----------
@@ -71,6 +47,14 @@ class ModelSpec:
         A norm on each head's query and key (Qwen3).
     mtp_layers : int
         Multi-token-prediction modules, each a body layer with a projection of 2·hidden to hidden.
+    kinds : tuple of LayerSpec
+        The kinds of layers that `pattern` names, each once.
+    pattern : str
+        The kind of every body layer in model order, as `register.pattern` reads it.
+    mtp_kinds : tuple of str
+        The layers of one MTP module; one body layer when not given.
+    extra_parameters : int
+        Parameters beside layers, embedding and head, on the first stage: a vision encoder, an embedding's norm.
     published_parameters : int or None
         Of a registered model: the parameter count that its authors publish, MTP modules left out. No part of its
         shape.
@@ -95,11 +79,32 @@ class ModelSpec:
     mla: MlaSpec | None = None
     moe: MoeSpec | None = None
     mtp_layers: int = 0
+    kinds: tuple[LayerSpec, ...] = ()
+    pattern: str = ""
+    mtp_kinds: tuple[str, ...] = ()
+    extra_parameters: int = 0
     published_parameters: int | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.pattern and not self.kinds:
+            return
+        names = [kind.name for kind in self.kinds]
+        order = kinds_in_order(self.pattern) if self.pattern else ()
+        if len(set(names)) != len(names):
+            raise ValueError(f"model {self.name} describes a layer kind twice: {', '.join(names)}")
+        if any(RUN_MARK in name or name == MTP for name in names):
+            raise ValueError(f"model {self.name}: a layer kind can be called neither {MTP} nor have {RUN_MARK} in it")
+        missing = sorted({*order, *self.mtp_kinds} - set(names))
+        if missing:
+            raise ValueError(f"model {self.name} describes no layer kind {', '.join(missing)}")
+        if len(order) != self.n_layers:
+            raise ValueError(f"model {self.name} has {self.n_layers} layers and its pattern names {len(order)}")
 
     @property
     def n_dense(self) -> int:
-        """Dense body layers."""
+        """Body layers without experts."""
+        if self.pattern:
+            return sum(count for name, count in self.body_counts.items() if self.layer(name).moe is None)
         return self.n_layers if self.moe is None else min(self.moe.first_dense, self.n_layers)
 
     @property
@@ -107,10 +112,77 @@ class ModelSpec:
         """Mixture-of-experts body layers, MTP left out."""
         return self.n_layers - self.n_dense
 
-    def layer_counts(self) -> dict[str, int]:
-        """Layers by kind in model order; kinds the model lacks are left out."""
-        counts = {DENSE: self.n_dense, MOE: self.n_moe, MTP: self.mtp_layers}
+    @cached_property
+    def body_counts(self) -> dict[str, int]:
+        """Body layers by kind, MTP left out, in the order in which the kinds begin; kinds it lacks are left out."""
+        if self.pattern:
+            order = kinds_in_order(self.pattern)
+            return {kind: order.count(kind) for kind in dict.fromkeys(order)}
+        counts = {DENSE: self.n_dense, MOE: self.n_moe}
         return {kind: count for kind, count in counts.items() if count}
+
+    @cached_property
+    def kind_counts(self) -> dict[str, int]:
+        """Layers by kind, the MTP modules last."""
+        return {**self.body_counts, **({MTP: self.mtp_layers} if self.mtp_layers else {})}
+
+    @property
+    def body_kind(self) -> str:
+        """The kind whose layer is the unit of time: of a model with a pattern the most frequent, the first of equals;
+        else ``moe`` when there are experts, ``dense`` otherwise."""
+        if self.pattern:
+            return max(self.body_counts, key=lambda kind: self.body_counts[kind])
+        return MOE if self.n_moe else DENSE
+
+    def layer_counts(self) -> dict[str, int]:
+        """Layers by run in model order, the MTP modules last.
+
+        A run is a stretch of equal layers and bears its kind's name; the second run of a kind is ``KIND#2``
+        and so on (`kind_of`). Without a `pattern` runs are kinds.
+        """
+        if not self.pattern:
+            return dict(self.kind_counts)
+        counts: dict[str, int] = {}
+        times: dict[str, int] = {}
+        for kind, same in groupby(kinds_in_order(self.pattern)):
+            times[kind] = times.get(kind, 0) + 1
+            counts[kind if times[kind] == 1 else f"{kind}{RUN_MARK}{times[kind]}"] = len(list(same))
+        return {**counts, **({MTP: self.mtp_layers} if self.mtp_layers else {})}
+
+    def mtp_module(self) -> tuple[LayerSpec, ...]:
+        """The layers of one MTP module, its projection and norms left out."""
+        return tuple(self.layer(kind) for kind in self.mtp_kinds or (self.body_kind,))
+
+    def layer(self, kind: str) -> LayerSpec:
+        """What a layer of a kind, or of a run, holds.
+
+        Raises
+        ------
+        ValueError
+            When the model has no layers of that kind; ``mtp`` is none (`mtp_module`).
+        """
+        found = self._layers.get(kind_of(kind))
+        if found is None:
+            raise ValueError(f"model {self.name} has no layers of kind {kind!r}")
+        return found
+
+    @cached_property
+    def _layers(self) -> dict[str, LayerSpec]:
+        if self.kinds:
+            return {kind.name: kind for kind in self.kinds}
+        attention = AttentionSpec(
+            self.n_heads,
+            self.n_kv_heads,
+            self.head_dim,
+            latent=self.mla,
+            bias=self.attention_bias,
+            output_bias=self.output_bias,
+            qk_norm=self.qk_norm,
+        )
+        dense = LayerSpec(DENSE, attention, mlp=MlpSpec(self.ffn_hidden, self.gated_mlp, self.mlp_bias))
+        if self.moe is None:
+            return {DENSE: dense}
+        return {DENSE: dense, MOE: LayerSpec(MOE, attention, moe=replace(self.moe, gated=self.gated_mlp))}
 
     def replace(self, **changes: Any) -> ModelSpec:
         """A copy with some fields changed."""

@@ -1,0 +1,326 @@
+"""The parts of a layer: what mixes its tokens, and what each token passes through by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+FULL_REACH, SLIDING, CHUNKED = "full", "sliding", "chunked"
+"""How far a query of softmax attention sees: everything before it, the last `window` tokens, its own block of them."""
+
+GATED_DELTA, KIMI_DELTA, LIGHTNING = "gdn", "kda", "lightning"
+"""Linear attentions: gated delta net (Yang et al. 2024, arXiv:2412.06464), Kimi delta attention (Kimi Team 2025,
+arXiv:2510.26692), lightning attention (Qin et al. 2024, arXiv:2401.04658)."""
+
+
+@dataclass(frozen=True)
+class MlaSpec:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434 §2.1): ranks and head sizes in elements."""
+
+    kv_lora_rank: int
+    qk_rope_head_dim: int
+    qk_nope_head_dim: int
+    v_head_dim: int
+    q_lora_rank: int | None = None
+
+
+@dataclass(frozen=True)
+class IndexerSpec:
+    """What chooses the tokens that sparse attention looks at (DeepSeek-V3.2, arXiv:2512.02556 §2.1).
+
+    Parameters
+    ----------
+    n_heads, head_dim : int
+        The indexer's query heads; its key is one head.
+    top_k : int
+        Tokens chosen for a query.
+    parameters : int
+        Parameters of one layer's indexer, held whole by every rank.
+    """
+
+    n_heads: int
+    head_dim: int
+    top_k: int
+    parameters: int
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """Softmax attention of one layer; sizes in elements.
+
+    Parameters
+    ----------
+    v_head_dim : int or None
+        Head size of the values where it is not `head_dim`.
+    latent : MlaSpec or None
+        Latent projections in place of plain ones; `n_heads` counts alone then.
+    reach : str
+        ``full``, ``sliding`` or ``chunked``, the latter two over `window` tokens.
+    bias, output_bias : bool
+        Biases of Q, K, V and of the output.
+    qk_norm : bool
+        Norms on queries and keys.
+    qk_norm_weights : int or None
+        Their weights together; one head of each when not given.
+    gate : int
+        Width of the gate on the context, projected from the input; 0 for none.
+    sinks : bool
+        One learned logit a head (gpt-oss).
+    shared_kv : bool
+        Values are the keys' projection (Gemma 4's global layers).
+    q_rank, output_rank : int or None
+        Low-rank projections of queries and of the output, the latter in `output_groups` groups of heads
+        (DeepSeek-V4).
+    indexer : IndexerSpec or None
+        Sparse attention.
+    """
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    v_head_dim: int | None = None
+    latent: MlaSpec | None = None
+    reach: str = FULL_REACH
+    window: int | None = None
+    bias: bool = False
+    output_bias: bool = False
+    qk_norm: bool = False
+    qk_norm_weights: int | None = None
+    gate: int = 0
+    sinks: bool = False
+    shared_kv: bool = False
+    q_rank: int | None = None
+    output_rank: int | None = None
+    output_groups: int = 1
+    indexer: IndexerSpec | None = None
+
+    @property
+    def qk_width(self) -> int:
+        """Size of a head's query and key."""
+        latent = self.latent
+        return self.head_dim if latent is None else latent.qk_nope_head_dim + latent.qk_rope_head_dim
+
+    @property
+    def v_width(self) -> int:
+        """Size of a head's value and context."""
+        if self.latent is not None:
+            return self.latent.v_head_dim
+        return self.head_dim if self.v_head_dim is None else self.v_head_dim
+
+    def seen(self, seq_length: int, *, causal: bool) -> float:
+        """Keys that a query looks at, averaged over a sequence of so many tokens.
+
+        Parameters
+        ----------
+        causal : bool
+            Whether the kernel skips what the causal mask hides; else every key counts.
+        """
+        if self.indexer is not None and causal and self.indexer.top_k < seq_length:
+            return _average_window(self.indexer.top_k, seq_length)
+        if self.reach == FULL_REACH or self.window is None or self.window >= seq_length or not causal:
+            return seq_length * (0.5 if causal else 1.0)
+        if self.reach == CHUNKED:
+            return self.window / 2
+        return _average_window(self.window, seq_length)
+
+
+def _average_window(window: int, seq_length: int) -> float:
+    """Keys in a causal window of so many tokens, averaged: the first queries see fewer."""
+    return window - window * window / (2 * seq_length)
+
+
+@dataclass(frozen=True)
+class MambaSpec:
+    """A Mamba layer's mixer; sizes in elements.
+
+    Parameters
+    ----------
+    inner : int
+        Width of the inner stream, heads times head size.
+    n_heads : int
+        Heads of Mamba-2; with `dt_rank` given (Mamba-1) every channel is one.
+    state : int
+        Size of a channel's state.
+    n_groups : int
+        Groups that share B and C (Mamba-2).
+    conv_kernel : int
+        Taps of the causal convolution.
+    dt_rank : int or None
+        Rank of the time step's projection: Mamba-1 (Gu & Dao 2023, arXiv:2312.00752); none for Mamba-2
+        (Dao & Gu 2024, arXiv:2405.21060).
+    conv_bias, projection_bias : bool
+        Biases of the convolution and of the projections.
+    inner_norms : bool
+        Norms on time step, B and C (Jamba).
+    gate_norm : bool
+        A gated norm on the inner stream (Mamba-2).
+    """
+
+    inner: int
+    n_heads: int
+    state: int
+    n_groups: int = 1
+    conv_kernel: int = 4
+    dt_rank: int | None = None
+    conv_bias: bool = True
+    projection_bias: bool = False
+    inner_norms: bool = False
+    gate_norm: bool = True
+
+    @property
+    def conv_width(self) -> int:
+        """Channels that the convolution runs over: the inner stream, with B and C in Mamba-2."""
+        return self.inner + (0 if self.dt_rank is not None else 2 * self.n_groups * self.state)
+
+
+@dataclass(frozen=True)
+class LinearAttentionSpec:
+    """Linear attention of one layer; sizes in elements.
+
+    Parameters
+    ----------
+    style : str
+        ``gdn``, ``kda`` or ``lightning``.
+    key_heads, value_heads : int
+        Heads of queries and keys, and of values.
+    key_head_dim, value_head_dim : int
+        Their sizes.
+    conv_kernel : int
+        Taps of the short convolutions; 0 for none.
+    gate_rank : int or None
+        Rank of the decay's and the gate's projections (``kda``).
+    """
+
+    style: str
+    key_heads: int
+    value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel: int = 4
+    gate_rank: int | None = None
+
+    @property
+    def key_width(self) -> int:
+        """Width of the queries, and of the keys."""
+        return self.key_heads * self.key_head_dim
+
+    @property
+    def value_width(self) -> int:
+        """Width of the values, of the gate and of the context."""
+        return self.value_heads * self.value_head_dim
+
+
+@dataclass(frozen=True)
+class MlpSpec:
+    """A dense MLP: its width, whether it has a gate (three matrices), whether it has biases."""
+
+    width: int
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class MoeSpec:
+    """Mixture of experts.
+
+    Parameters
+    ----------
+    n_experts, top_k : int
+        Routed experts, and how many of them a token visits.
+    expert_hidden : int
+        Width of one routed expert's MLP.
+    n_shared : int
+        Shared experts, each `expert_hidden` wide unless `shared_hidden` (the total width) is given.
+    first_dense : int
+        Dense layers at the front of a model without a `pattern`.
+    correction_bias : bool
+        Whether the router holds one bias an expert (loss-free balancing).
+    shared_gate : bool
+        Whether the shared expert has a gate vector of its own (Qwen2-MoE).
+    router_bias, expert_bias : bool
+        Biases of the router's product and of the experts' products (gpt-oss).
+    latent : int or None
+        Width of the experts' input and output where tokens are projected to it and back (Nemotron 3).
+    gated : bool
+        Three matrices an expert (SwiGLU) instead of two; a model without a `pattern` says it itself.
+    """
+
+    n_experts: int
+    top_k: int
+    expert_hidden: int
+    n_shared: int = 0
+    shared_hidden: int | None = None
+    first_dense: int = 0
+    correction_bias: bool = False
+    shared_gate: bool = False
+    router_bias: bool = False
+    expert_bias: bool = False
+    latent: int | None = None
+    gated: bool = True
+
+    @property
+    def shared_width(self) -> int:
+        """Total width of the shared experts' MLP; 0 without any."""
+        return self.shared_hidden if self.shared_hidden is not None else self.n_shared * self.expert_hidden
+
+
+Mixer = AttentionSpec | MambaSpec | LinearAttentionSpec
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """One kind of layer: at most one mixer, and an MLP, experts, both, or neither.
+
+    Parameters
+    ----------
+    name : str
+        The kind's name, such as ``attn+dense``, ``gdn+moe`` or ``mamba``.
+    attention, mamba, linear : spec or None
+        The mixer; at most one is given.
+    mlp, moe : spec or None
+        What each token passes through by itself; a layer with both runs them side by side.
+    norms : int or None
+        Norms as wide as the model; one in front of the mixer and one in front of MLP or experts when not given.
+    extra : int
+        Parameters that no other field counts, held whole by every rank.
+
+    Raises
+    ------
+    ValueError
+        When there are two mixers, or nothing at all.
+    """
+
+    name: str
+    attention: AttentionSpec | None = None
+    mamba: MambaSpec | None = None
+    linear: LinearAttentionSpec | None = None
+    mlp: MlpSpec | None = None
+    moe: MoeSpec | None = None
+    norms: int | None = None
+    extra: int = 0
+
+    def __post_init__(self) -> None:
+        mixers = [each for each in (self.attention, self.mamba, self.linear) if each is not None]
+        if len(mixers) > 1:
+            raise ValueError(f"layer kind {self.name} has {len(mixers)} mixers, at most one can be")
+        if not mixers and self.mlp is None and self.moe is None and not self.extra:
+            raise ValueError(f"layer kind {self.name} holds nothing")
+
+    @property
+    def mixer(self) -> Mixer | None:
+        """What mixes the layer's tokens; None where nothing does."""
+        return self.attention or self.mamba or self.linear
+
+    @property
+    def has_block(self) -> bool:
+        """Whether the layer has an MLP or experts."""
+        return self.mlp is not None or self.moe is not None
+
+    @property
+    def norm_count(self) -> int:
+        """Norms as wide as the model."""
+        return self.norms if self.norms is not None else (self.mixer is not None) + self.has_block
+
+    def replace(self, **changes: Any) -> LayerSpec:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
