@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from taylor.cost_model.parameters import body_kind, shared_hidden
+from taylor.cost_model.parameters import expert_outer
+from taylor.cost_model.recurrent import recurrent_bytes
 from taylor.cost_model.saved_operators import saved_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
@@ -38,7 +39,8 @@ from taylor.register.frameworks import (
     SHARED_EXPERTS,
     UNSAVED_OPERATORS,
 )
-from taylor.register.model import DENSE, MOE, MTP, MlaSpec, ModelSpec
+from taylor.register.layers import AttentionSpec, LayerSpec, MlaSpec, MlpSpec, MoeSpec
+from taylor.register.model import MTP, ModelSpec
 
 _FP32 = 4
 
@@ -51,22 +53,34 @@ def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, r
     ValueError
         When the mode is none of ``none``, ``select``, ``full``.
     """
+    if mode not in (NONE, SELECT, FULL):
+        raise ValueError(f"unknown recompute mode {mode!r}")
     if kind == MTP:
-        kind = body_kind(model)
+        return sum(_layer_bytes(model, layer, mode, degrees, rules) for layer in model.mtp_module())
+    return _layer_bytes(model, model.layer(kind), mode, degrees, rules)
+
+
+def _layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees, rules: TrainingRules) -> Any:
     tokens = micro_batch_tokens(degrees, rules)
     if mode == FULL:
         # Only the layer's input is kept.
         return tokens * model.hidden * _residual_bytes(rules) / sequence_split(degrees)
-    if mode not in (NONE, SELECT):
-        raise ValueError(f"unknown recompute mode {mode!r}")
     again = rules.recomputed_parts if mode == SELECT else ()
-    if kind != DENSE and (kind != MOE or model.moe is None):
-        raise ValueError(f"model {model.name} has no layers of kind {kind!r}")
     if UNSAVED_OPERATORS in again:
-        slots = 0.0 if kind == DENSE else routed_slots(model, degrees, rules)
-        return tokens * saved_bytes(model, kind, degrees, rules, slots)
-    block = _mlp if kind == DENSE else _experts
-    return tokens * (_attention(model, degrees, rules, again) + block(model, degrees, rules, again))
+        slots = 0.0 if layer.moe is None else routed_slots(layer.moe, degrees, rules)
+        return tokens * saved_bytes(model, layer, degrees, rules, slots)
+    kept: Any = 0.0
+    if layer.attention is not None:
+        kept = kept + _attention(model, layer.attention, degrees, rules, again)
+    elif layer.mixer is not None:
+        kept = kept + _norm_and_input(model, degrees, rules) + recurrent_bytes(layer.mixer, degrees, rules)
+    if layer.mlp is not None:
+        kept = kept + _mlp(model, layer.mlp, degrees, rules, again)
+    if layer.moe is not None:
+        kept = kept + _experts(model, layer.moe, degrees, rules, again)
+    counted = (layer.mixer is not None) + (layer.mlp is not None) + (layer.moe is not None)
+    further = max(0, layer.norm_count - counted) * _norm_input_bytes(rules) * model.hidden / sequence_split(degrees)
+    return tokens * (kept + further)
 
 
 def micro_batch_tokens(degrees: Degrees, rules: TrainingRules) -> Any:
@@ -79,15 +93,14 @@ def sequence_split(degrees: Degrees) -> Any:
     return np.where(degrees.sp, degrees.tp, 1)
 
 
-def routed_slots(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def routed_slots(moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """Expert slots a token of the rank brings to the busiest rank: top-k, times capacity or imbalance.
 
     Whole experts: tokens are spread over TP before they are routed, so a rank serves its share. Split
     experts: tokens are gathered over TP instead.
     """
-    assert model.moe is not None
     factor = rules.capacity_factor if rules.capacity_factor is not None else rules.imbalance
-    slots = model.moe.top_k * factor
+    slots = moe.top_k * factor
     return slots / sequence_split(degrees) if rules.whole_experts else slots
 
 
@@ -101,28 +114,40 @@ def _residual_bytes(rules: TrainingRules) -> int:
     return _FP32 if rules.framework.activations.fp32_residual else rules.compute_bytes
 
 
+def _norm_input_bytes(rules: TrainingRules) -> int:
+    """Bytes an element of what a norm keeps of its input."""
+    return _FP32 if rules.framework.activations.fp32_norm_input else _residual_bytes(rules)
+
+
 def _norm_and_input(model: ModelSpec, degrees: Degrees, rules: TrainingRules, *, keeps_input: bool = True) -> Any:
     """A norm's input, the block's input behind it, its dropout mask: bytes a token."""
-    norm_input = _FP32 if rules.framework.activations.fp32_norm_input else _residual_bytes(rules)
-    kept = norm_input + (1 if rules.dropout else 0)
+    kept = _norm_input_bytes(rules) + (1 if rules.dropout else 0)
     block_input = rules.compute_bytes / input_split(degrees, rules) if keeps_input else 0.0
     return (kept / sequence_split(degrees) + block_input) * model.hidden
 
 
-def _attention(model: ModelSpec, degrees: Degrees, rules: TrainingRules, again: Collection[str]) -> Any:
+def _attention(
+    model: ModelSpec, attention: AttentionSpec, degrees: Degrees, rules: TrainingRules, again: Collection[str]
+) -> Any:
     """Bytes a token of the attention block, its norm and dropout mask included."""
-    heads = model.n_heads / degrees.tp
-    own_norm = model.mla is not None or not rules.fused_norms
+    heads = attention.n_heads / degrees.tp
+    mla = attention.latent
+    own_norm = mla is not None or not rules.fused_norms
     result = _norm_and_input(model, degrees, rules, keeps_input=not (NORMS in again and own_norm))
-    if model.mla is not None and LATENT_UP in again:
+    if mla is not None and LATENT_UP in again:
         # The latents as they were before their norms, and the context.
-        latent = model.mla.kv_lora_rank + model.mla.qk_rope_head_dim + (model.mla.q_lora_rank or 0)
-        context = heads * model.mla.v_head_dim
+        latent = mla.kv_lora_rank + mla.qk_rope_head_dim + (mla.q_lora_rank or 0)
+        context = heads * mla.v_head_dim
         result = result + rules.compute_bytes * (latent / input_split(degrees, rules) + context)
-    elif model.mla is not None:
-        result = result + _latent_projections(model.mla, heads, degrees, rules)
+    elif mla is not None:
+        result = result + _latent_projections(mla, heads, degrees, rules)
     else:
-        result = result + _projections(model, heads, degrees, rules)
+        result = result + _projections(model, attention, heads, degrees, rules)
+    result = result + _low_ranks(attention, degrees, rules)
+    if attention.gate:
+        # The gate, and the context behind it, which the output projection saves.
+        gated = attention.gate / degrees.tp + heads * attention.v_width
+        result = result + rules.compute_bytes * gated
     if ATTENTION_CORE in again:
         return result
     if rules.flash_attention:
@@ -134,20 +159,29 @@ def _attention(model: ModelSpec, degrees: Degrees, rules: TrainingRules, again: 
     return result
 
 
-def _projections(model: ModelSpec, heads: Any, degrees: Degrees, rules: TrainingRules) -> Any:
+def _low_ranks(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """What low-rank queries and outputs keep: the query's latent before and behind its norm, the output's inner one."""
+    inner = 2 * (attention.q_rank or 0) / input_split(degrees, rules)
+    inner = inner + attention.output_groups * (attention.output_rank or 0) / degrees.tp
+    return rules.compute_bytes * inner
+
+
+def _projections(
+    model: ModelSpec, attention: AttentionSpec, heads: Any, degrees: Degrees, rules: TrainingRules
+) -> Any:
     """Q, K, V and the context of a rank's `heads`, bytes a token."""
     operators = rules.framework.activations
-    q = heads * model.head_dim
+    q, context = heads * attention.head_dim, heads * attention.v_width
     # Key/value heads are copied where TP exceeds their number.
-    kv_heads = np.maximum(model.n_kv_heads / degrees.tp, 1)
-    kv = kv_heads * model.head_dim
-    used = np.where(kv_heads > 1, q, kv) if operators.copies_grouped_kv else kv
-    elements = 2 * q + 2 * used
+    kv_heads = np.maximum(attention.n_kv_heads / degrees.tp, 1)
+    k, v = kv_heads * attention.head_dim, kv_heads * attention.v_width
+    copied = np.logical_and(operators.copies_grouped_kv, kv_heads > 1)
+    elements = q + context + np.where(copied, q + context, k + v)
     if operators.joined_qkv:
         # The product, of which V is a view, stays beside the rotated Q and K.
-        elements = elements + (0 if model.learned_positions else q + kv)
-    elif model.qk_norm:
-        elements = elements + q + kv
+        elements = elements + (0 if model.learned_positions else q + k)
+    elif attention.qk_norm:
+        elements = elements + q + k
     return rules.compute_bytes * elements
 
 
@@ -166,36 +200,36 @@ def _latent_projections(mla: MlaSpec, heads: Any, degrees: Degrees, rules: Train
     return result
 
 
-def _mlp(model: ModelSpec, degrees: Degrees, rules: TrainingRules, again: Collection[str]) -> Any:
+def _mlp(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules: TrainingRules, again: Collection[str]) -> Any:
     """Bytes a token of a dense MLP block, its norm and dropout mask included."""
     if DENSE_MLP in again:
         # Its input, unless the norm runs again with it.
         return _norm_and_input(model, degrees, rules, keeps_input=not rules.fused_norms and NORMS not in again)
-    tensors = 3 if model.gated_mlp else 2
+    tensors = 3 if mlp.gated else 2
     activations = 1
-    if model.gated_mlp and not rules.framework.activations.fused_swiglu:
+    if mlp.gated and not rules.framework.activations.fused_swiglu:
         tensors, activations = 4, 2
     if DENSE_ACTIVATION in again:
         tensors -= activations
     norm = _norm_and_input(model, degrees, rules, keeps_input=rules.fused_norms or NORMS not in again)
-    return norm + rules.compute_bytes * tensors * model.ffn_hidden / degrees.tp
+    return norm + rules.compute_bytes * tensors * mlp.width / degrees.tp
 
 
-def _experts(model: ModelSpec, degrees: Degrees, rules: TrainingRules, again: Collection[str]) -> Any:
+def _experts(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules, again: Collection[str]) -> Any:
     """Bytes a token of a mixture-of-experts block: norm, router, shared and routed experts."""
-    moe = model.moe
-    assert moe is not None
     norm = _norm_and_input(model, degrees, rules, keeps_input=NORMS not in again)
     if EXPERT_BLOCK in again:
         return norm
-    tensors = 3 if model.gated_mlp else 2
+    tensors = 3 if moe.gated else 2
     operators = rules.framework.activations
     router = 2 * _FP32 * moe.n_experts / input_split(degrees, rules)
-    shared: Any = rules.compute_bytes * (tensors if operators.fused_swiglu or not model.gated_mlp else 4)
-    shared = 0.0 if SHARED_EXPERTS in again else shared * shared_hidden(model) / degrees.tp
-    width = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
-    slot = rules.compute_bytes * (model.hidden + (tensors - (EXPERT_ACTIVATION in again)) * width)
+    shared: Any = rules.compute_bytes * (tensors if operators.fused_swiglu or not moe.gated else 4)
+    shared = 0.0 if SHARED_EXPERTS in again else shared * moe.shared_width / degrees.tp
+    width, outer = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp), expert_outer(model, moe)
+    slot = rules.compute_bytes * (outer + (tensors - (EXPERT_ACTIVATION in again)) * width)
     if operators.unfused_experts:
-        slot = slot + rules.compute_bytes * (model.hidden + (2 if model.gated_mlp else 0) * width)
-    routed = routed_slots(model, degrees, rules) * slot
-    return norm + router + shared + routed
+        slot = slot + rules.compute_bytes * (outer + (2 if moe.gated else 0) * width)
+    routed = routed_slots(moe, degrees, rules) * slot
+    # What comes back at the experts' width is the input of the projection to the model's.
+    latent = rules.compute_bytes * (moe.latent or 0) / input_split(degrees, rules)
+    return norm + router + shared + routed + latent

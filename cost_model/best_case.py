@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,13 +10,12 @@ from numpy.typing import NDArray
 
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_lower_bound
-from taylor.cost_model.parameters import body_kind
 from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.model import DENSE, ModelSpec
+from taylor.register.model import DENSE, ModelSpec, kind_of
 
 TOLERANCE_MIB = 0.01
 """Width at which the search for the least peak stops; the lower end is reported."""
@@ -36,7 +36,8 @@ def best_case_peak_mib(
 
     A lower bound for every plan: with one interleave and a closed-form schedule it is the exact
     minimum over all offsets; with several, chunks share a stage's cheapest moment and dense layers
-    in front of MoE ones count as free.
+    in front of MoE ones count as free. Layers of a model with a `pattern` count as their average, less the most by
+    which any run of them lies below it.
 
     Parameters
     ----------
@@ -120,12 +121,13 @@ class _Search:
     ) -> _Search:
         stages, interleaves = int(table.pp[0]), int(table.vpp[0])
         schedule = schedule.for_interleaves(interleaves, rules.framework)
-        body = body_kind(model)
+        body = model.body_kind
         counts = model.layer_counts()
-        dense = counts.get(DENSE, 0) if body != DENSE else 0
+        dense = counts.get(DENSE, 0) if body != DENSE and not model.pattern else 0
+        kinds = set(model.kind_counts) if model.pattern else {DENSE, body} if dense else {body}
         layer = {
             kind: np.broadcast_to(layer_state_bytes(model, kind, table, rules).total / MIB, len(table))
-            for kind in ({DENSE, body} if dense else {body})
+            for kind in sorted(kinds)
         }
         kept = {
             kind: np.broadcast_to(activation_bytes(model, kind, mode, table, rules) / MIB, len(table)) for kind in layer
@@ -139,6 +141,10 @@ class _Search:
             fewest = np.minimum.reduce(alive)
             base[stage] = least_kept * (sum(alive) - interleaves * fewest)
             slope[stage] = layer[body] + kept[body] * fewest
+            if model.pattern:
+                costs = {kind: layer[kind] + kept[kind] * fewest for kind in layer}
+                slope[stage], below = _average_and_dip(counts, costs)
+                base[stage] -= interleaves * below
             dense_slope[stage] = layer[DENSE] + kept[DENSE] * fewest if dense else slope[stage]
         base += middle
         base[0] += first - middle
@@ -222,3 +228,27 @@ class _Search:
             high = np.where(open_rows & good, middle, high)
             low = np.where(open_rows & ~good, middle, low)
         return low, high
+
+
+def _average_and_dip(
+    counts: Mapping[str, int], costs: Mapping[str, NDArray[np.float64]]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Average cost of a layer [n], and the most by which a stretch of layers costs less than so many average ones [n].
+
+    Parameters
+    ----------
+    counts : mapping of run to int
+        Layers by run in model order.
+    costs : mapping of kind to float64 [n]
+    """
+    total = np.zeros_like(next(iter(costs.values())))
+    for run, count in counts.items():
+        total = total + count * costs[kind_of(run)]
+    average = total / sum(counts.values())
+    # Where the cost so far stands against the average's, at the border of every run: the deepest fall from a peak.
+    ahead = peak = dip = np.zeros_like(average)
+    for run, count in counts.items():
+        ahead = ahead + count * (costs[kind_of(run)] - average)
+        peak = np.maximum(peak, ahead)
+        dip = np.maximum(dip, peak - ahead)
+    return average, dip

@@ -8,7 +8,6 @@ from typing import Mapping
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
 from taylor.cost_model.best_case import best_case_peak_mib, lightest_layers
-from taylor.cost_model.parameters import body_kind
 from taylor.cost_model.profile import MemoryProfile
 from taylor.cost_model.states import StateBytes
 from taylor.cost_model.statics import (
@@ -25,7 +24,7 @@ from taylor.cost_model.statics import (
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid, deal_kinds, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.model import DENSE, MOE, ModelSpec
+from taylor.register.model import MTP, ModelSpec
 
 __all__ = ["StageBreakdown", "best_case_peak_mib", "lightest_plan", "memory_profile", "stage_breakdown"]
 
@@ -51,9 +50,13 @@ def memory_profile(
     -------
     MemoryProfile
         Entries for the kinds the model's body has; the MTP layer is charged as the body layer, its
-        projection and copy of the embedding being in the last stage's static memory.
+        projection and copy of the embedding being in the last stage's static memory. Where the modules of a model
+        with a `pattern` hold other layers, they have an entry of their own.
     """
-    kinds = [kind for kind in (DENSE, MOE) if kind in model.layer_counts()] or [body_kind(model)]
+    # The body's kind stands last: a layer kind without an entry is charged as it.
+    kinds = sorted(model.body_counts, key=lambda kind: kind == model.body_kind)
+    if model.mtp_layers and model.mtp_kinds:
+        kinds.insert(0, MTP)
     first, middle, last = (float(value) for value in static_mib(model, strategy, rules, schedule))
     return MemoryProfile(
         device_limit_mib=float(device_limit_mib),

@@ -71,13 +71,13 @@ def layer_groups(model: ModelSpec, kind: str) -> ParameterGroups:
     """
     if kind == MTP:
         extra = ParameterGroups(split=2 * model.hidden * model.hidden, replicated=3 * norm_parameters(model))
-        return sum((_layer(model, layer) for layer in model.mtp_module()), extra)
-    return _layer(model, model.layer(kind))
+        return sum((layer_parameter_groups(model, layer) for layer in model.mtp_module()), extra)
+    return layer_parameter_groups(model, model.layer(kind))
 
 
 def module_body_groups(model: ModelSpec) -> ParameterGroups:
     """Parameters of the layers of one MTP module, without its projection and norms."""
-    return sum((_layer(model, layer) for layer in model.mtp_module()), ParameterGroups())
+    return sum((layer_parameter_groups(model, layer) for layer in model.mtp_module()), ParameterGroups())
 
 
 def layer_parameters(model: ModelSpec, kind: str) -> int:
@@ -134,7 +134,8 @@ def norm_parameters(model: ModelSpec) -> int:
     return model.hidden * (2 if model.norm_bias else 1)
 
 
-def _layer(model: ModelSpec, layer: LayerSpec) -> ParameterGroups:
+def layer_parameter_groups(model: ModelSpec, layer: LayerSpec) -> ParameterGroups:
+    """Parameters of one layer, by split."""
     total = ParameterGroups(replicated=layer.norm_count * norm_parameters(model) + layer.extra)
     if layer.attention is not None:
         total += _attention(model, layer.attention)

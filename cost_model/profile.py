@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Mapping
 
 from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.register.model import kind_of
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,9 @@ class MemoryProfile:
         return (self.static_first_mib, *[self.static_middle_mib] * (stages - 2), self.static_last_mib)
 
     def kind_for(self, kind: str) -> str:
-        """The entry that a layer kind is charged as: its own, else the body layer's (the last listed)."""
-        return kind if kind in self.layer_mib else list(self.layer_mib)[-1]
+        """The entry that a layer kind or run is charged as: its own, else the body layer's (the last listed)."""
+        own = kind_of(kind)
+        return own if own in self.layer_mib else list(self.layer_mib)[-1]
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class TimeRatios:
         Gradient reduction and optimizer at the end of the step, same unit.
     mtp_forward : float or None
         MTP layer over body layer, forward; None = charged as the body layer.
+    kind_forward : mapping of kind to float
+        Of a model with a `pattern`: each kind's forward over the body layer's; a kind it lacks counts as the body layer.
     source : str
         ``given``, ``parsed`` or ``estimate``.
     """
@@ -86,4 +90,5 @@ class TimeRatios:
     lag: float = 0.0
     tail: float = 0.0
     mtp_forward: float | None = None
+    kind_forward: Mapping[str, float] = field(default_factory=dict)
     source: str = "given"

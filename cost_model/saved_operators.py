@@ -10,69 +10,76 @@ a bias, which is another operator (``addmm``, not ``mm``).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from taylor.cost_model.parameters import shared_hidden
+from taylor.cost_model.products import Product
+from taylor.cost_model.recurrent import recurrent_products
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
-from taylor.register.model import DENSE, ModelSpec
+from taylor.register.layers import AttentionSpec, LayerSpec
+from taylor.register.model import ModelSpec
 
 _FP32 = 4
 
 
-class Product(NamedTuple):
-    """One dense product of a layer: what a token brings and gets on a rank, elements; whether it adds a bias."""
-
-    width_in: Any
-    width_out: Any
-    bias: bool = False
-
-    @property
-    def weights(self) -> Any:
-        """Elements of its matrix on a rank."""
-        return self.width_in * self.width_out
-
-
-def attention_products(model: ModelSpec, degrees: Degrees) -> tuple[Product, ...]:
-    """The dense products around a layer's attention, in the order in which they run."""
-    h, heads = model.hidden, model.n_heads / degrees.tp
-    mla = model.mla
+def attention_products(hidden: int, attention: AttentionSpec, degrees: Degrees) -> tuple[Product, ...]:
+    """The dense products around a layer's softmax attention, in the order in which they run."""
+    heads, mla = attention.n_heads / degrees.tp, attention.latent
+    gate = (Product(hidden, attention.gate / degrees.tp),) if attention.gate else ()
+    out = _output_products(hidden, heads * attention.v_width, attention, degrees)
+    q, rank = heads * attention.qk_width, attention.q_rank if mla is None else mla.q_lora_rank
+    bias = attention.bias and mla is None
+    query = [Product(hidden, q, bias)] if rank is None else [Product(hidden, rank), Product(rank, q, bias)]
     if mla is None:
-        q, kv = heads * model.head_dim, np.maximum(model.n_kv_heads / degrees.tp, 1) * model.head_dim
-        bias = model.attention_bias
-        return (Product(h, q, bias), Product(h, kv, bias), Product(h, kv, bias), Product(q, h, model.output_bias))
-    q = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
-    rank = mla.q_lora_rank
-    query = [Product(h, q)] if rank is None else [Product(h, rank), Product(rank, q)]
+        kv_heads = np.maximum(attention.n_kv_heads / degrees.tp, 1)
+        keys = Product(hidden, kv_heads * attention.head_dim, bias)
+        values = () if attention.shared_kv else (Product(hidden, kv_heads * attention.v_width, bias),)
+        return (*query, keys, *values, *gate, *out)
     up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-    return (
-        *query,
-        Product(h, mla.kv_lora_rank + mla.qk_rope_head_dim),
-        Product(mla.kv_lora_rank, up),
-        Product(heads * mla.v_head_dim, h, model.output_bias),
-    )
+    down = Product(hidden, mla.kv_lora_rank + mla.qk_rope_head_dim)
+    return (*query, down, Product(mla.kv_lora_rank, up), *gate, *out)
 
 
-def mlp_products(model: ModelSpec, kind: str, degrees: Degrees) -> tuple[Product, ...]:
-    """The products of a dense layer's MLP or of a MoE layer's shared experts, in order; none where there are none."""
-    if kind != DENSE and not shared_hidden(model):
-        return ()
-    h, inner = model.hidden, (model.ffn_hidden if kind == DENSE else shared_hidden(model)) / degrees.tp
-    gates = 2 if model.gated_mlp else 1
-    bias = model.mlp_bias
-    return (*[Product(h, inner, bias)] * gates, Product(inner, h, bias))
+def _output_products(hidden: int, context: Any, attention: AttentionSpec, degrees: Degrees) -> tuple[Product, ...]:
+    rank, groups = attention.output_rank, attention.output_groups / degrees.tp
+    if rank is None:
+        return (Product(context, hidden, attention.output_bias),)
+    # Each group of heads has a first half of its own: as many weights as one of the groups' width an output.
+    return Product(context, rank), Product(groups * rank, hidden, attention.output_bias)
 
 
-def dense_products(model: ModelSpec, kind: str, degrees: Degrees) -> tuple[Product, ...]:
+def mixer_products(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> tuple[Product, ...]:
+    """The dense products around what mixes a layer's tokens; none where nothing does."""
+    if layer.attention is not None:
+        return attention_products(model.hidden, layer.attention, degrees)
+    mixer = layer.mamba or layer.linear
+    return () if mixer is None else recurrent_products(model.hidden, mixer, degrees)
+
+
+def mlp_products(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> tuple[Product, ...]:
+    """The products of a layer's MLP and of its shared experts, in order; none where there are none."""
+    result: tuple[Product, ...] = ()
+    if layer.mlp is not None:
+        result += _mlp(model.hidden, layer.mlp.width / degrees.tp, layer.mlp.gated, layer.mlp.bias)
+    if layer.moe is not None and layer.moe.shared_width:
+        result += _mlp(model.hidden, layer.moe.shared_width / degrees.tp, layer.moe.gated, model.mlp_bias)
+    return result
+
+
+def _mlp(hidden: int, inner: Any, gated: bool, bias: bool) -> tuple[Product, ...]:
+    return (*[Product(hidden, inner, bias)] * (2 if gated else 1), Product(inner, hidden, bias))
+
+
+def dense_products(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> tuple[Product, ...]:
     """A layer's dense products in the order in which they run, the router's left out."""
-    return (*attention_products(model, degrees), *mlp_products(model, kind, degrees))
+    return (*mixer_products(model, layer, degrees), *mlp_products(model, layer, degrees))
 
 
-def repeated_products(model: ModelSpec, kind: str, degrees: Degrees) -> tuple[Product, ...]:
+def repeated_products(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> tuple[Product, ...]:
     """Those of a layer's dense products that run again."""
-    products = dense_products(model, kind, degrees)
+    products = dense_products(model, layer, degrees)
     return (*_counted(products)[1::2], *(product for product in products if product.bias))
 
 
@@ -80,20 +87,25 @@ def _counted(products: tuple[Product, ...]) -> tuple[Product, ...]:
     return tuple(product for product in products if not product.bias)
 
 
-def saved_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, slots: Any) -> Any:
+def saved_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules, slots: Any) -> Any:
     """Bytes a token that one layer keeps.
 
     Parameters
     ----------
     slots : scalar or array [n]
-        Expert slots a token (`activations.routed_slots`); 0 in a dense layer.
+        Expert slots a token (`activations.routed_slots`); 0 in a layer without experts.
     """
-    h, heads = model.hidden, model.n_heads / degrees.tp
-    context = heads * (model.mla.v_head_dim if model.mla is not None else model.head_dim)
-    products = sum(product.width_out for product in _counted(dense_products(model, kind, degrees))[::2])
-    # The layer's input, and what comes back from the reduce-scatters behind attention and MLP.
-    scattered = np.where(np.logical_and(degrees.sp, np.greater(degrees.tp, 1)), 2 * h / degrees.tp, 0.0)
+    h = model.hidden
+    attention, blocks = layer.attention, (layer.mixer is not None) + layer.has_block
+    context: Any = 0.0
+    statistics: Any = 0.0
+    if attention is not None:
+        heads = attention.n_heads / degrees.tp
+        context = heads * attention.v_width
+        statistics = heads * rules.framework.activations.attention_statistics * _FP32
+    products = sum(product.width_out for product in _counted(dense_products(model, layer, degrees))[::2])
+    # The layer's input, and what comes back from the reduce-scatters behind mixer and MLP.
+    scattered = np.where(np.logical_and(degrees.sp, np.greater(degrees.tp, 1)), blocks * h / degrees.tp, 0.0)
     whole = np.where(degrees.sp, h / degrees.tp, h)
     exchanged = np.where(np.greater(degrees.ep, 1), 2 * slots * h, 0.0)
-    statistics = heads * rules.framework.activations.attention_statistics * _FP32
     return rules.compute_bytes * (whole + context + products + scattered + exchanged) + statistics

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from taylor.cost_model.activations import micro_batch_tokens
-from taylor.cost_model.parameters import body_kind, shared_hidden
-from taylor.cost_model.saved_operators import Product, attention_products, mlp_products, repeated_products
+from taylor.cost_model.products import Product
+from taylor.cost_model.saved_operators import attention_products, mlp_products, repeated_products
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
@@ -23,7 +23,8 @@ from taylor.register.frameworks import (
     SHARED_EXPERTS,
     UNSAVED_OPERATORS,
 )
-from taylor.register.model import DENSE, MTP, ModelSpec
+from taylor.register.layers import LayerSpec
+from taylor.register.model import MTP, ModelSpec
 
 
 class LayerPieces(NamedTuple):
@@ -45,9 +46,11 @@ def selective_ms(
     A block that is checkpointed gathers its input again and scatters its result again, half of a layer's
     collectives; recompute by operator keeps the results of scatters and exchanges, and gathers again.
     """
-    kind = body_kind(model) if kind == MTP else kind
-    work, dense = pieces.work, kind == DENSE
-    mlp = mlp_products(model, kind, degrees)
+    layers = model.mtp_module() if kind == MTP else (model.layer(kind),)
+    work = pieces.work
+    mlp = [product for layer in layers for product in mlp_products(model, layer, degrees)]
+    dense = all(layer.moe is None for layer in layers)
+    shared = any(layer.moe is not None and layer.moe.shared_width for layer in layers)
     tokens, b = micro_batch_tokens(degrees, rules), rules.compute_bytes
 
     def product_ms(*chosen: Product) -> Any:
@@ -56,12 +59,12 @@ def selective_ms(
         return speed.product("matmul", flops, operands)
 
     def dense_mlp() -> Any:
-        if not dense:
+        if not dense or not mlp:
             return 0.0
         return product_ms(*mlp) + speed.bytes(work.activation_bytes) + pieces.tensor_ms / 2
 
     def shared_experts() -> Any:
-        if dense or not shared_hidden(model):
+        if not shared:
             return 0.0
         activation = speed.bytes(work.activation_bytes - work.expert_activation_bytes)
         return product_ms(*mlp) + activation + pieces.tensor_ms / 2
@@ -71,13 +74,14 @@ def selective_ms(
         return 0.0 if dense else routed + shared_experts()
 
     def unsaved() -> Any:
-        again = product_ms(*repeated_products(model, kind, degrees)) + pieces.grouped_ms
+        repeated = [product for layer in layers for product in repeated_products(model, layer, degrees)]
+        again = product_ms(*repeated) + pieces.grouped_ms
         return again + speed.bytes(work.element_bytes) + pieces.tensor_ms / 2
 
     times: Mapping[str, Callable[[], Any]] = {
         ATTENTION_CORE: lambda: pieces.core_ms,
         NORMS: lambda: speed.bytes(work.norm_bytes),
-        LATENT_UP: lambda: product_ms(*_up_projections(model, degrees)),
+        LATENT_UP: lambda: product_ms(*(p for layer in layers for p in _up_projections(model, layer, degrees))),
         DENSE_MLP: dense_mlp,
         DENSE_ACTIVATION: lambda: speed.bytes(work.activation_bytes),
         EXPERT_BLOCK: experts,
@@ -92,9 +96,10 @@ def selective_ms(
     return sum((times[part]() for part in sorted(parts)), 0.0)
 
 
-def _up_projections(model: ModelSpec, degrees: Degrees) -> tuple[Product, ...]:
+def _up_projections(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> tuple[Product, ...]:
     """Queries and keys with values out of their latents."""
-    if model.mla is None:
+    if layer.attention is None or layer.attention.latent is None:
         return ()
-    *_, query, _, keys_and_values, _ = attention_products(model, degrees)
-    return (query, keys_and_values)
+    products = attention_products(model.hidden, layer.attention, degrees)
+    query = 0 if layer.attention.latent.q_lora_rank is None else 1
+    return products[query], products[query + 2]

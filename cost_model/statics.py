@@ -13,13 +13,22 @@ from taylor.cost_model.activations import (
     routed_slots,
     sequence_split,
 )
-from taylor.cost_model.parameters import ParameterGroups, body_kind, embedding_parameters, head_parameters, layer_groups
+from taylor.cost_model.parameters import (
+    ParameterGroups,
+    embedding_parameters,
+    expert_outer,
+    head_parameters,
+    layer_groups,
+    module_body_groups,
+)
+from taylor.cost_model.recurrent import recurrent_room_bytes
 from taylor.cost_model.states import StateBytes, group_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.model import MOE, MTP, ModelSpec
+from taylor.register.layers import MlpSpec, MoeSpec
+from taylor.register.model import MTP, ModelSpec
 
 MIB = 2**20
 
@@ -28,8 +37,9 @@ _SOFTMAX_BYTES = 4
 
 
 def layer_state_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> StateBytes:
-    """Weights, gradients and optimizer states of one layer on one device, bytes."""
-    return _states(layer_groups(model, body_kind(model) if kind == MTP else kind), degrees, rules)
+    """Weights, gradients and optimizer states of one layer, or of one MTP module's layers, on one device, bytes."""
+    groups = module_body_groups(model) if kind == MTP else layer_groups(model, kind)
+    return _states(groups, degrees, rules)
 
 
 def _states(
@@ -68,8 +78,15 @@ def embedding_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRul
     """Weights, gradients and optimizer states of the embedding on one device, bytes.
 
     The table is split over TP where the file or the framework (`StateRules.splits_embedding_in_pipeline`)
-    says so. Learned positions are never split: every TP rank holds them all.
+    says so. Learned positions, and what else stands before the layers (`ModelSpec.extra_parameters`), are never
+    split: every TP rank holds them all.
     """
+    before = ParameterGroups(replicated=model.extra_parameters)
+    return _table_state_bytes(model, degrees, rules) + _states(before, degrees, rules)
+
+
+def _table_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
+    """The same of token and position embedding alone."""
     states = rules.framework.states
     positions = model.learned_positions * model.hidden
     table = embedding_parameters(model) - positions
@@ -95,12 +112,12 @@ def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
     if model.tied_embedding:
         result = result.scaled(np.where(alone, 0.0, 1.0))
     if model.mtp_layers:
-        body, module = layer_groups(model, body_kind(model)), layer_groups(model, MTP)
+        body, module = module_body_groups(model), layer_groups(model, MTP)
         extra = ParameterGroups(
             split=model.mtp_layers * (module.split - body.split),
             replicated=model.mtp_layers * (module.replicated - body.replicated),
         )
-        copy = embedding_state_bytes(model, degrees, rules).scaled(np.where(alone, 0.0, 1.0))
+        copy = _table_state_bytes(model, degrees, rules).scaled(np.where(alone, 0.0, 1.0))
         result = result + _states(extra, degrees, rules) + copy
     return result
 
@@ -151,7 +168,8 @@ def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
         count = count * degrees.micro_batches * degrees.vpp
     result = np.where(piped, count * boundary, 0.0)
     if rules.parameter_shard:
-        gathered = _gathered(layer_groups(model, body_kind(model)), degrees, rules)
+        largest = max(model.body_counts, key=lambda kind: layer_groups(model, kind).total)
+        gathered = _gathered(layer_groups(model, largest), degrees, rules)
         passing = np.logical_not(piped) if framework.states.whole_in_pipeline else True
         result = result + np.where(passing, 2 * gathered.weights + gathered.gradients, 0.0)
     return result
@@ -163,7 +181,7 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
     Under `StaticRules.counted_as_fitted` the former alone: the gradients are within the overhead there.
     """
     largest: Any = 0.0
-    for kind in model.layer_counts():
+    for kind in model.kind_counts:
         none, full = (activation_bytes(model, kind, mode, degrees, rules) for mode in (NONE, FULL))
         room = none - full
         if not rules.framework.statics.counted_as_fitted:
@@ -189,33 +207,58 @@ def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Tr
     It is at its start, in the MLP: a dense one holds the gathered gradient of its output beside the
     gradient of the activation's result, then that beside the gradient of gate and up (where these are
     products of their own: three gradients of the unfused activation, or two gathered ones). Experts hold the
-    gradient of their slots before and after the all-to-all or the gather.
+    gradient of their slots before and after the all-to-all or the gather. A mixer without softmax holds what its scan's
+    backward rebuilds (`recurrent.recurrent_room_bytes`).
 
     Where products make a weight's gradient by itself, there are two moments more: in the down projection
     beside the gradients of its output and input, and in gate and up, when what the activation kept is gone.
     """
+    room: Any = 0.0
+    for layer in model.mtp_module() if kind == MTP else (model.layer(kind),):
+        recurrent = layer.mamba or layer.linear
+        if recurrent is not None:
+            scan = micro_batch_tokens(degrees, rules) * recurrent_room_bytes(recurrent, degrees, rules)
+            room = np.maximum(room, scan)
+        if layer.moe is not None:
+            room = np.maximum(room, _expert_room_bytes(model, layer.moe, degrees, rules))
+        if layer.mlp is not None:
+            room = np.maximum(room, _mlp_room_bytes(model, layer.mlp, degrees, rules))
+        if not layer.has_block:
+            room = np.maximum(room, _mixer_room_bytes(model, degrees, rules))
+    return room
+
+
+def _mixer_room_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """A mixer alone in its layer: the gathered gradient of its output beside the gradient of the context."""
+    tokens = micro_batch_tokens(degrees, rules)
+    return 2 * tokens * model.hidden * rules.compute_bytes * np.where(np.greater(sequence_split(degrees), 1), 1.0, 0.5)
+
+
+def _expert_room_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
+    gates, outer = 2 if moe.gated else 1, expert_outer(model, moe)
+    slots = routed_slots(moe, degrees, rules) * tokens
+    width = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
+    if rules.whole_experts:
+        other = np.where(np.greater(degrees.ep, 1), tokens * moe.top_k / ways, 0.0)
+    else:
+        other = np.where(np.greater(ways, 1), slots / ways, 0.0)
+    room = rules.compute_bytes * np.maximum((slots + other) * outer, gates * width * slots)
+    if not _makes_weight_gradients(rules):
+        return room
+    # The grouped product makes the gradients of all experts of the rank at once.
+    weight = rules.compute_bytes * moe.n_experts / degrees.ep * width * outer
+    product, outside = (rules.compute_bytes * slots * size for size in (width, outer))
+    return np.maximum(room, outside + np.maximum(product + weight, gates * weight - product))
+
+
+def _mlp_room_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
     gathered = np.where(np.greater(ways, 1), tokens * model.hidden * rules.compute_bytes, 0.0)
-    kind = body_kind(model) if kind == MTP else kind
-    gates = 2 if model.gated_mlp else 1
-    unfused = model.gated_mlp and not rules.framework.activations.fused_swiglu
-    if kind == MOE and model.moe is not None:
-        slots = routed_slots(model, degrees, rules) * tokens
-        width = model.moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
-        if rules.whole_experts:
-            other = np.where(np.greater(degrees.ep, 1), tokens * model.moe.top_k / ways, 0.0)
-        else:
-            other = np.where(np.greater(ways, 1), slots / ways, 0.0)
-        room = rules.compute_bytes * np.maximum((slots + other) * model.hidden, gates * width * slots)
-        if not _makes_weight_gradients(rules):
-            return room
-        # The grouped product makes the gradients of all experts of the rank at once.
-        weight = rules.compute_bytes * model.moe.n_experts / degrees.ep * width * model.hidden
-        product, outside = (rules.compute_bytes * slots * size for size in (width, model.hidden))
-        return np.maximum(room, outside + np.maximum(product + weight, gates * weight - product))
-    width = model.ffn_hidden / degrees.tp
+    gates = 2 if mlp.gated else 1
+    width = mlp.width / degrees.tp
     product = tokens * width * rules.compute_bytes
-    if unfused:
+    if mlp.gated and not rules.framework.activations.fused_swiglu:
         return np.maximum(3 * product, 2 * gathered)
     # Behind a dropout the output's gradient is a tensor of its own.
     dropped = tokens * model.hidden * rules.compute_bytes / ways if rules.dropout else 0.0

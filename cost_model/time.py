@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, routed_slots, sequence_split
 from taylor.cost_model.collectives import all_to_all_ms, gather_ms, send_ms
-from taylor.cost_model.parameters import body_kind, embedding_parameters, head_parameters, layer_groups
+from taylor.cost_model.parameters import (
+    embedding_parameters,
+    expert_outer,
+    head_parameters,
+    layer_groups,
+    module_body_groups,
+)
 from taylor.cost_model.profile import TimeRatios
+from taylor.cost_model.saved_operators import mixer_products
 from taylor.cost_model.selective_time import LayerPieces, selective_ms
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.states import group_bytes, replicas
@@ -21,6 +28,7 @@ from taylor.cost_model.strategy_table import Degrees, StrategyTable
 from taylor.cost_model.work import head_work, layer_work
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.device import DeviceSpec
+from taylor.register.layers import AttentionSpec, LayerSpec, MoeSpec
 from taylor.register.model import DENSE, MTP, ModelSpec
 
 BACKWARD_TENSOR_EXPOSED = 0.5
@@ -62,9 +70,9 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     grouped = speed.product("grouped_matmul", work.grouped_flops, work.grouped_bytes)
     attention = speed.flops("attention", work.attention_flops)
     scores, traffic = speed.bytes(work.score_bytes), speed.bytes(work.element_bytes)
-    tensor = _tensor_ms(model, degrees, rules, device, speed)
+    tensor = _tensor_ms(model, kind, degrees, rules, device, speed)
     expert = _expert_ms(model, kind, degrees, rules, device, speed)
-    ring = _context_ms(model, degrees, rules, device, speed)
+    ring = _context_ms(model, kind, degrees, rules, device, speed)
     compute = matmul + grouped + attention + scores + traffic
     # A ring's hops hide behind the attention of the block at hand.
     forward = compute + tensor + expert + np.maximum(ring - attention, 0)
@@ -120,6 +128,14 @@ def tail_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: De
     return exposed * communication + speed.bytes(updated * update_bytes)
 
 
+_PARTS: tuple[Callable[[LayerTime], Any], ...] = (
+    lambda layer: layer.forward,
+    lambda layer: layer.backward,
+    lambda layer: layer.recompute[FULL],
+    lambda layer: layer.recompute[SELECT],
+)
+
+
 def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> TimeRatios:
     """The solver's time ratios of a strategy, from closed forms.
 
@@ -128,21 +144,20 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
     TimeRatios
         `unit_ms` is one body layer's forward; a model with one kind has `dense_forward` 1.
     """
-    body = body_kind(model)
-    layer = layer_time(model, body, strategy, rules, device)
-    unit = float(layer.forward)
+    body = model.body_kind
+    layers = {kind: layer_time(model, kind, strategy, rules, device) for kind in model.body_counts}
+    # A model of many kinds has its body's ratios averaged over them; one with dense layers in front, its body's own.
+    counts = model.body_counts if model.pattern else {body: 1}
+    unit = float(layers[body].forward)
+    forward, backward, full, select = (
+        float(sum(count * part(layers[kind]) for kind, count in counts.items())) for part in _PARTS
+    )
     head, embedding = head_time(model, strategy, rules, device)
-    dense = unit
-    if model.n_dense and body != DENSE:
-        dense = float(layer_time(model, DENSE, strategy, rules, device).forward)
     return TimeRatios(
-        dense_forward=dense / unit,
-        backward=float(layer.backward) / unit,
-        recompute={
-            FULL: float(layer.recompute[FULL]) / unit,
-            SELECT: float(layer.recompute[SELECT]) / unit,
-            NONE: 0.0,
-        },
+        dense_forward=float(layers[DENSE].forward) / unit if DENSE in layers else 1.0,
+        backward=backward / forward,
+        recompute={FULL: full / forward, SELECT: select / forward, NONE: 0.0},
+        kind_forward={kind: float(layer.forward) / unit for kind, layer in layers.items()} if model.pattern else {},
         head=float(head) / unit,
         unit_ms=unit,
         embedding=float(embedding) / unit,
@@ -174,7 +189,7 @@ def step_ms(
         Whether layers make room for embedding and head (as a solved offset does), whole layers only.
     """
     total, body = 0.0, None
-    for kind, count in model.layer_counts().items():
+    for kind, count in model.kind_counts.items():
         layer = layer_time(model, kind, degrees, rules, device)
         once = layer.forward + layer.backward
         for mode, share in (recomputed or {}).items():
@@ -184,7 +199,7 @@ def step_ms(
     # The head's products double in backward as the layers' do; an embedding's gradient is a scatter.
     ends = 3 * head, 2 * embedding
     work = total + ends[0] + ends[1]
-    layers = sum(model.layer_counts().values())
+    layers = sum(model.kind_counts.values())
     largest = np.ceil(layers / degrees.pp) * total / layers
     slowest = np.where(np.equal(degrees.pp, 1), work, largest + np.maximum(ends[0], ends[1]))
     if balanced:
@@ -212,11 +227,14 @@ def quick_step_ms(
 
 def _recompute_share(model: ModelSpec, rules: TrainingRules, table: StrategyTable, device: DeviceSpec) -> Any:
     """Share of layers to recompute so that stages fit, averaged over four stages of the pipeline, [n]."""
-    body = body_kind(model)
-    layers = sum(model.layer_counts().values()) / table.pp
-    state = layer_state_bytes(model, body, table, rules).total / MIB
-    kept = activation_bytes(model, body, NONE, table, rules) / MIB
-    least = activation_bytes(model, body, FULL, table, rules) / MIB
+    counts = model.body_counts if model.pattern else {model.body_kind: 1}
+    layers = sum(model.kind_counts.values()) / table.pp
+    state, kept, least = 0.0, 0.0, 0.0
+    for kind, count in counts.items():
+        share = count / sum(counts.values()) / MIB
+        state = state + share * layer_state_bytes(model, kind, table, rules).total
+        kept = kept + share * activation_bytes(model, kind, NONE, table, rules)
+        least = least + share * activation_bytes(model, kind, FULL, table, rules)
     _, middle, _ = static_mib(model, table, rules)
     free = device.usable_memory_mib - middle - layers * state
     total = 0.0
@@ -228,35 +246,68 @@ def _recompute_share(model: ModelSpec, rules: TrainingRules, table: StrategyTabl
     return total / 4
 
 
-def _tensor_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed) -> Any:
-    """Two all-reduces a layer, or all-gather and reduce-scatter twice: the same volume (Korthikanti §4.2.2)."""
+def _layers(model: ModelSpec, kind: str) -> tuple[LayerSpec, ...]:
+    """The layers of a kind, or of one MTP module."""
+    return model.mtp_module() if kind == MTP else (model.layer(kind),)
+
+
+def _tensor_ms(
+    model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
+) -> Any:
+    """An all-reduce for the mixer and one for the block behind it, or all-gather and reduce-scatter: the same volume (Korthikanti §4.2.2)."""
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
-    return 4 * gather_ms(boundary, degrees.tp, 1, device, speed.network)
+    blocks = sum((layer.mixer is not None) + layer.has_block for layer in _layers(model, kind))
+    return 2 * blocks * gather_ms(boundary, degrees.tp, 1, device, speed.network)
 
 
 def _expert_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
 ) -> Any:
     """Tokens to their experts and back; split experts need them gathered over TP there and scattered back."""
-    if model.moe is None or kind == DENSE:
-        return 0.0
-    slots = micro_batch_tokens(degrees, rules) * routed_slots(model, degrees, rules)
-    volume = slots * model.hidden * rules.compute_bytes
+    return sum(
+        _routed_ms(model, layer.moe, degrees, rules, device, speed)
+        for layer in _layers(model, kind)
+        if layer.moe is not None
+    )
+
+
+def _routed_ms(
+    model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
+) -> Any:
+    slots = micro_batch_tokens(degrees, rules) * routed_slots(moe, degrees, rules)
+    volume = slots * expert_outer(model, moe) * rules.compute_bytes
     if rules.whole_experts:
         return 2 * all_to_all_ms(volume, degrees.ep, 1, device, speed.network)
     exchange = all_to_all_ms(volume / sequence_split(degrees), degrees.ep, degrees.tp, device, speed.network)
     return 2 * exchange + 2 * gather_ms(volume, degrees.tp, 1, device, speed.network)
 
 
-def _context_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed) -> Any:
-    """Keys and values of the other context ranks, round the ring (Liu et al. 2023, arXiv:2310.01889)."""
-    if model.mla is not None:
-        width = model.n_heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim + model.mla.v_head_dim)
-        width = width / degrees.tp
-    else:
-        width = 2 * np.maximum(model.n_kv_heads / degrees.tp, 1) * model.head_dim
-    whole = degrees.mbs * rules.seq_length * width * rules.compute_bytes
-    return gather_ms(whole, degrees.cp, degrees.tp, device, speed.network)
+def _context_ms(
+    model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
+) -> Any:
+    """Keys and values of the other context ranks, round the ring (Liu et al. 2023, arXiv:2310.01889).
+
+    A mixer without softmax exchanges heads for tokens and back instead, two all-to-alls of its channels.
+    """
+    total: Any = 0.0
+    for layer in _layers(model, kind):
+        recurrent = layer.mamba or layer.linear
+        if layer.attention is not None:
+            whole = degrees.mbs * rules.seq_length * _context_width(layer.attention, degrees) * rules.compute_bytes
+            total = total + gather_ms(whole, degrees.cp, degrees.tp, device, speed.network)
+        elif recurrent is not None:
+            products = mixer_products(model, layer, degrees)
+            width = products[0].width_out + products[-1].width_in
+            volume = micro_batch_tokens(degrees, rules) * width * rules.compute_bytes
+            total = total + all_to_all_ms(volume, degrees.cp, degrees.tp, device, speed.network)
+    return total
+
+
+def _context_width(attention: AttentionSpec, degrees: Degrees) -> Any:
+    """Keys and values of a token on one rank, elements."""
+    if attention.latent is not None:
+        return attention.n_heads * (attention.qk_width + attention.v_width) / degrees.tp
+    return np.maximum(attention.n_kv_heads / degrees.tp, 1) * (attention.head_dim + attention.v_width)
 
 
 def _shard_ms(
@@ -264,7 +315,7 @@ def _shard_ms(
 ) -> tuple[Any, Any]:
     """FSDP's gathering of one layer's weights, and the scattering of its fp32 gradient."""
     whole = rules.replace(parameter_shard=False, gradient_shard=False, param_bytes=rules.compute_bytes)
-    groups = layer_groups(model, body_kind(model) if kind == MTP else kind)
+    groups = module_body_groups(model) if kind == MTP else layer_groups(model, kind)
     state = group_bytes(groups, degrees, whole)
     ranks = np.minimum(np.maximum(degrees.op, 1), degrees.dp * degrees.cp)
     gather = gather_ms(state.weights, ranks, degrees.tp, device, speed.network)
@@ -276,7 +327,7 @@ def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
     split: Any = 0.0
     routed: Any = 0.0
     expert_split = degrees.ep if rules.whole_experts else degrees.ep * degrees.tp
-    for kind, count in model.layer_counts().items():
+    for kind, count in model.kind_counts.items():
         groups = layer_groups(model, kind)
         split = split + count * (groups.total - groups.routed) / degrees.tp / degrees.pp
         routed = routed + count * groups.routed / expert_split / degrees.pp

@@ -6,17 +6,20 @@ backward; attention 4·s·a·d a token, half of it where a flash kernel skips th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from taylor.cost_model.activations import micro_batch_tokens, routed_slots, sequence_split
-from taylor.cost_model.parameters import body_kind, expert_parameters, layer_groups, shared_hidden
+from taylor.cost_model.parameters import expert_outer, expert_parameters, layer_groups, layer_parameter_groups
+from taylor.cost_model.recurrent import recurrent_traffic, scan_flops
+from taylor.cost_model.saved_operators import mixer_products
 from taylor.cost_model.statics import vocabulary_ways
-from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import Degrees
-from taylor.register.model import DENSE, MTP, ModelSpec
+from taylor.register.layers import AttentionSpec, LayerSpec, MoeSpec
+from taylor.register.model import MTP, ModelSpec
 
 
 @dataclass(frozen=True)
@@ -73,64 +76,99 @@ _NO_EXPERTS = _ExpertWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def layer_work(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> LayerWork:
-    """Forward work of one layer of a kind for one micro-batch on one device."""
-    kind = body_kind(model) if kind == MTP else kind
+    """Forward work of one layer of a kind, or of one MTP module's layers, for one micro-batch on one device."""
+    if kind != MTP:
+        return _layer_work(model, model.layer(kind), degrees, rules)
+    parts = [_layer_work(model, layer, degrees, rules) for layer in model.mtp_module()]
+    return LayerWork(**{each.name: sum(getattr(part, each.name) for part in parts) for each in fields(LayerWork)})
+
+
+def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> LayerWork:
     tokens = micro_batch_tokens(degrees, rules)
     tp, sequence = degrees.tp, sequence_split(degrees)
-    groups = layer_groups(model, kind)
+    groups = layer_parameter_groups(model, layer)
     h, b = model.hidden, rules.compute_bytes
     latent_split = tp if rules.framework.states.splits_latent_projections else sequence
     matrices = groups.split / tp + groups.latent / latent_split
-    q, k, v = _head_widths(model, tp)
-    dense = kind == DENSE
-    inner = (model.ffn_hidden if dense else shared_hidden(model)) / tp
-    fan = 3 if model.gated_mlp else 2
-    attention_traffic = 2 * h + q + k + v + v * model.n_heads / model.n_kv_heads
-    mlp_traffic = 2 * h + fan * inner if dense or shared_hidden(model) else 0.0
-    causal = 0.5 if rules.flash_attention else 1.0
-    heads = model.n_heads / tp
-    context = heads * (model.mla.v_head_dim if model.mla else model.head_dim)
-    # Two norms read and write a hidden vector, two residual sums read two and write one; dropout
-    # adds its mask.
-    hidden_traffic = (2 * 2 + 2 * 3) * b + (2 if rules.dropout else 0)
-    activation = fan * b * inner
-    rotary = 0.0 if model.learned_positions else 2 * b * (q + k)
-    element = hidden_traffic * h / sequence + rotary + activation
-    experts = _NO_EXPERTS if dense else _expert_work(model, degrees, rules)
+    mixer = _mixer_work(model, layer, degrees, rules)
+    # Gate and up products of MLP and shared experts are as wide together as the activation's operands.
+    inner = [(layer.mlp.width, layer.mlp.gated)] if layer.mlp is not None else []
+    if layer.moe is not None and layer.moe.shared_width:
+        inner.append((layer.moe.shared_width, layer.moe.gated))
+    widths: Any = sum((3 if gated else 2) * width for width, gated in inner) / tp
+    mlp_traffic = 2 * h * len(inner) + widths
+    # A norm reads and writes a hidden vector, a residual sum reads two and writes one; dropout adds its mask.
+    blocks = (layer.mixer is not None) + layer.has_block
+    hidden_traffic = (2 * layer.norm_count + 3 * blocks) * b + (blocks if rules.dropout else 0)
+    activation = b * widths
+    element = hidden_traffic * h / sequence + mixer.element + activation
+    experts = _NO_EXPERTS if layer.moe is None else _expert_work(model, layer.moe, degrees, rules)
     activation = activation + experts.activation
     element = element + experts.activation + experts.permutation + experts.router_scores
     matrices = matrices + experts.router
-    # Scores: written by QK, masked and normalised, dropped out, read by AV.
-    score = (13 if rules.dropout else 8) * heads * rules.seq_length
     return LayerWork(
         matmul_flops=2 * tokens * matrices,
-        matmul_bytes=b * (matrices + tokens * (attention_traffic + mlp_traffic)),
+        matmul_bytes=b * (matrices + tokens * (mixer.product_traffic + mlp_traffic)),
         grouped_flops=experts.grouped_flops,
         grouped_bytes=experts.grouped_bytes,
-        attention_flops=tokens * 2 * causal * rules.seq_length * (context + heads * _qk_width(model)),
+        attention_flops=tokens * mixer.core_flops,
         element_bytes=tokens * element,
-        score_bytes=0.0 if rules.flash_attention else tokens * score,
+        score_bytes=tokens * mixer.scores,
         activation_bytes=tokens * activation,
         expert_activation_bytes=tokens * experts.activation,
-        norm_bytes=tokens * 2 * 2 * b * h / sequence,
+        norm_bytes=tokens * 2 * layer.norm_count * b * h / sequence,
     )
 
 
-def _expert_work(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> _ExpertWork:
-    moe = model.moe
-    assert moe is not None
-    h, b = model.hidden, rules.compute_bytes
+class _MixerWork(NamedTuple):
+    """A mixer's work a token on one rank: elements its products move, FLOPs of its core, bytes element by element,
+    bytes over scores."""
+
+    product_traffic: Any
+    core_flops: Any
+    element: Any
+    scores: Any
+
+
+def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> _MixerWork:
+    attention = layer.attention
+    if attention is None:
+        recurrent = layer.mamba or layer.linear
+        if recurrent is None:
+            return _MixerWork(0.0, 0.0, 0.0, 0.0)
+        moved = sum(product.width_in + product.width_out for product in mixer_products(model, layer, degrees))
+        traffic = recurrent_traffic(recurrent, degrees, rules)
+        return _MixerWork(moved, scan_flops(recurrent, degrees), traffic, 0.0)
+    heads = attention.n_heads / degrees.tp
+    q, k, v = _head_widths(attention, degrees.tp)
+    copies = 1 if attention.latent is not None else attention.n_heads / attention.n_kv_heads
+    gate = attention.gate / degrees.tp
+    seen = attention.seen(rules.seq_length, causal=rules.flash_attention)
+    # Scores: written by QK, masked and normalised, dropped out, read by AV.
+    score = (13 if rules.dropout else 8) * heads * rules.seq_length
+    rotary = 0.0 if model.learned_positions else 2 * rules.compute_bytes * (q + k)
+    gating = rules.compute_bytes * (gate + 2 * heads * attention.v_width) if attention.gate else 0.0
+    return _MixerWork(
+        product_traffic=2 * model.hidden + q + k + v + v * copies + gate,
+        core_flops=2 * seen * heads * (attention.v_width + attention.qk_width),
+        element=rotary + gating,
+        scores=0.0 if rules.flash_attention else score,
+    )
+
+
+def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> _ExpertWork:
+    h, outer, b = model.hidden, expert_outer(model, moe), rules.compute_bytes
     tokens, sequence = micro_batch_tokens(degrees, rules), sequence_split(degrees)
-    slots = tokens * routed_slots(model, degrees, rules)
+    slots = tokens * routed_slots(moe, degrees, rules)
     split = 1 if rules.whole_experts else degrees.tp
-    width, weights = moe.expert_hidden / split, expert_parameters(model) / split
-    fan = 3 if model.gated_mlp else 2
+    width, weights = moe.expert_hidden / split, expert_parameters(model, moe) / split
+    fan = 3 if moe.gated else 2
     return _ExpertWork(
         grouped_flops=2 * slots * weights,
-        grouped_bytes=b * (weights * moe.n_experts / degrees.ep + slots * (2 * h + fan * width)),
+        grouped_bytes=b * (weights * moe.n_experts / degrees.ep + slots * (2 * outer + fan * width)),
         activation=fan * b * width * slots / tokens,
         # There and back.
-        permutation=4 * b * h * slots / tokens,
+        permutation=4 * b * outer * slots / tokens,
         # In fp32.
         router_scores=4 * 4 * moe.n_experts / sequence,
         router=moe.n_experts * h / sequence,
@@ -169,25 +207,31 @@ def model_flops(model: ModelSpec, seq_length: int, *, causal: bool = False) -> f
     Narayanan et al. 2021 eq. 3 without its recompute: 72·L·h²·(1 + s/6h + V/12Lh) for GPT.
     """
     total = 2.0 * model.hidden * model.vocab * (1 + model.mtp_layers)
-    width = model.n_heads * ((model.mla.v_head_dim if model.mla else model.head_dim) + _qk_width(model))
-    attention = 2.0 * seq_length * width * (0.5 if causal else 1.0)
-    for kind, count in model.layer_counts().items():
+    for kind, count in model.kind_counts.items():
         groups = layer_groups(model, kind)
         active = groups.split + groups.latent
-        if model.moe is not None and kind != DENSE:
-            active += model.moe.top_k * expert_parameters(model) + model.moe.n_experts * model.hidden
-        total += count * (2.0 * active + attention)
+        core = 0.0
+        for layer in model.mtp_module() if kind == MTP else (model.layer(kind),):
+            if layer.moe is not None:
+                active += layer.moe.top_k * expert_parameters(model, layer.moe) + layer.moe.n_experts * model.hidden
+            core += _core_flops(layer, seq_length, causal)
+        total += count * (2.0 * active + core)
     return 3 * total
 
 
-def _qk_width(model: ModelSpec) -> int:
-    return model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim if model.mla else model.head_dim
+def _core_flops(layer: LayerSpec, seq_length: int, causal: bool) -> float:
+    """FLOPs a token of what mixes a layer's tokens, projections left out, forward."""
+    if layer.attention is None:
+        recurrent = layer.mamba or layer.linear
+        return 0.0 if recurrent is None else float(scan_flops(recurrent, Strategy(1, 1, 1)))
+    width = layer.attention.n_heads * (layer.attention.v_width + layer.attention.qk_width)
+    return 2.0 * layer.attention.seen(seq_length, causal=causal) * width
 
 
-def _head_widths(model: ModelSpec, tp: Any) -> tuple[Any, Any, Any]:
+def _head_widths(attention: AttentionSpec, tp: Any) -> tuple[Any, Any, Any]:
     """Widths of a rank's queries, keys and values, elements."""
-    heads = model.n_heads / tp
-    if model.mla is not None:
-        return heads * _qk_width(model), heads * _qk_width(model), heads * model.mla.v_head_dim
-    kv = np.maximum(model.n_kv_heads / tp, 1) * model.head_dim
-    return heads * model.head_dim, kv, kv
+    heads = attention.n_heads / tp
+    if attention.latent is not None:
+        return heads * attention.qk_width, heads * attention.qk_width, heads * attention.v_width
+    kv_heads = np.maximum(attention.n_kv_heads / tp, 1)
+    return heads * attention.head_dim, kv_heads * attention.head_dim, kv_heads * attention.v_width

@@ -9,7 +9,6 @@ from taylor.base.console import log
 from taylor.base.errors import shortened
 from taylor.cost_model.activations import micro_batch_tokens, routed_slots, sequence_split
 from taylor.cost_model.alive import alive_micro_batches
-from taylor.cost_model.parameters import body_kind, shared_hidden
 from taylor.cost_model.profile import MemoryProfile
 from taylor.cost_model.statics import (
     MIB,
@@ -25,7 +24,7 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
-from taylor.register.model import MOE, MTP, ModelSpec
+from taylor.register.model import MTP, ModelSpec
 
 Interval = tuple[float | None, float | None]
 """Least and most of a stage's peak, MiB; None where no bound is known."""
@@ -95,17 +94,20 @@ def _in_elements(size: Mapping[str, float], elements: Mapping[str, float]) -> fl
 def layer_elements(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> dict[str, float]:
     """How many of each of `parsers.flag_table.ELEMENTS` one micro-batch has in one layer on one device."""
     tokens = micro_batch_tokens(degrees, rules)
-    kind = body_kind(model) if kind == MTP else kind
-    inner: float = model.ffn_hidden / degrees.tp
-    router = 0.0
-    if kind == MOE and model.moe is not None:
-        width = model.moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
-        inner = routed_slots(model, degrees, rules) * width + shared_hidden(model) / degrees.tp
-        router = model.moe.n_experts * model.hidden
+    layers = model.mtp_module() if kind == MTP else (model.layer(kind),)
+    inner: float = 0.0
+    router, heads = 0.0, 0.0
+    for layer in layers:
+        inner += 0.0 if layer.mlp is None else layer.mlp.width / degrees.tp
+        heads += 0.0 if layer.attention is None else layer.attention.n_heads / degrees.tp
+        if layer.moe is not None:
+            width = layer.moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
+            inner += routed_slots(layer.moe, degrees, rules) * width + layer.moe.shared_width / degrees.tp
+            router += layer.moe.n_experts * model.hidden
     sizes = {
         HIDDEN: tokens * model.hidden / sequence_split(degrees),
         INNER: tokens * inner,
-        SCORES: tokens * rules.seq_length * model.n_heads / degrees.tp,
+        SCORES: tokens * rules.seq_length * heads,
         ROUTER: router,
     }
     return {name: float(size) for name, size in sizes.items()}

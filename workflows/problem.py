@@ -8,7 +8,7 @@ from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.register.model import DENSE, MOE, MTP
+from taylor.register.model import DENSE, MOE, MTP, kind_of
 
 
 def build_problem(
@@ -88,11 +88,11 @@ def _layer_kinds(
     config: TrainingConfig, memory: MemoryProfile, ratios: TimeRatios, modes: tuple[str, ...]
 ) -> tuple[LayerKind, ...]:
     counts = config.model.layer_counts()
-    body = MOE if MOE in counts else DENSE
     forward = {
-        DENSE: ratios.dense_forward if body == MOE else 1.0,
+        DENSE: ratios.dense_forward if config.model.n_moe else 1.0,
         MOE: 1.0,
         MTP: 1.0 if ratios.mtp_forward is None else ratios.mtp_forward,
+        **ratios.kind_forward,
     }
     kinds: list[LayerKind] = []
     for name, count in counts.items():
@@ -109,7 +109,7 @@ def _layer_kinds(
         kind = LayerKind(
             name,
             count,
-            forward[name],
+            forward.get(kind_of(name), 1.0),
             memory.layer_mib[entry],
             {mode: activation[mode] for mode in modes},
             pinned_last=name == MTP and not config.mtp_counted,

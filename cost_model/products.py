@@ -1,0 +1,18 @@
+"""Dense products of a layer on one rank, in the order in which they run; scalars and arrays alike."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Product(NamedTuple):
+    """One dense product of a layer: what a token brings and gets on a rank, elements; whether it adds a bias."""
+
+    width_in: Any
+    width_out: Any
+    bias: bool = False
+
+    @property
+    def weights(self) -> Any:
+        """Elements of its matrix on a rank."""
+        return self.width_in * self.width_out
