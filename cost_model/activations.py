@@ -166,9 +166,7 @@ def _low_ranks(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules)
     return rules.compute_bytes * inner
 
 
-def _projections(
-    model: ModelSpec, attention: AttentionSpec, heads: Any, degrees: Degrees, rules: TrainingRules
-) -> Any:
+def _projections(model: ModelSpec, attention: AttentionSpec, heads: Any, degrees: Degrees, rules: TrainingRules) -> Any:
     """Q, K, V and the context of a rank's `heads`, bytes a token."""
     operators = rules.framework.activations
     q, context = heads * attention.head_dim, heads * attention.v_width
