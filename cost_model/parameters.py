@@ -31,8 +31,8 @@ class ParameterGroups:
     split : int
         Split over TP: attention and MLP matrices, shared experts.
     latent : int
-        Down projections of latent attention, and those to and from the width of latent experts: split over TP or held whole by every TP rank, as the
-        framework has it (`register.frameworks.StateRules`).
+        Down projections of latent attention, and those to and from the width of latent experts: split over TP or
+        held whole by every TP rank, as the framework has it (`register.frameworks.StateRules`).
     replicated : int
         Held whole by every TP rank: norms, routers, biases added after the reduction.
     routed : int

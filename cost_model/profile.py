@@ -76,7 +76,7 @@ class TimeRatios:
     mtp_forward : float or None
         MTP layer over body layer, forward; None = charged as the body layer.
     kind_forward : mapping of kind to float
-        Of a model with a `pattern`: each kind's forward over the body layer's; a kind it lacks counts as the body layer.
+        Of a model with a `pattern`: each kind's forward over the body layer's; 1 for a kind that it lacks.
     source : str
         ``given``, ``parsed`` or ``estimate``.
     """

@@ -254,7 +254,10 @@ def _layers(model: ModelSpec, kind: str) -> tuple[LayerSpec, ...]:
 def _tensor_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
 ) -> Any:
-    """An all-reduce for the mixer and one for the block behind it, or all-gather and reduce-scatter: the same volume (Korthikanti §4.2.2)."""
+    """An all-reduce for the mixer and one for the block behind it, ms.
+
+    Under sequence parallelism all-gather and reduce-scatter, which move as much (Korthikanti §4.2.2).
+    """
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
     blocks = sum((layer.mixer is not None) + layer.has_block for layer in _layers(model, kind))
     return 2 * blocks * gather_ms(boundary, degrees.tp, 1, device, speed.network)
