@@ -72,8 +72,8 @@ def _layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees
     kept: Any = 0.0
     if layer.attention is not None:
         kept = kept + _attention(model, layer.attention, degrees, rules, again)
-    elif layer.mixer is not None:
-        kept = kept + _norm_and_input(model, degrees, rules) + recurrent_bytes(layer.mixer, degrees, rules)
+    elif layer.recurrent is not None:
+        kept = kept + _norm_and_input(model, degrees, rules) + recurrent_bytes(layer.recurrent, degrees, rules)
     if layer.mlp is not None:
         kept = kept + _mlp(model, layer.mlp, degrees, rules, again)
     if layer.moe is not None:

@@ -54,7 +54,7 @@ def mixer_products(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> tupl
     """The dense products around what mixes a layer's tokens; none where nothing does."""
     if layer.attention is not None:
         return attention_products(model.hidden, layer.attention, degrees)
-    mixer = layer.mamba or layer.linear
+    mixer = layer.recurrent
     return () if mixer is None else recurrent_products(model.hidden, mixer, degrees)
 
 

@@ -215,7 +215,7 @@ def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Tr
     """
     room: Any = 0.0
     for layer in model.mtp_module() if kind == MTP else (model.layer(kind),):
-        recurrent = layer.mamba or layer.linear
+        recurrent = layer.recurrent
         if recurrent is not None:
             scan = micro_batch_tokens(degrees, rules) * recurrent_room_bytes(recurrent, degrees, rules)
             room = np.maximum(room, scan)

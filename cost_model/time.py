@@ -294,7 +294,7 @@ def _context_ms(
     """
     total: Any = 0.0
     for layer in _layers(model, kind):
-        recurrent = layer.mamba or layer.linear
+        recurrent = layer.recurrent
         if layer.attention is not None:
             whole = degrees.mbs * rules.seq_length * _context_width(layer.attention, degrees) * rules.compute_bytes
             total = total + gather_ms(whole, degrees.cp, degrees.tp, device, speed.network)

@@ -133,7 +133,7 @@ class _MixerWork(NamedTuple):
 def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> _MixerWork:
     attention = layer.attention
     if attention is None:
-        recurrent = layer.mamba or layer.linear
+        recurrent = layer.recurrent
         if recurrent is None:
             return _MixerWork(0.0, 0.0, 0.0, 0.0)
         moved = sum(product.width_in + product.width_out for product in mixer_products(model, layer, degrees))
@@ -222,7 +222,7 @@ def model_flops(model: ModelSpec, seq_length: int, *, causal: bool = False) -> f
 def _core_flops(layer: LayerSpec, seq_length: int, causal: bool) -> float:
     """FLOPs a token of what mixes a layer's tokens, projections left out, forward."""
     if layer.attention is None:
-        recurrent = layer.mamba or layer.linear
+        recurrent = layer.recurrent
         return 0.0 if recurrent is None else float(scan_flops(recurrent, Strategy(1, 1, 1)))
     width = layer.attention.n_heads * (layer.attention.v_width + layer.attention.qk_width)
     return 2.0 * layer.attention.seen(seq_length, causal=causal) * width

@@ -312,6 +312,11 @@ class LayerSpec:
         return self.attention or self.mamba or self.linear
 
     @property
+    def recurrent(self) -> MambaSpec | LinearAttentionSpec | None:
+        """The layer's mixer where it is one without softmax."""
+        return self.mamba or self.linear
+
+    @property
     def has_block(self) -> bool:
         """Whether the layer has an MLP or experts."""
         return self.mlp is not None or self.moe is not None
