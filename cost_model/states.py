@@ -8,7 +8,9 @@ and shards (`TrainingRules`), in mixed precision with Adam:
 - a gradient, accumulated over micro-batches, split among replicas under `gradient_shard` or `parameter_shard`;
 - master weight and Adam's two moments, split under `parallel_optimizer` or `parameter_shard`.
 
-Where 16-bit parameters have no master weight (`StateRules.follows_weight_type`), gradients take their type too.
+Where 16-bit parameters have no master weight (`StateRules.follows_weight_type`), gradients take their type too. What
+a job chooses otherwise is in `TrainingRules.optimizer`; products in fewer than 16 bits (`TrainingRules.narrow`) keep
+copies of a layer's matrices, beside the stored weights or in their place.
 """
 
 from __future__ import annotations
@@ -60,49 +62,77 @@ def replicas(degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
 
 
 def group_bytes(
-    groups: ParameterGroups, degrees: Degrees, rules: TrainingRules, *, copy_weights: bool = True
+    groups: ParameterGroups, degrees: Degrees, rules: TrainingRules, *, copy_weights: bool = True, in_layer: bool = True
 ) -> StateBytes:
     """Bytes that one device holds of a block's parameters, gradients and optimizer states.
 
-    `copy_weights` off leaves out the copy of fp32 weights in the compute type
-    (`StateRules.casts_embedding_rows`).
+    Parameters
+    ----------
+    copy_weights : bool
+        Off: without the copy of fp32 weights in the compute type (`StateRules.casts_embedding_rows`).
+    in_layer : bool
+        Whether what is split are a layer's matrices, and not a table over the vocabulary.
     """
     split, whole, routed = replicas(degrees, rules)
     full = np.greater_equal(degrees.op, split)
     expert_split = degrees.ep if rules.whole_experts else degrees.ep * degrees.tp
-    splits_latent = rules.framework.states.splits_latent_projections
+    states = rules.framework.states
+    splits_latent = states.splits_latent_projections
     parts = [
-        (groups.split / degrees.tp, split),
-        (groups.latent / (degrees.tp if splits_latent else 1), split if splits_latent else whole),
-        (groups.replicated, whole),
-        (groups.routed / expert_split, routed),
+        (groups.split / degrees.tp, split, in_layer),
+        (groups.latent / (degrees.tp if splits_latent else 1), split if splits_latent else whole, in_layer),
+        (groups.replicated, whole, False),
+        (groups.routed / expert_split, routed, in_layer),
     ]
     result = StateBytes()
-    for held, ranks in parts:
-        # A partial degree splits that far and no further; the full one reaches every replica.
-        shards = np.where(full, ranks, np.minimum(degrees.op, ranks))
-        result = result + _state(held, shards, degrees, rules, copy_weights)
+    for held, ranks, matrices in parts:
+        # The full degree reaches every replica; a partial one makes equal groups of them, or goes that far.
+        partial = ranks * degrees.op / split if states.groups_replicas else degrees.op
+        shards = np.where(full, ranks, np.clip(partial, 1, ranks))
+        result = result + _state(held, shards, degrees, rules, copy_weights, matrices)
     return result
 
 
-def _state(held: Any, shards: Any, degrees: Degrees, rules: TrainingRules, copy_weights: bool) -> StateBytes:
+def _state(
+    held: Any, shards: Any, degrees: Degrees, rules: TrainingRules, copy_weights: bool, matrices: bool
+) -> StateBytes:
     states = rules.framework.states
-    stored_is_master = rules.param_bytes >= states.master_bytes
     split = rules.parallel_optimizer or rules.parameter_shard
-    if rules.parameter_shard:
-        weight = 0.0 if stored_is_master else rules.param_bytes / shards
-    elif stored_is_master:
-        weight = rules.compute_bytes if copy_weights and rules.compute_bytes < rules.param_bytes else 0.0
-    else:
-        weight = float(rules.param_bytes)
-    kept: Any = rules.optimizer_bytes
-    if not rules.keeps_master:
-        # The stored weight is the weight counted above, but where a share of it is stored and gathered for the step.
-        gathered = np.greater(shards, 1) if split and not rules.parameter_shard else False
-        kept = states.moments_bytes + np.where(gathered, rules.param_bytes, 0)
     gradient_shards = shards if rules.gradient_shard or rules.parameter_shard else 1
     if states.one_pass_gradients_split and split:
         one_pass = np.equal(degrees.pp, 1) & np.equal(degrees.micro_batches, 1)
         gradient_shards = np.where(one_pass, shards, gradient_shards)
     gradient = rules.gradient_bytes / gradient_shards
+    weight = _weight_bytes(shards, rules, copy_weights, matrices)
+    kept = _kept_bytes(shards, split, rules, matrices)
     return StateBytes(held * weight, held * gradient, held * kept / (shards if split else 1))
+
+
+def _weight_bytes(shards: Any, rules: TrainingRules, copy_weights: bool, matrices: bool) -> Any:
+    """Bytes a parameter of the stored weight, unless that is the optimizer's own, and of its copies."""
+    stored_is_master = rules.param_bytes >= rules.framework.states.master_bytes
+    narrow = rules.narrow if matrices else None
+    if narrow is not None and rules.narrow_weights:
+        return narrow.weight_bytes / (shards if rules.parameter_shard else 1)
+    # Copies of 16-bit weights stay whole, whatever is split.
+    copies = 0.0 if narrow is None else narrow.weight_bytes
+    if rules.parameter_shard:
+        return copies + (0.0 if stored_is_master else rules.param_bytes / shards)
+    if not stored_is_master or rules.framework.states.keeps_weights_whole:
+        return copies + rules.param_bytes
+    return copies + (rules.compute_bytes if copy_weights and rules.compute_bytes < rules.param_bytes else 0.0)
+
+
+def _kept_bytes(shards: Any, split: bool, rules: TrainingRules, matrices: bool) -> Any:
+    """Bytes a parameter that the optimizer keeps, of all its shards together."""
+    states = rules.framework.states
+    moments = rules.moments_bytes if matrices else rules.other_moments_bytes
+    if not rules.keeps_master:
+        # The stored weight is counted as one, but where a share of it is stored and gathered for the step.
+        gathered = np.greater(shards, 1) if split and not rules.parameter_shard else False
+        master: Any = np.where(gathered, rules.param_bytes, 0)
+    elif rules.param_bytes >= states.master_bytes and states.keeps_weights_whole and not rules.parameter_shard:
+        master = 0
+    else:
+        master = rules.master_bytes
+    return (moments + master) * (1 - rules.optimizer.host_share) + rules.optimizer.step_bytes

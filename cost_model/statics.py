@@ -43,22 +43,33 @@ def layer_state_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Trai
 
 
 def _states(
-    groups: ParameterGroups, degrees: Degrees, rules: TrainingRules, *, copy_weights: bool = True
+    groups: ParameterGroups,
+    degrees: Degrees,
+    rules: TrainingRules,
+    *,
+    copy_weights: bool = True,
+    in_layer: bool = True,
 ) -> StateBytes:
-    """`group_bytes`, and what full sharding leaves whole in a pipeline (`StateRules.whole_in_pipeline`)."""
-    state = group_bytes(groups, degrees, rules, copy_weights=copy_weights)
-    if not (rules.parameter_shard and rules.framework.states.whole_in_pipeline):
+    """`group_bytes`, and what full sharding leaves whole.
+
+    That is weights and gradients in a pipeline (`StateRules.whole_in_pipeline`), else weights where they stay gathered
+    (`TrainingRules.stay_gathered`, `TrainingRules.whole_ends`).
+    """
+    state = group_bytes(groups, degrees, rules, copy_weights=copy_weights, in_layer=in_layer)
+    if not rules.parameter_shard:
         return state
-    whole = _gathered(groups, degrees, rules)
-    kept = StateBytes(whole.weights, whole.gradients)
-    return state + kept.scaled(np.where(np.greater(degrees.pp, 1), 1.0, 0.0))
+    whole = _gathered(groups, degrees, rules, in_layer=in_layer)
+    in_pipeline = np.greater(degrees.pp, 1) & rules.framework.states.whole_in_pipeline
+    stays = in_pipeline | rules.stay_gathered | (rules.whole_ends and not in_layer)
+    return state + StateBytes(whole.weights * stays, whole.gradients * in_pipeline)
 
 
-def _gathered(groups: ParameterGroups, degrees: Degrees, rules: TrainingRules) -> StateBytes:
-    """A block's parameters in the compute type and their fp32 gradients, not sharded."""
-    return group_bytes(
-        groups, degrees, rules.replace(parameter_shard=False, gradient_shard=False, param_bytes=rules.compute_bytes)
-    )
+def _gathered(groups: ParameterGroups, degrees: Degrees, rules: TrainingRules, *, in_layer: bool = True) -> StateBytes:
+    """A block's parameters as products take them and their gradients, not sharded."""
+    # Copies in a narrow type that lie beside 16-bit weights are never sharded: they are no part of what is gathered.
+    narrow = rules.narrow if rules.narrow_weights else None
+    whole = rules.replace(parameter_shard=False, gradient_shard=False, param_bytes=rules.compute_bytes, narrow=narrow)
+    return group_bytes(groups, degrees, whole, in_layer=in_layer)
 
 
 def vocabulary_ways(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
@@ -95,7 +106,7 @@ def _table_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules)
         split = np.where(np.greater(degrees.pp, 1), table, 0) if states.splits_embedding_in_pipeline else 0
     groups = _vocabulary_groups(split, model, degrees, rules)
     groups = groups + ParameterGroups(replicated=table - split + positions)
-    return _states(groups, degrees, rules, copy_weights=not states.casts_embedding_rows)
+    return _states(groups, degrees, rules, copy_weights=not states.casts_embedding_rows, in_layer=False)
 
 
 def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
@@ -108,7 +119,7 @@ def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
     groups = _vocabulary_groups(head_parameters(model), model, degrees, rules) + ParameterGroups(
         replicated=model.hidden
     )
-    result = _states(groups, degrees, rules)
+    result = _states(groups, degrees, rules, in_layer=False)
     if model.tied_embedding:
         result = result.scaled(np.where(alone, 0.0, 1.0))
     if model.mtp_layers:
@@ -171,7 +182,8 @@ def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
         largest = max(model.body_counts, key=lambda kind: layer_groups(model, kind).total)
         gathered = _gathered(layer_groups(model, largest), degrees, rules)
         passing = np.logical_not(piped) if framework.states.whole_in_pipeline else True
-        result = result + np.where(passing, 2 * gathered.weights + gathered.gradients, 0.0)
+        weights = 0.0 if rules.stay_gathered else 2 * gathered.weights
+        result = result + np.where(passing, weights + gathered.gradients, 0.0)
     return result
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from taylor.cost_model.optimizer import OptimizerStates
 from taylor.register.frameworks import DEFAULT_FRAMEWORK, Framework
+from taylor.register.narrow_products import NarrowProducts
 
 _HALF_BYTES = 2
 
@@ -132,6 +134,17 @@ class TrainingRules:
     fused_accumulation : bool or None
         Whether matrix products add a weight's gradient to the accumulated one as they run; None: as the framework
         does (`StateRules.fused_accumulation`).
+    whole_ends : bool
+        Of fully sharded parameters: embedding and head stay gathered once they were.
+    stay_gathered : bool
+        Of fully sharded parameters: all stay gathered from their forward to the end of their backward, without a
+        pipeline too (`StateRules.whole_in_pipeline`).
+    optimizer : OptimizerStates
+        What the job's optimizer keeps otherwise than the framework's usual one.
+    narrow : NarrowProducts or None
+        The recipe by which the products of layers run in fewer than 16 bits; embedding, head, routers and norms stay.
+    narrow_weights : bool
+        Under `narrow`: its copies of the weights are all that is stored of them. Off: they lie beside those in 16 bits.
     """
 
     framework: Framework = DEFAULT_FRAMEWORK
@@ -159,6 +172,11 @@ class TrainingRules:
     selective: tuple[str, ...] | None = None
     fused_norms: bool = False
     fused_accumulation: bool | None = None
+    whole_ends: bool = False
+    stay_gathered: bool = False
+    optimizer: OptimizerStates = OptimizerStates()
+    narrow: NarrowProducts | None = None
+    narrow_weights: bool = False
 
     @property
     def adds_in_products(self) -> bool:
@@ -196,13 +214,33 @@ class TrainingRules:
     @property
     def gradient_bytes(self) -> int:
         """Of an accumulated gradient, bytes a parameter."""
+        if self.optimizer.gradient_bytes is not None:
+            return self.optimizer.gradient_bytes
         return self.framework.states.gradient_bytes if self.keeps_master else self.param_bytes
 
     @property
+    def master_bytes(self) -> int:
+        """Of the weight that the optimizer updates, bytes a parameter."""
+        if self.optimizer.master_bytes is not None:
+            return self.optimizer.master_bytes
+        return self.framework.states.master_bytes if self.keeps_master else self.param_bytes
+
+    @property
+    def moments_bytes(self) -> int:
+        """Of a layer's matrices' moments, bytes a parameter."""
+        given = self.optimizer.moments_bytes
+        return self.framework.states.moments_bytes if given is None else given
+
+    @property
+    def other_moments_bytes(self) -> int:
+        """Of all other parameters' moments, bytes a parameter."""
+        given = self.optimizer.other_moments_bytes
+        return self.moments_bytes if given is None else given
+
+    @property
     def optimizer_bytes(self) -> int:
-        """Of what the optimizer reads and writes, moments and its weight, bytes a parameter."""
-        states = self.framework.states
-        return states.moments_bytes + (states.master_bytes if self.keeps_master else self.param_bytes)
+        """Of what the optimizer reads and writes for a matrix, moments and its weight, bytes a parameter."""
+        return self.moments_bytes + self.master_bytes
 
     def replace(self, **changes: Any) -> TrainingRules:
         """A copy with some rules changed."""

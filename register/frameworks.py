@@ -65,6 +65,15 @@ class StateRules:
         adamw.py of 1.3, 1.5 and master), its wrapper clones the accumulated gradients from the weights
         (mindformers/wrapper/wrapper.py: ``weights.clone(prefix="accu_grads")``). Where the optimizer is split the
         weight is stored split too and gathered for the step.
+    keeps_weights_whole : bool
+        Stored fp32 weights stay whole where the optimizer is split: it updates its part of them in place (Megatron-LM,
+        ``docs/user-guide/features/dist_optimizer.md``: 8 + 8/d bytes for fp32 parameters). Off: they are the master
+        weights, split with the rest of the optimizer.
+    groups_replicas : bool
+        A partial degree makes equal groups of replicas, of routed experts too: instances of Megatron's distributed
+        optimizer (``--num-distributed-optimizer-instances``; main, megatron/core/parallel_state.py:1448), and
+        the replicated dimension of torchtitan's HSDP (v0.2.2 torchtitan/distributed/parallel_dims.py). Off: every
+        parameter is split so many ways, as far as it has replicas (MindFormers' ``optimizer_weight_shard_size``).
     one_pass_gradients_split : bool
         With one stage and one micro-batch nothing accumulates gradients: they are split like the optimizer as they
         are made. Off: a buffer for all of them exists in any case.
@@ -85,6 +94,8 @@ class StateRules:
     whole_in_pipeline: bool = False
     fused_accumulation: bool = False
     follows_weight_type: bool = False
+    keeps_weights_whole: bool = False
+    groups_replicas: bool = False
     one_pass_gradients_split: bool = False
     gradient_bytes: int = 4
     master_bytes: int = 4
@@ -290,6 +301,8 @@ MEGATRON = Framework(
     ),
     states=StateRules(
         fused_accumulation=True,
+        keeps_weights_whole=True,
+        groups_replicas=True,
     ),
     activations=ActivationRules(
         joined_qkv=True,
@@ -321,6 +334,7 @@ TORCHTITAN = Framework(
     ),
     states=StateRules(
         whole_in_pipeline=True,
+        groups_replicas=True,
     ),
     activations=ActivationRules(
         copies_grouped_kv=True,

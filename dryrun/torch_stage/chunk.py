@@ -14,7 +14,6 @@ from taylor.dryrun.torch_stage.kernels import GradientQueue
 from taylor.dryrun.torch_stage.layers import NormLayer, TransformerLayer
 from taylor.dryrun.torch_stage.sharding import Enter, Leave, ShardedBlock
 from taylor.dryrun.torch_stage.site import Site
-from taylor.dryrun.torch_stage.weights import Weight
 from taylor.pipeline.plan import RECOMPUTE_MODES, PipelinePlan
 from taylor.register.model import MTP
 
@@ -96,13 +95,12 @@ class StageChunk:
             self._shard(embedding is None)
 
     def _shard(self, own_embedding: bool) -> None:
-        groups: list[list[Weight]] = []
+        layers = [layer.weights() for layer in self.layers] + [module.weights() for module in self.modules]
+        self.blocks = [ShardedBlock(weights, self.site, in_layer=True) for weights in layers]
         if self.embedding is not None and own_embedding:
-            groups.append(self.embedding.weights())
-        groups += [layer.weights() for layer in self.layers] + [module.weights() for module in self.modules]
+            self.blocks.insert(0, ShardedBlock(self.embedding.weights(), self.site, in_layer=False))
         if self.head is not None:
-            groups.append(self.head.weights())
-        self.blocks = [ShardedBlock(group, self.site) for group in groups]
+            self.blocks.append(ShardedBlock(self.head.weights(), self.site, in_layer=False))
         for before, after in zip(self.blocks, self.blocks[1:], strict=False):
             before.after, after.before = after, before
 

@@ -65,7 +65,7 @@ class Embedding:
         split = (site.rules.vocab_parallel or piped) and site.splits_vocabulary
         copy = not states.casts_embedding_rows
         rows, group = (site.vocabulary, SPLIT) if split else (model.vocab, REPLICATED)
-        self.table = Weight(site, (rows, model.hidden), group, copy=copy)
+        self.table = Weight(site, (rows, model.hidden), group, copy=copy, in_layer=False)
         self.positions = None
         if model.learned_positions:
             # Positions are not split over TP: every rank adds the rows of its tokens.
@@ -169,7 +169,8 @@ class Head:
         self.norm = NormLayer(site)
         self.tied = table is not None
         group = SPLIT if site.splits_vocabulary else REPLICATED
-        self.table = Weight(site, (site.vocabulary, site.model.hidden), group) if table is None else table
+        shape = (site.vocabulary, site.model.hidden)
+        self.table = Weight(site, shape, group, in_layer=False) if table is None else table
         self.logits: list[Tensor] = []
 
     def weights(self) -> list[Weight]:

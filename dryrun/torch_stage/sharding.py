@@ -19,12 +19,14 @@ class ShardedBlock:
     (Zhao et al. 2023, arXiv:2304.11277 §4.3). In a pipeline the framework may keep them from the first
     forward on and add unsharded fp32 gradients until the last micro-batch (`StateRules.whole_in_pipeline`;
     `torch.distributed.pipelining`: ``set_reshard_after_backward(False)``,
-    ``set_requires_gradient_sync(False)``).
+    ``set_requires_gradient_sync(False)``). A job may keep all of them, or the model's ends, without a pipeline too
+    (`TrainingRules.stay_gathered`, `TrainingRules.whole_ends`).
     """
 
-    def __init__(self, weights: list[Weight], site: Site) -> None:
+    def __init__(self, weights: list[Weight], site: Site, *, in_layer: bool) -> None:
         self.members = weights
-        self.keep = site.framework.states.whole_in_pipeline and site.strategy.pp > 1
+        self.adds_whole = site.framework.states.whole_in_pipeline and site.strategy.pp > 1
+        self.keep = self.adds_whole or site.rules.stay_gathered or (site.rules.whole_ends and not in_layer)
         self.before: ShardedBlock | None = None
         self.after: ShardedBlock | None = None
         self._whole: dict[int, Tensor] = {}
@@ -35,25 +37,24 @@ class ShardedBlock:
         with charged(WEIGHTS if self.keep else BUFFERS):
             for weight in self.members:
                 if weight.tensor is None:
-                    weight.tensor = torch.empty(weight.shape, dtype=weight.site.dtype, device=weight.site.device)
+                    weight.make_whole()
 
     def drop(self) -> None:
         """Free the gathered weights, unless they stay whole."""
         if not self.keep:
             for weight in self.members:
-                if not weight.kept:
-                    weight.tensor = None
+                weight.drop()
 
     def reduce(self) -> None:
         """After a backward: add up the gradients (pipeline), or scatter them from an fp32 buffer."""
         if self.after is not None:
             # The buffer of the block before, in time, is free once its reduction is over.
             self.after._reducing = []
-        with charged(GRADIENTS if self.keep else BUFFERS):
+        with charged(GRADIENTS if self.adds_whole else BUFFERS):
             for weight in self.members:
                 if weight.pending is None:
                     continue
-                if not self.keep:
+                if not self.adds_whole:
                     self._reducing.append(weight.pending.float())
                 elif id(weight) in self._whole:
                     self._whole[id(weight)].add_(weight.pending)

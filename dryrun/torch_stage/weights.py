@@ -46,25 +46,40 @@ class Weight:
         Off: no compute copy beside the fp32 weight (MindFormers' embedding).
     counted : bool
         Its product is one of those that recompute by operator counts (`cost_model.saved_operators`).
+    in_layer : bool
+        Off: a table over the vocabulary, whose product never runs in fewer than 16 bits.
     """
 
     def __init__(
-        self, site: Site, shape: tuple[int, ...], group: str, *, copy: bool = True, counted: bool = True
+        self,
+        site: Site,
+        shape: tuple[int, ...],
+        group: str,
+        *,
+        copy: bool = True,
+        counted: bool = True,
+        in_layer: bool = True,
     ) -> None:
         self.site, self.counted = site, counted
         self.shape = shape
         count = math.prod(shape)
         whole = ParameterGroups(**{group: count * _ways(site, group)})
-        states = group_bytes(whole, site.strategy, site.rules, copy_weights=copy)
-        self.kept = float(states.weights) >= count * site.rules.compute_bytes
+        states = group_bytes(whole, site.strategy, site.rules, copy_weights=copy, in_layer=in_layer)
+        self.narrow = site.rules.narrow if in_layer and group != REPLICATED else None
+        """Its products run in fewer than 16 bits, from copies of the weight."""
+        copies = 0.0 if self.narrow is None or site.rules.narrow_weights else count * self.narrow.weight_bytes
+        stored = float(states.weights) - copies
+        width = self._narrow_width(site.rules.compute_bytes)
+        self.kept = stored >= count * width
         framework = site.framework.states
         self.fused_accumulation = site.rules.adds_in_products
         with charged(WEIGHTS):
             self.tensor: torch.Tensor | None = None
+            self.copies: torch.Tensor | None = _bytes(copies, site)
             if self.kept:
-                self.tensor = torch.empty(shape, dtype=site.dtype, device=site.device)
-            elif states.weights:
-                self.weight_shard = _bytes(states.weights, site)
+                self.make_whole()
+            elif stored:
+                self.weight_shard = _bytes(stored, site)
         optimizer = float(states.optimizer)
         with charged(OPTIMIZER):
             whole_optimizer = optimizer >= count * site.rules.optimizer_bytes
@@ -82,6 +97,27 @@ class Weight:
         self.whole_gradient = whole_gradient
         self.pending: torch.Tensor | None = None
         self.sharded = site.rules.parameter_shard
+
+    def _narrow_width(self, usual: float) -> float:
+        """Bytes an element of the whole weight: of its narrow copies where nothing else is stored."""
+        return self.narrow.weight_bytes if self.narrow is not None and self.site.rules.narrow_weights else usual
+
+    def make_whole(self) -> None:
+        """Make the weight as products take it."""
+        site, count = self.site, math.prod(self.shape)
+        if self.narrow is None or not site.rules.narrow_weights:
+            self.tensor = torch.empty(self.shape, dtype=site.dtype, device=site.device)
+            return
+        # The copies are all there is; products find the shape and take no memory for it.
+        self.copies = _bytes(count * self.narrow.weight_bytes, site)
+        self.tensor = torch.empty(1, dtype=site.dtype, device=site.device).expand(self.shape)
+
+    def drop(self) -> None:
+        """Give the whole weight up, where a share of it is stored."""
+        if not self.kept:
+            self.tensor = None
+            if self.site.rules.narrow_weights:
+                self.copies = None
 
     def read(self) -> torch.Tensor:
         """The weight as a matrix product takes it; made for the moment where no copy is kept."""

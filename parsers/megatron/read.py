@@ -18,6 +18,8 @@ from taylor.parsers.megatron.layout import (
     expand_layout,
 )
 from taylor.parsers.megatron.model import read_model
+from taylor.parsers.megatron.optimizer import MEGATRON_FSDP, optimizer_degree, read_optimizer, read_sharding
+from taylor.parsers.megatron.precision import read_narrow
 from taylor.parsers.megatron.recompute import read_modules, read_recompute
 from taylor.parsers.megatron.unmodelled import EXPERTS, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
@@ -84,7 +86,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         notes.append(f"the file settles no plan: {problem}")
     if not schedule.fits_rounds(strategy.pp, strategy.micro_batches):
         notes.append(f"its pipeline {schedule.rounds_wanted(strategy.pp)}, found {strategy.micro_batches}")
-    rules = _read_rules(flags)
+    rules = _read_rules(flags, notes)
     if rules.expert_ways is not None:
         notes.append(
             f"--expert-tensor-parallel-size {rules.expert_ways}: memory and time of the experts are those of tensor "
@@ -219,7 +221,7 @@ def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy
         pp=pp,
         ep=ep,
         cp=cp,
-        op=dp * cp if flags.has("use-distributed-optimizer") else 1,
+        op=optimizer_degree(flags, dp * cp),
         sp=flags.has("sequence-parallel"),
         vpp=interleaves,
         mbs=mbs,
@@ -227,13 +229,16 @@ def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy
     )
 
 
-def _read_rules(flags: Flags) -> TrainingRules:
+def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
     half = flags.has("bf16", "fp16")
     modules = read_modules(flags)
+    sharding, narrow = read_sharding(flags), read_narrow(flags, notes, mindspeed=is_mindspeed(flags))
     return TrainingRules(
         framework=frameworks.MEGATRON,
         seq_length=flags.integer("seq-length", high=MAX_SIZE),
-        parallel_optimizer=flags.has("use-distributed-optimizer"),
+        **sharding._asdict(),
+        whole_ends=sharding.parameter_shard and flags.has(*MEGATRON_FSDP),
+        stay_gathered=flags.has("torch-fsdp2-no-reshard-after-forward"),
         param_bytes=2 if half else 4,
         compute_bytes=2 if half else 4,
         flash_attention=_keeps_no_scores(flags),
@@ -249,6 +254,9 @@ def _read_rules(flags: Flags) -> TrainingRules:
         # Nothing else depends on it.
         fused_norms=modules is not None and _implementation(flags) == "transformer_engine",
         fused_accumulation=False if flags.has("no-gradient-accumulation-fusion") else None,
+        optimizer=read_optimizer(flags, notes),
+        narrow=narrow.recipe,
+        narrow_weights=narrow.weights,
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
 

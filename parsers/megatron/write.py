@@ -10,6 +10,7 @@ from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN, kind_flags, says_dense_first, starts_with
 from taylor.parsers.megatron.launch import Launch, Setting
 from taylor.parsers.megatron.layout import LayoutProblem, ends_placement, layout_text
+from taylor.parsers.megatron.optimizer import split_flags
 from taylor.parsers.megatron.read import (
     DETACH,
     EXTEND,
@@ -94,8 +95,7 @@ def with_strategy(
             wanted |= {EXTEND: False, "expert-tensor-parallel-size": "1"}
     if strategy.sp != current.strategy.sp:
         wanted["sequence-parallel"] = strategy.sp
-    if (strategy.op > 1) != flags.has("use-distributed-optimizer") and strategy.dp * strategy.cp > 1:
-        wanted["use-distributed-optimizer"] = strategy.op > 1
+    wanted |= split_flags(flags, strategy)
     for name, value in extra.items():
         wanted[name.removeprefix("--").replace("_", "-")] = launch.setting(name, value)
     schedule = config.schedule_for(strategy.vpp)

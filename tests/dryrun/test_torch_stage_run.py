@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 from taylor.cost_model.activations import activation_bytes  # noqa: E402
 from taylor.cost_model.memory import stage_breakdown  # noqa: E402
+from taylor.cost_model.optimizer import OptimizerStates  # noqa: E402
 from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
 from taylor.dryrun.torch_stage.probe import layer_memory  # noqa: E402
 from taylor.dryrun.torch_stage.run import run_stage, settled_plan  # noqa: E402
@@ -30,6 +31,7 @@ from taylor.register.frameworks import (  # noqa: E402
     SHARED_EXPERTS,
 )
 from taylor.register.model import DENSE, MOE  # noqa: E402
+from taylor.register.narrow_products import MXFP8, NVFP4  # noqa: E402
 from taylor.register.registry import Registry  # noqa: E402
 from tests import torch_stage_cases as cases  # noqa: E402
 
@@ -202,6 +204,28 @@ def test_a_stage_agrees_with_the_closed_forms_in_every_category(model, strategy,
         assert found.peak_mib <= closed[stage].total * 1.001
         if mode == FULL:
             assert found.peak_mib == pytest.approx(closed[stage].total, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": OptimizerStates(2, 2, 4, 8, step_bytes=4, host_share=0.25)},
+        {"narrow": MXFP8},
+        {"narrow": NVFP4, "narrow_weights": True},
+        {"parameter_shard": True, "gradient_shard": True, "whole_ends": True},
+        {"parameter_shard": True, "gradient_shard": True, "stay_gathered": True},
+        {"param_bytes": 4, "compute_bytes": 4},
+    ],
+    ids=lambda changes: ", ".join(changes),
+)
+def test_states_that_a_job_chooses_are_the_closed_form_s(changes) -> None:  # type: ignore[no-untyped-def]
+    rules = cases.MEGATRON.replace(expert_tensor_parallel=False, **changes)
+    run = cases.job(cases.LATENT, Strategy(4, 1, 2, 2, op=4, micro_batches=3), rules)
+    for stage, closed in enumerate(stage_breakdown(cases.LATENT, run.strategy, rules, run.plan)):
+        found = run_stage(run, stage).categories
+        for name in ("weights", "gradients", "optimizer"):
+            # Every tensor starts a block of 512 bytes.
+            assert found[name] == pytest.approx(closed.categories()[name], abs=0.03), (stage, name)
 
 
 @pytest.mark.parametrize(("model", "strategy", "sequence"), JOBS.values(), ids=JOBS)

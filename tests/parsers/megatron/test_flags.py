@@ -211,6 +211,12 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
         _flags_of("--num-layers-per-virtual-pipeline-stage 2"),
         _flags_of("--recompute-granularity full --recompute-method block --recompute-num-layers 1"),
         _flags_of("--activations-checkpoint-method block --activations-checkpoint-num-layers 1"),
+        _flags_of("--use-precision-aware-optimizer --main-grads-dtype bf16 --optimizer-cpu-offload"),
+        _flags_of("--use-precision-aware-optimizer --fp8-format hybrid"),
+        _flags_of("--optimizer sgd"),
+        _flags_of("--optimizer muon --fp4-format e2m1"),
+        _flags_of("--use-megatron-fsdp"),
+        {"fp16": True, "bf16": False},
     )
     for base in BASES.values():
         for extra in further:
@@ -269,6 +275,12 @@ READ_VALUES: tuple[Setting, ...] = (
         "LayerNorm",
         "rope",
         "dualpipev",
+        "bf16",
+        "sgd",
+        "lion",
+        "mxfp8",
+        "e4m3",
+        "optim_grads",
         "([0]*3+[1]*13)",
     ),
     *("9,9,9,9", "3,2,2,9", "0,1,2,3", "Et*20|t*20|t*20|t*20,L", "Et|(t|)*14,t,L"),
@@ -295,6 +307,26 @@ READ_BESIDE: dict[str, dict[str, Setting]] = {
     "transformer-impl": {"use-flash-attn": False},
     "attention-backend": {"use-flash-attn": False},
     "local-worker-num": {"nproc-per-node": False},
+    "accumulate-allreduce-grads-in-fp32": {"fp16": True, "bf16": False},
+    **{
+        name: {"use-precision-aware-optimizer": True}
+        for name in ("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
+    },
+    "optimizer-offload-fraction": {"use-precision-aware-optimizer": True, "optimizer-cpu-offload": True},
+    "sgd-momentum": {"optimizer": "sgd"},
+    "muon-scalar-optimizer": {"optimizer": "muon"},
+    **{
+        name: {"use-megatron-fsdp": True}
+        for name in (
+            "data-parallel-sharding-strategy",
+            "megatron-fsdp-main-params-dtype",
+            "megatron-fsdp-main-grads-dtype",
+        )
+    },
+    "fp8-recipe": {"fp8-format": "hybrid"},
+    "fp8-param-gather": {"fp8-format": "hybrid"},
+    "fp4-recipe": {"fp4-format": "e2m1"},
+    "fp4-param-gather": {"fp4-format": "e2m1"},
 }
 """What stands beside a flag, or is missing beside it, where its effect shows."""
 

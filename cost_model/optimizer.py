@@ -1,0 +1,33 @@
+"""What an optimizer keeps of a parameter where the job chooses otherwise than its framework usually does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class OptimizerStates:
+    """Bytes a parameter of gradient, master weight and moments, and where they lie; None: as the framework has it.
+
+    Parameters
+    ----------
+    gradient_bytes : int or None
+        Of an accumulated gradient.
+    master_bytes : int or None
+        Of the weight that the optimizer updates, beside the stored one.
+    moments_bytes : int or None
+        Of the moments of a layer's matrices.
+    other_moments_bytes : int or None
+        Of the moments of everything else: embedding, head, norms, routers. None: as those of matrices.
+    step_bytes : int
+        Of what the step makes and gives up again: an fp32 copy of a gradient in 16 bits.
+    host_share : float
+        Share of master weights and moments that lies in the host's memory, 0 to 1.
+    """
+
+    gradient_bytes: int | None = None
+    master_bytes: int | None = None
+    moments_bytes: int | None = None
+    other_moments_bytes: int | None = None
+    step_bytes: int = 0
+    host_share: float = 0.0
