@@ -27,7 +27,8 @@ from tests.conftest import ROOT
 from tests.dryrun_cases import LLAMA, LLAMA_TRUTH, InProcess
 
 SENTENCES = (
-    "--swap-optimizer is not modelled; it means less memory and more time: optimizer states lie in the host's memory",
+    "--distribute-saved-activations is not modelled; it means less memory and more time: what full recompute "
+    "keeps is split over TP",
     "--odd 3 is not known: what it changes is not in the figures",
 )
 QUIET = "--log-interval 1 --seed 7"
@@ -39,7 +40,7 @@ def script(tmp_path: Path) -> Path:
     text = (ROOT / "config" / "pretrain_llama3_70b.sh").read_text()
     path = tmp_path / "files" / "pretrain_llama3_70b.sh"
     path.parent.mkdir()
-    path.write_text(text.rstrip() + f" --swap-optimizer --odd 3 {QUIET}\n")
+    path.write_text(text.rstrip() + f" --distribute-saved-activations --odd 3 {QUIET}\n")
     return path
 
 
@@ -57,7 +58,7 @@ def test_an_evaluated_script_names_them_in_the_log_and_in_the_result(run_tool, s
 @pytest.mark.parametrize(
     ("more", "low", "high", "says"),
     [
-        ("--swap-optimizer", False, True, ""),
+        ("--distribute-saved-activations", False, True, ""),
         ("--tp-comm-overlap", True, False, "MiB (more where no bound is known, with --tp-comm-overlap): "),
         ("--fp32-residual-connection", True, True, "MiB, with --fp32-residual-connection): "),
     ],
@@ -65,7 +66,7 @@ def test_an_evaluated_script_names_them_in_the_log_and_in_the_result(run_tool, s
 def test_a_flag_that_is_not_modelled_widens_the_interval_of_the_peak(
     run_tool: Any, script: Path, tmp_path: Path, more: str, low: bool, high: bool, says: str
 ) -> None:
-    script.write_text(script.read_text().replace(f"--swap-optimizer --odd 3 {QUIET}", more))
+    script.write_text(script.read_text().replace(f"--distribute-saved-activations --odd 3 {QUIET}", more))
     words = ("-evaluate", "y", "-dryrun", "n", "-check", "n", "--result_json", tmp_path / "r.json")
     done = run_tool("pipeline_parallel.py", "-shell", script, *words)
     data = json.loads((tmp_path / "r.json").read_text())
