@@ -164,9 +164,13 @@ def _attention(model: ModelSpec, attention: AttentionSpec) -> ParameterGroups:
         split += mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
         latent = h * (mla.kv_lora_rank + mla.qk_rope_head_dim) + h * (mla.q_lora_rank or 0)
         replicated += mla.kv_lora_rank + (mla.q_lora_rank or 0)
+        if attention.bias:
+            replicated += mla.kv_lora_rank + mla.qk_rope_head_dim + (mla.q_lora_rank or 0)
         return ParameterGroups(split=split, latent=latent, replicated=replicated)
     q_width, k_width = heads * attention.head_dim, attention.n_kv_heads * attention.head_dim
     v_width = 0 if attention.shared_kv else attention.n_kv_heads * attention.v_width
+    if attention.reused_kv:
+        k_width = v_width = 0
     rank = attention.q_rank
     split += (h if rank is None else rank) * q_width + h * (k_width + v_width)
     if attention.bias:

@@ -73,6 +73,11 @@ class AttentionSpec:
         (DeepSeek-V4).
     indexer : IndexerSpec or None
         Sparse attention.
+    compression : int
+        Tokens that one further key stands for, beside those of the window (DeepSeek-V4's compressed attentions, of
+        whose keys an indexer chooses `top_k`); 0 for none.
+    reused_kv : bool
+        Keys and values are an earlier layer's (Gemma 4's last layers).
     """
 
     n_heads: int
@@ -93,6 +98,8 @@ class AttentionSpec:
     output_rank: int | None = None
     output_groups: int = 1
     indexer: IndexerSpec | None = None
+    compression: int = 0
+    reused_kv: bool = False
 
     @property
     def qk_width(self) -> int:
@@ -115,13 +122,25 @@ class AttentionSpec:
         causal : bool
             Whether the kernel skips what the causal mask hides; else every key counts.
         """
+        if self.compression:
+            return self._near(seq_length, causal) + self._compressed(seq_length, causal)
         if self.indexer is not None and causal and self.indexer.top_k < seq_length:
             return _average_window(self.indexer.top_k, seq_length)
+        return self._near(seq_length, causal)
+
+    def _near(self, seq_length: int, causal: bool) -> float:
         if self.reach == FULL_REACH or self.window is None or self.window >= seq_length or not causal:
             return seq_length * (0.5 if causal else 1.0)
         if self.reach == CHUNKED:
             return self.window / 2
         return _average_window(self.window, seq_length)
+
+    def _compressed(self, seq_length: int, causal: bool) -> float:
+        """Compressed keys that a query looks at; an indexer's choice counts once there are more than it takes."""
+        far = seq_length if self.indexer is None else self.indexer.top_k * self.compression
+        if not causal:
+            return seq_length / self.compression
+        return _average_window(min(far, seq_length), seq_length) / self.compression
 
 
 def _average_window(window: int, seq_length: int) -> float:

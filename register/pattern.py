@@ -10,8 +10,9 @@ from itertools import groupby
 MAX_PATTERN_LAYERS = 20_000
 """Layers that a pattern may spell out, so that a short text cannot ask for endless memory."""
 
-_PART = re.compile(r"\s*(?:(\d{1,5})\s*x\s*\(([^()]*)\)|([^;,()]+))\s*(?:[;,]|$)")
-_RUN = re.compile(r"(?:(\d{1,5})\s+)?(\S+)")
+_KIND = r"[^\s;,()]+(?:\([^\s;,()]*\)[^\s;,()]*)*"
+_PART = re.compile(rf"\s*(?:(\d{{1,5}})\s*x\s*\(((?:[^()]|\([^()]*\))*)\)|((?:\d{{1,5}}\s+)?{_KIND}))\s*(?:[;,]|$)")
+_RUN = re.compile(rf"(?:(\d{{1,5}})\s+)?({_KIND})")
 
 
 @lru_cache(maxsize=1024)
@@ -22,7 +23,8 @@ def kinds_in_order(pattern: str) -> tuple[str, ...]:
     ----------
     pattern : str
         Runs such as ``3 gdn+moe`` (``gdn+moe`` is one of them), separated by commas or semicolons; what repeats
-        stands once, as in ``5 x (3 gdn+moe, 1 attn+moe)``.
+        stands once, as in ``5 x (3 gdn+moe, 1 attn+moe)``. A kind's name may have words in brackets, as in
+        ``attn(g8)+dense(x5.25)``.
 
     Raises
     ------

@@ -1,0 +1,117 @@
+"""Multi-head latent attention with MLPs or experts: DeepSeek-V2, V3, V3.2 and what descends from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from taylor.parsers.huggingface.attention import (
+    ExpertRule,
+    Switch,
+    dense_block,
+    experts_block,
+    latent_attention,
+)
+from taylor.parsers.huggingface.reaches import Placement, after_first, after_layer, everywhere, experts_of
+from taylor.parsers.huggingface.shape import Described, decoder_layer
+from taylor.parsers.huggingface.values import HIDDEN, LAYERS, Values
+from taylor.parsers.text.fields import MAX_LAYERS
+from taylor.register.layers import AttentionSpec, IndexerSpec
+
+INDEXERS = {"full": True, "shared": False}
+
+
+@dataclass(frozen=True)
+class LatentDecoder:
+    """How a model type with latent attention differs from DeepSeek-V3.
+
+    Parameters
+    ----------
+    bias : bool or str
+        Biases of the down projections and of the output.
+    mlp_bias : bool or str
+        Biases of the dense MLP.
+    experts : ExpertRule or None
+        How it says its experts.
+    placement : Placement
+        Which layers have them where the file does not list it.
+    indexed : bool
+        Whether an indexer chooses the tokens that attention looks at (DeepSeek-V3.2).
+    """
+
+    bias: Switch = "attention_bias"
+    mlp_bias: Switch = False
+    experts: ExpertRule | None = ExpertRule(shared=True)
+    placement: Placement = after_first
+    indexed: bool = False
+
+    def read(self, values: Values) -> Described:
+        """The layers of a configuration of this model type."""
+        count = values.size(*LAYERS, high=MAX_LAYERS)
+        attention = latent_attention(values, bias=self.bias)
+        attentions = [attention] * count
+        if self.indexed:
+            own, lent = _indexed(values, attention), _indexed(values, attention, own=False)
+            attentions = [own if each else lent for each in _owners(values, count)]
+        routed = experts_of(values, count, self.placement) if self.experts is not None else [False] * count
+        moe = experts_block(values, self.experts) if self.experts is not None and any(routed) else None
+        values.asked.add("intermediate_size")
+        if not all(routed):
+            mlp = dense_block(values, bias=self.mlp_bias)
+        return Described(
+            [
+                decoder_layer(each, moe if moe is not None and experts else mlp)
+                for each, experts in zip(attentions, routed, strict=True)
+            ]
+        )
+
+
+def _indexed(values: Values, attention: AttentionSpec, own: bool = True) -> AttentionSpec:
+    """The attention with its indexer, or with the choice of an earlier layer's (``shared``).
+
+    Queries from the query's latent, one key with a LayerNorm, one weight a head: transformers 5.23.0
+    models/deepseek_v32/modeling_deepseek_v32.py, DeepseekV32Indexer.
+    """
+    heads, size, top_k = values.size("index_n_heads"), values.size("index_head_dim"), values.size("index_topk")
+    hidden = values.size(*HIDDEN)
+    rank = attention.latent.q_lora_rank if attention.latent is not None else None
+    if rank is None:
+        raise values.error("q_lora_rank", "is needed by the indexer", None, "write the rank of the query projection")
+    parameters = rank * heads * size + hidden * size + 2 * size + hidden * heads
+    return replace(attention, indexer=IndexerSpec(heads if own else 0, size, top_k, parameters if own else 0))
+
+
+def _owners(values: Values, layers: int) -> list[bool]:
+    """Whether each layer has an indexer of its own.
+
+    ``indexer_types`` lists it, ``index_topk_pattern`` spells it in letters, else every ``index_topk_freq``-th layer
+    from ``index_skip_topk_offset`` on has one (transformers 5.23.0 models/glm_moe_dsa/configuration_glm_moe_dsa.py).
+    """
+    listed = values.by_layer("indexer_types", values.one_of(INDEXERS), layers)
+    if listed is not None:
+        return listed
+    if isinstance(values.data.get("index_topk_pattern"), list):
+        return values.by_layer("index_topk_pattern", values.one_of(INDEXERS), layers) or []
+    letters = values.text_or_none("index_topk_pattern")
+    if letters is not None:
+        if len(letters) < layers or set(letters) - set("FS"):
+            problem = f"must have a letter F or S for each of the {layers} layers"
+            raise values.error("index_topk_pattern", problem, letters)
+        return [letter == "F" for letter in letters[:layers]]
+    step = max(values.size_or_none("index_topk_freq", low=0, high=MAX_LAYERS) or 1, 1)
+    given = values.size_or_none("index_skip_topk_offset", low=0, high=MAX_LAYERS)
+    offset = 2 if given is None else given
+    return [max(at - offset + 1, 0) % step == 0 for at in range(layers)]
+
+
+LATENT_DECODERS: dict[str, LatentDecoder] = {
+    "deepseek_v2": LatentDecoder(mlp_bias="mlp_bias"),
+    "deepseek_v3": LatentDecoder(),
+    "deepseek_v32": LatentDecoder(indexed=True),
+    "glm4_moe_lite": LatentDecoder(placement=after_layer(1)),
+    "glm_moe_dsa": LatentDecoder(indexed=True),
+    "mistral4": LatentDecoder(),
+    "youtu": LatentDecoder(experts=None),
+    "minicpm3": LatentDecoder(mlp_bias="mlp_bias", experts=None),
+    "axk1": LatentDecoder(placement=everywhere),
+}
+"""By ``model_type``. Sources: `model_types.yaml`."""

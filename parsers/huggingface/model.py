@@ -1,0 +1,220 @@
+"""A parsed config.json read to a `ModelSpec`, with what the reading assumed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
+from taylor.parsers.huggingface import linear, mamba, own_layers, vision
+from taylor.parsers.huggingface.decoders import DECODERS
+from taylor.parsers.huggingface.deepseek_v4 import deepseek_v4
+from taylor.parsers.huggingface.gemma4 import gemma4
+from taylor.parsers.huggingface.latent import LATENT_DECODERS
+from taylor.parsers.huggingface.shape import Described, model_of
+from taylor.parsers.huggingface.values import Values
+from taylor.parsers.huggingface.without_effect import has_effect
+from taylor.register.model import ModelSpec
+
+Reader = Callable[[Values], Described]
+Encoder = Callable[[Values, int], int]
+
+TIED = ("tie_word_embeddings", "tie_embedding")
+NESTED = ("text_config", "llm_config", "language_config")
+"""Where models of several kinds of input hold their language model, the first that is there."""
+
+READERS: dict[str, Reader] = {
+    **{name: decoder.read for name, decoder in DECODERS.items()},
+    **{name: decoder.read for name, decoder in LATENT_DECODERS.items()},
+    "qwen3_next": linear.qwen3_next,
+    "qwen3_5_text": linear.qwen3_5,
+    "qwen3_5_moe_text": linear.qwen3_5_moe,
+    "kimi_linear": linear.kimi_linear,
+    "minimax": linear.minimax,
+    "jamba": mamba.jamba,
+    "bamba": mamba.bamba,
+    "granitemoehybrid": mamba.granite_hybrid,
+    "nemotron_h": mamba.nemotron_h,
+    "mamba": mamba.mamba,
+    "falcon_mamba": mamba.mamba,
+    "mamba2": mamba.mamba2,
+    "gemma4_text": gemma4,
+    "deepseek_v4": deepseek_v4,
+    "mimo_v2_flash": own_layers.mimo_v2,
+    "step3p5": own_layers.step3p7,
+    "minimax_m3_vl_text": own_layers.minimax_m3,
+    "hunyuan_v1_moe": own_layers.hunyuan_moe,
+    "nemotron-nas": own_layers.nemotron_nas,
+}
+"""By the ``model_type`` of the language model."""
+
+
+@dataclass(frozen=True)
+class ModelType:
+    """What is known of a ``model_type``.
+
+    Parameters
+    ----------
+    source : str
+        The file that its defaults come from.
+    like : str
+        Another type whose reader and defaults it shares.
+    defaults : mapping
+        What its class takes for fields that the file leaves out; only those that the reader asks for.
+    text : str
+        For a model of several kinds of input: the type of its language model.
+    vision : mapping
+        Defaults of its vision encoder.
+    encoder : str
+        How its vision encoder is counted (`ENCODERS`).
+    counted : bool
+        Whether transformers' class for causal language models has the encoder in it.
+    """
+
+    source: str
+    like: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+    vision: Mapping[str, Any] = field(default_factory=dict)
+    encoder: str = ""
+    counted: bool = True
+
+
+ENCODERS: dict[str, Encoder] = {
+    "qwen3_vl": vision.qwen3_vl,
+    "siglip": vision.siglip,
+    "gemma4": vision.gemma4,
+    "step3p7": vision.step3p7,
+}
+
+
+@lru_cache(maxsize=1)
+def model_types() -> dict[str, ModelType]:
+    """Every ``model_type`` that can be read."""
+    path = Path(__file__).with_name("model_types.yaml")
+    return {name: ModelType(**entry) for name, entry in yaml.safe_load(read_text(path)).items()}
+
+
+def read_model(data: Any, file: Path) -> tuple[ModelSpec, tuple[str, ...]]:
+    """The model that a parsed config.json describes.
+
+    Parameters
+    ----------
+    data : mapping
+        What the file holds.
+    file : Path
+        Named in errors; the model is called like it, or like its folder where it is a ``config.json``.
+
+    Returns
+    -------
+    ModelSpec
+        Parameters are those that transformers' class for causal language models builds, MTP modules left out.
+    tuple of str
+        What was assumed, or is not modelled.
+
+    Raises
+    ------
+    InputError
+        When its model type is not known, a value is wrong, or a field changes the shape in an unknown way.
+    """
+    if not isinstance(data, Mapping):
+        raise InputError("must hold a model's configuration", file=file, value=data, cure="is it a config.json?")
+    kind = _model_type(data, file, "model_type")
+    nested = next((name for name in NESTED if isinstance(data.get(name), Mapping)), None)
+    known = model_types().get(kind, ModelType(""))
+    notes: list[str] = []
+    inner, prefix, text_type, where = data, "", kind, "model_type"
+    if known.text:
+        text_type = known.text
+        inner, prefix = (data[nested], nested) if nested is not None else (data, "")
+    elif nested is not None:
+        inner, prefix, where = data[nested], nested, f"{nested}.model_type"
+        text_type = _model_type(inner, file, where)
+        notes.append(f"model type {kind} is read for its language model ({text_type}) alone: the rest is not counted")
+    entry = _known(text_type, file, where)
+    outer = Values(data, file, kind, known.defaults)
+    values = Values(inner, file, text_type, entry.defaults, prefix)
+    found = READERS[entry.like or text_type](values)
+    tied = _tied(values, outer)
+    model = model_of(_name_of(file), values, found, tied)
+    if known.encoder:
+        model = _with_encoder(model, known, outer, notes)
+    return model, tuple([*notes, *values.notes, *_left_over(values, outer), *_quantized(outer, values)])
+
+
+def _model_type(data: Mapping[str, Any], file: Path, name: str) -> str:
+    kind = data.get("model_type")
+    if not isinstance(kind, str) or not kind:
+        raise InputError(
+            "must name the kind of model",
+            file=file,
+            field=name,
+            value=kind,
+            cure="is it a config.json of Hugging Face?",
+        )
+    return kind
+
+
+def _known(kind: str, file: Path, name: str) -> ModelType:
+    known = model_types()
+    if kind in known:
+        return known[kind]
+    near = difflib.get_close_matches(kind, known, n=3, cutoff=0.7)
+    told = f"those like it are {', '.join(near)}; " if near else ""
+    cure = f"{told}register the model in YAML (docs/models.md) and name it with --model"
+    raise InputError("is no model type that can be counted", file=file, field=name, value=kind, cure=cure)
+
+
+def _name_of(file: Path) -> str:
+    stem = file.name.removesuffix(".json")
+    return file.parent.name or stem if stem == "config" else stem
+
+
+def _tied(values: Values, outer: Values) -> bool:
+    """Whether head and embedding are one: the outer field, as transformers has it, else the language model's."""
+    inner = values.flag(*TIED)
+    return outer.flag(*TIED) if outer.has(*TIED) else inner
+
+
+def _with_encoder(model: ModelSpec, known: ModelType, outer: Values, notes: list[str]) -> ModelSpec:
+    """The model with its vision encoder's parameters, or a note that they are left out."""
+    given = outer.data.get("vision_config") is not None
+    if not known.counted and not given:
+        return model
+    section = outer.section("vision_config", known.vision)
+    parameters = ENCODERS[known.encoder](section, model.hidden)
+    told = "" if given else " (the file has no vision_config: its class's own is taken)"
+    if not known.counted:
+        notes.append(f"its vision encoder of {parameters:,} parameters is left out: text alone is trained")
+        return model
+    notes.append(f"its vision encoder's {parameters:,} parameters are counted{told}, its activations are not modelled")
+    return model.replace(extra_parameters=model.extra_parameters + parameters)
+
+
+def _left_over(values: Values, outer: Values) -> list[str]:
+    """Fields that nothing read and that may mean something."""
+    names = [
+        each.path(name)
+        for each in ([values] if values.data is outer.data else [outer, values])
+        for name, value in each.data.items()
+        if name not in outer.asked | values.asked and has_effect(name, value)
+    ]
+    if not names:
+        return []
+    return [f"fields not read, taken to leave the shape as it is: {', '.join(sorted(names))}"]
+
+
+def _quantized(outer: Values, values: Values) -> list[str]:
+    for each in (outer, values):
+        config = each.data.get("quantization_config")
+        if isinstance(config, Mapping):
+            method = str(config.get("quant_method", "of an unnamed method"))[:40]
+            return [f"quantization_config ({method}) is of the checkpoint: training is planned in its own precision"]
+    return []

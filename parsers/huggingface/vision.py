@@ -1,0 +1,89 @@
+"""Parameters of the vision encoders that stand beside a language model, each counted by name from its class.
+
+Sources: transformers 5.23.0, the ``modeling_*.py`` beside the configuration that `model_types.yaml` names.
+"""
+
+from __future__ import annotations
+
+from taylor.parsers.huggingface.values import Values
+from taylor.parsers.text.fields import MAX_LAYERS
+
+MLP_RATIO = 8960 / 1536
+"""Width of Step-3.7's vision MLP over its hidden size: models/step3p7/configuration_step3p7.py."""
+
+
+def _with_bias(inner: int, outer: int) -> int:
+    return inner * outer + outer
+
+
+def _plain_layer(hidden: int, width: int) -> int:
+    """Attention and MLP with biases, a LayerNorm before each."""
+    attention = _with_bias(hidden, 3 * hidden) + _with_bias(hidden, hidden)
+    return attention + _with_bias(hidden, width) + _with_bias(width, hidden) + 4 * hidden
+
+
+def qwen3_vl(vision: Values, text_hidden: int) -> int:
+    """Qwen3-VL and Qwen3.5: patches in time and space, a merger, further ones for the layers it looks into.
+
+    Parameters
+    ----------
+    text_hidden : int
+        Width of the language model; the encoder says its own output width.
+    """
+    hidden, depth = vision.size("hidden_size"), vision.size("depth", high=MAX_LAYERS)
+    patch = vision.size("in_channels") * vision.size("temporal_patch_size") * vision.size("patch_size") ** 2
+    merged = hidden * vision.size("spatial_merge_size", high=64) ** 2
+    out = vision.size("out_hidden_size")
+    mlp = _with_bias(merged, merged) + _with_bias(merged, out)
+    looked_into = vision.list_or_none(
+        "deepstack_visual_indexes", lambda name, value: vision.whole(name, value, 0, depth)
+    )
+    return (
+        _with_bias(patch, hidden)
+        + vision.size("num_position_embeddings") * hidden
+        + depth * _plain_layer(hidden, vision.size("intermediate_size"))
+        + mlp
+        + 2 * hidden
+        + len(looked_into or []) * (mlp + 2 * merged)
+    )
+
+
+def siglip(vision: Values, text_hidden: int) -> int:
+    """Gemma 3: SigLIP with its pooling head where it is on, a norm and a projection to the text."""
+    hidden, width = vision.size("hidden_size"), vision.size("intermediate_size")
+    side = vision.size("image_size") // vision.size("patch_size")
+    patch = vision.size("num_channels") * vision.size("patch_size") ** 2
+    head = 0
+    if vision.flag("vision_use_head"):
+        head = hidden + _plain_layer(hidden, width) - 2 * hidden
+    layers = vision.size("num_hidden_layers", high=MAX_LAYERS) * _plain_layer(hidden, width)
+    projector = hidden * text_hidden + hidden
+    return _with_bias(patch, hidden) + side * side * hidden + layers + 2 * hidden + head + projector
+
+
+def gemma4(vision: Values, text_hidden: int) -> int:
+    """Gemma 4: gated MLPs, norms on queries and keys, two position tables, a projection to the text."""
+    vision.must_be("use_clipped_linears", False, "clipped layers are not counted")
+    vision.must_be("attention_bias", False, "biases are not counted")
+    hidden, width, size = vision.size("hidden_size"), vision.size("intermediate_size"), vision.size("head_dim")
+    queries = vision.size("num_attention_heads") * size
+    keys = vision.size("num_key_value_heads") * size
+    layer = 2 * hidden * (queries + keys) + 2 * size + 3 * hidden * width + 4 * hidden
+    patch = 3 * vision.size("patch_size") ** 2
+    return (
+        2 * vision.size("position_embedding_size") * hidden
+        + patch * hidden
+        + vision.size("num_hidden_layers", high=MAX_LAYERS) * layer
+        + hidden * text_hidden
+    )
+
+
+def step3p7(vision: Values, text_hidden: int) -> int:
+    """Step-3.7: two scales a layer, two convolutions that halve the image, a projection to the text."""
+    hidden = vision.size("width", "hidden_size")
+    width = int(hidden * (vision.number("mlp_ratio") if "mlp_ratio" in vision.data else MLP_RATIO))
+    side = vision.size("image_size") // vision.size("patch_size")
+    patch = vision.size("num_channels") * vision.size("patch_size") ** 2
+    layers = vision.size("layers", "num_hidden_layers", high=MAX_LAYERS) * (_plain_layer(hidden, width) + 2 * hidden)
+    halved = _with_bias(9 * hidden, 2 * hidden) + _with_bias(18 * hidden, 4 * hidden)
+    return patch * hidden + side * side * hidden + 2 * hidden + layers + halved + 4 * hidden * text_hidden

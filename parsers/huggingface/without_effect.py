@@ -1,0 +1,30 @@
+"""Fields of a config.json that leave parameters and layers alone."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from taylor.base.files import read_text
+
+_PATTERNS = re.compile(
+    r"_.*|.*_(token_id|token_index|alpha_factor|beta_factor|pdrop)|.*dropout.*|return_dict|output_(attentions|hidden_states)"
+    r"|(max|min)_(length|new_tokens)|unsloth.*"
+)
+"""By what their names begin or end with."""
+
+
+@lru_cache(maxsize=1)
+def _names() -> frozenset[str]:
+    return frozenset(yaml.safe_load(read_text(Path(__file__).with_suffix(".yaml")))["names"])
+
+
+def has_effect(name: str, value: Any) -> bool:
+    """Whether a field that no reader asked for may change the shape: it is not known here and is set."""
+    if value in (None, False, 0, "", [], {}) or name in _names():
+        return False
+    return _PATTERNS.fullmatch(name) is None
