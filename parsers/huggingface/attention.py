@@ -110,6 +110,13 @@ def dense_block(
     return MlpSpec((found or 4 * values.size(*HIDDEN)) * times, gated, switched(values, bias))
 
 
+def shared_bias(values: Values, switch: Switch, moe: MoeSpec | None) -> int:
+    """Biases of the shared experts, where they are one MLP with biases."""
+    if moe is None or not moe.shared_width or not switched(values, switch):
+        return 0
+    return 2 * moe.shared_width + values.size(*HIDDEN)
+
+
 @dataclass(frozen=True)
 class ExpertRule:
     """How a model type says its experts.

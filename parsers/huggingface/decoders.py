@@ -14,6 +14,8 @@ from taylor.parsers.huggingface.attention import (
     Switch,
     dense_block,
     experts_block,
+    head_size,
+    shared_bias,
     softmax_attention,
     switched,
 )
@@ -31,6 +33,7 @@ from taylor.parsers.huggingface.reaches import (
     everywhere,
     experts_of,
     full_every,
+    full_first_of,
     late_sliding,
     later_sliding,
     llama4_steps,
@@ -39,7 +42,7 @@ from taylor.parsers.huggingface.reaches import (
     without_positions,
 )
 from taylor.parsers.huggingface.shape import Described, decoder_layer
-from taylor.parsers.huggingface.values import HIDDEN, LAYERS, Values
+from taylor.parsers.huggingface.values import HEADS, HIDDEN, LAYERS, Values
 from taylor.parsers.text.fields import MAX_LAYERS
 from taylor.register.layers import CHUNKED, SLIDING
 
@@ -51,7 +54,7 @@ class Decoder:
     Parameters
     ----------
     bias, output_bias, mlp_bias : bool or str
-        Biases of Q, K, V, of the attention output, of the MLP: always, never, or by a field's name.
+        Biases of Q, K, V, of the attention output, of the MLP and shared experts: always, never, or by a field's name.
     gated : bool
         Three matrices an MLP.
     qk_norm : str
@@ -60,6 +63,8 @@ class Decoder:
         The field that switches them on; always on when empty.
     norms : int
         Norms a layer.
+    post_norms : str
+        A field that switches two further norms on.
     norm_bias : bool
         Biases of the norms.
     reach : Rule
@@ -93,6 +98,7 @@ class Decoder:
     qk_norm: str = ""
     qk_norm_switch: str = ""
     norms: int = 2
+    post_norms: str = ""
     norm_bias: bool = False
     reach: Rule = all_full
     experts: ExpertRule | None = None
@@ -117,6 +123,7 @@ class Decoder:
         values.asked.update(
             (*self.dense_width, self.qk_norm_switch, "max_window_layers", "use_sliding_window", "n_shared_experts")
         )
+        norms = self.norms + (2 if self.post_norms and values.flag(self.post_norms) else 0)
         reaches = reaches_of(values, count, self.reach)
         routed = experts_of(values, count, self.placement) if self.experts is not None else [False] * count
         attentions = {
@@ -132,14 +139,15 @@ class Decoder:
             for reach in dict.fromkeys(reaches)
         }
         moe = experts_block(values, self.experts) if self.experts is not None and any(routed) else None
+        shared = shared_bias(values, self.mlp_bias, moe)
         if not all(routed):
             mlp = dense_block(values, gated=self.gated, bias=self.mlp_bias, width=self.dense_width)
         layers = [
             decoder_layer(
                 attentions[reach],
                 moe if moe is not None and experts else mlp,
-                None if self.norms == 2 else self.norms,
-                self.layer_extra,
+                None if norms == 2 else norms,
+                self.layer_extra + (shared if experts else 0),
             )
             for reach, experts in zip(reaches, routed, strict=True)
         ]
@@ -153,6 +161,14 @@ class Decoder:
 
 def _embedding_norm(values: Values) -> int:
     return 2 * values.size(*HIDDEN)
+
+
+def _square_output(values: Values) -> int:
+    """Helium's output projection is as wide as the model on both sides, which its heads must then be together."""
+    heads, size, hidden = values.size(*HEADS), head_size(values), values.size(*HIDDEN)
+    if heads * size != hidden:
+        raise values.error("head_dim", f"times {heads} heads must be the hidden size {hidden}", size)
+    return 0
 
 
 def _head_bias(switch: Switch) -> Callable[[Values], int]:
@@ -174,6 +190,7 @@ _ATTENTION = Decoder(bias="attention_bias", output_bias="attention_bias")
 _LLAMA = replace(_ATTENTION, mlp_bias="mlp_bias")
 _SHARED = ExpertRule(shared=True)
 _WIDE = ExpertRule(width=("intermediate_size",))
+_WIDE_AND_SHARED = replace(_WIDE, shared_width="shared_intermediate_size")
 
 
 DECODERS: dict[str, Decoder] = {
@@ -182,10 +199,13 @@ DECODERS: dict[str, Decoder] = {
     "granite": _LLAMA,
     "internlm3": _LLAMA,
     "iquestcoder": _LLAMA,
-    "helium": Decoder(bias="attention_bias", mlp_bias="mlp_bias"),
+    "helium": Decoder(bias="attention_bias", mlp_bias="mlp_bias", extra=_square_output),
     "arcee": replace(_LLAMA, gated=False),
+    "hyperclovax": replace(_LLAMA, post_norms="use_post_norm"),
+    "granite_swa": replace(_LLAMA, sinks=True, reach=full_first_of(4)),
+    "granitemoe_swa": replace(_ATTENTION, sinks=True, reach=full_first_of(4), experts=_WIDE_AND_SHARED),
     "smollm3": replace(_LLAMA, reach=without_positions(SLIDING, "use_sliding_window")),
-    "cwm": Decoder(mlp_bias="mlp_bias", reach=full_every(4)),
+    "cwm": Decoder(mlp_bias="mlp_bias", reach=full_first_of(4)),
     "mistral": Decoder(reach=all_sliding),
     "ministral": Decoder(reach=all_sliding),
     "ministral3": Decoder(reach=all_sliding),
@@ -227,6 +247,7 @@ DECODERS: dict[str, Decoder] = {
     "solar_open": Decoder(bias="attention_bias", experts=_SHARED),
     "dots1": replace(_ATTENTION, qk_norm=HEAD_NORM, reach=later_sliding, experts=_SHARED, placement=after_first),
     "hy_v3": replace(_ATTENTION, mlp_bias="mlp_bias", qk_norm=HEAD_NORM, experts=_SHARED, placement=after_layer(1)),
+    "mellum": replace(_ATTENTION, qk_norm=HEAD_NORM, experts=ExpertRule()),
     "exaone4": Decoder(qk_norm=HEAD_NORM, reach=full_every(4, "sliding_window_pattern")),
     "exaone_moe": Decoder(
         qk_norm=HEAD_NORM,
@@ -249,6 +270,7 @@ DECODERS: dict[str, Decoder] = {
         mlp_bias="use_bias",
         experts=ExpertRule(shared=True, correction_bias=True),
         placement=ernie_span,
+        extra=_head_bias("use_bias"),
     ),
     "ernie": Decoder(  # PaddlePaddle's own trainer
         bias="use_bias",
@@ -273,9 +295,7 @@ DECODERS: dict[str, Decoder] = {
     "minimax_m2": Decoder(qk_norm=WIDTH_NORM, experts=_WIDE),
     "olmoe": replace(_ATTENTION, qk_norm=WIDTH_NORM, experts=_WIDE),
     "granitemoe": replace(_ATTENTION, experts=_WIDE),
-    "granitemoeshared": replace(
-        _ATTENTION, experts=ExpertRule(width=("intermediate_size",), shared_width="shared_intermediate_size")
-    ),
+    "granitemoeshared": replace(_ATTENTION, experts=_WIDE_AND_SHARED),
     "phimoe": replace(_ATTENTION, norm_bias=True, reach=all_sliding, experts=_WIDE, extra=_head_bias("lm_head_bias")),
     "gpt_oss": replace(
         _ATTENTION,
@@ -295,6 +315,7 @@ DECODERS: dict[str, Decoder] = {
     # OLMo 2 and 3 have their two norms behind attention and MLP.
     "olmo2": replace(_ATTENTION, qk_norm=WIDTH_NORM),
     "olmo3": replace(_ATTENTION, qk_norm=WIDTH_NORM, reach=full_every(4)),
+    "flex_olmo": replace(_ATTENTION, qk_norm=WIDTH_NORM, experts=_WIDE),
     "apertus": replace(_ATTENTION, gated=False, qk_norm=HEAD_NORM, layer_extra=2),  # xIELU's two weights a layer
     "nemotron": replace(_LLAMA, gated=False, norm_bias=True),
     # One norm a layer: attention and MLP run side by side.

@@ -30,6 +30,8 @@ def deepseek_v4(values: Values) -> Described:
     count = values.size(*LAYERS, high=MAX_LAYERS)
     order, after = _order(values, count)
     values.by_layer("mlp_layer_types", values.one_of(BLOCKS), count)
+    values.must_be("n_shared_experts", 1, "transformers' class has one shared expert")
+    values.must_be("mlp_bias", False, "biases of the shared expert are not counted")
     layers = {kind: _layer(values, kind) for kind in dict.fromkeys([*order, after])}
     streams, hidden = values.size("hc_mult", high=1024), values.size(*HIDDEN)
     return Described(

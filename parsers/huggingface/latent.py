@@ -10,8 +10,9 @@ from taylor.parsers.huggingface.attention import (
     dense_block,
     experts_block,
     latent_attention,
+    shared_bias,
 )
-from taylor.parsers.huggingface.reaches import Placement, after_first, after_layer, everywhere, experts_of
+from taylor.parsers.huggingface.reaches import Placement, after_first, after_layer, experts_of
 from taylor.parsers.huggingface.shape import Described, decoder_layer
 from taylor.parsers.huggingface.values import HIDDEN, LAYERS, Values
 from taylor.parsers.text.fields import MAX_LAYERS
@@ -29,7 +30,7 @@ class LatentDecoder:
     bias : bool or str
         Biases of the down projections and of the output.
     mlp_bias : bool or str
-        Biases of the dense MLP.
+        Biases of the dense MLP and of the shared experts.
     experts : ExpertRule or None
         How it says its experts.
     placement : Placement
@@ -54,12 +55,13 @@ class LatentDecoder:
             attentions = [own if each else lent for each in _owners(values, count)]
         routed = experts_of(values, count, self.placement) if self.experts is not None else [False] * count
         moe = experts_block(values, self.experts) if self.experts is not None and any(routed) else None
+        shared = shared_bias(values, self.mlp_bias, moe)
         values.asked.add("intermediate_size")
         if not all(routed):
             mlp = dense_block(values, bias=self.mlp_bias)
         return Described(
             [
-                decoder_layer(each, moe if moe is not None and experts else mlp)
+                decoder_layer(each, moe if moe is not None and experts else mlp, extra=shared if experts else 0)
                 for each, experts in zip(attentions, routed, strict=True)
             ]
         )
@@ -112,6 +114,5 @@ LATENT_DECODERS: dict[str, LatentDecoder] = {
     "mistral4": LatentDecoder(),
     "youtu": LatentDecoder(experts=None),
     "minicpm3": LatentDecoder(mlp_bias="mlp_bias", experts=None),
-    "axk1": LatentDecoder(placement=everywhere),
 }
 """By ``model_type``. Sources: `model_types.yaml`."""

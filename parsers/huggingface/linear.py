@@ -12,7 +12,7 @@ from taylor.parsers.huggingface.attention import (
 )
 from taylor.parsers.huggingface.reaches import Placement, after_first, every_step, everywhere, experts_of
 from taylor.parsers.huggingface.shape import DENSE, EXPERTS, Described, decoder_layer, joined
-from taylor.parsers.huggingface.values import HEADS, LAYERS, Values
+from taylor.parsers.huggingface.values import HEADS, LAYERS, OWN_HEAD, Values
 from taylor.parsers.text.fields import MAX_LAYERS
 from taylor.register.layers import (
     GATED_DELTA,
@@ -69,10 +69,12 @@ def _qwen(values: Values, placement: Placement, experts: ExpertRule | None) -> D
     routed = experts_of(values, count, placement) if experts is not None else [False] * count
     moe = experts_block(values, experts) if experts is not None and any(routed) else None
     mlp = None if all(routed) else dense_block(values)
+    bias = attention.gate if attention.bias else 0  # The gate is part of the query's projection.
     layers = [
-        _layer(linear if kind else attention, moe if has else mlp) for kind, has in zip(is_linear, routed, strict=True)
+        _layer(linear, moe if has else mlp) if kind else _layer(attention, moe if has else mlp, bias)
+        for kind, has in zip(is_linear, routed, strict=True)
     ]
-    return Described(layers, mtp=(_layer(attention, moe or mlp),))
+    return Described(layers, mtp=(_layer(attention, moe or mlp, bias),))
 
 
 def kimi_linear(values: Values) -> Described:
@@ -90,6 +92,7 @@ def kimi_linear(values: Values) -> Described:
     attention = latent_attention(values, bias="attention_bias")
     routed = experts_of(values, count, _kimi_experts)
     values.must_be("moe_layer_freq", 1, "another step is not known")
+    values.must_be("tie_word_embeddings", False, OWN_HEAD)
     moe = experts_block(values, ExpertRule(shared=True)) if any(routed) else None
     mlp = None if all(routed) else dense_block(values)
     kinds = _kimi_kinds(values, nested, count)
@@ -136,10 +139,10 @@ def minimax(values: Values) -> Described:
     return Described([_layer(linear if kind else attention, moe) for kind in listed])
 
 
-def _layer(mixer: AttentionSpec | LinearAttentionSpec, block: MlpSpec | MoeSpec | None) -> LayerSpec:
+def _layer(mixer: AttentionSpec | LinearAttentionSpec, block: MlpSpec | MoeSpec | None, extra: int = 0) -> LayerSpec:
     assert block is not None
     if isinstance(mixer, AttentionSpec):
-        return decoder_layer(mixer, block)
+        return decoder_layer(mixer, block, extra=extra)
     if isinstance(block, MlpSpec):
         return LayerSpec(joined(mixer.style, DENSE), linear=mixer, mlp=block)
     return LayerSpec(joined(mixer.style, EXPERTS), linear=mixer, moe=block)

@@ -12,7 +12,7 @@ from taylor.parsers.huggingface.attention import (
 )
 from taylor.parsers.huggingface.shape import DENSE, EXPERTS, Described, decoder_layer, joined
 from taylor.parsers.huggingface.values import EXPERTS as EXPERT_COUNT
-from taylor.parsers.huggingface.values import HIDDEN, LAYERS, Values
+from taylor.parsers.huggingface.values import HIDDEN, LAYERS, OWN_HEAD, Values
 from taylor.parsers.text.fields import MAX_LAYERS
 from taylor.register.layers import LayerSpec, MambaSpec, MlpSpec, MoeSpec
 
@@ -80,7 +80,8 @@ def granite_hybrid(values: Values) -> Described:
 
 def nemotron_h(values: Values) -> Described:
     """Nemotron-H and Nemotron 3: every layer is Mamba-2, attention, experts or an MLP, with one norm."""
-    values.asked.update(("expand", "mamba_expand", "intermediate_size", "n_shared_experts"))
+    values.must_be("tie_word_embeddings", False, OWN_HEAD)
+    values.asked.update(("attention_bias", "expand", "mamba_expand", "intermediate_size", "n_shared_experts"))
     order = _nemotron_order(values, "layers_block_type", "hybrid_override_pattern")
     if order is None:
         order = _nemotron_order(values, "layer_types", "hybrid_override_pattern") or [MAMBA, EXPERTS, "attn", DENSE]
@@ -122,9 +123,10 @@ def _nemotron_layer(values: Values, kind: str) -> LayerSpec:
             ),
         )
     if kind == "attn":
-        return LayerSpec("attn", softmax_attention(values, bias="attention_bias", output_bias="attention_bias"))
+        return LayerSpec("attn", softmax_attention(values))
     if kind == DENSE:
         return LayerSpec(DENSE, mlp=dense_block(values, gated=False, bias="mlp_bias", width=("intermediate_size",)))
+    values.must_be("mlp_bias", False, "biases of experts are not counted")
     rule = ExpertRule(shared_width="moe_shared_expert_intermediate_size", latent="moe_latent_size", gated=False)
     return LayerSpec(EXPERTS, moe=experts_block(values, rule))
 

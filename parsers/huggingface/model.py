@@ -142,7 +142,7 @@ def read_model(data: Any, file: Path) -> tuple[ModelSpec, tuple[str, ...]]:
     outer = Values(data, file, kind, known.defaults)
     values = Values(inner, file, text_type, entry.defaults, prefix)
     found = READERS[entry.like or text_type](values)
-    tied = _tied(values, outer)
+    tied = _tied(values, outer, bool(known.encoder) and known.counted)
     model = model_of(_name_of(file), values, found, tied)
     if known.encoder:
         model = _with_encoder(model, known, outer, notes)
@@ -177,10 +177,16 @@ def _name_of(file: Path) -> str:
     return file.parent.name or stem if stem == "config" else stem
 
 
-def _tied(values: Values, outer: Values) -> bool:
-    """Whether head and embedding are one: the outer field, as transformers has it, else the language model's."""
+def _tied(values: Values, outer: Values, whole: bool) -> bool:
+    """Whether head and embedding are one.
+
+    A model that is built `whole`, encoder and all, goes by the outer field; a language model by its own, and by the
+    outer one where its own is not given.
+    """
     inner = values.flag(*TIED)
-    return outer.flag(*TIED) if outer.has(*TIED) else inner
+    if whole or (outer.has(*TIED) and not values.has(*TIED)):
+        return outer.flag(*TIED)
+    return inner
 
 
 def _with_encoder(model: ModelSpec, known: ModelType, outer: Values, notes: list[str]) -> ModelSpec:

@@ -11,9 +11,19 @@ from taylor.parsers.huggingface.attention import (
     ExpertRule,
     dense_block,
     experts_block,
+    shared_bias,
     softmax_attention,
 )
-from taylor.parsers.huggingface.reaches import after_layer, all_full, experts_of, frequency_list, mimo, reaches_of
+from taylor.parsers.huggingface.reaches import (
+    after_layer,
+    all_full,
+    experts_of,
+    frequency_list,
+    listed_reaches,
+    mimo,
+    reaches_of,
+    window_of,
+)
 from taylor.parsers.huggingface.shape import DENSE, Described, decoder_layer, joined
 from taylor.parsers.huggingface.values import EXPERTS, HEADS, HIDDEN, KV_HEADS, LAYERS, SHARED_EXPERTS, TOP_K, Values
 from taylor.parsers.text.fields import MAX_LAYERS
@@ -54,7 +64,7 @@ def mimo_v2(values: Values) -> Described:
 def step3p7(values: Values) -> Described:
     """Step-3.7: a gate a head, layers with the window with heads of their own, experts from the fourth layer on."""
     count = values.size(*LAYERS, high=MAX_LAYERS)
-    reaches = reaches_of(values, count, all_full)
+    reaches = listed_reaches(values, count, all_full)
     enumerated = _enumerated(values, "moe_layers_enum")
     routed = experts_of(
         values,
@@ -66,17 +76,20 @@ def step3p7(values: Values) -> Described:
     attention = softmax_attention(
         values, bias="attention_bias", output_bias="attention_bias", qk_norm=HEAD_NORM, gate="head"
     )
-    windowed = softmax_attention(
-        values, SLIDING, bias="attention_bias", output_bias="attention_bias", qk_norm=HEAD_NORM, gate="head"
-    )
+    window = window_of(values, SLIDING)
+    windowed = replace(attention, window=window, reach=SLIDING if window is not None else FULL_REACH)
     if sliding_heads is not None:
         windowed = replace(windowed, n_heads=sliding_heads, gate=sliding_heads)
     attentions = {FULL_REACH: attention, SLIDING: windowed}
     moe = experts_block(values, ExpertRule(shared_width="share_expert_dim"))
     mlp = dense_block(values, bias="mlp_bias")
+    shared = shared_bias(values, "mlp_bias", moe)
     values.asked.update(("first_k_dense_replace", "n_shared_experts"))
     return Described(
-        [decoder_layer(attentions[reach], moe if has else mlp) for reach, has in zip(reaches, routed, strict=True)],
+        [
+            decoder_layer(attentions[reach], moe if has else mlp, extra=shared if has else 0)
+            for reach, has in zip(reaches, routed, strict=True)
+        ],
         mtp=(decoder_layer(windowed if SLIDING in reaches else attention, mlp),),
     )
 

@@ -61,6 +61,10 @@ def early_alternating(values: Values, layers: int) -> list[str]:
     return [SLIDING if on and at < last and (at + 1) % 2 else FULL_REACH for at in range(layers)]
 
 
+SWITCHED = (late_sliding, switched_sliding, early_alternating)
+"""Rules of model types whose window ``use_sliding_window`` switches on, listed layers included."""
+
+
 def full_every(period: int, *fields: str) -> Rule:
     """The window in all layers but every so many; a field of the file gives another period."""
 
@@ -70,6 +74,11 @@ def full_every(period: int, *fields: str) -> Rule:
         return [SLIDING if step and (at + 1) % step else FULL_REACH for at in range(layers)]
 
     return rule
+
+
+def full_first_of(period: int) -> Rule:
+    """Full attention in the first of every so many layers, the window in the others."""
+    return lambda values, layers: [SLIDING if at % period else FULL_REACH for at in range(layers)]
 
 
 def mimo(values: Values, layers: int) -> list[str]:
@@ -98,10 +107,17 @@ def without_positions(reach: str, switch: str | None = None) -> Rule:
     return rule
 
 
-def reaches_of(values: Values, layers: int, rule: Rule) -> list[str]:
-    """The reach of every layer; a window that the file leaves out or sets to null is none."""
+def listed_reaches(values: Values, layers: int, rule: Rule) -> list[str]:
+    """The reach of every layer as the file lists it, else by its type's rule, whatever the window."""
     listed = values.by_layer("layer_types", values.one_of(REACHES), layers)
-    found = listed if listed is not None else rule(values, layers)
+    return listed if listed is not None else rule(values, layers)
+
+
+def reaches_of(values: Values, layers: int, rule: Rule) -> list[str]:
+    """The reach of every layer; a window that is left out, null or switched off is none."""
+    found = listed_reaches(values, layers, rule)
+    if rule in SWITCHED and not values.flag("use_sliding_window"):
+        return [FULL_REACH if each == SLIDING else each for each in found]
     windows = {FULL_REACH: None, SLIDING: window_of(values, SLIDING), CHUNKED: window_of(values, CHUNKED)}
     return [each if windows[each] is not None else FULL_REACH for each in found]
 

@@ -27,6 +27,9 @@ KV_HEADS = ("num_key_value_heads", "num_kv_heads", "num_attention_groups")
 MTP_LAYERS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 """One quantity under the names that model types give it (the ``attribute_map`` of their classes in transformers)."""
 
+OWN_HEAD = "the model type's class has a head of its own all the same"
+"""Why a tied head is refused where transformers does not heed it."""
+
 
 class Values:
     """A read-only view of one mapping of a config.json.
@@ -80,7 +83,7 @@ class Values:
         known = {name: value for name, value in given.items() if value is not None}
         first = next(iter(known), None)
         if first is not None:
-            other = next((name for name in known if known[name] != known[first]), None)
+            other = next((name for name in known if name != first and known[name] != known[first]), None)
             if other is not None:
                 raise self.error(other, f"differs from {first}, which is {known[first]!r}", known[other], "keep one")
             return first, known[first]
