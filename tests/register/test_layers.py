@@ -27,7 +27,7 @@ def test_what_is_no_pattern_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("top_k", [None, 3])
 def test_compressed_attention_sees_its_window_and_the_compressed_keys(top_k: int | None) -> None:
-    """Against a count query by query: query t sees the last 4 tokens, and of the t / 2 compressed keys at most top_k."""
+    """Against a count query by query: the last 4 tokens, and at most top_k of the t / 2 compressed keys before it."""
     length, window, rate = 4000, 4, 2
     indexer = None if top_k is None else IndexerSpec(1, 8, top_k, 0)
     attention = AttentionSpec(2, 1, 8, reach=SLIDING, window=window, indexer=indexer, compression=rate)
