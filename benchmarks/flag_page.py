@@ -15,6 +15,7 @@ from taylor.parsers.flag_table import COSTS, NEUTRAL, READ, FlagRow, FlagTable, 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "flags.md"
 TABLES = (
     ("taylor.parsers.megatron", "flags.yaml", "--"),
+    ("taylor.parsers.flagscale", "flags.yaml", "--"),
     ("taylor.parsers.mindformers", "keys.yaml", ""),
     ("taylor.parsers.torchtitan", "keys.yaml", ""),
 )

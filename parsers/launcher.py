@@ -167,11 +167,15 @@ class Launcher(ABC):
             When the file is missing, is none of the launcher's, or holds a wrong value.
         """
 
+    def home_of_plan(self, config: TrainingConfig) -> Path:
+        """The file that a plan is written into: the configuration's own, or one that it names."""
+        return config.path
+
     @abstractmethod
     def with_plan(
         self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
     ) -> tuple[str, str]:
-        """The text of a configuration's file before and after a plan is written into it.
+        """The text of `home_of_plan` before and after a plan is written into it.
 
         Only entries named in `plan_keys`, or what they take their value from, differ.
 

@@ -28,7 +28,7 @@ class OtherFile:
     title : str
         What it is, with its article: ``a DeepSpeed JSON``.
     why : str
-        What keeps it from being read, as a clause.
+        What keeps it from being read, as a clause; empty where the file itself is read and a script that starts it not.
     cure : str
         What to give instead.
     signs : tuple of tuple of str
@@ -63,16 +63,12 @@ OTHER_FILES = (
         "megatron/training/yaml_arguments.py, validate_yaml and core_config_from_args (core_v0.16.0: 62, 341-342, 380)",
     ),
     OtherFile(
-        "a FlagScale experiment or train file",
-        "Taylor reads the flags that FlagScale makes of it, not the file",
-        _FLAGS,
-        (
-            ("experiment.task.backend",),
-            ("experiment.runner", "defaults"),
-            ("system", "model.num_layers", "data"),
-        ),
+        "a FlagScale experiment",
+        "",
+        "give its YAML with -yaml (parallel_tool.py: --yaml_path)",
+        (),
         r"\bflagscale[\w./]*/train/\w+\.py\b|\brun\.py\s[^\n]*--config-path\b",
-        "FlagOpen/FlagScale da4935ec examples/aquila/conf/train.yaml, train/7b.yaml beside it, README.md:130",
+        "FlagOpen/FlagScale da4935ec README.md:130",
     ),
     OtherFile(
         "a NeMo 1 YAML",
@@ -192,7 +188,8 @@ def refuse_other_file(file: Path) -> None:
         found = [kind for kind in OTHER_FILES if kind.holds(data)]
     if found:
         kind = found[0]
-        raise InputError(f"{said} {kind.title}, which is not read: {kind.why}", file=file, cure=kind.cure)
+        why = f", which is not read: {kind.why}" if kind.why else ""
+        raise InputError(f"{said} {kind.title}{why}", file=file, cure=kind.cure)
 
 
 def _text(file: Path) -> str:

@@ -24,7 +24,7 @@ def read_config(
     Parameters
     ----------
     path : path
-        MindFormers ``.yaml``/``.yml``, Megatron or MindSpeed ``.sh``, torchtitan ``.toml``.
+        MindFormers or FlagScale ``.yaml``/``.yml``, Megatron or MindSpeed ``.sh``, torchtitan ``.toml``.
     register_path : Path, optional
         The user's folder of registrations: models that a file names and does not describe.
     environment : mapping, optional

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from taylor.parsers.flagscale.launcher import FlagScale
 from taylor.parsers.launcher import Launcher
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
@@ -14,6 +15,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     MindFormers(),
     Megatron(),
     Torchtitan(),
+    FlagScale(),
 )
 
 

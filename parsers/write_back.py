@@ -24,7 +24,7 @@ def write_plan(
     output: Path | None = None,
     micro_batches: int | None = None,
 ) -> Path:
-    """Write a plan into the configuration's file, or into a copy of it.
+    """Write a plan into the file that holds the configuration's plan, or into a copy of the configuration.
 
     Only the entries that say the plan change: comments, anchors, order and layout of the rest stay
     byte for byte. Written in place, the first original is kept beside the file as ``NAME.orig``. The
@@ -37,7 +37,7 @@ def write_plan(
     plan : PipelinePlan
         Layers and recompute of every chunk.
     output : Path, optional
-        Where to write; the configuration's own file when left out.
+        Where to write; in place when left out. A configuration of several files is written there as one.
     micro_batches : int, optional
         Micro-batches a step, set too when given.
 
@@ -55,8 +55,15 @@ def write_plan(
     plan, changes = launcher.nearest_plan(plan)
     for change in changes:
         log.warning("%s: %s", config.path, change)
+    home = launcher.home_of_plan(config)
     old, new = launcher.with_plan(config, plan, micro_batches)
-    return _store(old, new, config.path, output)
+    if output is None or _same_file(output, home) or _same_file(output, config.path):
+        return _store(old, new, home, None)
+    if not _same_file(home, config.path):
+        strategy = config.strategy.replace(vpp=plan.interleaves)
+        strategy = strategy if micro_batches is None else strategy.replace(micro_batches=micro_batches)
+        new = launcher.with_strategy(config, strategy, plan, {})
+    return _store(old, new, home, output)
 
 
 def emit_variant(
@@ -86,9 +93,13 @@ def emit_variant(
     return write_atomic(output, launcher.with_strategy(config, strategy, plan, extra))
 
 
+def _same_file(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
 def _store(old: str, new: str, path: Path, output: Path | None) -> Path:
     target = Path(output) if output is not None else Path(path)
-    in_place = os.path.realpath(target) == os.path.realpath(path)
+    in_place = _same_file(target, path)
     if in_place and new == old:
         return target
     if target.exists() and not target.stat().st_mode & 0o222:

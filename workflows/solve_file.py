@@ -193,8 +193,7 @@ def _write(file: StatedFile, planned: PlannedFile, outputs: Outputs, history: Hi
     files = {"mps": str(mps), "sol": str(sol)}
     if outputs.write:
         config = file.config.replace(schedule=planned.problem.schedule)
-        write_plan(config, planned.plan, output=outputs.write_to)
-        files["config"] = str(outputs.write_to or config.path)
+        files["config"] = str(write_plan(config, planned.plan, output=outputs.write_to))
     return files | write_drawings(planned, outputs, beside=planned.own_plan(), history=history)
 
 

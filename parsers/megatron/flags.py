@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,16 +50,16 @@ class Flags:
         In their order.
     starting : int
         How many of them stand before the training program: options of what starts the ranks.
-    places : mapping of str to str
-        What the file calls a flag, where that is not ``--name``; for errors.
+    place : callable
+        What the file calls a flag, given or not; for errors.
     """
 
     def __init__(
-        self, file: Path, flags: Sequence[Flag], starting: int = 0, places: Mapping[str, str] | None = None
+        self, file: Path, flags: Sequence[Flag], starting: int = 0, place: Callable[[str], str] = "--{}".format
     ) -> None:
         self.file, self.flags, self.starting = file, list(flags), starting
         self.by_name = {flag.name: flag for flag in self.flags}
-        self._places = places or {}
+        self._place = place
 
     def has(self, *names: str) -> bool:
         """Whether any of the flags is given."""
@@ -67,8 +67,7 @@ class Flags:
 
     def error(self, name: str, problem: str, value: Any = InputError._NO_VALUE, cure: str | None = None) -> InputError:
         """An error about one flag."""
-        field = self._places.get(name, f"--{name}")
-        return InputError(problem, file=self.file, field=field, value=value, cure=cure)
+        return InputError(problem, file=self.file, field=self._place(name), value=value, cure=cure)
 
     def text(self, *names: str, default: Any = _REQUIRED) -> Any:
         """The value of the first of the flags that is given."""

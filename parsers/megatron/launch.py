@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from taylor.parsers.flag_table import FlagTable
 from taylor.parsers.megatron.flags import Flags
+from taylor.parsers.megatron.unmodelled import flag_table
 
 Setting = str | bool
 """A flag's value as text, True for a flag without one, False to remove it."""
@@ -27,6 +29,10 @@ class Launch(ABC):
     flags: Flags
     notes: Sequence[str]
     """What was assumed or is odd in it, one line each."""
+
+    def table(self) -> FlagTable:
+        """What each of its flags means for a plan."""
+        return flag_table()
 
     @abstractmethod
     def with_flags(self, wanted: Mapping[str, Setting], near: tuple[str, ...]) -> Launch:

@@ -114,7 +114,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         mtp_counted=False,
         misfit=misfit,
         notes=tuple(notes),
-        unmodelled=read_unmodelled(flags, [fact for fact, holds in facts.items() if holds]),
+        unmodelled=read_unmodelled(flags, [fact for fact, holds in facts.items() if holds], launch.table()),
     )
 
 

@@ -18,7 +18,7 @@ def flag_table() -> FlagTable:
     return load_flag_table("taylor.parsers.megatron", "flags.yaml")
 
 
-def read_unmodelled(flags: Flags, facts: Collection[str]) -> tuple[UnmodelledFlag, ...]:
+def read_unmodelled(flags: Flags, facts: Collection[str], table: FlagTable) -> tuple[UnmodelledFlag, ...]:
     """The flags that cost memory, time or placement and are in no figure, and those that no release knows.
 
     Options of the program that starts the ranks are named only where the table knows that they cost.
@@ -27,8 +27,9 @@ def read_unmodelled(flags: Flags, facts: Collection[str]) -> tuple[UnmodelledFla
     ----------
     facts : collection of str
         What holds for the job: `EXPERTS`, `SCORES`, `PLAIN_NORMS`, `ROUTER_CASTS`.
+    table : FlagTable
+        What each of the flags means.
     """
-    table = flag_table()
     starting = {flag.name for flag in flags.flags[: flags.starting]}
     given: list[tuple[str, str | None]] = []
     switched_on = set(facts)

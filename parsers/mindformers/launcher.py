@@ -25,7 +25,9 @@ class MindFormers(Launcher):
     name = NAME
     title = "MindFormers YAML"
     suffixes = (".yaml", ".yml")
-    telltale = re.compile(r"^\ufeff?(model|parallel|parallel_config|pretrained_model_dir)\s*:", re.MULTILINE)
+    telltale = re.compile(
+        r"^\ufeff?(parallel|parallel_config|pretrained_model_dir)\s*:|^\s*model_config\s*:", re.MULTILINE
+    )
     plan_keys = write.PLAN_KEYS
     usual_device = UsualDevice("ascend-910b", "MindFormers files")
     program = PROGRAM

@@ -65,7 +65,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         "-yaml config/pretrain_llama3_70b.yaml -evaluate y",
     )
     source = parser.add_argument_group("configuration (one is required)")
-    source.add_argument("-yaml", metavar="FILE", help="MindFormers YAML")
+    source.add_argument("-yaml", metavar="FILE", help="MindFormers or FlagScale YAML")
     source.add_argument("-shell", metavar="FILE", help="Megatron or MindSpeed launch script")
     source.add_argument("-toml", metavar="FILE", help="torchtitan TOML")
     source.add_argument("-mindformers", metavar="PATH", help="run_mindformer.py or its folder, for dry-runs")

@@ -12,6 +12,7 @@ from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
 from taylor.parsers.write_back import emit_variant, write_plan
 from tests.conftest import ROOT
+from tests.parsers.flagscale.files import ONE_FILE as FLAGSCALE
 from tests.parsers.megatron.test_scripts import BASE as SHELL_FLAGS
 from tests.parsers.megatron.test_scripts import SYNTAX, script_of
 from tests.parsers.torchtitan.test_files import BASE as TOML
@@ -65,10 +66,11 @@ def sources(folder: Path) -> dict[str, str]:
         "array.sh": script_of(folder, SHELL_FLAGS, "array").read_text(encoding="utf-8"),
         "syntax.sh": SYNTAX + SHELL_FLAGS.replace("\n", " "),
         "t.toml": TOML,
+        "flagscale.yaml": FLAGSCALE,
     }
 
 
-@pytest.mark.parametrize("name", ["legacy.yaml", "mcore.yaml", "string.sh", "array.sh", "syntax.sh"])
+@pytest.mark.parametrize("name", ["legacy.yaml", "mcore.yaml", "string.sh", "array.sh", "syntax.sh", "flagscale.yaml"])
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused_and_what_is_read_can_be_written(
@@ -108,7 +110,7 @@ def damage_and_write(name: str, data: st.DataObject, tmp_path: Path) -> None:
     assert read_config(written).plan is not None
 
 
-@pytest.mark.parametrize("name", ["legacy.yaml", "string.sh", "t.toml"])
+@pytest.mark.parametrize("name", ["legacy.yaml", "string.sh", "t.toml", "flagscale.yaml"])
 def test_a_file_cut_off_anywhere_is_read_or_refused(name: str, tmp_path: Path) -> None:
     text = sources(tmp_path)[name]
     file = tmp_path / name

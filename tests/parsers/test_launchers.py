@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from taylor.base.errors import InputError
 from taylor.parsers import registry
 from taylor.parsers.export import export_plan
 from taylor.parsers.launcher import Launcher, Tools
@@ -21,6 +22,7 @@ from taylor.register.model import MTP
 from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.solve_file import solve_file
 from tests.conftest import ROOT, SHARED
+from tests.parsers.flagscale.files import ONE_FILE as FLAGSCALE
 from tests.parsers.torchtitan.test_files import BASE as TOML
 from tests.toy_launcher import Toy
 
@@ -28,6 +30,8 @@ FOLDERS = (ROOT / "config", *(SHARED / "data" / name for name in ("mindformers_y
 SAMPLES = sorted(
     path for folder in FOLDERS for path in folder.glob("*") if path.suffix in config_suffixes() and path.is_file()
 )
+NEEDS_DEVICES = ("flagscale",)
+"""Launchers that start nothing without devices."""
 TOY_FILE = """\
 # What the toy launcher starts.
 toy_job:
@@ -58,12 +62,15 @@ def test_names_and_forms_of_export_belong_to_one_launcher_each() -> None:
     assert len(set(names)) == len(names) and len(set(forms)) == len(forms)
 
 
-@pytest.fixture(params=[*(path.name for path in SAMPLES if path.parent == ROOT / "config"), "job.toml"])
+FURTHER = {"job.toml": TOML, "flagscale.yaml": FLAGSCALE}
+
+
+@pytest.fixture(params=[*(path.name for path in SAMPLES if path.parent == ROOT / "config"), *FURTHER])
 def sample(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A file of the repository, or a torchtitan one, in a folder of its own."""
-    source = ROOT / "config" / request.param
+    """A file of the repository, or one of a launcher without any there, in a folder of its own."""
     path = tmp_path / request.param
-    path.write_text(source.read_text(encoding="utf-8") if source.exists() else TOML, encoding="utf-8")
+    text = FURTHER.get(request.param) or (ROOT / "config" / request.param).read_text(encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -141,6 +148,10 @@ def test_only_mindspeed_scripts_can_say_a_v(tmp_path: Path) -> None:
 def test_a_file_is_started_by_a_program_of_the_users_or_in_its_own_folder(launcher: Launcher, tmp_path: Path) -> None:
     file, original = tmp_path / f"made{launcher.suffixes[0]}", tmp_path / "home" / f"job{launcher.suffixes[0]}"
     program = tmp_path / launcher.program.file if launcher.program else None
+    if launcher.name in NEEDS_DEVICES:
+        with pytest.raises(InputError, match="take the estimate"):
+            launcher.dryrun_command(file, original, Tools("/usr/bin/python3", program))
+        return
     command = launcher.dryrun_command(file, original, Tools("/usr/bin/python3", program))
     assert str(file) in command
     assert (str(program) in command) == (program is not None)

@@ -20,11 +20,6 @@ FILES = {
         "language_model: {num_layers: 4, hidden_size: 64}\nmodel_parallel: {tensor_model_parallel_size: 1}\n"
         "micro_batch_size: 1\n"
     ],
-    "FlagScale": [
-        "defaults:\n  - train: 1b\n  - _self_\nexperiment:\n  exp_name: a\n  task: {type: train, backend: megatron}\n",
-        "defaults: [train: 1b]\nexperiment:\n  runner: {nnodes: 2, nproc_per_node: 8}\naction: run\n",
-        "system: {tensor_model_parallel_size: 1}\nmodel: {num_layers: 4}\ndata: {split: 1}\n",
-    ],
     "NeMo 1": [
         "trainer: {devices: 8, num_nodes: 1}\nexp_manager: {name: a}\nmodel: {num_layers: 4}\n",
         "trainer: {devices: 8}\nmodel: {tensor_model_parallel_size: 2, num_layers: 4}\n",
@@ -110,7 +105,7 @@ def test_every_kind_is_sampled_and_has_a_name_of_its_own() -> None:
     titles = [kind.title for kind in OTHER_FILES]
     assert len(set(titles)) == len(titles)
     for title in titles:
-        assert sum(name in title for name in FILES) == 1, title
+        assert sum(name in title for name in {*FILES, *COMMANDS}) == 1, title
 
 
 @pytest.mark.parametrize("text", ["a: 1\n", "a: [1\n", "- 1\n", "", '{"a": 1}'])

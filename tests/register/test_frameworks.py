@@ -19,6 +19,7 @@ from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.rule import Rule
 from taylor.nd_search.rules import list_rules, select_rules
+from taylor.parsers.registry import LAUNCHERS
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL
 from taylor.pipeline.schedule import SCHEDULES, ScheduleSpec
@@ -189,7 +190,8 @@ RECORDS = {"MINDFORMERS", "MEGATRON", "TORCHTITAN"}
 
 def knows_frameworks(path: Path) -> bool:
     """Whether a file may name frameworks: the records' own, and those of a launcher's folder."""
-    return path == Path("register/frameworks.py") or (path.parts[0] == "parsers" and path.parts[1] in FRAMEWORKS)
+    launchers = {launcher.name for launcher in LAUNCHERS}
+    return path == Path("register/frameworks.py") or (path.parts[0] == "parsers" and path.parts[1] in launchers)
 
 
 def product_files() -> list[Path]:

@@ -1,0 +1,1 @@
+"""FlagScale: experiments whose train files become Megatron's flags."""

@@ -1,0 +1,72 @@
+"""A launcher whose files become Megatron's flags: what it can say and how is the same whatever the file's form."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.launcher import Launcher, UsualDevice
+from taylor.parsers.megatron import recompute, write
+from taylor.parsers.megatron.launch import Launch
+from taylor.parsers.megatron.read import V_SCHEDULE, config_from_launch, is_mindspeed
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.schedule import PLAIN, ScheduleSpec
+from taylor.register.frameworks import MEGATRON
+
+ON_ASCEND = UsualDevice("ascend-910b", "MindSpeed files")
+"""MindSpeed is Megatron on Ascend devices."""
+
+
+class FlagLauncher(Launcher):
+    """A launcher whose files state Megatron's or MindSpeed's flags.
+
+    A subclass defines `launch`, and `recognises`' attributes as for any `Launcher`.
+    """
+
+    @abstractmethod
+    def launch(self, path: Path) -> Launch:
+        """A file as a launch by its flags.
+
+        Raises
+        ------
+        InputError
+            When it is missing, or starts no training.
+        """
+
+    def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
+        """See `Launcher.read`."""
+        return config_from_launch(self.launch(path))
+
+    def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
+        """An Ascend device where the file uses MindSpeed's flags."""
+        return ON_ASCEND if is_mindspeed(self.launch(config.path).flags) else self.usual_device
+
+    def with_plan(
+        self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
+    ) -> tuple[str, str]:
+        """See `Launcher.with_plan`."""
+        launch = self.launch(config.path)
+        return launch.text, write.with_plan(launch, config, plan, micro_batches).text
+
+    def with_strategy(
+        self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
+    ) -> str:
+        """See `Launcher.with_strategy`; the keys of `extra` are flags."""
+        return write.with_strategy(self.launch(config.path), config, strategy, plan, extra).text
+
+    def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
+        """The flags know 1F1B, plain and interleaved, and in MindSpeed the V."""
+        if schedule.name == V_SCHEDULE.name:
+            return is_mindspeed(self.launch(config.path).flags)
+        return schedule.name in (PLAIN, MEGATRON.interleaved_schedule)
+
+    def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
+        """One recompute choice for all chunks."""
+        return recompute.nearest_plan(plan)
+
+    def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """The first N layers of every chunk, or all selectively."""
+        return recompute.uniform_choices(layers, modes)
