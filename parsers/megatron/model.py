@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from taylor.parsers.megatron.flags import Flags
-from taylor.parsers.megatron.kinds import dense_layers, empty_positions
+from taylor.parsers.megatron.hybrid import EXPERTS, HybridLayers, hybrid_notes, read_hybrid
+from taylor.parsers.megatron.kinds import empty_positions, layer_positions
 from taylor.parsers.megatron.other_layers import refuse_other_layers
+from taylor.parsers.megatron.stack import as_model, decoder_layers, hybrid_layers
 from taylor.parsers.megatron.vocabulary import read_vocabulary
-from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
+from taylor.parsers.text.fields import MAX_SIZE
+from taylor.register.layers import AttentionSpec, MlpSpec
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
 _GATES = ("swiglu", "quick-geglu", "geglu", "gelu-tanh")
@@ -26,7 +29,10 @@ def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
         Takes what had to be assumed.
     """
     refuse_other_layers(flags)
-    layers = flags.integer("num-layers", high=MAX_LAYERS) - len(empty_positions(flags))
+    hybrid = read_hybrid(flags)
+    if hybrid is not None:
+        notes += hybrid_notes(flags, hybrid)
+    layers = layer_positions(flags) - len(empty_positions(flags))
     if layers < 1:
         raise flags.error("noop-layers", "leaves no layer that does anything")
     hidden = flags.integer("hidden-size", high=MAX_SIZE)
@@ -51,13 +57,15 @@ def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
         default=int(4 * hidden * 2 / 3 / 64) * 64 if flags.has("swiglu") else 4 * hidden,
         high=MAX_SIZE,
     )
+    # --enable-gpt-oss sets YaRN (Megatron-LM main megatron/post_training/model_builder.py:298-311).
     rotary = flags.text("position-embedding-type", default="learned_absolute") != "learned_absolute" or flags.has(
-        "use-rotary-position-embeddings"
+        "use-rotary-position-embeddings", "enable-gpt-oss"
     )
-    moe = _read_moe(flags, ffn, notes)
-    shape = (layers, hidden, heads, kv_heads, ffn, 1 if moe is None else moe.n_experts)
     bias = not flags.has("disable-bias-linear")
-    return ModelSpec(
+    gated = flags.has(*_GATES)
+    moe = _read_moe(flags, ffn, bias, gated, notes)
+    shape = (layers, hidden, heads, kv_heads, ffn, 1 if moe is None else moe.n_experts)
+    plain = ModelSpec(
         name=flags.file.stem,
         n_layers=layers,
         hidden=hidden,
@@ -66,7 +74,7 @@ def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
         head_dim=head_dim,
         ffn_hidden=ffn,
         vocab=read_vocabulary(flags, shape, notes),
-        gated_mlp=flags.has(*_GATES),
+        gated_mlp=gated,
         tied_embedding=not flags.has("untie-embeddings-and-output-weights"),
         learned_positions=0 if rotary else flags.integer("max-position-embeddings", high=MAX_SIZE),
         norm_bias=flags.text("normalization", default="LayerNorm") == "LayerNorm",
@@ -76,8 +84,30 @@ def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
         qk_norm=mla is None and flags.has("qk-layernorm"),
         mla=mla,
         moe=moe,
-        mtp_layers=flags.integer("mtp-num-layers", default=0, low=0, high=64),
+        mtp_layers=flags.integer("mtp-num-layers", default=0, low=0, high=64) if hybrid is None else hybrid.mtp_depth,
     )
+    return _with_layers(flags, plain, hybrid)
+
+
+def _with_layers(flags: Flags, plain: ModelSpec, hybrid: HybridLayers | None) -> ModelSpec:
+    """The model whose usual sizes are `plain`'s, with what the flags say of each of its layers."""
+    attention = AttentionSpec(
+        plain.n_heads,
+        plain.n_kv_heads,
+        plain.head_dim,
+        latent=plain.mla,
+        bias=plain.attention_bias,
+        output_bias=plain.output_bias,
+        qk_norm=plain.qk_norm,
+        gate=plain.n_heads * plain.head_dim if flags.has("attention-output-gate") else 0,
+        sinks=flags.text("softmax-type", default="vanilla") == "learnable",
+    )
+    mlp = MlpSpec(plain.ffn_hidden, plain.gated_mlp, plain.mlp_bias)
+    if hybrid is None:
+        return as_model(plain, decoder_layers(flags, attention, mlp, plain.moe))
+    moe = plain.moe if EXPERTS in hybrid.letters + hybrid.mtp else None
+    layers, mtp = hybrid_layers(flags, hybrid, attention, mlp, plain.moe)
+    return as_model(plain.replace(moe=moe), layers, mtp)
 
 
 def _read_mla(flags: Flags) -> MlaSpec | None:
@@ -92,7 +122,11 @@ def _read_mla(flags: Flags) -> MlaSpec | None:
     )
 
 
-def _read_moe(flags: Flags, ffn: int, notes: list[str]) -> MoeSpec | None:
+def _read_moe(flags: Flags, ffn: int, bias: bool, gated: bool, notes: list[str]) -> MoeSpec | None:
+    """Experts; where linear layers have biases, experts and router have them too.
+
+    Source: Megatron-LM main megatron/core/transformer/moe/experts.py:223, 246, router.py:67-72.
+    """
     experts = flags.integer("num-experts", default=1, high=MAX_SIZE)
     if experts <= 1:
         return None
@@ -107,7 +141,10 @@ def _read_moe(flags: Flags, ffn: int, notes: list[str]) -> MoeSpec | None:
         expert_hidden=expert_hidden,
         n_shared=n_shared,
         shared_hidden=shared_hidden if n_shared else None,
-        first_dense=dense_layers(flags),
         correction_bias=flags.has("moe-router-enable-expert-bias"),
         shared_gate=flags.has("moe-shared-expert-gate", "shared-expert-gate"),
+        router_bias=bias,
+        expert_bias=bias,
+        latent=flags.integer("moe-latent-size", default=None, high=MAX_SIZE),
+        gated=gated,
     )

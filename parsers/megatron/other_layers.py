@@ -1,30 +1,20 @@
-"""Layers that are no full attention with an MLP or experts: refused by name, for no figure would hold."""
+"""Layers whose cost or parameters are not known here: refused by name, for no figure would hold."""
 
 from __future__ import annotations
 
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.flags import Flags
 
-_OFF = ("", "0", "0.0", "1", "none", "None")
-_ALWAYS = {
-    "hybrid-layer-pattern": "Mamba layers",
-    "hybrid-override-pattern": "Mamba layers",
-    "is-hybrid-model": "Mamba layers",
-    "hybrid-attention-ratio": "Mamba layers",
-    "full-attention-interval": "linear attention in all layers but every few",
+_OTHER_SPECS = {
+    "longcat": "two attentions a layer (LongCat)",
+    "deepseek4": "compressed attention of DeepSeek-V4",
+    "gated_delta_product": "gated delta products in place of Mamba layers",
 }
-"""Flags that change what a layer is, unless their value says «off»."""
-_BY_VALUE = {
-    "experimental-attention-variant": {"gated_delta": "linear attention (gated delta net)"},
-    "export-model-type": {"HybridModel": "Mamba layers", "MambaModel": "Mamba layers"},
-    "spec": {
-        "longcat": "two attentions a layer (LongCat)",
-        "mamba": "Mamba layers",
-        "hybrid": "Mamba layers",
-        "qwen3_next": "linear attention (gated delta net)",
-    },
-}
-"""Flags that do so where their value holds a word."""
+"""Words in ``--spec`` (MindSpeed-LLM master mindspeed_llm/tasks/models/spec; Megatron-LM main
+megatron/core/models/hybrid/hybrid_layer_specs.py, ``gated_delta_product_stack_spec``)."""
+_VARIANTS = ("gdn", "gated_delta_net", "dsa")
+"""Values of ``--experimental-attention-variant`` that are read."""
+_BY_LAYER = ("heterogeneous-layers-config-path", "heterogeneous-layers-config-encoded-json")
 
 
 def refuse_other_layers(flags: Flags) -> None:
@@ -35,13 +25,16 @@ def refuse_other_layers(flags: Flags) -> None:
     InputError
         When a flag asks for such layers; says which.
     """
-    for name, flag in flags.by_name.items():
-        value = " ".join(word.text for word in flag.values)
-        if name in _ALWAYS and (value not in _OFF or not flag.values):
-            raise _refused(flags, name, _ALWAYS[name], value)
-        for part, layers in _BY_VALUE.get(name, {}).items():
-            if part in value:
-                raise _refused(flags, name, layers, value)
+    spec = " ".join(flags.words("spec"))
+    for word, layers in _OTHER_SPECS.items():
+        if word in spec:
+            raise _refused(flags, "spec", layers, spec)
+    variant = flags.text("experimental-attention-variant", default=None)
+    if variant is not None and variant not in _VARIANTS:
+        raise _refused(flags, "experimental-attention-variant", f"attention of the variant {variant}", variant)
+    for name in _BY_LAYER:
+        if flags.has(name):
+            raise _refused(flags, name, "layers that each have a form of their own", flags.text(name))
 
 
 def _refused(flags: Flags, name: str, layers: str, value: str) -> InputError:
@@ -49,5 +42,5 @@ def _refused(flags: Flags, name: str, layers: str, value: str) -> InputError:
         name,
         f"asks for what is not modelled: {layers}",
         value,
-        "give a model whose layers are full attention and an MLP or experts",
+        "give a model of attention, Mamba or gated delta net layers with an MLP or experts",
     )

@@ -8,7 +8,15 @@ from dataclasses import replace
 
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.megatron.flags import WORLD_FLAGS, Flags
-from taylor.parsers.megatron.kinds import DENSE_FIRST, dense_first, empty_positions, layer_list, starts_with
+from taylor.parsers.megatron.hybrid import read_hybrid
+from taylor.parsers.megatron.kinds import (
+    DENSE_FIRST,
+    dense_first,
+    empty_positions,
+    layer_list,
+    layer_positions,
+    starts_with,
+)
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.layout import (
     LayoutProblem,
@@ -70,14 +78,16 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
     model = read_model(flags, notes)
     schedule, interleaves = _read_schedule(flags)
     strategy = _read_strategy(flags, interleaves, notes)
-    if _counted_layers(flags) < strategy.pp * interleaves and not flags.has(LAYOUT):
+    hybrid = read_hybrid(flags)
+    laid_out = flags.has(LAYOUT) or (hybrid is not None and hybrid.bordered)
+    if _counted_layers(flags) < strategy.pp * interleaves and not laid_out:
         raise flags.error(
             "pipeline-model-parallel-size",
-            f"asks for {strategy.pp * interleaves} chunks and there are {flags.integer('num-layers')} layers",
+            f"asks for {strategy.pp * interleaves} chunks and there are {layer_positions(flags)} layers",
             strategy.pp,
         )
     first = dense_first(flags)
-    if model.moe is not None and not starts_with(first, flags.integer("num-layers"), strategy.pp):
+    if model.moe is not None and not starts_with(first, layer_positions(flags), strategy.pp):
         notes.append(f"--{DENSE_FIRST} {first} fills the first stage: MindSpeed-LLM 2.1.0 and later do not start so")
     plan: PipelinePlan | None = None
     try:
@@ -97,6 +107,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         # How many nodes there are is what the cluster sets, here the default of its variable.
         notes.append(f"{misfit.field} {misfit.value} {misfit.problem}, if the script starts the ranks that it assumes")
         misfit = None
+    misfit = misfit or _misfit_layout(flags, model)
     facts = {
         EXPERTS: model.moe is not None,
         SCORES: not rules.flash_attention,
@@ -136,7 +147,7 @@ def _counted_layers(flags: Flags) -> int:
 
     Source: Megatron-LM core 0.11 to main, megatron/core/transformer/transformer_config.py, ``__post_init__``.
     """
-    return flags.integer("num-layers", high=MAX_LAYERS) + flags.has(WITH_EMBEDDING) + flags.has(WITH_LOSS)
+    return layer_positions(flags) + flags.has(WITH_EMBEDDING) + flags.has(WITH_LOSS)
 
 
 def _misfit_experts(flags: Flags, strategy: Strategy, rules: TrainingRules) -> Misfit | None:
@@ -162,6 +173,22 @@ def _misfit_experts(flags: Flags, strategy: Strategy, rules: TrainingRules) -> M
     )
 
 
+def _misfit_layout(flags: Flags, model: ModelSpec) -> Misfit | None:
+    """Where a layout's layers are not those of the model.
+
+    Source: Megatron-LM main megatron/core/transformer/pipeline_parallel_layer_layout.py:105-117 (0.13 to main).
+    """
+    if not flags.has(LAYOUT):
+        return None
+    letters = "".join(expand_layout(flags.text(LAYOUT)))
+    for letter, there, of in (("t", layer_positions(flags), "layers"), ("m", model.mtp_layers, "MTP layers")):
+        placed = letters.count(letter)
+        if placed != there:
+            problem = f"places {placed} {of}; the model has {there}"
+            return Misfit(f"--{LAYOUT}", placed, problem, f"write a layout with {there} times {letter}")
+    return None
+
+
 def _read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:
     pp = flags.integer("pipeline-model-parallel-size", default=1, high=4096)
     method = flags.text("schedules-method", default=None)
@@ -171,7 +198,12 @@ def _read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:
         raise flags.error("schedules-method", "is not a known schedule", method, f"use {V_METHOD} or leave it out")
     layers = _counted_layers(flags)
     interleaves = 1
-    if flags.has(LAYOUT):
+    hybrid = read_hybrid(flags)
+    if hybrid is not None and hybrid.flag is not None and hybrid.bordered:
+        if len(hybrid.chunks) % pp:
+            raise flags.error(hybrid.flag, f"names {len(hybrid.chunks)} chunks for {pp} stages")
+        interleaves = len(hybrid.chunks) // pp
+    elif flags.has(LAYOUT):
         try:
             stages = len(expand_layout(flags.text(LAYOUT)))
         except LayoutProblem as problem:
@@ -340,9 +372,12 @@ def placement(flags: Flags, strategy: Strategy) -> Placement:
     LayoutProblem
         When they place them in no consistent way.
     """
-    layers = flags.integer("num-layers", high=MAX_LAYERS)
+    layers = layer_positions(flags)
     noops = empty_positions(flags)
     chunks = strategy.pp * strategy.vpp
+    hybrid = read_hybrid(flags)
+    if hybrid is not None and hybrid.bordered:
+        return Placement(tuple(len(letters) for letters in hybrid.chunks))
     if flags.has(LAYOUT):
         stages = expand_layout(flags.text(LAYOUT))
         counts = tuple(stage.count("t") for stage in stages)
@@ -376,11 +411,12 @@ def _read_plan(flags: Flags, model: ModelSpec, strategy: Strategy, schedule: Sch
     place = placement(flags, strategy)
     held = place.held()
     counts = model.layer_counts()
-    pinned = {}
-    if MTP in counts:
-        stages = expand_layout(flags.text(LAYOUT)) if flags.has(LAYOUT) else []
-        pinned[MTP] = next((index for index, stage in enumerate(stages) if "m" in stage), len(held) - 1)
-    layers = deal_kinds(counts, held, strategy.pp, schedule.v_shape, pinned)
+    layers = deal_kinds(counts, held, strategy.pp, schedule.v_shape, {MTP: len(held) - 1} if MTP in counts else {})
+    if MTP in counts and flags.has(LAYOUT):
+        placed = [stage.count("m") for stage in expand_layout(flags.text(LAYOUT))]
+        if sum(placed) != counts[MTP]:
+            raise LayoutProblem(f"the layout places {sum(placed)} of {counts[MTP]} MTP layers")
+        layers[MTP] = grid_in_order(placed, strategy.pp, schedule.v_shape)
     mode, of_chunk = read_recompute(
         flags, place, [v for v, _ in chunk_order(strategy.pp, strategy.vpp, schedule.v_shape)]
     )

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Built:
-    """One layer that a rank builds: stage, chunk of the stage, whether it has experts and is fully recomputed."""
+    """One layer that a rank builds: stage, chunk of the stage, whether it has experts, attends linearly, and is fully
+    recomputed."""
 
     stage: int
     chunk: int
     experts: bool
+    linear: bool
     recomputed: bool
 
 
@@ -70,7 +72,8 @@ def built_layers(args: dict[str, str]) -> list[Built]:
             for place in range(count):
                 if offset + place not in noops:
                     index = place * chunks + chunk if "enable-recompute-layers-per-pp-rank" in args else place
-                    found.append(Built(stage, chunk, _experts(args, offset + place, layers), _recomputed(args, index)))
+                    kinds = _experts(args, offset + place, layers), _linear(args, offset + place, layers)
+                    found.append(Built(stage, chunk, *kinds, _recomputed(args, index)))
     return found
 
 
@@ -87,6 +90,21 @@ def _experts(args: dict[str, str], position: int, layers: int) -> bool:
     if first and int(args.get("pipeline-model-parallel-size", 1)) > 1:
         assert first < layers // int(args["pipeline-model-parallel-size"]), "MindSpeed-LLM does not start so"
     return position >= first and position % int(pattern) == 0
+
+
+def _linear(args: dict[str, str], position: int, layers: int) -> bool:
+    """MindSpeed-LLM by ``--full-attention-interval``, Megatron by ``--linear-attention-freq``."""
+    interval = int(args.get("full-attention-interval", 0))
+    if interval:
+        return (position + 1) % interval != 0
+    if args.get("experimental-attention-variant") not in ("gdn", "gated_delta_net"):
+        return False
+    every = args["linear-attention-freq"].strip("'\"")
+    if "[" in every:
+        evaluated = eval(every, {"__builtins__": {}})
+        assert len(evaluated) == layers
+        return evaluated[position] == 1
+    return (position + 1) % int(every) != 0
 
 
 def _recomputed(args: dict[str, str], index: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, deal_kinds, grid_in_order
-from taylor.register.model import DENSE, MOE, MTP
+from taylor.register.model import DENSE, MTP
 from tests.conftest import SHARED
 from tests.parsers.megatron.launched import arguments, built_layers
 from tests.parsers.megatron.test_scripts import SAMPLES, arguments_under_bash, needs_bash, needs_samples
@@ -36,6 +37,11 @@ MORE = (
     "--first-k-dense-replace 0 --moe-layer-freq 1 --num-layer-list 5,9,9,9",
     "--moe-layer-freq -1",
     "--moe-layer-freq ([0]*2+[1]*30) --noop-layers 1,2,17",
+    "--moe-layer-freq 2",
+    "--moe-layer-freq ([0]*3+[1]*1)*8 --noop-layers 5,30",
+    "--first-k-dense-replace 3 --moe-layer-freq 2",
+    "--moe-layer-freq 1 --full-attention-interval 4",
+    "--first-k-dense-replace 2 --moe-layer-freq 1 --full-attention-interval 4 --noop-layers 0,31",
     "--first-k-dense-replace 2 --moe-layer-freq 1 --schedules-method dualpipev --noop-layers 1,31",
 )
 RECOMPUTE = (
@@ -49,33 +55,45 @@ RECOMPUTE = (
 
 def script(folder: Path, more: str) -> Path:
     file = folder / "start.sh"
-    file.write_text(STAGED.replace("MORE", more.replace("(", "'(").replace(")", ")'")), encoding="utf-8")
+    file.write_text(STAGED.replace("MORE", re.sub(r"(\(\S+)", r"'\1'", more)), encoding="utf-8")
     return file
 
 
-def stated(args: dict[str, str], stages: int, vpp: int) -> tuple[dict[str, object], object]:
+Kind = tuple[bool, bool]
+"""Whether a layer has experts, and attends linearly."""
+
+
+def stated(args: dict[str, str], stages: int, vpp: int) -> tuple[dict[Kind, list[list[int]]], list[list[int]]]:
     """Layers by kind and fully recomputed ones by the launcher's own rules, int [vpp, pp] each."""
-    built = built_layers(args)
+    kinds: dict[Kind, list[list[int]]] = {}
+    full = [[0] * stages for _ in range(vpp)]
+    for each in built_layers(args):
+        rows = kinds.setdefault((each.experts, each.linear), [[0] * stages for _ in range(vpp)])
+        rows[each.chunk][each.stage] += 1
+        full[each.chunk][each.stage] += each.recomputed
+    return kinds, full
 
-    def grid(wanted: object, name: str) -> tuple[tuple[int, ...], ...]:
-        return tuple(
-            tuple(
-                sum((each.chunk, each.stage) == (v, s) and getattr(each, name) == wanted for each in built)
-                for s in range(stages)
-            )
-            for v in range(vpp)
-        )
 
-    return {DENSE: grid(False, "experts"), MOE: grid(True, "experts")}, grid(True, "recomputed")
+def planned(config: TrainingConfig) -> dict[Kind, list[list[int]]]:
+    """Layers of the plan by kind, int [vpp, pp] each."""
+    assert config.plan is not None
+    kinds: dict[Kind, list[list[int]]] = {}
+    for run, grid in config.plan.layers.items():
+        if run == MTP or not any(map(any, grid)):
+            continue
+        layer = config.model.layer(run)
+        rows = kinds.setdefault((layer.moe is not None, layer.linear is not None), [[0] * len(grid[0]) for _ in grid])
+        for v, row in enumerate(grid):
+            for s, count in enumerate(row):
+                rows[v][s] += count
+    return kinds
 
 
 def assert_built_as_read(config: TrainingConfig, args: dict[str, str]) -> None:
-    plan, pp, vpp = config.plan, config.strategy.pp, config.strategy.vpp
-    assert plan is not None
-    kinds, full = stated(args, pp, vpp)
-    zeros = ((0,) * pp,) * vpp
-    assert {kind: plan.layers.get(kind, zeros) for kind in kinds} == kinds
-    assert plan.recomputed(FULL) == full
+    assert config.plan is not None
+    kinds, full = stated(args, config.strategy.pp, config.strategy.vpp)
+    assert planned(config) == kinds
+    assert config.plan.recomputed(FULL) == as_grid(full)
 
 
 def words_of(file: Path) -> list[str]:
@@ -91,7 +109,10 @@ def test_a_script_reads_as_the_launcher_builds_it(more: str, recompute: str, tmp
 
 
 def shifted(config: TrainingConfig, by: int) -> PipelinePlan:
-    """The file's layers with `by` of them moved from the first chunk to the last, the first two recomputed."""
+    """The file's layers with `by` of them moved from the first chunk to the last, the first two recomputed.
+
+    All are recomputed where attention is linear in some layers: empty positions then stand in front of others.
+    """
     order = chunk_order(config.strategy.pp, config.strategy.vpp, config.schedule.v_shape)
     assert config.plan is not None
     body = config.plan.total_layers([kind for kind in config.plan.layers if kind != MTP])
@@ -99,7 +120,8 @@ def shifted(config: TrainingConfig, by: int) -> PipelinePlan:
     sizes[0], sizes[-1] = sizes[0] - by, sizes[-1] + by
     pinned = {kind: len(sizes) - 1 for kind in config.model.layer_counts() if kind == MTP}
     layers = deal_kinds(config.model.layer_counts(), sizes, config.strategy.pp, config.schedule.v_shape, pinned)
-    full = grid_in_order([min(2, size) for size in sizes], config.strategy.pp, config.schedule.v_shape)
+    first = max(sizes) if any(kind.linear for kind in config.model.kinds) else 2
+    full = grid_in_order([min(first, size) for size in sizes], config.strategy.pp, config.schedule.v_shape)
     return PipelinePlan(layers, {FULL: as_grid(full)})
 
 
