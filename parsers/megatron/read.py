@@ -174,18 +174,23 @@ def _misfit_experts(flags: Flags, strategy: Strategy, rules: TrainingRules) -> M
 
 
 def _misfit_layout(flags: Flags, model: ModelSpec) -> Misfit | None:
-    """Where a layout's layers are not those of the model.
+    """Where a layout's layers are not those of the model, or its MTP layers are apart.
 
-    Source: Megatron-LM main megatron/core/transformer/pipeline_parallel_layer_layout.py:105-117 (0.13 to main).
+    Source: Megatron-LM main megatron/core/transformer/pipeline_parallel_layer_layout.py:105-138 (0.13 to main, MTP
+    from 0.14 on).
     """
     if not flags.has(LAYOUT):
         return None
-    letters = "".join(expand_layout(flags.text(LAYOUT)))
+    chunks = expand_layout(flags.text(LAYOUT))
+    letters = "".join(chunks)
     for letter, there, of in (("t", layer_positions(flags), "layers"), ("m", model.mtp_layers, "MTP layers")):
         placed = letters.count(letter)
         if placed != there:
             problem = f"places {placed} {of}; the model has {there}"
             return Misfit(f"--{LAYOUT}", placed, problem, f"write a layout with {there} times {letter}")
+    spread = sum("m" in chunk for chunk in chunks)
+    if spread > 1:
+        return Misfit(f"--{LAYOUT}", spread, f"spreads the MTP layers over {spread} chunks", "put them on one")
     return None
 
 
