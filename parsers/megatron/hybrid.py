@@ -33,6 +33,10 @@ OTHER_PLACING = (
 OTHER_ENDS = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
 """Flags that it refuses beside a pattern with borders (ibid. :802-813)."""
 
+ELSEWHERE = ("noop-layers", "num-layer-list")
+"""Flags of MindSpeed-LLM for other models: it patches no stack of Mamba layers for them (MindSpeed-LLM master
+mindspeed_llm/features_manager/models/mamba.py)."""
+
 
 @dataclass(frozen=True)
 class HybridLayers:
@@ -76,10 +80,7 @@ def is_hybrid(flags: Flags) -> bool:
         return True
     if any(flags.number(name, default=0.0) for name in (ATTENTION_SHARE, MLP_SHARE)):
         return True
-    spec = flags.by_name.get("spec")
-    named = "" if spec is None else " ".join(word.text for word in spec.values)
-    kind = flags.by_name.get("export-model-type")
-    exported = "" if kind is None else " ".join(word.text for word in kind.values)
+    named, exported = " ".join(flags.words("spec")), flags.text("export-model-type", default="")
     return "mamba" in named or "hybrid" in named or exported in ("HybridModel", "MambaModel")
 
 
@@ -93,6 +94,9 @@ def read_hybrid(flags: Flags) -> HybridLayers | None:
     """
     if not is_hybrid(flags):
         return None
+    for other in ELSEWHERE:
+        if flags.has(other):
+            raise flags.error(other, "places no layers of a hybrid model", cure="leave it out")
     if flags.has(HYBRID) and flags.has(HYBRID_BEFORE):
         raise flags.error(HYBRID_BEFORE, f"cannot stand beside --{HYBRID}", cure="leave one of them")
     name = next((each for each in (HYBRID, HYBRID_BEFORE) if flags.has(each)), None)

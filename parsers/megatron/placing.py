@@ -112,9 +112,7 @@ def placing_flags(flags: Flags, model: ModelSpec, plan: PipelinePlan, schedule: 
         wanted |= ends | _interleave_flag(flags, plan.interleaves, None)
     else:
         wanted[LAYOUT] = layout_text(plan)
-    positions = [
-        None if at is None else of[at] for of, row in zip(layers, slots, strict=True) for at in row
-    ]
+    positions = [None if at is None else of[at] for of, row in zip(layers, slots, strict=True) for at in row]
     if any(map(any, experts)):
         wanted |= kind_flags(flags, [None if each is None else each.moe is not None for each in positions], mindspeed)
     return wanted | _mixer_flags(flags, positions)

@@ -158,7 +158,8 @@ def _mixers(flags: Flags, attention: AttentionSpec, positions: int) -> list[Laye
     """What mixes the tokens of every position, as a layer without an MLP."""
     name = "attn" if attention.latent is None else "mla"
     variant = flags.text(VARIANT, default=None)
-    if flags.integer(FULL_INTERVAL, default=0, low=0):
+    of_qwen3_next = any("qwen3_next_spec" in word for word in flags.words("spec"))
+    if of_qwen3_next or flags.integer(FULL_INTERVAL, default=0, low=0):
         attention = replace(attention, gate=attention.n_heads * attention.head_dim)
     full = LayerSpec(name, attention)
     shared: list[bool] = [False] * positions

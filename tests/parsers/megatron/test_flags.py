@@ -51,7 +51,27 @@ LATENT_BASE = MOE_BASE | _flags_of(
     "--multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 "
     "--v-head-dim 128"
 )
-BASES = {"dense": DENSE_BASE, "experts": MOE_BASE, "latent attention": LATENT_BASE}
+SPARSE_BASE = LATENT_BASE | _flags_of(
+    "--experimental-attention-variant dsa --dsa-indexer-n-heads 8 --dsa-indexer-head-dim 128 --dsa-indexer-topk 1024 "
+    "--dsa-indexer-topk-freq 3"
+)
+LINEAR_BASE = DENSE_BASE | _flags_of("--experimental-attention-variant gdn --linear-attention-freq 4")
+WINDOW_BASE = DENSE_BASE | _flags_of("--window-size 1023,0 --window-attn-skip-freq 4")
+HYBRID_BASE = DENSE_BASE | _flags_of(
+    "--num-layers 8 --is-hybrid-model --pipeline-model-parallel-size 1 --hybrid-attention-ratio 0.2"
+)
+PATTERN_BASE = DENSE_BASE | _flags_of("--hybrid-override-pattern M-M*G-M- --mtp-num-layers 1 --num-layers 8")
+PATTERN_BASE["pipeline-model-parallel-size"] = "1"
+BASES = {
+    "dense": DENSE_BASE,
+    "experts": MOE_BASE,
+    "latent attention": LATENT_BASE,
+    "sparse attention": SPARSE_BASE,
+    "linear attention": LINEAR_BASE,
+    "windows": WINDOW_BASE,
+    "hybrid": HYBRID_BASE,
+    "pattern": PATTERN_BASE,
+}
 STARTING = ("nproc-per-node", "nnodes", "worker-num", "local-worker-num", "node-rank", "master-addr", "master-port")
 
 
@@ -283,6 +303,7 @@ READ_VALUES: tuple[Setting, ...] = (
         "optim_grads",
         "([0]*3+[1]*13)",
     ),
+    *("127,0", "M-M*|M-M-", "M", "learnable", "HybridModel", "megatron.core.models.mamba.mamba_layer_specs"),
     *("9,9,9,9", "3,2,2,9", "0,1,2,3", "Et*20|t*20|t*20|t*20,L", "Et|(t|)*14,t,L"),
 )
 READ_BESIDE: dict[str, dict[str, Setting]] = {
@@ -327,6 +348,8 @@ READ_BESIDE: dict[str, dict[str, Setting]] = {
     "fp8-param-gather": {"fp8-format": "hybrid"},
     "fp4-recipe": {"fp4-format": "e2m1"},
     "fp4-param-gather": {"fp4-format": "e2m1"},
+    "enable-gpt-oss": {"position-embedding-type": False},
+    "mamba-expand": {"mamba-num-heads": False},
 }
 """What stands beside a flag, or is missing beside it, where its effect shows."""
 

@@ -111,6 +111,7 @@ def test_shares_deal_the_layers_that_megatron_deals(
         ("'M-M*'", "--num-virtual-stages-per-pipeline-rank 2\n", "cannot stand beside --hybrid-layer-pattern"),
         ("'M-|M*|M|M'", "--decoder-first-pipeline-num-layers 2\n", "cannot stand beside"),
         ("'M-M*'", "--hybrid-override-pattern M-M*\n", "cannot stand beside"),
+        ("'M-M*'", "--noop-layers 1\n", "places no layers of a hybrid model"),
     ],
 )
 def test_a_pattern_that_megatron_refuses_is_refused(pattern: str, more: str, says: str, tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_numbers_that_the_pattern_overrides_are_said(tmp_path: Path) -> None:
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_plan_survives_the_way_through_a_pattern(style: str, data: st.DataObject, tmp_path: Path) -> None:
-    letters = data.draw(st.text("M*-EG", min_size=8, max_size=24))
+    letters = "M" + data.draw(st.text("M*-EG", min_size=7, max_size=23))  # A flag begins with a minus.
     module = data.draw(st.sampled_from(["", "*E", "M"]))
     depth = data.draw(st.integers(1, 2)) if module else 0
     pattern = f"{letters}{('/' + module) * depth}"

@@ -39,31 +39,12 @@ def test_a_gated_model_has_its_published_parameters(file: str, billions: float) 
     assert total_parameters(model) / 1e9 == pytest.approx(billions, rel=0.002)
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ("--hybrid-layer-pattern M-M*-M-", "Mamba layers"),
-        ("--is-hybrid-model", "Mamba layers"),
-        ("--full-attention-interval 4", "linear attention"),
-        ("--experimental-attention-variant gated_delta_net", "linear attention"),
-        ("--spec mindspeed_llm.tasks.models.spec.longcat_spec layer_spec", "two attentions a layer"),
-    ],
-)
-def test_layers_that_are_not_modelled_are_refused_by_their_name(more: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=says):
-        read_config(script_of(tmp_path, BASE + more + "\n"))
-
-
-@needs_samples
-@pytest.mark.parametrize("file", ["meg_mamba.sh", "meg_Nemotron-H-56B-Base-8K.sh", "msp_qwen3_next_80b_A3.sh"])
-def test_a_real_script_of_other_layers_is_refused_by_their_name(file: str) -> None:
-    with pytest.raises(InputError, match="asks for what is not modelled"):
-        read_config(SHARED / "data" / "configs_more" / file)
-
-
 @pytest.mark.parametrize("value", ["0", "1"])
-def test_full_attention_everywhere_is_read(value: str, tmp_path: Path) -> None:
-    assert read_config(script_of(tmp_path, f"{BASE}--full-attention-interval {value}\n")).model.n_layers == 24
+def test_full_attention_everywhere_is_one_kind_of_layer(value: str, tmp_path: Path) -> None:
+    model = read_config(script_of(tmp_path, f"{BASE}--full-attention-interval {value}\n")).model
+    (kind,) = model.body_counts
+    attention = model.layer(kind).attention
+    assert model.n_layers == 24 and attention is not None and attention.gate == (1024 if value == "1" else 0)
 
 
 NO_VOCABULARY = BASE.replace("--padded-vocab-size 50304\n", "")

@@ -38,7 +38,9 @@ NANO_SIZES = "--hidden-size 2688 --num-attention-heads 32 --mamba-num-heads 64 -
 NANO_SIZES += "--ffn-hidden-size 1856 --moe-ffn-hidden-size 1856 --moe-shared-expert-intermediate-size 3712"
 ULTRA = "MEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEME"
 ULTRA += "MEME"
-ULTRA_SIZES = "--hidden-size 8192 --num-attention-heads 64 --mamba-num-heads 256 --num-experts 512 --ffn-hidden-size 5120 "
+ULTRA_SIZES = (
+    "--hidden-size 8192 --num-attention-heads 64 --mamba-num-heads 256 --num-experts 512 --ffn-hidden-size 5120 "
+)
 ULTRA_SIZES += "--moe-router-topk 22 --moe-ffn-hidden-size 5120 --moe-shared-expert-intermediate-size 10240 "
 ULTRA_SIZES += "--moe-latent-size 2048"
 QWEN = "--disable-bias-linear --swiglu --qk-layernorm --attention-output-gate --kv-channels 256 "
