@@ -98,7 +98,9 @@ class _Reader:
         total = self._product(depth)
         while self._take("+"):
             other = self._product(depth)
-            if isinstance(total, list) and isinstance(other, list) or isinstance(total, int) and isinstance(other, int):
+            if isinstance(total, list) and isinstance(other, list):
+                total = [*total, *other]
+            elif isinstance(total, int) and isinstance(other, int):
                 total = total + other
             else:
                 raise _NoList
