@@ -18,6 +18,7 @@ in the framework's `ActivationRules`; the counts are checked against `dryrun.tor
 from __future__ import annotations
 
 from collections.abc import Collection
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -75,12 +76,28 @@ def _layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees
     elif layer.recurrent is not None:
         kept = kept + _norm_and_input(model, degrees, rules) + recurrent_bytes(layer.recurrent, degrees, rules)
     if layer.mlp is not None:
-        kept = kept + _mlp(model, layer.mlp, degrees, rules, again)
+        entry = _Entry.ALONE if layer.mixer is None or layer.norm_count > 1 else _Entry.WITH_ITS_NORM
+        kept = kept + _mlp(model, layer.mlp, degrees, rules, again, entry)
     if layer.moe is not None:
-        kept = kept + _experts(model, layer.moe, degrees, rules, again)
+        kept = kept + _experts(model, layer.moe, degrees, rules, again, _experts_entry(layer))
     counted = (layer.mixer is not None) + (layer.mlp is not None) + (layer.moe is not None)
     further = max(0, layer.norm_count - counted) * _norm_input_bytes(rules) * model.hidden / sequence_split(degrees)
     return tokens * (kept + further)
+
+
+class _Entry(Enum):
+    """What a block finds kept in front of it by another one that stands on the same input."""
+
+    ALONE = "nothing"
+    WITH_ITS_INPUT = "the norm's input"
+    WITH_ITS_NORM = "the norm's input and result"
+
+
+def _experts_entry(layer: LayerSpec) -> _Entry:
+    before = (layer.mixer is not None) + (layer.mlp is not None)
+    if before and layer.norm_count <= before and (layer.mlp is not None or layer.norm_count == 1):
+        return _Entry.WITH_ITS_NORM
+    return _Entry.ALONE if layer.mlp is None else _Entry.WITH_ITS_INPUT
 
 
 def micro_batch_tokens(degrees: Degrees, rules: TrainingRules) -> Any:
@@ -119,11 +136,22 @@ def _norm_input_bytes(rules: TrainingRules) -> int:
     return _FP32 if rules.framework.activations.fp32_norm_input else _residual_bytes(rules)
 
 
-def _norm_and_input(model: ModelSpec, degrees: Degrees, rules: TrainingRules, *, keeps_input: bool = True) -> Any:
+def _norm_and_input(
+    model: ModelSpec,
+    degrees: Degrees,
+    rules: TrainingRules,
+    *,
+    keeps_input: bool = True,
+    entry: _Entry = _Entry.ALONE,
+) -> Any:
     """A norm's input, the block's input behind it, its dropout mask: bytes a token."""
-    kept = _norm_input_bytes(rules) + (1 if rules.dropout else 0)
-    block_input = rules.compute_bytes / input_split(degrees, rules) if keeps_input else 0.0
-    return (kept / sequence_split(degrees) + block_input) * model.hidden
+    ways, split = sequence_split(degrees), input_split(degrees, rules)
+    kept = _norm_input_bytes(rules) + (1 if rules.dropout else 0) if entry is _Entry.ALONE else 0
+    block_input = rules.compute_bytes / split if keeps_input else 0.0
+    if entry is _Entry.WITH_ITS_NORM:
+        # Each block gathers an input of its own.
+        block_input = np.where(np.equal(split, ways), 0.0, block_input)
+    return (kept / ways + block_input) * model.hidden
 
 
 def _attention(
@@ -147,6 +175,9 @@ def _attention(
     if attention.gate:
         # The gate, and the context behind it, which the output projection saves.
         gated = attention.gate / degrees.tp + heads * attention.v_width
+        if mla is None and rules.framework.activations.joined_qkv:
+            # In a joined product every group's gate lies apart from the next one's, and is copied beside it.
+            gated = gated + np.where(np.greater(attention.n_kv_heads / degrees.tp, 1), attention.gate / degrees.tp, 0)
         result = result + rules.compute_bytes * gated
     if ATTENTION_CORE in again:
         return result
@@ -176,10 +207,12 @@ def _projections(model: ModelSpec, attention: AttentionSpec, heads: Any, degrees
     copied = np.logical_and(operators.copies_grouped_kv, kv_heads > 1)
     elements = q + context + np.where(copied, q + context, k + v)
     if operators.joined_qkv:
-        # The product, of which V is a view, stays beside the rotated Q and K.
-        elements = elements + (0 if model.learned_positions else q + k)
+        # The product, of which V is a view, stays beside the rotated Q and K; low-rank queries are no part of it.
+        apart = attention.q_rank is not None and not attention.qk_norm
+        turned = attention.qk_norm or not model.learned_positions
+        elements = elements + turned * (k + (0 if apart else q)) - (v if attention.shared_kv else 0)
     elif attention.qk_norm:
-        elements = elements + q + k
+        elements = elements + q + k - (v if attention.shared_kv else 0)
     return rules.compute_bytes * elements
 
 
@@ -198,24 +231,40 @@ def _latent_projections(mla: MlaSpec, heads: Any, degrees: Degrees, rules: Train
     return result
 
 
-def _mlp(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules: TrainingRules, again: Collection[str]) -> Any:
+def _mlp(
+    model: ModelSpec,
+    mlp: MlpSpec,
+    degrees: Degrees,
+    rules: TrainingRules,
+    again: Collection[str],
+    entry: _Entry,
+) -> Any:
     """Bytes a token of a dense MLP block, its norm and dropout mask included."""
     if DENSE_MLP in again:
         # Its input, unless the norm runs again with it.
-        return _norm_and_input(model, degrees, rules, keeps_input=not rules.fused_norms and NORMS not in again)
+        keeps = not rules.fused_norms and NORMS not in again
+        return _norm_and_input(model, degrees, rules, keeps_input=keeps, entry=entry)
     tensors = 3 if mlp.gated else 2
     activations = 1
     if mlp.gated and not rules.framework.activations.fused_swiglu:
         tensors, activations = 4, 2
     if DENSE_ACTIVATION in again:
         tensors -= activations
-    norm = _norm_and_input(model, degrees, rules, keeps_input=rules.fused_norms or NORMS not in again)
+    keeps = rules.fused_norms or NORMS not in again
+    norm = _norm_and_input(model, degrees, rules, keeps_input=keeps, entry=entry)
     return norm + rules.compute_bytes * tensors * mlp.width / degrees.tp
 
 
-def _experts(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules, again: Collection[str]) -> Any:
+def _experts(
+    model: ModelSpec,
+    moe: MoeSpec,
+    degrees: Degrees,
+    rules: TrainingRules,
+    again: Collection[str],
+    entry: _Entry,
+) -> Any:
     """Bytes a token of a mixture-of-experts block: norm, router, shared and routed experts."""
-    norm = _norm_and_input(model, degrees, rules, keeps_input=NORMS not in again)
+    norm = _norm_and_input(model, degrees, rules, keeps_input=NORMS not in again, entry=entry)
     if EXPERT_BLOCK in again:
         return norm
     tensors = 3 if moe.gated else 2

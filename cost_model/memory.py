@@ -24,7 +24,7 @@ from taylor.cost_model.statics import (
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid, deal_kinds, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.model import MTP, ModelSpec
+from taylor.register.model import MTP, ModelSpec, kind_of
 
 __all__ = ["StageBreakdown", "best_case_peak_mib", "lightest_plan", "memory_profile", "stage_breakdown"]
 
@@ -190,7 +190,9 @@ def _stage(
     schedule: ScheduleSpec,
     stage: int,
 ) -> StageBreakdown:
-    held = {kind: sum(grid[v][stage] for v in range(plan.interleaves)) for kind, grid in plan.layers.items()}
+    held: dict[str, int] = {}
+    for run, grid in plan.layers.items():
+        held[kind_of(run)] = held.get(kind_of(run), 0) + sum(grid[v][stage] for v in range(plan.interleaves))
     states = StateBytes()
     for kind, count in held.items():
         states = states + layer_state_bytes(model, kind, strategy, rules).scaled(count)
@@ -229,11 +231,12 @@ def _worst_moment(
     running = schedule.for_interleaves(strategy.vpp, rules.framework)
     moments = []
     for alive in alive_micro_batches(running, strategy.pp, strategy.vpp, strategy.micro_batches)[stage]:
-        kept = {}
-        for kind, modes in plan.recompute_by_kind().items():
+        kept: dict[str, float] = {}
+        for run, modes in plan.recompute_by_kind().items():
             # A mode that no layer of the stage is in may not exist for its kind.
             used = [(mode, v) for mode in modes for v in range(plan.interleaves) if modes[mode][v][stage]]
-            kept[kind] = (
+            kind = kind_of(run)
+            kept[kind] = kept.get(kind, 0.0) + (
                 sum(
                     modes[mode][v][stage] * float(activation_bytes(model, kind, mode, strategy, rules)) * alive[v]
                     for mode, v in used

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from taylor.cost_model.parameters import expert_outer
 from taylor.cost_model.products import Product
 from taylor.cost_model.recurrent import recurrent_products
 from taylor.cost_model.strategy import TrainingRules
@@ -64,7 +65,7 @@ def mlp_products(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> tuple[
     if layer.mlp is not None:
         result += _mlp(model.hidden, layer.mlp.width / degrees.tp, layer.mlp.gated, layer.mlp.bias)
     if layer.moe is not None and layer.moe.shared_width:
-        result += _mlp(model.hidden, layer.moe.shared_width / degrees.tp, layer.moe.gated, model.mlp_bias)
+        result += _mlp(model.hidden, layer.moe.shared_width / degrees.tp, layer.moe.gated, False)
     return result
 
 
@@ -96,7 +97,8 @@ def saved_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         Expert slots a token (`activations.routed_slots`); 0 in a layer without experts.
     """
     h = model.hidden
-    attention, blocks = layer.attention, (layer.mixer is not None) + layer.has_block
+    attention, outer = layer.attention, h if layer.moe is None else expert_outer(model, layer.moe)
+    blocks = (layer.mixer is not None) + (layer.mlp is not None) + (layer.moe is not None)
     context: Any = 0.0
     statistics: Any = 0.0
     if attention is not None:
@@ -104,8 +106,8 @@ def saved_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         context = heads * attention.v_width
         statistics = heads * rules.framework.activations.attention_statistics * _FP32
     products = sum(product.width_out for product in _counted(dense_products(model, layer, degrees))[::2])
-    # The layer's input, and what comes back from the reduce-scatters behind mixer and MLP.
+    # The layer's input, and what comes back from the reduce-scatters behind mixer, MLP and experts.
     scattered = np.where(np.logical_and(degrees.sp, np.greater(degrees.tp, 1)), blocks * h / degrees.tp, 0.0)
     whole = np.where(degrees.sp, h / degrees.tp, h)
-    exchanged = np.where(np.greater(degrees.ep, 1), 2 * slots * h, 0.0)
+    exchanged = np.where(np.greater(degrees.ep, 1), 2 * slots * outer, 0.0)
     return rules.compute_bytes * (whole + context + products + scattered + exchanged) + statistics

@@ -11,11 +11,12 @@ from torch import Tensor
 from taylor.dryrun.torch_stage.counter import TRANSIENT, Charged, active_counter
 from taylor.dryrun.torch_stage.ends import Embedding, Head, PredictionModule
 from taylor.dryrun.torch_stage.kernels import GradientQueue
-from taylor.dryrun.torch_stage.layers import NormLayer, TransformerLayer
+from taylor.dryrun.torch_stage.layers import TransformerLayer
+from taylor.dryrun.torch_stage.norms import NormLayer
 from taylor.dryrun.torch_stage.sharding import Enter, Leave, ShardedBlock
 from taylor.dryrun.torch_stage.site import Site
 from taylor.pipeline.plan import RECOMPUTE_MODES, PipelinePlan
-from taylor.register.model import MTP
+from taylor.register.model import MTP, kind_of
 
 LOGITS = "logits"
 
@@ -26,11 +27,11 @@ def activations_of(kind: str) -> str:
 
 
 def layers_and_modes(plan: PipelinePlan, interleave: int, stage: int) -> list[tuple[str, str]]:
-    """(kind, recompute mode) of a chunk's layers in order."""
+    """(kind, recompute mode) of a chunk's layers in order; runs of one kind bear its name."""
     by_kind = plan.recompute_by_kind()
     return [
-        (kind, mode)
-        for kind, modes in by_kind.items()
+        (kind_of(run), mode)
+        for run, modes in by_kind.items()
         for mode in RECOMPUTE_MODES
         for _ in range(modes[mode][interleave][stage])
     ]
@@ -82,11 +83,13 @@ class StageChunk:
         self.embedding = embedding
         modules = [(kind, mode) for kind, mode in layers if kind == MTP]
         if (first or modules) and embedding is None:
-            self.embedding = Embedding(site)
+            self.embedding = Embedding(site, whole=first)
         if modules and not last:
             raise ValueError("a prediction module (MTP) belongs to the chunk that ends the model, beside the head")
         self.kinds = [kind for kind, _ in layers if kind != MTP]
-        self.layers = [TransformerLayer(site, queue, kind, mode) for kind, mode in layers if kind != MTP]
+        self.layers = [
+            TransformerLayer(site, queue, site.model.layer(kind), mode) for kind, mode in layers if kind != MTP
+        ]
         self.modules = [PredictionModule(site, queue, mode) for _, mode in modules]
         table = self.embedding.table if tied and self.embedding is not None else None
         self.head = Head(site, queue, table) if last else None
@@ -125,12 +128,13 @@ class StageChunk:
         for module in self.modules:
             block = next(blocks, None)
             y = bodies[-1] if block is None else Enter.apply(bodies[-1], block)
-            # The module's projection counts with the head, its layer as a layer.
+            # The module's projection counts with the head, its layers as layers.
             with _survivors(LOGITS):
                 y = module.project(y, self._embed(tokens, None if self.first else embedding_block))
             _move(y, activations_of(MTP))
             with _survivors(activations_of(MTP)):
-                y = module.layer(y)
+                for layer in module.layers:
+                    y = layer(y)
             bodies.append(y if block is None else Leave.apply(y, block))
             del y
             _move(bodies[-1], LOGITS)

@@ -10,11 +10,11 @@ from torch import Tensor
 from taylor.dryrun.torch_stage.attention import Dropout
 from taylor.dryrun.torch_stage.counter import fused
 from taylor.dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Recompute, gathered, scattered
-from taylor.dryrun.torch_stage.layers import DROPOUT_RATE, NormLayer, TransformerLayer
+from taylor.dryrun.torch_stage.layers import TransformerLayer
+from taylor.dryrun.torch_stage.norms import NormLayer
 from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
 from taylor.register.frameworks import IN_PLACE, STEP_BY_STEP
-from taylor.register.model import DENSE, MOE
 
 
 class Lookup(torch.autograd.Function):
@@ -56,9 +56,16 @@ def _add_rows(weight: Weight, tokens: Tensor, dy: Tensor) -> None:
 
 
 class Embedding:
-    """Token and learned position embedding: token numbers [tokens] to the residual stream."""
+    """Token and learned position embedding: token numbers [tokens] to the residual stream.
 
-    def __init__(self, site: Site) -> None:
+    Parameters
+    ----------
+    whole : bool
+        Whether what else stands before the layers (`ModelSpec.extra_parameters`) is held with it; not so beside the
+        prediction modules of a stage that does not begin the model.
+    """
+
+    def __init__(self, site: Site, *, whole: bool = True) -> None:
         self.site = site
         model, states = site.model, site.framework.states
         piped = site.strategy.pp > 1 and states.splits_embedding_in_pipeline
@@ -70,11 +77,14 @@ class Embedding:
         if model.learned_positions:
             # Positions are not split over TP: every rank adds the rows of its tokens.
             self.positions = Weight(site, (model.learned_positions, model.hidden), REPLICATED, copy=copy)
+        self.beside = None
+        if model.extra_parameters and whole:
+            self.beside = Weight(site, (model.extra_parameters,), REPLICATED)
         self.root = torch.empty(0, requires_grad=True, device=site.device)
 
     def weights(self) -> list[Weight]:
         """Every weight of the embedding."""
-        return [self.table] if self.positions is None else [self.table, self.positions]
+        return [weight for weight in (self.table, self.positions, self.beside) if weight is not None]
 
     def __call__(self, tokens: Tensor, root: Tensor) -> Tensor:
         site = self.site
@@ -82,7 +92,7 @@ class Embedding:
         if self.positions is not None:
             place = torch.arange(site.shard_tokens, device=site.device)
             y = y + Lookup.apply(root, place, self.positions, 1, site.residual_dtype)
-        return Dropout.apply(y, DROPOUT_RATE) if site.rules.dropout else y
+        return Dropout.apply(y, site.dropout_rate) if site.rules.dropout else y
 
 
 class VocabularyCrossEntropy(torch.autograd.Function):
@@ -206,18 +216,19 @@ class Head:
 
 
 class PredictionModule:
-    """One multi-token-prediction module (DeepSeek-V3 §2.2): two norms, a projection, a layer, a final norm."""
+    """One multi-token-prediction module (DeepSeek-V3 §2.2): two norms, a projection, its layers, a final norm."""
 
     def __init__(self, site: Site, queue: GradientQueue, mode: str) -> None:
         self.site, self.queue = site, queue
         hidden, tp = site.model.hidden, site.strategy.tp
         self.norms = [NormLayer(site) for _ in range(3)]
         self.projection = Weight(site, (-(-hidden // tp), 2 * hidden), SPLIT)
-        self.layer = TransformerLayer(site, queue, MOE if site.model.n_moe else DENSE, mode)
+        self.layers = [TransformerLayer(site, queue, layer, mode) for layer in site.model.mtp_module()]
 
     def weights(self) -> list[Weight]:
         """Every weight of the module, embedding and head left out."""
-        return [*(w for norm in self.norms for w in norm.weights()), self.projection, *self.layer.weights()]
+        layers = [weight for layer in self.layers for weight in layer.weights()]
+        return [*(w for norm in self.norms for w in norm.weights()), self.projection, *layers]
 
     def project(self, x: Tensor, embedded: Tensor) -> Tensor:
         """The layer's input from the hidden state before and the next token's embedding."""

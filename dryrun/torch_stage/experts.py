@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from taylor.dryrun.torch_stage.counter import fused
-from taylor.dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Recompute, Scatter, SwiGLU
+from taylor.dryrun.torch_stage.kernels import Bias, Gather, GradientQueue, Linear, Recompute, Reshard, Scatter, SwiGLU
 from taylor.dryrun.torch_stage.mlp import Mlp
 from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs, SavedResults
-from taylor.dryrun.torch_stage.site import Site
-from taylor.dryrun.torch_stage.weights import REPLICATED, ROUTED, Weight
+from taylor.dryrun.torch_stage.site import Site, share
+from taylor.dryrun.torch_stage.weights import LATENT, REPLICATED, ROUTED, Weight
 from taylor.register.frameworks import EXPERT_ACTIVATION, SHARED_EXPERTS
+from taylor.register.layers import MlpSpec, MoeSpec
 
 
 class Permute(torch.autograd.Function):
@@ -82,14 +83,20 @@ def _exchanged(x: Tensor, rows: int) -> Tensor:
 
 
 class GroupedLinear(torch.autograd.Function):
-    """One product an expert over its own rows: x [n, i] with weights [e, o, i], rows spread evenly. Saves x."""
+    """One product an expert over its own rows: x [n, i] with weights [e, o, i], rows spread evenly. Saves x.
+
+    A bias [e, o] is added in place.
+    """
 
     @staticmethod
     @fused
-    def forward(ctx: Any, x: Tensor, weight: Weight, queue: GradientQueue) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Weight, queue: GradientQueue, bias: Weight | None = None) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.weight, ctx.queue = weight, queue
-        return _flat(torch.bmm(_grouped(x, weight.shape[0]), weight.read().transpose(1, 2)), x.shape[0])
+        ctx.weight, ctx.queue, ctx.bias = weight, queue, bias
+        y = torch.bmm(_grouped(x, weight.shape[0]), weight.read().transpose(1, 2))
+        if bias is not None:
+            y.add_(bias.read()[:, None])
+        return _flat(y, x.shape[0])
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
@@ -97,7 +104,9 @@ class GroupedLinear(torch.autograd.Function):
         weight = ctx.weight
         dx = _grouped_input_gradient(dy, weight)
         ctx.queue.add(weight, lambda: _grouped_weight_gradient(x, dy, weight.shape[0]))
-        return dx, None, None
+        if ctx.bias is not None:
+            ctx.bias.add_gradient(lambda: _grouped(dy, weight.shape[0]).sum(1))
+        return dx, None, None, None
 
 
 @fused
@@ -146,6 +155,19 @@ class JoinedSwiGLU(torch.autograd.Function):
         return torch.cat([dgate, dy * wide * shape], -1).to(joined.dtype)
 
 
+def _latent_projections(site: Site, latent: int | None) -> list[Weight]:
+    """Down to the experts' width and back (Megatron-LM d98e8a64 megatron/core/transformer/moe/moe_layer.py:266-302).
+
+    No framework that recomputes by operator has them.
+    """
+    if latent is None:
+        return []
+    ways = site.strategy.tp if site.framework.states.splits_latent_projections else 1
+    hidden = site.model.hidden
+    shapes = ((share(latent, ways), hidden), (share(hidden, ways), latent))
+    return [Weight(site, shape, LATENT, counted=False) for shape in shapes]
+
+
 class Experts:
     """Router, routed experts and shared experts; [n, h] of the residual stream's tokens to the same shape.
 
@@ -153,21 +175,24 @@ class Experts:
     product and the activation. The copies that leave for other ranks and come back live for a moment.
     """
 
-    def __init__(self, site: Site, queue: GradientQueue) -> None:
-        moe = site.model.moe
-        assert moe is not None
+    def __init__(self, site: Site, queue: GradientQueue, moe: MoeSpec) -> None:
         self.site, self.queue, self.moe = site, queue, moe
         tp, ep = site.strategy.tp, site.strategy.ep
         h = site.model.hidden
         width = moe.expert_hidden if site.rules.whole_experts else -(-moe.expert_hidden // tp)
         held = -(-moe.n_experts // ep)
+        outer, joined = h if moe.latent is None else moe.latent, width * (2 if moe.gated else 1)
         self.router = Weight(site, (moe.n_experts, h), REPLICATED, counted=False)
+        self.router_bias = Weight(site, (moe.n_experts,), REPLICATED) if moe.router_bias else None
         self.correction = Weight(site, (moe.n_experts,), REPLICATED) if moe.correction_bias else None
         self.gate = Weight(site, (1, h), REPLICATED) if moe.shared_gate else None
-        self.w1 = Weight(site, (held, width * (2 if site.model.gated_mlp else 1), h), ROUTED)
-        self.w2 = Weight(site, (held, h, width), ROUTED)
-        shared = moe.shared_hidden if moe.shared_hidden is not None else moe.n_shared * moe.expert_hidden
-        self.shared = Mlp(site, queue, shared) if shared else None
+        self.w1 = Weight(site, (held, joined, outer), ROUTED)
+        self.w2 = Weight(site, (held, outer, width), ROUTED)
+        self.biases = [Weight(site, (held, n), ROUTED) if moe.expert_bias else None for n in (joined, outer)]
+        self.latents = _latent_projections(site, moe.latent)
+        # Megatron-LM d98e8a64 megatron/core/transformer/moe/shared_experts.py:124: they have no biases.
+        shared = moe.shared_width
+        self.shared = Mlp(site, queue, MlpSpec(shared, moe.gated)) if shared else None
         factor = site.rules.capacity_factor if site.rules.capacity_factor is not None else site.rules.imbalance
         # Experts that TP splits see the tokens of every TP rank: gathered before the block, or slot by slot.
         self.gathers = site.framework.activations.saves_gathered_inputs and site.shard_ways > 1
@@ -178,7 +203,7 @@ class Experts:
 
     def weights(self) -> list[Weight]:
         """Every weight of the block."""
-        own = [self.router, self.correction, self.gate, self.w1, self.w2]
+        own = [self.router, self.router_bias, self.correction, self.gate, *self.latents, self.w1, self.w2, *self.biases]
         return [w for w in own if w is not None] + (self.shared.weights() if self.shared else [])
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
@@ -203,6 +228,8 @@ class Experts:
         """Probabilities of the slots [n·k] in the order of `index` [n·k], the tokens sorted by expert."""
         k, experts, rows = self.moe.top_k, self.moe.n_experts, x.shape[0]
         logits = Linear.apply(x, self.router, self.queue, 1, 1, torch.float32)
+        if self.router_bias is not None:
+            logits = Bias.apply(logits, self.router_bias)
         scores = torch.softmax(logits, -1) if self.correction is None else torch.sigmoid(logits)
         del logits
         choice = (torch.arange(rows, device=x.device)[:, None] * k + torch.arange(k, device=x.device)) % experts
@@ -215,8 +242,12 @@ class Experts:
         self, x: Tensor, probability: Tensor, index: Tensor, again: Collection[str], given_up: GivenUpOutputs
     ) -> Tensor:
         unfused = self.site.framework.activations.unfused_experts
+        rows = x.shape[0]
+        if self.latents:
+            x = self._projected(x, 0)
         slots = self._dispatch(Permute.apply(x, index))
-        joined = GroupedLinear.apply(slots, self.w1, self.queue)
+        del x
+        joined = GroupedLinear.apply(slots, self.w1, self.queue, self.biases[0])
         del slots
         if EXPERT_ACTIVATION in again:
             weights = self._dispatch(probability)
@@ -224,19 +255,28 @@ class Experts:
         else:
             product = self._activated(joined, None if unfused else self._dispatch(probability))
         del joined
-        y = GroupedLinear.apply(product, self.w2, self.queue)
+        y = GroupedLinear.apply(product, self.w2, self.queue, self.biases[1])
         del product
         y = self._combine(y)
         if unfused:
             # Weighted where the tokens come together: the unweighted result is kept.
             y = y * probability[:, None].to(y.dtype)
-        return Unpermute.apply(y, index, x.shape[0])
+        y = Unpermute.apply(y, index, rows)
+        return self._projected(y, 1) if self.latents else y
+
+    def _projected(self, x: Tensor, place: int) -> Tensor:
+        """Tokens at the experts' width, or back at the model's; where TP splits the product, gathered and resharded."""
+        assert self.moe.latent is not None
+        weight, width = self.latents[place], (self.moe.latent, self.site.model.hidden)[place]
+        if weight.shape[0] == width:
+            return Linear.apply(x, weight, self.queue)
+        return Reshard.apply(Linear.apply(x, weight, self.queue, self.site.shard_ways), x.shape[0], width)
 
     def _activated(self, joined: Tensor, weights: Tensor | None) -> Tensor:
         """The activation function's result, weighted where the framework does it there."""
-        if self.site.framework.activations.unfused_experts:
+        if self.moe.gated and self.site.framework.activations.unfused_experts:
             return JoinedSwiGLU.apply(joined)
-        if self.site.model.gated_mlp:
+        if self.moe.gated:
             return SwiGLU.apply(joined, weights)
         return torch.nn.functional.gelu(joined)
 

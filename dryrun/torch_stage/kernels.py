@@ -84,6 +84,19 @@ class Scatter(torch.autograd.Function):
         return gathered(dy, ctx.ways), None, None
 
 
+class Reshard(torch.autograd.Function):
+    """From features split over TP to tokens split over TP, [n, f/t] -> [n/t, f]: the same size, a new tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: int, width: int) -> Tensor:
+        ctx.shape = x.shape
+        return torch.empty((rows, width), dtype=x.dtype, device=x.device)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        return torch.empty(ctx.shape, dtype=dy.dtype, device=dy.device), None, None
+
+
 def _product(x: Tensor, weight: Weight, gather: int) -> Tensor:
     return gathered(x, gather) @ weight.read().t()
 
@@ -126,17 +139,18 @@ class Linear(torch.autograd.Function):
 
 
 class Bias(torch.autograd.Function):
-    """Adds a vector in place of the product's output, as a matrix product's epilogue does. Saves nothing."""
+    """Adds a vector in place to the product's first columns, as a matrix product's epilogue does. Saves nothing."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Weight) -> Tensor:
         ctx.weight = weight
         ctx.mark_dirty(x)
-        return x.add_(weight.read())
+        x[:, : weight.shape[0]].add_(weight.read())
+        return x
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
-        ctx.weight.add_gradient(lambda: dy.sum(0))
+        ctx.weight.add_gradient(lambda: dy[:, : ctx.weight.shape[0]].sum(0))
         return dy, None
 
 
@@ -153,7 +167,7 @@ class Norm(torch.autograd.Function):
         mean = wide.mean(-1, keepdim=True) if bias is not None else None
         centred = wide if mean is None else wide - mean
         scale = torch.rsqrt(centred.square().mean(-1, keepdim=True) + _EPSILON)
-        y = centred * scale * weight.read()
+        y = centred * scale * weight.read()[: x.shape[-1]]
         if bias is not None:
             y = y + bias.read()
         ctx.save_for_backward(x, mean, scale)
@@ -170,12 +184,17 @@ class Norm(torch.autograd.Function):
         rows = unit.shape[-1]
         if ctx.bias is not None:
             ctx.bias.add_gradient(lambda: dwide.reshape(-1, rows).sum(0))
-        ctx.weight.add_gradient(lambda: (dwide * unit).reshape(-1, rows).sum(0))
-        dunit = dwide * ctx.weight.read()
+        ctx.weight.add_gradient(lambda: _padded((dwide * unit).reshape(-1, rows).sum(0), ctx.weight.shape[0]))
+        dunit = dwide * ctx.weight.read()[:rows]
         inner = dunit - unit * (dunit * unit).mean(-1, keepdim=True)
         if mean is not None:
             inner = inner - dunit.mean(-1, keepdim=True)
         return (inner * scale).to(x.dtype), None, None, None
+
+
+def _padded(gradient: Tensor, size: int) -> Tensor:
+    """The gradient of a weight's first elements as one of all of them."""
+    return torch.nn.functional.pad(gradient, (0, size - len(gradient)))
 
 
 class Rotate(torch.autograd.Function):

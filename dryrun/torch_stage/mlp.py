@@ -22,6 +22,7 @@ from taylor.dryrun.torch_stage.kernels import (
 )
 from taylor.dryrun.torch_stage.site import Site, share
 from taylor.dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
+from taylor.register.layers import MlpSpec
 
 
 class RebuiltLinear(torch.autograd.Function):
@@ -76,17 +77,17 @@ class Mlp:
     (`ActivationRules.fused_swiglu`).
     """
 
-    def __init__(self, site: Site, queue: GradientQueue, width: int) -> None:
-        self.site, self.queue = site, queue
-        model, part = site.model, share(width, site.strategy.tp)
+    def __init__(self, site: Site, queue: GradientQueue, mlp: MlpSpec) -> None:
+        self.site, self.queue, self.gated = site, queue, mlp.gated
+        model, part = site.model, share(mlp.width, site.strategy.tp)
         parts = [part]
-        if model.gated_mlp:
+        if mlp.gated:
             parts = [2 * part] if site.framework.activations.fused_swiglu else [part, part]
-        plain = not model.mlp_bias
+        plain = not mlp.bias
         self.up = [Weight(site, (rows, model.hidden), SPLIT, counted=plain) for rows in parts]
         self.down = Weight(site, (model.hidden, part), SPLIT, counted=plain)
-        self.up_bias = [Weight(site, (rows,), SPLIT) for rows in parts] if model.mlp_bias else []
-        self.down_bias = Weight(site, (model.hidden,), REPLICATED) if model.mlp_bias else None
+        self.up_bias = [Weight(site, (rows,), SPLIT) for rows in parts] if mlp.bias else []
+        self.down_bias = Weight(site, (model.hidden,), REPLICATED) if mlp.bias else None
 
     def weights(self) -> list[Weight]:
         """Every weight of the block."""
@@ -102,7 +103,7 @@ class Mlp:
         for i, bias in enumerate(self.up_bias):
             parts[i] = Bias.apply(parts[i], bias)
         activation = _gelu
-        if self.site.model.gated_mlp:
+        if self.gated:
             activation = _joined_swiglu if len(parts) == 1 else _silu_and_product  # type: ignore[assignment]
         if rebuild:
             y = RebuiltLinear.apply(activation, self.down, self.queue, ways, *parts)

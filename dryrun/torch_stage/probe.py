@@ -44,7 +44,7 @@ def layer_memory(model: ModelSpec, kind: str, mode: str, strategy: Strategy, rul
     site = Site(model, strategy, rules)
     counter = LiveCounter()
     with FakeTensorMode(), counter:
-        layer = TransformerLayer(site, GradientQueue(), kind, mode)
+        layer = TransformerLayer(site, GradientQueue(), model.layer(kind), mode)
         for weight in layer.weights():
             # FSDP's gathered weights are not the layer's activations.
             if weight.tensor is None:

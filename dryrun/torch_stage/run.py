@@ -22,6 +22,7 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.orders import Task
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule
+from taylor.register.model import kind_of
 
 OVERHEAD = "overhead"
 
@@ -60,7 +61,15 @@ def run_stage(run: DryRun, stage: int, *, whole_step: bool = False, see_kernels:
         moments = _run(site, counter, schedule, plan, stage, whole_step)
     overhead = overhead_mib(run.config.rules)
     at_peak = counter.at_peak
-    names = [WEIGHTS, GRADIENTS, OPTIMIZER, *map(activations_of, plan.layers), LOGITS, BUFFERS, TRANSIENT]
+    names = [
+        WEIGHTS,
+        GRADIENTS,
+        OPTIMIZER,
+        *map(activations_of, dict.fromkeys(map(kind_of, plan.layers))),
+        LOGITS,
+        BUFFERS,
+        TRANSIENT,
+    ]
     categories = {name: at_peak.pop(name, 0) / MIB for name in names}
     assert not at_peak, f"memory of no known category: {at_peak}"
     return StageMemory(

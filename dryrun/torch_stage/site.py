@@ -71,14 +71,9 @@ class Site:
         return torch.float32 if self.framework.activations.fp32_residual else self.dtype
 
     @property
-    def heads(self) -> int:
-        """Query heads."""
-        return share(self.model.n_heads, self.strategy.tp)
-
-    @property
-    def kv_heads(self) -> int:
-        """Key and value heads; copied where TP exceeds their number."""
-        return max(1, share(self.model.n_kv_heads, self.strategy.tp))
+    def dropout_rate(self) -> float:
+        """Of the job's dropouts; any rate above 0 keeps the same masks."""
+        return 0.1 if self.rules.dropout else 0.0
 
     @property
     def vocabulary(self) -> int:

@@ -83,7 +83,7 @@ def normed(x, weight, bias=None):  # type: ignore[no-untyped-def]
 def ordinary_mlp(block, names, x):  # type: ignore[no-untyped-def]
     biases = [names[id(b)] for b in block.up_bias]
     parts = [F.linear(x, names[id(w)], biases[i] if biases else None) for i, w in enumerate(block.up)]
-    if block.site.model.gated_mlp:
+    if block.gated:
         gate, up = parts[0].chunk(2, -1) if len(parts) == 1 else parts
         product = F.silu(gate) * up
     else:
@@ -107,7 +107,7 @@ def ordinary_experts(block, names, x):  # type: ignore[no-untyped-def]
 
 def ordinary_layer(layer, names, x):  # type: ignore[no-untyped-def]
     """The layer in plain operators with autograd's own backward."""
-    site, attention = layer.site, layer.attention
+    site, attention = layer.site, layer.mixer
 
     def weight(of):  # type: ignore[no-untyped-def]
         return None if of is None else names[id(of)]
@@ -120,17 +120,21 @@ def ordinary_layer(layer, names, x):  # type: ignore[no-untyped-def]
         bias = [weight(b) for b in attention.qkv_bias]
         products = [F.linear(y, weight(w), bias[i] if bias else None) for i, w in enumerate(attention.qkv)]
         parts = products[0].split(list(attention.sizes), -1) if len(products) == 1 else products
-        q, k, v = heads(parts[0], site.heads), heads(parts[1], site.kv_heads), heads(parts[2], site.kv_heads)
+        q, k, v = (
+            heads(parts[0], attention.heads),
+            heads(parts[1], attention.kv_heads),
+            heads(parts[2], attention.kv_heads),
+        )
         if not site.model.learned_positions:
             q, k = rotated(q), rotated(k)
     else:
         mla = site.model.mla
         q = normed(y @ weight(attention.q_down).t(), weight(attention.q_norm.weight))
-        q = rotated(heads(q @ weight(attention.q_up).t(), site.heads), mla.qk_nope_head_dim)
+        q = rotated(heads(q @ weight(attention.q_up).t(), attention.heads), mla.qk_nope_head_dim)
         latent, rotary = (y @ weight(attention.kv_down).t()).split([mla.kv_lora_rank, mla.qk_rope_head_dim], -1)
-        up = heads(normed(latent, weight(attention.kv_norm.weight)) @ weight(attention.kv_up).t(), site.heads)
+        up = heads(normed(latent, weight(attention.kv_norm.weight)) @ weight(attention.kv_up).t(), attention.heads)
         still, v = up.split([mla.qk_nope_head_dim, mla.v_head_dim], -1)
-        k = torch.cat([still, rotated(heads(rotary, 1)).expand(-1, -1, site.heads, -1)], -1)
+        k = torch.cat([still, rotated(heads(rotary, 1)).expand(-1, -1, attention.heads, -1)], -1)
     context = attended(q, k, v).reshape(site.tokens, -1)
     x = x + F.linear(context, weight(attention.out), weight(attention.out_bias))
     y = normed(x, weight(layer.norms[1].weight), weight(layer.norms[1].bias))
@@ -168,7 +172,7 @@ def test_parts_that_run_again_leave_the_gradients_as_they_are(kind: str, parts: 
 
 def assert_ordinary_gradients(model: ModelSpec, kind: str, mode: str, rules: TrainingRules) -> None:
     site = Site(model, ALONE, rules)
-    layer = seeded(TransformerLayer(site, GradientQueue(), kind, mode))
+    layer = seeded(TransformerLayer(site, GradientQueue(), model.layer(kind), mode))
     names = {id(weight): leaf(weight) for weight in layer.weights()}
     x = torch.randn(site.tokens, model.hidden, generator=torch.Generator().manual_seed(1))
     mine, plain = x.clone().requires_grad_(), x.double().requires_grad_()
@@ -240,7 +244,7 @@ def test_postponed_weight_gradients_are_the_same_ones() -> None:
     for postpone in (False, True):
         queue = GradientQueue(postpone)
         site = Site(cases.MOE, ALONE, EXACT)
-        layer = seeded(TransformerLayer(site, queue, MOE, NONE))
+        layer = seeded(TransformerLayer(site, queue, cases.MOE.layer(MOE), NONE))
         x = torch.randn(site.tokens, 256, generator=torch.Generator().manual_seed(1)).requires_grad_()
         layer(x).square().sum().backward()
         with torch.no_grad():

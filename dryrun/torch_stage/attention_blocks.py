@@ -1,0 +1,312 @@
+"""Softmax attention with its projections, in the operators of each framework."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from taylor.dryrun.torch_stage.attention import FlashAttention, SplitFeatures, unfused_attention
+from taylor.dryrun.torch_stage.counter import fused
+from taylor.dryrun.torch_stage.kernels import Bias, Gather, GradientQueue, Linear, Recompute, Reshard, Rotate
+from taylor.dryrun.torch_stage.norms import NormLayer
+from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs
+from taylor.dryrun.torch_stage.site import Site, share
+from taylor.dryrun.torch_stage.weights import LATENT, REPLICATED, SPLIT, Weight
+from taylor.register.frameworks import ATTENTION_CORE, LATENT_UP
+from taylor.register.layers import AttentionSpec
+
+
+class OutputGate(torch.autograd.Function):
+    """context·sigmoid(gate), the gate one value a channel or one a head: a compiled kernel that saves its inputs.
+
+    Megatron-LM d98e8a64 megatron/core/transformer/attention.py:1635 (``_apply_output_gate``).
+    """
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, context: Tensor, gate: Tensor) -> Tensor:
+        ctx.save_for_backward(context, gate)
+        by_gate = context.view(*gate.shape, -1)
+        return (by_gate * torch.sigmoid(gate.float())[..., None]).to(context.dtype).view(context.shape)
+
+    @staticmethod
+    @fused
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        context, gate = ctx.saved_tensors
+        open_ = torch.sigmoid(gate.float())[..., None]
+        dy, by_gate = dy.reshape(*gate.shape, -1).float(), context.view(*gate.shape, -1).float()
+        dgate = ((dy * by_gate).sum(-1, keepdim=True) * open_ * (1 - open_))[..., 0]
+        return (dy * open_).to(context.dtype).view(context.shape), dgate.to(gate.dtype)
+
+
+class GroupLinear(torch.autograd.Function):
+    """One product a group of features: x [n, g·i] with weights [g, o, i] to [n, g·o]. Saves x."""
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, x: Tensor, weight: Weight, queue: GradientQueue) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.weight, ctx.queue = weight, queue
+        return torch.einsum("ngi,goi->ngo", x.view(len(x), weight.shape[0], -1), weight.read()).flatten(1)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        weight = ctx.weight
+        ctx.queue.add(weight, lambda: _group_weight_gradient(x, dy, weight.shape[0]))
+        return _group_input_gradient(dy, weight), None, None
+
+
+@fused
+def _group_input_gradient(dy: Tensor, weight: Weight) -> Tensor:
+    return torch.einsum("ngo,goi->ngi", dy.view(len(dy), weight.shape[0], -1), weight.read()).flatten(1)
+
+
+@fused
+def _group_weight_gradient(x: Tensor, dy: Tensor, groups: int) -> Tensor:
+    return torch.einsum("ngo,ngi->goi", dy.view(len(dy), groups, -1), x.view(len(x), groups, -1))
+
+
+class _AttentionBase:
+    """What the two kinds of attention share: the core, the gate and the output projection.
+
+    A window and a sink change values and no size but the sink's own, so the core leaves them out; an indexer is its
+    weights alone.
+    """
+
+    def __init__(self, site: Site, queue: GradientQueue, attention: AttentionSpec) -> None:
+        self.site, self.queue, self.attention = site, queue, attention
+        hidden, tp = site.model.hidden, site.strategy.tp
+        self.heads = share(attention.n_heads, tp)
+        # Copied where TP exceeds their number.
+        self.kv_heads = max(1, share(attention.n_kv_heads, tp))
+        self.gate_width = share(attention.gate, tp)
+        self.latent_ways = tp if site.framework.states.splits_latent_projections else 1
+        width = self.heads * attention.v_width
+        self.out_low = None
+        if attention.output_rank is not None:
+            groups = share(attention.output_groups, tp)
+            self.out_low = Weight(site, (groups, attention.output_rank, width // groups), SPLIT)
+            width = groups * attention.output_rank
+        self.out = Weight(site, (hidden, width), SPLIT, counted=not attention.output_bias)
+        self.out_bias = Weight(site, (hidden,), REPLICATED) if attention.output_bias else None
+        self.sinks = Weight(site, (self.heads,), SPLIT) if attention.sinks else None
+        self.indexer = None
+        if attention.indexer is not None and attention.indexer.parameters:
+            self.indexer = Weight(site, (attention.indexer.parameters,), REPLICATED)
+
+    def _common_weights(self) -> list[Weight]:
+        own = [self.out_low, self.out, self.out_bias, self.sinks, self.indexer]
+        return [weight for weight in own if weight is not None]
+
+    def _gathered(self, x: Tensor) -> tuple[Tensor, int]:
+        """The projections' input and the ways in which they gather it themselves.
+
+        Under `ActivationRules.saves_gathered_inputs` the input is gathered once, before the projections,
+        which then save it whole.
+        """
+        ways = self.site.shard_ways
+        if self.site.framework.activations.saves_gathered_inputs and ways > 1:
+            return Gather.apply(x, ways), 1
+        return x, ways
+
+    def _core(self, q: Tensor, k: Tensor, v: Tensor, again: Collection[str]) -> Tensor:
+        """Context [tokens, heads·value dim] of q, k, v [s, b, heads, dim]."""
+        rules = self.site.rules
+        rows = self.site.framework.activations.attention_statistics
+        ring = 2 if self.site.strategy.cp > 1 else 0
+        rate = self.site.dropout_rate
+
+        def core(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            if rules.flash_attention:
+                return FlashAttention.apply(q, k, v, rows, ring, self.queue.saved)
+            return unfused_attention(q, k, v, rate)
+
+        context = Recompute.apply(core, q, k, v) if ATTENTION_CORE in again else core(q, k, v)
+        return context.reshape(self.site.tokens, -1)
+
+    def _project(self, context: Tensor, gate: Tensor | None) -> Tensor:
+        if gate is not None:
+            context = OutputGate.apply(context, gate)
+        if self.out_low is not None:
+            context = GroupLinear.apply(context, self.out_low, self.queue)
+        y = Linear.apply(context, self.out, self.queue, 1, self.site.shard_ways)
+        return y if self.out_bias is None else Bias.apply(y, self.out_bias)
+
+    def _down(self, x: Tensor, weight: Weight, width: int, gather: int) -> Tensor:
+        """A latent of the input's tokens: computed where they are, or, split by features, gathered and resharded."""
+        if self.latent_ways == 1:
+            return Linear.apply(x, weight, self.queue)
+        return Reshard.apply(Linear.apply(x, weight, self.queue, gather), x.shape[0], width)
+
+    def _by_head(self, x: Tensor, heads: int) -> Tensor:
+        return x.view(self.site.sequence, self.site.strategy.mbs, heads, -1)
+
+
+class Attention(_AttentionBase):
+    """Multi-head and grouped-query attention.
+
+    Where one product gives Q, K, V and the gate, values stay views of it, and it stays alive beside the rotated
+    queries and keys (`ActivationRules.joined_qkv`); queries of low rank come from products of their own.
+    """
+
+    def __init__(self, site: Site, queue: GradientQueue, attention: AttentionSpec) -> None:
+        super().__init__(site, queue, attention)
+        hidden, rank, size = site.model.hidden, attention.q_rank, attention.head_dim
+        q, k, v = self.heads * size, self.kv_heads * size, self.kv_heads * attention.v_width
+        values = () if attention.shared_kv else (v,)
+        gate = (self.gate_width,) if attention.gate else ()
+        self.q_down = None
+        if rank is None:
+            self.sizes: tuple[int, ...] = (q, k, *values, *gate)
+        else:
+            self.sizes = (k, *values, *gate)
+            self.q_down = Weight(site, (share(rank, self.latent_ways), hidden), LATENT)
+            self.q_norm = NormLayer(site, rank)
+            self.q_up = Weight(site, (q, rank), SPLIT, counted=not attention.bias)
+            self.q_up_bias = [Weight(site, (q,), SPLIT)] if attention.bias else []
+        rows = (sum(self.sizes),) if site.framework.activations.joined_qkv else self.sizes
+        plain = not attention.bias
+        self.qkv = [Weight(site, (n, hidden), SPLIT, counted=plain) for n in rows]
+        self.qkv_bias = [Weight(site, (n,), SPLIT) for n in self._biased(rows)] if attention.bias else []
+        self.qk_norms: list[NormLayer] = []
+        if attention.qk_norm:
+            held = attention.qk_norm_weights
+            shared = None if held is None else Weight(site, (held,), REPLICATED)
+            self.qk_norms = [NormLayer(site, size, shared) for _ in range(2)]
+
+    def _biased(self, rows: tuple[int, ...]) -> tuple[int, ...]:
+        """Elements of each product's bias, up to which it is added; the gate has none."""
+        if not self.attention.gate:
+            return rows
+        return (rows[0] - self.gate_width,) if len(rows) == 1 else rows[:-1]
+
+    def weights(self) -> list[Weight]:
+        """Every weight of the block."""
+        norms = {id(weight): weight for norm in self.qk_norms for weight in norm.weights()}
+        low = [] if self.q_down is None else [self.q_down, *self.q_norm.weights(), self.q_up, *self.q_up_bias]
+        return [*low, *self.qkv, *self.qkv_bias, *norms.values(), *self._common_weights()]
+
+    def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
+        q, k, v, gate = self._qkv(x)
+        context = self._core(q, k, v, again)
+        del q, k, v
+        return self._project(context, gate)
+
+    def _qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        x, gather = self._gathered(x)
+        parts: list[Tensor] = [] if self.q_down is None else [self._low_rank_query(x, self.q_down, gather)]
+        products = [Linear.apply(x, weight, self.queue, gather) for weight in self.qkv]
+        del x
+        for i, bias in enumerate(self.qkv_bias):
+            products[i] = Bias.apply(products[i], bias)
+        parts += SplitFeatures.apply(products[0], self.sizes) if len(products) == 1 < len(self.sizes) else products
+        del products
+        gate = parts.pop() if self.attention.gate else None
+        if gate is not None and self.kv_heads > 1:
+            # The groups of heads lie apart in a joined product: a gate in the order of the heads is a copy.
+            gate = gate.contiguous()
+        counts = (self.heads, self.kv_heads, self.kv_heads)
+        q, k, *values = (self._by_head(part, heads) for part, heads in zip(parts, counts, strict=False))
+        del parts
+        v = values.pop() if values else k
+        if self.qk_norms:
+            q, k = (norm(part) for norm, part in zip(self.qk_norms, (q, k), strict=True))
+        if not self.site.model.learned_positions:
+            q, k = Rotate.apply(q, 0, False), Rotate.apply(k, 0, False)
+        if self.site.framework.activations.copies_grouped_kv:
+            k, v = (_repeated(part, self.heads) for part in (k, v))
+        return q, k, v, gate
+
+    def _low_rank_query(self, x: Tensor, down: Weight, gather: int) -> Tensor:
+        assert self.attention.q_rank is not None
+        latent = self.q_norm(self._down(x, down, self.attention.q_rank, gather))
+        q = Linear.apply(latent, self.q_up, self.queue, gather)
+        return Bias.apply(q, self.q_up_bias[0]) if self.q_up_bias else q
+
+
+def _repeated(x: Tensor, heads: int) -> Tensor:
+    """Keys or values [s, b, g, d] copied for every query head (``repeat_kv``)."""
+    ways = heads // x.shape[2]
+    return x if ways == 1 else x.unsqueeze(3).expand(-1, -1, -1, ways, -1).flatten(2, 3)
+
+
+class LatentAttention(_AttentionBase):
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434 §2.1).
+
+    Queries, keys (assembled from the up-projection and the shared rotary part), the key/value
+    up-projection (values are views of it) and the context stay; so do both latents and their norms.
+    """
+
+    def __init__(self, site: Site, queue: GradientQueue, attention: AttentionSpec) -> None:
+        super().__init__(site, queue, attention)
+        model, mla = site.model, attention.latent
+        assert mla is not None
+        self.mla = mla
+        self.qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+        self.gate = Weight(site, (self.gate_width, model.hidden), SPLIT) if attention.gate else None
+        rank = mla.q_lora_rank
+        self.q_down = None
+        if rank is not None:
+            self.q_down = Weight(site, (share(rank, self.latent_ways), model.hidden), LATENT)
+            self.q_norm = NormLayer(site, rank)
+        self.q_up = Weight(site, (self.heads * self.qk_dim, model.hidden if rank is None else rank), SPLIT)
+        self.kv_width = mla.kv_lora_rank + mla.qk_rope_head_dim
+        self.kv_down = Weight(site, (share(self.kv_width, self.latent_ways), model.hidden), LATENT)
+        self.kv_norm = NormLayer(site, mla.kv_lora_rank)
+        self.kv_up = Weight(site, (self.heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank), SPLIT)
+
+    def weights(self) -> list[Weight]:
+        """Every weight of the block."""
+        query = [] if self.q_down is None else [self.q_down, *self.q_norm.weights()]
+        gate = [] if self.gate is None else [self.gate]
+        return [*query, self.q_up, self.kv_down, *self.kv_norm.weights(), self.kv_up, *gate, *self._common_weights()]
+
+    def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
+        x, gather = self._gathered(x)
+        if LATENT_UP in again:
+            query, latent = self._query_latent(x, gather), self._down(x, self.kv_down, self.kv_width, gather)
+
+            def up(query: Tensor, latent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+                return self._query(query, gather), *self._key_value(latent, gather)
+
+            q, k, v = given_up.run(up, query, latent)
+            del query, latent
+        else:
+            q = self._query(self._query_latent(x, gather), gather)
+            k, v = self._key_value(self._down(x, self.kv_down, self.kv_width, gather), gather)
+        gate = None if self.gate is None else Linear.apply(x, self.gate, self.queue, gather)
+        del x
+        context = self._core(q, k, v, again)
+        del q, k, v
+        return self._project(context, gate)
+
+    def _normed(self, latent: Tensor, norm: NormLayer) -> Tensor:
+        """A latent's norm; where the framework casts its input to fp32 first, the cast is kept."""
+        return norm(latent.float() if self.site.framework.activations.fp32_norm_input else latent)
+
+    def _query_latent(self, x: Tensor, gather: int) -> Tensor:
+        if self.q_down is None:
+            return x
+        assert self.mla.q_lora_rank is not None
+        return self._down(x, self.q_down, self.mla.q_lora_rank, gather)
+
+    def _query(self, x: Tensor, gather: int) -> Tensor:
+        if self.q_down is not None:
+            x = self._normed(x, self.q_norm)
+        q = self._by_head(Linear.apply(x, self.q_up, self.queue, gather), self.heads)
+        return Rotate.apply(q, self.mla.qk_nope_head_dim, self.site.framework.activations.keeps_unrotated_queries)
+
+    def _key_value(self, latent: Tensor, gather: int) -> tuple[Tensor, Tensor]:
+        mla, heads = self.mla, self.heads
+        compressed, rotary = SplitFeatures.apply(latent, (mla.kv_lora_rank, mla.qk_rope_head_dim))
+        del latent
+        rotary = Gather.apply(rotary, gather) if gather > 1 else rotary
+        rotary = Rotate.apply(self._by_head(rotary, 1), 0, False)
+        up = self._by_head(Linear.apply(self._normed(compressed, self.kv_norm), self.kv_up, self.queue, gather), heads)
+        del compressed
+        still, v = SplitFeatures.apply(up, (mla.qk_nope_head_dim, mla.v_head_dim))
+        return torch.cat([still, rotary.expand(-1, -1, heads, -1)], -1), v

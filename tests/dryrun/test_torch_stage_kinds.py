@@ -1,0 +1,147 @@
+"""Every kind of layer on fake tensors beside its closed forms: states, what a layer keeps, the room of its backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+from taylor.cost_model.activations import activation_bytes  # noqa: E402
+from taylor.cost_model.statics import layer_state_bytes  # noqa: E402
+from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.dryrun.torch_stage.kernels import GradientQueue  # noqa: E402
+from taylor.dryrun.torch_stage.layers import TransformerLayer  # noqa: E402
+from taylor.dryrun.torch_stage.probe import layer_memory  # noqa: E402
+from taylor.dryrun.torch_stage.site import Site  # noqa: E402
+from taylor.pipeline.plan import FULL, NONE, SELECT  # noqa: E402
+from taylor.register.layers import (  # noqa: E402
+    CHUNKED,
+    SLIDING,
+    AttentionSpec,
+    IndexerSpec,
+    LayerSpec,
+    MlaSpec,
+    MlpSpec,
+    MoeSpec,
+)
+from taylor.register.model import ModelSpec  # noqa: E402
+from tests import torch_stage_cases as cases  # noqa: E402
+
+HIDDEN = 512
+HEADS, GROUPS, SIZE = 16, 8, 64
+PLAIN = AttentionSpec(HEADS, GROUPS, SIZE)
+MLP, EXPERTS = MlpSpec(1536), MoeSpec(16, 4, 256, n_shared=1)
+
+KINDS = {
+    "attention alone": LayerSpec("a", PLAIN),
+    "mlp alone": LayerSpec("a", mlp=MLP),
+    "ungated mlp with bias": LayerSpec("a", mlp=MlpSpec(1536, gated=False, bias=True)),
+    "experts alone": LayerSpec("a", moe=EXPERTS),
+    "attention beside mlp": LayerSpec("a", PLAIN, mlp=MLP, norms=1),
+    "mlp beside experts": LayerSpec("a", PLAIN, mlp=MLP, moe=EXPERTS),
+    "mlp beside experts, norms apart": LayerSpec("a", PLAIN, mlp=MLP, moe=EXPERTS, norms=3),
+    "sandwich norms": LayerSpec("a", PLAIN, mlp=MLP, norms=4),
+    "many norms": LayerSpec("a", PLAIN, mlp=MLP, moe=EXPERTS, norms=7, extra=640),
+    "sliding": LayerSpec("a", AttentionSpec(HEADS, GROUPS, SIZE, reach=SLIDING, window=128), mlp=MLP),
+    "chunked": LayerSpec("a", AttentionSpec(HEADS, GROUPS, SIZE, reach=CHUNKED, window=256), mlp=MLP),
+    "narrow values": LayerSpec("a", AttentionSpec(HEADS, GROUPS, 96, v_head_dim=64), mlp=MLP),
+    "norms on queries and keys": LayerSpec("a", AttentionSpec(HEADS, GROUPS, SIZE, qk_norm=True), mlp=MLP),
+    "norms over all heads": LayerSpec(
+        "a", AttentionSpec(HEADS, GROUPS, SIZE, qk_norm=True, qk_norm_weights=(HEADS + GROUPS) * SIZE), mlp=MLP
+    ),
+    "gate a channel": LayerSpec("a", AttentionSpec(HEADS, GROUPS, SIZE, gate=HEADS * SIZE, qk_norm=True), moe=EXPERTS),
+    "gate a head": LayerSpec("a", AttentionSpec(HEADS, GROUPS, SIZE, gate=HEADS), mlp=MLP),
+    "biases and sinks": LayerSpec(
+        "a",
+        AttentionSpec(HEADS, GROUPS, SIZE, bias=True, output_bias=True, sinks=True, reach=SLIDING, window=128),
+        moe=MoeSpec(16, 4, 256, router_bias=True, expert_bias=True),
+    ),
+    "shared keys and values": LayerSpec("a", AttentionSpec(HEADS, GROUPS, SIZE, shared_kv=True), mlp=MLP),
+    "low ranks": LayerSpec(
+        "a",
+        AttentionSpec(
+            HEADS, 4, 128, q_rank=256, output_rank=64, output_groups=4, shared_kv=True, sinks=True,
+            indexer=IndexerSpec(4, 32, 64, 12_345),
+        ),
+        moe=EXPERTS,
+    ),
+    "latent with a gate": LayerSpec(
+        "a", AttentionSpec(HEADS, HEADS, 96, latent=MlaSpec(128, 32, 64, 64, 192), gate=HEADS * 64), mlp=MLP
+    ),
+    "latent experts": LayerSpec("a", PLAIN, moe=MoeSpec(16, 4, 256, n_shared=1, latent=128, gated=False)),
+}  # fmt: skip
+
+RULES = {
+    "megatron": cases.MEGATRON.replace(seq_length=2048, expert_tensor_parallel=False),
+    "torchtitan": cases.TORCHTITAN.replace(seq_length=2048, expert_tensor_parallel=False),
+    "mindformers": cases.MINDFORMERS.replace(seq_length=2048),
+}
+
+STRATEGIES = {
+    "alone": Strategy(4, 1, 1, 2, op=4, mbs=2),
+    "tp2": Strategy(4, 2, 1, 2, op=4, sp=False),
+    "tp4 sp": Strategy(4, 4, 1, 4, op=4),
+}
+
+
+def model_of(spec: LayerSpec) -> ModelSpec:
+    """A model of two such layers."""
+    return ModelSpec("m", 2, HIDDEN, HEADS, GROUPS, SIZE, 1536, 4096, kinds=(spec,), pattern=f"2 {spec.name}")
+
+
+@dataclass(frozen=True)
+class Held:
+    """Elements and bytes that one rank holds of a layer."""
+
+    elements: int
+    weights: int
+    gradients: int
+    optimizer: int
+
+
+def held_by(spec: LayerSpec, strategy: Strategy, rules: TrainingRules) -> Held:
+    with FakeTensorMode():
+        layer = TransformerLayer(Site(model_of(spec), strategy, rules), GradientQueue(), spec, NONE)
+        weights = layer.weights()
+        return Held(
+            sum(torch.Size(weight.shape).numel() for weight in weights),
+            sum(weight.tensor.untyped_storage().nbytes() for weight in weights if weight.tensor is not None),
+            sum(weight.main_grad.untyped_storage().nbytes() for weight in weights),
+            sum(weight.optimizer.untyped_storage().nbytes() for weight in weights),
+        )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
+@pytest.mark.parametrize("spec", KINDS.values(), ids=KINDS)
+def test_a_rank_holds_the_states_of_the_closed_form(spec: LayerSpec, strategy: Strategy) -> None:
+    rules = RULES["megatron"]
+    found = held_by(spec, strategy, rules)
+    expected = layer_state_bytes(model_of(spec), spec.name, strategy, rules)
+    assert found.weights == float(expected.weights) == 2 * found.elements
+    assert found.gradients == float(expected.gradients)
+    # A share of a shard is rounded up to a whole byte, weight by weight.
+    assert found.optimizer == pytest.approx(float(expected.optimizer), abs=64)
+
+
+CASES = [
+    *(("megatron", strategy, NONE) for strategy in STRATEGIES),
+    ("megatron", "tp4 sp", SELECT),
+    ("megatron", "tp4 sp", FULL),
+    ("torchtitan", "tp4 sp", NONE),
+    ("torchtitan", "tp4 sp", SELECT),
+    ("mindformers", "tp4 sp", NONE),
+]
+
+
+@pytest.mark.parametrize(("framework", "degrees", "mode"), CASES, ids=map(" ".join, CASES))
+@pytest.mark.parametrize("spec", KINDS.values(), ids=KINDS)
+def test_a_layer_of_any_kind_keeps_what_its_closed_form_says(
+    spec: LayerSpec, framework: str, degrees: str, mode: str
+) -> None:
+    model, rules, strategy = model_of(spec), RULES[framework], STRATEGIES[degrees]
+    kept = layer_memory(model, spec.name, mode, strategy, rules).kept
+    assert kept == pytest.approx(float(activation_bytes(model, spec.name, mode, strategy, rules)), rel=0.02)
