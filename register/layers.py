@@ -8,9 +8,13 @@ from typing import Any
 FULL_REACH, SLIDING, CHUNKED = "full", "sliding", "chunked"
 """How far a query of softmax attention sees: everything before it, the last `window` tokens, its own block of them."""
 
+REACHES = (FULL_REACH, SLIDING, CHUNKED)
+
 GATED_DELTA, KIMI_DELTA, LIGHTNING = "gdn", "kda", "lightning"
 """Linear attentions: gated delta net (Yang et al. 2024, arXiv:2412.06464), Kimi delta attention (Kimi Team 2025,
 arXiv:2510.26692), lightning attention (Qin et al. 2024, arXiv:2401.04658)."""
+
+STYLES = (GATED_DELTA, KIMI_DELTA, LIGHTNING)
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,10 @@ class AttentionSpec:
     indexer: IndexerSpec | None = None
     compression: int = 0
     reused_kv: bool = False
+
+    def __post_init__(self) -> None:
+        if self.reach not in REACHES:
+            raise ValueError(f"reach {self.reach!r} is none of {', '.join(REACHES)}")
 
     @property
     def qk_width(self) -> int:
@@ -217,6 +225,10 @@ class LinearAttentionSpec:
     value_head_dim: int
     conv_kernel: int = 4
     gate_rank: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.style not in STYLES:
+            raise ValueError(f"style {self.style!r} is none of {', '.join(STYLES)}")
 
     @property
     def key_width(self) -> int:

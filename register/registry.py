@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import difflib
-import types
-import typing
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from functools import cached_property
+from collections import Counter
+from dataclasses import asdict, dataclass, fields
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Iterable, Mapping, TypeVar
-
-import yaml
+from typing import Any, Iterable, Mapping
 
 from taylor.base.errors import InputError
-from taylor.base.files import read_text
 from taylor.register.device import PRECISIONS, DeviceSpec, LinkTier
+from taylor.register.layers import LayerSpec
 from taylor.register.model import ModelSpec
+from taylor.register.registration import Spec, dataclass_from, load_registration, value_from
 
 BUILT_IN = Path(__file__).resolve().parent
 """Where the shipped registrations lie, in the folders ``models`` and ``devices``."""
 
-MAX_DEPTH = 20
 PADDED_VOCAB = 0.02
 """Share of the vocabulary by which padding may widen it."""
-MAX_REGISTRATION_BYTES = 2**20
 _FOLDERS: dict[str, type] = {"models": ModelSpec, "devices": DeviceSpec}
-_MAY_BE_ZERO = {
-    "learned_positions", "mtp_layers", "n_shared", "shared_hidden", "first_dense", "latency_us",
-    "link_latency_us",
-}  # fmt: skip
-_IGNORED = {"source", "kind"}
-Spec = TypeVar("Spec")
 
 
 @dataclass(frozen=True)
@@ -108,6 +98,7 @@ class Registry:
         known = [found for found in map(self.model, self.models) if found.published_parameters is not None]
         named = [found for found in known if _letters(found.name) == _letters(model.name)]
         alike = [found for found in known if _same_shape(found, model)]
+        alike.sort(key=lambda found: found.mtp_layers != model.mtp_layers)
         return next(iter([*named, *alike]), None)
 
     def device(self, name: str) -> DeviceSpec:
@@ -150,13 +141,23 @@ def _letters(name: str) -> str:
 
 def _same_shape(known: ModelSpec, model: ModelSpec) -> bool:
     def shape(spec: ModelSpec) -> tuple[object, ...]:
-        moe = spec.moe
-        experts = None if moe is None else (moe.n_experts, moe.top_k, moe.expert_hidden, spec.n_moe)
-        # Without a dense layer nothing has the width of the dense MLP.
-        width = spec.ffn_hidden if spec.n_dense else None
-        return spec.n_layers, spec.hidden, spec.n_heads, spec.n_kv_heads, width, experts, spec.mla
+        layers: Counter[tuple[object, ...]] = Counter()
+        for kind, count in spec.body_counts.items():
+            layers[_layer_shape(spec.layer(kind))] += count
+        return spec.n_layers, spec.hidden, spec.extra_parameters, layers
 
-    return shape(known) == shape(model) and abs(known.vocab - model.vocab) <= PADDED_VOCAB * known.vocab
+    return abs(known.vocab - model.vocab) <= PADDED_VOCAB * known.vocab and shape(known) == shape(model)
+
+
+def _layer_shape(layer: LayerSpec) -> tuple[object, ...]:
+    """Widths, heads and experts of a layer; what does not show in every file, windows say, is left out."""
+    attention, moe = layer.attention, layer.moe
+    heads = (
+        None if attention is None else (attention.n_heads, attention.n_kv_heads, attention.latent, attention.indexer)
+    )
+    width = None if layer.mlp is None else layer.mlp.width
+    experts = None if moe is None else (moe.n_experts, moe.top_k, moe.expert_hidden)
+    return heads, layer.mamba, layer.linear, width, experts
 
 
 def _find(name: str, known: Mapping[str, Path], what: str, flag: str) -> str:
@@ -174,44 +175,30 @@ def _find(name: str, known: Mapping[str, Path], what: str, flag: str) -> str:
     )
 
 
-def _load(path: Path) -> dict[str, Any]:
-    text = read_text(path, limit_bytes=MAX_REGISTRATION_BYTES)
-    try:
-        depth = 0
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent):
-                # Nested aliases grow without bound when they are shown.
-                cure = "write the values"
-                raise InputError("anchors and aliases have no place in a registration", file=path, cure=cure)
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:
-                raise InputError(f"is nested more than {MAX_DEPTH} deep", file=path, cure="see register/models")
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise InputError(f"is not valid YAML{where}", file=path, cure="mend the syntax there") from None
-    except (RecursionError, ValueError) as error:
-        raise InputError(f"is not valid YAML: {error}", file=path) from None
-    if not isinstance(data, dict):
-        raise InputError("must hold `field: value` lines", file=path, value=data, cure="see register/models")
-    return data
-
-
 def _read_either(path: Path) -> ModelSpec | DeviceSpec:
-    data = _load(path)
+    data = load_registration(path)
     return _build(DeviceSpec, data, path) if "memory_mib" in data else _build(ModelSpec, data, path)
 
 
 def _read(path: Path, spec: type[Spec]) -> Spec:
-    return _build(spec, _load(path), path)
+    if path.is_relative_to(BUILT_IN):
+        wanted: Any = spec
+        shipped: Spec = _read_shipped(path, wanted)
+        return shipped
+    return _build(spec, load_registration(path), path)
+
+
+@cache
+def _read_shipped(path: Path, spec: Any) -> Any:
+    """A built-in registration, which does not change while a command runs and is read to find models like another."""
+    return _build(spec, load_registration(path), path)
 
 
 def _build(spec: type[Spec], data: dict[Any, Any], path: Path) -> Spec:
     values: dict[Any, Any] = {"name": path.stem, **data}
     if spec is DeviceSpec:
         values = _in_todays_form(values, path)
-    result = _dataclass(spec, values, path, "")
+    result = dataclass_from(spec, values, path, "")
     if isinstance(result, ModelSpec):
         _check_model(result, path)
     elif isinstance(result, DeviceSpec):
@@ -219,86 +206,28 @@ def _build(spec: type[Spec], data: dict[Any, Any], path: Path) -> Spec:
     return result
 
 
-def _dataclass(spec: type[Spec], data: Any, path: Path, prefix: str) -> Spec:
-    """Build a dataclass from plain data; every field is checked by name and type."""
-    if not isinstance(data, dict):
-        raise InputError("must hold `field: value` lines", file=path, field=prefix.rstrip("."), value=data)
-    hints = typing.get_type_hints(spec)
-    known = {each.name: each for each in fields(spec)}  # type: ignore[arg-type]
-    values = {}
-    for key, value in data.items():
-        if key not in known:
-            if key in _IGNORED:
-                continue
-            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-            cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise InputError("is no known field", file=path, field=f"{prefix}{key}", value=value, cure=cure)
-        values[key] = _value(hints[key], key, value, path, prefix)
-    for name, each in known.items():
-        if name not in values and each.default is MISSING and each.default_factory is MISSING:
-            raise InputError("is missing", file=path, field=f"{prefix}{name}", cure=f"add `{name}: …`")
-    return spec(**values)
-
-
-def _value(hint: Any, key: str, value: Any, path: Path, prefix: str) -> Any:
-    field = f"{prefix}{key}"
-    options = [hint]
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        options = [each for each in typing.get_args(hint) if each is not type(None)]
-        if value is None:
-            return None
-    wanted = options[0]
-    if is_dataclass(wanted):
-        return _dataclass(typing.cast(Any, wanted), value, path, f"{field}.")
-    if wanted is bool:
-        if not isinstance(value, bool):
-            raise InputError("must be true or false", file=path, field=field, value=value)
-        return value
-    if wanted in (int, float):
-        return _number(wanted, key, value, path, field)
-    if wanted is str:
-        if not isinstance(value, str):
-            raise InputError("must be text", file=path, field=field, value=value, cure="put it in quotes")
-        return value
-    if typing.get_origin(wanted) is tuple:
-        if not isinstance(value, list):
-            raise InputError("must be a list", file=path, field=field, value=value)
-        element = typing.get_args(wanted)[0]
-        return tuple(_value(element, str(at), item, path, f"{field}.") for at, item in enumerate(value))
-    if not isinstance(value, dict):
-        raise InputError("must hold `name: value` lines", file=path, field=field, value=value)
-    element = typing.get_args(wanted)[1]
-    return {str(name): _value(element, str(name), item, path, f"{field}.") for name, item in value.items()}
-
-
-def _number(wanted: type, key: str, value: Any, path: Path, field: str) -> int | float:
-    least_zero = key in _MAY_BE_ZERO
-    kind = "an integer" if wanted is int else "a number"
-    problem = f"must be {kind} {'>= 0' if least_zero else '> 0'}"
-    if isinstance(value, bool) or not isinstance(value, int if wanted is int else (int, float)):
-        raise InputError(problem, file=path, field=field, value=value)
-    if not (value >= 0 if least_zero else value > 0) or not value < 1e15:
-        raise InputError(problem, file=path, field=field, value=value)
-    return int(value) if wanted is int else float(value)
-
-
 def _check_model(model: ModelSpec, path: Path) -> None:
-    if model.mla is None and model.n_heads % model.n_kv_heads:
+    heads = {"n_kv_heads": (model.n_heads, model.n_kv_heads)} if model.mla is None else {}
+    for at, kind in enumerate(model.kinds):
+        if kind.attention is not None:
+            heads[f"kinds.{at}.attention.n_kv_heads"] = kind.attention.n_heads, kind.attention.n_kv_heads
+    for field, (queries, keys) in heads.items():
+        if queries % keys:
+            raise InputError(
+                "must divide n_heads", file=path, field=field, value=keys, cure=f"n_heads is {queries}"
+            )  # fmt: skip
+    experts = {"moe": model.moe, **{f"kinds.{at}.moe": kind.moe for at, kind in enumerate(model.kinds)}}
+    for field, moe in experts.items():
+        if moe is not None and moe.top_k > moe.n_experts:
+            raise InputError(
+                "must be <= n_experts", file=path, field=f"{field}.top_k", value=moe.top_k,
+                cure=f"n_experts is {moe.n_experts}",
+            )  # fmt: skip
+    if model.moe is not None and model.moe.first_dense > model.n_layers:
         raise InputError(
-            "must divide n_heads", file=path, field="n_kv_heads", value=model.n_kv_heads,
-            cure=f"n_heads is {model.n_heads}",
+            "must be <= n_layers", file=path, field="moe.first_dense", value=model.moe.first_dense,
+            cure=f"n_layers is {model.n_layers}",
         )  # fmt: skip
-    if model.moe is not None:
-        if model.moe.top_k > model.moe.n_experts:
-            raise InputError(
-                "must be <= n_experts", file=path, field="moe.top_k", value=model.moe.top_k,
-                cure=f"n_experts is {model.moe.n_experts}",
-            )  # fmt: skip
-        if model.moe.first_dense > model.n_layers:
-            raise InputError(
-                "must be <= n_layers", file=path, field="moe.first_dense", value=model.moe.first_dense,
-                cure=f"n_layers is {model.n_layers}",
-            )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -324,12 +253,12 @@ def _in_todays_form(data: dict[Any, Any], path: Path) -> dict[Any, Any]:
     """
     today = dict(data)
     if "peak_tflops" not in today and "peak_bf16_tflops" in today:
-        today["peak_tflops"] = _value(float, "peak_bf16_tflops", today.pop("peak_bf16_tflops"), path, "")
+        today["peak_tflops"] = value_from(float, "peak_bf16_tflops", today.pop("peak_bf16_tflops"), path, "")
     if isinstance(today.get("peak_tflops"), (int, float)):
         today["peak_tflops"] = {"bf16": today["peak_tflops"]}
     if "links" not in today:
         flat = {each.name: today.pop(each.name) for each in fields(_NodeAndNetwork) if each.name in today}
-        today["links"] = _dataclass(_NodeAndNetwork, flat, path, "").tiers()
+        today["links"] = dataclass_from(_NodeAndNetwork, flat, path, "").tiers()
     if "source" in today and "sources" not in today:
         today["sources"] = {"all": today.pop("source")}
     return today
