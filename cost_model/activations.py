@@ -11,6 +11,9 @@ Selective recompute takes away what its parts (`TrainingRules.recomputed_parts`)
 ``CheckpointWithoutOutput`` (core 0.13 and later, megatron/core/tensor_parallel/random.py) gives up the output of norms,
 latent up-projections and the experts' activation function as well, which the next product would have kept.
 
+Products in fewer than 16 bits (`TrainingRules.narrow`) save their inputs in their own type; two products of one input
+save two of them. Where something else keeps an input in 16 bits, they take that one, or save theirs on top.
+
 That is what fused kernels keep. What less fused ones keep beside it, and which framework runs them, is
 in the framework's `ActivationRules`; the counts are checked against `dryrun.torch_stage`.
 """
@@ -74,7 +77,11 @@ def _layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees
     if layer.attention is not None:
         kept = kept + _attention(model, layer.attention, degrees, rules, again)
     elif layer.recurrent is not None:
-        kept = kept + _norm_and_input(model, degrees, rules) + recurrent_bytes(layer.recurrent, degrees, rules)
+        kept = (
+            kept
+            + _norm_and_input(model, degrees, rules, _own_input(rules))
+            + recurrent_bytes(layer.recurrent, degrees, rules)
+        )
     if layer.mlp is not None:
         entry = _Entry.ALONE if layer.mixer is None or layer.norm_count > 1 else _Entry.WITH_ITS_NORM
         kept = kept + _mlp(model, layer.mlp, degrees, rules, again, entry)
@@ -136,19 +143,29 @@ def _norm_input_bytes(rules: TrainingRules) -> int:
     return _FP32 if rules.framework.activations.fp32_norm_input else _residual_bytes(rules)
 
 
+def _own_input(rules: TrainingRules) -> float:
+    """Bytes an element of an input that a product alone saves."""
+    return rules.compute_bytes if rules.narrow is None else rules.narrow.input_bytes
+
+
+def _quantizes_again(rules: TrainingRules) -> bool:
+    """Whether a product makes its input's copy anew in the backward, where the input is at hand."""
+    return rules.narrow is None or rules.narrow.requantizes
+
+
+def _shared_input(rules: TrainingRules) -> float:
+    """Bytes an element of an input that something else keeps in the compute type, and a product saves too."""
+    return rules.compute_bytes + (0 if _quantizes_again(rules) else _own_input(rules))
+
+
 def _norm_and_input(
-    model: ModelSpec,
-    degrees: Degrees,
-    rules: TrainingRules,
-    *,
-    keeps_input: bool = True,
-    entry: _Entry = _Entry.ALONE,
+    model: ModelSpec, degrees: Degrees, rules: TrainingRules, input_bytes: float, entry: _Entry = _Entry.ALONE
 ) -> Any:
-    """A norm's input, the block's input behind it, its dropout mask: bytes a token."""
+    """A norm's input, the block's input behind it in so many bytes an element, its dropout mask: bytes a token."""
     ways, split = sequence_split(degrees), input_split(degrees, rules)
     kept = _norm_input_bytes(rules) + (1 if rules.dropout else 0) if entry is _Entry.ALONE else 0
-    block_input = rules.compute_bytes / split if keeps_input else 0.0
-    if entry is _Entry.WITH_ITS_NORM:
+    block_input: Any = input_bytes / split
+    if entry is _Entry.WITH_ITS_NORM and rules.narrow is None:
         # Each block gathers an input of its own.
         block_input = np.where(np.equal(split, ways), 0.0, block_input)
     return (kept / ways + block_input) * model.hidden
@@ -161,12 +178,14 @@ def _attention(
     heads = attention.n_heads / degrees.tp
     mla = attention.latent
     own_norm = mla is not None or not rules.fused_norms
-    result = _norm_and_input(model, degrees, rules, keeps_input=not (NORMS in again and own_norm))
+    # Latent attention multiplies its input by two matrices of their own, others by one joined matrix.
+    inputs = _own_input(rules) * (2 if mla is not None and rules.narrow is not None else 1)
+    result = _norm_and_input(model, degrees, rules, 0 if NORMS in again and own_norm else inputs)
+    result = result + heads * attention.v_width * _context_bytes(attention, rules, again)
     if mla is not None and LATENT_UP in again:
-        # The latents as they were before their norms, and the context.
+        # The latents as they were before their norms.
         latent = mla.kv_lora_rank + mla.qk_rope_head_dim + (mla.q_lora_rank or 0)
-        context = heads * mla.v_head_dim
-        result = result + rules.compute_bytes * (latent / input_split(degrees, rules) + context)
+        result = result + rules.compute_bytes * latent / input_split(degrees, rules)
     elif mla is not None:
         result = result + _latent_projections(mla, heads, degrees, rules)
     else:
@@ -174,11 +193,12 @@ def _attention(
     result = result + _low_ranks(attention, degrees, rules)
     if attention.gate:
         # The gate, and the context behind it, which the output projection saves.
-        gated = attention.gate / degrees.tp + heads * attention.v_width
+        result = result + rules.compute_bytes * attention.gate / degrees.tp
+        result = result + _own_input(rules) * heads * attention.v_width
         if mla is None and rules.framework.activations.joined_qkv:
             # In a joined product every group's gate lies apart from the next one's, and is copied beside it.
-            gated = gated + np.where(np.greater(attention.n_kv_heads / degrees.tp, 1), attention.gate / degrees.tp, 0)
-        result = result + rules.compute_bytes * gated
+            copied = np.where(np.greater(attention.n_kv_heads / degrees.tp, 1), attention.gate / degrees.tp, 0)
+            result = result + rules.compute_bytes * copied
     if ATTENTION_CORE in again:
         return result
     if rules.flash_attention:
@@ -190,6 +210,14 @@ def _attention(
     return result
 
 
+def _context_bytes(attention: AttentionSpec, rules: TrainingRules, again: Collection[str]) -> float:
+    """Bytes an element of the attention's result, which its kernel keeps and, without a gate, the product behind it."""
+    if attention.gate:
+        return rules.compute_bytes
+    alone = ATTENTION_CORE in again and not _quantizes_again(rules)
+    return _own_input(rules) if alone else _shared_input(rules)
+
+
 def _low_ranks(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """What low-rank queries and outputs keep: the query's latent before and behind its norm, the output's inner one."""
     inner = 2 * (attention.q_rank or 0) / input_split(degrees, rules)
@@ -198,14 +226,14 @@ def _low_ranks(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules)
 
 
 def _projections(model: ModelSpec, attention: AttentionSpec, heads: Any, degrees: Degrees, rules: TrainingRules) -> Any:
-    """Q, K, V and the context of a rank's `heads`, bytes a token."""
+    """Q, K and V of a rank's `heads`, bytes a token."""
     operators = rules.framework.activations
     q, context = heads * attention.head_dim, heads * attention.v_width
     # Key/value heads are copied where TP exceeds their number.
     kv_heads = np.maximum(attention.n_kv_heads / degrees.tp, 1)
     k, v = kv_heads * attention.head_dim, kv_heads * attention.v_width
     copied = np.logical_and(operators.copies_grouped_kv, kv_heads > 1)
-    elements = q + context + np.where(copied, q + context, k + v)
+    elements = q + np.where(copied, q + context, k + v)
     if operators.joined_qkv:
         # The product, of which V is a view, stays beside the rotated Q and K; low-rank queries are no part of it.
         apart = attention.q_rank is not None and not attention.qk_norm
@@ -217,13 +245,15 @@ def _projections(model: ModelSpec, attention: AttentionSpec, heads: Any, degrees
 
 
 def _latent_projections(mla: MlaSpec, heads: Any, degrees: Degrees, rules: TrainingRules) -> Any:
-    """Latents, Q, K, V and the context of a rank's `heads`, bytes a token."""
+    """Latents, Q, K and V of a rank's `heads`, bytes a token."""
     operators = rules.framework.activations
     qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
-    latent = 2 * mla.kv_lora_rank + mla.qk_rope_head_dim + 2 * (mla.q_lora_rank or 0)
-    result = rules.compute_bytes * latent / input_split(degrees, rules)
-    # q, k, the K/V up-projection (V is a view of it) and the context.
-    result = result + rules.compute_bytes * heads * (2 * qk_dim + mla.qk_nope_head_dim + 2 * mla.v_head_dim)
+    # Before their norms, and behind them as the up-projections' inputs.
+    normed = mla.kv_lora_rank + (mla.q_lora_rank or 0)
+    latent = rules.compute_bytes * (normed + mla.qk_rope_head_dim) + _own_input(rules) * normed
+    result = latent / input_split(degrees, rules)
+    # q, k and the K/V up-projection (V is a view of it).
+    result = result + rules.compute_bytes * heads * (2 * qk_dim + mla.qk_nope_head_dim + mla.v_head_dim)
     if operators.keeps_unrotated_queries:
         result = result + rules.compute_bytes * heads * qk_dim
     if operators.fp32_norm_input:
@@ -242,17 +272,21 @@ def _mlp(
     """Bytes a token of a dense MLP block, its norm and dropout mask included."""
     if DENSE_MLP in again:
         # Its input, unless the norm runs again with it.
-        keeps = not rules.fused_norms and NORMS not in again
-        return _norm_and_input(model, degrees, rules, keeps_input=keeps, entry=entry)
-    tensors = 3 if mlp.gated else 2
-    activations = 1
-    if mlp.gated and not rules.framework.activations.fused_swiglu:
-        tensors, activations = 4, 2
+        kept = 0 if rules.fused_norms or NORMS in again else rules.compute_bytes
+        return _norm_and_input(model, degrees, rules, kept, entry)
+    input_bytes = _own_input(rules) if rules.fused_norms or NORMS not in again else 0
+    norm = _norm_and_input(model, degrees, rules, input_bytes, entry)
     if DENSE_ACTIVATION in again:
-        tensors -= activations
-    keeps = rules.fused_norms or NORMS not in again
-    norm = _norm_and_input(model, degrees, rules, keeps_input=keeps, entry=entry)
-    return norm + rules.compute_bytes * tensors * mlp.width / degrees.tp
+        return norm + rules.compute_bytes * (2 if mlp.gated else 1) * mlp.width / degrees.tp
+    return norm + _inner_bytes(rules, mlp.gated) * mlp.width / degrees.tp
+
+
+def _inner_bytes(rules: TrainingRules, gated: bool) -> float:
+    """Bytes an element of an MLP's width: what its activation function keeps, and its result."""
+    if not gated:
+        return rules.compute_bytes + _own_input(rules)
+    unfused = not rules.framework.activations.fused_swiglu
+    return rules.compute_bytes * (3 if unfused else 2) + _own_input(rules)
 
 
 def _experts(
@@ -264,16 +298,21 @@ def _experts(
     entry: _Entry,
 ) -> Any:
     """Bytes a token of a mixture-of-experts block: norm, router, shared and routed experts."""
-    norm = _norm_and_input(model, degrees, rules, keeps_input=NORMS not in again, entry=entry)
+    if EXPERT_BLOCK in again or SHARED_EXPERTS in again or not moe.shared_width:
+        # The router's input is not narrow.
+        input_bytes: float = rules.compute_bytes
+    else:
+        input_bytes = _shared_input(rules)
+    norm = _norm_and_input(model, degrees, rules, 0 if NORMS in again else input_bytes, entry)
     if EXPERT_BLOCK in again:
         return norm
-    tensors = 3 if moe.gated else 2
     operators = rules.framework.activations
     router = 2 * _FP32 * moe.n_experts / input_split(degrees, rules)
-    shared: Any = rules.compute_bytes * (tensors if operators.fused_swiglu or not moe.gated else 4)
-    shared = 0.0 if SHARED_EXPERTS in again else shared * moe.shared_width / degrees.tp
+    shared = 0.0 if SHARED_EXPERTS in again else _inner_bytes(rules, moe.gated) * moe.shared_width / degrees.tp
     width, outer = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp), expert_outer(model, moe)
-    slot = rules.compute_bytes * (outer + (tensors - (EXPERT_ACTIVATION in again)) * width)
+    # What runs again is given up as it was; a copy that cannot be made of it a second time stays.
+    activated = 0.0 if EXPERT_ACTIVATION in again and _quantizes_again(rules) else _own_input(rules)
+    slot = _own_input(rules) * outer + (rules.compute_bytes * (2 if moe.gated else 1) + activated) * width
     if operators.unfused_experts:
         slot = slot + rules.compute_bytes * (outer + (2 if moe.gated else 0) * width)
     routed = routed_slots(moe, degrees, rules) * slot

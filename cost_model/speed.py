@@ -23,21 +23,29 @@ element-wise kernels (a low share stands for unfused ones, which move more than 
 product's operands, and of link bandwidth. Registered devices carry fitted ones."""
 
 
+_PRODUCTS = ("matmul", "grouped_matmul")
+
+
 @dataclass(frozen=True)
 class Speed:
     """A device's speeds with its efficiencies applied."""
 
     device: DeviceSpec
     peak_tflops: float
+    product_tflops: float
     shares: Mapping[str, float]
 
     @classmethod
-    def of(cls, device: DeviceSpec, rules: TrainingRules) -> Speed:
+    def of(cls, device: DeviceSpec, rules: TrainingRules, *, in_layer: bool = False) -> Speed:
         """A device's registered shares, and the assumed ones beside them, of the peak of a job's precision.
 
-        torch multiplies fp32 as fp32 unless it is told to take TF32.
+        torch multiplies fp32 as fp32 unless it is told to take TF32. `in_layer`: matrix products run in the job's
+        narrow type, where it has one; attention, and what is outside the layers, does not.
         """
-        return cls(device, device.peak(rules.precision), {**ASSUMED_EFFICIENCY, **device.efficiency})
+        peak = products = device.peak(rules.precision)
+        if in_layer and rules.narrow is not None:
+            products = device.peak(rules.narrow.precision)
+        return cls(device, peak, products, {**ASSUMED_EFFICIENCY, **device.efficiency})
 
     @property
     def network(self) -> float:
@@ -46,7 +54,8 @@ class Speed:
 
     def flops(self, group: str, amount: Any) -> Any:
         """Time of matrix work, ms."""
-        return amount / (self.peak_tflops * self.shares[group] * 1e9)
+        peak = self.product_tflops if group in _PRODUCTS else self.peak_tflops
+        return amount / (peak * self.shares[group] * 1e9)
 
     def bytes(self, amount: Any, group: str = "memory") -> Any:
         """Time of memory traffic, ms."""

@@ -29,6 +29,7 @@ from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.layers import MlpSpec, MoeSpec
 from taylor.register.model import MTP, ModelSpec
+from taylor.register.narrow_products import NarrowProducts
 
 MIB = 2**20
 
@@ -222,6 +223,7 @@ def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Tr
     gradient of their slots before and after the all-to-all or the gather. A mixer without softmax holds what its scan's
     backward rebuilds (`recurrent.recurrent_room_bytes`).
 
+    Products in fewer than 16 bits cast a gradient before they take it, and so hold it beside its copies.
     Where products make a weight's gradient by itself, there are two moments more: in the down projection
     beside the gradients of its output and input, and in gate and up, when what the activation kept is gone.
     """
@@ -256,12 +258,30 @@ def _expert_room_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: 
     else:
         other = np.where(np.greater(ways, 1), slots / ways, 0.0)
     room = rules.compute_bytes * np.maximum((slots + other) * outer, gates * width * slots)
+    if rules.narrow is not None:
+        arriving = (rules.compute_bytes + 2 * rules.narrow.input_bytes) * outer
+        room = np.maximum(room, slots * _narrow_room_bytes(rules, rules.narrow, arriving, outer, width, gates))
     if not _makes_weight_gradients(rules):
         return room
     # The grouped product makes the gradients of all experts of the rank at once.
     weight = rules.compute_bytes * moe.n_experts / degrees.ep * width * outer
     product, outside = (rules.compute_bytes * slots * size for size in (width, outer))
     return np.maximum(room, outside + np.maximum(product + weight, gates * weight - product))
+
+
+def _narrow_room_bytes(
+    rules: TrainingRules, narrow: NarrowProducts, arriving: Any, outer: Any, width: Any, gates: int
+) -> Any:
+    """Bytes a token, or slot, of an MLP's backward whose products take gradients and inputs in fewer than 16 bits.
+
+    Three moments: the down projection with what arrives and the gradient of its input; the activation function between
+    two gradients, when the down projection's narrow input is gone; gate and up with the two narrow copies of their
+    gradient and that of their input, when what the activation kept is gone too.
+    """
+    wide, kept = rules.compute_bytes, narrow.input_bytes
+    between = (gates * wide + wide - kept) * width
+    entering = (gates * 2 - 1) * kept * width + wide * outer
+    return np.maximum(arriving + wide * width, np.maximum(between, entering))
 
 
 def _mlp_room_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules: TrainingRules) -> Any:
@@ -275,6 +295,10 @@ def _mlp_room_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules: Tra
     # Behind a dropout the output's gradient is a tensor of its own.
     dropped = tokens * model.hidden * rules.compute_bytes / ways if rules.dropout else 0.0
     room = np.maximum(dropped + gathered + product, gates * product)
+    if rules.narrow is not None:
+        # A gradient is cast before it is gathered.
+        arriving = dropped / tokens + 2 * rules.narrow.input_bytes * model.hidden
+        room = tokens * _narrow_room_bytes(rules, rules.narrow, arriving, model.hidden, width, gates)
     if not _makes_weight_gradients(rules):
         return room
     weight = model.hidden * width * rules.compute_bytes

@@ -187,7 +187,7 @@ class TrainingRules:
 
     @property
     def precision(self) -> str:
-        """Number format of matrix products: a name of `register.device.PRECISIONS`.
+        """Number format of matrix products, but of those that are `narrow`: a name of `register.device.PRECISIONS`.
 
         All of 16 bits count as bf16; torch multiplies fp32 as fp32 unless it is told to take TF32.
         """

@@ -64,7 +64,7 @@ class LayerTime:
 
 def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> LayerTime:
     """Roofline and collectives of one layer (Williams et al. 2009, doi:10.1145/1498765.1498785), ms."""
-    speed = Speed.of(device, rules)
+    speed = Speed.of(device, rules, in_layer=True)
     work = layer_work(model, kind, degrees, rules)
     matmul = speed.product("matmul", work.matmul_flops, work.matmul_bytes)
     grouped = speed.product("grouped_matmul", work.grouped_flops, work.grouped_bytes)
@@ -73,11 +73,12 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     tensor = _tensor_ms(model, kind, degrees, rules, device, speed)
     expert = _expert_ms(model, kind, degrees, rules, device, speed)
     ring = _context_ms(model, kind, degrees, rules, device, speed)
-    compute = matmul + grouped + attention + scores + traffic
+    compute = matmul + grouped + attention + scores + traffic + speed.bytes(work.cast_bytes)
     # A ring's hops hide behind the attention of the block at hand.
     forward = compute + tensor + expert + np.maximum(ring - attention, 0)
     attention_back = attention * (FLASH_BACKWARD if rules.flash_attention else 2.0)
     compute_back = 2 * (matmul + grouped) + attention_back + BACKWARD_TRAFFIC * (scores + traffic)
+    compute_back = compute_back + speed.bytes(work.gradient_cast_bytes)
     backward = compute_back + BACKWARD_TENSOR_EXPOSED * tensor + expert + np.maximum(2 * ring - attention_back, 0)
     if rules.parameter_shard:
         gather, scatter = _shard_ms(model, kind, degrees, rules, device, speed)

@@ -41,6 +41,9 @@ class LayerWork:
         experts alone.
     norm_bytes : bytes
         The share that the two norms cause.
+    cast_bytes, gradient_cast_bytes : bytes
+        Traffic of casting the products' inputs, and in backward their outputs' gradients, to fewer than 16 bits: read
+        once, written along rows and along columns.
     """
 
     matmul_flops: Any
@@ -53,6 +56,8 @@ class LayerWork:
     activation_bytes: Any
     expert_activation_bytes: Any
     norm_bytes: Any
+    cast_bytes: Any
+    gradient_cast_bytes: Any
 
     @property
     def flops(self) -> Any:
@@ -65,6 +70,8 @@ class _ExpertWork(NamedTuple):
 
     grouped_flops: Any
     grouped_bytes: Any
+    inputs: Any
+    outputs: Any
     activation: Any
     permutation: Any
     router_scores: Any
@@ -72,7 +79,7 @@ class _ExpertWork(NamedTuple):
     """Weights of the router that a rank multiplies, its share of the tokens counted in."""
 
 
-_NO_EXPERTS = _ExpertWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_NO_EXPERTS = _ExpertWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def layer_work(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> LayerWork:
@@ -97,6 +104,8 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         inner.append((layer.moe.shared_width, layer.moe.gated))
     widths: Any = sum((3 if gated else 2) * width for width, gated in inner) / tp
     mlp_traffic = 2 * h * len(inner) + widths
+    mlp_inputs: Any = sum(h + width / tp for width, _ in inner)
+    cast = 0.0 if rules.narrow is None else b + 2 * rules.narrow.input_bytes
     # A norm reads and writes a hidden vector, a residual sum reads two and writes one; dropout adds its mask.
     blocks = (layer.mixer is not None) + layer.has_block
     hidden_traffic = (2 * layer.norm_count + 3 * blocks) * b + (blocks if rules.dropout else 0)
@@ -117,14 +126,19 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         activation_bytes=tokens * activation,
         expert_activation_bytes=tokens * experts.activation,
         norm_bytes=tokens * 2 * layer.norm_count * b * h / sequence,
+        cast_bytes=cast * tokens * (mixer.product_inputs + mlp_inputs + experts.inputs),
+        gradient_cast_bytes=cast
+        * tokens
+        * (mixer.product_traffic - mixer.product_inputs + mlp_traffic - mlp_inputs + experts.outputs),
     )
 
 
 class _MixerWork(NamedTuple):
-    """A mixer's work a token on one rank: elements its products move, FLOPs of its core, bytes element by element,
-    bytes over scores."""
+    """A mixer's work a token on one rank: elements its products move, those of them that come in, FLOPs of its core,
+    bytes element by element, bytes over scores."""
 
     product_traffic: Any
+    product_inputs: Any
     core_flops: Any
     element: Any
     scores: Any
@@ -135,10 +149,12 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     if attention is None:
         recurrent = layer.recurrent
         if recurrent is None:
-            return _MixerWork(0.0, 0.0, 0.0, 0.0)
-        moved = sum(product.width_in + product.width_out for product in mixer_products(model, layer, degrees))
+            return _MixerWork(0.0, 0.0, 0.0, 0.0, 0.0)
+        products = mixer_products(model, layer, degrees)
+        inputs = sum(product.width_in for product in products)
+        moved = inputs + sum(product.width_out for product in products)
         traffic = recurrent_traffic(recurrent, degrees, rules)
-        return _MixerWork(moved, scan_flops(recurrent, degrees), traffic, 0.0)
+        return _MixerWork(moved, inputs, scan_flops(recurrent, degrees), traffic, 0.0)
     heads = attention.n_heads / degrees.tp
     q, k, v = _head_widths(attention, degrees.tp)
     copies = 1 if attention.latent is not None else attention.n_heads / attention.n_kv_heads
@@ -150,6 +166,7 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     gating = rules.compute_bytes * (gate + 2 * heads * attention.v_width) if attention.gate else 0.0
     return _MixerWork(
         product_traffic=2 * model.hidden + q + k + v + v * copies + gate,
+        product_inputs=model.hidden + v * copies,
         core_flops=2 * seen * heads * (attention.v_width + attention.qk_width),
         element=rotary + gating,
         scores=0.0 if rules.flash_attention else score,
@@ -166,6 +183,8 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
     return _ExpertWork(
         grouped_flops=2 * slots * weights,
         grouped_bytes=b * (weights * moe.n_experts / degrees.ep + slots * (2 * outer + fan * width)),
+        inputs=(outer + width) * slots / tokens,
+        outputs=(outer + (fan - 1) * width) * slots / tokens,
         activation=fan * b * width * slots / tokens,
         # There and back.
         permutation=4 * b * outer * slots / tokens,

@@ -133,7 +133,8 @@ class _AttentionBase:
             context = OutputGate.apply(context, gate)
         if self.out_low is not None:
             context = GroupLinear.apply(context, self.out_low, self.queue)
-        y = Linear.apply(context, self.out, self.queue, 1, self.site.shard_ways)
+        # Without a gate the attention kernel keeps the same tensor.
+        y = Linear.apply(context, self.out, self.queue, 1, self.site.shard_ways, None, gate is None)
         return y if self.out_bias is None else Bias.apply(y, self.out_bias)
 
     def _down(self, x: Tensor, weight: Weight, width: int, gather: int) -> Tensor:

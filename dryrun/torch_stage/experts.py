@@ -90,9 +90,12 @@ class GroupedLinear(torch.autograd.Function):
 
     @staticmethod
     @fused
-    def forward(ctx: Any, x: Tensor, weight: Weight, queue: GradientQueue, bias: Weight | None = None) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.weight, ctx.queue, ctx.bias = weight, queue, bias
+    def forward(
+        ctx: Any, x: Tensor, weight: Weight, queue: GradientQueue, bias: Weight | None = None,
+        kept_elsewhere: bool = False,
+    ) -> Tensor:  # fmt: skip
+        ctx.save_for_backward(weight.saved_input(x, kept_elsewhere=kept_elsewhere))
+        ctx.weight, ctx.queue, ctx.bias, ctx.shape = weight, queue, bias, x.shape
         y = torch.bmm(_grouped(x, weight.shape[0]), weight.read().transpose(1, 2))
         if bias is not None:
             y.add_(bias.read()[:, None])
@@ -100,13 +103,14 @@ class GroupedLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
-        (x,) = ctx.saved_tensors
-        weight = ctx.weight
+        (saved,) = ctx.saved_tensors
+        weight, shape = ctx.weight, ctx.shape
+        dy, casts = weight.cast_gradient(dy)
         dx = _grouped_input_gradient(dy, weight)
-        ctx.queue.add(weight, lambda: _grouped_weight_gradient(x, dy, weight.shape[0]))
+        ctx.queue.add(weight, lambda: _grouped_weight_gradient(saved, casts, dy, weight, shape))
         if ctx.bias is not None:
             ctx.bias.add_gradient(lambda: _grouped(dy, weight.shape[0]).sum(1))
-        return dx, None, None, None
+        return dx, None, None, None, None
 
 
 @fused
@@ -115,7 +119,10 @@ def _grouped_input_gradient(dy: Tensor, weight: Weight) -> Tensor:
 
 
 @fused
-def _grouped_weight_gradient(x: Tensor, dy: Tensor, experts: int) -> Tensor:
+def _grouped_weight_gradient(
+    saved: Tensor, casts: Tensor | None, dy: Tensor, weight: Weight, shape: tuple[int, ...]
+) -> Tensor:
+    experts, x = weight.shape[0], weight.restored(saved, shape)
     return torch.bmm(_grouped(dy, experts).transpose(1, 2), _grouped(x, experts))
 
 
@@ -255,7 +262,8 @@ class Experts:
         else:
             product = self._activated(joined, None if unfused else self._dispatch(probability))
         del joined
-        y = GroupedLinear.apply(product, self.w2, self.queue, self.biases[1])
+        # What is given up comes back, as it was, for the backward.
+        y = GroupedLinear.apply(product, self.w2, self.queue, self.biases[1], EXPERT_ACTIVATION in again)
         del product
         y = self._combine(y)
         if unfused:
@@ -304,7 +312,8 @@ class Experts:
         if SHARED_EXPERTS in again:
             y = Recompute.apply(lambda x: shared(x, rebuild=False, ways=ways), x)
         else:
-            y = shared(x, rebuild=False, ways=ways)
+            # The router keeps the input too.
+            y = shared(x, rebuild=False, ways=ways, kept_elsewhere=True)
         if self.gate is None:
             return y
         return y * torch.sigmoid(Linear.apply(x, self.gate, self.queue))

@@ -104,7 +104,8 @@ def _product(x: Tensor, weight: Weight, gather: int) -> Tensor:
 class Linear(torch.autograd.Function):
     """y = x·Wᵀ, split over TP by columns or rows.
 
-    Saves its input (the share of it, under sequence parallelism) and no weight. Column-parallel: the
+    Saves its input (the share of it, under sequence parallelism; in its own type where that has fewer than 16 bits)
+    and no weight. `kept_elsewhere`: something else keeps the input too. Column-parallel: the
     gathered input lives during the product, and again in backward beside the gradient to be
     scattered. Row-parallel: the product before its reduce-scatter, and in backward the gathered
     gradient. `gather` and `scatter` are the ways, 1 for none.
@@ -113,9 +114,10 @@ class Linear(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Weight, queue: GradientQueue, gather: int = 1, scatter: int = 1,
-        out_dtype: torch.dtype | None = None,
+        out_dtype: torch.dtype | None = None, kept_elsewhere: bool = False,
     ) -> Tensor:  # fmt: skip
-        ctx.save_for_backward(x)
+        ctx.save_for_backward(weight.saved_input(x, kept_elsewhere=kept_elsewhere))
+        ctx.shape, ctx.dtype = x.shape, x.dtype
         ctx.weight, ctx.queue, ctx.gather, ctx.scatter = weight, queue, gather, scatter
         saved = queue.saved
         if saved is None:
@@ -129,13 +131,21 @@ class Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
-        (x,) = ctx.saved_tensors
+        (saved,) = ctx.saved_tensors
         weight, gather = ctx.weight, ctx.gather
-        dy = gathered(dy.to(x.dtype), ctx.scatter)
+        dy, casts = weight.cast_gradient(dy.to(ctx.dtype), ctx.scatter)
+        dy = dy if casts is not None else gathered(dy, ctx.scatter)
         # The input's gradient first; its scatter overlaps the weight's gradient, which needs the gathered input.
         dx = dy @ weight.read()
-        ctx.queue.add(weight, lambda: dy.t() @ gathered(x, gather))
-        return scattered(dx, gather), None, None, None, None, None
+        ctx.queue.add(weight, partial(_weight_gradient, dy, (casts, saved), weight, ctx.shape, gather))
+        return scattered(dx, gather), None, None, None, None, None, None
+
+
+def _weight_gradient(
+    dy: Tensor, kept: tuple[Tensor | None, Tensor], weight: Weight, shape: tuple[int, ...], gather: int
+) -> Tensor:
+    """Of a product; what is kept of dy and of the input, in their narrow types, lives until it is made."""
+    return dy.t() @ weight.restored(kept[1], shape, gather)
 
 
 class Bias(torch.autograd.Function):

@@ -93,12 +93,12 @@ class Mlp:
         """Every weight of the block."""
         return [*self.up, self.down, *self.up_bias, *([self.down_bias] if self.down_bias else [])]
 
-    def __call__(self, x: Tensor, *, rebuild: bool, ways: int) -> Tensor:
+    def __call__(self, x: Tensor, *, rebuild: bool, ways: int, kept_elsewhere: bool = False) -> Tensor:
         """`rebuild`: the activation function runs again in backward. `ways`: ranks over which x's tokens are split."""
         gather = ways
         if self.site.framework.activations.saves_gathered_inputs and ways > 1:
             x, gather = Gather.apply(x, ways), 1
-        parts = [Linear.apply(x, weight, self.queue, gather) for weight in self.up]
+        parts = [Linear.apply(x, weight, self.queue, gather, 1, None, kept_elsewhere) for weight in self.up]
         del x
         for i, bias in enumerate(self.up_bias):
             parts[i] = Bias.apply(parts[i], bias)

@@ -110,7 +110,7 @@ class Weight:
             return
         # The copies are all there is; products find the shape and take no memory for it.
         self.copies = _bytes(count * self.narrow.weight_bytes, site)
-        self.tensor = torch.empty(1, dtype=site.dtype, device=site.device).expand(self.shape)
+        self.tensor = self._shape_alone(self.shape)
 
     def drop(self) -> None:
         """Give the whole weight up, where a share of it is stored."""
@@ -124,6 +124,28 @@ class Weight:
         if self.tensor is not None:
             return self.tensor
         return torch.empty(self.shape, dtype=self.site.dtype, device=self.site.device)
+
+    def saved_input(self, x: torch.Tensor, *, kept_elsewhere: bool = False) -> torch.Tensor:
+        """What a product with this weight saves of its input."""
+        if self.narrow is None or (kept_elsewhere and self.narrow.requantizes):
+            return x
+        return _bytes(x.numel() * self.narrow.input_bytes, self.site)
+
+    def cast_gradient(self, dy: torch.Tensor, ways: int = 1) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A gradient as products take it, cast before it is gathered so many ways; and its two narrow copies."""
+        if self.narrow is None:
+            return dy, None
+        copies = _bytes(2 * ways * dy.numel() * self.narrow.input_bytes, self.site)
+        return self._shape_alone((ways * dy.shape[0], *dy.shape[1:])), copies
+
+    def restored(self, saved: torch.Tensor, shape: tuple[int, ...], ways: int = 1) -> torch.Tensor:
+        """The input that was saved, gathered, as a product takes it; of a narrow one the shape alone."""
+        if saved.shape == shape:
+            return saved if ways == 1 else saved.repeat(ways, *[1] * (saved.dim() - 1))
+        return self._shape_alone((ways * shape[0], *shape[1:]))
+
+    def _shape_alone(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty(1, dtype=self.site.dtype, device=self.site.device).expand(shape)
 
     def add_gradient(self, make: Callable[[], torch.Tensor]) -> None:
         """Add a micro-batch's gradient, in the shape of the weight.

@@ -29,7 +29,7 @@ from taylor.parsers.megatron.model import read_model
 from taylor.parsers.megatron.optimizer import MEGATRON_FSDP, optimizer_degree, read_optimizer, read_sharding
 from taylor.parsers.megatron.precision import read_narrow
 from taylor.parsers.megatron.recompute import read_modules, read_recompute
-from taylor.parsers.megatron.unmodelled import EXPERTS, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
+from taylor.parsers.megatron.unmodelled import EXPERTS, MINDSPEED, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.parsers.training_config import Misfit, TrainingConfig
 from taylor.pipeline.chunks import chunk_order
@@ -113,6 +113,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         SCORES: not rules.flash_attention,
         PLAIN_NORMS: _plain_norms(flags),
         ROUTER_CASTS: model.moe is not None and is_mindspeed(flags),
+        MINDSPEED: is_mindspeed(flags),
     }
     return TrainingConfig(
         path=launch.file,

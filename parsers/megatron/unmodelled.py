@@ -9,8 +9,9 @@ from taylor.parsers.flag_table import FlagRow, FlagTable, UnmodelledFlag, load_f
 from taylor.parsers.megatron.flags import Flag, Flags
 
 EXPERTS, SCORES, PLAIN_NORMS, ROUTER_CASTS = "@experts", "@scores", "@plain-norms", "@router-casts"
+MINDSPEED = "@mindspeed"
 """Facts of a job that the table's `needs` name: it has experts; its attention keeps the scores; its norms run in
-several steps; its router keeps what it casts."""
+several steps; its router keeps what it casts; MindSpeed runs it."""
 
 
 def flag_table() -> FlagTable:
@@ -26,7 +27,7 @@ def read_unmodelled(flags: Flags, facts: Collection[str], table: FlagTable) -> t
     Parameters
     ----------
     facts : collection of str
-        What holds for the job: `EXPERTS`, `SCORES`, `PLAIN_NORMS`, `ROUTER_CASTS`.
+        What holds for the job: `EXPERTS`, `SCORES`, `PLAIN_NORMS`, `ROUTER_CASTS`, `MINDSPEED`.
     table : FlagTable
         What each of the flags means.
     """

@@ -31,7 +31,7 @@ from taylor.register.frameworks import (  # noqa: E402
     SHARED_EXPERTS,
 )
 from taylor.register.model import DENSE, MOE  # noqa: E402
-from taylor.register.narrow_products import MXFP8, NVFP4  # noqa: E402
+from taylor.register.narrow_products import DELAYED, MXFP8, NVFP4  # noqa: E402
 from taylor.register.registry import Registry  # noqa: E402
 from tests import torch_stage_cases as cases  # noqa: E402
 
@@ -185,6 +185,25 @@ JOBS = {
     "llama3-70b": (LLAMA70.replace(n_layers=8), Strategy(4, 8, 4, op=4, micro_batches=16), 8192),
     "deepseek-v3": (DEEPSEEK.replace(n_layers=16, mtp_layers=1), Strategy(16, 4, 4, 64, op=16, micro_batches=16), 4096),
 }
+
+
+@pytest.mark.parametrize("recipe", [DELAYED, NVFP4], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("parts", [None, (LATENT_UP, EXPERT_ACTIVATION), (SHARED_EXPERTS, DENSE_MLP)])
+@pytest.mark.parametrize("name", ["llama3-70b tp8", "deepseek-v3 dense tp4", "deepseek-v3 moe tp4 ep64"])
+def test_a_layer_of_narrow_products_keeps_what_its_closed_form_says(name: str, parts, recipe) -> None:  # type: ignore[no-untyped-def]
+    model, kind, strategy, sequence = LAYERS[name]
+    rules = MEGATRON.replace(seq_length=sequence, narrow=recipe, fused_norms=True, selective=parts)
+    for mode in (NONE, SELECT):
+        closed = float(activation_bytes(model, kind, mode, strategy, rules))
+        assert layer_memory(model, kind, mode, strategy, rules).kept == pytest.approx(closed, rel=0.005), mode
+
+
+@pytest.mark.parametrize(("model", "strategy", "sequence"), JOBS.values(), ids=JOBS)
+def test_a_stage_of_narrow_products_has_room_for_its_backward(model, strategy, sequence) -> None:  # type: ignore[no-untyped-def]
+    rules = MEGATRON.replace(seq_length=sequence, narrow=MXFP8)
+    run = cases.job(model, strategy, rules, mode=FULL)
+    for stage, closed in enumerate(stage_breakdown(model, strategy, rules, run.plan)):
+        assert run_stage(run, stage).peak_mib == pytest.approx(closed.total, rel=0.005)
 
 
 @pytest.mark.parametrize("mode", [NONE, SELECT, FULL])

@@ -16,7 +16,15 @@ from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.launch import Setting
 from taylor.parsers.megatron.read import LAUNCHER_TELLTALES, LEGALITY_ALONE, config_from_launch
 from taylor.parsers.megatron.script import Script
-from taylor.parsers.megatron.unmodelled import EXPERTS, PLAIN_NORMS, ROUTER_CASTS, SCORES, flag_table, read_unmodelled
+from taylor.parsers.megatron.unmodelled import (
+    EXPERTS,
+    MINDSPEED,
+    PLAIN_NORMS,
+    ROUTER_CASTS,
+    SCORES,
+    flag_table,
+    read_unmodelled,
+)
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
@@ -131,6 +139,8 @@ def _base_for(row: FlagRow) -> dict[str, Setting]:
             base = {**MOE_BASE, **{name: value for name, value in base.items() if name not in DENSE_BASE}}
             if needs[0] == ROUTER_CASTS:
                 base["use-fused-swiglu"] = True  # A script for MindSpeed.
+        elif needs[0] == MINDSPEED:
+            base["use-fused-swiglu"] = True
         elif SCORES in needs:
             base.pop("use-flash-attn", None)
             base["transformer-impl"] = "local"
@@ -195,6 +205,7 @@ def test_every_row_cites_a_file_and_what_it_needs_is_in_the_table() -> None:
         SCORES,
         PLAIN_NORMS,
         ROUTER_CASTS,
+        MINDSPEED,
     }
 
 
