@@ -15,9 +15,10 @@ from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rules import judge
 from taylor.nd_search.space import divisors
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, PipelinePlan, grid_in_order
+from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, even_plan, grid_in_order
 from taylor.register.device import DeviceSpec
 from taylor.register.model import DENSE, MOE, MTP, ModelSpec
+from taylor.register.pattern import kinds_in_order, pattern_of, whole_period
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,13 @@ def reduce_strategy(
 
     The layers: each chunk holds two of its kind, the first recomputed, the second not; with both
     kinds the first chunk holds two dense layers, one of them recomputed, and a MoE layer, and the
-    others MoE layers.
+    others MoE layers. Of a model of unlike layers whole periods of their order are kept, as many as give
+    each chunk two layers, dealt evenly.
 
     Raises
     ------
     InputError
-        When tp, ep and cp alone need more cards than there are.
+        When tp, ep and cp alone need more cards than there are, or the order of unlike layers does not repeat.
     """
     best: tuple[float, Reduction] | None = None
     for small in _options(config, strategy, rank_num):
@@ -90,7 +92,8 @@ def reduce_strategy(
 def _options(config: TrainingConfig, strategy: Strategy, rank_num: int) -> Iterator[Strategy]:
     """Smaller strategies, the most like the original first."""
     a_stage = strategy.tp * strategy.cp
-    least_pp = min(strategy.pp, 2) if config.model.n_dense and config.model.n_moe else 1
+    both = config.model.n_dense and config.model.n_moe and not config.model.pattern
+    least_pp = min(strategy.pp, 2) if both else 1
     smaller_dp = [int(dp) for dp in divisors(strategy.dp)[::-1]]
     degrees = [(pp, strategy.dp) for pp in range(strategy.pp, least_pp - 1, -1)]
     degrees += [(least_pp, dp) for dp in smaller_dp[1:]]
@@ -129,6 +132,8 @@ def _small_layers(config: TrainingConfig, strategy: Strategy) -> tuple[ModelSpec
     """Two layers a chunk, the first recomputed (see `reduce_strategy`)."""
     chunks = strategy.pp * strategy.vpp
     model = config.model
+    if model.pattern:
+        return _whole_periods(config, strategy)
     both = model.n_dense > 0 and model.n_moe > 0
     if both and chunks == 1:
         dealt, recomputed = [[DENSE, MOE, MOE]], [2]
@@ -144,6 +149,28 @@ def _small_layers(config: TrainingConfig, strategy: Strategy) -> tuple[ModelSpec
     if model.moe is not None:
         small = small.replace(moe=replace(model.moe, first_dense=kinds.count(DENSE)))
     return small, _plan_of(config, strategy, dealt, recomputed)
+
+
+def _whole_periods(config: TrainingConfig, strategy: Strategy) -> tuple[ModelSpec, PipelinePlan]:
+    """Whole periods of the layers' order, dealt evenly, the first layer of each chunk recomputed."""
+    chunks, model = strategy.pp * strategy.vpp, config.model
+    order = kinds_in_order(model.pattern)
+    period = whole_period(order)
+    if period == len(order):
+        raise InputError(
+            "cannot be reduced: the order of its layers does not repeat",
+            file=str(config.path),
+            field="layers",
+            value=model.pattern,
+            cure="profile the job as it is, or give the ratios",
+        )
+    times = min(-(-2 * chunks // period), len(order) // period)
+    small = model.replace(n_layers=period * times, pattern=pattern_of(order[: period * times]))
+    plan = even_plan(
+        small.layer_counts(), strategy.pp, strategy.vpp, v_shape=config.schedule.v_shape, pinned_last=(MTP,)
+    )
+    body = plan.total_layers([run for run in plan.layers if run != MTP])
+    return small, PipelinePlan(plan.layers, {FULL: as_grid([[min(1, held) for held in row] for row in body])})
 
 
 def _plan_of(config: TrainingConfig, strategy: Strategy, dealt: list[list[str]], recomputed: list[int]) -> PipelinePlan:
@@ -165,14 +192,14 @@ def _told(
         else:
             changed.append(f"{name}: {int(before)} -> {int(after)}")
     kept.append(f"layer sizes, experts, vocabulary and sequence of {config.model.name}")
-    before_counts, after_counts = config.model.layer_counts(), model.layer_counts()
+    before_counts, after_counts = config.model.kind_counts, model.kind_counts
     for kind, count in before_counts.items():
-        if after_counts[kind] == count:
+        if after_counts.get(kind, 0) == count:
             kept.append(f"{kind} layers = {count}")
         else:
-            changed.append(f"{kind} layers: {count} -> {after_counts[kind]}")
+            changed.append(f"{kind} layers: {count} -> {after_counts.get(kind, 0)}")
     changed.append("recompute: the first layer of each chunk, so that its kind shows both ways")
-    if small.pp * small.vpp == 1 and model.n_dense and model.n_moe:
+    if small.pp * small.vpp == 1 and model.n_dense and model.n_moe and not model.pattern:
         changed[-1] = (
             "recompute: the dense layer and one of two MoE layers; dense layers show under recompute only, "
             "since a chunk's first layers are the recomputed ones"

@@ -49,7 +49,7 @@ def _json(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
         "interleaves": plan.interleaves,
         "order": [list(chunk) for chunk in chunk_order(plan.stages, plan.interleaves, v_shape)],
         "offset": plan.offset(() if mtp_counted else (MTP,)),
-        "layers": dict(plan.layers),
+        "layers": plan.by_kind(),
         "recompute": dict(plan.recompute),
     }
     return json.dumps(data, indent=1)

@@ -134,7 +134,7 @@ class TrainingConfig:
         return replace(self, **changes)
 
     def __repr__(self) -> str:
-        layers = " + ".join(f"{count} {kind}" for kind, count in self.model.layer_counts().items())
+        layers = " + ".join(f"{count} {kind}" for kind, count in self.model.kind_counts.items())
         plan = "its plan is not settled" if self.plan is None else "with a plan"
         samples = f"{self.strategy.global_batch} samples of {self.rules.seq_length} tokens a step"
         return (

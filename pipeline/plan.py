@@ -12,8 +12,24 @@ RECOMPUTE_MODES = (FULL, SELECT, NONE)
 """Recompute modes in the order in which a chunk's layers take them: the first layers are fully
 recomputed, the next ones selectively, the rest keep everything (MindFormers and Megatron `block`)."""
 
+RUN_MARK = "#"
+"""Between a kind and the number of its run, where several runs of one kind lie apart: ``gdn+moe#2``."""
+
 Grid = tuple[tuple[int, ...], ...]
 """int [vpp, pp]: one row an interleave, one column a stage."""
+
+
+def kind_of(run: str) -> str:
+    """The kind of a run's layers, from the run's name."""
+    return run.partition(RUN_MARK)[0]
+
+
+def counts_by_kind(counts: Mapping[str, int]) -> dict[str, int]:
+    """Counts by kind from counts by run (`kind_of`), in the order in which the kinds begin."""
+    total: dict[str, int] = {}
+    for run, count in counts.items():
+        total[kind_of(run)] = total.get(kind_of(run), 0) + count
+    return total
 
 
 def as_grid(rows: Sequence[Sequence[int]]) -> Grid:
@@ -91,7 +107,8 @@ class PipelinePlan:
     Parameters
     ----------
     layers : mapping of str to int [vpp, pp]
-        Layers by kind, kinds in model order; entry ``[v][s]`` is interleave v of stage s.
+        Layers by kind, kinds in model order; entry ``[v][s]`` is interleave v of stage s. Where layers of a kind lie
+        apart each run of them has an entry, named after its kind (`kind_of`).
     recompute : mapping of str to int [vpp, pp]
         Layers of each chunk under a recompute mode (`FULL`, `SELECT`); a layer counts once, and a
         mode that is absent recomputes nothing.
@@ -136,6 +153,13 @@ class PipelinePlan:
         return tuple(
             tuple(sum(grid[v][s] for grid in chosen) for s in range(self.stages)) for v in range(self.interleaves)
         )
+
+    def by_kind(self) -> dict[str, Grid]:
+        """Layers by kind, the runs of a kind together, in the order in which the kinds begin."""
+        runs: dict[str, list[str]] = {}
+        for run in self.layers:
+            runs.setdefault(kind_of(run), []).append(run)
+        return {kind: self.total_layers(of) for kind, of in runs.items()}
 
     def recomputed(self, mode: str) -> Grid:
         """Layers of each chunk under a recompute mode, int [vpp, pp]; zeros where the plan does not name it."""

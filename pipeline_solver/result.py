@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
+from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, deal_kinds, values_in_order
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import BubbleShares, Solution, Status, Termination
 from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
@@ -95,7 +95,7 @@ class Result:
             "interleaves": problem.interleaves,
             "micro_batches": problem.micro_batches,
             "offset": None if plan is None else _lists(plan.offset(_uncounted(problem))),
-            "layers": {} if plan is None else {kind: _lists(grid) for kind, grid in plan.layers.items()},
+            "layers": {} if plan is None else {kind: _lists(grid) for kind, grid in plan.by_kind().items()},
             "recompute": {} if plan is None else _recompute(problem, plan),
             "peak_memory": [round(value, 3) for value in solution.peak_memory_mib],
             "peak_memory_interval": [[_rounded(low), _rounded(high)] for low, high in self._intervals()],
@@ -176,7 +176,8 @@ class Result:
         """
         if not data.get("layers") or "problem" not in data:
             raise InputError("holds no solved plan", file=file, cure="name a file that --result_json wrote")
-        problem, plan = _problem_of(data["problem"], file), _plan_of(data, file)
+        problem = _problem_of(data["problem"], file)
+        plan = _plan_of(data, problem, file)
         if (plan.stages, plan.interleaves) != (problem.stages, problem.interleaves):
             raise InputError("plan and problem differ in stages or interleaves", file=file, field="layers")
         mtp_layers = data.get(MTP_AMONG_LAYERS, 0)
@@ -274,12 +275,23 @@ def _problem_of(data: Any, file: Path | None) -> PipelineProblem:
         raise InputError(first["msg"], file=file, field=field_name, value=first.get("input")) from None
 
 
-def _plan_of(data: Mapping[str, Any], file: Path | None) -> PipelinePlan:
+def _plan_of(data: Mapping[str, Any], problem: PipelineProblem, file: Path | None) -> PipelinePlan:
+    """The plan that a result states by kind; runs of a kind that lie apart follow from the problem's layer order."""
     try:
-        return PipelinePlan(
+        plan = PipelinePlan(
             {kind: as_grid(rows) for kind, rows in data["layers"].items()},
             {mode: as_grid(rows) for mode, rows in data["recompute"].items()},
         )
+        runs = {kind.name: kind.count for kind in problem.kinds if not kind.pinned_last}
+        if all(run in plan.layers for run in runs):
+            return plan
+        v_shape = problem.schedule.v_shape
+        pinned = {kind.name: plan.layers[kind.name] for kind in problem.kinds if kind.pinned_last}
+        sizes = values_in_order(plan.total_layers([kind for kind in plan.layers if kind not in pinned]), v_shape)
+        dealt = PipelinePlan({**deal_kinds(runs, sizes, plan.stages, v_shape), **pinned}, plan.recompute)
+        if dealt.by_kind() != plan.by_kind():
+            raise ValueError("its layers are not those of the problem in their order")
+        return dealt
     except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
         raise InputError(f"the plan is not one: {error}", file=file, field="layers, recompute") from None
 

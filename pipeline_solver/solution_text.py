@@ -63,10 +63,11 @@ def stage_rows(solution: Solution) -> list[list[str]]:
     assert plan is not None
     modes = [mode for mode, grid in plan.recompute.items() if mode == FULL or any(map(any, grid))]
     peaks, limits = solution.peak_memory_mib, solution.memory_limit_mib
-    head = ["stage", *plan.layers, *("recompute" if mode == FULL else f"{mode} recompute" for mode in modes)]
+    kinds = plan.by_kind()
+    head = ["stage", *kinds, *("recompute" if mode == FULL else f"{mode} recompute" for mode in modes)]
     rows = [[*head, *(["peak MiB"] if peaks else []), *(["limit MiB", "free MiB"] if peaks and limits else [])]]
     for s in range(plan.stages):
-        grids = [*plan.layers.values(), *(plan.recompute[mode] for mode in modes)]
+        grids = [*kinds.values(), *(plan.recompute[mode] for mode in modes)]
         row = [str(s), *(_by_interleave(grid, s) for grid in grids)]
         if peaks:
             row.append(f"{peaks[s]:,.0f}")

@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from taylor.pipeline.plan import RUN_MARK, kind_of
 from taylor.register.layers import AttentionSpec, LayerSpec, MlaSpec, MlpSpec, MoeSpec
 from taylor.register.pattern import kinds_in_order
 
@@ -15,14 +16,6 @@ __all__ = ["DENSE", "LAYER_KINDS", "MOE", "MTP", "RUN_MARK", "MlaSpec", "ModelSp
 DENSE, MOE, MTP = "dense", "moe", "mtp"
 LAYER_KINDS = (DENSE, MOE, MTP)
 """Names of the layer kinds of a model without a pattern, in model order: dense ones first, the MTP layer last."""
-
-RUN_MARK = "#"
-"""Between a kind and the number of its run, where several runs of one kind lie apart: ``gdn+moe#2``."""
-
-
-def kind_of(run: str) -> str:
-    """The kind of a run's layers, from the run's name in `ModelSpec.layer_counts`."""
-    return run.partition(RUN_MARK)[0]
 
 
 @dataclass(frozen=True)

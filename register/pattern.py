@@ -75,6 +75,15 @@ def pattern_of(kinds: Sequence[str]) -> str:
     return "; ".join(parts)
 
 
+def whole_period(kinds: Sequence[str]) -> int:
+    """Layers of the shortest block that the whole order repeats; all of them where nothing repeats all through."""
+    order = tuple(kinds)
+    for period in range(1, len(order) // 2 + 1):
+        if len(order) % period == 0 and order == order[:period] * (len(order) // period):
+            return period
+    return len(order)
+
+
 def _run(text: str) -> list[str]:
     run = _RUN.fullmatch(text.strip())
     if run is None:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from taylor.cost_model.memory import StageBreakdown
 from taylor.dryrun.stage_memory import StageMemory
+from taylor.pipeline.plan import counts_by_kind
 
 _HYPHENATED = {
     "gradients": "gradi- ents", "optimizer": "opti- mizer", "workspace": "work- space", "overhead": "over- head",
@@ -29,7 +30,7 @@ def breakdown_table(stages: Sequence[StageBreakdown], limit_mib: float | None = 
     table = _table("memory by stage, MiB", ("stage", "layers", "alive", *names, "total"), limit_mib)
     for s, stage in enumerate(stages):
         parts = stage.categories()
-        layers = " + ".join(f"{count} {kind}" for kind, count in stage.layers.items() if count)
+        layers = " + ".join(f"{count} {kind}" for kind, count in counts_by_kind(stage.layers).items() if count)
         cells = [str(stage.stage), layers, f"{stage.alive:g}", *(f"{parts.get(name, 0.0):,.0f}" for name in names)]
         table.add_row(*cells, f"{stage.total:,.0f}", style="bold" if s == heaviest else None)
     return table

@@ -209,7 +209,7 @@ def _plan_data(timeline: Timeline, progress: Sequence[tuple[float, float | None,
     recompute: dict[str, list[int]] = {}
     if timeline.plan is not None:
         layers = {
-            kind: [sum(column) for column in zip(*grid, strict=True)] for kind, grid in timeline.plan.layers.items()
+            kind: [sum(column) for column in zip(*grid, strict=True)] for kind, grid in timeline.plan.by_kind().items()
         }
         recompute = {
             mode: [sum(column) for column in zip(*grid, strict=True)] for mode, grid in timeline.plan.recompute.items()

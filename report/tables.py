@@ -75,9 +75,10 @@ def plan_table(problem: PipelineProblem, solution: Solution) -> Table:
     if solution.plan is None:
         raise ValueError("the solution holds no plan to show")
     plan = solution.plan
+    kinds = plan.by_kind()
     table = Table(header_style="bold", pad_edge=False)
     table.add_column("stage", justify="right")
-    for kind in plan.layers:
+    for kind in kinds:
         table.add_column(Text(kind), justify="right", no_wrap=True)
     modes = list(plan.recompute) or [FULL]
     for mode in modes:
@@ -85,7 +86,7 @@ def plan_table(problem: PipelineProblem, solution: Solution) -> Table:
     for title in ("peak MiB", "limit MiB", "free"):
         table.add_column(title, justify="right", no_wrap=True)
     for s in range(plan.stages):
-        cells = [_by_interleave(plan, plan.layers[kind], s) for kind in plan.layers]
+        cells = [_by_interleave(plan, grid, s) for grid in kinds.values()]
         cells += [_by_interleave(plan, plan.recompute[mode], s) if mode in plan.recompute else "0" for mode in modes]
         peak = solution.peak_memory_mib[s] if solution.peak_memory_mib else None
         limit = problem.limit_mib[s]

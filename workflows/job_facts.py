@@ -54,7 +54,7 @@ class JobFacts:
         published = Registry.load(register_path).published_like(model)
         if published is not None and published.published_parameters is not None:
             told += f" (published for {published.name}: {_billions(published.published_parameters)})"
-        layers = " + ".join(f"{count} {KIND_WORDS[kind]}" for kind, count in model.layer_counts().items())
+        layers = " + ".join(f"{count} {KIND_WORDS.get(kind, kind)}" for kind, count in model.kind_counts.items())
         return f"{launcher_of(self.config).title}, {model.name}, {told}, {layers} layers"
 
     def strategy_line(self) -> str:
@@ -102,7 +102,7 @@ class JobFacts:
                 "name": model.name,
                 "parameters": total_parameters(model),
                 "active_parameters": active_parameters(model),
-                "layers": model.layer_counts(),
+                "layers": model.kind_counts,
             },
             "device": {"name": self.device.spec.name, "memory_mib": self.device.spec.memory_mib},
             "strategy": asdict(strategy),

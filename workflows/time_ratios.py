@@ -95,7 +95,7 @@ def _overlaid(base: TimeRatios, asked: RatioChoice) -> TimeRatios:
 
 
 def _has_two_kinds(config: TrainingConfig) -> bool:
-    return bool(config.model.n_dense and config.model.n_moe)
+    return bool(config.model.n_dense and config.model.n_moe and not config.model.pattern)
 
 
 def _unit(ratios: TimeRatios) -> str:

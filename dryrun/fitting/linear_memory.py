@@ -13,7 +13,7 @@ from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import Schedule
-from taylor.register.model import DENSE, MOE
+from taylor.register.model import DENSE, MTP, ModelSpec, kind_of
 
 Floats = NDArray[np.float64]
 FIRST, MIDDLE, LAST, ONLY = "static.first", "static.middle", "static.last", "static.only"
@@ -24,8 +24,8 @@ class LinearMemory:
 
     The unknowns are the static memory of the first, a middle and the last stage (with one stage, of
     that one; with two, there is no middle one), the memory of one layer by kind, and what one
-    micro-batch leaves alive in one layer by kind and recompute mode. Layer kinds without an entry of
-    their own (MTP) count as the body layer, as in `MemoryProfile`.
+    micro-batch leaves alive in one layer by kind and recompute mode. The MTP layer counts as the body
+    layer unless its modules hold other layers, as in `cost_model.memory.memory_profile`.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class LinearMemory:
         strategy = config.strategy
         self.config, self.modes = config, tuple(modes)
         self.stages, self.interleaves = strategy.pp, strategy.vpp
-        self.kinds = tuple(kind for kind in (DENSE, MOE) if kind in config.model.layer_counts()) or (DENSE,)
+        self.kinds = _kinds(config.model)
         self.schedule = self.schedule_of(self.stages)
         self._alive: dict[int, tuple[Floats, ...]] = {}
         statics = (ONLY,) if self.stages == 1 else (FIRST, LAST) if self.stages == 2 else (FIRST, MIDDLE, LAST)
@@ -120,7 +120,7 @@ class LinearMemory:
             kept = np.zeros((self.interleaves, len(self.unknowns)))
             for v in range(self.interleaves):
                 for (kind, mode), count in _held(plan, v, stage).items():
-                    entry = kind if kind in self.kinds else self.kinds[-1]
+                    entry = kind_of(kind) if kind_of(kind) in self.kinds else self.kinds[-1]
                     column = self._index.get(f"activation.{entry}.{mode}")
                     if column is None:
                         raise ValueError(f"the plan recomputes by {mode}, which is no unknown here")
@@ -136,6 +136,12 @@ class LinearMemory:
         if self.stages == 1:
             return self._index[ONLY]
         return self._index[FIRST if stage == 0 else LAST if stage == stages - 1 else MIDDLE]
+
+
+def _kinds(model: ModelSpec) -> tuple[str, ...]:
+    """The kinds with coefficients of their own, the body's last: what has none is charged as it."""
+    own = [MTP] if model.mtp_layers and model.mtp_kinds else []
+    return (*own, *sorted(model.body_counts, key=lambda kind: kind == model.body_kind)) or (DENSE,)
 
 
 def _held(plan: PipelinePlan, interleave: int, stage: int) -> dict[tuple[str, str], int]:

@@ -35,9 +35,10 @@ def probe_cells(memory: LinearMemory, most_stages: int, seed: int = 0) -> Iterat
     Returns
     -------
     iterator of Cell
-        None for a job of one stage: it has nothing that a probe could part.
+        None for a job of one stage: it has nothing that a probe could part. None either for a model of unlike layers
+        in an order of its own, since a file cannot state any number of each: its own plans alone are measured.
     """
-    if memory.stages == 1:
+    if memory.stages == 1 or memory.config.model.pattern:
         return
     rng = np.random.default_rng(seed)
     modes = [mode for mode in (FULL, SELECT) if mode in memory.modes]
@@ -61,7 +62,8 @@ def job_of(memory: LinearMemory, plan: PipelinePlan) -> TrainingConfig:
     """The job that a plan belongs to: the configuration itself, or the probe of the plan's shape."""
     config = memory.config.replace(schedule=memory.schedule.spec)
     counts = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
-    if plan.stages == memory.stages and {k: n for k, n in counts.items() if n} == config.model.layer_counts():
+    own = plan.stages == memory.stages and {k: n for k, n in counts.items() if n} == config.model.layer_counts()
+    if own or config.model.pattern:  # Such a model has no probes.
         return config
     moe = config.model.moe
     dense = counts.get(DENSE, 0)

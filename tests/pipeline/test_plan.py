@@ -12,6 +12,7 @@ from taylor.pipeline.plan import (
     NONE,
     SELECT,
     PipelinePlan,
+    counts_by_kind,
     deal_kinds,
     even_plan,
     grid_in_order,
@@ -104,3 +105,10 @@ def test_a_grid_laid_out_in_model_order_is_read_back_in_it(stages, interleaves, 
     for (_, s), (w, t) in zip(order, order[1:], strict=False):
         step = -1 if v_shape and w % 2 else 1
         assert t == s + step or (t == s if v_shape else (s, t) == (stages - 1, 0)) or stages == 1
+
+
+def test_runs_of_a_kind_that_lie_apart_are_shown_together():
+    runs = PipelinePlan({"gdn": ((3, 0),), "attn": ((1, 0),), "gdn#2": ((0, 3),), "attn#2": ((0, 1),)}, {})
+    assert runs.by_kind() == {"gdn": ((3, 3),), "attn": ((1, 1),)}
+    assert counts_by_kind({"gdn": 3, "attn": 1, "gdn#2": 3}) == {"gdn": 6, "attn": 1}
+    assert plan(((1, 0),), ((2, 3),)).by_kind() == {"dense": ((1, 0),), "moe": ((2, 3),)}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taylor.register.layers import SLIDING, AttentionSpec, IndexerSpec
-from taylor.register.pattern import kinds_in_order, pattern_of
+from taylor.register.pattern import kinds_in_order, pattern_of, whole_period
 
 KINDS = st.sampled_from(["attn+dense", "gdn+moe", "attn(g8)+dense(x5.25)", "no-op+dense(x1.0)", "mamba"])
 
@@ -33,3 +33,10 @@ def test_compressed_attention_sees_its_window_and_the_compressed_keys(top_k: int
     attention = AttentionSpec(2, 1, 8, reach=SLIDING, window=window, indexer=indexer, compression=rate)
     seen = [min(t, window) + min(t / rate, top_k if top_k is not None else length) for t in range(length)]
     assert attention.seen(length, causal=True) == pytest.approx(sum(seen) / length, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "period"), [("ab" * 6, 2), ("aaab" * 3, 4), ("a" * 5, 1), ("abab" + "a", 5), ("abc", 3), ("aab", 3)]
+)
+def test_a_whole_period_repeats_all_through(kinds: str, period: int) -> None:
+    assert whole_period(kinds) == period
