@@ -34,6 +34,7 @@ SUBCOMMANDS = {
     "search": Subcommand("parallel_tool", "the parallel strategies of a model, pruned by rules and memory"),
     "rank": Subcommand("pipeline_tool", "a folder of candidates, each solved and ranked by step time"),
     "timeline": Subcommand("timeline_tool", "worker logs, profiles and plans drawn as one timeline"),
+    "models": Subcommand("models", "the registered models, their layers in order and parameters by part"),
     "devices": Subcommand("devices", "the registered devices, each figure with its source"),
 }
 
