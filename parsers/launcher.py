@@ -118,6 +118,8 @@ class Launcher(ABC):
     """Entries, by dotted key, that make a run write a profile; empty where that is not known."""
     low_memory_variable: str | None = None
     """The environment variable with which its interleaving is of the low-memory kind; None where there is none."""
+    starts_training: bool = True
+    """Whether a file, or `program` on it, starts a training; off where it only describes one."""
     can_probe: bool = False
     """Whether dry-runs may change a file's number of layers and stages to learn more of its memory."""
 

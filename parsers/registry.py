@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from taylor.parsers.flagscale.launcher import FlagScale
+from taylor.parsers.huggingface.launcher import HuggingFace
 from taylor.parsers.launcher import Launcher
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
@@ -16,6 +17,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Megatron(),
     Torchtitan(),
     FlagScale(),
+    HuggingFace(),
 )
 
 

@@ -82,6 +82,10 @@ def _dataset_keys(starter: Starter, options: DryRunOptions, config: TrainingConf
 def _why_not(starter: Starter, options: DryRunOptions, config: TrainingConfig) -> str:
     """Why MindSpore cannot be used; raises where it was asked for and there is nothing to start."""
     asked, program = options.backend == "mindspore", starter.launcher.program
+    if not starter.launcher.starts_training:
+        if asked:
+            starter.launcher.dryrun_command(config.path, config.path, starter.tools)
+        return f"a {starter.launcher.title} starts no training; --dryrun_backend torch measures its stages"
     if program is None:
         # A file that starts itself is only run where the user asked for it.
         return "" if asked else f"{config.path.name} starts itself; --dryrun_backend mindspore runs it"

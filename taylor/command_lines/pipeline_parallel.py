@@ -16,6 +16,7 @@ from taylor.command_lines.arguments import (
     add_environment_options,
     chosen_path,
     dryrun_options,
+    key_values,
     path_or_none,
     positive_float,
     positive_int,
@@ -37,6 +38,9 @@ WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export"}
 
 OF_A_SOLVE = {"o", "t", "mps_form", "solver_name", "workers"}
 """What has no effect where nothing is solved."""
+
+OF_A_MODEL = {"world_size", "seq", "gbs", "fix"}
+"""What only a model's own configuration leaves open."""
 
 FIXED = TimeRatios()
 """The older tool's time ratios."""
@@ -68,7 +72,13 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     source.add_argument("-yaml", metavar="FILE", help="MindFormers or FlagScale YAML")
     source.add_argument("-shell", metavar="FILE", help="Megatron or MindSpeed launch script")
     source.add_argument("-toml", metavar="FILE", help="torchtitan TOML")
+    source.add_argument("-hf", metavar="FILE", help="Hugging Face config.json; with --world_size its strategy is searched")
     source.add_argument("-mindformers", metavar="PATH", help="run_mindformer.py or its folder, for dry-runs")
+    model = parser.add_argument_group("a model's job (with -hf)", "What a config.json does not say.")
+    model.add_argument("--world_size", type=positive_int, metavar="N", help="ranks to plan for: searches the strategy")
+    model.add_argument("--seq", type=positive_int, metavar="TOKENS", help="tokens a sample (default: 4096 at most)")
+    model.add_argument("--gbs", type=positive_int, metavar="SAMPLES", help="samples a step (default: 1024)")
+    model.add_argument("--fix", type=key_values, default={}, metavar="tp=8,...", help="degrees that are given")
     times = parser.add_argument_group("time ratios", "What is not given is estimated for the job on its device.")
     times.add_argument(
         "-ratios",
@@ -176,9 +186,13 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     refuse_without_effect(args, {"solution"}, "without -extract y", "add -extract y to print it")
     if args.evaluate:
         refuse_without_effect(args, OF_A_SOLVE, "with -evaluate y, which solves and writes no plan")
-    sources = [path for path in (args.yaml, args.shell, args.toml) if path]
+    sources = [path for path in (args.yaml, args.shell, args.toml, args.hf) if path]
     if len(sources) != 1:
-        raise InputError("exactly one configuration is needed", field="-yaml, -shell, -toml", value=sources)
+        raise InputError("exactly one configuration is needed", field="-yaml, -shell, -toml, -hf", value=sources)
+    if not args.hf:
+        refuse_without_effect(args, OF_A_MODEL, "without -hf: the file says it itself")
+    elif args.world_size is None:
+        refuse_without_effect(args, OF_A_MODEL, "without --world_size", "name the ranks to plan for")
     from taylor.pipeline_solver.options import SolveOptions
     from taylor.report.breakdown import comparison_table
     from taylor.report.terminal import live_line, print_solution, print_table
@@ -187,8 +201,11 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     from taylor.workflows.options import FileJob, Outputs, RatioChoice
     from taylor.workflows.solve_file import solve_file
 
+    path = Path(sources[0])
+    if args.world_size is not None:
+        path = _searched(args, path)
     job = FileJob(
-        path=Path(sources[0]),
+        path=path,
         ratios=RatioChoice(
             dense_forward=args.layer_ratio,
             backward=args.b_ratio,
@@ -243,6 +260,25 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     for role, name in solved.files.items():
         print(f"{role:>12}: {name}")
     print(solved.verdict())
+
+
+def _searched(args: argparse.Namespace, path: Path) -> Path:
+    """The configuration that the search of a model's strategy writes."""
+    from taylor.pipeline_solver.options import SolveOptions
+    from taylor.workflows.model_job import ModelJob, choose_strategy
+    from taylor.workflows.options import Outputs
+
+    job = ModelJob(
+        path=path,
+        world_size=args.world_size,
+        seq_length=args.seq,
+        gbs=args.gbs,
+        fix=args.fix,
+        device=args.device,
+        register_path=chosen_path(args.register_path),
+    )
+    how = SolveOptions(solver=args.solver_name, time_limit=args.t)
+    return choose_strategy(job, how, args.workers, Outputs().folder)
 
 
 def main() -> int:

@@ -1,0 +1,161 @@
+"""A job made of a model alone: its strategy is searched, and written as a configuration that can be planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from taylor.base.console import log
+from taylor.base.errors import InfeasibleError, InputError
+from taylor.base.files import printable, write_atomic
+from taylor.nd_search.emit import emit_yaml
+from taylor.nd_search.options import SearchOptions
+from taylor.nd_search.search import SearchResult, search
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.workflows.candidates import load_candidates
+from taylor.workflows.devices import choose_device
+from taylor.workflows.job_facts import degrees_text
+from taylor.workflows.rank import RankOptions, rank
+from taylor.workflows.stated_file import read_for
+
+USUAL_BATCH = 1024
+"""Samples a step where nobody says."""
+
+SOLVED_STRATEGIES = 6
+"""Strategies, the quickest by the estimate, that are solved and compared."""
+
+SECONDS_EACH = 20.0
+"""Longest that one of them may take; the one chosen is solved again without this limit."""
+
+LONG_SEQUENCE = 32_768
+"""Tokens of a sample from which on context parallelism is searched too."""
+
+FEW_KINDS = 3
+"""Runs of unlike layers up to which interleaves are searched too: more of them make every solve long."""
+
+
+@dataclass(frozen=True)
+class ModelJob:
+    """What a model is to be trained on and with.
+
+    Parameters
+    ----------
+    path : Path
+        The model's configuration.
+    world_size : int
+        Ranks to plan for.
+    seq_length, gbs : int or None
+        Tokens a sample and samples a step; the file's own, else usual ones, which is said.
+    fix : mapping of dimension to int
+        Degrees that are given.
+    device : str or None
+        Name of a registered device.
+    """
+
+    path: Path
+    world_size: int
+    seq_length: int | None = None
+    gbs: int | None = None
+    fix: Mapping[str, int] = field(default_factory=dict)
+    device: str | None = None
+    register_path: Path | None = None
+    max_expert_parallel: int = 64
+
+    @property
+    def name(self) -> str:
+        """What its files are called: like the model's file, or its folder where that is a ``config.json``."""
+        path = self.path.resolve()
+        return printable(path.parent.name if path.stem == "config" and path.parent.name else path.stem)
+
+
+def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path) -> Path:
+    """Search the strategies of a job, solve the quickest, and write the best of them as a configuration.
+
+    Parameters
+    ----------
+    how : SolveOptions
+        How a strategy is solved; its time limit holds for each, up to `SECONDS_EACH`.
+    workers : int
+        Strategies solved at once.
+    output : Path
+        Its folder ``jobs`` takes what is written.
+
+    Returns
+    -------
+    Path
+        A configuration like the model's with the strategy and its plan.
+
+    Raises
+    ------
+    InputError
+        When the model cannot be read, or no strategy is legal.
+    InfeasibleError
+        When none fits the device's memory.
+    """
+    folder = output / "jobs" / job.name
+    config = _with_batch(job, read_for(job.path, job.register_path), folder)
+    device = choose_device(config, job.device, job.register_path).spec
+    found = search(config, device, _space(job, config))
+    log.info(
+        "%s: %d legal strategies on %d ranks of %s, %d of them fit; the quickest %d by the estimate are solved",
+        job.path, found.counts["legal"], job.world_size, device.name, len(found.candidates),
+        min(SOLVED_STRATEGIES, len(found.candidates)),
+    )  # fmt: skip
+    limit = SECONDS_EACH if how.time_limit is None else min(SECONDS_EACH, how.time_limit)
+    each = replace(how, time_limit=limit, workers=1)
+    files = emit_yaml(found, config, folder / "strategies", which=_quickest(found))
+    candidates = load_candidates(files, device, register_path=job.register_path)
+    ranking = rank(candidates, RankOptions(each, workers, report=False, output=folder))
+    best = ranking.table.iloc[0]
+    if not best["cost"] > 0:
+        raise InfeasibleError(f"{job.path}: none of the strategies solved has a plan: {best['reason']}")
+    for _, row in ranking.table.iterrows():
+        if row["cost"] > 0:
+            degrees = f"DP{row['dp']} TP{row['tp']} PP{row['pp']} EP{row['ep']} CP{row['cp']} VPP{row['vpp']}"
+            log.info("  %s, micro-batch %s: %.0f ms a step", degrees, row["mbs"], row["cost"])
+    strategy = read_for(Path(best["file"]), job.register_path).strategy
+    log.info("chosen: %s", degrees_text(strategy))
+    text = launcher_of(config).with_strategy(config, strategy, None, {})
+    return write_atomic(folder / f"{job.name}{config.path.suffix}", text)
+
+
+def _with_batch(job: ModelJob, config: TrainingConfig, folder: Path) -> TrainingConfig:
+    """The configuration with the sequence and the batch of the job, read back from a file that says so."""
+    rules = config.rules if job.seq_length is None else config.rules.replace(seq_length=job.seq_length)
+    samples = job.gbs or (config.strategy.global_batch if config.strategy.global_batch > 1 else USUAL_BATCH)
+    if job.gbs is None and samples == USUAL_BATCH:
+        log.info("no batch named: %d samples a step are assumed; --gbs names another", samples)
+    if job.seq_length is None:
+        log.info("no sequence named: %d tokens a sample; --seq names another", rules.seq_length)
+    strategy = config.strategy.replace(dp=1, tp=1, pp=1, ep=1, cp=1, op=1, vpp=1, mbs=1, micro_batches=samples)
+    asked = config.replace(rules=rules, plan=None, strategy=strategy)
+    text = launcher_of(config).with_strategy(asked, strategy, None, {})
+    return read_for(write_atomic(folder / f"{job.name}.model{config.path.suffix}", text), job.register_path)
+
+
+def _space(job: ModelJob, config: TrainingConfig) -> SearchOptions:
+    searched = ["dp", "tp", "pp", "ep", "mbs"]
+    if len(config.model.layer_counts()) <= FEW_KINDS:
+        searched.append("vpp")
+    if config.rules.seq_length >= LONG_SEQUENCE:
+        searched.append("cp")
+    wrong = [name for name in job.fix if name not in (*searched, "cp", "vpp", "sp", "op")]
+    if wrong:
+        raise InputError("is no degree that can be given", field="--fix", value=wrong[0])
+    return SearchOptions(
+        world_size=job.world_size,
+        max_expert_parallel=job.max_expert_parallel,
+        search=tuple(searched),
+        fix=job.fix,
+        bounds={"mbs": (1, 4), "vpp": (1, 2)},
+    )
+
+
+def _quickest(found: SearchResult) -> list[int]:
+    """Indices of the quickest strategies by the estimate, in that order."""
+    return [int(index) for index in np.argsort(found.estimated_ms, kind="stable")[:SOLVED_STRATEGIES]]
