@@ -34,7 +34,7 @@ from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
 SOLVER_NAME = "branch-and-cut"
 KERNELS = (
     event_graph.longest_path, event_graph.critical_path, columns_module.minimal_choices, annealing.anneal,
-    stage_programs.stage_program,
+    stage_programs.stage_program, stage_programs.place_program,
 )  # fmt: skip
 """What has to be compiled before a first solve."""
 FEW_TUPLES = 2000
@@ -276,6 +276,10 @@ class _TreeRun:
     def _tree(self, search: Search) -> None:
         """Search the tree here, and in worker processes when there are several."""
         if not search.open:
+            return
+        if search.plans.programs.places is not None:
+            # Many kinds: splits of stages close slowly what the MILP's rows by kind hold together.
+            self.hand_over = True
             return
         search.process(FIRST_SLICE, most_open=NODES_A_SHARE * SHARES)
         self._note(search)

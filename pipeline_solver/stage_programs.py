@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations_with_replacement
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,10 @@ MAX_TABLE = 20_000_000
 """States times stages beyond which the DP is left out."""
 
 
+FEW_KINDS = 3
+"""Kinds up to which the DP counts layers by kind."""
+
+
 class StagePrograms:
     """Cheapest choice of one column a stage under any weights, exact in layer totals and order of kinds.
 
@@ -23,6 +28,7 @@ class StagePrograms:
     The border between kind j and the next one lies in one row of chunks (an interleave). For each way
     to choose those rows, columns fall into classes by (layers by kind, what they hold before and after
     each border), and a DP over the stages with the layers used so far and the borders passed is exact.
+    With one interleave the layers used so far are a place in the model, whatever the number of kinds.
     """
 
     def __init__(self, columns: ColumnSet) -> None:
@@ -32,8 +38,12 @@ class StagePrograms:
         kinds = problem.placed_kinds
         self.counts = np.array([kind.count for kind in kinds], dtype=np.int64)
         K, V = len(kinds), problem.interleaves
-        self.states = int(np.prod(self.counts + 1)) * 2 ** (K - 1)
+        self.places: _Places | None = _places(columns) if V == 1 and K > FEW_KINDS else None
         self.cases: list[tuple[NDArray[np.int64], ...]] = []
+        self.exact = True
+        if self.places is not None:
+            return
+        self.states = int(np.prod(self.counts + 1)) * 2 ** (K - 1)
         self.exact = self.states * problem.stages <= MAX_TABLE
         if not self.exact:
             return
@@ -69,6 +79,8 @@ class StagePrograms:
 
     def best(self, weights: NDArray[np.float64]) -> NDArray[np.int64] | None:
         """One column a stage, int64 [S], of least total weight; None when no choice is consistent."""
+        if self.places is not None:
+            return self._best_by_place(self.places, weights)
         answer, least = None, np.inf
         for members, label, start, totals, needs, passes in self.cases:
             cost, winner = cheapest_members(members, label, len(totals), weights)
@@ -76,6 +88,88 @@ class StagePrograms:
             if value < least:
                 answer, least = winner[chosen], value
         return answer
+
+
+    def _best_by_place(self, places: _Places, weights: NDArray[np.float64]) -> NDArray[np.int64] | None:
+        every = np.arange(len(self.columns))
+        cost, winner = cheapest_members(every, places.label, len(places.layers), weights)
+        value, chosen = place_program(places.start, places.layers, places.first, places.last, cost, places.total)
+        return winner[chosen] if value < np.inf else None
+
+
+class _Places(NamedTuple):
+    """Classes of columns by (stage, layers by kind) with one interleave, and where in the model each may begin.
+
+    Parameters
+    ----------
+    label : int64 [n]
+        Class of each column.
+    start : int64 [S + 1]
+        First class of each stage.
+    layers, first, last : int64 [classes]
+        Layers, and least and greatest number of layers before them.
+    total : int
+        Layers of the model.
+    """
+
+    label: NDArray[np.int64]
+    start: NDArray[np.int64]
+    layers: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    total: int
+
+
+def _places(columns: ColumnSet) -> _Places:
+    problem = columns.problem
+    borders = np.concatenate([[0], np.cumsum([kind.count for kind in problem.placed_kinds])])
+    keys = np.column_stack([columns.stage, columns.totals])
+    unique, label = np.unique(keys, axis=0, return_inverse=True)
+    held, classes = unique[:, 1:], np.arange(len(unique))
+    layers = held.sum(axis=1)
+    least = (held > 0).argmax(axis=1)
+    greatest = held.shape[1] - 1 - (held[:, ::-1] > 0).argmax(axis=1)
+    # Layers of several kinds end the first of them; layers of one kind may lie anywhere among its own.
+    several = greatest > least
+    first = np.where(several, borders[least + 1] - held[classes, least], borders[least])
+    last = np.where(several, first, borders[least + 1] - layers)
+    empty = layers == 0
+    first, last = np.where(empty, 0, first), np.where(empty, borders[-1], last)
+    start = np.searchsorted(unique[:, 0], np.arange(problem.stages + 1))
+    return _Places(label.reshape(-1), start, layers, first, last, int(borders[-1]))
+
+
+@compiled
+def place_program(start, layers, first, last, cost, total):  # type: ignore[no-untyped-def]
+    """DP over stages; the state is the number of layers before the stage.
+
+    Returns
+    -------
+    (float, int64 [S])
+        Least total cost (inf when nothing fits) and the class chosen on each stage.
+    """
+    S = len(start) - 1
+    value = np.full(total + 1, np.inf)
+    value[0] = 0.0
+    choice = np.full((S, total + 1), -1, dtype=np.int64)
+    for s in range(S):
+        after = np.full(total + 1, np.inf)
+        for c in range(start[s], start[s + 1]):
+            if cost[c] == np.inf:
+                continue
+            for place in range(first[c], last[c] + 1):
+                if value[place] + cost[c] < after[place + layers[c]]:
+                    after[place + layers[c]] = value[place] + cost[c]
+                    choice[s, place + layers[c]] = c
+        value = after
+    chosen = np.full(S, -1, dtype=np.int64)
+    if value[total] == np.inf:
+        return np.inf, chosen
+    place = total
+    for s in range(S - 1, -1, -1):
+        chosen[s] = choice[s, place]
+        place -= layers[chosen[s]]
+    return value[total], chosen
 
 
 @compiled

@@ -29,7 +29,7 @@ USUAL_BATCH = 1024
 SOLVED_STRATEGIES = 6
 """Strategies, the quickest by the estimate, that are solved and compared."""
 
-SECONDS_EACH = 20.0
+SECONDS_EACH = 10.0
 """Longest that one of them may take; the one chosen is solved again without this limit."""
 
 LONG_SEQUENCE = 32_768
