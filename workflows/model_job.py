@@ -29,8 +29,11 @@ USUAL_BATCH = 1024
 SOLVED_STRATEGIES = 6
 """Strategies, the quickest by the estimate, that are solved and compared."""
 
-SECONDS_EACH = 10.0
-"""Longest that one of them may take; the one chosen is solved again without this limit."""
+SECONDS_EACH = 6.0
+"""Longest that one of them may take."""
+
+SECONDS_CHOSEN = 30.0
+"""Longest that the proof for the one chosen takes where nobody says."""
 
 LONG_SEQUENCE = 32_768
 """Tokens of a sample from which on context parallelism is searched too."""

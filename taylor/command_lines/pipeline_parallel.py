@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taylor.base.console import run_command, start_logging
+from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InputError
 from taylor.command_lines.arguments import (
     CommandParser,
@@ -203,7 +203,12 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
 
     path = Path(sources[0])
     if args.world_size is not None:
+        from taylor.workflows.model_job import SECONDS_CHOSEN
+
         path = _searched(args, path)
+        if args.t is None:
+            args.t = SECONDS_CHOSEN
+            log.info("the proof of its plan may take %g s; -t gives it another limit", SECONDS_CHOSEN)
     job = FileJob(
         path=path,
         ratios=RatioChoice(
