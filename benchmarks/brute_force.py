@@ -83,7 +83,7 @@ def enumerate_optimum(problem: PipelineProblem, most_plans: int = 2_000_000) -> 
     return BruteForce(best, best_plan, tried)
 
 
-def random_problem(rng: np.random.Generator) -> PipelineProblem:
+def random_problem(rng: np.random.Generator, most_kinds: int = 3) -> PipelineProblem:
     """A small instance: up to 4 stages, 3 interleaves, 10 layers, 3 recompute modes, several kinds, lags, tails."""
     stages = int(rng.integers(1, 5))
     name = str(rng.choice(["gpipe", "1f1b", "interleaved", "megatron-interleaved", "seqpipe", "zbv"]))
@@ -93,7 +93,7 @@ def random_problem(rng: np.random.Generator) -> PipelineProblem:
     empty_chunks = rng.random() < 0.15
     chunks = stages * interleaves
     layers = int(rng.integers(1 if empty_chunks else chunks, max(chunks, 10) + 1))
-    kind_count = int(rng.integers(1, min(3, layers) + 1))
+    kind_count = int(rng.integers(1, min(most_kinds, layers) + 1))
     cuts = sorted(rng.choice(np.arange(1, layers), kind_count - 1, replace=False).tolist()) if kind_count > 1 else []
     counts = np.diff([0, *cuts, layers]).tolist()
     modes = [[FULL], [FULL, SELECT], [SELECT], []][int(rng.choice(4, p=[0.45, 0.4, 0.1, 0.05]))]
@@ -135,10 +135,12 @@ def random_problem(rng: np.random.Generator) -> PipelineProblem:
     )
 
 
-def comparable_problem(rng: np.random.Generator, most_plans: int = 200_000) -> tuple[PipelineProblem, BruteForce]:
+def comparable_problem(
+    rng: np.random.Generator, most_plans: int = 200_000, most_kinds: int = 3
+) -> tuple[PipelineProblem, BruteForce]:
     """The next random instance that can be tried out in full, with its optimum."""
     while True:
-        problem = random_problem(rng)
+        problem = random_problem(rng, most_kinds)
         found = enumerate_optimum(problem, most_plans)
         if found is not None:
             return problem, found

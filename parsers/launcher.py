@@ -118,6 +118,8 @@ class Launcher(ABC):
     """Entries, by dotted key, that make a run write a profile; empty where that is not known."""
     low_memory_variable: str | None = None
     """The environment variable with which its interleaving is of the low-memory kind; None where there is none."""
+    suffix_tells: bool = True
+    """Whether a file with one of its suffixes is a training file; off where other files have them too."""
     starts_training: bool = True
     """Whether a file, or `program` on it, starts a training; off where it only describes one."""
     can_probe: bool = False

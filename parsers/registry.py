@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from taylor.base.files import read_text
 from taylor.parsers.flagscale.launcher import FlagScale
 from taylor.parsers.huggingface.launcher import HuggingFace
 from taylor.parsers.launcher import Launcher
@@ -31,6 +32,21 @@ def launchers_for(path: Path) -> list[Launcher]:
     return [launcher for launcher in LAUNCHERS if path.suffix.lower() in launcher.suffixes]
 
 
+def is_training_file(path: Path) -> bool:
+    """Whether a file is one of a launcher's, by its suffix, and by its text where that is common to other files.
+
+    Raises
+    ------
+    InputError
+        When such a file cannot be read.
+    """
+    launchers = launchers_for(path)
+    if any(launcher.suffix_tells for launcher in launchers):
+        return True
+    return bool(launchers) and any(launcher.recognises(path, read_text(path)) for launcher in launchers)
+
+
 def config_suffixes() -> tuple[str, ...]:
-    """The suffixes of training files, in lower case."""
-    return tuple(dict.fromkeys(suffix for launcher in LAUNCHERS for suffix in launcher.suffixes))
+    """The suffixes that only training files have, in lower case."""
+    told = [launcher for launcher in LAUNCHERS if launcher.suffix_tells]
+    return tuple(dict.fromkeys(suffix for launcher in told for suffix in launcher.suffixes))

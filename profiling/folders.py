@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.parsers.registry import config_suffixes
+from taylor.parsers.registry import is_training_file
 
 ENDINGS = ("_pretrain",)
 """Ending of an emitted file's name that a folder's name may leave out."""
@@ -71,7 +71,7 @@ def find_profile_folders(profile_data_dir: str | Path, configs: Iterable[Path]) 
 
 
 def _profiled(config: Path, folder: Path) -> Path:
-    beside = [path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix in config_suffixes()]
+    beside = [path for path in sorted(folder.iterdir()) if path.is_file() and is_training_file(path)]
     reduced = config.parent.parent / "profile_yaml" / config.name
     if len(beside) > 1:
         raise InputError(

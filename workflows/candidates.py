@@ -16,7 +16,7 @@ from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.interface import DryRunBackend
 from taylor.dryrun.launch import read_environment
 from taylor.parsers.read import read_config
-from taylor.parsers.registry import config_suffixes
+from taylor.parsers.registry import is_training_file
 from taylor.parsers.tables.candidates import read_candidates
 from taylor.parsers.tables.ratios import EMBEDDING, TRANSFER, read_ratios
 from taylor.parsers.training_config import TrainingConfig
@@ -47,8 +47,7 @@ def config_files(folder: Path) -> list[Path]:
         raise InputError(
             "no such folder", file=folder, cure="run parallel_tool.py first, or name the folder of candidates"
         )
-    suffixes = config_suffixes()
-    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in suffixes and path.is_file())
+    files = sorted(path for path in folder.iterdir() if path.is_file() and is_training_file(path))
     if not files:
         raise InputError("holds no configuration file", file=folder, cure="run parallel_tool.py first")
     return files

@@ -11,6 +11,7 @@ import numpy as np
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InputError
 from taylor.base.files import printable, write_atomic
+from taylor.cost_model.strategy import Strategy
 from taylor.nd_search.emit import emit_yaml
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import SearchResult, search
@@ -101,7 +102,7 @@ def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path
         When none fits the device's memory.
     """
     folder = output / "jobs" / job.name
-    config = _with_batch(job, read_for(job.path, job.register_path), folder)
+    config = read_for(state_model(job, output), job.register_path)
     device = choose_device(config, job.device, job.register_path).spec
     found = search(config, device, _space(job, config))
     log.info(
@@ -127,18 +128,29 @@ def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path
     return write_atomic(folder / f"{job.name}{config.path.suffix}", text)
 
 
-def _with_batch(job: ModelJob, config: TrainingConfig, folder: Path) -> TrainingConfig:
-    """The configuration with the sequence and the batch of the job, read back from a file that says so."""
+def state_model(job: ModelJob, output: Path) -> Path:
+    """Write a configuration like the model's that says the sequence and the batch of a job, and no degrees.
+
+    Parameters
+    ----------
+    output : Path
+        Its folder ``jobs`` takes it.
+
+    Raises
+    ------
+    InputError
+        When the model cannot be read.
+    """
+    config = read_for(job.path, job.register_path)
     rules = config.rules if job.seq_length is None else config.rules.replace(seq_length=job.seq_length)
     samples = job.gbs or (config.strategy.global_batch if config.strategy.global_batch > 1 else USUAL_BATCH)
     if job.gbs is None and samples == USUAL_BATCH:
         log.info("no batch named: %d samples a step are assumed; --gbs names another", samples)
     if job.seq_length is None:
         log.info("no sequence named: %d tokens a sample; --seq names another", rules.seq_length)
-    strategy = config.strategy.replace(dp=1, tp=1, pp=1, ep=1, cp=1, op=1, vpp=1, mbs=1, micro_batches=samples)
-    asked = config.replace(rules=rules, plan=None, strategy=strategy)
-    text = launcher_of(config).with_strategy(asked, strategy, None, {})
-    return read_for(write_atomic(folder / f"{job.name}.model{config.path.suffix}", text), job.register_path)
+    strategy = Strategy(1, 1, 1, micro_batches=samples)
+    text = launcher_of(config).with_strategy(config.replace(rules=rules, plan=None), strategy, None, {})
+    return write_atomic(output / "jobs" / job.name / f"{job.name}.model{config.path.suffix}", text)
 
 
 def _space(job: ModelJob, config: TrainingConfig) -> SearchOptions:

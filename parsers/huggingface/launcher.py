@@ -33,6 +33,7 @@ class HuggingFace(Launcher):
     suffixes = (".json",)
     telltale = re.compile(r'"model_type"\s*:')
     plan_keys = frozenset({job.SECTION})
+    suffix_tells = False
     starts_training = False
     usual_device = UsualDevice("h100-80g", "Hugging Face configurations")
 

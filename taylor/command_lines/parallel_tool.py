@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +42,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     )
     source.add_argument("--shell_path", metavar="FILE", help="Megatron or MindSpeed launch script")
     source.add_argument("--toml_path", metavar="FILE", help="torchtitan TOML")
+    source.add_argument("--hf_path", metavar="FILE", help="Hugging Face config.json; needs --world_size")
     source.add_argument(
         "--mindformers_dir",
         metavar="PATH",
@@ -61,6 +63,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
         metavar="N",
         help="ranks to plan for (default: the file's own DP x TP x PP x CP)",
     )
+    space.add_argument("--seq", type=positive_int, metavar="TOKENS", help="with --hf_path: tokens a sample")
     space.add_argument(
         "--search",
         type=names,
@@ -129,11 +132,15 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     """Parse, search, print."""
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
-    sources = [path for path in (args.yaml_path, args.shell_path, args.toml_path) if path]
+    sources = [path for path in (args.yaml_path, args.shell_path, args.toml_path, args.hf_path) if path]
     if len(sources) > 1:
         raise InputError(
-            "only one configuration can be searched", field="--yaml_path, --shell_path, --toml_path", value=sources
+            "only one configuration can be searched",
+            field="--yaml_path, --shell_path, --toml_path, --hf_path",
+            value=sources,
         )
+    if not args.hf_path:
+        refuse_without_effect(args, {"seq"}, "without --hf_path: the file says it itself")
     full = args.full or bool(args.profile_data_dir)
     if not full:
         refuse_without_effect(
@@ -153,6 +160,8 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     from taylor.workflows.search import StrategySearchOptions, search_strategies
 
     path = Path(sources[0]) if sources else own_or_shipped(DEFAULT_CONFIGURATION)
+    if args.hf_path:
+        path = _stated(args, path)
     if not sources:
         log.info("configuration: %s, as none was given", path)
     maxima = {
@@ -210,6 +219,16 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
         print(f"{'ranking':>12}: {done.ranking.csv}")
         if done.ranking.report is not None:
             print(f"{'report':>12}: {done.ranking.report}")
+
+
+def _stated(args: argparse.Namespace, path: Path) -> Path:
+    """A model's configuration with the sequence and the batch of the job."""
+    from taylor.workflows.model_job import ModelJob, state_model
+
+    if args.world_size is None:
+        raise InputError("is needed with --hf_path", field="--world_size", cure="name the ranks to plan for")
+    job = ModelJob(path, args.world_size, args.seq, args.gbs, register_path=chosen_path(args.register_path))
+    return state_model(job, Path(args.output_path))
 
 
 def main() -> int:

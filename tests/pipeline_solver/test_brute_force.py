@@ -13,6 +13,7 @@ from taylor.pipeline.plan import FULL
 from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.stage_programs import FEW_KINDS
 from tests.solver_cases import plan_of, small_problem
 
 
@@ -35,6 +36,16 @@ def test_the_optimum_equals_that_over_every_plan(solver):
     for _ in range(25):
         problem, truth = comparable_problem(rng, 20_000)
         assert faults(problem, truth, solver) == [], problem
+
+
+def test_the_optimum_of_many_kinds_equals_that_over_every_plan():
+    rng = np.random.default_rng(150)
+    many = 0
+    while many < 4:
+        problem, truth = comparable_problem(rng, 20_000, most_kinds=8)
+        if len(problem.placed_kinds) > FEW_KINDS:
+            many += problem.interleaves == 1
+            assert faults(problem, truth, "HIGHS") == [], problem
 
 
 def test_the_optimum_and_the_model_file_agree_under_cbc():

@@ -1,0 +1,38 @@
+"""The programme over the stages: by place in the model, and by layers of every kind."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.brute_force import random_problem
+from taylor.pipeline_solver import stage_programs
+from taylor.pipeline_solver.columns import build_columns
+from taylor.pipeline_solver.stage_programs import StagePrograms
+from taylor.pipeline_solver.stage_tuples import stage_tuples
+
+
+def test_by_place_and_by_kinds_the_cheapest_choice_is_the_same(monkeypatch):
+    rng = np.random.default_rng(7)
+    compared = 0
+    while compared < 25:
+        problem = random_problem(rng, most_kinds=4)
+        if problem.interleaves > 1 or len(problem.placed_kinds) < 2:
+            continue
+        tuples = stage_tuples(problem)
+        if any(not len(part.members) for part in tuples):
+            continue
+        columns = build_columns(problem, tuples)
+        if (np.diff(columns.start) == 0).any():
+            continue
+        by_kind = StagePrograms(columns)
+        monkeypatch.setattr(stage_programs, "FEW_KINDS", 1)
+        by_place = StagePrograms(columns)
+        monkeypatch.undo()
+        if by_kind.places is not None or by_place.places is None:
+            continue
+        weights = rng.random(len(columns))
+        one, other = by_kind.best(weights), by_place.best(weights)
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert np.isclose(weights[one].sum(), weights[other].sum())
+            compared += 1

@@ -1,0 +1,73 @@
+"""A model alone becomes a job: strategies searched, the quickest solved, the best one written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.parsers.read import read_config
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.workflows import model_job
+from taylor.workflows.model_job import ModelJob, choose_strategy, state_model
+from taylor.workflows.options import FileJob, Outputs
+from taylor.workflows.solve_file import solve_file
+from tests.parsers.huggingface.test_launcher import SECTION, written
+
+WIDE = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8}
+
+
+def chosen(path: Path, output: Path, **job: object) -> Path:
+    return choose_strategy(ModelJob(path, 8, gbs=16, **job), SolveOptions(workers=1), 1, output)  # type: ignore[arg-type]
+
+
+def test_the_strategy_written_is_the_best_of_those_solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_job, "SOLVED_STRATEGIES", 3)
+    path = written(tmp_path, None, **WIDE, num_hidden_layers=16, vocab_size=32000)
+    target = chosen(path, tmp_path / "out", fix={"pp": 2})
+    config = read_config(target)
+    assert config.strategy.world_size == 8
+    assert config.strategy.pp == 2
+    assert config.strategy.global_batch == 16
+    assert config.plan is None
+    files = sorted((target.parent / "strategies").glob("*_pretrain.json"))
+    assert len(files) == 3
+    steps = {}
+    for file in [target, *files]:
+        planned = solve_file(
+            FileJob(file, dryrun=False, check=False), SolveOptions(workers=1), Outputs(tmp_path / "each", write=False)
+        )
+        assert planned.speed is not None
+        steps[file] = planned.speed.step_ms
+    assert steps[target] == pytest.approx(min(steps.values()))
+
+
+def test_a_hybrid_is_planned_to_its_optimum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_job, "SOLVED_STRATEGIES", 1)
+    changes = {
+        "model_type": "qwen3_5_text", "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "num_hidden_layers": 4, "head_dim": 256, "linear_num_value_heads": 32,
+        "linear_num_key_heads": 16, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+    }  # fmt: skip
+    path = written(tmp_path, None, **WIDE, **changes)
+    target = chosen(path, tmp_path / "out", fix={"pp": 2, "tp": 1})
+    planned = solve_file(
+        FileJob(target, dryrun=False, check=False), SolveOptions(workers=1), Outputs(tmp_path / "out", write=False)
+    )
+    assert planned.solution.status == "optimal"
+    assert sum(map(sum, planned.plan.total_layers())) == 4
+
+
+def test_what_the_model_file_says_of_its_batch_stays_unless_it_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, SECTION)
+    stated = read_config(state_model(ModelJob(path, 8), tmp_path / "out"))
+    assert (stated.strategy.global_batch, stated.rules.seq_length) == (32, 1024)
+    named = read_config(state_model(ModelJob(path, 8, seq_length=512, gbs=64), tmp_path / "out"))
+    assert (named.strategy.global_batch, named.rules.seq_length) == (64, 512)
+
+
+def test_degrees_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="degree"):
+        chosen(written(tmp_path), tmp_path / "out", fix={"zz": 2})
