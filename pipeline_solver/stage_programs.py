@@ -89,7 +89,6 @@ class StagePrograms:
                 answer, least = winner[chosen], value
         return answer
 
-
     def _best_by_place(self, places: _Places, weights: NDArray[np.float64]) -> NDArray[np.int64] | None:
         every = np.arange(len(self.columns))
         cost, winner = cheapest_members(every, places.label, len(places.layers), weights)

@@ -72,7 +72,9 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     source.add_argument("-yaml", metavar="FILE", help="MindFormers or FlagScale YAML")
     source.add_argument("-shell", metavar="FILE", help="Megatron or MindSpeed launch script")
     source.add_argument("-toml", metavar="FILE", help="torchtitan TOML")
-    source.add_argument("-hf", metavar="FILE", help="Hugging Face config.json; with --world_size its strategy is searched")
+    source.add_argument(
+        "-hf", metavar="FILE", help="Hugging Face config.json; with --world_size its strategy is searched"
+    )
     source.add_argument("-mindformers", metavar="PATH", help="run_mindformer.py or its folder, for dry-runs")
     model = parser.add_argument_group("a model's job (with -hf)", "What a config.json does not say.")
     model.add_argument("--world_size", type=positive_int, metavar="N", help="ranks to plan for: searches the strategy")
