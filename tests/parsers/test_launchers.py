@@ -152,6 +152,10 @@ def test_a_file_is_started_by_a_program_of_the_users_or_in_its_own_folder(launch
         with pytest.raises(InputError, match="take the estimate"):
             launcher.dryrun_command(file, original, Tools("/usr/bin/python3", program))
         return
+    if not launcher.starts_training:
+        with pytest.raises(InputError, match="starts no training"):
+            launcher.dryrun_command(file, original, Tools("/usr/bin/python3", program))
+        return
     command = launcher.dryrun_command(file, original, Tools("/usr/bin/python3", program))
     assert str(file) in command
     assert (str(program) in command) == (program is not None)
