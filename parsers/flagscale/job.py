@@ -20,7 +20,9 @@ NAME = "flagscale"
 _LEFT_OUT = ("log_dir", "details_dir", "scripts_dir", "pids_dir")
 """Keys that FlagScale keeps for itself (FlagOpen/FlagScale da4935ec flagscale/runner/runner_train.py:44)."""
 _RUNNER = ("experiment", "runner")
+_ULYSSES = "ulysses-sp-parallel-size"
 _REFUSED = {
+    _ULYSSES: "FlagScale's Ulysses groups beside context parallel are not modelled",
     "enable-hetero": "stages of unlike devices and degrees are not modelled",
     "use-dualpipev": "FlagScale's DualPipeV is not modelled",
     "recompute-granularity-per-stage-micro-batch": "recompute by stage and micro-batch is not modelled",
@@ -212,7 +214,7 @@ class FlagScaleJob(Launch):
                 cure="give an experiment that trains a language model",
             )
         for name, problem in _REFUSED.items():
-            if self.flags.has(name):
+            if self.flags.has(name) and not (name == _ULYSSES and self.flags.text(name) == "1"):
                 raise self.flags.error(name, problem, cure="leave it out to plan the job without it")
 
     def _home(self, near: tuple[str, ...]) -> tuple[YamlPath, tuple[str, ...]]:

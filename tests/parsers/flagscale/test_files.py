@@ -155,6 +155,7 @@ def test_the_width_that_flagscale_works_out_is_the_models(more: str, width: int,
     [
         (("  precision:", "  hetero: {enable_hetero: on}\n  precision:"), None, "system.hetero.enable_hetero", "unli"),
         (("  precision:", "  use_dualpipev: true\n  precision:"), None, "system.use_dualpipev", "DualPipeV"),
+        (("precision:", "ulysses_sp_parallel_size: 2\n  precision:"), None, "system.ulysses_sp_parallel_size", "Uly"),
         (("num_layers: 16", "num_layers: null"), None, "model.num_layers", "whole number"),
         (("  num_layers: 16\n", ""), None, "model.num_layers", "missing"),
         (("data:\n", "other:\n"), None, "data", "a FlagScale train file has system, model, data"),
@@ -291,15 +292,33 @@ def test_train_files_of_other_makes_are_joined_too(train: str, tmp_path: Path) -
 # ---- the table -----------------------------------------------------------------------------------
 
 
-def test_flagscales_own_flags_are_no_others_and_cite_their_source() -> None:
+def releases() -> dict[str, set[str]]:
+    """The flags that each release adds to Megatron's, oldest first."""
+    found: dict[str, set[str]] = {}
+    names: set[str] = set()
+    for line in (Path(__file__).parent / "flag_names.txt").read_text().splitlines()[1:]:
+        release, _, changes = line.partition(": ")
+        words = changes.split()
+        names = names - {word[1:] for word in words if word[0] == "-"} | {word[1:] for word in words if word[0] == "+"}
+        found[release.removeprefix("FlagScale ")] = names
+    return found
+
+
+def test_every_flag_of_flagscales_own_has_a_row_with_its_releases_and_its_source() -> None:
     own = load_flag_table("taylor.parsers.flagscale", "flags.yaml").rows
+    having = {name: [each for each, names in releases().items() if name in names] for name in own}
+    assert {name for names in releases().values() for name in names} == set(own)
+    for name, row in own.items():
+        first, last = having[name][0], having[name][-1]
+        assert row.versions == f"FlagScale {first}" + (f" to {last}" if first != last else ""), name
+        assert re.fullmatch(rf"FlagScale {re.escape(last)} [\w./-]+\.py(\.patch)?:\d+", row.source), name
     # In MindSpeed-LLM that flag alone freezes the weights; in FlagScale --peft-type does.
     assert own.keys() & flag_table().rows.keys() == {"lora-target-modules"}
-    assert not [row.name for row in own.values() if not re.search(r"[\w/]+\.py(\.patch)?(:\d+)?$", row.source)]
 
 
 def test_a_flag_of_flagscales_that_costs_is_named_and_an_unknown_one_too(tmp_path: Path) -> None:
-    more = "  peft_type: lora\n  lora_dim: 8\n  no_shared_fs: true\n  hiden_size: 4\n  num_layers: 16\n"
+    more = "  peft_type: lora\n  lora_dim: 8\n  ulysses_sp_parallel_size: 1\n"
+    more += "  no_shared_fs: true\n  hiden_size: 4\n  num_layers: 16\n"
     config = read_config(job(tmp_path, changed(TRAIN, ("  num_layers: 16\n", more))))
     assert [(flag.name, flag.known) for flag in config.unmodelled] == [("--peft-type", True), ("--hiden-size", False)]
 
