@@ -39,6 +39,8 @@ class Experiment:
         Where they stand in it.
     whole : mapping or None
         The experiment with its train sections as ``train``; None where a train file was given alone.
+    outer : YamlSource or None
+        The experiment's own file, where another one holds the train sections.
     """
 
     file: Path
