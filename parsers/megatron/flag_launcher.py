@@ -10,7 +10,8 @@ from taylor.cost_model.strategy import Strategy
 from taylor.parsers.launcher import Launcher, UsualDevice
 from taylor.parsers.megatron import recompute, write
 from taylor.parsers.megatron.launch import Launch
-from taylor.parsers.megatron.read import V_SCHEDULE, config_from_launch, is_mindspeed
+from taylor.parsers.megatron.own_plan import V_SCHEDULE
+from taylor.parsers.megatron.read import config_from_launch, is_mindspeed
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec

@@ -22,6 +22,8 @@ MAMBA, GATED_DELTA_NET, ATTENTION, SPARSE, LATENT, MLP, EXPERTS = "M", "G", "*",
 LETTERS = MAMBA + GATED_DELTA_NET + ATTENTION + SPARSE + LATENT + MLP + EXPERTS
 HYBRID, HYBRID_BEFORE, MTP_BEFORE = "hybrid-layer-pattern", "hybrid-override-pattern", "mtp-hybrid-override-pattern"
 ATTENTION_SHARE, MLP_SHARE = "hybrid-attention-ratio", "hybrid-mlp-ratio"
+MAX_MTP = 64
+"""MTP modules that are read at most."""
 OTHER_PLACING = (
     "num-layers-per-virtual-pipeline-stage",
     "num-virtual-stages-per-pipeline-rank",
@@ -108,9 +110,11 @@ def read_hybrid(flags: Flags) -> HybridLayers | None:
     modules = [] if not any(modules) else modules
     for module in modules:
         _letters(flags, name, module)
+    if len(modules) > MAX_MTP:
+        raise flags.error(name, f"names {len(modules)} MTP modules; {MAX_MTP} at most can be")
     if len(set(modules)) > 1:
         raise flags.error(name, "names MTP modules that differ", text, "give every module the same layers")
-    depth: int = flags.integer("mtp-num-layers", default=0, low=0, high=64)
+    depth: int = flags.integer("mtp-num-layers", default=0, low=0, high=MAX_MTP)
     if not modules and depth and flags.has(MTP_BEFORE):
         modules = [flags.text(MTP_BEFORE)] * depth
         _letters(flags, MTP_BEFORE, modules[0])
@@ -130,7 +134,7 @@ def hybrid_notes(flags: Flags, layers: HybridLayers) -> list[str]:
             f"--num-layers {count} is passed over: --{layers.flag} has {len(layers.letters)} layers (core 0.17 and "
             "later; before, it does not start)"
         )
-    depth = flags.integer("mtp-num-layers", default=None, low=0, high=64)
+    depth = flags.integer("mtp-num-layers", default=None, low=0, high=MAX_MTP)
     if depth not in (None, layers.mtp_depth):
         notes.append(
             f"--mtp-num-layers {depth} is passed over: the pattern has {layers.mtp_depth} MTP modules, each behind a /"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taylor.parsers.megatron.flags import Flags
-from taylor.parsers.megatron.hybrid import EXPERTS, HybridLayers, hybrid_notes, read_hybrid
+from taylor.parsers.megatron.hybrid import EXPERTS, MAX_MTP, HybridLayers, hybrid_notes, read_hybrid
 from taylor.parsers.megatron.kinds import empty_positions, layer_positions
 from taylor.parsers.megatron.other_layers import refuse_other_layers
 from taylor.parsers.megatron.stack import as_model, decoder_layers, hybrid_layers
@@ -84,7 +84,9 @@ def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
         qk_norm=mla is None and flags.has("qk-layernorm"),
         mla=mla,
         moe=moe,
-        mtp_layers=flags.integer("mtp-num-layers", default=0, low=0, high=64) if hybrid is None else hybrid.mtp_depth,
+        mtp_layers=flags.integer("mtp-num-layers", default=0, low=0, high=MAX_MTP)
+        if hybrid is None
+        else hybrid.mtp_depth,
     )
     return _with_layers(flags, plain, hybrid)
 

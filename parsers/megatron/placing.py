@@ -13,16 +13,8 @@ from taylor.parsers.megatron.hybrid import HybridLayers, pattern_text, read_hybr
 from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN, kind_flags, says_dense_first, starts_with
 from taylor.parsers.megatron.launch import Setting
 from taylor.parsers.megatron.layout import LayoutProblem, ends_placement, layout_text
-from taylor.parsers.megatron.read import (
-    DETACH,
-    FIRST,
-    LAST,
-    LAYOUT,
-    PER_CHUNK,
-    PER_RANK,
-    V_METHOD,
-    is_mindspeed,
-)
+from taylor.parsers.megatron.own_plan import DETACH, FIRST, LAST, LAYOUT, PER_CHUNK, PER_RANK, V_METHOD
+from taylor.parsers.megatron.read import is_mindspeed
 from taylor.parsers.megatron.stack import FULL_INTERVAL, LINEAR_FREQ, WINDOW_FREQ, linear_layers, windowed_layers
 from taylor.pipeline.plan import PipelinePlan, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec

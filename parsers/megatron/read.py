@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.megatron.flags import WORLD_FLAGS, Flags
@@ -12,36 +11,22 @@ from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.kinds import (
     DENSE_FIRST,
     dense_first,
-    empty_positions,
-    layer_list,
     layer_positions,
     starts_with,
 )
 from taylor.parsers.megatron.launch import Launch
-from taylor.parsers.megatron.layout import (
-    LayoutProblem,
-    Placement,
-    ends_placement,
-    even_placement,
-    expand_layout,
-)
+from taylor.parsers.megatron.layout import LayoutProblem
 from taylor.parsers.megatron.model import read_model
 from taylor.parsers.megatron.optimizer import MEGATRON_FSDP, optimizer_degree, read_optimizer, read_sharding
+from taylor.parsers.megatron.own_plan import LAYOUT, counted_layers, misfit_layout, read_plan, read_schedule
 from taylor.parsers.megatron.precision import read_narrow
-from taylor.parsers.megatron.recompute import read_modules, read_recompute
+from taylor.parsers.megatron.recompute import kept_modules, read_modules
 from taylor.parsers.megatron.unmodelled import EXPERTS, MINDSPEED, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
-from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
+from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.training_config import Misfit, TrainingConfig
-from taylor.pipeline.chunks import chunk_order
-from taylor.pipeline.plan import FULL, PipelinePlan, deal_kinds, grid_in_order, zero_grid
-from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline.plan import PipelinePlan
 from taylor.register import frameworks
-from taylor.register.model import MTP, ModelSpec
 
-V_METHOD = "dualpipev"
-"""MindSpeed's value of ``--schedules-method``."""
-V_SCHEDULE = ScheduleSpec("dualpipev")
-DETACH = "dualpipev-dw-detach"
 LAUNCHER_TELLTALES = (
     "num-layer-list",
     "noop-layers",
@@ -76,11 +61,11 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
     flags = launch.flags
     notes = list(launch.notes)
     model = read_model(flags, notes)
-    schedule, interleaves = _read_schedule(flags)
+    schedule, interleaves = read_schedule(flags)
     strategy = _read_strategy(flags, interleaves, notes)
     hybrid = read_hybrid(flags)
     laid_out = flags.has(LAYOUT) or (hybrid is not None and hybrid.bordered)
-    if _counted_layers(flags) < strategy.pp * interleaves and not laid_out:
+    if counted_layers(flags) < strategy.pp * interleaves and not laid_out:
         raise flags.error(
             "pipeline-model-parallel-size",
             f"asks for {strategy.pp * interleaves} chunks and there are {layer_positions(flags)} layers",
@@ -91,7 +76,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         notes.append(f"--{DENSE_FIRST} {first} fills the first stage: MindSpeed-LLM 2.1.0 and later do not start so")
     plan: PipelinePlan | None = None
     try:
-        plan = _read_plan(flags, model, strategy, schedule)
+        plan = read_plan(flags, model, strategy, schedule)
     except LayoutProblem as problem:
         notes.append(f"the file settles no plan: {problem}")
     if not schedule.fits_rounds(strategy.pp, strategy.micro_batches):
@@ -102,12 +87,14 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
             f"--expert-tensor-parallel-size {rules.expert_ways}: memory and time of the experts are those of tensor "
             f"parallel {strategy.tp}"
         )
+    if (kept := kept_modules(flags)) and any(kind.linear is not None for kind in model.kinds):
+        notes.append(f"--recompute-modules {' '.join(kept)}: counted as kept")
     misfit = _misfit_experts(flags, strategy, rules)
     if misfit is not None and flags.assumed(*WORLD_FLAGS):
         # How many nodes there are is what the cluster sets, here the default of its variable.
         notes.append(f"{misfit.field} {misfit.value} {misfit.problem}, if the script starts the ranks that it assumes")
         misfit = None
-    misfit = misfit or _misfit_layout(flags, model)
+    misfit = misfit or misfit_layout(flags, model)
     facts = {
         EXPERTS: model.moe is not None,
         SCORES: not rules.flash_attention,
@@ -131,24 +118,11 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
 
 
 EXTEND = "moe-tp-extend-ep"
-LAYOUT = "pipeline-model-parallel-layout"
-PER_CHUNK = "num-layers-per-virtual-pipeline-stage"
-PER_RANK = "num-virtual-stages-per-pipeline-rank"
-WITH_EMBEDDING, WITH_LOSS = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
-FIRST, LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
 
 
 def is_mindspeed(flags: Flags) -> bool:
     """Whether the launch uses flags that MindSpeed-LLM has and Megatron-LM lacks."""
     return flags.has(*LAUNCHER_TELLTALES)
-
-
-def _counted_layers(flags: Flags) -> int:
-    """Layers that are spread over the chunks: embedding and loss too, where the script counts them.
-
-    Source: Megatron-LM core 0.11 to main, megatron/core/transformer/transformer_config.py, ``__post_init__``.
-    """
-    return layer_positions(flags) + flags.has(WITH_EMBEDDING) + flags.has(WITH_LOSS)
 
 
 def _misfit_experts(flags: Flags, strategy: Strategy, rules: TrainingRules) -> Misfit | None:
@@ -172,60 +146,6 @@ def _misfit_experts(flags: Flags, strategy: Strategy, rules: TrainingRules) -> M
         "parallel",
         f"start a multiple of {strategy.ep * tp * strategy.pp} ranks, or lower EP or the stages",
     )
-
-
-def _misfit_layout(flags: Flags, model: ModelSpec) -> Misfit | None:
-    """Where a layout's layers are not those of the model, or its MTP layers are apart.
-
-    Source: Megatron-LM main megatron/core/transformer/pipeline_parallel_layer_layout.py:105-138 (0.13 to main, MTP
-    from 0.14 on).
-    """
-    if not flags.has(LAYOUT):
-        return None
-    chunks = expand_layout(flags.text(LAYOUT))
-    letters = "".join(chunks)
-    for letter, there, of in (("t", layer_positions(flags), "layers"), ("m", model.mtp_layers, "MTP layers")):
-        placed = letters.count(letter)
-        if placed != there:
-            problem = f"places {placed} {of}; the model has {there}"
-            return Misfit(f"--{LAYOUT}", placed, problem, f"write a layout with {there} times {letter}")
-    spread = sum("m" in chunk for chunk in chunks)
-    if spread > 1:
-        return Misfit(f"--{LAYOUT}", spread, f"spreads the MTP layers over {spread} chunks", "put them on one")
-    return None
-
-
-def _read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:
-    pp = flags.integer("pipeline-model-parallel-size", default=1, high=4096)
-    method = flags.text("schedules-method", default=None)
-    if method == V_METHOD:
-        return replace(V_SCHEDULE, whole_drain=not flags.has(DETACH)), 2
-    if method is not None:
-        raise flags.error("schedules-method", "is not a known schedule", method, f"use {V_METHOD} or leave it out")
-    layers = _counted_layers(flags)
-    interleaves = 1
-    hybrid = read_hybrid(flags)
-    if hybrid is not None and hybrid.flag is not None and hybrid.bordered:
-        if len(hybrid.chunks) % pp:
-            raise flags.error(hybrid.flag, f"names {len(hybrid.chunks)} chunks for {pp} stages")
-        interleaves = len(hybrid.chunks) // pp
-    elif flags.has(LAYOUT):
-        try:
-            stages = len(expand_layout(flags.text(LAYOUT)))
-        except LayoutProblem as problem:
-            raise flags.error(LAYOUT, str(problem), flags.text(LAYOUT)) from None
-        if stages % pp:
-            raise flags.error(LAYOUT, f"names {stages} chunks for {pp} stages", flags.text(LAYOUT))
-        interleaves = stages // pp
-    elif flags.has(PER_RANK):
-        interleaves = flags.integer(PER_RANK, high=1024)
-    elif flags.has(PER_CHUNK):
-        each = flags.integer(PER_CHUNK, high=MAX_LAYERS)
-        if layers % (pp * each):
-            raise flags.error(PER_CHUNK, f"must divide the {layers} layers of {pp} stages", each)
-        interleaves = layers // (pp * each)
-    group = flags.integer("microbatch-group-size-per-virtual-pipeline-stage", default=None)
-    return ScheduleSpec(group_size=group).for_interleaves(interleaves, frameworks.MEGATRON), interleaves
 
 
 def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy:
@@ -368,65 +288,3 @@ def _context_levels(flags: Flags) -> int | None:
     """`TrainingRules.context_levels` (Megatron-LM core_v0.16.0 megatron/training/arguments.py:405)."""
     sizes = _context_sizes(flags)
     return math.prod(sizes) if sizes else None
-
-
-def placement(flags: Flags, strategy: Strategy) -> Placement:
-    """Where the flags put the layer positions, chunk by chunk in model order.
-
-    Raises
-    ------
-    LayoutProblem
-        When they place them in no consistent way.
-    """
-    layers = layer_positions(flags)
-    noops = empty_positions(flags)
-    chunks = strategy.pp * strategy.vpp
-    hybrid = read_hybrid(flags)
-    if hybrid is not None and hybrid.bordered:
-        return Placement(tuple(len(letters) for letters in hybrid.chunks))
-    if flags.has(LAYOUT):
-        stages = expand_layout(flags.text(LAYOUT))
-        counts = tuple(stage.count("t") for stage in stages)
-        if sum(counts) != layers:
-            raise LayoutProblem(f"the layout places {sum(counts)} of {layers} layers")
-        return Placement(counts, noops)
-    listed = layer_list(flags)
-    if listed is not None:
-        if strategy.vpp > 1:
-            raise LayoutProblem("--num-layer-list holds for one interleave alone")
-        if len(listed) != strategy.pp or sum(listed) != layers:
-            raise LayoutProblem(
-                f"--num-layer-list names {len(listed)} stages and {sum(listed)} layers; "
-                f"there are {strategy.pp} and {layers}"
-            )
-        return Placement(tuple(listed), noops)
-    first = flags.integer(FIRST, default=None, low=0, high=MAX_LAYERS)
-    last = flags.integer(LAST, default=None, low=0, high=MAX_LAYERS)
-    if first is not None or last is not None:
-        return ends_placement(layers, strategy.pp, strategy.vpp, first, last)
-    extra_first = flags.has(WITH_EMBEDDING)
-    extra_last = flags.has(WITH_LOSS)
-    even = even_placement(layers + extra_first + extra_last, chunks, noops)
-    slots = list(even.slots)
-    slots[0] -= extra_first
-    slots[-1] -= extra_last
-    return Placement(tuple(slots), noops)
-
-
-def _read_plan(flags: Flags, model: ModelSpec, strategy: Strategy, schedule: ScheduleSpec) -> PipelinePlan:
-    place = placement(flags, strategy)
-    held = place.held()
-    counts = model.layer_counts()
-    layers = deal_kinds(counts, held, strategy.pp, schedule.v_shape, {MTP: len(held) - 1} if MTP in counts else {})
-    if MTP in counts and flags.has(LAYOUT):
-        placed = [stage.count("m") for stage in expand_layout(flags.text(LAYOUT))]
-        if sum(placed) != counts[MTP]:
-            raise LayoutProblem(f"the layout places {sum(placed)} of {counts[MTP]} MTP layers")
-        layers[MTP] = grid_in_order(placed, strategy.pp, schedule.v_shape)
-    mode, of_chunk = read_recompute(
-        flags, place, [v for v, _ in chunk_order(strategy.pp, strategy.vpp, schedule.v_shape)]
-    )
-    modes = {FULL: zero_grid(strategy.pp, strategy.vpp)}
-    if mode is not None:
-        modes[mode] = grid_in_order(of_chunk, strategy.pp, schedule.v_shape)
-    return PipelinePlan(layers, modes)

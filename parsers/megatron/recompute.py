@@ -44,7 +44,8 @@ multi_latent_attention.py:171-174 and 983-988 (mla_up_proj), moe/moe_layer.py:24
 moe/experts.py:269-272 (moe_act).
 """
 ABSENT_MODULES = ("gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc")
-"""Modules of layers that no model here has (transformer_config.py:572-577)."""
+"""Modules whose recompute is not counted: the norm of a gated delta net's output, and those of layers that no model
+here has (transformer_config.py:572-577)."""
 
 
 def uniform_choices(layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
@@ -135,6 +136,13 @@ def read_modules(flags: Flags) -> tuple[str, ...] | None:
     if flags.has(EXPERTS_AGAIN):
         words.append("moe")
     return tuple(dict.fromkeys(MODULE_PARTS[word] for word in words if word in MODULE_PARTS))
+
+
+def kept_modules(flags: Flags) -> list[str]:
+    """Modules that a script runs again and that are counted as kept."""
+    flag = flags.by_name.get(MODULES)
+    words = [] if flag is None else [part for word in flag.values for part in _listed(flags, word)]
+    return [word for word in dict.fromkeys(words) if word in ABSENT_MODULES]
 
 
 def _listed(flags: Flags, word: Word) -> list[str]:

@@ -9,8 +9,9 @@ from taylor.cost_model.strategy import Strategy
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.optimizer import split_flags
+from taylor.parsers.megatron.own_plan import DETACH, LAYOUT
 from taylor.parsers.megatron.placing import KIND_FLAGS, PLACING, Wanted, chunk_layers, placing_flags
-from taylor.parsers.megatron.read import DETACH, EXTEND, LAYOUT, config_from_launch
+from taylor.parsers.megatron.read import EXTEND, config_from_launch
 from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS, recompute_flags
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, zero_grid

@@ -107,6 +107,7 @@ def test_shares_deal_the_layers_that_megatron_deals(
         ("'M-|M-|M-'", "", "names 3 chunks for 4 stages"),
         ("'M-M*/M/*'", "", "MTP modules that differ"),
         ("'M-M*/M|M'", "", r"has '\|' in it"),
+        (f"'M-M*{'/M' * 65}'", "", "names 65 MTP modules"),
         ("'|||'", "", "names 0 layers"),
         ("'M-M*'", "--num-virtual-stages-per-pipeline-rank 2\n", "cannot stand beside --hybrid-layer-pattern"),
         ("'M-|M*|M|M'", "--decoder-first-pipeline-num-layers 2\n", "cannot stand beside"),

@@ -173,3 +173,17 @@ def test_an_mtp_module_is_the_last_layer_again(tmp_path: Path) -> None:
 def test_layers_that_are_not_modelled_are_refused_by_their_name(more: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=says):
         read_config(script_of(tmp_path, BASE + more + "\n"))
+
+
+def test_a_part_that_is_counted_as_kept_is_said(tmp_path: Path) -> None:
+    more = "--experimental-attention-variant gdn\n--linear-attention-freq 4\n--recompute-granularity selective\n"
+    file = script_of(tmp_path, BASE + more + "--recompute-modules gdn_norm_out core_attn\n", "command")
+    assert any("gdn_norm_out: counted as kept" in note for note in read_config(file).notes)
+
+
+def test_endless_runs_are_no_plan(tmp_path: Path) -> None:
+    """A short list that asks for some thousands of runs over some thousands of chunks."""
+    flags = BASE.replace("--num-layers 24", "--num-layers 8192").replace("size 4", "size 4096") + EXPERTS
+    flags = flags.replace("--global-batch-size 64", "--global-batch-size 4096")
+    config = read_config(script_of(tmp_path, flags + "--moe-layer-freq 2\n", "command"))
+    assert config.plan is None and any("8192 runs of unlike layers" in note for note in config.notes)

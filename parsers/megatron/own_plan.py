@@ -1,0 +1,171 @@
+"""Where a launch's flags put its layers: schedule and interleaves, layers of every chunk, its own plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.megatron.flags import Flags
+from taylor.parsers.megatron.hybrid import read_hybrid
+from taylor.parsers.megatron.kinds import empty_positions, layer_list, layer_positions
+from taylor.parsers.megatron.layout import LayoutProblem, Placement, ends_placement, even_placement, expand_layout
+from taylor.parsers.megatron.recompute import read_recompute
+from taylor.parsers.text.fields import MAX_LAYERS
+from taylor.parsers.training_config import Misfit
+from taylor.pipeline.chunks import chunk_order
+from taylor.pipeline.plan import FULL, PipelinePlan, deal_kinds, grid_in_order, zero_grid
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register import frameworks
+from taylor.register.model import MTP, ModelSpec
+
+V_METHOD = "dualpipev"
+"""MindSpeed's value of ``--schedules-method``."""
+V_SCHEDULE = ScheduleSpec("dualpipev")
+DETACH = "dualpipev-dw-detach"
+LAYOUT = "pipeline-model-parallel-layout"
+PER_CHUNK = "num-layers-per-virtual-pipeline-stage"
+PER_RANK = "num-virtual-stages-per-pipeline-rank"
+WITH_EMBEDDING, WITH_LOSS = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
+FIRST, LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
+MAX_RUN_CELLS = 4_000_000
+"""Entries that a plan's grids may have together, so that a short pattern cannot ask for endless memory."""
+
+
+def read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:
+    """The schedule that the flags choose, and the interleaves of each stage.
+
+    Raises
+    ------
+    InputError
+        When a flag is wrong, or chunks do not divide over the stages.
+    """
+    pp = flags.integer("pipeline-model-parallel-size", default=1, high=4096)
+    method = flags.text("schedules-method", default=None)
+    if method == V_METHOD:
+        return replace(V_SCHEDULE, whole_drain=not flags.has(DETACH)), 2
+    if method is not None:
+        raise flags.error("schedules-method", "is not a known schedule", method, f"use {V_METHOD} or leave it out")
+    layers = counted_layers(flags)
+    interleaves = 1
+    hybrid = read_hybrid(flags)
+    if hybrid is not None and hybrid.flag is not None and hybrid.bordered:
+        if len(hybrid.chunks) % pp:
+            raise flags.error(hybrid.flag, f"names {len(hybrid.chunks)} chunks for {pp} stages")
+        interleaves = len(hybrid.chunks) // pp
+    elif flags.has(LAYOUT):
+        try:
+            stages = len(expand_layout(flags.text(LAYOUT)))
+        except LayoutProblem as problem:
+            raise flags.error(LAYOUT, str(problem), flags.text(LAYOUT)) from None
+        if stages % pp:
+            raise flags.error(LAYOUT, f"names {stages} chunks for {pp} stages", flags.text(LAYOUT))
+        interleaves = stages // pp
+    elif flags.has(PER_RANK):
+        interleaves = flags.integer(PER_RANK, high=1024)
+    elif flags.has(PER_CHUNK):
+        each = flags.integer(PER_CHUNK, high=MAX_LAYERS)
+        if layers % (pp * each):
+            raise flags.error(PER_CHUNK, f"must divide the {layers} layers of {pp} stages", each)
+        interleaves = layers // (pp * each)
+    group = flags.integer("microbatch-group-size-per-virtual-pipeline-stage", default=None)
+    return ScheduleSpec(group_size=group).for_interleaves(interleaves, frameworks.MEGATRON), interleaves
+
+
+def counted_layers(flags: Flags) -> int:
+    """Layers that are spread over the chunks: embedding and loss too, where the script counts them.
+
+    Source: Megatron-LM core 0.11 to main, megatron/core/transformer/transformer_config.py, ``__post_init__``.
+    """
+    return layer_positions(flags) + flags.has(WITH_EMBEDDING) + flags.has(WITH_LOSS)
+
+
+def placement(flags: Flags, strategy: Strategy) -> Placement:
+    """Where the flags put the layer positions, chunk by chunk in model order.
+
+    Raises
+    ------
+    LayoutProblem
+        When they place them in no consistent way.
+    """
+    layers = layer_positions(flags)
+    noops = empty_positions(flags)
+    chunks = strategy.pp * strategy.vpp
+    hybrid = read_hybrid(flags)
+    if hybrid is not None and hybrid.bordered:
+        return Placement(tuple(len(letters) for letters in hybrid.chunks))
+    if flags.has(LAYOUT):
+        stages = expand_layout(flags.text(LAYOUT))
+        counts = tuple(stage.count("t") for stage in stages)
+        if sum(counts) != layers:
+            raise LayoutProblem(f"the layout places {sum(counts)} of {layers} layers")
+        return Placement(counts, noops)
+    listed = layer_list(flags)
+    if listed is not None:
+        if strategy.vpp > 1:
+            raise LayoutProblem("--num-layer-list holds for one interleave alone")
+        if len(listed) != strategy.pp or sum(listed) != layers:
+            raise LayoutProblem(
+                f"--num-layer-list names {len(listed)} stages and {sum(listed)} layers; "
+                f"there are {strategy.pp} and {layers}"
+            )
+        return Placement(tuple(listed), noops)
+    first = flags.integer(FIRST, default=None, low=0, high=MAX_LAYERS)
+    last = flags.integer(LAST, default=None, low=0, high=MAX_LAYERS)
+    if first is not None or last is not None:
+        return ends_placement(layers, strategy.pp, strategy.vpp, first, last)
+    extra_first = flags.has(WITH_EMBEDDING)
+    extra_last = flags.has(WITH_LOSS)
+    even = even_placement(layers + extra_first + extra_last, chunks, noops)
+    slots = list(even.slots)
+    slots[0] -= extra_first
+    slots[-1] -= extra_last
+    return Placement(tuple(slots), noops)
+
+
+def read_plan(flags: Flags, model: ModelSpec, strategy: Strategy, schedule: ScheduleSpec) -> PipelinePlan:
+    """The plan that the flags state.
+
+    Raises
+    ------
+    LayoutProblem
+        When they place layers in no consistent way, or in more runs and chunks than can be planned.
+    """
+    place = placement(flags, strategy)
+    held = place.held()
+    counts = model.layer_counts()
+    if len(counts) * len(held) > MAX_RUN_CELLS:
+        raise LayoutProblem(f"{len(counts)} runs of unlike layers over {len(held)} chunks are more than can be planned")
+    layers = deal_kinds(counts, held, strategy.pp, schedule.v_shape, {MTP: len(held) - 1} if MTP in counts else {})
+    if MTP in counts and flags.has(LAYOUT):
+        placed = [stage.count("m") for stage in expand_layout(flags.text(LAYOUT))]
+        if sum(placed) != counts[MTP]:
+            raise LayoutProblem(f"the layout places {sum(placed)} of {counts[MTP]} MTP layers")
+        layers[MTP] = grid_in_order(placed, strategy.pp, schedule.v_shape)
+    mode, of_chunk = read_recompute(
+        flags, place, [v for v, _ in chunk_order(strategy.pp, strategy.vpp, schedule.v_shape)]
+    )
+    modes = {FULL: zero_grid(strategy.pp, strategy.vpp)}
+    if mode is not None:
+        modes[mode] = grid_in_order(of_chunk, strategy.pp, schedule.v_shape)
+    return PipelinePlan(layers, modes)
+
+
+def misfit_layout(flags: Flags, model: ModelSpec) -> Misfit | None:
+    """Where a layout's layers are not those of the model, or its MTP layers are apart.
+
+    Source: Megatron-LM main megatron/core/transformer/pipeline_parallel_layer_layout.py:105-138 (0.13 to main, MTP
+    from 0.14 on).
+    """
+    if not flags.has(LAYOUT):
+        return None
+    chunks = expand_layout(flags.text(LAYOUT))
+    letters = "".join(chunks)
+    for letter, there, of in (("t", layer_positions(flags), "layers"), ("m", model.mtp_layers, "MTP layers")):
+        placed = letters.count(letter)
+        if placed != there:
+            problem = f"places {placed} {of}; the model has {there}"
+            return Misfit(f"--{LAYOUT}", placed, problem, f"write a layout with {there} times {letter}")
+    spread = sum("m" in chunk for chunk in chunks)
+    if spread > 1:
+        return Misfit(f"--{LAYOUT}", spread, f"spreads the MTP layers over {spread} chunks", "put them on one")
+    return None
