@@ -47,13 +47,27 @@ def gather_ms(volume_bytes: Any, group: Any, stride: Any, device: DeviceSpec, sh
     return moved / (ring_bandwidth(group, stride, device) * share * 1e6) + steps * device.link_latency_us * 1e-3
 
 
-def all_to_all_ms(volume_bytes: Any, group: Any, stride: Any, device: DeviceSpec, share: float) -> Any:
-    """Time of an all-to-all in which every rank sends `volume_bytes` in all, ms."""
+def all_to_all_ms(
+    volume_bytes: Any, group: Any, stride: Any, device: DeviceSpec, share: float, copies: float | None = None
+) -> Any:
+    """Time of an all-to-all in which every rank sends `volume_bytes` in all, ms.
+
+    Parameters
+    ----------
+    copies : float, optional
+        Of every row so many are sent, to ranks drawn at random, and a row goes to another node once, however many ranks
+        there want it; inside, every copy goes its way. Without it each copy travels alone.
+    """
     local = np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group)
-    inside = volume_bytes * (local - 1) / group / in_node_bandwidth(local, device)
-    outside = volume_bytes * (group - local) / group / device.inter_node_gb_s
+    nodes = group / local
+    inside, outside = (local - 1) / group, (group - local) / group
+    if copies is not None:
+        # Other nodes that a row reaches, over its copies; what arrives goes on inside to all but one rank.
+        reached = (nodes - 1) * (1 - (1 - 1 / nodes) ** copies)
+        inside, outside = (local - 1) / local, reached / copies
+    slowest = np.maximum(inside / in_node_bandwidth(local, device), outside / device.inter_node_gb_s)
     steps = np.ceil(np.log2(np.maximum(group, 1)))
-    return np.maximum(inside, outside) / (share * 1e6) + steps * device.link_latency_us * 1e-3
+    return volume_bytes * slowest / (share * 1e6) + steps * device.link_latency_us * 1e-3
 
 
 def send_ms(volume_bytes: Any, distance: Any, device: DeviceSpec, share: float) -> Any:

@@ -145,6 +145,9 @@ class TrainingRules:
         The recipe by which the products of layers run in fewer than 16 bits; embedding, head, routers and norms stay.
     narrow_weights : bool
         Under `narrow`: its copies of the weights are all that is stored of them. Off: they lie beside those in 16 bits.
+    dispatch_by_node : bool
+        A token goes to another node once, however many of its experts are there, and is handed on inside (DeepEP,
+        HybridEP; Megatron-LM d98e8a64 megatron/core/transformer/moe/README.md:310). Off: a copy for each expert.
     """
 
     framework: Framework = DEFAULT_FRAMEWORK
@@ -177,6 +180,7 @@ class TrainingRules:
     optimizer: OptimizerStates = OptimizerStates()
     narrow: NarrowProducts | None = None
     narrow_weights: bool = False
+    dispatch_by_node: bool = False
 
     @property
     def adds_in_products(self) -> bool:

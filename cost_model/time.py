@@ -31,9 +31,9 @@ from taylor.register.device import DeviceSpec
 from taylor.register.layers import AttentionSpec, LayerSpec, MoeSpec
 from taylor.register.model import DENSE, MTP, ModelSpec
 
-BACKWARD_TENSOR_EXPOSED = 0.5
-"""Share of tensor-parallel communication that backward shows: one of a block's two collectives runs
-beside the weight gradient's product (Korthikanti et al. 2022 §4.2.2; Megatron's asynchronous all-reduce)."""
+BACKWARD_TENSOR_HIDDEN = 0.5
+"""Share of tensor-parallel communication that backward hides, as far as that lasts: one of a block's two collectives
+runs beside the weight gradient's product (Korthikanti et al. 2022 §4.2.2; Megatron's asynchronous all-reduce)."""
 
 DATA_EXPOSED = 0.5
 """Share of gradient reduction and weight gathering that the step shows without a pipeline, where buckets
@@ -79,7 +79,9 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     attention_back = attention * (FLASH_BACKWARD if rules.flash_attention else 2.0)
     compute_back = 2 * (matmul + grouped) + attention_back + BACKWARD_TRAFFIC * (scores + traffic)
     compute_back = compute_back + speed.bytes(work.gradient_cast_bytes)
-    backward = compute_back + BACKWARD_TENSOR_EXPOSED * tensor + expert + np.maximum(2 * ring - attention_back, 0)
+    # The weight gradients take as long as the forward's products.
+    shown = tensor - np.minimum(BACKWARD_TENSOR_HIDDEN * tensor, matmul)
+    backward = compute_back + shown + expert + np.maximum(2 * ring - attention_back, 0)
     if rules.parameter_shard:
         gather, scatter = _shard_ms(model, kind, degrees, rules, device, speed)
         # Gathered a layer ahead, so only what outlasts the layer's own work is seen.
@@ -280,9 +282,10 @@ def _routed_ms(
 ) -> Any:
     slots = micro_batch_tokens(degrees, rules) * routed_slots(moe, degrees, rules)
     volume = slots * expert_outer(model, moe) * rules.compute_bytes
+    copies = moe.top_k if rules.dispatch_by_node else None
     if rules.whole_experts:
-        return 2 * all_to_all_ms(volume, degrees.ep, 1, device, speed.network)
-    exchange = all_to_all_ms(volume / sequence_split(degrees), degrees.ep, degrees.tp, device, speed.network)
+        return 2 * all_to_all_ms(volume, degrees.ep, 1, device, speed.network, copies)
+    exchange = all_to_all_ms(volume / sequence_split(degrees), degrees.ep, degrees.tp, device, speed.network, copies)
     return 2 * exchange + 2 * gather_ms(volume, degrees.tp, 1, device, speed.network)
 
 

@@ -215,8 +215,20 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         optimizer=read_optimizer(flags, notes),
         narrow=narrow.recipe,
         narrow_weights=narrow.weights,
+        dispatch_by_node=_dispatches_by_node(flags),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
+
+
+def _dispatches_by_node(flags: Flags) -> bool:
+    """Whether the experts' tokens go to another node once.
+
+    Megatron-LM d98e8a64 megatron/core/transformer/transformer_config.py:891-904, 1743-1756: the flex dispatcher with
+    DeepEP, its usual backend, or HybridEP.
+    """
+    backend = flags.text("moe-flex-dispatcher-backend", default="deepep")
+    flex = flags.text("moe-token-dispatcher-type", default="allgather") == "flex"
+    return flex and (flags.has("moe-enable-deepep") or backend in ("deepep", "hybridep"))
 
 
 def _expert_ways(flags: Flags) -> int | None:

@@ -733,3 +733,18 @@ def test_the_groups_of_micro_batches_of_a_script_are_planned(tmp_path: Path) -> 
     assert "--microbatch-group-size-per-virtual-pipeline-stage" not in [flag.name for flag in config.unmodelled]
     notes = read_config(script_of(tmp_path, BASE + flags + "--global-batch-size 18\n")).notes
     assert [note for note in notes if "groups of 8" in note]
+
+
+@pytest.mark.parametrize(
+    ("flags", "once"),
+    [
+        ([], False),
+        (["--moe-token-dispatcher-type alltoall", "--moe-enable-deepep"], False),
+        (["--moe-token-dispatcher-type flex"], True),
+        (["--moe-token-dispatcher-type flex", "--moe-flex-dispatcher-backend hybridep"], True),
+        (["--moe-token-dispatcher-type flex", "--moe-flex-dispatcher-backend ncclep"], False),
+    ],
+)
+def test_the_flex_dispatcher_sends_a_token_once_to_a_node(tmp_path: Path, flags: list[str], once: bool) -> None:
+    path = script_of(tmp_path, "\n".join([BASE, "--num-experts 8", "--moe-router-topk 2", *flags]))
+    assert read_config(path).rules.dispatch_by_node is once

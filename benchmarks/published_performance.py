@@ -1,0 +1,153 @@
+"""Step times told for NVIDIA's published performance tables, beside what was measured.
+
+    python -m benchmarks.published_performance [FILE] [--rows]
+
+FILE (``../shared/data/recipes/performance.csv``) holds the rows of Megatron-Bridge's performance summary; pre-training
+alone is compared, for low-rank fine-tuning freezes what is counted here. A step is the closed form for layers spread
+evenly, in the precision of the row; nothing is fitted to these rows. CUDA graphs, overlap of experts' exchanges and
+offload are in the recipes and not in the closed form. Kendall's tau is over the plans of a system (models, sizes,
+degrees, precisions); one that was published for several releases counts once, with the median of its steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from scipy.stats import kendalltau
+
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.time import step_ms
+from taylor.pipeline.plan import SELECT
+from taylor.register.frameworks import DENSE_MLP, LATENT_UP, MEGATRON, NORMS
+from taylor.register.narrow_products import MXFP8, NVFP4, TENSORWISE
+from taylor.register.registry import Registry
+
+FILE = Path(__file__).resolve().parents[2] / "shared" / "data" / "recipes" / "performance.csv"
+
+MODELS = {
+    "deepseek_v3": "deepseek-v3-671b",
+    "deepseek_v4_flash": "deepseek-v4-flash",
+    "llama3_70b": "llama3-70b",
+    "llama3_8b": "llama3-8b",
+    "nemotron_3_5_lightning": "nemotron-3.5-lightning-30b-a3b",
+    "nemotron_3_nano": "nemotron-3-nano-30b-a3b",
+    "nemotron_3_ultra": "nemotron-3-ultra-550b-a55b",
+    "qwen3_30b_a3b": "qwen3-30b-a3b",
+}
+DEVICES = {
+    "DGX-H100": "h100-80g",
+    "DGX-B200": "b200-180g",
+    "DGX-B300": "b300-270g",
+    "DGX-GB200": "gb200-nvl72",
+    "DGX-GB300": "gb300-nvl72",
+}
+RECIPES = {"BF16": None, "FP8": TENSORWISE, "FP8-CS": TENSORWISE, "MXFP8": MXFP8, "FP8-MX": MXFP8, "NVFP4": NVFP4}
+"""What the tables call a precision: ``FP8`` and ``FP8-CS`` scale by tensor, ``MX`` by block of 32."""
+
+PARTS = {"mla_up_proj": LATENT_UP, "mlp": DENSE_MLP, "layernorm": NORMS}
+"""Modules that a recipe's notes recompute."""
+
+
+@dataclass(frozen=True)
+class PublishedStep:
+    """One row: the system, the model, its plan in words, and both step times, ms."""
+
+    system: str
+    model: str
+    plan: str
+    told_ms: float
+    measured_ms: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the step told."""
+        return self.told_ms / self.measured_ms - 1
+
+
+def published_steps(file: Path) -> list[PublishedStep]:
+    """Every pre-training row of the file with the step that the closed form tells."""
+    registry = Registry.load()
+    with file.open(encoding="utf-8", newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["task"].startswith("Pre-Training")]
+    return [_step(row, registry) for row in rows]
+
+
+def _step(row: Mapping[str, str], registry: Registry) -> PublishedStep:
+    model, device = registry.model(MODELS[row["base"]]), registry.device(DEVICES[row["system"]])
+    if "w/o MTP" in row["model"]:
+        model = model.replace(mtp_layers=0)
+    tp, pp, cp, vpp, ep = (_number(row[name]) for name in ("tp", "pp", "cp", "vp", "ep"))
+    mbs, samples = _number(row["mbs"]), _number(row["gbs"])
+    dp = _number(row["gpus"]) // (tp * pp * cp)
+    sharded = _number(row["fsdp"], 0)
+    strategy = Strategy(dp, tp, pp, ep, cp, sharded or dp * cp, tp > 1, vpp, mbs, samples // (dp * mbs))
+    recomputed = [part for word, part in PARTS.items() if word in row["memory_notes"].replace("+", " ").split()]
+    rules = TrainingRules(
+        framework=MEGATRON,
+        seq_length=_number(row["seq"]),
+        param_bytes=2,
+        parameter_shard=sharded > 0,
+        expert_tensor_parallel=False,
+        fused_norms=True,
+        narrow=RECIPES[row["precision"]],
+        selective=tuple(recomputed),
+        dispatch_by_node=any(f"dispatcher {name}" in row["memory_notes"] for name in ("deepep", "hybridep")),
+    )
+    share = {SELECT: 1.0} if recomputed else None
+    told = float(step_ms(model, strategy, rules, device, share, balanced=True))
+    plan = f"{row['gpus']} x {row['precision']} gbs{samples} tp{tp} pp{pp} vp{vpp} ep{ep} mbs{mbs} fsdp{sharded}"
+    return PublishedStep(row["system"], row["model"], plan, told, float(row["step_ms"]))
+
+
+def _number(text: str, missing: int = 1) -> int:
+    return int(text) if text.strip().isdigit() else missing
+
+
+def summary(steps: Iterable[PublishedStep]) -> list[str]:
+    """A line for each system: rows, models, median error, Kendall's rank correlation."""
+    by_system: dict[str, list[PublishedStep]] = {}
+    for step in steps:
+        by_system.setdefault(step.system, []).append(step)
+    lines = []
+    for system, mine in sorted(by_system.items()):
+        tau = order_of_plans(mine)
+        size = median(abs(step.error) for step in mine)
+        plans, models = len({(step.model, step.plan) for step in mine}), len({step.model for step in mine})
+        told = f"{len(mine)} rows, {plans} plans, {models} models"
+        lines.append(f"{system:<10} {told}: median error {size:.1%}, Kendall {tau:.3f}")
+    return lines
+
+
+def order_of_plans(steps: Iterable[PublishedStep]) -> float:
+    """Kendall's tau between the steps told and measured of one system's plans."""
+    measured: dict[tuple[str, str], list[float]] = {}
+    told: dict[tuple[str, str], float] = {}
+    for step in steps:
+        measured.setdefault((step.model, step.plan), []).append(step.measured_ms)
+        told[step.model, step.plan] = step.told_ms
+    return float(kendalltau(list(told.values()), [median(measured[plan]) for plan in told]).statistic)
+
+
+def main() -> int:
+    """Print the summary, and with ``--rows`` every row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", nargs="?", type=Path, default=FILE)
+    parser.add_argument("--rows", action="store_true")
+    args = parser.parse_args()
+    steps = published_steps(args.file)
+    if args.rows:
+        for step in steps:
+            told = f"{step.told_ms:9.0f} of {step.measured_ms:9.0f} ms {step.error:+7.1%}"
+            print(f"{step.system:<10} {step.model:<26} {step.plan:<58} {told}")
+    print("\n".join(summary(steps)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
