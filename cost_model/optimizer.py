@@ -13,6 +13,8 @@ class OptimizerStates:
     ----------
     gradient_bytes : int or None
         Of an accumulated gradient.
+    reduced_bytes : int or None
+        Of a gradient of fully sharded parameters before it is split: added up whole, or on its way to the reduction.
     master_bytes : int or None
         Of the weight that the optimizer updates, beside the stored one.
     moments_bytes : int or None
@@ -31,3 +33,4 @@ class OptimizerStates:
     other_moments_bytes: int | None = None
     step_bytes: int = 0
     host_share: float = 0.0
+    reduced_bytes: int | None = None

@@ -67,10 +67,7 @@ def _states(
 
 def _gathered(groups: ParameterGroups, degrees: Degrees, rules: TrainingRules, *, in_layer: bool = True) -> StateBytes:
     """A block's parameters as products take them and their gradients, not sharded."""
-    # Copies in a narrow type that lie beside 16-bit weights are never sharded: they are no part of what is gathered.
-    narrow = rules.narrow if rules.narrow_weights else None
-    whole = rules.replace(parameter_shard=False, gradient_shard=False, param_bytes=rules.compute_bytes, narrow=narrow)
-    return group_bytes(groups, degrees, whole, in_layer=in_layer)
+    return group_bytes(groups, degrees, rules.gathered(), in_layer=in_layer)
 
 
 def vocabulary_ways(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:

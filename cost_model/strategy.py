@@ -246,6 +246,21 @@ class TrainingRules:
         """Of what the optimizer reads and writes for a matrix, moments and its weight, bytes a parameter."""
         return self.moments_bytes + self.master_bytes
 
+    def gathered(self) -> TrainingRules:
+        """Rules of fully sharded parameters while they are whole: weights as products take them, gradients as reduced.
+
+        Copies in a narrow type that lie beside 16-bit weights are never sharded, and so no part of what is gathered.
+        """
+        reduced = self.optimizer.reduced_bytes
+        optimizer = self.optimizer if reduced is None else replace(self.optimizer, gradient_bytes=reduced)
+        return self.replace(
+            parameter_shard=False,
+            gradient_shard=False,
+            param_bytes=self.compute_bytes,
+            narrow=self.narrow if self.narrow_weights else None,
+            optimizer=optimizer,
+        )
+
     def replace(self, **changes: Any) -> TrainingRules:
         """A copy with some rules changed."""
         return replace(self, **changes)

@@ -86,7 +86,8 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         gather, scatter = _shard_ms(model, kind, degrees, rules, device, speed)
         # Gathered a layer ahead, so only what outlasts the layer's own work is seen.
         forward = forward + np.maximum(gather - compute, 0)
-        backward = backward + np.maximum(gather + scatter - compute_back, 0)
+        again = 0.0 if rules.stay_gathered else gather
+        backward = backward + np.maximum(again + scatter - compute_back, 0)
     pieces = LayerPieces(work, attention + scores, grouped, tensor, expert)
     select = selective_ms(model, kind, degrees, rules, speed, pieces)
     return LayerTime(forward, backward, {FULL: forward, SELECT: select})
@@ -320,10 +321,9 @@ def _context_width(attention: AttentionSpec, degrees: Degrees) -> Any:
 def _shard_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
 ) -> tuple[Any, Any]:
-    """FSDP's gathering of one layer's weights, and the scattering of its fp32 gradient."""
-    whole = rules.replace(parameter_shard=False, gradient_shard=False, param_bytes=rules.compute_bytes)
+    """FSDP's gathering of one layer's weights, and the scattering of its gradient."""
     groups = module_body_groups(model) if kind == MTP else layer_groups(model, kind)
-    state = group_bytes(groups, degrees, whole)
+    state = group_bytes(groups, degrees, rules.gathered())
     ranks = np.minimum(np.maximum(degrees.op, 1), degrees.dp * degrees.cp)
     gather = gather_ms(state.weights, ranks, degrees.tp, device, speed.network)
     return gather, gather_ms(state.gradients, ranks, degrees.tp, device, speed.network)

@@ -46,7 +46,7 @@ class ShardedBlock:
                 weight.drop()
 
     def reduce(self) -> None:
-        """After a backward: add up the gradients (pipeline), or scatter them from an fp32 buffer."""
+        """After a backward: add up the gradients (pipeline), or scatter them, in the type of the reduction."""
         if self.after is not None:
             # The buffer of the block before, in time, is free once its reduction is over.
             self.after._reducing = []
@@ -55,11 +55,11 @@ class ShardedBlock:
                 if weight.pending is None:
                     continue
                 if not self.adds_whole:
-                    self._reducing.append(weight.pending.float())
+                    self._reducing.append(weight.reduced(weight.pending))
                 elif id(weight) in self._whole:
                     self._whole[id(weight)].add_(weight.pending)
                 else:
-                    self._whole[id(weight)] = weight.pending.float()
+                    self._whole[id(weight)] = weight.reduced(weight.pending)
                 weight.pending = None
         if self.before is None:
             self._reducing = []

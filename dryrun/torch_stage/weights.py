@@ -16,6 +16,7 @@ from taylor.dryrun.torch_stage.site import Site
 SPLIT, LATENT, REPLICATED, ROUTED = "split", "latent", "replicated", "routed"
 """How a parameter is divided: the groups of `cost_model.parameters.ParameterGroups`."""
 
+_FP32 = 4
 WEIGHTS, GRADIENTS, OPTIMIZER, BUFFERS = "weights", "gradients", "optimizer", "buffers"
 
 
@@ -124,6 +125,10 @@ class Weight:
         if self.tensor is not None:
             return self.tensor
         return torch.empty(self.shape, dtype=self.site.dtype, device=self.site.device)
+
+    def reduced(self, gradient: torch.Tensor) -> torch.Tensor:
+        """A gradient in the type in which it is added up whole, and reduced."""
+        return gradient if self.site.rules.gathered().gradient_bytes < _FP32 else gradient.float()
 
     def saved_input(self, x: torch.Tensor, *, kept_elsewhere: bool = False) -> torch.Tensor:
         """What a product with this weight saves of its input."""

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from taylor.base.errors import InputError
+from taylor.cost_model.optimizer import OptimizerStates
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.nested_keys import unmodelled_keys
@@ -36,6 +37,7 @@ LAST_IN_V020 = {
     "parallelism": ("enable_compiled_autograd",),
 }
 """Keys that v0.2.0 still has and v0.2.1 has not (torchtitan/config/job_config.py), by section."""
+_HALF = 2
 PARTS, POINTS = "module_fqns_per_model_part", "pipeline_parallel_split_points"
 
 
@@ -271,17 +273,37 @@ def _shard_from_ranks(text: str, others: int, ep: int, notes: list[str]) -> int:
 def _read_rules(top: Fields, sharded: bool) -> TrainingRules:
     training = top.section("training")
     experts = setting(top, "expert_tensor_parallel_degree")
+    reshard = setting(top, "fsdp_reshard_after_forward").text("fsdp_reshard_after_forward", default="default")
     return TrainingRules(
         framework=frameworks.TORCHTITAN,
         seq_length=training.integer("seq_len", high=MAX_SIZE),
         parallel_optimizer=sharded,
         gradient_shard=sharded,
         parameter_shard=sharded,
-        param_bytes=4,
+        param_bytes=_HALF if _stores_half(training) else 4,
+        optimizer=_read_optimizer(training),
+        stay_gathered=sharded and reshard == "never",
         compute_bytes=4 if training.raw("mixed_precision_param") == "float32" else 2,
         expert_tensor_parallel=experts.integer("expert_tensor_parallel_degree", default=1) != 1,
         ep_holds_cp=any(top.section(place).has(*names) for place, names in LAST_IN_V020.items()),
     )
+
+
+def _stores_half(training: Fields) -> bool:
+    return bool(training.text("dtype", default="float32") == "bfloat16")
+
+
+def _read_optimizer(training: Fields) -> OptimizerStates:
+    """Types of gradients and moments.
+
+    Parameters in bf16 are updated as they are, with gradients and moments of their type (v0.2.2
+    torchtitan/config/job_config.py:275); gradients are added up whole, and reduced, in a type of their own
+    (:290; torch 2.13 torch/distributed/fsdp/_fully_shard/_fsdp_param.py, ``to_accumulated_grad_if_needed``).
+    """
+    reduced = _HALF if training.text("mixed_precision_reduce", default="float32") == "bfloat16" else None
+    if _stores_half(training):
+        return OptimizerStates(_HALF, 0, 2 * _HALF, reduced_bytes=reduced or 4)
+    return OptimizerStates(reduced_bytes=reduced)
 
 
 def default_split(layers: int, chunks: int, first_less: int, last_less: int) -> list[int]:

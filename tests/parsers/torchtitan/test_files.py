@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.parameters import layer_parameters, total_parameters
+from taylor.cost_model.statics import layer_state_bytes
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.toml_edit import TomlSource, edit_toml
@@ -155,6 +156,33 @@ def test_a_sharding_degree_left_to_the_ranks_is_fsdp_on_any_number_of_them(tmp_p
     assert left.strategy.dp == 1 and left.rules.parameter_shard
     one = read_config(toml_file(tmp_path, ("shard_degree = -1", "shard_degree = 1"), text=text))
     assert one.strategy == left.strategy and not one.rules.parameter_shard
+
+
+@pytest.mark.parametrize(
+    ("more", "sharded", "whole"),
+    [
+        # Rajbhandari et al. 2020, figure 1: everything is split.
+        ("", 16, 6),
+        # A bf16 weight with gradient and two moments of its type; gradients are added up whole in fp32.
+        ('dtype = "bfloat16"', 8, 2 + 4),
+        ('dtype = "bfloat16"\nmixed_precision_reduce = "bfloat16"', 8, 2 + 2),
+        ('mixed_precision_reduce = "bfloat16"', 16, 2 + 2),
+    ],
+)
+def test_a_parameter_takes_the_bytes_of_its_types(tmp_path: Path, more: str, sharded: int, whole: int) -> None:
+    config = read_config(toml_file(tmp_path, ("[training]", f"[training]\n{more}")))
+    model, strategy = config.model, config.strategy.replace(dp=8, tp=1, pp=1, op=8)
+    count = layer_parameters(model, DENSE)
+    for pp, beside in ((1, 0), (2, whole)):
+        state = layer_state_bytes(model, DENSE, strategy.replace(pp=pp), config.rules)
+        assert float(state.total) == pytest.approx(count * (sharded / 8 + beside), rel=1e-12)
+
+
+def test_weights_that_are_never_given_up_stay_gathered(tmp_path: Path) -> None:
+    config = read_config(toml_file(tmp_path, ("[parallelism]", '[parallelism]\nfsdp_reshard_after_forward = "never"')))
+    model, strategy = config.model, config.strategy.replace(dp=8, tp=1, pp=1, op=8)
+    state = layer_state_bytes(model, DENSE, strategy, config.rules)
+    assert float(state.weights) == 2 * layer_parameters(model, DENSE)
 
 
 def test_a_release_that_counts_micro_batches_has_one_for_each_model_part(tmp_path: Path) -> None:
