@@ -220,8 +220,11 @@ def _linear_attention(model: ModelSpec, linear: LinearAttentionSpec) -> Paramete
     if linear.style == KIMI_DELTA:
         rank = linear.value_head_dim if linear.gate_rank is None else linear.gate_rank
         # Decay a channel and gate, both of low rank; a write strength and A a head, a time bias a channel.
-        split += rank * keys + rank * values + h * linear.value_heads + linear.value_heads + keys
-        return ParameterGroups(split=split, replicated=linear.value_head_dim + 2 * h * rank)
+        split += rank * keys + h * linear.value_heads + linear.value_heads + keys
+        if linear.full_gate:
+            split += h * values
+            return ParameterGroups(split=split, replicated=linear.value_head_dim + h * rank)
+        return ParameterGroups(split=split + rank * values, replicated=linear.value_head_dim + 2 * h * rank)
     # A gate as wide as the values, and a norm of the context.
     return ParameterGroups(split=split + h * values + values)
 

@@ -216,6 +216,8 @@ class LinearAttentionSpec:
         Taps of the short convolutions; 0 for none.
     gate_rank : int or None
         Rank of the decay's and the gate's projections (``kda``).
+    full_gate : bool
+        The gate's projection is of full rank (Kimi K3).
     """
 
     style: str
@@ -225,6 +227,7 @@ class LinearAttentionSpec:
     value_head_dim: int
     conv_kernel: int = 4
     gate_rank: int | None = None
+    full_gate: bool = False
 
     def __post_init__(self) -> None:
         if self.style not in STYLES:

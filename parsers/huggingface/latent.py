@@ -16,7 +16,7 @@ from taylor.parsers.huggingface.reaches import Placement, after_first, after_lay
 from taylor.parsers.huggingface.shape import Described, decoder_layer
 from taylor.parsers.huggingface.values import HIDDEN, LAYERS, Values
 from taylor.parsers.text.fields import MAX_LAYERS
-from taylor.register.layers import AttentionSpec, IndexerSpec
+from taylor.register.layers import AttentionSpec, IndexerSpec, LayerSpec
 
 INDEXERS = {"full": True, "shared": False}
 
@@ -56,7 +56,7 @@ class LatentDecoder:
         routed = experts_of(values, count, self.placement) if self.experts is not None else [False] * count
         moe = experts_block(values, self.experts) if self.experts is not None and any(routed) else None
         shared = shared_bias(values, self.mlp_bias, moe)
-        values.asked.add("intermediate_size")
+        values.asked.update(("intermediate_size", "first_k_dense_replace", "moe_layer_freq"))
         if not all(routed):
             mlp = dense_block(values, bias=self.mlp_bias)
         return Described(
@@ -88,6 +88,7 @@ def _owners(values: Values, layers: int) -> list[bool]:
     ``indexer_types`` lists it, ``index_topk_pattern`` spells it in letters, else every ``index_topk_freq``-th layer
     from ``index_skip_topk_offset`` on has one (transformers 5.23.0 models/glm_moe_dsa/configuration_glm_moe_dsa.py).
     """
+    values.asked.update(("layer_types", "index_topk_pattern", "index_topk_freq", "index_skip_topk_offset"))
     listed = values.by_layer("indexer_types", values.one_of(INDEXERS), layers)
     if listed is not None:
         return listed
@@ -103,6 +104,27 @@ def _owners(values: Values, layers: int) -> list[bool]:
     given = values.size_or_none("index_skip_topk_offset", low=0, high=MAX_LAYERS)
     offset = 2 if given is None else given
     return [max(at - offset + 1, 0) % step == 0 for at in range(layers)]
+
+
+def longcat_flash(values: Values) -> Described:
+    """LongCat-Flash: every layer has two attentions and two MLPs, and experts beside the second half of it.
+
+    It is read as two layers, the experts with the first, where their tokens leave. Experts that hold nothing are rows
+    of the router alone (transformers 5.23.0 models/longcat_flash/modeling_longcat_flash.py).
+    """
+    count = values.size(*LAYERS, high=MAX_LAYERS)
+    attention = latent_attention(values, bias="attention_bias")
+    mlp = dense_block(values, width=("ffn_hidden_size", "intermediate_size"))
+    rule = ExpertRule(width=("expert_ffn_hidden_size", "moe_intermediate_size"), router_bias=values.flag("router_bias"))
+    moe = experts_block(values, rule)
+    empty = values.size_or_none("zero_expert_num", low=0) or 0
+    rows = empty * (values.size(*HIDDEN) + rule.router_bias)
+    values.notes.append(
+        f"each of the {count} layers of the file is two here: it has two attentions and two MLPs; some of the "
+        f"{moe.top_k} experts of a token are among {empty} that hold nothing, all are counted as active"
+    )
+    first = LayerSpec("mla+dense+moe", attention, mlp=mlp, moe=moe, extra=rows)
+    return Described([first, decoder_layer(attention, mlp)] * count)
 
 
 LATENT_DECODERS: dict[str, LatentDecoder] = {

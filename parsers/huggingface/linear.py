@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from taylor.parsers.huggingface.attention import (
     HEAD_NORM,
     ExpertRule,
@@ -12,7 +14,7 @@ from taylor.parsers.huggingface.attention import (
 )
 from taylor.parsers.huggingface.reaches import Placement, after_first, every_step, everywhere, experts_of
 from taylor.parsers.huggingface.shape import DENSE, EXPERTS, Described, decoder_layer, joined
-from taylor.parsers.huggingface.values import HEADS, LAYERS, OWN_HEAD, Values
+from taylor.parsers.huggingface.values import HEADS, HIDDEN, LAYERS, OWN_HEAD, Values
 from taylor.parsers.text.fields import MAX_LAYERS
 from taylor.register.layers import (
     GATED_DELTA,
@@ -78,9 +80,13 @@ def _qwen(values: Values, placement: Placement, experts: ExpertRule | None) -> D
 
 
 def kimi_linear(values: Values) -> Described:
-    """Kimi Linear: Kimi delta attention and latent attention, whose layers ``linear_attn_config`` numbers from 1."""
+    """Kimi Linear: Kimi delta attention and latent attention, whose layers ``linear_attn_config`` numbers from 1.
+
+    Kimi K3 besides gates the latent attention, has experts of a narrower width, and attends over depth.
+    """
     count = values.size(*LAYERS, high=MAX_LAYERS)
     nested = values.section("linear_attn_config", values.defaults)
+    values.asked.update(("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim"))
     heads = nested.size("num_heads") if nested.has("num_heads") else values.size("linear_num_heads")
     size = nested.size("head_dim") if nested.data.get("head_dim") is not None else values.size("linear_head_dim")
     taps = (
@@ -88,16 +94,28 @@ def kimi_linear(values: Values) -> Described:
         if nested.has("short_conv_kernel_size")
         else values.size("linear_conv_kernel_dim")
     )
-    linear = LinearAttentionSpec(KIMI_DELTA, heads, heads, size, size, taps)
+    linear = LinearAttentionSpec(
+        KIMI_DELTA, heads, heads, size, size, taps, full_gate=nested.flag("use_full_rank_gate")
+    )
     attention = latent_attention(values, bias="attention_bias")
+    if values.flag("mla_use_output_gate"):
+        attention = replace(attention, gate=attention.n_heads * attention.v_width)
     routed = experts_of(values, count, _kimi_experts)
     values.must_be("moe_layer_freq", 1, "another step is not known")
     values.must_be("tie_word_embeddings", False, OWN_HEAD)
-    moe = experts_block(values, ExpertRule(shared=True)) if any(routed) else None
+    moe = experts_block(values, ExpertRule(shared=True, latent="routed_expert_hidden_size")) if any(routed) else None
     mlp = None if all(routed) else dense_block(values)
     kinds = _kimi_kinds(values, nested, count)
+    # Kimi K3: a norm between the experts and the way back; a norm and a query for every mixer and block, and one
+    # more at the end, that weigh earlier blocks of layers (arXiv:2607.24653 §2.2).
+    latent_norm = (moe.latent or 0) if moe is not None and values.flag("latent_moe_use_norm") else 0
+    residuals = 4 * values.size(*HIDDEN) if values.size_or_none("attn_res_block_size") is not None else 0
     return Described(
-        [_layer(linear if kind else attention, moe if has else mlp) for kind, has in zip(kinds, routed, strict=True)]
+        [
+            _layer(linear if kind else attention, moe if has else mlp, residuals + (latent_norm if has else 0))
+            for kind, has in zip(kinds, routed, strict=True)
+        ],
+        extra_parameters=residuals // 2,
     )
 
 
@@ -144,5 +162,5 @@ def _layer(mixer: AttentionSpec | LinearAttentionSpec, block: MlpSpec | MoeSpec 
     if isinstance(mixer, AttentionSpec):
         return decoder_layer(mixer, block, extra=extra)
     if isinstance(block, MlpSpec):
-        return LayerSpec(joined(mixer.style, DENSE), linear=mixer, mlp=block)
-    return LayerSpec(joined(mixer.style, EXPERTS), linear=mixer, moe=block)
+        return LayerSpec(joined(mixer.style, DENSE), linear=mixer, mlp=block, extra=extra)
+    return LayerSpec(joined(mixer.style, EXPERTS), linear=mixer, moe=block, extra=extra)

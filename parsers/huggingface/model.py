@@ -13,14 +13,14 @@ import yaml
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.parsers.huggingface import linear, mamba, own_layers, vision
+from taylor.parsers.huggingface import convolutions, linear, mamba, own_layers, vision
 from taylor.parsers.huggingface.decoders import DECODERS
 from taylor.parsers.huggingface.deepseek_v4 import deepseek_v4
 from taylor.parsers.huggingface.gemma4 import gemma4
-from taylor.parsers.huggingface.latent import LATENT_DECODERS
+from taylor.parsers.huggingface.latent import LATENT_DECODERS, longcat_flash
 from taylor.parsers.huggingface.shape import Described, model_of
 from taylor.parsers.huggingface.values import Values
-from taylor.parsers.huggingface.without_effect import has_effect
+from taylor.parsers.huggingface.without_effect import has_effect, is_shape
 from taylor.register.model import ModelSpec
 
 Reader = Callable[[Values], Described]
@@ -33,6 +33,9 @@ NESTED = ("text_config", "llm_config", "language_config")
 READERS: dict[str, Reader] = {
     **{name: decoder.read for name, decoder in DECODERS.items()},
     **{name: decoder.read for name, decoder in LATENT_DECODERS.items()},
+    "longcat_flash": longcat_flash,
+    "lfm2": convolutions.lfm2,
+    "lfm2_moe": convolutions.lfm2_moe,
     "qwen3_next": linear.qwen3_next,
     "qwen3_5_text": linear.qwen3_5,
     "qwen3_5_moe_text": linear.qwen3_5_moe,
@@ -146,7 +149,15 @@ def read_model(data: Any, file: Path) -> tuple[ModelSpec, tuple[str, ...]]:
     model = model_of(_name_of(file), values, found, tied)
     if known.encoder:
         model = _with_encoder(model, known, outer, notes)
+    elif known.text and data.get("vision_config") is not None:
+        notes.append(f"the vision encoder of model type {kind} is neither counted nor modelled")
     return model, tuple([*notes, *values.notes, *_left_over(values, outer), *_quantized(outer, values)])
+
+
+@lru_cache(maxsize=1)
+def _known_fields() -> frozenset[str]:
+    """Fields that some model type has: a file may hold them for no use."""
+    return frozenset(name for each in model_types().values() for name in each.defaults)
 
 
 def _model_type(data: Mapping[str, Any], file: Path, name: str) -> str:
@@ -205,7 +216,21 @@ def _with_encoder(model: ModelSpec, known: ModelType, outer: Values, notes: list
 
 
 def _left_over(values: Values, outer: Values) -> list[str]:
-    """Fields that nothing read and that may mean something."""
+    """Fields that nothing read and that may mean something.
+
+    Raises
+    ------
+    InputError
+        When one of them is a size of the language model that no model type is known to have.
+    """
+    for name, value in values.data.items():
+        if (
+            name not in outer.asked | values.asked | _known_fields()
+            and has_effect(name, value)
+            and is_shape(name, value)
+        ):
+            cure = f"take it out where the model of type {values.model_type} does not heed it, or register the model"
+            raise values.error(name, "is a size that no model type is known to have", value, cure)
     names = [
         each.path(name)
         for each in ([values] if values.data is outer.data else [outer, values])

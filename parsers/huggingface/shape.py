@@ -51,7 +51,9 @@ def joined(*parts: str) -> str:
 def attention_name(attention: AttentionSpec) -> str:
     """``attn`` or ``mla``, with how far it sees."""
     if attention.latent is not None:
-        return "mla-dsa" if attention.indexer is not None else "mla"
+        if attention.indexer is None:
+            return "mla"
+        return "mla-dsa" if attention.indexer.parameters else "mla-dsa(shared)"
     return "attn-sparse" if attention.indexer is not None else REACH_NAMES[attention.reach]
 
 
@@ -75,7 +77,8 @@ def model_of(name: str, values: Values, found: Described, tied: bool) -> ModelSp
     """
     modules = found.mtp_layers
     if modules is None:
-        modules = values.size_or_none(*MTP_LAYERS, low=0, high=MAX_LAYERS) or 0
+        names = MTP_LAYERS if values.has(*MTP_LAYERS) else (*MTP_LAYERS, "num_mtp_modules")
+        modules = values.size_or_none(*names, low=0, high=MAX_LAYERS) or 0
     mtp = (found.mtp or (found.layers[-1],)) if modules else ()
     named = _told_apart([*found.layers, *mtp])
     body, module = named[: len(found.layers)], named[len(found.layers) :]

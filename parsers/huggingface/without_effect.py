@@ -18,9 +18,18 @@ _PATTERNS = re.compile(
 """By what their names begin or end with."""
 
 
+_SHAPE = re.compile(r".*(_size|_dim|_rank|_width|_heads|_experts)|.*(latent|low_?rank|n_streams|hyper).*")
+"""What names of widths and ranks end with: of a language model they are not passed over."""
+
+
 @lru_cache(maxsize=1)
 def _names() -> frozenset[str]:
     return frozenset(yaml.safe_load(read_text(Path(__file__).with_suffix(".yaml")))["names"])
+
+
+def is_shape(name: str, value: Any) -> bool:
+    """Whether a field without known effect is a width, a rank or a number of heads or experts."""
+    return isinstance(value, int) and value > 1 and _SHAPE.fullmatch(name) is not None
 
 
 def has_effect(name: str, value: Any) -> bool:

@@ -84,6 +84,32 @@ def test_null_goes_before_the_default_of_a_model_type() -> None:
     assert [each.latent.q_lora_rank for each in ranks if each and each.latent] == [1536, None]
 
 
+def test_longcat_has_its_published_size_and_two_layers_for_each_of_the_file() -> None:
+    """560 B: meituan-longcat/LongCat-Flash-Chat; transformers builds input matrices for its empty experts as well."""
+    model, notes = read_model({"model_type": "longcat_flash"}, FILE)
+    assert total_parameters(model) == pytest.approx(560e9, rel=2e-3)
+    assert model.pattern == "28 x (1 mla+dense+moe, 1 mla+dense)"
+    assert "two here" in notes[0]
+
+
+def test_kimi_k3_has_its_published_size() -> None:
+    """2.8 T: arXiv:2607.24653; latent experts, a gated latent attention, attention over depth."""
+    full = [*range(4, 93, 4), 93]
+    text = {
+        "model_type": "kimi_linear", "num_hidden_layers": 93, "hidden_size": 7168, "num_attention_heads": 96,
+        "intermediate_size": 33792, "moe_intermediate_size": 3072, "num_experts": 896, "num_experts_per_token": 16,
+        "num_shared_experts": 2, "routed_expert_hidden_size": 3584, "latent_moe_use_norm": True, "q_lora_rank": 1536,
+        "mla_use_output_gate": True, "attn_res_block_size": 12, "vocab_size": 163840,
+        "linear_attn_config": {
+            "full_attn_layers": full, "kda_layers": [each for each in range(1, 94) if each not in full],
+            "head_dim": 128, "num_heads": 96, "short_conv_kernel_size": 4, "use_full_rank_gate": True,
+        },
+    }  # fmt: skip
+    model, _ = read_model({"model_type": "kimi_k3", "text_config": text}, FILE)
+    assert total_parameters(model) == pytest.approx(2.8e12, rel=0.01)
+    assert model.body_counts == {"kda+dense": 1, "kda+moe": 68, "mla+moe": 24}
+
+
 def test_layers_of_one_name_that_differ_are_told_apart() -> None:
     config = {
         **LLAMA,
@@ -147,6 +173,7 @@ def test_an_encoder_that_is_not_trained_with_the_text_is_left_out_with_its_size(
         ({"num_attention_heads": 5}, "num_attention_heads", "must divide the hidden size 64"),
         ({"num_key_value_heads": 3}, "num_key_value_heads", "must divide the 4 query heads"),
         ({"attention_bias": 1}, "attention_bias", "must be true or false"),
+        ({"routed_expert_inner_size": 8}, "routed_expert_inner_size", "no model type is known to have"),
         ({"use_qk_norm": True}, "use_qk_norm", "not known otherwise"),
         ({"layer_types": "full_attention"}, "layer_types", "must be a list"),
         ({"layer_types": ["full_attention"]}, "layer_types", "the model has 2 layers"),
