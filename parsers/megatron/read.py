@@ -226,9 +226,10 @@ def _dispatches_by_node(flags: Flags) -> bool:
     Megatron-LM d98e8a64 megatron/core/transformer/transformer_config.py:891-904, 1743-1756: the flex dispatcher with
     DeepEP, its usual backend, or HybridEP.
     """
+    deepep = flags.has("moe-enable-deepep")
     backend = flags.text("moe-flex-dispatcher-backend", default="deepep")
     flex = flags.text("moe-token-dispatcher-type", default="allgather") == "flex"
-    return flex and (flags.has("moe-enable-deepep") or backend in ("deepep", "hybridep"))
+    return flex and (deepep or backend in ("deepep", "hybridep"))
 
 
 def _expert_ways(flags: Flags) -> int | None:

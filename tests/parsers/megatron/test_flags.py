@@ -361,6 +361,7 @@ READ_BESIDE: dict[str, dict[str, Setting]] = {
     "fp4-param-gather": {"fp4-format": "e2m1"},
     "enable-gpt-oss": {"position-embedding-type": False},
     "mamba-expand": {"mamba-num-heads": False},
+    "moe-enable-deepep": {"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "ncclep"},
 }
 """What stands beside a flag, or is missing beside it, where its effect shows."""
 
