@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from taylor.cost_model.parameters import expert_outer
-from taylor.cost_model.recurrent import recurrent_bytes
+from taylor.cost_model.recurrent import entering_bytes, recurrent_bytes
 from taylor.cost_model.saved_operators import saved_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
@@ -68,7 +68,7 @@ def _layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees
     tokens = micro_batch_tokens(degrees, rules)
     if mode == FULL:
         # Only the layer's input is kept.
-        return tokens * model.hidden * _residual_bytes(rules) / sequence_split(degrees)
+        return tokens * model.hidden * residual_bytes(rules) / sequence_split(degrees)
     again = rules.recomputed_parts if mode == SELECT else ()
     if UNSAVED_OPERATORS in again:
         slots = 0.0 if layer.moe is None else routed_slots(layer.moe, degrees, rules)
@@ -77,11 +77,9 @@ def _layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees
     if layer.attention is not None:
         kept = kept + _attention(model, layer.attention, degrees, rules, again)
     elif layer.recurrent is not None:
-        kept = (
-            kept
-            + _norm_and_input(model, degrees, rules, _own_input(rules))
-            + recurrent_bytes(layer.recurrent, degrees, rules)
-        )
+        entering = entering_bytes(layer.recurrent, rules) if rules.fused_norms or NORMS not in again else 0.0
+        kept = kept + _norm_and_input(model, degrees, rules, entering)
+        kept = kept + recurrent_bytes(layer.recurrent, degrees, rules, input_split(degrees, rules))
     if layer.mlp is not None:
         entry = _Entry.ALONE if layer.mixer is None or layer.norm_count > 1 else _Entry.WITH_ITS_NORM
         kept = kept + _mlp(model, layer.mlp, degrees, rules, again, entry)
@@ -90,6 +88,14 @@ def _layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees
     counted = (layer.mixer is not None) + (layer.mlp is not None) + (layer.moe is not None)
     further = max(0, layer.norm_count - counted) * _norm_input_bytes(rules) * model.hidden / sequence_split(degrees)
     return tokens * (kept + further)
+
+
+def block_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """Bytes that a layer's MLP and experts keep of one micro-batch, with their norms; nothing recomputed."""
+    if not layer.has_block:
+        return 0.0
+    alone = layer.replace(mlp=None, moe=None, norms=None)
+    return _layer_bytes(model, layer, NONE, degrees, rules) - _layer_bytes(model, alone, NONE, degrees, rules)
 
 
 class _Entry(Enum):
@@ -133,19 +139,14 @@ def input_split(degrees: Degrees, rules: TrainingRules) -> Any:
     return 1 if rules.framework.activations.saves_gathered_inputs else sequence_split(degrees)
 
 
-def _residual_bytes(rules: TrainingRules) -> int:
+def residual_bytes(rules: TrainingRules) -> int:
     """Bytes an element of the stream between layers."""
     return _FP32 if rules.framework.activations.fp32_residual else rules.compute_bytes
 
 
 def _norm_input_bytes(rules: TrainingRules) -> int:
     """Bytes an element of what a norm keeps of its input."""
-    return _FP32 if rules.framework.activations.fp32_norm_input else _residual_bytes(rules)
-
-
-def _own_input(rules: TrainingRules) -> float:
-    """Bytes an element of an input that a product alone saves."""
-    return rules.compute_bytes if rules.narrow is None else rules.narrow.input_bytes
+    return _FP32 if rules.framework.activations.fp32_norm_input else residual_bytes(rules)
 
 
 def _quantizes_again(rules: TrainingRules) -> bool:
@@ -155,7 +156,7 @@ def _quantizes_again(rules: TrainingRules) -> bool:
 
 def _shared_input(rules: TrainingRules) -> float:
     """Bytes an element of an input that something else keeps in the compute type, and a product saves too."""
-    return rules.compute_bytes + (0 if _quantizes_again(rules) else _own_input(rules))
+    return rules.compute_bytes + (0 if _quantizes_again(rules) else rules.saved_input_bytes)
 
 
 def _norm_and_input(
@@ -179,7 +180,7 @@ def _attention(
     mla = attention.latent
     own_norm = mla is not None or not rules.fused_norms
     # Latent attention multiplies its input by two matrices of their own, others by one joined matrix.
-    inputs = _own_input(rules) * (2 if mla is not None and rules.narrow is not None else 1)
+    inputs = rules.saved_input_bytes * (2 if mla is not None and rules.narrow is not None else 1)
     result = _norm_and_input(model, degrees, rules, 0 if NORMS in again and own_norm else inputs)
     result = result + heads * attention.v_width * _context_bytes(attention, rules, again)
     if mla is not None and LATENT_UP in again:
@@ -194,7 +195,7 @@ def _attention(
     if attention.gate:
         # The gate, and the context behind it, which the output projection saves.
         result = result + rules.compute_bytes * attention.gate / degrees.tp
-        result = result + _own_input(rules) * heads * attention.v_width
+        result = result + rules.saved_input_bytes * heads * attention.v_width
         if mla is None and rules.framework.activations.joined_qkv:
             # In a joined product every group's gate lies apart from the next one's, and is copied beside it.
             copied = np.where(np.greater(attention.n_kv_heads / degrees.tp, 1), attention.gate / degrees.tp, 0)
@@ -215,7 +216,7 @@ def _context_bytes(attention: AttentionSpec, rules: TrainingRules, again: Collec
     if attention.gate:
         return rules.compute_bytes
     alone = ATTENTION_CORE in again and not _quantizes_again(rules)
-    return _own_input(rules) if alone else _shared_input(rules)
+    return rules.saved_input_bytes if alone else _shared_input(rules)
 
 
 def _low_ranks(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Any:
@@ -229,6 +230,9 @@ def _projections(model: ModelSpec, attention: AttentionSpec, heads: Any, degrees
     """Q, K and V of a rank's `heads`, bytes a token."""
     operators = rules.framework.activations
     q, context = heads * attention.head_dim, heads * attention.v_width
+    if attention.reused_kv:
+        # Another layer keeps keys and values; a norm keeps the product.
+        return rules.compute_bytes * (2 if attention.qk_norm else 1) * q
     # Key/value heads are copied where TP exceeds their number.
     kv_heads = np.maximum(attention.n_kv_heads / degrees.tp, 1)
     k, v = kv_heads * attention.head_dim, kv_heads * attention.v_width
@@ -250,7 +254,7 @@ def _latent_projections(mla: MlaSpec, heads: Any, degrees: Degrees, rules: Train
     qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
     # Before their norms, and behind them as the up-projections' inputs.
     normed = mla.kv_lora_rank + (mla.q_lora_rank or 0)
-    latent = rules.compute_bytes * (normed + mla.qk_rope_head_dim) + _own_input(rules) * normed
+    latent = rules.compute_bytes * (normed + mla.qk_rope_head_dim) + rules.saved_input_bytes * normed
     result = latent / input_split(degrees, rules)
     # q, k and the K/V up-projection (V is a view of it).
     result = result + rules.compute_bytes * heads * (2 * qk_dim + mla.qk_nope_head_dim + mla.v_head_dim)
@@ -274,7 +278,7 @@ def _mlp(
         # Its input, unless the norm runs again with it.
         kept = 0 if rules.fused_norms or NORMS in again else rules.compute_bytes
         return _norm_and_input(model, degrees, rules, kept, entry)
-    input_bytes = _own_input(rules) if rules.fused_norms or NORMS not in again else 0
+    input_bytes = rules.saved_input_bytes if rules.fused_norms or NORMS not in again else 0
     norm = _norm_and_input(model, degrees, rules, input_bytes, entry)
     if DENSE_ACTIVATION in again:
         return norm + rules.compute_bytes * (2 if mlp.gated else 1) * mlp.width / degrees.tp
@@ -284,9 +288,9 @@ def _mlp(
 def _inner_bytes(rules: TrainingRules, gated: bool) -> float:
     """Bytes an element of an MLP's width: what its activation function keeps, and its result."""
     if not gated:
-        return rules.compute_bytes + _own_input(rules)
+        return rules.compute_bytes + rules.saved_input_bytes
     unfused = not rules.framework.activations.fused_swiglu
-    return rules.compute_bytes * (3 if unfused else 2) + _own_input(rules)
+    return rules.compute_bytes * (3 if unfused else 2) + rules.saved_input_bytes
 
 
 def _experts(
@@ -311,8 +315,8 @@ def _experts(
     shared = 0.0 if SHARED_EXPERTS in again else _inner_bytes(rules, moe.gated) * moe.shared_width / degrees.tp
     width, outer = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp), expert_outer(model, moe)
     # What runs again is given up as it was; a copy that cannot be made of it a second time stays.
-    activated = 0.0 if EXPERT_ACTIVATION in again and _quantizes_again(rules) else _own_input(rules)
-    slot = _own_input(rules) * outer + (rules.compute_bytes * (2 if moe.gated else 1) + activated) * width
+    activated = 0.0 if EXPERT_ACTIVATION in again and _quantizes_again(rules) else rules.saved_input_bytes
+    slot = rules.saved_input_bytes * outer + (rules.compute_bytes * (2 if moe.gated else 1) + activated) * width
     if operators.unfused_experts:
         slot = slot + rules.compute_bytes * (outer + (2 if moe.gated else 0) * width)
     routed = routed_slots(moe, degrees, rules) * slot

@@ -218,9 +218,9 @@ def _linear_attention(model: ModelSpec, linear: LinearAttentionSpec) -> Paramete
         split += h * values + h * 2 * linear.value_heads + 2 * linear.value_heads
         return ParameterGroups(split=split, replicated=linear.value_head_dim)
     if linear.style == KIMI_DELTA:
-        rank = linear.value_head_dim if linear.gate_rank is None else linear.gate_rank
+        rank, decays = linear.low_rank, linear.decay_width
         # Decay a channel and gate, both of low rank; a write strength and A a head, a time bias a channel.
-        split += rank * keys + h * linear.value_heads + linear.value_heads + keys
+        split += rank * decays + h * linear.value_heads + linear.value_heads + decays
         if linear.full_gate:
             split += h * values
             return ParameterGroups(split=split, replicated=linear.value_head_dim + h * rank)

@@ -7,7 +7,10 @@ megatron/core/ssm/mamba_context_parallel.py, megatron/core/ssm/gated_delta_net/c
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from taylor.cost_model.products import Product
 from taylor.cost_model.strategy import TrainingRules
@@ -19,8 +22,17 @@ _FP32 = 4
 MAMBA_CHUNK = 128
 """Tokens of a chunk of Mamba-2's scan (Megatron-LM d98e8a64 megatron/core/ssm/mamba_mixer.py, ``chunk_size``)."""
 
+SELECTIVE_CHUNK = 2048
+"""Tokens between kept states of Mamba-1's scan.
+
+state-spaces/mamba e9594ce1 csrc/selective_scan/selective_scan.cpp:307.
+"""
+
 DELTA_CHUNK = 64
-"""Tokens of a chunk of the delta rules' scans (flash-linear-attention fla/ops/gated_delta_rule/chunk.py)."""
+"""Tokens of a chunk of linear attentions' scans.
+
+fla-org/flash-linear-attention bc3b101d fla/ops/gated_delta_rule/chunk.py:249.
+"""
 
 _MAMBA_SCAN_FLOPS = 7
 """FLOPs of Mamba's scan an inner channel and state (Megatron-LM d98e8a64 megatron/training/training.py:902)."""
@@ -43,88 +55,168 @@ def recurrent_products(hidden: int, mixer: MambaSpec | LinearAttentionSpec, degr
         return (
             Product(hidden, 2 * inner, bias),
             Product(inner, rank + 2 * mixer.state),
-            Product(rank, inner, True),
+            # The kernel adds its bias.
+            Product(rank, inner),
             Product(inner, hidden, bias),
         )
     keys, values, heads = mixer.key_width / tp, mixer.value_width / tp, mixer.value_heads / tp
     if mixer.style == KIMI_DELTA:
-        rank = mixer.value_head_dim if mixer.gate_rank is None else mixer.gate_rank
-        sizes = [(hidden, keys), (hidden, keys), (hidden, values), (hidden, rank), (rank, keys), (hidden, heads)]
-        sizes += [(hidden, rank), (rank, values), (values, hidden)]
+        rank, decays = mixer.low_rank, mixer.decay_width / tp
+        sizes = [(hidden, keys), (hidden, keys), (hidden, values), (hidden, rank), (rank, decays), (hidden, heads)]
+        sizes += [(hidden, values)] if mixer.full_gate else [(hidden, rank), (rank, values)]
+        sizes.append((values, hidden))
         return tuple(Product(*size) for size in sizes)
-    gates = 2 * heads if mixer.style == GATED_DELTA else 0
-    return Product(hidden, 2 * keys + 2 * values + gates), Product(values, hidden)
+    if mixer.style == GATED_DELTA:
+        return Product(hidden, 2 * keys + 2 * values + 2 * heads), Product(values, hidden)
+    return Product(hidden, 2 * keys + values), Product(hidden, values), Product(values, hidden)
 
 
-def recurrent_bytes(mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    """Bytes a token that the mixer keeps behind its norm's output, on one rank."""
+def recurrent_bytes(mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees, rules: TrainingRules, split: Any) -> Any:
+    """Bytes a token that the mixer keeps behind its norm's output, on one rank.
+
+    Parameters
+    ----------
+    split : scalar or array [n]
+        Ways in which tokens of a product that every TP rank holds whole are split (`activations.input_split`).
+    """
     if isinstance(mixer, MambaSpec):
         return _mamba_bytes(mixer, degrees, rules)
-    return _linear_bytes(mixer, degrees, rules)
+    return _linear_bytes(mixer, degrees, rules, split)
+
+
+def entering_bytes(mixer: MambaSpec | LinearAttentionSpec, rules: TrainingRules) -> float:
+    """Bytes an element of the mixer's input: once in the compute type, or a narrow copy a product.
+
+    Kimi's products of low rank, which every TP rank holds whole, stay in the compute type.
+    """
+    if rules.narrow is None or isinstance(mixer, MambaSpec) or mixer.style == GATED_DELTA:
+        return rules.saved_input_bytes
+    if mixer.style == KIMI_DELTA:
+        return 4 * rules.saved_input_bytes + rules.compute_bytes
+    return 2 * rules.saved_input_bytes
 
 
 def _mamba_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    """Mamba-2: the joined projection, the scan's result and the normed one that the output projection saves.
+    """Mamba-2: the joined projection, the scan's result before the gate and behind it, and the normed one.
 
     The fused kernel rebuilds convolution, time steps and states from the projection (state-spaces/mamba
     mamba_ssm/ops/triton/ssd_combined.py:888; Megatron-LM d98e8a64 mamba_mixer.py:707, which gives it no norm: the
-    scan's result before the gate is kept for the gate, the gated one for the norm). Mamba-1 keeps the projection, the
-    convolution's result, the time steps before and behind their product, and the result (mamba_ssm/ops/
-    selective_scan_interface.py, ``MambaInnerFn``: convolution and time steps are rebuilt at its ``checkpoint_lvl`` 1).
+    gated result is kept for the norm). Mamba-1 keeps the projection, the small product with copies of B and C, the
+    scan's result before the gate and few states (mamba_ssm/ops/selective_scan_interface.py:256, ``MambaInnerFn``:
+    convolution, time steps and the gated result are rebuilt).
     """
-    inner = mamba.inner / degrees.tp
+    b, inner = rules.compute_bytes, mamba.inner / degrees.tp
     if mamba.dt_rank is not None:
-        small = mamba.dt_rank + 2 * mamba.state
-        # Projection with its gate, the small product, the scan's result; the states at every 2048th token are few.
-        return rules.compute_bytes * (2 * inner + small + inner)
-    projection = 2 * inner + (2 * mamba.n_groups * mamba.state + mamba.n_heads) / degrees.tp
-    gated = 2 * inner if mamba.gate_norm else inner
-    return rules.compute_bytes * (projection + inner + gated)
+        small = mamba.dt_rank + 4 * mamba.state
+        chunks = np.ceil(rules.seq_length / SELECTIVE_CHUNK) / rules.seq_length
+        return b * (3 * inner + small) + _FP32 * 2 * mamba.state * inner * chunks
+    kept = b * (_mamba_columns(mamba) / degrees.tp + inner) + rules.saved_input_bytes * inner
+    return kept + (b * inner + _FP32 * mamba.n_groups / degrees.tp if mamba.gate_norm else 0)
 
 
-def _linear_bytes(linear: LinearAttentionSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _mamba_columns(mamba: MambaSpec) -> int:
+    """Columns of Mamba-2's projection: gate, inner stream, B, C and time steps."""
+    return mamba.inner + mamba.conv_width + mamba.n_heads
+
+
+@dataclass(frozen=True)
+class _Widths:
+    """Linear attention on one rank, elements a token; each a scalar or an array [n]."""
+
+    keys: Any
+    values: Any
+    key_heads: Any
+    heads: Any
+    repeated: Any
+    """Queries, or keys, repeated for every head of values."""
+    states: Any
+    """States at the chunks' starts."""
+
+    @classmethod
+    def of(cls, linear: LinearAttentionSpec, tp: Any) -> _Widths:
+        repeated = linear.decay_width / tp
+        return cls(
+            keys=linear.key_width / tp,
+            values=linear.value_width / tp,
+            key_heads=linear.key_heads / tp,
+            heads=linear.value_heads / tp,
+            repeated=repeated,
+            states=repeated * linear.value_head_dim / DELTA_CHUNK,
+        )
+
+
+def _linear_bytes(linear: LinearAttentionSpec, degrees: Degrees, rules: TrainingRules, split: Any) -> Any:
     """Projections before the convolutions, what the scan's kernel saves, the gate, the result and the gated one.
 
     Gated delta net as Megatron runs it (d98e8a64 megatron/core/ssm/gated_delta_net/common.py:383-442: normed queries
     and keys, repeated for every value head, copied values and gate) over flash-linear-attention's kernel
-    (fla/ops/gated_delta_rule/chunk.py:310); Kimi delta attention as fla/layers/kda.py over fla/ops/kda/chunk.py:103;
-    lightning attention over fla/ops/simple_gla/chunk.py:196.
+    (fla/ops/gated_delta_rule/chunk.py:310); Kimi delta attention as fla/layers/kda.py over fla/ops/kda/chunk.py:103,
+    which makes its decays again; lightning attention as MiniMax's models have it over fla/ops/simple_gla/chunk.py:196.
     """
-    tp, b = degrees.tp, rules.compute_bytes
-    keys, values, heads = linear.key_width / tp, linear.value_width / tp, linear.value_heads / tp
+    b, w = rules.compute_bytes, _Widths.of(linear, degrees.tp)
+    convolved, gated = 2 * w.keys + w.values, rules.saved_input_bytes * w.values
     if linear.style == GATED_DELTA:
-        repeated = linear.value_heads * linear.key_head_dim / tp
-        projected = 2 * keys + 2 * values + 2 * heads
-        # The chunk's matrix, queries and keys before and behind their repetition; values, gate, context, gated context.
-        kept = projected + 2 * keys + 2 * repeated + heads * DELTA_CHUNK + 4 * values + heads
-        # Norms of queries and keys, decay before and behind its sum, the context's norm.
-        return b * kept + _FP32 * (2 * linear.key_heads / tp + 3 * heads)
+        projected = convolved + w.values + 2 * w.heads
+        # Queries and keys before and behind their repetition, the chunks' matrices, write strengths.
+        scanned = 2 * w.keys + 2 * w.repeated + w.values + w.heads * DELTA_CHUNK + w.heads
+        # Copied gate, context, normed context.
+        kept = projected + scanned + 3 * w.values
+        return b * kept + gated + _FP32 * (2 * w.key_heads + 2 * w.heads)
     if linear.style == KIMI_DELTA:
-        rank = linear.value_head_dim if linear.gate_rank is None else linear.gate_rank
-        # Before the convolutions and behind them, decay, gate, two low ranks, two chunk matrices, context, gated one.
-        kept = 2 * (2 * keys + values) + keys + values + 2 * rank + 2 * heads + 2 * heads * DELTA_CHUNK + 2 * values
-        return b * kept + _FP32 * (keys + 2 * linear.key_heads / tp + 2 * heads)
-    # Queries, keys and values, gate, context, its norm's result and the gated one.
-    return b * (2 * keys + values + values + 3 * values)
+        before = convolved if linear.conv_kernel else 0
+        scanned = convolved + w.repeated + 2 * w.heads + 2 * w.heads * DELTA_CHUNK
+        low_ranks = rules.saved_input_bytes * 2 * linear.low_rank / split
+        return b * (before + scanned + 2 * w.values) + low_ranks + gated + _FP32 * (2 * w.key_heads + w.heads)
+    # Before the activation and behind it; gate, context, normed context.
+    return b * (2 * convolved + 3 * w.values) + gated + _FP32
 
 
-def recurrent_room_bytes(mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    """Bytes a token that the scan's backward holds beside what its forward kept.
+def recurrent_room_bytes(
+    mixer: MambaSpec | LinearAttentionSpec, hidden: int, ways: Any, degrees: Degrees, rules: TrainingRules
+) -> Any:
+    """Bytes a token that the scan's backward holds beside what the mixer kept, less what is behind it by then.
 
-    The gradients of its inputs, what it rebuilds of them, and the states at the chunks' ends with their
-    gradients (Mamba: fp32; mamba_ssm/ops/triton/ssd_combined.py, ``_mamba_chunk_scan_combined_bwd``).
+    Gradients of what the scan takes and gives, what it rebuilds of them, and the states at the chunks' ends with their
+    gradients: Mamba-2 has four sets of states at once, two of them fp32 (mamba_ssm/ops/triton/ssd_combined.py:436,
+    ``_mamba_chunk_scan_combined_bwd``), the gated delta rule two (fla/ops/gated_delta_rule/chunk.py:104), Kimi's two
+    beside seven fp32 gradients and decays as wide as the keys (fla/ops/kda/chunk_bwd.py:463), lightning attention two
+    of fp32 (fla/ops/simple_gla/chunk.py:61).
+
+    Parameters
+    ----------
+    ways : scalar or array [n]
+        Ways in which the residual stream's tokens are split (`activations.sequence_split`).
     """
-    tp, b = degrees.tp, rules.compute_bytes
+    b = rules.compute_bytes
     if isinstance(mixer, MambaSpec):
-        inner = mixer.inner / tp
-        if mixer.dt_rank is not None:
-            return b * (2 * inner + 3 * inner) + _FP32 * inner
-        columns = 2 * inner + (2 * mixer.n_groups * mixer.state + mixer.n_heads) / tp
-        states = 2 * inner * mixer.state / MAMBA_CHUNK
-        return b * (columns + mixer.conv_width / tp + inner) + _FP32 * states
-    keys = mixer.value_heads * mixer.key_head_dim / tp
-    values, state = mixer.value_width / tp, mixer.value_width * mixer.key_head_dim / tp / DELTA_CHUNK
-    return b * (4 * keys + 4 * values + 2 * state)
+        return _mamba_room_bytes(mixer, hidden, ways, degrees, rules)
+    w = _Widths.of(mixer, degrees.tp)
+    waiting = hidden / ways
+    if mixer.style == GATED_DELTA:
+        # Gradients of context and gate; gate, context, normed context and gated one are gone.
+        return b * (5 * w.repeated + 4 * w.values + 2 * w.states + 2 * w.values - 4 * w.values)
+    if mixer.style == KIMI_DELTA:
+        narrow = 3 * w.repeated + 3 * w.values + 2 * w.states + w.values + waiting - 3 * w.values
+        return b * narrow + _FP32 * (7 * w.repeated + 2 * w.heads * DELTA_CHUNK)
+    return b * (2 * w.keys + w.values + w.values + waiting - 4 * w.values) + 2 * _FP32 * w.states
+
+
+def _mamba_room_bytes(mamba: MambaSpec, hidden: int, ways: Any, degrees: Degrees, rules: TrainingRules) -> Any:
+    b, inner = rules.compute_bytes, mamba.inner / degrees.tp
+    if mamba.dt_rank is not None:
+        small = mamba.dt_rank + 2 * mamba.state
+        gathered = np.where(np.greater(ways, 1), hidden, 0)
+        return b * (8 * inner + small + gathered) + _FP32 * 2 * mamba.state
+    heads, groups = mamba.n_heads / degrees.tp, mamba.n_groups / degrees.tp
+    products = _FP32 * groups * MAMBA_CHUNK
+    # Gradient of the result, of the projection and of what is convolved, which is rebuilt; time steps.
+    held = b * (_mamba_columns(mamba) + 2 * mamba.conv_width + mamba.n_heads) / degrees.tp + b * 2 * inner
+    held = held + 2 * _FP32 * heads + products
+    states = inner * mamba.state / MAMBA_CHUNK
+    # Both fp32 states with their narrow copies; then those alone, beside the gradients of B, C and their products.
+    later = 2 * b * states + 2 * _FP32 * groups * mamba.state + 2 * products
+    behind = 2 * b * inner + _FP32 * groups if mamba.gate_norm else b * inner
+    return held + np.maximum((2 * _FP32 + 2 * b) * states, later) - behind
 
 
 def scan_flops(mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees) -> Any:

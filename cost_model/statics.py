@@ -8,8 +8,10 @@ import numpy as np
 
 from taylor.cost_model.activations import (
     activation_bytes,
+    block_bytes,
     input_split,
     micro_batch_tokens,
+    residual_bytes,
     routed_slots,
     sequence_split,
 )
@@ -27,7 +29,7 @@ from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.layers import MlpSpec, MoeSpec
+from taylor.register.layers import LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec, MoeSpec
 from taylor.register.model import MTP, ModelSpec
 from taylor.register.narrow_products import NarrowProducts
 
@@ -218,7 +220,7 @@ def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Tr
     gradient of the activation's result, then that beside the gradient of gate and up (where these are
     products of their own: three gradients of the unfused activation, or two gathered ones). Experts hold the
     gradient of their slots before and after the all-to-all or the gather. A mixer without softmax holds what its scan's
-    backward rebuilds (`recurrent.recurrent_room_bytes`).
+    backward rebuilds (`recurrent.recurrent_room_bytes`), when what its MLP and experts kept is gone.
 
     Products in fewer than 16 bits cast a gradient before they take it, and so hold it beside its copies.
     Where products make a weight's gradient by itself, there are two moments more: in the down projection
@@ -228,21 +230,46 @@ def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Tr
     for layer in model.mtp_module() if kind == MTP else (model.layer(kind),):
         recurrent = layer.recurrent
         if recurrent is not None:
-            scan = micro_batch_tokens(degrees, rules) * recurrent_room_bytes(recurrent, degrees, rules)
-            room = np.maximum(room, scan)
+            room = np.maximum(room, _scan_room_bytes(model, layer, recurrent, degrees, rules))
         if layer.moe is not None:
             room = np.maximum(room, _expert_room_bytes(model, layer.moe, degrees, rules))
+            shared = MlpSpec(layer.moe.shared_width, layer.moe.gated)
+            room = np.maximum(room, _mlp_room_bytes(model, shared, degrees, rules) if shared.width else 0.0)
         if layer.mlp is not None:
             room = np.maximum(room, _mlp_room_bytes(model, layer.mlp, degrees, rules))
         if not layer.has_block:
-            room = np.maximum(room, _mixer_room_bytes(model, degrees, rules))
+            room = np.maximum(room, _mixer_room_bytes(model, layer, degrees, rules))
     return room
 
 
-def _mixer_room_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    """A mixer alone in its layer: the gathered gradient of its output beside the gradient of the context."""
-    tokens = micro_batch_tokens(degrees, rules)
-    return 2 * tokens * model.hidden * rules.compute_bytes * np.where(np.greater(sequence_split(degrees), 1), 1.0, 0.5)
+def _scan_room_bytes(
+    model: ModelSpec, layer: LayerSpec, mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees, rules: TrainingRules
+) -> Any:
+    """A scan's backward: what MLP and experts kept is gone, the gradient of their input stands beside the layer's."""
+    tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
+    room = tokens * recurrent_room_bytes(mixer, model.hidden, ways, degrees, rules)
+    if not layer.has_block:
+        return room
+    return room + tokens * model.hidden * residual_bytes(rules) / ways - block_bytes(model, layer, degrees, rules)
+
+
+def _mixer_room_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """A mixer alone in its layer: the gathered gradient of its output beside the gradient of the context.
+
+    Attention holds the latter beside the gradients of queries, keys and values next.
+    """
+    tokens, attention, mixer = micro_batch_tokens(degrees, rules), layer.attention, layer.recurrent
+    gathered = np.where(np.greater(sequence_split(degrees), 1), model.hidden, 0.0)
+    if mixer is not None:
+        context = mixer.inner if isinstance(mixer, MambaSpec) else mixer.value_width
+        return tokens * rules.compute_bytes * (gathered + context / degrees.tp)
+    if attention is None:
+        return 0.0
+    context = attention.n_heads * attention.v_width / degrees.tp
+    kv_heads = attention.n_heads if attention.latent is not None else attention.n_kv_heads
+    keys = np.maximum(kv_heads / degrees.tp, 1) * (attention.qk_width + attention.v_width)
+    inputs = attention.n_heads * attention.qk_width / degrees.tp + (0 if attention.reused_kv else keys)
+    return tokens * rules.compute_bytes * (context + np.maximum(gathered, inputs))
 
 
 def _expert_room_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Any:
@@ -250,11 +277,11 @@ def _expert_room_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: 
     gates, outer = 2 if moe.gated else 1, expert_outer(model, moe)
     slots = routed_slots(moe, degrees, rules) * tokens
     width = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
-    if rules.whole_experts:
-        other = np.where(np.greater(degrees.ep, 1), tokens * moe.top_k / ways, 0.0)
-    else:
-        other = np.where(np.greater(ways, 1), slots / ways, 0.0)
-    room = rules.compute_bytes * np.maximum((slots + other) * outer, gates * width * slots)
+    exchanged = np.where(np.greater(degrees.ep, 1), tokens * moe.top_k / ways, 0.0)
+    other = exchanged if rules.whole_experts else np.where(np.greater(ways, 1), slots / ways, exchanged)
+    # Before and behind the exchange; behind it and behind the second product; gate and up.
+    room = np.maximum((slots + other) * outer, np.maximum((outer + width) * slots, gates * width * slots))
+    room = rules.compute_bytes * room
     if rules.narrow is not None:
         arriving = (rules.compute_bytes + 2 * rules.narrow.input_bytes) * outer
         room = np.maximum(room, slots * _narrow_room_bytes(rules, rules.narrow, arriving, outer, width, gates))

@@ -190,6 +190,11 @@ class TrainingRules:
         return fused and not self.parameter_shard
 
     @property
+    def saved_input_bytes(self) -> float:
+        """Bytes an element of an input that a matrix product alone saves."""
+        return self.compute_bytes if self.narrow is None else self.narrow.input_bytes
+
+    @property
     def precision(self) -> str:
         """Number format of matrix products, but of those that are `narrow`: a name of `register.device.PRECISIONS`.
 

@@ -215,7 +215,7 @@ class LinearAttentionSpec:
     conv_kernel : int
         Taps of the short convolutions; 0 for none.
     gate_rank : int or None
-        Rank of the decay's and the gate's projections (``kda``).
+        Rank of the decay's and the gate's projections (``kda``), see `low_rank`.
     full_gate : bool
         The gate's projection is of full rank (Kimi K3).
     """
@@ -242,6 +242,19 @@ class LinearAttentionSpec:
     def value_width(self) -> int:
         """Width of the values, of the gate and of the context."""
         return self.value_heads * self.value_head_dim
+
+    @property
+    def decay_width(self) -> int:
+        """Width of queries, or keys, repeated for every head of values; of the decays where every channel has one."""
+        return self.value_heads * self.key_head_dim
+
+    @property
+    def low_rank(self) -> int:
+        """Rank of the decay's and the gate's projections (``kda``); one value head where nothing else is said.
+
+        fla-org/flash-linear-attention bc3b101d fla/layers/kda.py, ``f_proj`` and ``g_proj``.
+        """
+        return self.value_head_dim if self.gate_rank is None else self.gate_rank
 
 
 @dataclass(frozen=True)

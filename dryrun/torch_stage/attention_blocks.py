@@ -20,26 +20,31 @@ from taylor.register.layers import AttentionSpec
 
 
 class OutputGate(torch.autograd.Function):
-    """context·sigmoid(gate), the gate one value a channel or one a head: a compiled kernel that saves its inputs.
+    """x·sigmoid(gate), or x·silu(gate), the gate one value a channel or one a head: a compiled kernel that saves both.
 
-    Megatron-LM d98e8a64 megatron/core/transformer/attention.py:1635 (``_apply_output_gate``).
+    Megatron-LM d98e8a64 megatron/core/transformer/attention.py:1635 (``_apply_output_gate``) and
+    megatron/core/ssm/gated_delta_net/common.py:370 (``_apply_gated_norm``).
     """
 
     @staticmethod
     @fused
-    def forward(ctx: Any, context: Tensor, gate: Tensor) -> Tensor:
-        ctx.save_for_backward(context, gate)
-        by_gate = context.view(*gate.shape, -1)
-        return (by_gate * torch.sigmoid(gate.float())[..., None]).to(context.dtype).view(context.shape)
+    def forward(ctx: Any, x: Tensor, gate: Tensor, swish: bool) -> Tensor:
+        ctx.save_for_backward(x, gate)
+        ctx.swish = swish
+        wide = gate.float()[..., None]
+        factor = torch.sigmoid(wide) * (wide if swish else 1)
+        return (x.view(*gate.shape, -1) * factor).to(x.dtype).view(x.shape)
 
     @staticmethod
     @fused
     def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
-        context, gate = ctx.saved_tensors
-        open_ = torch.sigmoid(gate.float())[..., None]
-        dy, by_gate = dy.reshape(*gate.shape, -1).float(), context.view(*gate.shape, -1).float()
-        dgate = ((dy * by_gate).sum(-1, keepdim=True) * open_ * (1 - open_))[..., 0]
-        return (dy * open_).to(context.dtype).view(context.shape), dgate.to(gate.dtype)
+        x, gate = ctx.saved_tensors
+        wide = gate.float()[..., None]
+        open_, factor = torch.sigmoid(wide), wide if ctx.swish else 1
+        dy = dy.reshape(*gate.shape, -1).float()
+        slope = open_ * (1 - open_) * factor + (open_ if ctx.swish else 0)
+        dgate = (dy * x.view(*gate.shape, -1) * slope).sum(-1)
+        return (dy * open_ * factor).to(x.dtype).view(x.shape), dgate.to(gate.dtype), None
 
 
 class GroupLinear(torch.autograd.Function):
@@ -130,7 +135,7 @@ class _AttentionBase:
 
     def _project(self, context: Tensor, gate: Tensor | None) -> Tensor:
         if gate is not None:
-            context = OutputGate.apply(context, gate)
+            context = OutputGate.apply(context, gate, False)
         if self.out_low is not None:
             context = GroupLinear.apply(context, self.out_low, self.queue)
         # Without a gate the attention kernel keeps the same tensor.
@@ -158,13 +163,14 @@ class Attention(_AttentionBase):
         super().__init__(site, queue, attention)
         hidden, rank, size = site.model.hidden, attention.q_rank, attention.head_dim
         q, k, v = self.heads * size, self.kv_heads * size, self.kv_heads * attention.v_width
-        values = () if attention.shared_kv else (v,)
+        keys = () if attention.reused_kv else (k,)
+        values = () if attention.reused_kv or attention.shared_kv else (v,)
         gate = (self.gate_width,) if attention.gate else ()
         self.q_down = None
         if rank is None:
-            self.sizes: tuple[int, ...] = (q, k, *values, *gate)
+            self.sizes: tuple[int, ...] = (q, *keys, *values, *gate)
         else:
-            self.sizes = (k, *values, *gate)
+            self.sizes = (*keys, *values, *gate)
             self.q_down = Weight(site, (share(rank, self.latent_ways), hidden), LATENT)
             self.q_norm = NormLayer(site, rank)
             self.q_up = Weight(site, (q, rank), SPLIT, counted=not attention.bias)
@@ -211,16 +217,29 @@ class Attention(_AttentionBase):
             # The groups of heads lie apart in a joined product: a gate in the order of the heads is a copy.
             gate = gate.contiguous()
         counts = (self.heads, self.kv_heads, self.kv_heads)
-        q, k, *values = (self._by_head(part, heads) for part, heads in zip(parts, counts, strict=False))
+        q, *others = (self._by_head(part, heads) for part, heads in zip(parts, counts, strict=False))
         del parts
-        v = values.pop() if values else k
-        if self.qk_norms:
-            q, k = (norm(part) for norm, part in zip(self.qk_norms, (q, k), strict=True))
-        if not self.site.model.learned_positions:
-            q, k = Rotate.apply(q, 0, False), Rotate.apply(k, 0, False)
+        if self.attention.reused_kv:
+            k, v = self._of_an_earlier_layer(q)
+            return self._turned(q, 0), k, v, gate
+        k, v = others[0], others[-1]
+        del others
+        q, k = self._turned(q, 0), self._turned(k, 1)
         if self.site.framework.activations.copies_grouped_kv:
             k, v = (_repeated(part, self.heads) for part in (k, v))
         return q, k, v, gate
+
+    def _turned(self, x: Tensor, place: int) -> Tensor:
+        """Queries or keys behind their norm and their rotation."""
+        x = self.qk_norms[place](x) if self.qk_norms else x
+        return x if self.site.model.learned_positions else Rotate.apply(x, 0, False)
+
+    def _of_an_earlier_layer(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values that an earlier layer keeps: they take nothing here."""
+        rows = (self.site.sequence, self.site.strategy.mbs, self.kv_heads)
+        width = self.attention.head_dim, self.attention.v_width
+        k, v = (torch.empty((), dtype=q.dtype, device=q.device).expand(*rows, size) for size in width)
+        return k, v
 
     def _low_rank_query(self, x: Tensor, down: Weight, gather: int) -> Tensor:
         assert self.attention.q_rank is not None

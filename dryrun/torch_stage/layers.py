@@ -11,6 +11,8 @@ from torch import Tensor
 from taylor.dryrun.torch_stage.attention_blocks import Attention, LatentAttention
 from taylor.dryrun.torch_stage.experts import Experts
 from taylor.dryrun.torch_stage.kernels import DropoutAdd, GradientQueue, Recompute
+from taylor.dryrun.torch_stage.linear_attention import GatedDeltaNet, KimiDeltaAttention, LightningAttention
+from taylor.dryrun.torch_stage.mamba import Mamba1, Mamba2
 from taylor.dryrun.torch_stage.mlp import Mlp
 from taylor.dryrun.torch_stage.norms import NormLayer
 from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs, SavedResults
@@ -26,15 +28,19 @@ from taylor.register.frameworks import (
     NORMS,
     UNSAVED_OPERATORS,
 )
-from taylor.register.layers import LayerSpec
+from taylor.register.layers import GATED_DELTA, KIMI_DELTA, LIGHTNING, LayerSpec
 
-Mixer = Attention | LatentAttention
+Mixer = Attention | LatentAttention | Mamba1 | Mamba2 | GatedDeltaNet | KimiDeltaAttention | LightningAttention
+
+_LINEAR = {GATED_DELTA: GatedDeltaNet, KIMI_DELTA: KimiDeltaAttention, LIGHTNING: LightningAttention}
 
 
 def _mixer(site: Site, queue: GradientQueue, spec: LayerSpec) -> Mixer | None:
-    if spec.attention is None:
-        return None
-    return (Attention if spec.attention.latent is None else LatentAttention)(site, queue, spec.attention)
+    if spec.attention is not None:
+        return (Attention if spec.attention.latent is None else LatentAttention)(site, queue, spec.attention)
+    if spec.mamba is not None:
+        return (Mamba2 if spec.mamba.dt_rank is None else Mamba1)(site, queue, spec.mamba)
+    return None if spec.linear is None else _LINEAR[spec.linear.style](site, queue, spec.linear)
 
 
 class TransformerLayer:

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from taylor.cost_model.activations import activation_bytes  # noqa: E402
-from taylor.cost_model.statics import layer_state_bytes  # noqa: E402
+from taylor.cost_model.statics import gradient_room_bytes, layer_state_bytes  # noqa: E402
 from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
 from taylor.dryrun.torch_stage.kernels import GradientQueue  # noqa: E402
 from taylor.dryrun.torch_stage.layers import TransformerLayer  # noqa: E402
@@ -20,10 +20,15 @@ from taylor.dryrun.torch_stage.site import Site  # noqa: E402
 from taylor.pipeline.plan import FULL, NONE, SELECT  # noqa: E402
 from taylor.register.layers import (  # noqa: E402
     CHUNKED,
+    GATED_DELTA,
+    KIMI_DELTA,
+    LIGHTNING,
     SLIDING,
     AttentionSpec,
     IndexerSpec,
     LayerSpec,
+    LinearAttentionSpec,
+    MambaSpec,
     MlaSpec,
     MlpSpec,
     MoeSpec,
@@ -72,7 +77,19 @@ KINDS = {
     "latent with a gate": LayerSpec(
         "a", AttentionSpec(HEADS, HEADS, 96, latent=MlaSpec(128, 32, 64, 64, 192), gate=HEADS * 64), mlp=MLP
     ),
-    "latent experts": LayerSpec("a", PLAIN, moe=MoeSpec(16, 4, 256, n_shared=1, latent=128, gated=False)),
+    "latent experts": LayerSpec("a", PLAIN, moe=MoeSpec(16, 4, 256, n_shared=4, latent=128, gated=False)),
+    "reused keys and values": LayerSpec(
+        "a", AttentionSpec(HEADS, GROUPS, SIZE, qk_norm=True, qk_norm_weights=SIZE, reused_kv=True), mlp=MLP
+    ),
+    "mamba-2": LayerSpec("a", mamba=MambaSpec(1024, 16, 128, n_groups=8)),
+    "mamba-2 without a norm": LayerSpec("a", mamba=MambaSpec(1024, 16, 64, n_groups=4, gate_norm=False), mlp=MLP),
+    "mamba-2 with biases": LayerSpec("a", mamba=MambaSpec(1024, 32, 128, n_groups=4, projection_bias=True), mlp=MLP),
+    "mamba-1": LayerSpec("a", mamba=MambaSpec(1024, 1024, 16, dt_rank=32)),
+    "mamba-1 with norms": LayerSpec("a", mamba=MambaSpec(1024, 1024, 16, dt_rank=32, inner_norms=True), moe=EXPERTS),
+    "gated delta net": LayerSpec("a", linear=LinearAttentionSpec(GATED_DELTA, 8, 8, 64, 128), mlp=MLP),
+    "gated delta net, repeated": LayerSpec("a", linear=LinearAttentionSpec(GATED_DELTA, 8, 16, 64, 64), moe=EXPERTS),
+    "kimi delta": LayerSpec("a", linear=LinearAttentionSpec(KIMI_DELTA, 8, 8, 64, 64, gate_rank=32), moe=EXPERTS),
+    "lightning": LayerSpec("a", linear=LinearAttentionSpec(LIGHTNING, 8, 8, 64, 64, conv_kernel=0), mlp=MLP),
 }  # fmt: skip
 
 RULES = {
@@ -145,3 +162,12 @@ def test_a_layer_of_any_kind_keeps_what_its_closed_form_says(
     model, rules, strategy = model_of(spec), RULES[framework], STRATEGIES[degrees]
     kept = layer_memory(model, spec.name, mode, strategy, rules).kept
     assert kept == pytest.approx(float(activation_bytes(model, spec.name, mode, strategy, rules)), rel=0.02)
+
+
+@pytest.mark.parametrize("degrees", ["alone", "tp4 sp"])
+@pytest.mark.parametrize("spec", KINDS.values(), ids=KINDS)
+def test_the_backward_of_a_rebuilt_layer_needs_the_room_of_its_closed_form(spec: LayerSpec, degrees: str) -> None:
+    model, rules, strategy = model_of(spec), RULES["megatron"], STRATEGIES[degrees]
+    none, full = (float(activation_bytes(model, spec.name, mode, strategy, rules)) for mode in (NONE, FULL))
+    room = none - full + float(gradient_room_bytes(model, spec.name, strategy, rules))
+    assert layer_memory(model, spec.name, FULL, strategy, rules).backward == pytest.approx(room, rel=0.055)
