@@ -60,11 +60,12 @@ def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, r
     if mode not in (NONE, SELECT, FULL):
         raise ValueError(f"unknown recompute mode {mode!r}")
     if kind == MTP:
-        return sum(_layer_bytes(model, layer, mode, degrees, rules) for layer in model.mtp_module())
-    return _layer_bytes(model, model.layer(kind), mode, degrees, rules)
+        return sum(layer_bytes(model, layer, mode, degrees, rules) for layer in model.mtp_module())
+    return layer_bytes(model, model.layer(kind), mode, degrees, rules)
 
 
-def _layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees, rules: TrainingRules) -> Any:
+def layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees, rules: TrainingRules) -> Any:
+    """The same of one layer, whatever kind it is of."""
     tokens = micro_batch_tokens(degrees, rules)
     if mode == FULL:
         # Only the layer's input is kept.
@@ -95,7 +96,7 @@ def block_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     if not layer.has_block:
         return 0.0
     alone = layer.replace(mlp=None, moe=None, norms=None)
-    return _layer_bytes(model, layer, NONE, degrees, rules) - _layer_bytes(model, alone, NONE, degrees, rules)
+    return layer_bytes(model, layer, NONE, degrees, rules) - layer_bytes(model, alone, NONE, degrees, rules)
 
 
 class _Entry(Enum):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from taylor.cost_model.activations import (
-    activation_bytes,
     block_bytes,
     input_split,
+    layer_bytes,
     micro_batch_tokens,
     residual_bytes,
     routed_slots,
@@ -193,13 +194,18 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
     Under `StaticRules.counted_as_fitted` the former alone: the gradients are within the overhead there.
     """
     largest: Any = 0.0
-    for kind in model.kind_counts:
-        none, full = (activation_bytes(model, kind, mode, degrees, rules) for mode in (NONE, FULL))
+    for layer in {each for kind in model.kind_counts for each in _layers_of(model, kind)}:
+        none, full = (layer_bytes(model, layer, mode, degrees, rules) for mode in (NONE, FULL))
         room = none - full
         if not rules.framework.statics.counted_as_fitted:
-            room = room + gradient_room_bytes(model, kind, degrees, rules)
+            room = room + _gradient_room_bytes(model, layer, degrees, rules)
         largest = np.maximum(largest, room)
     return largest
+
+
+def _layers_of(model: ModelSpec, kind: str) -> tuple[LayerSpec, ...]:
+    """The layer of a kind, or those of one MTP module, which are rebuilt one by one."""
+    return model.mtp_module() if kind == MTP else (model.layer(kind),)
 
 
 def _makes_weight_gradients(rules: TrainingRules) -> bool:
@@ -226,19 +232,23 @@ def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Tr
     Where products make a weight's gradient by itself, there are two moments more: in the down projection
     beside the gradients of its output and input, and in gate and up, when what the activation kept is gone.
     """
+    rooms = [_gradient_room_bytes(model, layer, degrees, rules) for layer in _layers_of(model, kind)]
+    return reduce(np.maximum, rooms)
+
+
+def _gradient_room_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     room: Any = 0.0
-    for layer in model.mtp_module() if kind == MTP else (model.layer(kind),):
-        recurrent = layer.recurrent
-        if recurrent is not None:
-            room = np.maximum(room, _scan_room_bytes(model, layer, recurrent, degrees, rules))
-        if layer.moe is not None:
-            room = np.maximum(room, _expert_room_bytes(model, layer.moe, degrees, rules))
-            shared = MlpSpec(layer.moe.shared_width, layer.moe.gated)
-            room = np.maximum(room, _mlp_room_bytes(model, shared, degrees, rules) if shared.width else 0.0)
-        if layer.mlp is not None:
-            room = np.maximum(room, _mlp_room_bytes(model, layer.mlp, degrees, rules))
-        if not layer.has_block:
-            room = np.maximum(room, _mixer_room_bytes(model, layer, degrees, rules))
+    recurrent = layer.recurrent
+    if recurrent is not None:
+        room = np.maximum(room, _scan_room_bytes(model, layer, recurrent, degrees, rules))
+    if layer.moe is not None:
+        room = np.maximum(room, _expert_room_bytes(model, layer.moe, degrees, rules))
+        shared = MlpSpec(layer.moe.shared_width, layer.moe.gated)
+        room = np.maximum(room, _mlp_room_bytes(model, shared, degrees, rules) if shared.width else 0.0)
+    if layer.mlp is not None:
+        room = np.maximum(room, _mlp_room_bytes(model, layer.mlp, degrees, rules))
+    if not layer.has_block:
+        room = np.maximum(room, _mixer_room_bytes(model, layer, degrees, rules))
     return room
 
 

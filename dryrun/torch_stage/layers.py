@@ -30,9 +30,14 @@ from taylor.register.frameworks import (
 )
 from taylor.register.layers import GATED_DELTA, KIMI_DELTA, LIGHTNING, LayerSpec
 
-Mixer = Attention | LatentAttention | Mamba1 | Mamba2 | GatedDeltaNet | KimiDeltaAttention | LightningAttention
+Linear = GatedDeltaNet | KimiDeltaAttention | LightningAttention
+Mixer = Attention | LatentAttention | Mamba1 | Mamba2 | Linear
 
-_LINEAR = {GATED_DELTA: GatedDeltaNet, KIMI_DELTA: KimiDeltaAttention, LIGHTNING: LightningAttention}
+_LINEAR: dict[str, type[Linear]] = {
+    GATED_DELTA: GatedDeltaNet,
+    KIMI_DELTA: KimiDeltaAttention,
+    LIGHTNING: LightningAttention,
+}
 
 
 def _mixer(site: Site, queue: GradientQueue, spec: LayerSpec) -> Mixer | None:

@@ -64,7 +64,7 @@ def _convolution_gradients(x: Tensor, weight: Tensor, samples: int, dy: Tensor) 
         return empty(x, *x.shape), empty_of(weight)
     inputs = [x.detach().requires_grad_(), weight.detach().requires_grad_()]
     with torch.enable_grad():
-        y = _convolve(*inputs, samples)
+        y = _convolve(inputs[0], inputs[1], samples)
     dx, dweight = torch.autograd.grad(y, inputs, dy)
     return dx.contiguous(), dweight
 
