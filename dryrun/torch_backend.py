@@ -31,7 +31,10 @@ from taylor.pipeline.generators import build_schedule
 STAGE_MODEL = "taylor.dryrun.torch_stage.run"
 """Module whose `run_stage(run, stage)` gives the `StageMemory`."""
 _ROOT = Path(__file__).resolve().parent.parent
-_MODEL_SOURCES = ("dryrun/torch_stage", "dryrun/stage_memory.py", "cost_model", "pipeline", "register/model.py")
+_MODEL_SOURCES = (
+    "dryrun/torch_stage", "dryrun/stage_memory.py", "cost_model", "pipeline", "register/model.py", "register/layers.py",
+    "register/pattern.py",
+)  # fmt: skip
 """What a stage's figures depend on, below `_ROOT`: a change in it makes kept results void."""
 _FORMAT = 1
 
