@@ -92,7 +92,7 @@ def entering_bytes(mixer: MambaSpec | LinearAttentionSpec, rules: TrainingRules)
     if rules.narrow is None or isinstance(mixer, MambaSpec) or mixer.style == GATED_DELTA:
         return rules.saved_input_bytes
     if mixer.style == KIMI_DELTA:
-        return 4 * rules.saved_input_bytes + rules.compute_bytes
+        return (5 if mixer.full_gate else 4) * rules.saved_input_bytes + rules.compute_bytes
     return 2 * rules.saved_input_bytes
 
 
@@ -165,7 +165,7 @@ def _linear_bytes(linear: LinearAttentionSpec, degrees: Degrees, rules: Training
     if linear.style == KIMI_DELTA:
         before = convolved if linear.conv_kernel else 0
         scanned = convolved + w.repeated + 2 * w.heads + 2 * w.heads * DELTA_CHUNK
-        low_ranks = rules.saved_input_bytes * 2 * linear.low_rank / split
+        low_ranks = rules.saved_input_bytes * (1 if linear.full_gate else 2) * linear.low_rank / split
         return b * (before + scanned + 2 * w.values) + low_ranks + gated + _FP32 * (2 * w.key_heads + w.heads)
     # Before the activation and behind it; gate, context, normed context.
     return b * (2 * convolved + 3 * w.values) + gated + _FP32

@@ -125,15 +125,20 @@ class KimiDeltaAttention(_LinearBase):
         self.project = [Weight(site, (width, hidden), SPLIT) for width in widths]
         taps = linear.conv_kernel
         self.convolutions = [Weight(site, (width, taps), SPLIT) for width in widths] if taps else []
-        self.decay_down, self.gate_down = (Weight(site, (rank, hidden), REPLICATED) for _ in range(2))
-        self.decay_up, self.gate_up = (Weight(site, (width, rank), SPLIT) for width in (sizes.keys, self.values))
+        self.decay_down, self.decay_up = (
+            Weight(site, (rank, hidden), REPLICATED),
+            Weight(site, (sizes.keys, rank), SPLIT),
+        )
+        self.gate_down = None if linear.full_gate else Weight(site, (rank, hidden), REPLICATED)
+        self.gate_up = Weight(site, (self.values, hidden if linear.full_gate else rank), SPLIT)
         self.strength = Weight(site, (sizes.heads, hidden), SPLIT)
         self.small = [Weight(site, (size,), SPLIT) for size in (sizes.heads, sizes.keys)]
         self.norm = Weight(site, (linear.value_head_dim,), REPLICATED)
 
     def weights(self) -> list[Weight]:
         """Every weight of the mixer."""
-        low = [self.decay_down, self.decay_up, self.gate_down, self.gate_up]
+        gate = [self.gate_up] if self.gate_down is None else [self.gate_down, self.gate_up]
+        low = [self.decay_down, self.decay_up, *gate]
         return [*self.project, *self.convolutions, *low, self.strength, *self.small, self.norm, self.out]
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
@@ -152,8 +157,9 @@ class KimiDeltaAttention(_LinearBase):
         del context, gate
         return self._left(gated)
 
-    def _low_rank(self, x: Tensor, down: Weight, up: Weight, ways: int) -> Tensor:
-        return Linear.apply(Linear.apply(x, down, self.queue), up, self.queue, ways)
+    def _low_rank(self, x: Tensor, down: Weight | None, up: Weight, ways: int) -> Tensor:
+        """A product in two halves, or whole where there is no first one."""
+        return Linear.apply(x if down is None else Linear.apply(x, down, self.queue), up, self.queue, ways)
 
 
 class LightningAttention(_LinearBase):

@@ -89,6 +89,9 @@ KINDS = {
     "gated delta net": LayerSpec("a", linear=LinearAttentionSpec(GATED_DELTA, 8, 8, 64, 128), mlp=MLP),
     "gated delta net, repeated": LayerSpec("a", linear=LinearAttentionSpec(GATED_DELTA, 8, 16, 64, 64), moe=EXPERTS),
     "kimi delta": LayerSpec("a", linear=LinearAttentionSpec(KIMI_DELTA, 8, 8, 64, 64, gate_rank=32), moe=EXPERTS),
+    "kimi delta with a full gate": LayerSpec(
+        "a", linear=LinearAttentionSpec(KIMI_DELTA, 8, 8, 64, 64, full_gate=True), mlp=MLP
+    ),
     "lightning": LayerSpec("a", linear=LinearAttentionSpec(LIGHTNING, 8, 8, 64, 64, conv_kernel=0), mlp=MLP),
 }  # fmt: skip
 
