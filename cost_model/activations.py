@@ -321,6 +321,10 @@ def _experts(
     if operators.unfused_experts:
         slot = slot + rules.compute_bytes * (outer + (2 if moe.gated else 0) * width)
     routed = routed_slots(moe, degrees, rules) * slot
+    if moe.shared_gate:
+        # The shared experts' result, which the gradient of their gate needs (Megatron-LM d98e8a64
+        # megatron/core/transformer/moe/shared_experts.py, ``gate_score``).
+        shared = shared + rules.compute_bytes * model.hidden / input_split(degrees, rules)
     # What comes back at the experts' width is the input of the projection to the model's.
     latent = rules.compute_bytes * (moe.latent or 0) / input_split(degrees, rules)
     return norm + router + shared + routed + latent

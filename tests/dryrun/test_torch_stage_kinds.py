@@ -34,6 +34,7 @@ from taylor.register.layers import (  # noqa: E402
     MoeSpec,
 )
 from taylor.register.model import ModelSpec  # noqa: E402
+from taylor.register.registry import Registry  # noqa: E402
 from tests import torch_stage_cases as cases  # noqa: E402
 
 HIDDEN = 512
@@ -46,6 +47,7 @@ KINDS = {
     "mlp alone": LayerSpec("a", mlp=MLP),
     "ungated mlp with bias": LayerSpec("a", mlp=MlpSpec(1536, gated=False, bias=True)),
     "experts alone": LayerSpec("a", moe=EXPERTS),
+    "experts with a gate": LayerSpec("a", PLAIN, moe=MoeSpec(16, 4, 256, n_shared=1, shared_gate=True)),
     "attention beside mlp": LayerSpec("a", PLAIN, mlp=MLP, norms=1),
     "mlp beside experts": LayerSpec("a", PLAIN, mlp=MLP, moe=EXPERTS),
     "mlp beside experts, norms apart": LayerSpec("a", PLAIN, mlp=MLP, moe=EXPERTS, norms=3),
@@ -123,9 +125,9 @@ class Held:
     optimizer: int
 
 
-def held_by(spec: LayerSpec, strategy: Strategy, rules: TrainingRules) -> Held:
+def held_by(model: ModelSpec, kind: str, strategy: Strategy, rules: TrainingRules) -> Held:
     with FakeTensorMode():
-        layer = TransformerLayer(Site(model_of(spec), strategy, rules), GradientQueue(), spec, NONE)
+        layer = TransformerLayer(Site(model, strategy, rules), GradientQueue(), model.layer(kind), NONE)
         weights = layer.weights()
         return Held(
             sum(torch.Size(weight.shape).numel() for weight in weights),
@@ -138,9 +140,9 @@ def held_by(spec: LayerSpec, strategy: Strategy, rules: TrainingRules) -> Held:
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 @pytest.mark.parametrize("spec", KINDS.values(), ids=KINDS)
 def test_a_rank_holds_the_states_of_the_closed_form(spec: LayerSpec, strategy: Strategy) -> None:
-    rules = RULES["megatron"]
-    found = held_by(spec, strategy, rules)
-    expected = layer_state_bytes(model_of(spec), spec.name, strategy, rules)
+    model, rules = model_of(spec), RULES["megatron"]
+    found = held_by(model, spec.name, strategy, rules)
+    expected = layer_state_bytes(model, spec.name, strategy, rules)
     assert found.weights == float(expected.weights) == 2 * found.elements
     assert found.gradients == float(expected.gradients)
     # A share of a shard is rounded up to a whole byte, weight by weight.
@@ -174,3 +176,19 @@ def test_the_backward_of_a_rebuilt_layer_needs_the_room_of_its_closed_form(spec:
     none, full = (float(activation_bytes(model, spec.name, mode, strategy, rules)) for mode in (NONE, FULL))
     room = none - full + float(gradient_room_bytes(model, spec.name, strategy, rules))
     assert layer_memory(model, spec.name, FULL, strategy, rules).backward == pytest.approx(room, rel=0.055)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nemotron-3-nano-30b-a3b", "qwen3-next-80b-a3b", "kimi-linear-48b-a3b", "jamba-v0.1", "gemma-4-26b-a4b",
+        "gpt-oss-20b", "deepseek-v4-flash", "granite-4.0-h-small", "step-3.7-flash",
+    ],
+)  # fmt: skip
+def test_every_layer_of_a_registered_model_is_what_its_closed_forms_say(name: str) -> None:
+    model, strategy, rules = Registry.load().model(name), Strategy(8, 1, 1, 1, op=8), RULES["megatron"]
+    for kind in model.body_counts:
+        held = held_by(model, kind, strategy, rules)
+        assert 2 * held.elements == float(layer_state_bytes(model, kind, strategy, rules).weights), kind
+        kept = layer_memory(model, kind, NONE, strategy, rules).kept
+        assert kept == pytest.approx(float(activation_bytes(model, kind, NONE, strategy, rules)), rel=0.015), kind
