@@ -134,7 +134,10 @@ def _moves(columns: ColumnSet) -> Moves:
     for g in range(len(first)):
         shape = shapes[g].copy()
         for v in range(V):
-            for k in range(K):
+            held = np.flatnonzero(shape[v])
+            # A run of layers grows by a kind that it holds, or by the next to them.
+            near = range(max(0, held[0] - 1), min(K, held[-1] + 2)) if len(held) else range(K)
+            for k in near:
                 shape[v, k] += 1
                 other = known.get((int(stage[g]), shape.tobytes()))
                 shape[v, k] -= 1

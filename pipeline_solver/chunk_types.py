@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from dataclasses import dataclass
 from typing import Sequence
 
@@ -66,7 +68,7 @@ def chunk_types(
 ) -> list[ChunkType]:
     """Every contiguous run of layers that a chunk may hold, given what the chunks around it must hold."""
     layers = problem.layers
-    bounds = np.concatenate([[0], np.cumsum([kind.count for kind in problem.placed_kinds])])
+    borders = [0, *itertools.accumulate(kind.count for kind in problem.placed_kinds)]
     fixed = tuple(problem.fixed_recompute.get((mode, v, s), -1) for mode in problem.searched_modes)
     found: dict[tuple[int, ...], list[int]] = {}
     after_low, after_high = int(low[-1] - low[place + 1]), int(high[-1] - high[place + 1])
@@ -79,12 +81,8 @@ def chunk_types(
             break
         begin = max(int(low[place]), layers - count - after_high)
         until = min(int(high[place]), layers - count - after_low)
-        for start in _telling_starts(count, begin, until, bounds.tolist()):
-            held = tuple(
-                max(0, min(start + count, int(bounds[j + 1])) - max(start, int(bounds[j])))
-                for j in range(len(bounds) - 1)
-            )
-            window = found.setdefault(held, [start, start])
+        for start in _telling_starts(count, begin, until, borders):
+            window = found.setdefault(_held(start, start + count, borders), [start, start])
             window[1] = start
     result = []
     for held, (first, last) in found.items():
@@ -95,6 +93,17 @@ def chunk_types(
         if len(extra):
             result.append(ChunkType(held, first, last, extra, activation, recompute))
     return result
+
+
+def _held(start: int, end: int, borders: list[int]) -> tuple[int, ...]:
+    """Layers by kind of the model's layers from `start` on, before `end`."""
+    held = [0] * (len(borders) - 1)
+    kind = bisect.bisect_right(borders, start) - 1
+    while start < end:
+        border = min(end, borders[kind + 1])
+        held[kind] = border - start
+        start, kind = border, kind + 1
+    return tuple(held)
 
 
 def _telling_starts(count: int, begin: int, until: int, bounds: list[int]) -> list[int]:
@@ -116,6 +125,8 @@ def prefix_cost(
     extra = memory = 0.0
     left = dict(zip(modes, taken, strict=True))
     for kind, count in zip(kinds, held, strict=True):
+        if not count:
+            continue
         rest = int(count)
         for mode in modes:
             n = min(rest, left[mode])

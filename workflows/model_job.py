@@ -18,6 +18,7 @@ from taylor.nd_search.search import SearchResult, search
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.solution import NO_SOLUTION
 from taylor.workflows.candidates import load_candidates
 from taylor.workflows.devices import choose_device
 from taylor.workflows.job_facts import degrees_text
@@ -117,7 +118,11 @@ def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path
     ranking = rank(candidates, RankOptions(each, workers, report=False, output=folder))
     best = ranking.table.iloc[0]
     if not best["cost"] > 0:
-        raise InfeasibleError(f"{job.path}: none of the strategies solved has a plan: {best['reason']}")
+        waiting = ranking.table[ranking.table["status"] == str(NO_SOLUTION)]
+        if waiting.empty:
+            raise InfeasibleError(f"{job.path}: none of the strategies solved has a plan: {best['reason']}")
+        best = min((row for _, row in waiting.iterrows()), key=lambda row: _place(files, row["file"]))
+        log.warning("no plan was found within %g s a strategy: the quickest by the estimate is taken", limit)
     for _, row in ranking.table.iterrows():
         if row["cost"] > 0:
             degrees = f"DP{row['dp']} TP{row['tp']} PP{row['pp']} EP{row['ep']} CP{row['cp']} VPP{row['vpp']}"
@@ -126,6 +131,11 @@ def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path
     log.info("chosen: %s", degrees_text(strategy))
     text = launcher_of(config).with_strategy(config, strategy, None, {})
     return write_atomic(folder / f"{job.name}{config.path.suffix}", text)
+
+
+def _place(files: list[Path], name: str) -> int:
+    """Where a file stands among those that were solved, the quickest by the estimate first."""
+    return [printable(str(file)) for file in files].index(name)
 
 
 def state_model(job: ModelJob, output: Path) -> Path:

@@ -71,3 +71,14 @@ def test_what_the_model_file_says_of_its_batch_stays_unless_it_is_named(tmp_path
 def test_degrees_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="degree"):
         chosen(written(tmp_path), tmp_path / "out", fix={"zz": 2})
+
+
+def test_where_no_plan_is_found_in_time_the_quickest_by_the_estimate_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(model_job, "SOLVED_STRATEGIES", 2)
+    monkeypatch.setattr(model_job, "SECONDS_EACH", 1e-6)
+    path = written(tmp_path, None, **WIDE, num_hidden_layers=16, vocab_size=32000)
+    config = read_config(chosen(path, tmp_path / "out", fix={"pp": 2}))
+    assert config.strategy.pp == 2
+    assert "quickest by the estimate" in caplog.text
