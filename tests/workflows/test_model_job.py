@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.workflows import model_job
+from taylor.workflows.candidate_file import CandidateFile
 from taylor.workflows.model_job import ModelJob, choose_strategy, state_model
 from taylor.workflows.options import FileJob, Outputs
+from taylor.workflows.rank import Ranking
 from taylor.workflows.solve_file import solve_file
 from tests.parsers.huggingface.test_launcher import SECTION, written
 
@@ -76,9 +80,15 @@ def test_degrees_that_do_not_exist_are_refused(tmp_path: Path) -> None:
 def test_where_no_plan_is_found_in_time_the_quickest_by_the_estimate_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(model_job, "SOLVED_STRATEGIES", 2)
-    monkeypatch.setattr(model_job, "SECONDS_EACH", 1e-6)
+    seen: list[Path] = []
+
+    def out_of_time(candidates: Sequence[CandidateFile], *_: object, **__: object) -> Ranking:
+        seen.extend(candidate.path for candidate in candidates)
+        rows = [{"cost": float("nan"), "status": "no_solution", "file": str(path), "reason": ""} for path in seen]
+        return Ranking(pd.DataFrame(rows[::-1]), tmp_path / "none.csv", None)
+
+    monkeypatch.setattr(model_job, "rank", out_of_time)
     path = written(tmp_path, None, **WIDE, num_hidden_layers=16, vocab_size=32000)
-    config = read_config(chosen(path, tmp_path / "out", fix={"pp": 2}))
-    assert config.strategy.pp == 2
+    config = read_config(chosen(path, tmp_path / "out"))
+    assert config.strategy == read_config(seen[0]).strategy
     assert "quickest by the estimate" in caplog.text
