@@ -14,6 +14,7 @@ from taylor.nd_search.rule import LEGALITY, Mask, Rule
 from taylor.nd_search.sources import SOURCES
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.frameworks import FRAMEWORKS
+from taylor.register.layers import LinearAttentionSpec, MambaSpec
 
 
 def _is_moe(context: SearchContext) -> bool:
@@ -95,6 +96,34 @@ def _kv_groups_or_copies(table: StrategyTable, context: SearchContext) -> Mask:
     return (groups % table.tp == 0) | (table.tp % groups == 0)
 
 
+def _mamba_layers(context: SearchContext) -> list[MambaSpec]:
+    model = context.model
+    return [mamba for kind in model.body_counts if (mamba := model.layer(kind).mamba) is not None]
+
+
+def _linear_layers(context: SearchContext) -> list[LinearAttentionSpec]:
+    model = context.model
+    return [linear for kind in model.body_counts if (linear := model.layer(kind).linear) is not None]
+
+
+def _mamba_is_dealt_out(table: StrategyTable, context: SearchContext) -> Mask:
+    """Heads to every rank of TP and CP; groups to those of TP, and either they or their copies to those of CP."""
+    result: Mask = np.ones(len(table), dtype=bool)
+    for mamba in _mamba_layers(context):
+        groups = mamba.n_groups // table.tp
+        shared = (groups % table.cp == 0) | (table.cp % np.maximum(groups, 1) == 0)
+        result &= (mamba.n_heads % (table.tp * table.cp) == 0) & (mamba.n_groups % table.tp == 0) & shared
+    return result
+
+
+def _linear_heads_are_dealt_out(table: StrategyTable, context: SearchContext) -> Mask:
+    result: Mask = np.ones(len(table), dtype=bool)
+    for linear in _linear_layers(context):
+        ranks = table.tp * table.cp
+        result &= (linear.key_heads % ranks == 0) & (linear.value_heads % ranks == 0)
+    return result
+
+
 def _with_frameworks(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """The rules with the frameworks whose records name them, and with their sources."""
     return tuple(
@@ -137,6 +166,22 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=_has_kv_groups,
         relax="search other tp",
+    ),
+    Rule(
+        "mamba-by-tp-cp",
+        "tp * cp divides Mamba's heads, tp its groups, and cp what is left of them or the other way round",
+        _mamba_is_dealt_out,
+        LEGALITY,
+        applies=lambda c: any(mamba.dt_rank is None for mamba in _mamba_layers(c)),
+        relax="search smaller tp or cp",
+    ),
+    Rule(
+        "linear-heads-by-tp-cp",
+        "tp * cp divides the heads of keys and of values of linear attention",
+        _linear_heads_are_dealt_out,
+        LEGALITY,
+        applies=lambda c: bool(_linear_layers(c)),
+        relax="search smaller tp or cp",
     ),
     Rule(
         "hidden-by-tp",

@@ -24,6 +24,13 @@ SOURCES = {
         "Megatron-LM core_v0.16.0 megatron/core/transformer/transformer_config.py:939 (0.16 to 0.19; until "
         "0.15 TP divides the groups, core_v0.15.3 :758)"
     ),
+    "mamba-by-tp-cp": (
+        "Megatron-LM core_v0.19.0 megatron/core/ssm/mamba_mixer.py:268 (0.8 to 0.19), "
+        "megatron/core/ssm/mamba_context_parallel.py:107-128 (0.13 to 0.19)"
+    ),
+    "linear-heads-by-tp-cp": (
+        "Megatron-LM core_v0.19.0 megatron/core/transformer/transformer_config.py:1375 (0.18 to 0.19)"
+    ),
     "hidden-by-tp": "MindFormers r1.5.0 mindformers/models/llama/llama_layer.py:453 (1.3 to master)",
     "mtp-projection-by-tp": (
         "Megatron-LM core_v0.16.0 megatron/core/transformer/multi_token_prediction.py:651, "

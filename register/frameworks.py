@@ -283,6 +283,8 @@ MEGATRON = Framework(
     interleaved_schedule="megatron-interleaved",
     legality=(
         "kv-groups-or-copies",
+        "mamba-by-tp-cp",
+        "linear-heads-by-tp-cp",
         "mtp-projection-by-tp",
         "ffn-by-tp",
         "expert-ffn-by-tp",

@@ -12,15 +12,20 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.prune import apply_rules
 from taylor.nd_search.rule import Rule
-from taylor.nd_search.rules import EXPERIENCE_RULES, list_rules, select_rules
+from taylor.nd_search.rules import EXPERIENCE_RULES, judge, list_rules, select_rules
 from taylor.nd_search.space import StrategySpace, build_space
+from taylor.parsers.read import read_config
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
+from taylor.register.layers import AttentionSpec, LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
+from taylor.register.registry import Registry
+from tests.conftest import ROOT
 from tests.nd_search_cases import DEVICE, job
 
 NO_EXPERIENCE = tuple(rule.name for rule in EXPERIENCE_RULES)
@@ -372,3 +377,38 @@ def test_every_rule_of_a_framework_cites_a_line_of_its_code_or_of_its_library_s(
         cited = [part for part in rule.source.split("; ") if part.startswith(REPOSITORIES[framework])]
         assert any(re.search(r"\.py:\d+|\.cc, \w+", part) for part in cited), rule.name
         assert rule.source in list_rules()
+
+
+@pytest.mark.parametrize(
+    ("rule", "layer"),
+    [
+        ("mamba-by-tp-cp", LayerSpec("other", mamba=MambaSpec(512, 24, 16, n_groups=6))),
+        ("mamba-by-tp-cp", LayerSpec("other", mamba=MambaSpec(512, 32, 16, n_groups=4))),
+        ("linear-heads-by-tp-cp", LayerSpec("other", linear=LinearAttentionSpec("gdn", 6, 12, 8, 8))),
+    ],
+)
+def test_heads_of_mamba_and_linear_attention_go_to_every_rank(rule: str, layer: LayerSpec) -> None:
+    """By Megatron's own asserts, one strategy at a time."""
+    attention = LayerSpec("attn", AttentionSpec(48, 48, 8), mlp=MlpSpec(96))
+    model = ModelSpec("tiny", 4, 48, 48, 48, 8, 96, 96, kinds=(attention, layer), pattern="2 x (1 attn, 1 other)")
+    table = StrategyTable.from_strategies(
+        [Strategy(1, tp, 1, cp=cp) for tp in (1, 2, 3, 4, 6, 8, 12) for cp in (1, 2, 3, 4, 6)]
+    )
+    config = read_config(ROOT / "config" / "pretrain_llama3_70b.sh").replace(model=model)
+    context = SearchContext.settle(config, Registry.load().device("h100-80g"), SearchOptions())
+    (asked,) = [each for each in LEGALITY_RULES if each.name == rule]
+    assert asked.concerns(context)
+
+    def passes(tp: int, cp: int) -> bool:
+        if layer.linear is not None:
+            return layer.linear.key_heads % (tp * cp) == 0 and layer.linear.value_heads % (tp * cp) == 0
+        assert layer.mamba is not None
+        heads, groups = layer.mamba.n_heads, layer.mamba.n_groups
+        if heads % tp or groups % tp or heads // tp % cp:
+            return False
+        local = groups // tp
+        return cp % local == 0 if local < cp else local % cp == 0
+
+    told = judge(asked, table, context).tolist()
+    assert told == [passes(strategy.tp, strategy.cp) for strategy in table]
+    assert True in told and False in told
