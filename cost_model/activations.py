@@ -40,6 +40,7 @@ from taylor.register.frameworks import (
     EXPERT_BLOCK,
     LATENT_UP,
     NORMS,
+    SHARED_ACTIVATION,
     SHARED_EXPERTS,
     UNSAVED_OPERATORS,
 )
@@ -281,13 +282,13 @@ def _mlp(
         return _norm_and_input(model, degrees, rules, kept, entry)
     input_bytes = rules.saved_input_bytes if rules.fused_norms or NORMS not in again else 0
     norm = _norm_and_input(model, degrees, rules, input_bytes, entry)
-    if DENSE_ACTIVATION in again:
-        return norm + rules.compute_bytes * (2 if mlp.gated else 1) * mlp.width / degrees.tp
-    return norm + _inner_bytes(rules, mlp.gated) * mlp.width / degrees.tp
+    return norm + _inner_bytes(rules, mlp.gated, rebuilt=DENSE_ACTIVATION in again) * mlp.width / degrees.tp
 
 
-def _inner_bytes(rules: TrainingRules, gated: bool) -> float:
-    """Bytes an element of an MLP's width: what its activation function keeps, and its result."""
+def _inner_bytes(rules: TrainingRules, gated: bool, *, rebuilt: bool) -> float:
+    """Bytes an element of an MLP's width: what its activation function keeps, and its result unless it is rebuilt."""
+    if rebuilt:
+        return rules.compute_bytes * (2 if gated else 1)
     if not gated:
         return rules.compute_bytes + rules.saved_input_bytes
     unfused = not rules.framework.activations.fused_swiglu
@@ -313,7 +314,10 @@ def _experts(
         return norm
     operators = rules.framework.activations
     router = 2 * _FP32 * moe.n_experts / input_split(degrees, rules)
-    shared = 0.0 if SHARED_EXPERTS in again else _inner_bytes(rules, moe.gated) * moe.shared_width / degrees.tp
+    shared: Any = 0.0
+    if SHARED_EXPERTS not in again:
+        inner = _inner_bytes(rules, moe.gated, rebuilt=SHARED_ACTIVATION in again)
+        shared = inner * moe.shared_width / degrees.tp
     width, outer = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp), expert_outer(model, moe)
     # What runs again is given up as it was; a copy that cannot be made of it a second time stays.
     activated = 0.0 if EXPERT_ACTIVATION in again and _quantizes_again(rules) else rules.saved_input_bytes

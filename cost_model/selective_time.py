@@ -20,6 +20,7 @@ from taylor.register.frameworks import (
     EXPERT_BLOCK,
     LATENT_UP,
     NORMS,
+    SHARED_ACTIVATION,
     SHARED_EXPERTS,
     UNSAVED_OPERATORS,
 )
@@ -58,6 +59,10 @@ def selective_ms(
         operands = sum(b * (p.weights + tokens * (p.width_in + p.width_out)) for p in chosen)
         return speed.product("matmul", flops, operands)
 
+    def outside_experts_ms() -> Any:
+        """The activation functions of MLP and shared experts."""
+        return speed.bytes(work.activation_bytes - work.expert_activation_bytes)
+
     def dense_mlp() -> Any:
         if not dense or not mlp:
             return 0.0
@@ -66,8 +71,7 @@ def selective_ms(
     def shared_experts() -> Any:
         if not shared:
             return 0.0
-        activation = speed.bytes(work.activation_bytes - work.expert_activation_bytes)
-        return product_ms(*mlp) + activation + pieces.tensor_ms / 2
+        return product_ms(*mlp) + outside_experts_ms() + pieces.tensor_ms / 2
 
     def experts() -> Any:
         routed = pieces.grouped_ms + pieces.expert_ms + speed.bytes(work.expert_activation_bytes)
@@ -84,6 +88,7 @@ def selective_ms(
         LATENT_UP: lambda: product_ms(*(p for layer in layers for p in _up_projections(model, layer, degrees))),
         DENSE_MLP: dense_mlp,
         DENSE_ACTIVATION: lambda: speed.bytes(work.activation_bytes),
+        SHARED_ACTIVATION: lambda: outside_experts_ms() if shared else 0.0,
         EXPERT_BLOCK: experts,
         EXPERT_ACTIVATION: lambda: speed.bytes(work.expert_activation_bytes),
         SHARED_EXPERTS: shared_experts,
@@ -91,8 +96,11 @@ def selective_ms(
     }
     parts = set(rules.recomputed_parts)
     # What a block holds runs again with it, once.
-    parts -= {EXPERT_ACTIVATION, SHARED_EXPERTS} if EXPERT_BLOCK in parts else set()
+    parts -= {EXPERT_ACTIVATION, SHARED_EXPERTS, SHARED_ACTIVATION} if EXPERT_BLOCK in parts else set()
+    parts -= {SHARED_ACTIVATION} if SHARED_EXPERTS in parts else set()
     parts -= {DENSE_ACTIVATION} if DENSE_MLP in parts else set()
+    # Its time is that of all of a layer's activation functions.
+    parts -= {SHARED_ACTIVATION, EXPERT_ACTIVATION} if DENSE_ACTIVATION in parts else set()
     return sum((times[part]() for part in sorted(parts)), 0.0)
 
 

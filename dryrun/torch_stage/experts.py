@@ -19,7 +19,7 @@ from taylor.dryrun.torch_stage.mlp import Mlp
 from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs, SavedResults
 from taylor.dryrun.torch_stage.site import Site, share
 from taylor.dryrun.torch_stage.weights import LATENT, REPLICATED, ROUTED, Weight
-from taylor.register.frameworks import EXPERT_ACTIVATION, SHARED_EXPERTS
+from taylor.register.frameworks import EXPERT_ACTIVATION, SHARED_ACTIVATION, SHARED_EXPERTS
 from taylor.register.layers import MlpSpec, MoeSpec
 
 
@@ -313,7 +313,7 @@ class Experts:
             y = Recompute.apply(lambda x: shared(x, rebuild=False, ways=ways), x)
         else:
             # The router keeps the input too.
-            y = shared(x, rebuild=False, ways=ways, kept_elsewhere=True)
+            y = shared(x, rebuild=SHARED_ACTIVATION in again, ways=ways, kept_elsewhere=True)
         if self.gate is None:
             return y
         return y * torch.sigmoid(Linear.apply(x, self.gate, self.queue))

@@ -28,7 +28,7 @@ from taylor.register.layers import MlpSpec
 class RebuiltLinear(torch.autograd.Function):
     """A row-parallel product whose input, an activation function's result, is rebuilt in backward.
 
-    Saves the function's inputs alone (Megatron's ``mlp_act``, MindFormers' selective recompute).
+    Saves the function's inputs alone (MindSpeed's ``--recompute-activation-function``, MindFormers' selective one).
     """
 
     @staticmethod

@@ -141,13 +141,9 @@ def read_plan(flags: Flags, model: ModelSpec, strategy: Strategy, schedule: Sche
         if sum(placed) != counts[MTP]:
             raise LayoutProblem(f"the layout places {sum(placed)} of {counts[MTP]} MTP layers")
         layers[MTP] = grid_in_order(placed, strategy.pp, schedule.v_shape)
-    mode, of_chunk = read_recompute(
-        flags, place, [v for v, _ in chunk_order(strategy.pp, strategy.vpp, schedule.v_shape)]
-    )
-    modes = {FULL: zero_grid(strategy.pp, strategy.vpp)}
-    if mode is not None:
-        modes[mode] = grid_in_order(of_chunk, strategy.pp, schedule.v_shape)
-    return PipelinePlan(layers, modes)
+    modes = read_recompute(flags, place, [v for v, _ in chunk_order(strategy.pp, strategy.vpp, schedule.v_shape)])
+    grids = {mode: grid_in_order(of_chunk, strategy.pp, schedule.v_shape) for mode, of_chunk in modes.items()}
+    return PipelinePlan(layers, {FULL: zero_grid(strategy.pp, strategy.vpp), **grids})
 
 
 def misfit_layout(flags: Flags, model: ModelSpec) -> Misfit | None:

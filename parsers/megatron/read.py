@@ -20,7 +20,7 @@ from taylor.parsers.megatron.model import read_model
 from taylor.parsers.megatron.optimizer import MEGATRON_FSDP, optimizer_degree, read_optimizer, read_sharding
 from taylor.parsers.megatron.own_plan import LAYOUT, counted_layers, misfit_layout, read_plan, read_schedule
 from taylor.parsers.megatron.precision import read_narrow
-from taylor.parsers.megatron.recompute import kept_modules, read_modules
+from taylor.parsers.megatron.recompute import activation_notes, kept_modules, read_modules
 from taylor.parsers.megatron.unmodelled import EXPERTS, MINDSPEED, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.training_config import Misfit, TrainingConfig
@@ -89,6 +89,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         )
     if (kept := kept_modules(flags)) and any(kind.linear is not None for kind in model.kinds):
         notes.append(f"--recompute-modules {' '.join(kept)}: counted as kept")
+    notes += activation_notes(flags, plan)
     misfit = _misfit_experts(flags, strategy, rules)
     if misfit is not None and flags.assumed(*WORLD_FLAGS):
         # How many nodes there are is what the cluster sets, here the default of its variable.

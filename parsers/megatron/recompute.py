@@ -16,6 +16,7 @@ from taylor.register.model import MTP
 
 PER_RANK_RECOMPUTE = "enable-recompute-layers-per-pp-rank"
 MODULES, EXPERTS_AGAIN = "recompute-modules", "moe-layer-recompute"
+ACTIVATION, ACTIVATION_LAYERS = "recompute-activation-function", "recompute-activation-function-num-layers"
 RECOMPUTE_FLAGS = (
     "recompute-granularity",
     "recompute-method",
@@ -23,6 +24,8 @@ RECOMPUTE_FLAGS = (
     "recompute-activations",
     PER_RANK_RECOMPUTE,
     EXPERTS_AGAIN,
+    ACTIVATION,
+    ACTIVATION_LAYERS,
     "checkpoint-activations",
     "activations-checkpoint-method",
     "activations-checkpoint-num-layers",
@@ -42,6 +45,13 @@ Megatron-LM main, megatron/core/transformer: attention.py:392-395 and 444-497 (c
 (layernorm, where the norm is no part of the product behind it: gpt_layer_specs.py:139-157; mlp, of dense layers alone),
 multi_latent_attention.py:171-174 and 983-988 (mla_up_proj), moe/moe_layer.py:247-257 (moe, shared_experts),
 moe/experts.py:269-272 (moe_act).
+"""
+ACTIVATION_PARTS = (frameworks.DENSE_ACTIVATION, frameworks.SHARED_ACTIVATION, frameworks.EXPERT_ACTIVATION)
+"""What MindSpeed's ``--recompute-activation-function`` runs again; its result is given up.
+
+MindSpeed 028de58c mindspeed/core/memory/recompute/activation/activation_recompute_forward.py:63-82 (every MLP, a shared
+expert's too: mindspeed/core/transformer/transformer.py:28-45) and, for grouped experts,
+mindspeed/core/transformer/moe/moe_feature/gmm/experts.py:59-63.
 """
 ABSENT_MODULES = ("gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc")
 """Modules whose recompute is not counted: the norm of a gated delta net's output, and those of layers that no model
@@ -85,19 +95,61 @@ def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
     )
 
 
-def read_recompute(flags: Flags, place: Placement, interleave_of: Sequence[int]) -> tuple[str | None, list[int]]:
-    """Mode, and recomputed real layers of each chunk in model order.
+def read_recompute(flags: Flags, place: Placement, interleave_of: Sequence[int]) -> dict[str, list[int]]:
+    """Recomputed real layers of each chunk in model order, by mode.
 
     Parameters
     ----------
     interleave_of : sequence of int [chunks]
         Which interleave of its stage each chunk is.
     """
-    held = place.held()
+    mode, of_chunk = _read_granularity(flags, place, interleave_of)
+    modes = {} if mode is None else {mode: of_chunk}
+    if mode != SELECT and flags.has(ACTIVATION):
+        modes[SELECT] = _activation_layers(flags, place, interleave_of, modes.get(FULL, [0] * len(of_chunk)))
+    return modes
+
+
+def _activation_layers(flags: Flags, place: Placement, interleave_of: Sequence[int], full: Sequence[int]) -> list[int]:
+    """Layers of each chunk whose activation functions alone run again: those behind the fully recomputed ones.
+
+    Source: MindSpeed 028de58c mindspeed/model/transformer.py:97-131, `should_recompute`; all that are left where no
+    number is given.
+    """
+    left = [held - whole for held, whole in zip(place.held(), full, strict=True)]
+    count = flags.integer(ACTIVATION_LAYERS, default=None, low=0, high=MAX_LAYERS)
+    if count is None:
+        return left
+    first = flags.integer("recompute-num-layers", default=int(any(full)), low=0, high=MAX_LAYERS)
+    until = [place.real_among_first(k, n) for k, n in enumerate(_dealt(flags, first + count, interleave_of))]
+    return [max(0, min(most, end - whole)) for most, end, whole in zip(left, until, full, strict=True)]
+
+
+def _dealt(flags: Flags, count: int, interleave_of: Sequence[int]) -> list[int]:
+    """Positions of each chunk among the first so many: of every chunk, or of a stage's chunks together.
+
+    Under `PER_RANK_RECOMPUTE` the layers of a stage are dealt over its chunks in turn: position i of chunk v is one of
+    them where i·V + v < count. Source: MindSpeed-LLM mindspeed_llm/core/transformer/transformer_block.py,
+    `_block_method_checkpointed_forward_func`, 1.0.RC3 to master.
+    """
+    if not flags.has(PER_RANK_RECOMPUTE):
+        return [count] * len(interleave_of)
+    interleaves = max(interleave_of) + 1
+    return [max(0, -(-(count - v) // interleaves)) for v in interleave_of]
+
+
+def _granularity(flags: Flags) -> str | None:
     granularity = flags.text("recompute-granularity", default=None)
     if flags.has("recompute-activations") or (flags.has(EXPERTS_AGAIN) and granularity is None):
         # --recompute-activations goes before the granularity: Megatron-LM main megatron/training/arguments.py:607.
-        granularity = "selective"
+        return "selective"
+    return None if granularity is None else str(granularity)
+
+
+def _read_granularity(flags: Flags, place: Placement, interleave_of: Sequence[int]) -> tuple[str | None, list[int]]:
+    """Mode and recomputed real layers of each chunk, as ``--recompute-granularity`` and its forebears say."""
+    held = place.held()
+    granularity = _granularity(flags)
     if granularity is None:
         return _read_older(flags, place)
     if granularity == "selective":
@@ -110,21 +162,17 @@ def read_recompute(flags: Flags, place: Placement, interleave_of: Sequence[int])
     if method != "block":
         raise flags.error("recompute-method", "must be uniform or block where the granularity is full", method)
     count = flags.integer("recompute-num-layers", default=1, low=0, high=MAX_LAYERS)
-    each = [count] * len(held)
-    if flags.has(PER_RANK_RECOMPUTE):
-        # The layers of a stage are dealt over its chunks in turn: position i of chunk v is recomputed where
-        # i·V + v < count. Source: MindSpeed-LLM mindspeed_llm/core/transformer/transformer_block.py,
-        # `_block_method_checkpointed_forward_func`, 1.0.RC3 to master.
-        interleaves = max(interleave_of) + 1
-        each = [max(0, -(-(count - v) // interleaves)) for v in interleave_of]
-    return FULL, [place.real_among_first(k, first) for k, first in enumerate(each)]
+    return FULL, [place.real_among_first(k, n) for k, n in enumerate(_dealt(flags, count, interleave_of))]
 
 
 def read_modules(flags: Flags) -> tuple[str, ...] | None:
     """Parts of a layer that selective recompute runs again (`MODULE_PARTS`); None where the script names none.
 
-    ``--moe-layer-recompute`` adds the experts to them (transformer_config.py:2014-2025).
+    ``--moe-layer-recompute`` adds the experts to them (transformer_config.py:2014-2025), and where no granularity
+    asks for modules, ``--recompute-activation-function`` chooses `ACTIVATION_PARTS` instead.
     """
+    if flags.has(ACTIVATION) and _granularity(flags) != "selective":
+        return ACTIVATION_PARTS
     flag = flags.by_name.get(MODULES) if flags.has(MODULES) else None
     if flag is None and not flags.has(EXPERTS_AGAIN):
         return None
@@ -136,6 +184,23 @@ def read_modules(flags: Flags) -> tuple[str, ...] | None:
     if flags.has(EXPERTS_AGAIN):
         words.append("moe")
     return tuple(dict.fromkeys(MODULE_PARTS[word] for word in words if word in MODULE_PARTS))
+
+
+def activation_notes(flags: Flags, plan: PipelinePlan | None) -> list[str]:
+    """What is not counted as it runs where activation functions run again.
+
+    Beside modules: MindSpeed-LLM 2.3.0 and before do not start so (mindspeed_llm/training/arguments.py:962-966). In
+    uneven chunks: the layer's number is taken modulo the even share (MindSpeed 028de58c
+    mindspeed/model/transformer.py:111-122), not its place in the chunk.
+    """
+    if not flags.has(ACTIVATION):
+        return []
+    if _granularity(flags) == "selective":
+        return [f"--{ACTIVATION} beside selective recompute: the activation functions' results count as kept"]
+    chunks = () if plan is None else plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    if flags.has(ACTIVATION_LAYERS) and len({held for row in chunks for held in row}) > 1:
+        return [f"--{ACTIVATION_LAYERS}: counted from the first layer of every chunk, though the chunks are uneven"]
+    return []
 
 
 def kept_modules(flags: Flags) -> list[str]:
@@ -170,19 +235,32 @@ def _read_older(flags: Flags, place: Placement) -> tuple[str | None, list[int]]:
     return FULL, held
 
 
-def recompute_flags(plan: PipelinePlan) -> dict[str, Setting]:
-    """Recompute flags of a plan that `nearest_plan` leaves as it is."""
+def recompute_flags(flags: Flags, plan: PipelinePlan) -> dict[str, Setting]:
+    """Recompute flags of a plan that `nearest_plan` leaves as it is, in a launch with these flags.
+
+    A launch whose activation functions run again keeps them as its selective recompute: of all layers or of none.
+    """
     body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
     full = plan.recomputed(FULL)
     largest = max(map(max, full))
     absent: dict[str, Setting] = {name: False for name in RECOMPUTE_FLAGS}
+    if flags.has(ACTIVATION) and _granularity(flags) != "selective":
+        del absent[ACTIVATION]
+        if plan.uses(SELECT):
+            return absent
+        absent[ACTIVATION_LAYERS] = "0"
+        # Beside them MindSpeed takes no uniform recompute: MindSpeed 028de58c mindspeed/arguments.py:697.
+        return absent if largest == 0 else {**absent, **_block(largest)}
     if plan.uses(SELECT):
         # Which parts run again stays as the script has it.
         kept = {name: setting for name, setting in absent.items() if name != EXPERTS_AGAIN}
         return {**kept, "recompute-granularity": "selective"}
     if largest == 0:
         return absent
-    full_flags: dict[str, Setting] = {**absent, "recompute-granularity": "full"}
     if full == body:
-        return {**full_flags, "recompute-method": "uniform", "recompute-num-layers": "1"}
-    return {**full_flags, "recompute-method": "block", "recompute-num-layers": str(largest)}
+        return {**absent, **_block(1), "recompute-method": "uniform"}
+    return {**absent, **_block(largest)}
+
+
+def _block(layers: int) -> dict[str, Setting]:
+    return {"recompute-granularity": "full", "recompute-method": "block", "recompute-num-layers": str(layers)}

@@ -110,7 +110,7 @@ def _placed(launch: Launch, wanted: Wanted, plan: PipelinePlan, schedule: Schedu
     before = launch.with_flags(placing_flags(launch.flags, current.model, plan, schedule), _BESIDE_LAYERS)
     reread = config_from_launch(before)
     if not _same(reread, plan, schedule, current.model):
-        before = before.with_flags(recompute_flags(plan), _BESIDE_RECOMPUTE)
+        before = before.with_flags(recompute_flags(before.flags, plan), _BESIDE_RECOMPUTE)
         reread = config_from_launch(before)
     if not _same(reread, plan, schedule, current.model):
         raise InputError(

@@ -18,6 +18,7 @@ from taylor.cost_model.optimizer import OptimizerStates  # noqa: E402
 from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
 from taylor.dryrun.torch_stage.probe import layer_memory  # noqa: E402
 from taylor.dryrun.torch_stage.run import run_stage, settled_plan  # noqa: E402
+from taylor.parsers.megatron.recompute import ACTIVATION_PARTS  # noqa: E402
 from taylor.pipeline.generators import build_schedule  # noqa: E402
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, even_plan  # noqa: E402
 from taylor.pipeline.schedule import ScheduleSpec  # noqa: E402
@@ -153,6 +154,21 @@ def test_a_layer_keeps_what_the_modules_that_run_again_leave(name: str, modules:
     rules = MEGATRON.replace(seq_length=sequence, selective=parts, fused_norms=True)
     kept = layer_memory(model, kind, SELECT, strategy, rules).kept
     assert kept == pytest.approx(float(activation_bytes(model, kind, SELECT, strategy, rules)), rel=0.005)
+
+
+@pytest.mark.parametrize("name", ["llama3-70b tp8", "deepseek-v3 dense tp4", "deepseek-v3 moe tp4 ep64"])
+def test_a_layer_gives_up_the_results_of_its_activation_functions_alone(name: str) -> None:
+    model, kind, strategy, sequence = LAYERS[name]
+    rules = MEGATRON.replace(seq_length=sequence, selective=ACTIVATION_PARTS)
+    kept, selected = (layer_memory(model, kind, mode, strategy, rules).kept for mode in (NONE, SELECT))
+    assert selected == pytest.approx(float(activation_bytes(model, kind, SELECT, strategy, rules)), rel=0.005)
+    layer = model.layer(kind)
+    if layer.mlp is not None:
+        width = layer.mlp.width
+    else:
+        assert layer.moe is not None
+        width = layer.moe.shared_width + layer.moe.top_k * layer.moe.expert_hidden
+    assert kept - selected == pytest.approx(2 * sequence * width / strategy.tp, rel=0.005)
 
 
 @pytest.mark.parametrize("sp", [True, False])

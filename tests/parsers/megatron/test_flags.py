@@ -241,6 +241,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
         _flags_of("--num-virtual-stages-per-pipeline-rank 2"),
         _flags_of("--num-layers-per-virtual-pipeline-stage 2"),
         _flags_of("--recompute-granularity full --recompute-method block --recompute-num-layers 1"),
+        _flags_of("--recompute-activation-function --recompute-activation-function-num-layers 2"),
         _flags_of("--activations-checkpoint-method block --activations-checkpoint-num-layers 1"),
         _flags_of("--use-precision-aware-optimizer --main-grads-dtype bf16 --optimizer-cpu-offload"),
         _flags_of("--use-precision-aware-optimizer --fp8-format hybrid"),
@@ -321,6 +322,7 @@ READ_BESIDE: dict[str, dict[str, Setting]] = {
     "dualpipev-dw-detach": _flags_of("--schedules-method dualpipev"),
     "recompute-method": _flags_of("--recompute-granularity full"),
     "recompute-num-layers": _flags_of("--recompute-granularity full --recompute-method block"),
+    "recompute-activation-function-num-layers": {"recompute-activation-function": True},
     "activations-checkpoint-num-layers": _flags_of("--activations-checkpoint-method block"),
     "enable-recompute-layers-per-pp-rank": _flags_of(
         "--recompute-granularity full --recompute-method block --recompute-num-layers 1"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.layout import LayoutProblem, expand_layout, layout_text
+from taylor.parsers.megatron.recompute import ACTIVATION_PARTS
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
@@ -22,7 +23,7 @@ from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import BACKWARD, WEIGHT_GRADIENT, ScheduleSpec
 from taylor.register import frameworks
 from taylor.register.model import DENSE, MOE, MTP
@@ -393,6 +394,57 @@ def test_recompute_flags_count_layers_of_each_chunk(
     assert plan is not None
     assert plan.recompute[FULL] == (full,)
     assert plan.recompute.get(SELECT) == (None if select is None else (select,))
+
+
+ACTIVATION = "--recompute-activation-function"
+BLOCK_OF_TWO = "--recompute-granularity full\n--recompute-method block\n--recompute-num-layers 2\n"
+PER_STAGE = "--num-layers-per-virtual-pipeline-stage 3\n--enable-recompute-layers-per-pp-rank\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "full", "select"),
+    [
+        (ACTIVATION, ((0,) * 4,), ((6,) * 4,)),
+        (f"{ACTIVATION}\n{ACTIVATION}-num-layers 4", ((0,) * 4,), ((4,) * 4,)),
+        (f"{BLOCK_OF_TWO}{ACTIVATION}", ((2,) * 4,), ((4,) * 4,)),
+        (f"{BLOCK_OF_TWO}{ACTIVATION}\n{ACTIVATION}-num-layers 3", ((2,) * 4,), ((3,) * 4,)),
+        (f"{BLOCK_OF_TWO}{ACTIVATION}\n{ACTIVATION}-num-layers 9", ((2,) * 4,), ((4,) * 4,)),
+        (f"{PER_STAGE}{BLOCK_OF_TWO}{ACTIVATION}\n{ACTIVATION}-num-layers 3", ((1,) * 4,) * 2, ((2,) * 4, (1,) * 4)),
+    ],
+)
+def test_activation_functions_run_again_in_the_layers_that_are_not_recomputed_whole(
+    tmp_path: Path, more: str, full: tuple[tuple[int, ...], ...], select: tuple[tuple[int, ...], ...]
+) -> None:
+    config = read_config(script_of(tmp_path, BASE + more))
+    assert config.plan is not None and config.rules.selective == ACTIVATION_PARTS
+    assert (config.plan.recompute[FULL], config.plan.recompute[SELECT]) == (full, select)
+
+
+def test_activation_functions_beside_modules_count_as_kept_and_it_is_said(tmp_path: Path) -> None:
+    config = read_config(script_of(tmp_path, f"{BASE}--recompute-granularity selective {ACTIVATION}"))
+    assert config.rules.selective is None and any("count as kept" in note for note in config.notes)
+
+
+def test_layers_of_uneven_chunks_whose_activation_functions_run_again_are_said_to_be_assumed(tmp_path: Path) -> None:
+    flags = f"{BASE}--num-layer-list 3,7,8,6\n{ACTIVATION}\n{ACTIVATION}-num-layers 4"
+    config = read_config(script_of(tmp_path, flags))
+    assert config.plan is not None and config.plan.recompute[SELECT] == ((3, 4, 4, 4),)
+    assert any("chunks are uneven" in note for note in config.notes)
+
+
+@pytest.mark.parametrize("mode", [NONE, SELECT, FULL])
+@pytest.mark.parametrize("most", [2, 6])
+def test_a_script_whose_activation_functions_run_again_keeps_them_as_its_selective_recompute(
+    tmp_path: Path, mode: str, most: int
+) -> None:
+    config = read_config(script_of(tmp_path, f"{BASE}{BLOCK_OF_TWO}{ACTIVATION}"))
+    assert config.plan is not None
+    again = {mode: ((6 if mode == SELECT else most,) * 4,)} if mode != NONE else {}
+    plan = PipelinePlan(config.plan.layers, again)
+    back = read_config(write_plan(config, plan))
+    assert back.plan is not None and back.rules == config.rules
+    assert all(back.plan.recomputed(each) == plan.recomputed(each) for each in (FULL, SELECT))
+    assert "uniform" not in back.path.read_text(encoding="utf-8")
 
 
 PP = "--pipeline-model-parallel-size"
