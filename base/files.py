@@ -58,6 +58,28 @@ def write_atomic(path: str | Path, content: str | bytes) -> Path:
     return target
 
 
+def refuse_unwritable(path: str | Path, field: str) -> None:
+    """Refuse a file that could not be written, before there is anything to lose.
+
+    Parameters
+    ----------
+    field : str
+        The flag that names it.
+
+    Raises
+    ------
+    InputError
+        When it is a folder or read-only, or its place is none to write in.
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise InputError("is a folder, a file is needed", field=field, value=str(path), cure="name a file in it")
+    place = target if target.exists() else next(each for each in target.parents if each.exists())
+    if not os.access(place, os.W_OK) or (place != target and not place.is_dir()):
+        what = "is read-only" if place == target else f"cannot be written: {place} is no folder to write in"
+        raise InputError(what, field=field, value=str(path), cure="choose another place")
+
+
 def printable(text: str) -> str:
     """The text with what no encoding can hold, bytes of a file's name in another encoding, as ``\\udcXX`` escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

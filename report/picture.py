@@ -33,6 +33,22 @@ WIDTH_INCHES, WIDE_INCHES, MANY_TASKS = 14.0, 20.0, 500
 """A drawing of more than `MANY_TASKS` tasks is wider, so that micro-batch numbers fit their blocks."""
 
 
+def refuse_format(path: Path) -> str:
+    """The format that a picture's suffix names.
+
+    Raises
+    ------
+    InputError
+        When it is none of `FORMATS`.
+    """
+    kind = path.suffix.lower().lstrip(".")
+    if kind not in FORMATS:
+        raise InputError(
+            "must end in " + ", ".join(f".{name}" for name in FORMATS), file=path, field="picture", value=path.suffix
+        )
+    return kind
+
+
 def write_picture(timeline: Timeline, path: str | Path) -> Path:
     """Draw a timeline: rows over time, under it memory against the limit where it is known.
 
@@ -45,11 +61,7 @@ def write_picture(timeline: Timeline, path: str | Path) -> Path:
         When the suffix is none of `FORMATS`, or the file cannot be written.
     """
     target = Path(path)
-    kind = target.suffix.lower().lstrip(".")
-    if kind not in FORMATS:
-        raise InputError(
-            "must end in " + ", ".join(f".{name}" for name in FORMATS), file=path, field="picture", value=target.suffix
-        )
+    kind = refuse_format(target)
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -15,7 +15,7 @@ from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
 from taylor.workflows.memory_check import check_plan
 from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.planned_file import PlannedFile, store_result, write_drawings
+from taylor.workflows.planned_file import PlannedFile, refuse_outputs, store_result
 from taylor.workflows.problem import plan_in_terms_of
 from taylor.workflows.schedules import require_schedule
 from taylor.workflows.stated_file import StatedFile
@@ -33,6 +33,7 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
     OutsideProgramError
         MindSpore's dry-runs were asked for and every one failed.
     """
+    refuse_outputs(outputs)
     job = replace(job, vpp=job.given_vpp, schedule=job.given_schedule)
     file = StatedFile.read(job)
     if file.config.plan is not None and file.config.plan.uses(SELECT):
@@ -49,8 +50,7 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
         if job.check and backend is not None and measured and solution.plan is not None:
             dryrun = check_plan(file.running, solution.plan, backend, memory, file.modes)
     planned = PlannedFile(file.config, file.facts, memory, problem, solution, dryrun=dryrun, own=solution)
-    planned = planned.with_exports(outputs.exports)
-    return store_result(planned, write_drawings(planned, outputs), outputs)
+    return store_result(planned, {}, outputs)
 
 
 def own_solution(file: StatedFile, memory: MemoryProfile) -> Solution | None:

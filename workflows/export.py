@@ -69,6 +69,19 @@ def with_mtp(plan: PipelinePlan, mtp_layers: int, v_shape: bool) -> PipelinePlan
     return PipelinePlan(deal_kinds(counts, sizes, plan.stages, v_shape), plan.recompute)
 
 
+def export_what_can_be(
+    exports: Sequence[Export], problem: PipelineProblem, plan: PipelinePlan, mtp_layers: int = 0
+) -> list[tuple[Export, str]]:
+    """The same of those forms that can say the plan; the others are told in the log."""
+    texts: list[tuple[Export, str]] = []
+    for one in exports:
+        try:
+            texts += export_texts([one], problem, plan, mtp_layers)
+        except InputError as problem_with_it:
+            log.warning("export %s is left out: %s", one.form, problem_with_it)
+    return texts
+
+
 def store_exports(texts: Sequence[tuple[Export, str]]) -> dict[str, str]:
     """Write those that have a file; by role ``export FORM``.
 

@@ -164,3 +164,16 @@ class Outputs:
     picture: Path | None = None
     exports: Sequence[Export] = ()
     mps_form: str = "compact"
+
+    @property
+    def named(self) -> dict[str, Path]:
+        """The files that the user named, by the flag that names them."""
+        flags = {
+            "-o": self.write_to,
+            "--result_json": self.result_json,
+            "--trace": self.trace,
+            "--html": self.html,
+            "--png": self.picture,
+            **{f"--export {one.form}": one.path for one in self.exports},
+        }
+        return {flag: path for flag, path in flags.items() if path is not None}

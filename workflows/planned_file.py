@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from taylor.base.files import printable, write_atomic
+from taylor.base.console import log
+from taylor.base.errors import TaylorError
+from taylor.base.files import printable, refuse_unwritable, write_atomic
 from taylor.cost_model.profile import MemoryProfile
 from taylor.cost_model.throughput import Throughput
 from taylor.dryrun.interface import DryRunResult
@@ -18,7 +22,7 @@ from taylor.pipeline_solver.solution import Solution
 from taylor.register.model import MTP
 from taylor.workflows.alternatives import Alternative
 from taylor.workflows.dryrun_result import dryrun_dict, stage_memories
-from taylor.workflows.export import export_texts, store_exports
+from taylor.workflows.export import export_what_can_be, store_exports
 from taylor.workflows.job_facts import JobFacts
 from taylor.workflows.memory_interval import Interval, peak_intervals, tell_intervals
 from taylor.workflows.options import Export, Outputs
@@ -184,16 +188,6 @@ class PlannedFile:
             job=self.job_dict(),
         )
 
-    def with_exports(self, exports: Sequence[Export]) -> PlannedFile:
-        """The same with the texts of what is to be exported.
-
-        Raises
-        ------
-        InputError
-            When a form cannot say the plan.
-        """
-        return replace(self, exports=export_texts(exports, self.problem, self.plan, self.mtp_among_layers))
-
 
 def over_limit(solution: Solution) -> list[int]:
     """The stages whose peak memory is above their limit."""
@@ -201,53 +195,97 @@ def over_limit(solution: Solution) -> list[int]:
     return [stage for stage, (peak, limit) in enumerate(told) if peak > limit + MEMORY_TOLERANCE_MIB]
 
 
-def write_drawings(
-    planned: PlannedFile, outputs: Outputs, *, beside: dict[str, PipelinePlan] | None = None, history: History = ()
-) -> dict[str, str]:
-    """Write the trace, the page and the picture that were asked for; returns their paths by role.
+def refuse_outputs(outputs: Outputs) -> None:
+    """Refuse, before anything is solved, a file that the user named and that cannot be written.
 
-    Parameters
-    ----------
-    beside : mapping of name to PipelinePlan, optional
-        Plans to lay beside this one on the page.
-    history : sequence of (seconds, objective, bound)
-        How the solve went, for the page.
+    Raises
+    ------
+    InputError
+        Names its flag.
     """
-    views = {"trace": outputs.trace, "html": outputs.html, "picture": outputs.picture}
-    asked = {role: str(path) for role, path in views.items() if path is not None}
-    if asked:
-        from taylor.report.outputs import write_views
+    for flag, path in outputs.named.items():
+        refuse_unwritable(path, flag)
+    if outputs.picture is not None:
+        from taylor.report.picture import refuse_format
 
-        problem, solution, dryrun = planned.problem, planned.solution, stage_memories(planned.dryrun)
-        write_views(problem, solution, title=planned.name, trace=outputs.trace, picture=outputs.picture, dryrun=dryrun)
-        if outputs.html is not None:
-            write_views(
-                problem,
-                solution,
-                title=planned.name,
-                html=outputs.html,
-                others=beside,
-                dryrun=dryrun,
-                progress=history,
-                notes=[planned.speed_line(), planned.verdict(), *planned.assumed],
-            )
-    return asked
+        refuse_format(outputs.picture)
 
 
-def store_result(planned: PlannedFile, files: dict[str, str], outputs: Outputs) -> PlannedFile:
-    """Write the exports that have a file and the result's JSON; returns the planned file with all its `files`.
+def store_result(
+    planned: PlannedFile,
+    files: dict[str, str],
+    outputs: Outputs,
+    *,
+    beside: dict[str, PipelinePlan] | None = None,
+    history: History = (),
+) -> PlannedFile:
+    """Write the result's JSON, then what shows the plan; returns the planned file with all its `files`.
 
-    Says how far the peaks may be off where flags of the file are in no figure.
+    A view or an export that fails is told in the log: what was solved is kept by then. Says too how far the peaks may
+    be off where flags of the file are in no figure.
 
     Parameters
     ----------
     files : dict
         What was written before, by role.
+    beside : mapping of name to PipelinePlan, optional
+        Plans to lay beside this one on the page.
+    history : sequence of (seconds, objective, bound)
+        How the solve went, for the page.
     """
     tell_intervals(planned.config, planned.solution, planned.peak_intervals)
-    files = files | store_exports(planned.exports)
+    done = _with_json(planned, files, outputs)
+    views = _write_views(planned, outputs, beside, history)
+    exports = export_what_can_be(outputs.exports, planned.problem, planned.plan, planned.mtp_among_layers)
+    for one, text in exports:
+        if one.path is not None:
+            views |= _unless_it_fails(f"export {one.form}", one.path, partial(store_exports, [(one, text)]))
+    done = _with_json(done, files | views, outputs) if views else done
+    return replace(done, exports=exports)
+
+
+def _with_json(planned: PlannedFile, files: dict[str, str], outputs: Outputs) -> PlannedFile:
+    """The planned file with the files that are written, and its JSON where that was asked for."""
     if outputs.result_json is None:
         return replace(planned, files=files)
     done = replace(planned, files=files | {"result": str(outputs.result_json)})
     write_atomic(outputs.result_json, done.result().to_json())
     return done
+
+
+def _write_views(
+    planned: PlannedFile, outputs: Outputs, beside: dict[str, PipelinePlan] | None, history: History
+) -> dict[str, str]:
+    """Write the trace, the page and the picture that were asked for; returns the paths of those written, by role."""
+    if outputs.trace is None and outputs.html is None and outputs.picture is None:
+        return {}
+    from taylor.report.outputs import write_views
+
+    page = {
+        "others": beside,
+        "progress": history,
+        "notes": [planned.speed_line(), planned.verdict(), *planned.assumed],
+    }
+    dryrun = stage_memories(planned.dryrun)
+    written: dict[str, str] = {}
+    views: tuple[tuple[str, Path | None, dict[str, Any]], ...] = (
+        ("trace", outputs.trace, {}),
+        ("html", outputs.html, page),
+        ("picture", outputs.picture, {}),
+    )
+    for role, path, more in views:
+        if path is not None:
+            shown = {role: path, **more}
+            write = partial(write_views, planned.problem, planned.solution, title=planned.name, dryrun=dryrun, **shown)
+            written |= _unless_it_fails(role, path, write)
+    return written
+
+
+def _unless_it_fails(role: str, path: Path, write: Callable[[], object]) -> dict[str, str]:
+    """The path by role once it is written; nothing, and a warning, where it could not be."""
+    try:
+        write()
+    except TaylorError as error:
+        log.warning("%s is left out: %s", role, error)
+        return {}
+    return {role: str(path)}

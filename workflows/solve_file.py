@@ -22,7 +22,7 @@ from taylor.workflows.evaluate_file import own_solution
 from taylor.workflows.interrupted import keep_plan_so_far, keep_unchecked_plan
 from taylor.workflows.memory_check import CheckStopped, solve_checked
 from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.planned_file import History, PlannedFile, store_result, write_drawings
+from taylor.workflows.planned_file import PlannedFile, refuse_outputs, store_result
 from taylor.workflows.schedules import require_writable
 from taylor.workflows.stated_file import StatedFile, asked_schedule
 
@@ -51,6 +51,7 @@ def solve_file(
         Ctrl-C ended the solve or its check: the configuration is as it was, and the plan so far is kept beside the
         results.
     """
+    refuse_outputs(outputs)
     file = StatedFile.read(job)
     history: list[tuple[float, float | None, float | None]] = []
 
@@ -78,8 +79,8 @@ def solve_file(
                 raise keep_plan_so_far(planned, outputs)
             if job.check and job.memory_file is None:
                 log.info("check: no dry-run can run here, so the plan rests on the memory figures above")
-    planned = planned.with_exports(outputs.exports)
-    return store_result(planned, _write(file, planned, outputs, history), outputs)
+    files = _write(file, planned, outputs)
+    return store_result(planned, files, outputs, beside=planned.own_plan(), history=history)
 
 
 def solve_stated(
@@ -183,18 +184,19 @@ def _solve_choices(file: StatedFile, memory: MemoryProfile, how: SolveOptions, w
     return PlannedFile(file.config, chosen.facts, chosen.memory_like(memory), best, solution, alternatives, own=own)
 
 
-def _write(file: StatedFile, planned: PlannedFile, outputs: Outputs, history: History) -> dict[str, str]:
-    """Write the model, the solution, the configuration with its plan, and the views; returns the files by role."""
+def _write(file: StatedFile, planned: PlannedFile, outputs: Outputs) -> dict[str, str]:
+    """Write the configuration with its plan, then the model and the solution; returns the files by role."""
     _tell_restriction(file, planned.solution)
+    files = {}
+    if outputs.write:
+        config = file.config.replace(schedule=planned.problem.schedule)
+        write_plan(config, planned.plan, output=outputs.write_to)
+        files["config"] = str(outputs.write_to or config.path)
     mps = outputs.folder / "model_mps" / f"{planned.name}.mps"
     sol = outputs.folder / "sol_output" / f"{planned.name}.sol"
     write_mps(planned.problem, planned.solution, mps, form=outputs.mps_form)
     write_sol(planned.problem, planned.solution, sol)
-    files = {"mps": str(mps), "sol": str(sol)}
-    if outputs.write:
-        config = file.config.replace(schedule=planned.problem.schedule)
-        files["config"] = str(write_plan(config, planned.plan, output=outputs.write_to))
-    return files | write_drawings(planned, outputs, beside=planned.own_plan(), history=history)
+    return {"mps": str(mps), "sol": str(sol), **files}
 
 
 def _tell_restriction(file: StatedFile, solution: Solution) -> None:

@@ -201,8 +201,20 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     from taylor.workflows.dryrun_result import closed_forms, stage_memories
     from taylor.workflows.evaluate_file import evaluate_file
     from taylor.workflows.options import FileJob, Outputs, RatioChoice
+    from taylor.workflows.planned_file import refuse_outputs
     from taylor.workflows.solve_file import solve_file
 
+    outputs = Outputs(
+        write=args.write,
+        write_to=path_or_none(args.o),
+        result_json=path_or_none(args.result_json),
+        trace=path_or_none(args.trace),
+        html=path_or_none(args.html),
+        picture=path_or_none(args.png),
+        exports=args.export,
+        mps_form=args.mps_form,
+    )
+    refuse_outputs(outputs)
     path = Path(sources[0])
     if args.world_size is not None:
         from taylor.workflows.model_job import SECONDS_CHOSEN
@@ -231,16 +243,6 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         vpp=args.vpp,
         schedule=args.schedule,
         low_memory=args.low_mem,
-    )
-    outputs = Outputs(
-        write=args.write,
-        write_to=path_or_none(args.o),
-        result_json=path_or_none(args.result_json),
-        trace=path_or_none(args.trace),
-        html=path_or_none(args.html),
-        picture=path_or_none(args.png),
-        exports=args.export,
-        mps_form=args.mps_form,
     )
     if args.evaluate:
         solved = evaluate_file(job, outputs)
