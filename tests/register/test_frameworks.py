@@ -120,6 +120,30 @@ def test_each_framework_s_cross_entropy_needs_the_record_s_bytes_a_logit(framewo
     assert counter.peak / (tokens * vocabulary) == pytest.approx(framework.statics.logits_bytes, rel=0.02)
 
 
+def test_logits_given_up_behind_their_cast_need_as_many_bytes_at_the_worst_moment() -> None:
+    # MindSpeed-LLM's --mtp-mem-efficient-logits (mindspeed_llm/core/tensor_parallel/cross_entropy.py:9-12) is neutral.
+    torch = pytest.importorskip("torch")
+    from taylor.dryrun.torch_stage.counter import LiveCounter
+
+    tokens, vocabulary = 64, 4096
+    with LiveCounter() as counter:
+        hidden = torch.zeros((tokens, 1), dtype=torch.bfloat16)
+        head = torch.zeros((1, vocabulary), dtype=torch.bfloat16)
+        logits = hidden @ head
+        softmax = logits.float()
+        del logits
+        behind_cast = counter.total
+        softmax.sub_(softmax.max(-1, keepdim=True)[0]).exp_()
+        softmax.div_(softmax.sum(-1, keepdim=True))
+        forward = counter.peak
+        counter.peak = counter.total
+        hidden_gradient = softmax.mul_(1 / tokens).bfloat16() @ head.t()
+    assert hidden_gradient.shape == hidden.shape
+    for most in (forward, counter.peak):
+        assert most / (tokens * vocabulary) == pytest.approx(MEGATRON.statics.logits_bytes, rel=0.02)
+    assert behind_cast / (tokens * vocabulary) == pytest.approx(4, rel=0.02)
+
+
 # What a record says holds together. --------------------------------------------------------------------------
 
 
