@@ -174,8 +174,8 @@ def test_a_search_asks_the_rules_that_its_framework_names_and_no_other_framework
     asked = {rule.name for rule in select_rules(context_of(framework))}
     others = {name for other in FRAMEWORKS.values() for name in other.legality} - set(framework.legality)
     assert not asked & others
-    # DeepSeek-V3 has latent attention, so key/value groups say nothing here; TP splits Megatron's experts and
-    # not MindFormers'. The rest of these needs a file that says more.
+    # DeepSeek-V3 has latent attention, so key/value groups say nothing here, and neither Mamba nor linear attention; TP
+    # splits Megatron's experts and not MindFormers'. The rest of these needs a file that says more.
     silent = {
         "ep-in-dp-tp",
         "ep-in-dp-tp-cp",
@@ -187,6 +187,8 @@ def test_a_search_asks_the_rules_that_its_framework_names_and_no_other_framework
         "ring-of-two",
         "interleaving-without-overlap",
         "micro-batches-fill-zero-bubble",
+        "mamba-by-tp-cp",
+        "linear-heads-by-tp-cp",
     }
     if framework.states.usually_whole_experts:
         silent.add("ep-in-dp-cp")
