@@ -46,6 +46,7 @@ LEGALITY_ALONE = (
     "ulysses-degree-in-cp",
     "cp-comm-type",
     "hierarchical-context-parallel-sizes",
+    "cpu-offloading-num-layers",
 )
 """Flags by which strategies are judged, and whose cost no figure has."""
 
@@ -95,7 +96,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         # How many nodes there are is what the cluster sets, here the default of its variable.
         notes.append(f"{misfit.field} {misfit.value} {misfit.problem}, if the script starts the ranks that it assumes")
         misfit = None
-    misfit = misfit or misfit_layout(flags, model)
+    misfit = misfit or misfit_layout(flags, model) or _misfit_offloading(flags, strategy)
     facts = {
         EXPERTS: model.moe is not None,
         SCORES: not rules.flash_attention,
@@ -147,6 +148,30 @@ def _misfit_experts(flags: Flags, strategy: Strategy, rules: TrainingRules) -> M
         "parallel",
         f"start a multiple of {strategy.ep * tp * strategy.pp} ranks, or lower EP or the stages",
     )
+
+
+def _misfit_offloading(flags: Flags, strategy: Strategy) -> Misfit | None:
+    """Where layers' activations move to the host and the job does not start.
+
+    Source: Megatron-LM core_v0.16.0 megatron/core/transformer/transformer_config.py:1137-1152 (to main, d98e8a64
+    :1884-1899): fewer layers than the model's, one stage, no granularity of recompute.
+    """
+    name = "cpu-offloading-num-layers"
+    count = flags.integer(name, default=0, low=0, high=MAX_SIZE)
+    if count == 0:
+        return None
+    if count >= layer_positions(flags):
+        problem, cure = (
+            f"moves all of the {layer_positions(flags)} layers' activations",
+            "leave one layer's on the device",
+        )
+    elif strategy.pp > 1:
+        problem, cure = f"does not go with {strategy.pp} pipeline stages", "ask for one stage, or take the flag out"
+    elif flags.has("recompute-granularity", "recompute-activations"):
+        problem, cure = "does not go with recompute", "take one of both out"
+    else:
+        return None
+    return Misfit(f"--{name}", count, problem, cure)
 
 
 def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy:

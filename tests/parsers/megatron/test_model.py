@@ -120,6 +120,29 @@ def test_expert_parallel_that_does_not_fit_a_stage_is_refused(more: str, fits: b
 
 
 @pytest.mark.parametrize(
+    ("layers", "stages", "more", "says"),
+    [
+        (4, 1, "", None),
+        (0, 4, "", None),
+        (24, 1, "", "all of the 24 layers"),
+        (4, 4, "", "4 pipeline stages"),
+        (4, 1, "--recompute-activations\n", "recompute"),
+    ],
+)
+def test_activations_that_megatron_does_not_move_to_the_host_are_refused(
+    layers: int, stages: int, more: str, says: str | None, tmp_path: Path
+) -> None:
+    """Megatron-LM core_v0.16.0 megatron/core/transformer/transformer_config.py:1137-1152."""
+    flags = BASE.replace("--pipeline-model-parallel-size 4", f"--pipeline-model-parallel-size {stages}") + more
+    config = read_config(script_of(tmp_path, f"{flags}--cpu-offloading-num-layers {layers}\n", "command"))
+    if says is None:
+        assert config.misfit is None
+        return
+    assert config.misfit is not None and says in config.misfit.problem
+    assert config.misfit.field == "--cpu-offloading-num-layers"
+
+
+@pytest.mark.parametrize(
     ("nodes", "refused"),
     [("NODES=1", True), ("NODES=${SLURM_NNODES:-1}", False), ("N=${SLURM_NNODES:-1}\nNODES=$((N*1))", False)],
 )
