@@ -4,8 +4,8 @@ import sys
 
 try:
     from taylor.command_lines.parallel_tool import main
-except KeyboardInterrupt:  # Ctrl-C while it loads: nothing was begun, so there is nothing to say
-    sys.exit(130)
 
-if __name__ == "__main__":
-    sys.exit(main())
+    if __name__ == "__main__":
+        sys.exit(main())
+except KeyboardInterrupt:  # Ctrl-C before the work: nothing was begun, so there is nothing to say
+    sys.exit(130)
