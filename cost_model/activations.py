@@ -45,7 +45,7 @@ from taylor.register.frameworks import (
     UNSAVED_OPERATORS,
 )
 from taylor.register.layers import AttentionSpec, LayerSpec, MlaSpec, MlpSpec, MoeSpec
-from taylor.register.model import MTP, ModelSpec
+from taylor.register.model import ModelSpec
 
 _FP32 = 4
 
@@ -60,9 +60,7 @@ def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, r
     """
     if mode not in (NONE, SELECT, FULL):
         raise ValueError(f"unknown recompute mode {mode!r}")
-    if kind == MTP:
-        return sum(layer_bytes(model, layer, mode, degrees, rules) for layer in model.mtp_module())
-    return layer_bytes(model, model.layer(kind), mode, degrees, rules)
+    return sum(layer_bytes(model, layer, mode, degrees, rules) for layer in model.layers_of(kind))
 
 
 def layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees, rules: TrainingRules) -> Any:

@@ -25,7 +25,7 @@ from taylor.register.frameworks import (
     UNSAVED_OPERATORS,
 )
 from taylor.register.layers import LayerSpec
-from taylor.register.model import MTP, ModelSpec
+from taylor.register.model import ModelSpec
 
 
 class LayerPieces(NamedTuple):
@@ -47,7 +47,7 @@ def selective_ms(
     A block that is checkpointed gathers its input again and scatters its result again, half of a layer's
     collectives; recompute by operator keeps the results of scatters and exchanges, and gathers again.
     """
-    layers = model.mtp_module() if kind == MTP else (model.layer(kind),)
+    layers = model.layers_of(kind)
     work = pieces.work
     mlp = [product for layer in layers for product in mlp_products(model, layer, degrees)]
     dense = all(layer.moe is None for layer in layers)

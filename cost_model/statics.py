@@ -194,18 +194,13 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
     Under `StaticRules.counted_as_fitted` the former alone: the gradients are within the overhead there.
     """
     largest: Any = 0.0
-    for layer in {each for kind in model.kind_counts for each in _layers_of(model, kind)}:
+    for layer in {each for kind in model.kind_counts for each in model.layers_of(kind)}:
         none, full = (layer_bytes(model, layer, mode, degrees, rules) for mode in (NONE, FULL))
         room = none - full
         if not rules.framework.statics.counted_as_fitted:
             room = room + _gradient_room_bytes(model, layer, degrees, rules)
         largest = np.maximum(largest, room)
     return largest
-
-
-def _layers_of(model: ModelSpec, kind: str) -> tuple[LayerSpec, ...]:
-    """The layer of a kind, or those of one MTP module, which are rebuilt one by one."""
-    return model.mtp_module() if kind == MTP else (model.layer(kind),)
 
 
 def _makes_weight_gradients(rules: TrainingRules) -> bool:
@@ -232,7 +227,7 @@ def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Tr
     Where products make a weight's gradient by itself, there are two moments more: in the down projection
     beside the gradients of its output and input, and in gate and up, when what the activation kept is gone.
     """
-    rooms = [_gradient_room_bytes(model, layer, degrees, rules) for layer in _layers_of(model, kind)]
+    rooms = [_gradient_room_bytes(model, layer, degrees, rules) for layer in model.layers_of(kind)]
     return reduce(np.maximum, rooms)
 
 

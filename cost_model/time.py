@@ -28,7 +28,7 @@ from taylor.cost_model.strategy_table import Degrees, StrategyTable
 from taylor.cost_model.work import head_work, layer_work
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.device import DeviceSpec
-from taylor.register.layers import AttentionSpec, LayerSpec, MoeSpec
+from taylor.register.layers import AttentionSpec, MoeSpec
 from taylor.register.model import DENSE, MTP, ModelSpec
 
 BACKWARD_TENSOR_HIDDEN = 0.5
@@ -250,11 +250,6 @@ def _recompute_share(model: ModelSpec, rules: TrainingRules, table: StrategyTabl
     return total / 4
 
 
-def _layers(model: ModelSpec, kind: str) -> tuple[LayerSpec, ...]:
-    """The layers of a kind, or of one MTP module."""
-    return model.mtp_module() if kind == MTP else (model.layer(kind),)
-
-
 def _tensor_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
 ) -> Any:
@@ -263,7 +258,7 @@ def _tensor_ms(
     Under sequence parallelism all-gather and reduce-scatter, which move as much (Korthikanti §4.2.2).
     """
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
-    blocks = sum((layer.mixer is not None) + layer.has_block for layer in _layers(model, kind))
+    blocks = sum((layer.mixer is not None) + layer.has_block for layer in model.layers_of(kind))
     return 2 * blocks * gather_ms(boundary, degrees.tp, 1, device, speed.network)
 
 
@@ -273,7 +268,7 @@ def _expert_ms(
     """Tokens to their experts and back; split experts need them gathered over TP there and scattered back."""
     return sum(
         _routed_ms(model, layer.moe, degrees, rules, device, speed)
-        for layer in _layers(model, kind)
+        for layer in model.layers_of(kind)
         if layer.moe is not None
     )
 
@@ -298,7 +293,7 @@ def _context_ms(
     A mixer without softmax exchanges heads for tokens and back instead, two all-to-alls of its channels.
     """
     total: Any = 0.0
-    for layer in _layers(model, kind):
+    for layer in model.layers_of(kind):
         recurrent = layer.recurrent
         if layer.attention is not None:
             whole = degrees.mbs * rules.seq_length * _context_width(layer.attention, degrees) * rules.compute_bytes

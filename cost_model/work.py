@@ -230,7 +230,7 @@ def model_flops(model: ModelSpec, seq_length: int, *, causal: bool = False) -> f
         groups = layer_groups(model, kind)
         active = groups.split + groups.latent
         core = 0.0
-        for layer in model.mtp_module() if kind == MTP else (model.layer(kind),):
+        for layer in model.layers_of(kind):
             if layer.moe is not None:
                 active += layer.moe.top_k * expert_parameters(model, layer.moe) + layer.moe.n_experts * model.hidden
             core += _core_flops(layer, seq_length, causal)

@@ -149,6 +149,16 @@ class ModelSpec:
         """The layers of one MTP module, its projection and norms left out."""
         return tuple(self.layer(kind) for kind in self.mtp_kinds or (self.body_kind,))
 
+    def layers_of(self, kind: str) -> tuple[LayerSpec, ...]:
+        """The layer of a kind, or of a run; those of one MTP module for ``mtp``.
+
+        Raises
+        ------
+        ValueError
+            When the model has no layers of that kind.
+        """
+        return self.mtp_module() if kind == MTP else (self.layer(kind),)
+
     def layer(self, kind: str) -> LayerSpec:
         """What a layer of a kind, or of a run, holds.
 

@@ -24,7 +24,7 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
-from taylor.register.model import MTP, ModelSpec
+from taylor.register.model import ModelSpec
 
 Interval = tuple[float | None, float | None]
 """Least and most of a stage's peak, MiB; None where no bound is known."""
@@ -94,7 +94,7 @@ def _in_elements(size: Mapping[str, float], elements: Mapping[str, float]) -> fl
 def layer_elements(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> dict[str, float]:
     """How many of each of `parsers.flag_table.ELEMENTS` one micro-batch has in one layer on one device."""
     tokens = micro_batch_tokens(degrees, rules)
-    layers = model.mtp_module() if kind == MTP else (model.layer(kind),)
+    layers = model.layers_of(kind)
     inner: float = 0.0
     router, heads = 0.0, 0.0
     for layer in layers:

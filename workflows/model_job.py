@@ -19,6 +19,7 @@ from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solution import NO_SOLUTION
+from taylor.pipeline_solver.stage_programs import FEW_KINDS
 from taylor.workflows.candidates import load_candidates
 from taylor.workflows.devices import choose_device
 from taylor.workflows.job_facts import degrees_text
@@ -39,9 +40,6 @@ SECONDS_CHOSEN = 30.0
 
 LONG_SEQUENCE = 32_768
 """Tokens of a sample from which on context parallelism is searched too."""
-
-FEW_KINDS = 3
-"""Runs of unlike layers up to which interleaves are searched too: more of them make every solve long."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path
     Returns
     -------
     Path
-        A configuration like the model's with the strategy and its plan.
+        A configuration like the model's with the strategy, and no plan.
 
     Raises
     ------
@@ -165,6 +163,7 @@ def state_model(job: ModelJob, output: Path) -> Path:
 
 def _space(job: ModelJob, config: TrainingConfig) -> SearchOptions:
     searched = ["dp", "tp", "pp", "ep", "mbs"]
+    # With more runs of unlike layers a solve of several interleaves is long.
     if len(config.model.layer_counts()) <= FEW_KINDS:
         searched.append("vpp")
     if config.rules.seq_length >= LONG_SEQUENCE:
