@@ -10,7 +10,16 @@ from torch import Tensor
 
 from taylor.dryrun.torch_stage.attention import FlashAttention, SplitFeatures, unfused_attention
 from taylor.dryrun.torch_stage.counter import fused
-from taylor.dryrun.torch_stage.kernels import Bias, Gather, GradientQueue, Linear, Recompute, Reshard, Rotate
+from taylor.dryrun.torch_stage.kernels import (
+    Bias,
+    Gather,
+    GradientQueue,
+    Linear,
+    Recompute,
+    Reshard,
+    Rotate,
+    gathered_once,
+)
 from taylor.dryrun.torch_stage.norms import NormLayer
 from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs
 from taylor.dryrun.torch_stage.site import Site, share
@@ -107,17 +116,6 @@ class _AttentionBase:
         own = [self.out_low, self.out, self.out_bias, self.sinks, self.indexer]
         return [weight for weight in own if weight is not None]
 
-    def _gathered(self, x: Tensor) -> tuple[Tensor, int]:
-        """The projections' input and the ways in which they gather it themselves.
-
-        Under `ActivationRules.saves_gathered_inputs` the input is gathered once, before the projections,
-        which then save it whole.
-        """
-        ways = self.site.shard_ways
-        if self.site.framework.activations.saves_gathered_inputs and ways > 1:
-            return Gather.apply(x, ways), 1
-        return x, ways
-
     def _core(self, q: Tensor, k: Tensor, v: Tensor, again: Collection[str]) -> Tensor:
         """Context [tokens, heads·value dim] of q, k, v [s, b, heads, dim]."""
         rules = self.site.rules
@@ -204,7 +202,7 @@ class Attention(_AttentionBase):
         return self._project(context, gate)
 
     def _qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        x, gather = self._gathered(x)
+        x, gather = gathered_once(x, self.site.shard_ways, self.site)
         parts: list[Tensor] = [] if self.q_down is None else [self._low_rank_query(x, self.q_down, gather)]
         products = [Linear.apply(x, weight, self.queue, gather) for weight in self.qkv]
         del x
@@ -286,7 +284,7 @@ class LatentAttention(_AttentionBase):
         return [*query, self.q_up, self.kv_down, *self.kv_norm.weights(), self.kv_up, *gate, *self._common_weights()]
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
-        x, gather = self._gathered(x)
+        x, gather = gathered_once(x, self.site.shard_ways, self.site)
         if LATENT_UP in again:
             query, latent = self._query_latent(x, gather), self._down(x, self.kv_down, self.kv_width, gather)
 

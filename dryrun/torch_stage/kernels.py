@@ -18,6 +18,7 @@ from torch import Tensor
 
 from taylor.dryrun.torch_stage.counter import empty_of, fused, only_shapes
 from taylor.dryrun.torch_stage.rebuilt import SavedResults
+from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.weights import Weight
 
 _EPSILON = 1e-5
@@ -95,6 +96,21 @@ class Reshard(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
         return torch.empty(ctx.shape, dtype=dy.dtype, device=dy.device), None, None
+
+
+def gathered_once(x: Tensor, ways: int, site: Site) -> tuple[Tensor, int]:
+    """A block's input as its products take it, and the ways in which they gather it themselves.
+
+    Under `ActivationRules.saves_gathered_inputs` the input is gathered once, before the products, which then save it
+    whole.
+
+    Parameters
+    ----------
+    x : Tensor [tokens/ways, features]
+    """
+    if site.framework.activations.saves_gathered_inputs and ways > 1:
+        return Gather.apply(x, ways), 1
+    return x, ways
 
 
 def _product(x: Tensor, weight: Weight, gather: int) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from taylor.dryrun.torch_stage.attention import SplitFeatures
 from taylor.dryrun.torch_stage.attention_blocks import OutputGate
-from taylor.dryrun.torch_stage.kernels import Gather, GradientQueue, Linear, Norm, SiLU
+from taylor.dryrun.torch_stage.kernels import GradientQueue, Linear, Norm, SiLU, gathered_once
 from taylor.dryrun.torch_stage.linear_kernels import (
     CausalConv,
     Decay,
@@ -39,13 +39,6 @@ class _LinearBase:
         self.keys, self.values = self.sizes.key_heads * linear.key_head_dim, self.sizes.values
         self.out = Weight(site, (site.model.hidden, self.values), SPLIT)
 
-    def _entered(self, x: Tensor) -> tuple[Tensor, int]:
-        """The projections' input and the ways in which they gather it themselves."""
-        ways = self.site.shard_ways
-        if self.site.framework.activations.saves_gathered_inputs and ways > 1:
-            return Gather.apply(x, ways), 1
-        return x, ways
-
     def _left(self, context: Tensor) -> Tensor:
         return Linear.apply(context, self.out, self.queue, 1, self.site.shard_ways)
 
@@ -73,7 +66,7 @@ class GatedDeltaNet(_LinearBase):
         return [weight for weight in own if weight is not None]
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
-        x, ways = self._entered(x)
+        x, ways = gathered_once(x, self.site.shard_ways, self.site)
         projected = Linear.apply(x, self.project, self.queue, ways)
         del x
         qkv, gate, small = SplitFeatures.apply(projected, self.parts)
@@ -142,7 +135,7 @@ class KimiDeltaAttention(_LinearBase):
         return [*self.project, *self.convolutions, *low, self.strength, *self.small, self.norm, self.out]
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
-        x, ways = self._entered(x)
+        x, ways = gathered_once(x, self.site.shard_ways, self.site)
         parts = [Linear.apply(x, weight, self.queue, ways) for weight in self.project]
         for place, weight in enumerate(self.convolutions):
             parts[place] = CausalConv.apply(parts[place], weight, self.site.strategy.mbs)
@@ -186,7 +179,7 @@ class LightningAttention(_LinearBase):
         return [weight for weight in own if weight is not None]
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
-        x, ways = self._entered(x)
+        x, ways = gathered_once(x, self.site.shard_ways, self.site)
         qkv = Linear.apply(x, self.project, self.queue, ways)
         qkv = SiLU.apply(qkv) if self.convolution is None else self._convolved(qkv, self.convolution)
         q, k, v = (part.contiguous() for part in SplitFeatures.apply(qkv, self.parts))

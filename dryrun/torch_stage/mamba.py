@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from taylor.dryrun.torch_stage.counter import fused
-from taylor.dryrun.torch_stage.kernels import Bias, Gather, GradientQueue, Linear, Scatter
+from taylor.dryrun.torch_stage.kernels import Bias, GradientQueue, Linear, Scatter, gathered_once
 from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs
 from taylor.dryrun.torch_stage.site import Site, share
 from taylor.dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
@@ -174,9 +174,8 @@ class Mamba2:
         return [weight for weight in own if weight is not None]
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
-        ways = gather = self.site.shard_ways
-        if self.site.framework.activations.saves_gathered_inputs and ways > 1:
-            x, gather = Gather.apply(x, ways), 1
+        ways = self.site.shard_ways
+        x, gather = gathered_once(x, ways, self.site)
         projected = Linear.apply(x, self.project, self.queue, gather)
         if self.project_bias is not None:
             projected = Bias.apply(projected, self.project_bias)
@@ -266,9 +265,8 @@ class Mamba1:
         return [weight for weight in own if weight is not None]
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
-        ways = gather = self.site.shard_ways
-        if self.site.framework.activations.saves_gathered_inputs and ways > 1:
-            x, gather = Gather.apply(x, ways), 1
+        ways = self.site.shard_ways
+        x, gather = gathered_once(x, ways, self.site)
         projected = Linear.apply(x, self.project, self.queue, gather)
         if self.project_bias is not None:
             projected = Bias.apply(projected, self.project_bias)

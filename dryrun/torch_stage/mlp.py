@@ -12,12 +12,12 @@ from torch import Tensor
 from taylor.dryrun.torch_stage.kernels import (
     GELU,
     Bias,
-    Gather,
     GradientQueue,
     Linear,
     SiLU,
     SwiGLU,
     gathered,
+    gathered_once,
     scattered,
 )
 from taylor.dryrun.torch_stage.site import Site, share
@@ -95,9 +95,7 @@ class Mlp:
 
     def __call__(self, x: Tensor, *, rebuild: bool, ways: int, kept_elsewhere: bool = False) -> Tensor:
         """`rebuild`: the activation function runs again in backward. `ways`: ranks over which x's tokens are split."""
-        gather = ways
-        if self.site.framework.activations.saves_gathered_inputs and ways > 1:
-            x, gather = Gather.apply(x, ways), 1
+        x, gather = gathered_once(x, ways, self.site)
         parts = [Linear.apply(x, weight, self.queue, gather, 1, None, kept_elsewhere) for weight in self.up]
         del x
         for i, bias in enumerate(self.up_bias):
