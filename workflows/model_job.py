@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from taylor.base.console import log
-from taylor.base.errors import InfeasibleError, InputError
+from taylor.base.errors import InfeasibleError
 from taylor.base.files import printable, write_atomic
 from taylor.cost_model.strategy import Strategy
 from taylor.nd_search.emit import emit_yaml
@@ -168,9 +168,6 @@ def _space(job: ModelJob, config: TrainingConfig) -> SearchOptions:
         searched.append("vpp")
     if config.rules.seq_length >= LONG_SEQUENCE:
         searched.append("cp")
-    wrong = [name for name in job.fix if name not in (*searched, "cp", "vpp", "sp", "op")]
-    if wrong:
-        raise InputError("is no degree that can be given", field="--fix", value=wrong[0])
     return SearchOptions(
         world_size=job.world_size,
         max_expert_parallel=job.max_expert_parallel,

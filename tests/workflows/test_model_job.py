@@ -73,7 +73,7 @@ def test_what_the_model_file_says_of_its_batch_stays_unless_it_is_named(tmp_path
 
 
 def test_degrees_that_do_not_exist_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="degree"):
+    with pytest.raises(InputError, match="choose from dp,tp,pp"):
         chosen(written(tmp_path), tmp_path / "out", fix={"zz": 2})
 
 
