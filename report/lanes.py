@@ -6,7 +6,8 @@ import heapq
 
 import numpy as np
 
-from taylor.report.timeline import FloatArray, IntArray
+from taylor.report.intervals import FloatArray
+from taylor.report.timeline import IntArray
 
 
 def lanes_of(row: IntArray, start: FloatArray, end: FloatArray) -> IntArray:

@@ -17,7 +17,8 @@ from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.evaluate import bubble_shares
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.report.timeline import OPTIMIZER, FloatArray, IntArray, MemorySteps, Timeline
+from taylor.report.intervals import FloatArray
+from taylor.report.timeline import OPTIMIZER, IntArray, MemorySteps, Timeline
 
 
 def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = "plan") -> Timeline:

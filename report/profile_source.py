@@ -21,8 +21,9 @@ from taylor.parsers.profiles.kernels import (
     RankProfile,
 )
 from taylor.pipeline.schedule import BACKWARD, FORWARD
+from taylor.report.intervals import Activity, FloatArray, merged
 from taylor.report.lanes import lanes_of
-from taylor.report.timeline import COMMUNICATION, DIRECTION_NAMES, OTHER, FloatArray, IntArray, Timeline
+from taylor.report.timeline import COMMUNICATION, DIRECTION_NAMES, OTHER, IntArray, Timeline
 
 NS_PER_MS = 1e6
 
@@ -80,7 +81,17 @@ def load_profiles(folder: str | Path, ranks: Iterable[int] | None = None, *, tit
         unit_ms=1.0,
         marks=_steps(profiles[0], min(begins) if together else begins[0]),
         notes=tuple(notes + [note for one in profiles for note in one.notes]),
+        activity=tuple(_activity(one, min(begins) if together else begins[i]) for i, one in enumerate(profiles)),
+        apart=not together,
     )
+
+
+def _activity(profile: RankProfile, origin_ns: int) -> Activity:
+    """When one rank computes and communicates, ms, kernel by kernel: blocks close over the pauses between them."""
+    start, end = ((times - origin_ns) / NS_PER_MS for times in (profile.start_ns, profile.end_ns))
+    compute = profile.role == COMPUTE
+    receive = (profile.role == RECEIVE) | (profile.role == TRANSFER)
+    return Activity(*(merged(start[part], end[part]) for part in (compute, ~compute, receive)))
 
 
 def _row_names(profiles: list[RankProfile]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterable
 
@@ -25,22 +24,6 @@ TYPES = (
     ("allreduce", COMMUNICATION),
 )
 """Kind of job by the beginning of its logged type; every other type (lr, default) is `OTHER`."""
-
-
-@dataclass(frozen=True)
-class Gap:
-    """A stretch in which a row runs no job, in the timeline's units; `before` and `after` name its neighbours."""
-
-    row: int
-    begin: float
-    end: float
-    before: str
-    after: str
-
-    @property
-    def length(self) -> float:
-        """How long nothing runs."""
-        return self.end - self.begin
 
 
 def load_worker_logs(
@@ -96,52 +79,6 @@ def load_worker_logs(
         marks=tuple(sorted((begin, f"step {first_step + step}") for step, begin in steps.items())),
         notes=tuple(_notes(found, {m: (s.shift_ms, s.reason) for m, s in shifts.items()})),
     )
-
-
-def gaps(timeline: Timeline, least: float = 0.0) -> list[Gap]:
-    """Stretches between jobs of a row in which nothing runs, longest first.
-
-    Parameters
-    ----------
-    least : float
-        Leave shorter ones out, in the timeline's units.
-    """
-    result = []
-    names = timeline.task_names()
-    for row in range(timeline.rows):
-        mine = np.flatnonzero(timeline.stage == row)
-        reached, last = None, -1
-        for task in mine[np.argsort(timeline.start[mine], kind="stable")].tolist():
-            begin, end = float(timeline.start[task]), float(timeline.end[task])
-            if reached is not None and begin > reached and begin - reached >= least:
-                result.append(Gap(row, reached, begin, names[last], names[task]))
-            if reached is None or end > reached:
-                reached, last = end, task
-    return sorted(result, key=lambda gap: (-gap.length, gap.row, gap.begin))
-
-
-def critical_row(timeline: Timeline) -> int:
-    """The row that works longest, which is the device that the others wait for."""
-    return int(np.argmax(timeline.busy()))
-
-
-def device_lines(timeline: Timeline, most_gaps: int = 5) -> list[str]:
-    """Lines on what a reader asks first: the critical device, how busy every device is, and the longest gaps."""
-    unit = "ms" if timeline.unit_ms is not None else "units"
-    shown = timeline.in_ms()
-    busy, span = shown.busy(), shown.span
-    critical = critical_row(shown)
-    lines = [f"critical device {shown.row_names[critical]}: busy {busy[critical]:,.3f} of {span:,.3f} {unit}"]
-    lines += [
-        f"{name}: busy {time / span:.1%}" if span else f"{name}: idle"
-        for name, time in zip(shown.row_names, busy.tolist(), strict=True)
-    ]
-    lines += [
-        f"gap of {gap.length:,.3f} {unit} on {shown.row_names[gap.row]} at {gap.begin:,.3f}, between "
-        f"{gap.before} and {gap.after}"
-        for gap in gaps(shown)[:most_gaps]
-    ]
-    return lines
 
 
 def _kind(job_type: str) -> int:

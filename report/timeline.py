@@ -12,14 +12,17 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import BubbleShares
+from taylor.report.intervals import Activity, FloatArray, merged
 
 OPTIMIZER, COMMUNICATION, OTHER = 3, 4, 5
 """Kinds of job besides the schedule's directions: the optimizer ends a step, the others occur in measurements."""
 
 DIRECTION_NAMES = ("forward", "backward", "weight gradient", "optimizer", "communication", "other")
 
+RECEIVE_LABELS = ("recv", "receive", "send and receive")
+"""Beginnings of the labels of communication that receives."""
+
 IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,10 @@ class Timeline:
         Heading of every timeline that was laid into this one, when there are several.
     notes : tuple of str
         What a reader must know of the source (lines dropped, clocks moved).
+    activity : tuple of Activity, [S] or empty
+        When each row does what, where the source tells it more finely than the tasks do.
+    apart : bool
+        Whether the rows were measured at different times, so that only times of one row compare.
     """
 
     title: str
@@ -100,6 +107,8 @@ class Timeline:
     sources: tuple[str, ...] = ()
     marks: tuple[tuple[float, str], ...] = ()
     notes: tuple[str, ...] = ()
+    activity: tuple[Activity, ...] = ()
+    apart: bool = False
 
     def __post_init__(self) -> None:
         n = len(self.start)
@@ -113,6 +122,8 @@ class Timeline:
             raise ValueError(f"labels must be empty or have one entry a task ({n}), found {len(self.labels)}")
         if any(curves and len(curves) != len(self.row_names) for curves in (self.memory, self.dryrun)):
             raise ValueError("memory must be empty or have one entry a row")
+        if self.activity and len(self.activity) != len(self.row_names):
+            raise ValueError("activity must be empty or have one entry a row")
         if n and (self.stage.min() < 0 or self.stage.max() >= len(self.row_names)):
             raise ValueError("a task's stage has no row name")
         if n and bool((self.end < self.start).any()):
@@ -161,18 +172,17 @@ class Timeline:
         """`span` in ms; None when the unit's real time is not known."""
         return None if self.unit_ms is None else self.span * self.unit_ms
 
-    def busy(self) -> FloatArray:
-        """Time in which each row works at something, float [S], overlapping jobs counted once."""
-        result = np.zeros(self.rows)
-        for row in range(self.rows):
-            mine = np.flatnonzero(self.stage == row)
-            mine = mine[np.argsort(self.start[mine], kind="stable")]
-            reached = -np.inf
-            for begin, end in zip(self.start[mine].tolist(), self.end[mine].tolist(), strict=True):
-                if end > reached:
-                    result[row] += end - max(begin, reached)
-                    reached = end
-        return result
+    def doing(self, row: int) -> Activity:
+        """When a row computes and when it communicates, overlapping jobs counted once."""
+        if self.activity:
+            return self.activity[row]
+        mine = self.stage == row
+        talks = mine & (self.direction == COMMUNICATION)
+        receives = talks.copy()
+        if self.labels:
+            receives[talks] = [self.labels[i].lower().startswith(RECEIVE_LABELS) for i in np.flatnonzero(talks)]
+        spans = (merged(self.start[part], self.end[part]) for part in (mine & ~talks, talks, receives))
+        return Activity(*spans)
 
     def in_ms(self) -> Timeline:
         """The same timeline with ms as its unit (itself when the real time is not known)."""
@@ -188,6 +198,7 @@ class Timeline:
             memory=tuple(replace(steps, time=steps.time * scale) for steps in self.memory),
             dryrun=tuple(replace(steps, time=steps.time * scale) for steps in self.dryrun),
             marks=tuple((time * scale, name) for time, name in self.marks),
+            activity=tuple(one.scaled(scale) for one in self.activity),
         )
 
     def window(self, begin: float, end: float) -> Timeline:
@@ -313,6 +324,7 @@ def side_by_side(timelines: Mapping[str, Timeline] | Sequence[Timeline], title: 
     memory: list[MemorySteps] = []
     dryrun: list[MemorySteps] = []
     marks: list[tuple[float, str]] = []
+    activity: list[Activity] = []
     for name, one in shown:
         parts["stage"].append(one.stage + first_row)
         parts["start"].append(one.start - one.begin)
@@ -323,6 +335,7 @@ def side_by_side(timelines: Mapping[str, Timeline] | Sequence[Timeline], title: 
         memory += [replace(m, time=m.time - one.begin) for m in one.memory] or [empty] * one.rows
         dryrun += [replace(m, time=m.time - one.begin) for m in one.dryrun] or [empty] * one.rows
         marks += [(time - one.begin, f"{name}: {mark}") for time, mark in one.marks]
+        activity += [one.doing(row).shifted(-one.begin) for row in range(one.rows)]
         first_row, first_task = first_row + one.rows, first_task + len(one)
     for key in ("direction", "interleave", "micro_batch", "split", "recompute", "lane"):
         parts[key] = [getattr(one, key) for _, one in shown]
@@ -339,4 +352,5 @@ def side_by_side(timelines: Mapping[str, Timeline] | Sequence[Timeline], title: 
         sources=tuple(replace(one, title=name).heading for name, one in shown),
         marks=tuple(sorted(marks)),
         notes=tuple(f"{name}: {note}" for name, one in shown for note in one.notes),
+        activity=tuple(activity),
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -13,11 +13,15 @@ from taylor.base.errors import InputError
 from taylor.base.files import printable
 from taylor.pipeline_solver.result import read_result
 from taylor.report.chrome_trace import write_chrome_trace
-from taylor.report.html import write_html_report
 from taylor.report.picture import write_picture
 from taylor.report.profile_source import load_profiles
-from taylor.report.sources import device_lines, load_worker_logs
+from taylor.report.share_tables import DeviceShare, device_shares
+from taylor.report.shares import critical_row, gap_lines
+from taylor.report.sources import load_worker_logs
 from taylor.report.timeline import Timeline, side_by_side
+
+PLANNED, LOGS, PROFILES = "planned", "worker logs", "profiles"
+"""Names of the sources, as a reader sees them."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,10 @@ class TimelineOptions:
 
     Parameters
     ----------
+    unit_ms : float or None
+        Time of one body layer's forward in the plan, ms; None takes what the result itself tells.
+    step : int or None
+        Only this step of a measurement, by its place: 0 is the first.
     window_ms : (float, float) or None
         Only jobs that run at some time in it, ms from the first job on.
     """
@@ -33,56 +41,135 @@ class TimelineOptions:
     log_dir: Path | None = None
     profile_dir: Path | None = None
     solution: Path | None = None
+    unit_ms: float | None = None
     devices: Sequence[int] | None = None
     multi_machine: bool = False
+    step: int | None = None
     window_ms: tuple[float, float] | None = None
     trace: Path | None = None
     html: Path | None = None
     picture: Path | None = None
 
 
-def draw_timeline(options: TimelineOptions) -> dict[str, str]:
-    """Read every source, lay them under each other, and write the views; returns the files by role.
+@dataclass(frozen=True)
+class Drawn:
+    """What was written, and what the sources show in figures.
+
+    Parameters
+    ----------
+    files : mapping of str to str
+        The files by role.
+    shares : sequence of sequence of DeviceShare
+        Every device in every step, source by source.
+    """
+
+    files: Mapping[str, str]
+    shares: Sequence[Sequence[DeviceShare]]
+
+
+def draw_timeline(options: TimelineOptions) -> Drawn:
+    """Read every source, lay them under each other, and write the views.
 
     Raises
     ------
     InputError
-        No source, a source that cannot be read, a window that shows nothing, or a plan without real
+        No source, a source that cannot be read, a step or a window that shows nothing, or a plan without real
         time beside a measurement.
     """
-    shown: dict[str, Timeline] = {}
+    shown = _sources(options)
     notes: list[str] = []
-    if options.solution is not None:
-        saved = read_result(options.solution)
-        shown["planned"] = Timeline.from_plan(saved.problem, saved.plan, printable(options.solution.stem))
-    if options.log_dir is not None:
-        shown["worker logs"] = load_worker_logs(options.log_dir, options.devices, options.multi_machine)
-    if options.profile_dir is not None:
-        shown["profiles"] = load_profiles(options.profile_dir, options.devices)
-    if not shown:
-        raise InputError(
-            "no source is given", field="--log_dir, --profile_dir, --solution", cure="name at least one of them"
-        )
     for name, timeline in shown.items():
-        if name != "planned":
-            notes += [*timeline.notes, *device_lines(timeline)]
+        if name != PLANNED:
+            notes += timeline.notes
+            critical = critical_row(timeline)
+            notes.append(f"critical device: {timeline.row_names[critical]}, which computes longest")
+            notes += gap_lines(timeline)
+    notes += _against_plan(shown)
     for line in notes:
         log.info("%s", line)
+    shares = [
+        [replace(one, device=f"{name}: {one.device}") if len(shown) > 1 else one for one in device_shares(timeline)]
+        for name, timeline in shown.items()
+    ]
     try:
         together = next(iter(shown.values())) if len(shown) == 1 else side_by_side(shown, "planned and measured")
     except ValueError as error:
         raise InputError(
-            str(error), file=options.solution, cure="solve with ratios whose moe_fw (ms) is known"
+            str(error),
+            file=options.solution,
+            field="unit_ms",
+            cure="--unit_ms says how many ms one body layer's forward takes",
         ) from None
     if options.window_ms is not None:
         together = together.window(*options.window_ms)
         if not len(together):
             raise InputError("no job runs in this window", field="--window", value=options.window_ms)
+    return Drawn(_write(options, together, shares, notes), shares)
+
+
+def _sources(options: TimelineOptions) -> dict[str, Timeline]:
+    """The timelines that were asked for, by the name of their source, the plan first."""
+    shown: dict[str, Timeline] = {}
+    if options.solution is not None:
+        saved = read_result(options.solution)
+        problem = saved.problem if options.unit_ms is None else saved.problem.replace(unit_ms=options.unit_ms)
+        shown[PLANNED] = Timeline.from_plan(problem, saved.plan, printable(options.solution.stem))
+    elif options.unit_ms is not None:
+        raise InputError(
+            "is the unit of a plan, and there is none", field="--unit_ms", value=options.unit_ms, cure="add --solution"
+        )
+    if options.log_dir is not None:
+        shown[LOGS] = load_worker_logs(options.log_dir, options.devices, options.multi_machine)
+    if options.profile_dir is not None:
+        shown[PROFILES] = load_profiles(options.profile_dir, options.devices)
+    if not shown:
+        raise InputError(
+            "no source is given", field="--log_dir, --profile_dir, --solution", cure="name at least one of them"
+        )
+    if options.step is not None:
+        shown = {name: one if name == PLANNED else _one_step(one, name, options.step) for name, one in shown.items()}
+    return shown
+
+
+def _one_step(timeline: Timeline, name: str, number: int) -> Timeline:
+    try:
+        return timeline.step(number)
+    except ValueError as error:
+        raise InputError(
+            f"{name}: {error}", field="--step", value=number, cure="count the steps from 0, or leave it out"
+        ) from None
+
+
+def _against_plan(shown: Mapping[str, Timeline]) -> list[str]:
+    """How long a measured step takes beside the planned one, a line for each measurement."""
+    plan = shown.get(PLANNED)
+    if plan is None or not plan.span_ms:
+        return []
+    lines = []
+    for name, timeline in shown.items():
+        if name == PLANNED:
+            continue
+        shares = [one.share for one in device_shares(timeline)]
+        steps = {share.step: share.span for share in shares}
+        mean = sum(steps.values()) / len(steps)
+        told = f"mean of {len(steps)} steps" if len(steps) > 1 else "one step"
+        lines.append(
+            f"planned {plan.span_ms:,.3f} ms a step, {name} {mean:,.3f} ms ({told}): "
+            f"{abs(mean / plan.span_ms - 1):.1%} {'longer' if mean >= plan.span_ms else 'shorter'} than planned"
+        )
+    return lines
+
+
+def _write(
+    options: TimelineOptions, together: Timeline, shares: Sequence[Sequence[DeviceShare]], notes: Sequence[str]
+) -> dict[str, str]:
     files: dict[str, str] = {}
     if options.trace is not None:
         write_chrome_trace(together, options.trace)
         files["trace"] = str(options.trace)
     if options.html is not None:
+        from taylor.report.html import write_html_report
+
         title = together.title or "timeline"
         write_html_report(options.html, pd.DataFrame(), plans={title: together}, title=title, notes=notes)
         files["html"] = str(options.html)

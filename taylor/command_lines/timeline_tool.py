@@ -6,7 +6,14 @@ import sys
 from collections.abc import Sequence
 
 from taylor.base.console import run_command, start_logging
-from taylor.command_lines.arguments import CommandParser, device_numbers, path_or_none, time_window
+from taylor.command_lines.arguments import (
+    CommandParser,
+    device_numbers,
+    non_negative_int,
+    path_or_none,
+    positive_float,
+    time_window,
+)
 
 
 def build_parser(program: str = "timeline_tool.py") -> CommandParser:
@@ -21,7 +28,14 @@ def build_parser(program: str = "timeline_tool.py") -> CommandParser:
     source.add_argument("--multi_machine", action="store_true", help="logs lie in machine*/workerlog.N")
     source.add_argument("--profile_dir", metavar="DIR", help="folder of Ascend or Kineto profiles")
     source.add_argument("--solution", metavar="FILE", help="a plan: the --result_json of pipeline_parallel.py")
+    source.add_argument(
+        "--unit_ms",
+        type=positive_float,
+        metavar="MS",
+        help="what one body layer's forward takes in the plan (default: as the result tells)",
+    )
     source.add_argument("--devices", type=device_numbers, metavar="0,1,...", help="devices drawn (default: all)")
+    source.add_argument("--step", type=non_negative_int, metavar="N", help="only this step of a measurement, from 0 on")
     source.add_argument("--window", type=time_window, metavar="A,B", help="only this time, ms from the first job on")
     results = parser.add_argument_group("results")
     results.add_argument(
@@ -36,22 +50,27 @@ def run(arguments: Sequence[str], program: str = "timeline_tool.py") -> None:
     """Parse, read, draw."""
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
+    from taylor.report.share_tables import shares_table
+    from taylor.report.terminal import print_table
     from taylor.workflows.timeline import TimelineOptions, draw_timeline
 
-    written = draw_timeline(
+    drawn = draw_timeline(
         TimelineOptions(
             log_dir=path_or_none(args.log_dir),
             profile_dir=path_or_none(args.profile_dir),
             solution=path_or_none(args.solution),
+            unit_ms=args.unit_ms,
             devices=args.devices,
             multi_machine=args.multi_machine,
+            step=args.step,
             window_ms=args.window,
             trace=path_or_none(args.trace),
             html=path_or_none(args.html),
             picture=path_or_none(args.png),
         )
     )
-    for role, name in written.items():
+    print_table(shares_table(drawn.shares))
+    for role, name in drawn.files.items():
         print(f"{role:>12}: {name}")
 
 

@@ -14,7 +14,8 @@ from taylor.pipeline.schedule import BACKWARD, FORWARD
 from taylor.report.chrome_trace import write_chrome_trace
 from taylor.report.lanes import lanes_of
 from taylor.report.picture import write_picture
-from taylor.report.sources import critical_row, device_lines, gaps, load_worker_logs
+from taylor.report.shares import critical_row, gap_lines, gaps
+from taylor.report.sources import load_worker_logs
 from taylor.report.timeline import OTHER, Timeline, side_by_side
 from tests.parsers.tables.test_worker_log import REAL, line, write
 from tests.report_cases import deepseek, even_plan
@@ -178,8 +179,9 @@ def test_gaps_and_the_critical_device_are_named(tmp_path):
     assert [(gap.row, gap.length, gap.before, gap.after) for gap in gaps(timeline)] == [
         (0, 20.0, "forward 0", "backward 0")
     ]
-    text = "\n".join(device_lines(timeline))
-    assert "critical device GPU1(machine:0)" in text and "gap of 20.000 ms on GPU0(machine:0)" in text
+    assert gap_lines(timeline) == [
+        "gap of 20.000 ms on GPU0(machine:0) in step 0 at 10.000, between forward 0 and backward 0"
+    ]
 
 
 def test_bad_lines_and_missing_devices_are_in_the_notes(tmp_path):

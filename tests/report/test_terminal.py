@@ -15,6 +15,7 @@ from rich.console import Console
 
 from taylor.pipeline_solver.evaluate import evaluate
 from taylor.report.compress import compress, compress_grid
+from taylor.report.shares import step_shares
 from taylor.report.tables import gap_text, plan_table, ranking_table
 from taylor.report.terminal import live_line, pipeline_text, print_ranking, print_solution, progress_text
 from taylor.report.timeline import Timeline
@@ -113,8 +114,8 @@ def test_the_pipeline_in_characters_shows_who_works_when():
     rows = [line.split(" ", 2)[2] for line in text[:4]]
     assert rows[0].startswith("F") and rows[3].startswith(".")
     # The share of idle characters is that of idle time, to within a character a task.
-    for row, busy in zip(rows, timeline.busy(), strict=True):
-        assert row.count(".") / len(row) == pytest.approx(1 - busy / timeline.span, abs=8 / len(row))
+    for row, share in zip(rows, step_shares(timeline), strict=True):
+        assert row.count(".") / len(row) == pytest.approx(share.idle / share.span, abs=8 / len(row))
     assert "r recompute" in text[4]
 
 

@@ -25,10 +25,13 @@ def log_dir(tmp_path):
     return folder
 
 
+def events(path):
+    data = json.loads(path.read_text())
+    return data["traceEvents"] if isinstance(data, dict) else data
+
+
 def blocks(path):
-    events = json.loads(path.read_text())
-    events = events["traceEvents"] if isinstance(events, dict) else events
-    return [event for event in events if event["ph"] == "X" and event.get("cat") != "step"]
+    return [event for event in events(path) if event["ph"] == "X" and event.get("cat") != "step"]
 
 
 def test_worker_logs_become_a_trace(log_dir, tmp_path):
@@ -103,3 +106,61 @@ def test_a_damaged_result_is_refused(tmp_path, change, words):
     (tmp_path / "r.json").write_text(json.dumps(result))
     with pytest.raises(InputError, match=words):
         timeline_tool.run(["--solution", str(tmp_path / "r.json"), "--trace", str(tmp_path / "t.json")])
+
+
+def a_result(path, **problem):
+    """A result of a tiny plan, as `--result_json` writes it; the unit is unknown unless it is given."""
+    kinds = [{"name": "moe", "count": 2, "forward": 1, "layer_mib": 1, "activation_mib": {"none": 1, "full": 0}}]
+    stated = {"stages": 2, "interleaves": 1, "micro_batches": 4, "static_mib": [0, 0], "limit_mib": [9, 9]}
+    result = {
+        "layers": {"moe": [[1, 1]]},
+        "recompute": {"full": [[0, 0]]},
+        "problem": stated | {"kinds": kinds} | problem,
+    }
+    path.write_text(json.dumps(result))
+    return path
+
+
+def test_a_plan_lies_beside_a_measurement_once_its_unit_is_told(log_dir, tmp_path, capsys):
+    plan = a_result(tmp_path / "r.json")
+    words = ["--solution", str(plan), "--log_dir", str(log_dir), "--trace", str(tmp_path / "t.json")]
+    with pytest.raises(InputError, match="--unit_ms"):
+        timeline_tool.run(words)
+    timeline_tool.run([*words, "--unit_ms", "2.5"])
+    names = [event["args"]["name"] for event in events(tmp_path / "t.json") if event["name"] == "process_name"]
+    assert names == [
+        "planned: stage 0",
+        "planned: stage 1",
+        "worker logs: GPU0(machine:0)",
+        "worker logs: GPU1(machine:0)",
+        "steps",
+    ]
+    # 4 micro-batches of a forward and a backward of twice its time, and one of each to fill and drain.
+    last = max(block["ts"] + block["dur"] for block in blocks(tmp_path / "t.json") if block["pid"] <= 2)
+    assert last == pytest.approx(1000 * 2.5 * 3 * 5)
+    assert "planned: stage 0" in capsys.readouterr().out
+
+
+def test_a_unit_that_the_result_tells_needs_no_flag_and_gives_way_to_one(log_dir, tmp_path):
+    plan = a_result(tmp_path / "r.json", unit_ms=2.0)
+    words = ["--solution", str(plan), "--log_dir", str(log_dir), "--trace", str(tmp_path / "t.json")]
+    ends = []
+    for more in ([], ["--unit_ms", "4"]):
+        timeline_tool.run([*words, *more])
+        ends.append(max(one["ts"] + one["dur"] for one in blocks(tmp_path / "t.json") if one["pid"] <= 2))
+    assert ends == pytest.approx([2000 * 3 * 5, 4000 * 3 * 5])
+
+
+def test_a_unit_without_a_plan_and_a_step_that_is_not_there_are_refused(log_dir, tmp_path):
+    words = ["--log_dir", str(log_dir), "--trace", str(tmp_path / "t.json")]
+    with pytest.raises(InputError, match="--unit_ms"):
+        timeline_tool.run([*words, "--unit_ms", "3"])
+    with pytest.raises(InputError, match="step 7 of 1"):
+        timeline_tool.run([*words, "--step", "7"])
+
+
+def test_the_terminal_tells_compute_and_idle_of_every_device(log_dir, tmp_path, capsys):
+    timeline_tool.run(["--log_dir", str(log_dir), "--trace", str(tmp_path / "t.json")])
+    lines = capsys.readouterr().out.splitlines()
+    # Four forwards of 8 ms in 39 ms, from the first device's first job to the second one's last.
+    assert [line.split()[3:5] for line in lines if line.startswith("GPU")] == [["39.000", "82.1"]] * 2

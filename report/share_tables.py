@@ -1,0 +1,66 @@
+"""Compute, exposed communication and idle of every device, as a table of the terminal and as rows of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from taylor.report.shares import WHOLE, StepShare, over_steps, step_shares
+from taylor.report.timeline import Timeline
+
+MOST_LINES = 32
+"""Lines of the terminal's table; of more, each device has one for all its steps, and then the first ones are shown."""
+
+COLUMNS = ("device", "step", "ms", "compute", "exposed communication", "of it receiving", "hidden", "idle")
+
+
+@dataclass(frozen=True)
+class DeviceShare:
+    """A share with the names that a reader knows it by; its times are ms (units where no real time is known)."""
+
+    device: str
+    share: StepShare
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The columns `COLUMNS`: times as shares of the step."""
+        one = self.share
+        parts = (one.compute, one.exposed, one.receiving, one.hidden, one.idle)
+        told = (f"{part / one.span:.1%}".replace("%", " %") if one.span else "-" for part in parts)
+        return (self.device, one.step, f"{one.span:,.3f}", *told)
+
+
+def device_shares(timeline: Timeline) -> list[DeviceShare]:
+    """Every device in every step of a timeline."""
+    shown = timeline.in_ms()
+    return [DeviceShare(shown.row_names[share.row], share) for share in step_shares(shown)]
+
+
+def shares_table(sources: Sequence[Sequence[DeviceShare]]) -> Table:
+    """The shares of several timelines under each other; sums over the steps where there are too many lines."""
+    lines = [one for source in sources for one in source]
+    if len(lines) > MOST_LINES:
+        lines = [one for source in sources for one in _over_steps(source)]
+    table = Table(header_style="bold", pad_edge=False, box=None)
+    several = any(one.share.step != WHOLE for one in lines)
+    headings = ("device", "step", "ms", "compute", "exposed\ncomm.", "of it\nreceiving", "hidden\ncomm.", "idle")
+    for heading in headings:
+        if heading != "step" or several:
+            words = heading in ("device", "step")
+            width = 6 if words else max(7, *map(len, heading.split("\n")))
+            table.add_column(heading, justify="left" if words else "right", no_wrap=True, min_width=width)
+    for one in lines[:MOST_LINES]:
+        table.add_row(*(Text(cell) for name, cell in zip(COLUMNS, one.cells, strict=True) if name != "step" or several))
+    caption = "shares of the step; exposed: communication while the device computes nothing"
+    if len(lines) > MOST_LINES:
+        caption += f"; {MOST_LINES} of {len(lines)} devices, --html lists all"
+    table.caption, table.caption_justify = caption, "left"
+    return table
+
+
+def _over_steps(source: Sequence[DeviceShare]) -> list[DeviceShare]:
+    names = {one.share.row: one.device for one in source}
+    return [DeviceShare(names[share.row], share) for share in over_steps([one.share for one in source])]
