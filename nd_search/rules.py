@@ -7,6 +7,7 @@ from typing import Iterable, Sequence
 import numpy as np
 
 from taylor.base.errors import InputError
+from taylor.base.near import did_you_mean
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SP_RULE, SearchContext
@@ -89,10 +90,9 @@ def select_rules(
     by_name.update({rule.name: rule for rule in user_rules})
     for name in disabled:
         if name not in by_name:
-            near = [known for known in by_name if name in known or known in name]
-            raise InputError(
-                "is no rule", field="--disable_rule", value=name, cure=f"choose from {', '.join(near or by_name)}"
-            )
+            part = [known for known in by_name if name in known or known in name]
+            cure = f"{did_you_mean(name, part or by_name)} (`taylor rules` lists them)"
+            raise InputError("is no rule", field="--disable_rule", value=name, cure=cure)
     return tuple(rule for rule in by_name.values() if rule.name not in disabled and rule.concerns(context))
 
 

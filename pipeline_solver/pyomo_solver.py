@@ -13,6 +13,7 @@ from pyomo.common.errors import ApplicationError
 from pyomo.common.log import LoggingIntercept
 
 from taylor.base.errors import InputError, OutsideProgramError
+from taylor.base.near import near_names
 from taylor.pipeline_solver.cbc import cbc_path
 from taylor.pipeline_solver.linear_form import Row
 from taylor.pipeline_solver.milp import MilpOutcome, MilpSolver, MilpStatus
@@ -137,9 +138,14 @@ def _factory(name: str) -> Any:
             "no such solver here",
             field="solver_name",
             value=name,
-            cure=f"use one of {', '.join([*ALWAYS_THERE, *usable])}, or install it{with_cbc}",
+            cure=f"{_meant(name)}use one of {', '.join([*ALWAYS_THERE, *usable])}, or install it{with_cbc}",
         )
     return factory
+
+
+def _meant(name: str) -> str:
+    near = near_names(name, (*ALWAYS_THERE, "CBC", *KNOWN_SOLVERS), at_most=1)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def _available(factory: Any) -> bool:

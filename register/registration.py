@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import types
 import typing
 from dataclasses import MISSING, fields, is_dataclass
@@ -13,6 +12,7 @@ import yaml
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
+from taylor.base.near import did_you_mean
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The safe loader, in C where libyaml is: all registrations are read to find a model like another."""
@@ -79,8 +79,7 @@ def dataclass_from(spec: type[Spec], data: Any, path: Path, prefix: str) -> Spec
         if key not in known:
             if key in _IGNORED:
                 continue
-            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-            cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            cure = did_you_mean(str(key), known, alike=0.5)
             raise InputError("is no known field", file=path, field=f"{prefix}{key}", value=value, cure=cure)
         values[key] = value_from(hints[key], key, value, path, prefix)
     for name, each in known.items():

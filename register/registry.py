@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from functools import cache, cached_property
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Iterable, Mapping
 
 from taylor.base.errors import InputError
+from taylor.base.near import did_you_mean
 from taylor.register.device import PRECISIONS, DeviceSpec, LinkTier
 from taylor.register.layers import LayerSpec
 from taylor.register.model import ModelSpec
@@ -165,14 +165,8 @@ def _find(name: str, known: Mapping[str, Path], what: str, flag: str) -> str:
     wanted = _canonical(name)
     if wanted in by_canonical:
         return by_canonical[wanted]
-    near = difflib.get_close_matches(wanted, by_canonical, n=3, cutoff=0.5)
-    listed = ", ".join(by_canonical[each] for each in near) if near else ", ".join(sorted(known))
-    raise InputError(
-        f"no {what} of that name is registered",
-        field=flag,
-        value=name,
-        cure=f"{'did you mean' if near else 'there are'} {listed}{'?' if near else ''}",
-    )
+    cure = f"{did_you_mean(wanted, sorted(known), alike=0.5)} (`taylor {what}s` lists them)"
+    raise InputError(f"no {what} of that name is registered", field=flag, value=name, cure=cure)
 
 
 def _read_either(path: Path) -> ModelSpec | DeviceSpec:

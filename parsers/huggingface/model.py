@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -13,6 +12,7 @@ import yaml
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
+from taylor.base.near import near_names
 from taylor.parsers.huggingface import convolutions, linear, mamba, own_layers, vision
 from taylor.parsers.huggingface.decoders import DECODERS
 from taylor.parsers.huggingface.deepseek_v4 import deepseek_v4
@@ -177,7 +177,7 @@ def _known(kind: str, file: Path, name: str) -> ModelType:
     known = model_types()
     if kind in known:
         return known[kind]
-    near = difflib.get_close_matches(kind, known, n=3, cutoff=0.7)
+    near = near_names(kind, known, alike=0.7)
     told = f"those like it are {', '.join(near)}; " if near else ""
     cure = f"{told}register the model in YAML (docs/models.md) and name it with --model"
     raise InputError("is no model type that can be counted", file=file, field=name, value=kind, cure=cure)

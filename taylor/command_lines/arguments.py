@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import taylor
 from taylor.base.errors import InputError, shortened
 from taylor.base.files import read_text
+from taylor.base.near import did_you_mean, near_names
 from taylor.base.shipped import own_or_shipped
 from taylor.parsers.tables.ratios import MAX_RATIO
 
@@ -78,8 +79,51 @@ class CommandParser(argparse.ArgumentParser):
         general.add_argument("--quiet", action="store_true", help="log warnings and errors only")
 
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2 and a message of readable length, whatever was typed."""
-        super().error(shortened(message, 600))
+        """Refuse what was typed in one line of readable length.
+
+        Raises
+        ------
+        InputError
+            Always.
+        """
+        told = shortened(message.removeprefix("argument "), 600)
+        raise InputError(f"{told}{' ' if told.endswith('?') else '; '}{self.prog} --help lists the flags")
+
+    def _refuse(self, word: str) -> NoReturn:
+        flag = word.partition("=")[0]
+        if not flag.startswith("-"):
+            self.error(f"{shortened(repr(word))} belongs to no flag")
+        raise InputError("is no flag", field=shortened(flag), cure=self._meant(flag))
+
+    def _meant(self, flag: str) -> str:
+        """The cure of an unknown flag, in one line."""
+        # Dashes left out: of `--vpp` and `-vpp` a user may have meant either.
+        near = near_names(flag.lstrip("-"), [each.lstrip("-") for each in self._option_string_actions], alike=0.6)
+        spelled = {each.lstrip("-"): each for each in self._option_string_actions}
+        meant = f"did you mean {' or '.join(spelled[name] for name in near)}? " if near else ""
+        return f"{meant}{self.prog} --help lists the flags"
+
+    def _refuse_glued_words(self, words: Sequence[str]) -> None:
+        """Refuse a mistyped flag that argparse would take for a flag of one letter and its value: ``-tml`` for -t.
+
+        Raises
+        ------
+        InputError
+            Names the flag that it is like.
+        """
+        letters = {each for each in self._option_string_actions if len(each) == 2}
+        for word in words:
+            if word[:2] not in letters or len(word) < 3 or word in self._option_string_actions:
+                continue
+            name = word.partition("=")[0][1:]
+            longer = [each.lstrip("-") for each in self._option_string_actions if len(each) > 2]
+            if name.replace("_", "").isalpha() and near_names(name, longer, alike=0.75):
+                self._refuse(word)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            cure = did_you_mean(str(value), map(str, action.choices))
+            raise argparse.ArgumentError(action, f"{shortened(repr(value))} is not one of its values; {cure}")
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse the command line, with the flags of ``--config`` as defaults.
@@ -89,7 +133,7 @@ class CommandParser(argparse.ArgumentParser):
         Raises
         ------
         InputError
-            When the JSON cannot be read, holds an unknown key, or a value that the flag refuses.
+            When a word or a value is not understood, or the JSON cannot be read or holds such a key or value.
         """
         words = [self._normal_spelling(word) for word in arguments]
         early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=self.prog)
@@ -97,7 +141,10 @@ class CommandParser(argparse.ArgumentParser):
         path = early.parse_known_args([w for w in words if w not in ("-h", "--help")])[0].config
         if path is not None:
             words = self._words_from_json(Path(path)) + words
-        args = self.parse_args(words)
+        self._refuse_glued_words(words)
+        args, further = self.parse_known_args(words)
+        if further:
+            self._refuse(further[0])
         args.given = self._given(words, args)
         return args
 
@@ -136,7 +183,7 @@ class CommandParser(argparse.ArgumentParser):
             flag = self._normal_spelling("--" + str(key).lstrip("-"))
             action = self._option_string_actions.get(flag)
             if action is None or key in ("config", "help"):
-                raise InputError("unknown flag", file=path, field=str(key), cure=f"see {self.prog} --help")
+                raise InputError("is no flag", file=path, field=str(key), cure=self._meant(flag))
             if value is None:
                 continue
             if action.nargs == 0:
@@ -180,6 +227,21 @@ def refuse_without_effect(args: argparse.Namespace, flags: Collection[str], wher
         them = "it" if len(idle) == 1 else "them"
         effect = "has no effect" if len(idle) == 1 else "have no effect"
         raise InputError(f"{effect} {where}", field=", ".join(idle), cure=f"leave {them} out{cure and f', or {cure}'}")
+
+
+def refuse_unknown_solver(name: str) -> None:
+    """Refuse a solver that cannot run here, before anything else is done.
+
+    Raises
+    ------
+    InputError
+        Names those like it, and those that there are.
+    """
+    from taylor.pipeline_solver.solvers import SOLVERS, solver_named
+
+    entry = solver_named(name)
+    if entry.name not in SOLVERS:
+        entry.load()
 
 
 def yes_no(text: str) -> bool:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import taylor
 from taylor.base.console import run_command, start_logging
-from taylor.base.errors import EXIT_BAD_INPUT
+from taylor.base.errors import EXIT_BAD_INPUT, InputError, shortened
+from taylor.base.near import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,9 @@ SUBCOMMANDS = {
     "devices": Subcommand("devices", "the registered devices, each figure with its source"),
 }
 
+FLAGS = ("-h", "--help", "--version")
+"""What may stand in a subcommand's place; both end the run."""
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of `taylor` itself; each subcommand has its own."""
@@ -53,17 +57,27 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"taylor {taylor.__version__}")
-    parser.add_argument("command", metavar="COMMAND", choices=tuple(SUBCOMMANDS), help=argparse.SUPPRESS)
     return parser
 
 
 def run(arguments: Sequence[str]) -> int | None:
-    """Run the subcommand that comes first, with the arguments behind it."""
+    """Run the subcommand that comes first, with the arguments behind it.
+
+    Raises
+    ------
+    InputError
+        When there is no such subcommand.
+    """
     parser = build_parser()
     if not arguments:
         parser.print_help(sys.stderr)
         return EXIT_BAD_INPUT
-    name = parser.parse_args(arguments[:1]).command
+    name = arguments[0]
+    if name in FLAGS:
+        parser.parse_args([name])
+    if name not in SUBCOMMANDS:
+        cure = f"{did_you_mean(name, (*SUBCOMMANDS, *FLAGS))} taylor --help explains the commands"
+        raise InputError("is no command of taylor", field=shortened(name), cure=cure)
     tool = importlib.import_module(f"taylor.command_lines.{SUBCOMMANDS[name].module}")
     tool.run(arguments[1:], f"taylor {name}")
     return None

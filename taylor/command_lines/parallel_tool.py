@@ -9,6 +9,7 @@ from pathlib import Path
 
 from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InputError
+from taylor.base.near import did_you_mean
 from taylor.base.shipped import own_or_shipped
 from taylor.command_lines.arguments import (
     CommandParser,
@@ -20,6 +21,7 @@ from taylor.command_lines.arguments import (
     path_or_none,
     positive_float,
     positive_int,
+    refuse_unknown_solver,
     refuse_without_effect,
 )
 
@@ -146,10 +148,11 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
         refuse_without_effect(
             args, {"solver_name", "workers", "time_limit"}, "without --full: nothing is solved", "add --full"
         )
+    refuse_unknown_solver(args.solver_name)
     unknown = [name for name in args.search if name not in DIMENSIONS]
     if unknown:
         raise InputError(
-            "is not a dimension", field="--search", value=unknown[0], cure="choose of " + ", ".join(DIMENSIONS)
+            "is no dimension", field="--search", value=unknown[0], cure=did_you_mean(unknown[0], DIMENSIONS)
         )
     from taylor.nd_search.options import SearchOptions
     from taylor.pipeline_solver.options import SolveOptions

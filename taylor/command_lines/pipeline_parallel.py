@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InputError
+from taylor.base.near import did_you_mean
 from taylor.command_lines.arguments import (
     CommandParser,
     add_environment_options,
@@ -20,6 +21,7 @@ from taylor.command_lines.arguments import (
     path_or_none,
     positive_float,
     positive_int,
+    refuse_unknown_solver,
     refuse_without_effect,
     time_ratio,
     yes_no,
@@ -57,7 +59,7 @@ def export_form(text: str) -> Export:
 
     form, _, file = text.partition("=")
     if form not in export_forms():
-        raise argparse.ArgumentTypeError(f"{form!r} is none of {', '.join(export_forms())}")
+        raise argparse.ArgumentTypeError(f"{form!r} is no form of export; {did_you_mean(form, export_forms())}")
     return Export(form, path_or_none(file))
 
 
@@ -188,6 +190,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     refuse_without_effect(args, {"solution"}, "without -extract y", "add -extract y to print it")
     if args.evaluate:
         refuse_without_effect(args, OF_A_SOLVE, "with -evaluate y, which solves and writes no plan")
+    refuse_unknown_solver(args.solver_name)
     sources = [path for path in (args.yaml, args.shell, args.toml, args.hf) if path]
     if len(sources) != 1:
         raise InputError("exactly one configuration is needed", field="-yaml, -shell, -toml, -hf", value=sources)

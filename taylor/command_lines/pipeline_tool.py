@@ -18,6 +18,7 @@ from taylor.command_lines.arguments import (
     path_or_none,
     positive_float,
     positive_int,
+    refuse_unknown_solver,
 )
 
 
@@ -88,6 +89,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
     """Parse, solve, print."""
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
+    refuse_unknown_solver(args.solver_name)
     from taylor.pipeline_solver.options import SolveOptions
     from taylor.report.terminal import print_ranking
     from taylor.workflows.candidates import rank_folder

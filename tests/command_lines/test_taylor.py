@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import taylor
+from taylor.base.errors import InputError
 from taylor.command_lines import main
 from tests.conftest import ROOT
 
@@ -40,15 +41,17 @@ def test_the_version_is_told_at_every_place(words, capsys):
 
 
 @pytest.mark.parametrize(
-    "words, told", [([], "solve"), (["solv"], "invalid choice: 'solv'"), (["--solve"], "required")]
+    "words, told",
+    [(["solv"], "did you mean solve"), (["--versoin"], "did you mean --version"), (["xyzzy"], "known are solve, ")],
 )
-def test_what_is_no_subcommand_ends_with_code_2_and_those_that_there_are(words, told, capsys):
-    try:
-        code = main.run(words)
-    except SystemExit as ended:
-        code = ended.code
-    assert code == 2
-    assert told in capsys.readouterr().err
+def test_what_is_no_subcommand_is_answered_with_those_like_it_or_those_that_there_are(words, told):
+    with pytest.raises(InputError, match=told):
+        main.run(words)
+
+
+def test_without_a_subcommand_the_help_is_shown_and_the_exit_code_is_2(capsys):
+    assert main.run([]) == 2
+    assert "solve" in capsys.readouterr().err
 
 
 def test_it_runs_as_a_module_and_its_exit_code_is_the_subcommands(tmp_path):
