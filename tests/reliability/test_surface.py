@@ -45,7 +45,7 @@ FURTHER = {
     "pipeline_tool": "--dryrun_timeout --dryrun_retries",
     "pipeline_parallel": "-hf --world_size --seq --gbs --fix -ratios -workers -mps_form --export --dryrun_timeout "
     "--dryrun_retries",
-    "timeline_tool": "--profile_dir --solution --window --trace --html --png",
+    "timeline_tool": "--profile_dir --solution --unit_ms --step --window --trace --html --png",
 }
 """Flags beyond it: one more or less is a decision, and shows here."""
 
