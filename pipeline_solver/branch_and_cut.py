@@ -125,7 +125,8 @@ class _TreeRun:
         self.gap = options.gap
         self.closing_gap = max(0.5 * options.gap, LEAST_GAP)
         self.began = time.monotonic()
-        self.stopper = Stopper(None if options.time_limit is None else self.began + options.time_limit)
+        deadline = None if options.time_limit is None else self.began + options.time_limit
+        self.stopper = Stopper(deadline, options.cutoff)
         self.on_progress = on_progress
         self.graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
         self.search: Search | None = None
@@ -174,7 +175,7 @@ class _TreeRun:
         if np.isinf(root) and root > 0 and search.plans.best is None:
             self.infeasible = True
             return
-        self.bound = max(self.bound, min(root, search.cutoff))
+        self.bound = max(self.bound, min(root, search.closing_bound))
         self.report(f"root solved, {search.plans.pool.size} cuts" if not search.open else "searching the tree")
         try:
             self._tree(search)
@@ -183,9 +184,9 @@ class _TreeRun:
             self.hand_over = True
         if self.hand_over:
             return
-        self.finished = True
         self.bound = max(self.bound, search.cutoff)
-        if search.plans.best is None:
+        self.finished = self.bound < self.stopper.cutoff()
+        if search.plans.best is None and self.finished:
             self.infeasible = True
         self.report("done")
 
@@ -323,6 +324,8 @@ class _TreeRun:
                 self.bound = max(self.bound, tree, min(search.root_bound, search.cutoff))
         base = Solution(FEASIBLE, solver=SOLVER_NAME, seconds=seconds, statistics=statistics)
         stopped = self.stopped or Termination.SOLVER_FAILURE
+        if self.bound >= self.stopper.cutoff() and stopped is not Termination.INTERRUPTED:
+            stopped = Termination.CUT_OFF
         if self.infeasible:
             return base.replace(status=INFEASIBLE, termination=Termination.INFEASIBLE)
         if search is None or search.plans.best is None:

@@ -31,6 +31,7 @@ from taylor.pipeline_solver.plan_model import PlanModel, plan_model
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
+from taylor.pipeline_solver.stopping import no_cutoff
 
 MILP_ROUNDS = "milp_rounds"
 """Name of the statistic that marks a solution whose cuts are all that its model needs."""
@@ -242,6 +243,7 @@ def solve_compact(
                 start=model.point_of(run.plan) if run.plan is not None else None,
                 on_point=points.append,
                 on_bound=run.note_bound,
+                enough=run.cut_off,
             )
             if outcome.status is MilpStatus.INFEASIBLE:
                 return run.infeasible()
@@ -253,6 +255,8 @@ def solve_compact(
             again = not fresh and outcome.status is MilpStatus.OPTIMAL and run.gap_of_round() >= asked
             if outcome.interrupted:
                 run.ended = Termination.INTERRUPTED
+            elif run.cut_off():
+                run.ended = Termination.CUT_OFF
             elif not fresh and outcome.status is MilpStatus.FAILED:
                 run.ended = Termination.SOLVER_FAILURE
             elif again and not run.closed():
@@ -289,6 +293,7 @@ class _MilpRun:
         self.plan: PipelinePlan | None = None
         self.objective, self.bound = float("inf"), 0.0
         self.rounds = 0
+        self.cutoff = options.cutoff or no_cutoff
         self.ended: Termination | None = None
 
     def left(self) -> float | None:
@@ -297,8 +302,11 @@ class _MilpRun:
     def closed(self) -> bool:
         return self.plan is not None and self.objective - self.bound <= self.gap * abs(self.objective)
 
+    def cut_off(self) -> bool:
+        return self.bound >= self.cutoff()
+
     def over(self) -> bool:
-        return self.closed() or self.ended is not None or self.left() == 0.0
+        return self.closed() or self.cut_off() or self.ended is not None or self.left() == 0.0
 
     def gap_of_round(self) -> float:
         """A tenth of the gap that is open: the early rounds are there for their cuts, not for their proof."""
@@ -347,5 +355,7 @@ class _MilpRun:
         )
         if self.closed():
             return solution.closed(interrupted=self.ended is Termination.INTERRUPTED)
+        if self.cut_off() and self.ended is not Termination.INTERRUPTED:
+            return solution.ended_by(Termination.CUT_OFF)
         late = Termination.TIME_LIMIT if self.left() == 0.0 else Termination.ROUND_LIMIT
         return solution.ended_by(self.ended or late)

@@ -98,6 +98,7 @@ class HighsModel:
         start: NDArray[np.float64] | None = None,
         on_point: Callable[[NDArray[np.float64]], None] | None = None,
         on_bound: Callable[[float], None] | None = None,
+        enough: Callable[[], bool] | None = None,
     ) -> MilpOutcome:
         """Solve the model as a MILP; see `MilpSolver`."""
         solver = self._solver
@@ -121,12 +122,12 @@ class HighsModel:
         solver.cbMipImprovingSolution += tell
         solver.cbMipLogging += tell_bound
         try:
-            interrupted = self._run_interruptibly()
+            interrupted, stopped = self._run_interruptibly(enough)
         finally:
             solver.cbMipImprovingSolution -= tell
             solver.cbMipLogging -= tell_bound
         info = solver.getInfo()
-        interrupted = interrupted or solver.getModelStatus() == _Model.kInterrupt
+        interrupted = interrupted or (not stopped and solver.getModelStatus() == _Model.kInterrupt)
         status = STATUS_OF_HIGHS.get(solver.getModelStatus(), MilpStatus.FAILED)
         if status is MilpStatus.INFEASIBLE:
             return MilpOutcome(status, None, float("inf"))
@@ -134,17 +135,20 @@ class HighsModel:
         bound = float("-inf") if status is MilpStatus.FAILED else info.mip_dual_bound
         return MilpOutcome(status, self._values() if found else None, bound, interrupted)
 
-    def _run_interruptibly(self) -> bool:
-        """Run in a thread of its own, so that Ctrl-C reaches this one; whether it did."""
-        interrupted, done = False, False
+    def _run_interruptibly(self, enough: Callable[[], bool] | None) -> tuple[bool, bool]:
+        """Run in a thread of its own, so that Ctrl-C reaches this one; whether it did, and whether it was enough."""
+        interrupted, stopped, done = False, False, False
         self._solver.startSolve()
         while not done:
             try:
                 done, _ = self._solver.wait(0.1)
+                if not done and not stopped and enough is not None and enough():
+                    stopped = True
+                    self._solver.cancelSolve()
             except KeyboardInterrupt:
                 interrupted = True
                 self._solver.cancelSolve()
-        return interrupted
+        return interrupted, stopped
 
     def _values(self) -> NDArray[np.float64]:
         return np.array(self._solver.getSolution().col_value)

@@ -60,6 +60,7 @@ class MilpSolver(Protocol):
         start: NDArray[np.float64] | None = None,
         on_point: Callable[[NDArray[np.float64]], None] | None = None,
         on_bound: Callable[[float], None] | None = None,
+        enough: Callable[[], bool] | None = None,
     ) -> MilpOutcome:
         """Solve the model as it stands.
 
@@ -77,4 +78,6 @@ class MilpSolver(Protocol):
             Called with every better point as it is found.
         on_bound : callable, optional
             Called with the proven bound now and then.
+        enough : callable, optional
+            Asked now and then whether to stop.
         """

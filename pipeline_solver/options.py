@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Callable
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,9 @@ class SolveOptions:
         Without a time limit the result depends on the problem and on nothing else here.
     workers : int
         Processes that share the work; the result is the same with any number.
+    cutoff : callable or None
+        Gives the step time that a plan has to beat, in body-layer forward times; asked for now and then, and never
+        greater than before. Once it is proven that no plan does, the solve ends: `Status.CUT_OFF`, with the bound.
 
     Raises
     ------
@@ -36,6 +39,7 @@ class SolveOptions:
     gap: float = 1e-6
     seed: int = 0
     workers: int = 1
+    cutoff: Callable[[], float] | None = None
 
     def __post_init__(self) -> None:
         if self.time_limit is not None and not self.time_limit >= 0:

@@ -90,6 +90,7 @@ class PyomoSolver:
         start: NDArray[np.float64] | None = None,
         on_point: Callable[[NDArray[np.float64]], None] | None = None,
         on_bound: Callable[[float], None] | None = None,
+        enough: Callable[[], bool] | None = None,
     ) -> MilpOutcome:
         """Solve the model as it stands; `node_limit`, `start` and the callbacks are not used."""
         arguments: dict[str, Any] = {"load_solutions": False}

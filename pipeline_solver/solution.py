@@ -22,12 +22,14 @@ class Status(str, Enum):
     """No plan exists, proven."""
     NO_SOLUTION = "no_solution"
     """Something ended the search before a plan was found."""
+    CUT_OFF = "cut_off"
+    """No plan beats the step time that was to be beaten, proven; the bound says what none goes below."""
 
     def __str__(self) -> str:
         return self.value
 
 
-OPTIMAL, FEASIBLE, OVER_LIMIT, INFEASIBLE, NO_SOLUTION = Status
+OPTIMAL, FEASIBLE, OVER_LIMIT, INFEASIBLE, NO_SOLUTION, CUT_OFF = Status
 
 
 class Termination(str, Enum):
@@ -47,6 +49,8 @@ class Termination(str, Enum):
     """The solver made no headway and hit no limit: its tolerances are wider than the gap asked for."""
     SOLVER_FAILURE = "solver failure"
     """The solver itself reported an error."""
+    CUT_OFF = "cut off"
+    """The bound reached the step time that was to be beaten."""
     NOT_SOLVED = "not solved"
     """A given plan was evaluated; nothing was searched."""
 
@@ -65,6 +69,7 @@ _SENTENCES = {
     Termination.INTERRUPTED: "the search was interrupted",
     Termination.STALLED: "the solver made no headway",
     Termination.SOLVER_FAILURE: "the solver failed",
+    Termination.CUT_OFF: "no plan can beat the step time that was to be beaten",
 }
 
 PROVEN_GAP = 1e-6
@@ -151,6 +156,8 @@ class Solution:
 
     def ended_by(self, end: Termination) -> Solution:
         """A copy that says what ended the search before its plan, if it has one, was proven optimal."""
+        if end is Termination.CUT_OFF:
+            return replace(self, status=CUT_OFF, termination=end, message=end.sentence)
         status = NO_SOLUTION if self.plan is None else FEASIBLE
         message = end.sentence if self.plan is not None else f"{end.sentence} before a plan was found"
         return replace(self, status=status, termination=end, message=message)

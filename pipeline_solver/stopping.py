@@ -1,13 +1,20 @@
-"""When a search must stop: the time limit and Ctrl-C, both noticed only where the search can stand still."""
+"""When a search must stop: the time limit and Ctrl-C, both noticed only where the search can stand still, and the
+cut-off that makes the rest of it idle."""
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
 from contextlib import contextmanager
 from types import FrameType
-from typing import Iterator
+from typing import Callable, Iterator
+
+
+def no_cutoff() -> float:
+    """The step time to beat where there is none."""
+    return math.inf
 
 
 class OutOfTime(Exception):
@@ -15,16 +22,19 @@ class OutOfTime(Exception):
 
 
 class Stopper:
-    """A deadline and a remembered interrupt.
+    """A deadline, a remembered interrupt, and the step time to beat.
 
     Parameters
     ----------
     deadline : float or None
         `time.monotonic()` at which to stop.
+    cutoff : callable, optional
+        As in `SolveOptions`.
     """
 
-    def __init__(self, deadline: float | None) -> None:
+    def __init__(self, deadline: float | None, cutoff: Callable[[], float] | None = None) -> None:
         self.deadline = deadline
+        self.cutoff: Callable[[], float] = cutoff or no_cutoff
         self.interrupted = False
 
     def check(self) -> None:

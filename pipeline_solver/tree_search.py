@@ -71,7 +71,12 @@ class Search:
 
     @property
     def cutoff(self) -> float:
-        """Bound at which a node holds nothing better."""
+        """Bound at which a node holds nothing better than the best plan, or than what was to be beaten."""
+        return min(self.closing_bound, self.stopper.cutoff())
+
+    @property
+    def closing_bound(self) -> float:
+        """Bound at which the best plan is optimal."""
         return self.plans.best_time * (1.0 - self.gap)
 
     def lp_solves(self) -> int:

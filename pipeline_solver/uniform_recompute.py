@@ -14,7 +14,15 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Termination
+from taylor.pipeline_solver.solution import (
+    CUT_OFF,
+    FEASIBLE,
+    INFEASIBLE,
+    NO_SOLUTION,
+    OPTIMAL,
+    Solution,
+    Termination,
+)
 from taylor.pipeline_solver.solvers import Solver
 
 UNRESTRICTED_OBJECTIVE, UNRESTRICTED_BOUND = "unrestricted_objective", "unrestricted_bound"
@@ -92,6 +100,12 @@ def solve_uniform(
         return found.replace(bound=bound, statistics={**found.statistics, **known})
 
     best = None if free.plan is None else _nearest(problem, free.plan, free.solver)
+    if free.status == CUT_OFF:
+        # What no plan at all can beat, none of these can.
+        found = best or Solution(CUT_OFF, solver=free.solver)
+        return found.replace(bound=floor, seconds=time.monotonic() - began, statistics=known).ended_by(
+            Termination.CUT_OFF
+        )
     stopped: Termination | None = None
     bound = float("inf")
     done: list[tuple[str, int]] = []
@@ -123,6 +137,8 @@ def solve_uniform(
         interrupted = found.termination is Termination.INTERRUPTED
         if interrupted or found.status in (FEASIBLE, NO_SOLUTION):
             stopped = found.termination
+        elif found.status == CUT_OFF:
+            stopped = stopped or Termination.CUT_OFF
         if found.objective is not None and (best is None or found.objective < (best.objective or 0.0)):
             best = found
     seconds = time.monotonic() - began

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Callable
 
 from taylor.base.errors import OutsideProgramError
 from taylor.base.orphans import end_with_parent
@@ -68,7 +68,15 @@ class WorkerPool:
             process = context.Process(
                 target=_work,
                 daemon=True,
-                args=(there, origin, state, seeds[k::workers], search.stopper.deadline, os.getpid()),
+                args=(
+                    there,
+                    origin,
+                    state,
+                    seeds[k::workers],
+                    search.stopper.deadline,
+                    search.stopper.cutoff,
+                    os.getpid(),
+                ),
             )
             process.start()
             there.close()
@@ -194,7 +202,13 @@ def _answer(pipe: Connection, stopper: Stopper) -> list[ShareAnswer]:
 
 
 def _work(
-    pipe: Connection, origin: Origin, state: RootState, seeds: list[int], deadline: float | None, coordinator: int
+    pipe: Connection,
+    origin: Origin,
+    state: RootState,
+    seeds: list[int],
+    deadline: float | None,
+    cutoff: Callable[[], float],
+    coordinator: int,
 ) -> None:
     """A worker's life: rounds until the pipe closes or its coordinator, the process that started it, dies.
 
@@ -203,7 +217,7 @@ def _work(
     # A forked sibling may hold the pipe's other end open, so a dead coordinator does not close it.
     end_with_parent(coordinator)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    shares = [_Share(origin, state, seed, Stopper(deadline)) for seed in seeds]
+    shares = [_Share(origin, state, seed, Stopper(deadline, cutoff)) for seed in seeds]
     while True:
         try:
             tasks = pipe.recv()
