@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import logging
 import os
@@ -17,6 +18,11 @@ from taylor.base.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, Inpu
 
 log = logging.getLogger("taylor")
 """The one logger: INFO for what a user reads, DEBUG for what a developer does."""
+
+_PLAIN_LETTERS = "taylor.plain_letters"
+"""Name of the error handler below."""
+
+_PLAIN = {"×": "x", "−": "-", "–": "-", "…": "...", "«": '"', "»": '"', "·": ".", "≤": "<=", "≥": ">="}
 
 
 def start_logging(*, verbose: bool = False, quiet: bool = False) -> None:
@@ -92,11 +98,12 @@ def run_command(command: Callable[[], int | None]) -> int:
     A `TaylorError` becomes one line on standard error and its own code, a path that the system refuses
     likewise (its traceback only with ``--verbose``); Ctrl-C becomes 130. Any
     other exception is a fault of Taylor itself and keeps its traceback. What the terminal's encoding
-    lacks is shown as an escape.
+    lacks is shown in plain letters, or as an escape.
     """
+    codecs.register_error(_PLAIN_LETTERS, _plain_letters)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=_PLAIN_LETTERS)
     try:
         code = command()
         sys.stdout.flush()
@@ -120,6 +127,14 @@ def run_command(command: Callable[[], int | None]) -> int:
         log.error("%s", InputError(error.strerror or str(error), file=error.filename, cure="check the path"))
         log.debug("it was met here", exc_info=True)
         return EXIT_BAD_INPUT
+
+
+def _plain_letters(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What stands for a sign that an encoding lacks."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    plain = _PLAIN.get(error.object[error.start])
+    return (plain, error.start + 1) if plain is not None else codecs.backslashreplace_errors(error)
 
 
 def _reader_left() -> bool:

@@ -21,7 +21,6 @@ import pandas as pd
 
 from taylor.base.errors import TaylorError
 from taylor.cost_model.memory import stage_breakdown
-from taylor.dryrun.estimate import device_limit_mib
 from taylor.parsers.read import read_config
 from taylor.register.registry import Registry
 
@@ -74,7 +73,7 @@ def measured_runs(folder: Path) -> tuple[list[MeasuredRun], list[str]]:
                 row["set"],
                 row["file"],
                 heaviest.total,
-                device_limit_mib(config, registry.device(row["device"])),
+                config.memory_limit_mib(registry.device(row["device"])),
                 reporting.total - reporting.overhead,
                 None if pd.isna(row["peak_mib"]) else float(row["peak_mib"]),
             )

@@ -20,7 +20,6 @@ import pandas as pd
 
 from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.time import step_ms
-from taylor.dryrun.estimate import device_limit_mib
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.text.shell_source import ShellScript
@@ -79,7 +78,7 @@ def recipes(folder: Path, *, narrow: bool = True) -> list[Recipe]:
         stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
         device = registry.device(row["system"])
         told = float(step_ms(config.model, config.strategy, config.rules, device))
-        peak, limit = max(stage.total for stage in stages), device_limit_mib(config, device)
+        peak, limit = max(stage.total for stage in stages), config.memory_limit_mib(device)
         found.append(Recipe(row["script"], row["precision"], peak, limit, told, float(row["step_ms"])))
     return found
 

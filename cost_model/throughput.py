@@ -9,6 +9,8 @@ from taylor.cost_model.work import model_flops
 from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 
+SECONDS_A_DAY = 86_400
+
 
 @dataclass(frozen=True)
 class Throughput:
@@ -21,25 +23,38 @@ class Throughput:
     tokens_per_second : float
         Of the whole job.
     tokens_per_second_per_device : float
+    tflops_per_device : float
+        Work that the model itself asks of each device, TFLOP/s, counted as for the MFU.
     mfu : float or None
         Model FLOPs utilization, a share; None where the device's peak in the job's precision is not known.
+    train_days : float or None
+        Days of the whole training at this speed; None where its length is not known.
     """
 
     step_ms: float
     tokens_per_second: float
     tokens_per_second_per_device: float
+    tflops_per_device: float
     mfu: float | None
+    train_days: float | None = None
 
 
 def throughput(
-    model: ModelSpec, strategy: Strategy, rules: TrainingRules, device: DeviceSpec, step_ms: float
+    model: ModelSpec,
+    strategy: Strategy,
+    rules: TrainingRules,
+    device: DeviceSpec,
+    step_ms: float,
+    train_tokens: float | None = None,
 ) -> Throughput:
-    """Speed of a job whose step takes `step_ms` (above 0)."""
+    """Speed of a job whose step takes `step_ms` (above 0) and whose training takes `train_tokens`."""
     tokens = strategy.global_batch * rules.seq_length / (step_ms / 1e3)
     each = tokens / strategy.world_size
     known = rules.precision in device.peak_tflops or rules.precision == "bf16"
     mfu = model_flops_utilization(model, rules.seq_length, each, device.peak(rules.precision)) if known else None
-    return Throughput(step_ms, tokens, each, mfu)
+    tflops = each * model_flops(model, rules.seq_length) / 1e12
+    days = None if train_tokens is None else train_tokens / tokens / SECONDS_A_DAY
+    return Throughput(step_ms, tokens, each, tflops, mfu, days)
 
 
 def model_flops_utilization(

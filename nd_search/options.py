@@ -70,7 +70,7 @@ class SearchOptions:
     disabled_rules : tuple of str
         Names of rules that are left out.
     device_limit_mib : float or None
-        Memory limit, MiB; None = the file's own, else the device's usable memory.
+        Memory limit, MiB; None = the file's own, else the device's usable memory, less the job's margin.
     """
 
     world_size: int | None = None
@@ -155,7 +155,7 @@ class SearchContext:
     ) -> SearchContext:
         """Fill what the options leave open from the file, then from the device."""
         own = config.strategy
-        limit = options.device_limit_mib or config.device_limit_mib or float(device.usable_memory_mib)
+        limit = options.device_limit_mib or config.memory_limit_mib(device)
         return cls(
             model=config.model,
             rules=config.rules,

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
+from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, even_plan
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.device import DeviceSpec
 from taylor.register.model import MTP, ModelSpec
 
 
@@ -49,6 +51,8 @@ class TrainingConfig:
         (the reason is among `notes`).
     device_limit_mib : float or None
         Device memory that the file allows, MiB.
+    margin : MemoryMargin
+        What every device keeps free below its limit; the file's own words know none.
     mtp_counted : bool
         MTP layers count in the offset's layer total (legacy MindFormers: L = layers + MTP depth).
         Otherwise they join the last chunk and the offset is over the body layers alone.
@@ -72,6 +76,7 @@ class TrainingConfig:
     schedule: ScheduleSpec
     plan: PipelinePlan | None
     device_limit_mib: float | None = None
+    margin: MemoryMargin = MemoryMargin()
     mtp_counted: bool = True
     micro_batch_interleave: int = 1
     misfit: Misfit | None = None
@@ -82,6 +87,17 @@ class TrainingConfig:
     def pinned_kinds(self) -> tuple[str, ...]:
         """Layer kinds that join the last chunk and do not count in the offset."""
         return () if self.mtp_counted else (MTP,)
+
+    def memory_limit_mib(self, device: DeviceSpec) -> float:
+        """What a plan may take of one device: the file's own limit, else what the device offers, less the margin.
+
+        Raises
+        ------
+        InputError
+            When the margin leaves nothing.
+        """
+        whole = device.usable_memory_mib if self.device_limit_mib is None else self.device_limit_mib
+        return self.margin.below(float(whole))
 
     def schedule_for(self, interleaves: int) -> ScheduleSpec:
         """The schedule that the job runs with a number of interleaves."""

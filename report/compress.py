@@ -1,4 +1,4 @@
-"""Long lists as short text: ``4x14,3`` for fourteen fours and a three."""
+"""Long lists as short text: ``14×4,3`` for fourteen fours and a three."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Mapping, Sequence
 
 
 def compress(values: Sequence[object]) -> str:
-    """Runs of equal values as ``VALUExTIMES``; rows of a nested list are set apart by `` | ``.
+    """Runs of equal values as ``TIMES×VALUE``; rows of a nested list are set apart by `` | ``.
 
     A nested list of one row is written as that row alone.
     """
     if values and isinstance(values[0], (list, tuple)):
         return " | ".join(compress(row) for row in values)  # type: ignore[arg-type]
     runs = ((value, len(list(group))) for value, group in groupby(map(str, values)))
-    return ",".join(f"{value}x{times}" if times > 1 else value for value, times in runs)
+    return ",".join(f"{times}×{value}" if times > 1 else value for value, times in runs)
 
 
 def parse_json(value: object) -> Any:

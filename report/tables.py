@@ -30,7 +30,7 @@ def ranking_table(rows: pd.DataFrame | Sequence[Mapping[str, Any]], *, limit: in
     Returns
     -------
     rich.table.Table
-        One row for each candidate. In its last column ``4x14,3`` means fourteen fours and a three, one entry
+        One row for each candidate. In its last column ``14×4,3`` means fourteen fours and a three, one entry
         for each stage, `` | `` between interleaves; memory is in GiB.
     """
     records: list[Any] = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else list(rows)

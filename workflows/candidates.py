@@ -9,6 +9,7 @@ from pathlib import Path
 
 from taylor.base.console import log, progress
 from taylor.base.errors import InputError, TaylorError
+from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.time import estimate_ratios
@@ -63,6 +64,7 @@ def load_candidates(
     memory_of: Callable[[TrainingConfig], MemoryProfile] | None = None,
     register_path: Path | None = None,
     env_json: Path | None = None,
+    margin: MemoryMargin = MemoryMargin(),  # noqa: B008 - frozen
 ) -> list[CandidateFile]:
     """Read each file and join it with its measured ratios; what was not measured is estimated.
 
@@ -85,6 +87,8 @@ def load_candidates(
         The user's folder of registrations, for files that name their model.
     env_json : Path, optional
         Environment of the candidates' runs, as JSON.
+    margin : MemoryMargin
+        What every device keeps free.
     """
     environment = read_environment(env_json)
     measured = read_ratios(parser_result) if parser_result is not None else {}
@@ -96,7 +100,7 @@ def load_candidates(
         for path in paths:
             advance(1, path.name)
             try:
-                config = read_config(path, register_path, environment)
+                config = read_config(path, register_path, environment).replace(margin=margin)
             except TaylorError as error:
                 log.warning("%s", error)
                 candidates.append(CandidateFile(None, None, None, str(error), unread=path))
@@ -195,6 +199,7 @@ def rank_folder(
     profile_data: Path | None = None,
     gbs: int | None = None,
     nd_path: Path | None = None,
+    margin: MemoryMargin = MemoryMargin(),  # noqa: B008 - frozen
 ) -> Ranking:
     """Solve every candidate file of a folder and rank them.
 
@@ -207,7 +212,7 @@ def rank_folder(
         When the folder holds no configuration, or the ratios' CSV or the folder of profiles is bad.
     """
     files = config_files(folder)
-    readable = _readable(files, register_path)
+    readable = _readable(files, register_path, margin)
     _tell(folder, readable, device, register_path, gbs)
     profiled: dict[Path, TimeRatios] = {}
     if parser_result is None and profile_data is not None:
@@ -234,6 +239,7 @@ def rank_folder(
             memory_of=lambda config: by_launcher[config.launcher](config),
             register_path=register_path,
             env_json=dryruns.env_json,
+            margin=margin,
         )
     peaks = {} if nd_path is None else {(c.dp, c.tp, c.pp, c.ep): c.peak_mib for c in read_candidates(nd_path)}
     known = [
@@ -246,12 +252,12 @@ def _degrees(strategy: Strategy) -> tuple[int, int, int, int]:
     return strategy.dp, strategy.tp, strategy.pp, strategy.ep
 
 
-def _readable(files: Iterable[Path], register_path: Path | None) -> list[TrainingConfig]:
+def _readable(files: Iterable[Path], register_path: Path | None, margin: MemoryMargin) -> list[TrainingConfig]:
     """The configurations that can be read; why the others cannot is said where candidates are loaded."""
     configs = []
     for path in files:
         with suppress(TaylorError):
-            configs.append(read_config(path, register_path))
+            configs.append(read_config(path, register_path).replace(margin=margin))
     return configs
 
 

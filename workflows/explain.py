@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from taylor.base.errors import InputError
 from taylor.cost_model.memory import StageBreakdown, lightest_plan, stage_breakdown
 from taylor.cost_model.strategy import Strategy
-from taylor.dryrun.estimate import device_limit_mib
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.stage_memory import StageMemory
 from taylor.nd_search.options import SearchContext
@@ -59,7 +58,7 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     InputError
         When the name is not of that form.
     """
-    config = read_for(options.path, options.register_path, options.dryruns.env_json)
+    config = read_for(options.path, options.register_path, options.dryruns.env_json, options.margin)
     chosen = choose_device(config, options.device, options.register_path)
     facts, device = JobFacts(config, chosen), chosen.spec
     tell_head([f"{config.path}: {facts.model_line(options.register_path)}", facts.device_line()])
@@ -68,7 +67,7 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     strategy = with_ruled_splits(strategy, SearchContext.settle(config, device, options.space), options.space)
     lines = explain(config, device, options.space, strategy, options.rules_path)
     lines += [sentence for sentence in (reserve(config),) if sentence is not None]
-    limit = device_limit_mib(config, device)
+    limit = config.memory_limit_mib(device)
     if strategy.micro_batches < 1 or strategy.pp * strategy.vpp > sum(config.model.layer_counts().values()):
         return Explanation(tuple(lines), (), limit)
     try:

@@ -11,7 +11,6 @@ from taylor.base.console import log
 from taylor.cost_model.parameters import active_parameters, total_parameters
 from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.throughput import Throughput, throughput
-from taylor.dryrun.estimate import device_limit_mib
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.model import DENSE, MOE, MTP, ModelSpec
@@ -36,11 +35,14 @@ class JobFacts:
     device : ChosenDevice
     ratios : SettledRatios or None
         None where every candidate has its own.
+    train_tokens : float or None
+        Tokens of the whole training.
     """
 
     config: TrainingConfig
     device: ChosenDevice
     ratios: SettledRatios | None = None
+    train_tokens: float | None = None
 
     def head(self, register_path: Path | None = None) -> list[str]:
         """The first lines of a command that plans this very job."""
@@ -78,8 +80,9 @@ class JobFacts:
         """The device with its memory, and the limit that holds."""
         described = self.device.assumption or f"device {self.device.described}"
         by = "what the device offers" if self.config.device_limit_mib is None else "by the file"
-        limit = device_limit_mib(self.config, self.device.spec)
-        return f"{described}; memory limit {limit:,.0f} MiB, {by}"
+        margin = f" less a margin of {self.config.margin}" if self.config.margin else ""
+        limit = self.config.memory_limit_mib(self.device.spec)
+        return f"{described}; memory limit {limit:,.0f} MiB, {by}{margin}"
 
     @property
     def assumptions(self) -> list[str]:
@@ -92,7 +95,7 @@ class JobFacts:
     def throughput(self, step_ms: float) -> Throughput:
         """What a step time means for the job."""
         config = self.config
-        return throughput(config.model, config.strategy, config.rules, self.device.spec, step_ms)
+        return throughput(config.model, config.strategy, config.rules, self.device.spec, step_ms, self.train_tokens)
 
     def to_dict(self) -> dict[str, Any]:
         """Model, device, strategy and batch as plain data."""

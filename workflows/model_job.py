@@ -11,6 +11,7 @@ import numpy as np
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError
 from taylor.base.files import printable, write_atomic
+from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.strategy import Strategy
 from taylor.nd_search.emit import emit_yaml
 from taylor.nd_search.options import SearchOptions
@@ -58,6 +59,8 @@ class ModelJob:
         Degrees that are given.
     device : str or None
         Name of a registered device.
+    margin : MemoryMargin
+        What every device keeps free.
     """
 
     path: Path
@@ -68,6 +71,7 @@ class ModelJob:
     device: str | None = None
     register_path: Path | None = None
     max_expert_parallel: int = 64
+    margin: MemoryMargin = MemoryMargin()
 
     @property
     def name(self) -> str:
@@ -101,7 +105,7 @@ def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path
         When none fits the device's memory.
     """
     folder = output / "jobs" / job.name
-    config = read_for(state_model(job, output), job.register_path)
+    config = read_for(state_model(job, output), job.register_path, margin=job.margin)
     device = choose_device(config, job.device, job.register_path).spec
     found = search(config, device, _space(job, config))
     log.info(
@@ -112,7 +116,7 @@ def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path
     limit = SECONDS_EACH if how.time_limit is None else min(SECONDS_EACH, how.time_limit)
     each = replace(how, time_limit=limit, workers=1)
     files = emit_yaml(found, config, folder / "strategies", which=_quickest(found))
-    candidates = load_candidates(files, device, register_path=job.register_path)
+    candidates = load_candidates(files, device, register_path=job.register_path, margin=job.margin)
     ranking = rank(candidates, RankOptions(each, workers, report=False, output=folder))
     best = ranking.table.iloc[0]
     if not best["cost"] > 0:

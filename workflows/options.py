@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.profile import TimeRatios
 from taylor.pipeline.schedule import AUTO
 
@@ -96,6 +97,10 @@ class FileJob:
         A schedule's name or `AUTO`; None keeps the file's.
     low_memory : bool or None
         Whether interleaving is of the low-memory kind; None keeps the file's.
+    margin : MemoryMargin
+        What the plan leaves free on every device.
+    train_tokens : float or None
+        Tokens of the whole training, for its length in days.
     """
 
     path: Path
@@ -110,6 +115,8 @@ class FileJob:
     vpp: int | str | None = None
     schedule: str | None = None
     low_memory: bool | None = None
+    margin: MemoryMargin = MemoryMargin()
+    train_tokens: float | None = None
 
     @property
     def given_vpp(self) -> int | None:

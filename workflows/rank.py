@@ -52,12 +52,15 @@ class RankOptions:
         The page to write; True puts it beside the table, False writes none.
     output : Path
         Folder of the table, the rows that are done and the solved configurations.
+    train_tokens : float or None
+        Tokens of the whole training, for its length in days.
     """
 
     how: SolveOptions = DEFAULT_OPTIONS
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     report: Path | bool = True
     output: Path = Path("pipeline_output")
+    train_tokens: float | None = None
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taylor.base.console import log
+from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.memory import best_case_peak_mib
 from taylor.dryrun.interface import DryRunBackend
 from taylor.nd_search.emit import emit_yaml, pruned_frame, write_candidates_csv, write_pruned_csv
@@ -41,6 +42,8 @@ class StrategySearchOptions:
         Folder of profiles, one folder a configuration, whose ratios go before estimates.
     full : bool
         Go on through ratios, solving, ranking and report.
+    margin : MemoryMargin
+        What every device keeps free.
     """
 
     path: Path
@@ -56,6 +59,7 @@ class StrategySearchOptions:
     profile_data: Path | None = None
     full: bool = False
     ranking: RankOptions = field(default_factory=RankOptions)
+    margin: MemoryMargin = MemoryMargin()
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def search_strategies(options: StrategySearchOptions) -> StrategySearch:
     InfeasibleError
         No strategy fits the device's memory.
     """
-    config = read_for(options.path, options.register_path, options.dryruns.env_json)
+    config = read_for(options.path, options.register_path, options.dryruns.env_json, options.margin)
     chosen = choose_device(config, options.device, options.register_path)
     device = chosen.spec
     _tell(options, JobFacts(config, chosen))
@@ -133,6 +137,7 @@ def _search(
         memory_of=memory_of,
         register_path=options.register_path,
         env_json=options.dryruns.env_json,
+        margin=options.margin,
     )
     return replace(done, ranking=rank(candidates, options.ranking, pruned=pruned_frame(result)))
 

@@ -13,7 +13,6 @@ from taylor.base.console import log
 from taylor.base.files import write_atomic
 from taylor.cost_model.memory import best_case_peak_mib, stage_breakdown
 from taylor.cost_model.strategy import Strategy
-from taylor.dryrun.estimate import device_limit_mib
 from taylor.dryrun.fitting.grey_box import (
     CorrectedPeaks,
     Measurement,
@@ -56,7 +55,7 @@ def measured_peaks(
     CorrectedPeaks or None
         For the search; None when no run gave a peak.
     """
-    limit = options.device_limit_mib or device_limit_mib(config, device)
+    limit = options.device_limit_mib or config.memory_limit_mib(device)
     loose = search(config, device, replace(options, device_limit_mib=ROOM * limit), rules_path)
     families: dict[tuple[int, ...], list[Strategy]] = {}
     for index in np.argsort(loose.estimated_ms, kind="stable")[:20_000].tolist():
@@ -114,7 +113,7 @@ def replayed_peaks(
         When the folder is missing or holds no log.
     """
     replay = ReplayBackend(folder)
-    limit = options.device_limit_mib or device_limit_mib(config, device)
+    limit = options.device_limit_mib or config.memory_limit_mib(device)
     loose = search(config, device, replace(options, device_limit_mib=100 * limit), rules_path)
     measurements, rows = [], []
     for strategy in loose.candidates:

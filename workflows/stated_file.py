@@ -11,6 +11,7 @@ import numpy as np
 
 from taylor.base.console import log
 from taylor.base.errors import InputError
+from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.design import modes_at_hand
@@ -32,20 +33,27 @@ from taylor.workflows.schedules import require_schedule, require_start, tell_int
 from taylor.workflows.time_ratios import SettledRatios, settle_ratios
 
 
-def read_for(path: Path, register_path: Path | None = None, env_json: Path | None = None) -> TrainingConfig:
+def read_for(
+    path: Path,
+    register_path: Path | None = None,
+    env_json: Path | None = None,
+    margin: MemoryMargin = MemoryMargin(),  # noqa: B008 - frozen
+) -> TrainingConfig:
     """Read a configuration under the environment of its job's runs.
 
     Parameters
     ----------
     env_json : Path, optional
         That environment, as JSON.
+    margin : MemoryMargin
+        What the job keeps free on every device.
 
     Raises
     ------
     InputError
         When one of the two cannot be read.
     """
-    return read_config(path, register_path, read_environment(env_json))
+    return read_config(path, register_path, read_environment(env_json)).replace(margin=margin)
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ class StatedFile:
             When the file or the register cannot be read, the job cannot start as the file states it, or it sets a
             switch that its schedule does not have.
         """
-        config = read_for(job.path, job.register_path, job.dryruns.env_json)
+        config = read_for(job.path, job.register_path, job.dryruns.env_json, job.margin)
         require_start(config)
         file = cls.of(job, config, choose_device(config, job.device, job.register_path))
         tell_head(file.facts.head(job.register_path))
@@ -106,7 +114,7 @@ class StatedFile:
     @property
     def facts(self) -> JobFacts:
         """What is known of the job before it is planned."""
-        return JobFacts(self.running, self.chosen, self.ratios)
+        return JobFacts(self.running, self.chosen, self.ratios, self.job.train_tokens)
 
     def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
         """The same with a number of interleaves and the schedule that it means."""

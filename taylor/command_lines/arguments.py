@@ -14,6 +14,7 @@ from taylor.base.errors import InputError, shortened
 from taylor.base.files import read_text
 from taylor.base.near import did_you_mean, near_names
 from taylor.base.shipped import own_or_shipped
+from taylor.cost_model.margin import MemoryMargin
 from taylor.parsers.tables.ratios import MAX_RATIO
 
 if TYPE_CHECKING:  # a command's --help and --version must not wait for what only its work needs
@@ -21,6 +22,11 @@ if TYPE_CHECKING:  # a command's --help and --version must not wait for what onl
 
 MOST = 10**9
 """Largest count a flag takes: a thousand times the ranks, the batch and the seconds of anybody's job."""
+
+MOST_TOKENS = 1e18
+"""Longest training that a flag takes: ten thousand times anybody's."""
+
+_TOKEN_UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
 
 _OLD_SPELLINGS = {"mindfomres_dir": "mindformers_dir", "dataset_dir": "dataset"}
 """Flags as the tool's older manual misspells them, accepted in silence."""
@@ -297,6 +303,42 @@ def time_ratio(text: str) -> float:
     return value
 
 
+def relative_gap(text: str) -> float:
+    """The type of a relative gap: ``0.01`` or ``1%``."""
+    stripped = text.strip()
+    value = non_negative_float(stripped.rstrip("%")) / (100.0 if stripped.endswith("%") else 1.0)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(
+            f"{shortened(repr(text))} is no gap: name a share below 1, such as 0.001 or 0.1%"
+        )
+    return value
+
+
+def memory_margin(text: str) -> MemoryMargin:
+    """The type of a margin of device memory: ``2048`` (MiB) or ``5%``."""
+    try:
+        return MemoryMargin.parse(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{shortened(repr(text))} is no margin: name MiB (2048) or per cent of the limit (5%)"
+        ) from None
+
+
+def token_count(text: str) -> float:
+    """The type of a training's length in tokens: ``1.5T``, ``300B``, ``2e12``."""
+    stripped = text.strip()
+    unit = _TOKEN_UNITS.get(stripped[-1:].upper(), 1.0)
+    try:
+        value = float(stripped if unit == 1.0 else stripped[:-1]) * unit
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= MOST_TOKENS:
+        raise argparse.ArgumentTypeError(
+            f"{shortened(repr(text))} is no count of tokens: name it as 1.5T, 300B or 2e12"
+        )
+    return value
+
+
 def key_values(text: str) -> dict[str, int]:
     """The type of ``tp=8,pp=16``."""
     result: dict[str, int] = {}
@@ -384,6 +426,32 @@ def add_environment_options(parser: CommandParser) -> None:
         metavar="NAME",
         help="registered device: memory, speed, links, cards a node (default: ascend-910b for MindFormers and "
         "MindSpeed, h100-80g for Megatron and torchtitan)",
+    )
+
+
+def add_planning_options(parser: CommandParser) -> None:
+    """What a plan must reach and what it is measured by, the same in all three tools."""
+    group: Any = parser.add_argument_group("proof, margin and length of training")
+    group.add_argument(
+        "-gap",
+        "--gap",
+        type=relative_gap,
+        default=1e-6,
+        metavar="G",
+        help="stop a solve once its plan is proven to this relative gap: 0.001 or 0.1%% (default: %(default)g)",
+    )
+    group.add_argument(
+        "--margin",
+        type=memory_margin,
+        default=MemoryMargin(),
+        metavar="MIB|P%",
+        help="memory that every device keeps free below its limit: MiB or per cent (default: %(default)s)",
+    )
+    group.add_argument(
+        "--train_tokens",
+        type=token_count,
+        metavar="TOKENS",
+        help="tokens of the whole training, as 1.5T or 300B: says how many days it takes",
     )
 
 

@@ -14,6 +14,7 @@ from taylor.base.shipped import own_or_shipped
 from taylor.command_lines.arguments import (
     CommandParser,
     add_environment_options,
+    add_planning_options,
     chosen_path,
     dryrun_options,
     key_values,
@@ -126,6 +127,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
         default="./output/nd_output/",
         help="where the CSV goes; YAML folders are its siblings (default: %(default)s)",
     )
+    add_planning_options(parser)
     add_environment_options(parser)
     return parser
 
@@ -146,7 +148,10 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     full = args.full or bool(args.profile_data_dir)
     if not full:
         refuse_without_effect(
-            args, {"solver_name", "workers", "time_limit"}, "without --full: nothing is solved", "add --full"
+            args,
+            {"solver_name", "workers", "time_limit", "gap", "train_tokens"},
+            "without --full: nothing is solved",
+            "add --full",
         )
     refuse_unknown_solver(args.solver_name)
     unknown = [name for name in args.search if name not in DIMENSIONS]
@@ -195,8 +200,11 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
         profile_data=path_or_none(args.profile_data_dir),
         full=full,
         ranking=RankOptions(
-            SolveOptions(args.solver_name, args.time_limit), **({"workers": args.workers} if args.workers else {})
+            SolveOptions(args.solver_name, args.time_limit, args.gap),
+            **({"workers": args.workers} if args.workers else {}),
+            train_tokens=args.train_tokens,
         ),
+        margin=args.margin,
     )
     if args.list_rules:
         print(describe_rules(options))

@@ -15,6 +15,7 @@ from taylor.base.near import did_you_mean
 from taylor.command_lines.arguments import (
     CommandParser,
     add_environment_options,
+    add_planning_options,
     chosen_path,
     dryrun_options,
     key_values,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export"}
 """All that has an effect where a saved solution is printed."""
 
-OF_A_SOLVE = {"o", "t", "mps_form", "solver_name", "workers"}
+OF_A_SOLVE = {"o", "t", "gap", "mps_form", "solver_name", "workers"}
 """What has no effect where nothing is solved."""
 
 OF_A_MODEL = {"world_size", "seq", "gbs", "fix"}
@@ -132,6 +133,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     solving.add_argument(
         "-workers", type=positive_int, default=os.cpu_count() or 1, metavar="N", help="processes (default: cores)"
     )
+    add_planning_options(parser)
     memory = parser.add_argument_group("memory")
     memory.add_argument("-memory", metavar="FILE", help="memory profile (JSON) instead of a dry-run")
     memory.add_argument("-dryrun", type=yes_no, default=True, metavar="y/n", help="get memory by dry-run (default: y)")
@@ -246,11 +248,13 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         vpp=args.vpp,
         schedule=args.schedule,
         low_memory=args.low_mem,
+        margin=args.margin,
+        train_tokens=args.train_tokens,
     )
     if args.evaluate:
         solved = evaluate_file(job, outputs)
     else:
-        how = SolveOptions(solver=args.solver_name, time_limit=args.t, workers=args.workers)
+        how = SolveOptions(solver=args.solver_name, time_limit=args.t, gap=args.gap, workers=args.workers)
         with live_line("solving") as on_progress:
             solved = solve_file(job, how, outputs, on_progress)
     print_solution(solved.problem, solved.solution)
@@ -288,8 +292,9 @@ def _searched(args: argparse.Namespace, path: Path) -> Path:
         fix=args.fix,
         device=args.device,
         register_path=chosen_path(args.register_path),
+        margin=args.margin,
     )
-    how = SolveOptions(solver=args.solver_name, time_limit=args.t)
+    how = SolveOptions(solver=args.solver_name, time_limit=args.t, gap=args.gap)
     return choose_strategy(job, how, args.workers, Outputs().folder)
 
 

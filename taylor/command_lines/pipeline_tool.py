@@ -12,6 +12,7 @@ from taylor.command_lines.arguments import (
     CommandParser,
     Default,
     add_environment_options,
+    add_planning_options,
     chosen_or_there,
     chosen_path,
     dryrun_options,
@@ -81,6 +82,7 @@ def build_parser(program: str = "pipeline_tool.py") -> CommandParser:
         default="on",
         help="HTML report: on (beside the CSV), off, or a file (default: %(default)s)",
     )
+    add_planning_options(parser)
     add_environment_options(parser)
     return parser
 
@@ -99,7 +101,12 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
     report: Path | bool = {"on": True, "y": True, "off": False, "n": False}.get(switch, Path(args.report))
     ranking = rank_folder(
         Path(args.yaml_path),
-        RankOptions(SolveOptions(args.solver_name, args.time_limit), workers=args.workers, report=report),
+        RankOptions(
+            SolveOptions(args.solver_name, args.time_limit, args.gap),
+            workers=args.workers,
+            report=report,
+            train_tokens=args.train_tokens,
+        ),
         device=args.device,
         register_path=chosen_path(args.register_path),
         dryruns=dryrun_options(args, args.mindformers_dir),
@@ -107,6 +114,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
         profile_data=chosen_or_there(args.profile_data_dir),
         gbs=args.gbs,
         nd_path=chosen_or_there(args.nd_path),
+        margin=args.margin,
     )
     table = ranking.table if args.topn is None else ranking.table.head(args.topn)
     print_ranking(table)

@@ -66,3 +66,10 @@ def test_a_reader_that_left_ends_a_command_in_silence(length):
     with os.fdopen(writer) as pipe:
         done = subprocess.run([sys.executable, "-c", code], stdout=pipe, stderr=subprocess.PIPE, cwd=ROOT, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_signs_that_the_terminal_cannot_show_become_plain_letters():
+    script = "from taylor.base.console import run_command; run_command(lambda: print('20×1 … « −é »'))"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
+    assert done.stdout == b'20x1 ... " -\\xe9 "\n'

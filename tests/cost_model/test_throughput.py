@@ -45,3 +45,12 @@ def test_mfu_is_told_of_the_peak_in_the_job_s_precision_and_of_no_other() -> Non
     in_half, in_single = (throughput(*job, rules, A100, 1000.0).mfu for rules in (half, single))
     assert in_half is not None and in_single == pytest.approx(in_half * 312 / 19.5)
     assert throughput(*job, single, Registry.load().device("ascend-910b"), 1000.0).mfu is None
+
+
+def test_the_length_of_a_training_is_its_tokens_at_the_job_s_speed() -> None:
+    job = Registry.load().model("llama2-7b"), Strategy(4, 2, 2, micro_batches=8), TrainingRules(seq_length=4096), A100
+    speed = throughput(*job, 2000.0, train_tokens=2e12)
+    assert speed.train_days is not None
+    assert speed.train_days * 86_400 * speed.tokens_per_second == pytest.approx(2e12)
+    assert speed.mfu is not None and speed.tflops_per_device == pytest.approx(speed.mfu * A100.peak("bf16"))
+    assert throughput(*job, 2000.0).train_days is None

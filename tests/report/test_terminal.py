@@ -36,15 +36,15 @@ def shown(renderable, width=100, terminal=False):
 
 @given(st.lists(st.integers(-3, 60), max_size=80))
 def test_compressed_lists_say_the_same(values):
-    entries = [entry.split("x") for entry in compress(values).split(",") if entry]
-    assert [int(e[0]) for e in entries for _ in range(int(e[1]) if len(e) > 1 else 1)] == values
+    entries = [entry.split("×") for entry in compress(values).split(",") if entry]
+    assert [int(e[-1]) for e in entries for _ in range(int(e[0]) if len(e) > 1 else 1)] == values
 
 
 def test_lists_are_compressed_as_the_manual_says():
-    assert compress([4] * 14 + [3]) == "4x14,3"
-    assert compress_grid("[[1, 1, 0], [0, 0, 0]]") == "1x2,0 | 0x3"
-    assert compress_grid('{"full": [[2, 2]], "select": [[0, 0]]}') == "2x2"
-    assert compress_grid('{"full": [[2, 2]], "select": [[0, 1]]}') == "full 2x2; select 0,1"
+    assert compress([4] * 14 + [3]) == "14×4,3"
+    assert compress_grid("[[1, 1, 0], [0, 0, 0]]") == "2×1,0 | 3×0"
+    assert compress_grid('{"full": [[2, 2]], "select": [[0, 0]]}') == "2×2"
+    assert compress_grid('{"full": [[2, 2]], "select": [[0, 1]]}') == "full 2×2; select 0,1"
     assert compress_grid(float("nan")) == "" and compress_grid("[broken") == ""
 
 
@@ -132,7 +132,7 @@ def test_output_is_plain_in_a_pipe_and_coloured_on_a_terminal():
             ),
         )
         assert ("\x1b[" in out.getvalue()) == terminal
-        assert "stage 0" in out.getvalue() and "offset 1x2,0x2" in out.getvalue() and " ms" in out.getvalue()
+        assert "stage 0" in out.getvalue() and "offset 2×1,2×0" in out.getvalue() and " ms" in out.getvalue()
 
 
 def test_the_live_line_shows_elapsed_best_bound_and_gap():
