@@ -7,6 +7,7 @@ from pathlib import Path
 from taylor.base.files import read_text
 from taylor.parsers.flagscale.launcher import FlagScale
 from taylor.parsers.huggingface.launcher import HuggingFace
+from taylor.parsers.huggingface.registered import RegisteredModel
 from taylor.parsers.launcher import Launcher
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
@@ -19,6 +20,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Torchtitan(),
     FlagScale(),
     HuggingFace(),
+    RegisteredModel(),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,12 +16,14 @@ from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.strategy import Strategy
 from taylor.nd_search.emit import emit_yaml
 from taylor.nd_search.options import SearchOptions
-from taylor.nd_search.search import SearchResult, search
+from taylor.nd_search.search import search
+from taylor.parsers.huggingface.registered import naming
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solution import NO_SOLUTION
 from taylor.pipeline_solver.stage_programs import FEW_KINDS
+from taylor.register.registry import Registry
 from taylor.workflows.candidates import load_candidates
 from taylor.workflows.devices import choose_device
 from taylor.workflows.job_facts import degrees_text
@@ -32,6 +35,9 @@ USUAL_BATCH = 1024
 
 SOLVED_STRATEGIES = 6
 """Strategies, the quickest by the estimate, that are solved and compared."""
+
+RANKED_STRATEGIES = 20
+"""Strategies, the quickest by the estimate, that a ranking of a model's solves."""
 
 SECONDS_EACH = 6.0
 """Longest that one of them may take."""
@@ -80,6 +86,28 @@ class ModelJob:
         return printable(path.parent.name if path.stem == "config" and path.parent.name else path.stem)
 
 
+def model_file(model: str, output: Path, register_path: Path | None = None) -> Path:
+    """The configuration of a model that is named.
+
+    Parameters
+    ----------
+    model : str
+        A ``config.json``, or the name of a registered model.
+    output : Path
+        Its folder ``jobs`` takes the file that names a registered model.
+
+    Raises
+    ------
+    InputError
+        When no such model is registered (the near names are told).
+    """
+    path = Path(model)
+    if path.suffix == ".json" or path.is_file():
+        return path
+    name = Registry.load(register_path).model(model).name
+    return write_atomic(output / "jobs" / re.sub(r"[^\w.+-]", "-", name) / "config.json", naming(name))
+
+
 def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path) -> Path:
     """Search the strategies of a job, solve the quickest, and write the best of them as a configuration.
 
@@ -105,17 +133,11 @@ def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path
         When none fits the device's memory.
     """
     folder = output / "jobs" / job.name
-    config = read_for(state_model(job, output), job.register_path, margin=job.margin)
+    files = write_strategies(job, output, SOLVED_STRATEGIES)
+    config = read_for(files[0], job.register_path, margin=job.margin)
     device = choose_device(config, job.device, job.register_path).spec
-    found = search(config, device, _space(job, config))
-    log.info(
-        "%s: %d legal strategies on %d ranks of %s, %d of them fit; the quickest %d by the estimate are solved",
-        job.path, found.counts["legal"], job.world_size, device.name, len(found.candidates),
-        min(SOLVED_STRATEGIES, len(found.candidates)),
-    )  # fmt: skip
     limit = SECONDS_EACH if how.time_limit is None else min(SECONDS_EACH, how.time_limit)
     each = replace(how, time_limit=limit, workers=1)
-    files = emit_yaml(found, config, folder / "strategies", which=_quickest(found))
     candidates = load_candidates(files, device, register_path=job.register_path, margin=job.margin)
     ranking = rank(candidates, RankOptions(each, workers, report=False, output=folder))
     best = ranking.table.iloc[0]
@@ -133,6 +155,39 @@ def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path
     log.info("chosen: %s", degrees_text(strategy))
     text = launcher_of(config).with_strategy(config, strategy, None, {})
     return write_atomic(folder / f"{job.name}{config.path.suffix}", text)
+
+
+def write_strategies(job: ModelJob, output: Path, most: int) -> list[Path]:
+    """Search the strategies of a job and write the quickest by the estimate, each as a configuration.
+
+    Parameters
+    ----------
+    output : Path
+        Its folder ``jobs`` takes them.
+    most : int
+        How many are written at most.
+
+    Returns
+    -------
+    list of Path
+        The quickest first; all in one folder, which holds no other.
+
+    Raises
+    ------
+    InputError
+        When the model cannot be read, or no strategy is legal.
+    InfeasibleError
+        When none fits the device's memory.
+    """
+    config = read_for(state_model(job, output), job.register_path, margin=job.margin)
+    device = choose_device(config, job.device, job.register_path).spec
+    found = search(config, device, _space(job, config))
+    which = [int(index) for index in np.argsort(found.estimated_ms, kind="stable")[:most]]
+    log.info(
+        "%s: %d legal strategies on %d ranks of %s, %d of them fit; the quickest %d by the estimate are solved",
+        job.name, found.counts["legal"], job.world_size, device.name, len(found.candidates), len(which),
+    )  # fmt: skip
+    return emit_yaml(found, config, output / "jobs" / job.name / "strategies", which=which)
 
 
 def _place(files: list[Path], name: str) -> int:
@@ -179,8 +234,3 @@ def _space(job: ModelJob, config: TrainingConfig) -> SearchOptions:
         fix=job.fix,
         bounds={"mbs": (1, 4), "vpp": (1, 2)},
     )
-
-
-def _quickest(found: SearchResult) -> list[int]:
-    """Indices of the quickest strategies by the estimate, in that order."""
-    return [int(index) for index in np.argsort(found.estimated_ms, kind="stable")[:SOLVED_STRATEGIES]]

@@ -16,6 +16,7 @@ from taylor.parsers.huggingface.model import read_model
 from taylor.parsers.launcher import Launcher, Tools, UsualDevice
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
+from taylor.register.model import ModelSpec
 
 NAME = "huggingface"
 
@@ -40,7 +41,7 @@ class HuggingFace(Launcher):
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
         data = read_json(path)
-        model, notes = read_model({name: value for name, value in data.items() if name != job.SECTION}, path)
+        model, notes = self.model_of(data, path, register_path)
         told = list(notes)
         section = job.section_of(data, path)
         strategy = job.read_strategy(section, told)
@@ -48,7 +49,7 @@ class HuggingFace(Launcher):
         schedule = job.read_schedule(section, strategy, rules)
         return TrainingConfig(
             path=path,
-            launcher=NAME,
+            launcher=self.name,
             model=model,
             strategy=strategy,
             rules=rules,
@@ -57,6 +58,18 @@ class HuggingFace(Launcher):
             mtp_counted=False,
             notes=tuple(told),
         )
+
+    def model_of(
+        self, data: Mapping[str, Any], path: Path, register_path: Path | None
+    ) -> tuple[ModelSpec, tuple[str, ...]]:
+        """The model that a parsed file describes or names, and what was assumed of it.
+
+        Raises
+        ------
+        InputError
+            When there is no such model, or its description is wrong.
+        """
+        return read_model({name: value for name, value in data.items() if name != job.SECTION}, path)
 
     def with_plan(
         self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None

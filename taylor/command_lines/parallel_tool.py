@@ -12,12 +12,14 @@ from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.base.shipped import own_or_shipped
 from taylor.command_lines.arguments import (
+    MODEL_HELP,
     CommandParser,
     add_environment_options,
     add_planning_options,
     chosen_path,
     dryrun_options,
     key_values,
+    model_path,
     names,
     path_or_none,
     positive_float,
@@ -46,6 +48,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     source.add_argument("--shell_path", metavar="FILE", help="Megatron or MindSpeed launch script")
     source.add_argument("--toml_path", metavar="FILE", help="torchtitan TOML")
     source.add_argument("--hf_path", metavar="FILE", help="Hugging Face config.json; needs --world_size")
+    source.add_argument("--model", metavar="NAME|FILE", help=MODEL_HELP)
     source.add_argument(
         "--mindformers_dir",
         metavar="PATH",
@@ -66,7 +69,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
         metavar="N",
         help="ranks to plan for (default: the file's own DP x TP x PP x CP)",
     )
-    space.add_argument("--seq", type=positive_int, metavar="TOKENS", help="with --hf_path: tokens a sample")
+    space.add_argument("--seq", type=positive_int, metavar="TOKENS", help="with --model: tokens a sample")
     space.add_argument(
         "--search",
         type=names,
@@ -136,15 +139,15 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     """Parse, search, print."""
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
-    sources = [path for path in (args.yaml_path, args.shell_path, args.toml_path, args.hf_path) if path]
+    sources = [path for path in (args.yaml_path, args.shell_path, args.toml_path, args.hf_path, args.model) if path]
     if len(sources) > 1:
         raise InputError(
             "only one configuration can be searched",
-            field="--yaml_path, --shell_path, --toml_path, --hf_path",
+            field="--yaml_path, --shell_path, --toml_path, --hf_path, --model",
             value=sources,
         )
-    if not args.hf_path:
-        refuse_without_effect(args, {"seq"}, "without --hf_path: the file says it itself")
+    if not (args.hf_path or args.model):
+        refuse_without_effect(args, {"seq"}, "without --model or --hf_path: the file says it itself")
     full = args.full or bool(args.profile_data_dir)
     if not full:
         refuse_without_effect(
@@ -168,8 +171,8 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     from taylor.workflows.search import StrategySearchOptions, search_strategies
 
     path = Path(sources[0]) if sources else own_or_shipped(DEFAULT_CONFIGURATION)
-    if args.hf_path:
-        path = _stated(args, path)
+    if args.hf_path or args.model:
+        path = _stated(args)
     if not sources:
         log.info("configuration: %s, as none was given", path)
     maxima = {
@@ -232,12 +235,14 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
             print(f"{'report':>12}: {done.ranking.report}")
 
 
-def _stated(args: argparse.Namespace, path: Path) -> Path:
+def _stated(args: argparse.Namespace) -> Path:
     """A model's configuration with the sequence and the batch of the job."""
     from taylor.workflows.model_job import ModelJob, state_model
 
     if args.world_size is None:
-        raise InputError("is needed with --hf_path", field="--world_size", cure="name the ranks to plan for")
+        named = "--model" if args.model else "--hf_path"
+        raise InputError(f"is needed with {named}", field="--world_size", cure="name the ranks to plan for")
+    path = model_path(args, Path(args.output_path)) if args.model else Path(args.hf_path)
     job = ModelJob(path, args.world_size, args.seq, args.gbs, register_path=chosen_path(args.register_path))
     return state_model(job, Path(args.output_path))
 

@@ -13,12 +13,14 @@ from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.command_lines.arguments import (
+    MODEL_HELP,
     CommandParser,
     add_environment_options,
     add_planning_options,
     chosen_path,
     dryrun_options,
     key_values,
+    model_path,
     path_or_none,
     positive_float,
     positive_int,
@@ -78,8 +80,9 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     source.add_argument(
         "-hf", metavar="FILE", help="Hugging Face config.json; with --world_size its strategy is searched"
     )
+    source.add_argument("--model", metavar="NAME|FILE", help=MODEL_HELP)
     source.add_argument("-mindformers", metavar="PATH", help="run_mindformer.py or its folder, for dry-runs")
-    model = parser.add_argument_group("a model's job (with -hf)", "What a config.json does not say.")
+    model = parser.add_argument_group("a model's job (with --model or -hf)", "What a model alone does not say.")
     model.add_argument("--world_size", type=positive_int, metavar="N", help="ranks to plan for: searches the strategy")
     model.add_argument("--seq", type=positive_int, metavar="TOKENS", help="tokens a sample (default: 4096 at most)")
     model.add_argument("--gbs", type=positive_int, metavar="SAMPLES", help="samples a step (default: 1024)")
@@ -193,11 +196,12 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     if args.evaluate:
         refuse_without_effect(args, OF_A_SOLVE, "with -evaluate y, which solves and writes no plan")
     refuse_unknown_solver(args.solver_name)
-    sources = [path for path in (args.yaml, args.shell, args.toml, args.hf) if path]
+    sources = [path for path in (args.yaml, args.shell, args.toml, args.hf, args.model) if path]
     if len(sources) != 1:
-        raise InputError("exactly one configuration is needed", field="-yaml, -shell, -toml, -hf", value=sources)
-    if not args.hf:
-        refuse_without_effect(args, OF_A_MODEL, "without -hf: the file says it itself")
+        field = "-yaml, -shell, -toml, -hf, --model"
+        raise InputError("exactly one configuration is needed", field=field, value=sources)
+    if not (args.hf or args.model):
+        refuse_without_effect(args, OF_A_MODEL, "without --model or -hf: the file says it itself")
     elif args.world_size is None:
         refuse_without_effect(args, OF_A_MODEL, "without --world_size", "name the ranks to plan for")
     from taylor.pipeline_solver.options import SolveOptions
@@ -220,7 +224,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         mps_form=args.mps_form,
     )
     refuse_outputs(outputs)
-    path = Path(sources[0])
+    path = Path(sources[0]) if not args.model else model_path(args, outputs.folder)
     if args.world_size is not None:
         from taylor.workflows.model_job import SECONDS_CHOSEN
 

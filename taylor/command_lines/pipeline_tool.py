@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from taylor.base.console import log, run_command, start_logging
+from taylor.base.errors import InputError
 from taylor.command_lines.arguments import (
+    MODEL_HELP,
     CommandParser,
     Default,
     add_environment_options,
@@ -16,10 +19,13 @@ from taylor.command_lines.arguments import (
     chosen_or_there,
     chosen_path,
     dryrun_options,
+    key_values,
+    model_path,
     path_or_none,
     positive_float,
     positive_int,
     refuse_unknown_solver,
+    refuse_without_effect,
 )
 
 
@@ -55,6 +61,11 @@ def build_parser(program: str = "pipeline_tool.py") -> CommandParser:
         metavar="N",
         help="global batch size (default: the files' own)",
     )
+    model = parser.add_argument_group("candidates of a model", "In place of a folder: its quickest strategies.")
+    model.add_argument("--model", metavar="NAME|FILE", help=MODEL_HELP)
+    model.add_argument("--world_size", type=positive_int, metavar="N", help="ranks to plan for")
+    model.add_argument("--seq", type=positive_int, metavar="TOKENS", help="tokens a sample (default: 4096 at most)")
+    model.add_argument("--fix", type=key_values, default={}, metavar="tp=8,...", help="degrees that are given")
     times = parser.add_argument_group("time ratios")
     times.add_argument(
         "--parser_result",
@@ -92,6 +103,10 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
     refuse_unknown_solver(args.solver_name)
+    if args.model:
+        refuse_without_effect(args, {"yaml_path"}, "with --model, whose strategies are searched")
+    else:
+        refuse_without_effect(args, {"world_size", "seq", "fix"}, "without --model: the files say it themselves")
     from taylor.pipeline_solver.options import SolveOptions
     from taylor.report.terminal import print_ranking
     from taylor.workflows.candidates import rank_folder
@@ -100,7 +115,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
     switch = args.report.strip().lower()
     report: Path | bool = {"on": True, "y": True, "off": False, "n": False}.get(switch, Path(args.report))
     ranking = rank_folder(
-        Path(args.yaml_path),
+        _strategies(args) if args.model else Path(args.yaml_path),
         RankOptions(
             SolveOptions(args.solver_name, args.time_limit, args.gap),
             workers=args.workers,
@@ -112,7 +127,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
         dryruns=dryrun_options(args, args.mindformers_dir),
         parser_result=path_or_none(args.parser_result),
         profile_data=chosen_or_there(args.profile_data_dir),
-        gbs=args.gbs,
+        gbs=None if args.model else args.gbs,
         nd_path=chosen_or_there(args.nd_path),
         margin=args.margin,
     )
@@ -123,6 +138,27 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
     print(f"{'ranking':>12}: {ranking.csv}")
     if ranking.report is not None:
         print(f"{'report':>12}: {ranking.report}")
+
+
+def _strategies(args: argparse.Namespace) -> Path:
+    """The folder of a model's quickest strategies, searched and written."""
+    from taylor.workflows.model_job import RANKED_STRATEGIES, ModelJob, write_strategies
+    from taylor.workflows.rank import RankOptions
+
+    if args.world_size is None:
+        raise InputError("is needed with --model", field="--world_size", cure="name the ranks to plan for")
+    output = RankOptions().output
+    job = ModelJob(
+        path=model_path(args, output),
+        world_size=args.world_size,
+        seq_length=args.seq,
+        gbs=args.gbs,
+        fix=args.fix,
+        device=args.device,
+        register_path=chosen_path(args.register_path),
+        margin=args.margin,
+    )
+    return write_strategies(job, output, RANKED_STRATEGIES)[0].parent
 
 
 def main() -> int:
