@@ -39,13 +39,14 @@ CONTRACT = {
 }
 """The flags of the user contract, which must stay."""
 
+STOPS = "-gap --gap --margin --train_tokens"
 FURTHER = {
     "parallel_tool": "--fix --max_data_parallel --max_tensor_parallel --max_pipeline_parallel --max_context_parallel "
     "--hf_path --model --seq --disable_rule --list_rules --explain --workers --time_limit --dryrun_timeout "
-    "--dryrun_retries",
-    "pipeline_tool": "--model --world_size --seq --fix --dryrun_timeout --dryrun_retries",
+    "--dryrun_retries " + STOPS,
+    "pipeline_tool": "--model --world_size --seq --fix --dryrun_timeout --dryrun_retries " + STOPS,
     "pipeline_parallel": "-hf --model --world_size --seq --gbs --fix -ratios -workers -mps_form --export "
-    "--dryrun_timeout --dryrun_retries",
+    "--dryrun_timeout --dryrun_retries " + STOPS,
     "timeline_tool": "--profile_dir --solution --unit_ms --step --window --trace --html --png",
 }
 """Flags beyond it: one more or less is a decision, and shows here."""
