@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-import time
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from taylor.base.console import log
@@ -15,13 +14,15 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import AUTO, PLAIN, ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import Progress
-from taylor.pipeline_solver.solution import INFEASIBLE, Solution, Termination
+from taylor.pipeline_solver.solution import CUT_OFF, INFEASIBLE, Solution, Termination
 
 MOST_INTERLEAVES = 4
 """Most interleaves tried: with more, warm-up memory and transfers outweigh the smaller bubble in practice."""
 
-CUT_OFF = "cut off"
 IMPOSSIBLE = "impossible"
+
+SolveOne = Callable[[PipelineProblem, float, Callable[[Progress], None], str], Solution]
+"""Solves a choice's problem, given the step time to beat (infinite for none), whom to report to, and its name."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Alternative:
     Parameters
     ----------
     status : str
-        The solve's own status, ``cut off`` (its bound passed the best plan of another choice) or
+        The solve's own status (``cut_off``: its bound passed the best plan of another choice) or
         ``impossible`` (the schedule does not exist for these numbers; `note` says why).
     objective, bound : float or None
         In body-layer forward times, comparable between choices.
@@ -48,9 +49,7 @@ class Alternative:
     @property
     def name(self) -> str:
         """Schedule and interleaves as a person writes them."""
-        switch = f", low memory {'on' if self.schedule.low_memory else 'off'}"
-        memory = switch if self.schedule.traits.low_memory_switch else ""
-        return f"{self.schedule.name} vpp {self.interleaves}{memory}"
+        return choice_name(self.interleaves, self.schedule)
 
     def to_dict(self) -> dict[str, Any]:
         """The alternative as plain data."""
@@ -74,8 +73,11 @@ class Alternative:
         return f"{self.status}, {self.note}" if self.note else self.status
 
 
-class _CutOff(Exception):
-    """Raised inside a solve whose bound has passed the best known plan."""
+def choice_name(interleaves: int, schedule: ScheduleSpec) -> str:
+    """Schedule and interleaves as a person writes them."""
+    switch = f", low memory {'on' if schedule.low_memory else 'off'}"
+    memory = switch if schedule.traits.low_memory_switch else ""
+    return f"{schedule.name} vpp {interleaves}{memory}"
 
 
 def choices(
@@ -102,7 +104,7 @@ def choices(
 def solve_alternatives(
     state: Callable[[int, ScheduleSpec], PipelineProblem],
     options: Sequence[tuple[int, ScheduleSpec]],
-    solve: Callable[[PipelineProblem, Callable[[Progress], None]], Solution],
+    solve: SolveOne,
     on_progress: Callable[[Progress], None],
 ) -> tuple[PipelineProblem, Solution, tuple[Alternative, ...]]:
     """Solve every choice, stopping one as soon as its bound passes the best plan so far.
@@ -125,45 +127,33 @@ def solve_alternatives(
     outcomes: list[Alternative] = []
     interrupted = False
     for interleaves, schedule in options:
-        began = time.monotonic()
-        reached: list[float] = []
+        name = choice_name(interleaves, schedule)
 
-        to_beat = float("inf") if best is None else best[1].objective
+        def watch(progress: Progress, name: str = name) -> None:
+            on_progress(replace(progress, note=f"{name} {progress.note}".rstrip()))
 
-        def watch(progress: Progress, reached: list[float] = reached, to_beat: float | None = to_beat) -> None:
-            on_progress(progress)
-            if progress.bound is not None:
-                reached.append(progress.bound)
-                # HiGHS reports from a thread of its own, where an exception would be lost.
-                here = threading.current_thread() is threading.main_thread()
-                if here and to_beat is not None and progress.bound > to_beat:
-                    raise _CutOff
-
+        to_beat = math.inf if best is None or best[1].objective is None else best[1].objective
         try:
             candidate = state(interleaves, schedule)
             build_schedule(schedule, candidate.stages, interleaves, candidate.micro_batches)
-            solution = solve(candidate, watch)
+            solution = solve(candidate, to_beat, watch, name)
         except ValueError as error:
             outcomes.append(Alternative(interleaves, schedule, IMPOSSIBLE, note=str(error)))
             continue
-        except _CutOff:
-            seconds = time.monotonic() - began
-            outcomes.append(Alternative(interleaves, schedule, CUT_OFF, bound=reached[-1], seconds=seconds))
-            log.info("%s: cut off, no plan below %.6f", outcomes[-1].name, reached[-1])
-            continue
+        better = solution.objective is not None and solution.objective < to_beat and solution.status != CUT_OFF
         outcomes.append(
             Alternative(
                 interleaves,
                 schedule,
-                solution.status,
-                solution.objective,
+                str(solution.status),
+                None if solution.status == CUT_OFF else solution.objective,
                 solution.bound,
                 solution.seconds,
                 solution.message,
             )
         )
-        log.info("%s: %s", outcomes[-1].name, outcomes[-1].outcome)
-        if solution.objective is not None and (best is None or solution.objective < (best[1].objective or 0.0)):
+        log.debug("%s: %s", name, outcomes[-1].outcome)
+        if better:
             best = candidate, solution
         if solution.termination is Termination.INTERRUPTED:
             interrupted = True

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import html
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,13 @@ import pandas as pd
 from taylor.base.console import hold_interrupts, log, progress
 from taylor.base.errors import TaylorError
 from taylor.base.files import printable, write_atomic
-from taylor.base.kept import read_kept, write_kept
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.result import Result, plan_of_row
+from taylor.pipeline_solver.solution import Solution
 from taylor.pipeline_solver.solve import solve
 from taylor.workflows.candidate_file import CandidateFile
+from taylor.workflows.kept_solves import SolveStore
 from taylor.workflows.problem import build_problem
 from taylor.workflows.process_pool import Failed, run_in_processes
 from taylor.workflows.rank_table import failed_row, ranked_table
@@ -111,6 +111,7 @@ def rank(
     rows: dict[int, dict[str, Any]] = {}
     waiting: dict[int, PipelineProblem] = {}
     problems: dict[str, PipelineProblem] = {}
+    store = SolveStore(options.output)
     for number, candidate in enumerate(candidates):
         try:
             problem = _problem_of(candidate)
@@ -118,17 +119,17 @@ def rank(
             rows[number] = failed_row(str(error))
             continue
         problems[printable(candidate.path.name)] = problem
-        row = read_kept(_kept_row(problem, options))
-        if row is None:
+        kept = store.find(problem, options.how)
+        if kept is None:
             waiting[number] = problem
         else:
-            rows[number] = row
+            rows[number] = Result(problem, kept.solution).row()
     if rows and waiting:
         log.info("%d of %d candidates were solved by an earlier run or need no solve", len(rows), len(candidates))
     stamp = datetime.now().strftime("%Y%m%d%H%M%S")
     csv = options.output / f"test_result_{stamp}.csv"
     try:
-        _solve_all(waiting, rows, options, executor)
+        _solve_all(waiting, rows, store, options, executor)
     finally:
         with hold_interrupts():
             table = ranked_table(candidates, rows, options.output / "solved_config")
@@ -138,11 +139,6 @@ def rank(
         report = options.report if isinstance(options.report, Path) else csv.with_suffix(".html")
         _write_report(report, table, problems, pruned)
     return Ranking(table, csv, report)
-
-
-def solve_row(problem: PipelineProblem, how: SolveOptions) -> dict[str, Any]:
-    """Solve one problem and give the result as the plain values of a ranking row."""
-    return Result(problem, solve(problem, how)).row()
 
 
 def _problem_of(candidate: CandidateFile) -> PipelineProblem:
@@ -156,6 +152,7 @@ def _problem_of(candidate: CandidateFile) -> PipelineProblem:
 def _solve_all(
     waiting: Mapping[int, PipelineProblem],
     rows: dict[int, dict[str, Any]],
+    store: SolveStore,
     options: RankOptions,
     executor: Executor | None,
 ) -> None:
@@ -164,32 +161,16 @@ def _solve_all(
     order = sorted(waiting, key=lambda number: -waiting[number].stages * waiting[number].micro_batches)
     with progress("solving", len(waiting)) as advance:
 
-        def keep(number: int, row: dict[str, Any] | Failed) -> None:
-            if isinstance(row, Failed):
-                rows[number] = failed_row(row.reason)
+        def keep(number: int, found: Solution | Failed) -> None:
+            if isinstance(found, Failed):
+                rows[number] = failed_row(found.reason)
             else:
-                rows[number] = row
-                write_kept(_kept_row(waiting[number], options), row)
+                rows[number] = Result(waiting[number], found).row()
+                store.keep(waiting[number], options.how, found)
             advance(1, str(rows[number]["status"]))
 
-        tasks = {number: partial(solve_row, waiting[number], options.how) for number in order}
+        tasks = {number: partial(solve, waiting[number], options.how) for number in order}
         run_in_processes(tasks, options.workers, keep, executor)
-
-
-def _kept_row(problem: PipelineProblem, options: RankOptions) -> Path:
-    """Where the row of a solved problem is kept; its name depends on everything that the row depends on."""
-    digest = hashlib.sha256(repr((problem.fingerprint(), asdict(options.how), _code())).encode())
-    return options.output / "solved" / f"{digest.hexdigest()[:24]}.json"
-
-
-@cache
-def _code() -> str:
-    """A hash of the code that solves."""
-    digest = hashlib.sha256()
-    root = Path(__file__).resolve().parent.parent
-    for source in sorted([*(root / "pipeline_solver").glob("**/*.py"), *(root / "pipeline").glob("**/*.py")]):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
 
 
 def _write_report(

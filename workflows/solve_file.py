@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from functools import partial
 
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InputError, InterruptedSolve, NoSolutionError
@@ -15,11 +16,11 @@ from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.solution import INFEASIBLE, Solution, Termination
-from taylor.pipeline_solver.solve import solve
 from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
 from taylor.workflows.alternatives import choices, solve_alternatives
 from taylor.workflows.evaluate_file import own_solution
 from taylor.workflows.interrupted import keep_plan_so_far, keep_unchecked_plan
+from taylor.workflows.kept_solves import SolveStore, solve_or_find
 from taylor.workflows.memory_check import CheckStopped, solve_checked
 from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.planned_file import PlannedFile, refuse_outputs, store_result
@@ -74,7 +75,7 @@ def solve_file(
                 so_far = PlannedFile(file.config, file.facts, memory, stop.problem, stop.solution)
                 raise keep_unchecked_plan(so_far, outputs, stop) from None
         else:
-            planned = solve_stated(file, memory, how, watch)
+            planned = solve_stated(file, memory, how, watch, SolveStore(outputs.folder))
             if planned.solution.termination is Termination.INTERRUPTED:
                 raise keep_plan_so_far(planned, outputs)
             if job.check and job.memory_file is None:
@@ -84,9 +85,18 @@ def solve_file(
 
 
 def solve_stated(
-    file: StatedFile, memory: MemoryProfile, how: SolveOptions, on_progress: OnProgress | None = None
+    file: StatedFile,
+    memory: MemoryProfile,
+    how: SolveOptions,
+    on_progress: OnProgress | None = None,
+    store: SolveStore | None = None,
 ) -> PlannedFile:
-    """Solve a configuration under a memory profile; nothing is dry-run and nothing is written.
+    """Solve a configuration under a memory profile; nothing is dry-run, and no result is written.
+
+    Parameters
+    ----------
+    store : SolveStore, optional
+        Where an earlier run's solve is found again, and this one is kept.
 
     Raises
     ------
@@ -96,13 +106,19 @@ def solve_stated(
         When there is no plan.
     """
     if file.job.has_choices:
-        return _solve_choices(file, memory, how, on_progress or (lambda progress: None))
+        return _solve_choices(file, memory, how, on_progress or (lambda progress: None), store)
     problem = file.problem(memory)
-    solution = plan_or_raise(problem, how, on_progress, str(file.config.path))
+    solution = plan_or_raise(problem, how, on_progress, str(file.config.path), store)
     return PlannedFile(file.config, file.facts, memory, problem, solution, own=own_solution(file, memory))
 
 
-def plan_or_raise(problem: PipelineProblem, how: SolveOptions, on_progress: OnProgress | None, name: str) -> Solution:
+def plan_or_raise(
+    problem: PipelineProblem,
+    how: SolveOptions,
+    on_progress: OnProgress | None,
+    name: str,
+    store: SolveStore | None = None,
+) -> Solution:
     """The solution of a problem, which is called `name` in messages.
 
     Raises
@@ -112,7 +128,7 @@ def plan_or_raise(problem: PipelineProblem, how: SolveOptions, on_progress: OnPr
     InterruptedSolve
         When Ctrl-C came before there was one.
     """
-    solution = solve(problem, how, on_progress=on_progress)
+    solution = solve_or_find(problem, how, on_progress, store, name)
     if solution.plan is None:
         if solution.termination is Termination.INTERRUPTED:
             raise InterruptedSolve(f"{name}: {solution.message}")
@@ -139,7 +155,7 @@ def _solve_checked(
         )
 
     def solve_one(problem: PipelineProblem) -> Solution:
-        solution = plan_or_raise(problem, how, watch, str(file.config.path))
+        solution = plan_or_raise(problem, how, watch, str(file.config.path), SolveStore(outputs.folder))
         if solution.termination is Termination.INTERRUPTED:
             raise CheckStopped(problem, solution)
         return solution
@@ -164,14 +180,17 @@ def _solve_checked(
     )
 
 
-def _solve_choices(file: StatedFile, memory: MemoryProfile, how: SolveOptions, watch: OnProgress) -> PlannedFile:
+def _solve_choices(
+    file: StatedFile, memory: MemoryProfile, how: SolveOptions, watch: OnProgress, store: SolveStore | None
+) -> PlannedFile:
     """Solve every choice of interleaves and schedule that the job leaves to the tool, and keep the best."""
     given = file.job.schedule is not None or file.job.low_memory is not None
     schedule = AUTO if file.job.schedule == AUTO else asked_schedule(file.job, file.config) if given else None
     interleaves = AUTO if file.job.vpp == AUTO else file.running.strategy.vpp
 
-    def solve_one(candidate: PipelineProblem, watch_one: Callable[[Progress], None]) -> Solution:
-        return solve(candidate, how, on_progress=watch_one)
+    def solve_one(candidate: PipelineProblem, to_beat: float, watch_one: OnProgress, name: str) -> Solution:
+        within = how if to_beat == math.inf else how.replace(cutoff=partial(float, to_beat))
+        return solve_or_find(candidate, within, watch_one, store, name)
 
     def state(vpp: int, spec: ScheduleSpec) -> PipelineProblem:
         chosen = file.running_as(vpp, spec)

@@ -79,7 +79,7 @@ def test_no_copy_is_written_where_the_configuration_was_not_to_be_written(solve_
 
 def test_a_solve_interrupted_before_any_plan_ends_with_130_too(monkeypatch):
     nothing = Solution(NO_SOLUTION).ended_by(Termination.INTERRUPTED)
-    monkeypatch.setattr("taylor.workflows.solve_file.solve", lambda *_, **__: nothing)
+    monkeypatch.setattr("taylor.workflows.kept_solves.solve", lambda *_, **__: nothing)
     with pytest.raises(InterruptedSolve, match="job.yaml: the search was interrupted before a plan was found") as stop:
         plan_or_raise(reference_problem(), SolveOptions(), None, "job.yaml")
     assert stop.value.exit_code == EXIT_INTERRUPTED

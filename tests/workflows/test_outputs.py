@@ -11,7 +11,7 @@ from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import PipelinePlan
 from taylor.report import outputs as views
-from taylor.workflows import export, solve_file
+from taylor.workflows import export, kept_solves, solve_file
 from taylor.workflows.options import Export, FileJob, Outputs
 from tests.conftest import ROOT
 
@@ -38,7 +38,7 @@ def job(tmp_path: Path) -> FileJob:
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_solved(
     job: FileJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, name: str, flag: str
 ) -> None:
-    monkeypatch.setattr(solve_file, "solve", lambda *_, **__: pytest.fail("it was solved"))
+    monkeypatch.setattr(kept_solves, "solve", lambda *_, **__: pytest.fail("it was solved"))
     (tmp_path / "a file").write_text("", encoding="utf-8")
     outputs = Outputs(folder=tmp_path / "out", **{field: tmp_path / name})  # type: ignore[arg-type]
     with pytest.raises(InputError) as caught:

@@ -18,7 +18,7 @@ from taylor.workflows.candidates import load_candidates
 from taylor.workflows.rank_table import _record
 from tests.conftest import ROOT
 
-REAL = module.solve_row
+REAL = module.solve
 
 
 def _unlucky(problem, how):
@@ -39,7 +39,7 @@ UNLUCKY = 8
 @pytest.mark.parametrize("misfortune, words", [(_unlucky, "its solver process died"), (_faulty, "ZeroDivisionError")])
 def test_the_others_are_solved_and_the_row_says_why(tmp_path, monkeypatch, misfortune, words):
     write_candidates(tmp_path, 12)
-    monkeypatch.setattr(module, "solve_row", misfortune)
+    monkeypatch.setattr(module, "solve", misfortune)
     device = Registry.load(None).device("ascend-910b")
     candidates = load_candidates(sorted((tmp_path / "files").glob("*.yaml")), device)
     options = module.RankOptions(SolveOptions(time_limit=20.0), workers=2, report=False, output=tmp_path / "out")

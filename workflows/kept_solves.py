@@ -1,0 +1,148 @@
+"""Solves that are done, each kept in a file named by its content, so that no later run does one again."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from taylor.base.console import hold_interrupts, log
+from taylor.base.errors import WriteError
+from taylor.base.kept import read_kept, write_kept
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.progress import OnProgress
+from taylor.pipeline_solver.solution import CUT_OFF, INFEASIBLE, OPTIMAL, Solution, Termination
+from taylor.pipeline_solver.solve import solve
+
+FOLDER = "solved"
+"""Folder of the kept solves, below the folder of the results."""
+
+_SOLUTION = TypeAdapter(Solution)
+
+_WORTH_KEEPING = (Termination.TIME_LIMIT, Termination.ROUND_LIMIT, Termination.STALLED)
+"""Ends of an unfinished proof that the same options would come to again."""
+
+
+@dataclass(frozen=True)
+class KeptSolve:
+    """A solve of an earlier run.
+
+    Parameters
+    ----------
+    solution : Solution
+    time_limit : float or None
+        Seconds that it was given.
+    date : str
+        When it was done, in local time.
+    """
+
+    solution: Solution
+    time_limit: float | None
+    date: str
+
+    def serves(self, how: SolveOptions) -> bool:
+        """Whether a solve with these options would come to no more than what is known."""
+        solution = self.solution
+        if solution.status in (OPTIMAL, INFEASIBLE):
+            return True
+        if solution.status is CUT_OFF:
+            to_beat = math.inf if how.cutoff is None else how.cutoff()
+            return solution.bound is not None and solution.bound >= to_beat
+        if solution.termination is Termination.TIME_LIMIT:
+            return self.time_limit is not None and how.time_limit is not None and how.time_limit <= self.time_limit
+        return True
+
+
+@dataclass(frozen=True)
+class SolveStore:
+    """The solves that are kept below a folder of results.
+
+    Parameters
+    ----------
+    output : Path
+        The folder of the results.
+    """
+
+    output: Path
+
+    def find(self, problem: PipelineProblem, how: SolveOptions) -> KeptSolve | None:
+        """The solve of this very problem by this very code, where an earlier one serves; its limits may be wider."""
+        kept = self._read(problem, how)
+        return kept if kept is not None and kept.serves(how) else None
+
+    def keep(self, problem: PipelineProblem, how: SolveOptions, solution: Solution) -> None:
+        """Keep a solve that has come to its end, in place of one that tells less."""
+        finished = solution.status in (OPTIMAL, INFEASIBLE, CUT_OFF)
+        if solution.termination is Termination.INTERRUPTED or not (finished or solution.termination in _WORTH_KEEPING):
+            return
+        before = self._read(problem, how)
+        if before is not None and before.solution.status in (OPTIMAL, INFEASIBLE):
+            return
+        data: dict[str, Any] = {
+            "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "time_limit": how.time_limit,
+            "solution": _SOLUTION.dump_python(solution, mode="json"),
+        }
+        try:
+            write_kept(self._path(problem, how), data)
+        except WriteError as error:
+            log.warning("the solve is not kept for a later run: %s", error)
+
+    def _read(self, problem: PipelineProblem, how: SolveOptions) -> KeptSolve | None:
+        data = read_kept(self._path(problem, how))
+        try:
+            return KeptSolve(_SOLUTION.validate_python(data["solution"]), data["time_limit"], str(data["date"]))
+        except (TypeError, KeyError, ValidationError):
+            return None
+
+    def _path(self, problem: PipelineProblem, how: SolveOptions) -> Path:
+        """The name depends on everything that the plan depends on but the clock: problem, solver, gap, code."""
+        stated = (problem.fingerprint(), how.solver.upper(), how.gap, how.seed, code_hash())
+        digest = hashlib.sha256(repr(stated).encode())
+        return self.output / FOLDER / f"{digest.hexdigest()[:24]}.json"
+
+
+def solve_or_find(
+    problem: PipelineProblem,
+    how: SolveOptions,
+    on_progress: OnProgress | None,
+    store: SolveStore | None,
+    name: str,
+) -> Solution:
+    """The solution of a problem, found again where an earlier run has it, and kept where it is new.
+
+    Parameters
+    ----------
+    store : SolveStore or None
+        None keeps nothing.
+    name : str
+        What a message calls the problem.
+    """
+    if store is None:
+        return solve(problem, how, on_progress=on_progress)
+    kept = store.find(problem, how)
+    if kept is not None:
+        date = kept.date.replace("T", " ")[:19]
+        log.info("%s: found again: solved on %s in %.1f s", name, date, kept.solution.seconds)
+        return kept.solution
+    solution = solve(problem, how, on_progress=on_progress)
+    with hold_interrupts():
+        store.keep(problem, how, solution)
+    return solution
+
+
+@cache
+def code_hash() -> str:
+    """A hash of the code that solves."""
+    digest = hashlib.sha256()
+    root = Path(__file__).resolve().parent.parent
+    for source in sorted([*(root / "pipeline_solver").glob("**/*.py"), *(root / "pipeline").glob("**/*.py")]):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
