@@ -26,6 +26,9 @@ FOLLOWING = ("op", "sp", "micro_batches")
 """Dimensions that a file's name shows where they vary; those that as a rule follow from others, only
 where two strategies differ in nothing else."""
 
+LISTED_MISSING = 4
+"""Strategies without a configuration to profile that the log names, by reason."""
+
 MANIFEST = "emitted.json"
 """Names of the files that the last emission wrote into a folder: what the next one may remove."""
 
@@ -53,7 +56,7 @@ def candidate_frame(result: SearchResult) -> pd.DataFrame:
             "chosen": chosen.astype(int),
             "recompute": result.recompute,
             "peakMemNoRecompute": np.round(result.peak_none_mib, 1),
-            "source": result.memory_source,
+            "source": list(result.memory_source),
         }
     )
 
@@ -148,6 +151,7 @@ def emit_yaml(
     indices = list(result.chosen if which is None else which)
     table = result.candidates.select(np.asarray(indices, dtype=np.int64))
     launcher = launcher_of(config)
+    missing: dict[str, list[str]] = {}
     suffix = config.path.suffix if config.path.suffix in launcher.suffixes else launcher.suffixes[0]
     data = launcher.dataset_keys(dataset) if dataset is not None else {}
     written: list[Path] = []
@@ -175,12 +179,21 @@ def emit_yaml(
         except WriteError:
             raise
         except InputError as error:
+            missing.setdefault(error.problem, []).append(stem)
             write_atomic(told, json.dumps({"strategy": describe(strategy), "not_reduced": str(error)}, indent=1) + "\n")
             continue
         write_atomic(told, json.dumps(_reduction_text(reduction), indent=1) + "\n")
         names.append(target.name)
     if refused is not None and not written:
         raise refused
+    if profile:
+        log.info(
+            "%d of %d configurations to profile on at most %d cards are written", len(written), len(table), rank_num
+        )
+        for reason, stems in missing.items():
+            further = f" and {len(stems) - LISTED_MISSING} more" if len(stems) > LISTED_MISSING else ""
+            told = f"{', '.join(stems[:LISTED_MISSING])}{further}: {reason}"
+            log.warning("not written: %s; NAME_pretrain.reduction.json says what each needs", told)
     _remove_stale(folder, names)
     return written
 

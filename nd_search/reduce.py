@@ -47,10 +47,11 @@ def reduce_strategy(
 ) -> Reduction:
     """The job to profile on `rank_num` cards for a strategy of many.
 
-    tp, ep, cp, vpp, mbs and the kind of schedule stay, since the ratios depend on them. First pp is
-    lowered, to as many stages as fit and no fewer than 2 where the model has dense and MoE layers
-    (recompute takes a chunk's first layers, so one chunk cannot show both kinds both ways); then dp,
-    as little as needed; pp = 1 comes last. Among what is legal the first is taken that fits the memory.
+    tp, ep, cp, mbs and the kind of schedule stay, since the ratios depend on them. First pp is
+    lowered, to as many stages as fit and no fewer than 2 where chunks are interleaved, or where the model has
+    dense and MoE layers (recompute takes a chunk's first layers, so one chunk cannot show both kinds both ways);
+    then dp, as little as needed; pp = 1, without interleaves, comes last. Among what is legal the first is taken
+    that fits the memory.
 
     The layers: each chunk holds two of its kind, the first recomputed, the second not; with both
     kinds the first chunk holds two dense layers, one of them recomputed, and a MoE layer, and the
@@ -63,24 +64,21 @@ def reduce_strategy(
         When tp, ep and cp alone need more cards than there are, or the order of unlike layers does not repeat.
     """
     best: tuple[float, Reduction] | None = None
-    for small in _options(config, strategy, rank_num):
-        model, plan = _small_layers(config, small)
-        context = _context(config, device, model, small, device_limit_mib)
-        table = StrategyTable.from_strategies([small])
-        if not all(judge(rule, table, context).all() for rule in LEGALITY_RULES if rule.concerns(context)):
-            continue
-        peak, _ = peaks(table, context, "none")
+    for small, model, plan, context in _legal_options(config, device, strategy, rank_num, device_limit_mib):
+        peak, _ = peaks(StrategyTable.from_strategies([small]), context, "none")
         reduction = _told(config, strategy, small, model, plan)
         if peak[0] <= device_limit_mib:
             return reduction
         if best is None or peak[0] < best[0]:
             best = (float(peak[0]), reduction)
     if best is None:
+        every = _legal_options(config, device, strategy, strategy.world_size, device_limit_mib)
+        least = min((small.world_size for small, *_ in every), default=strategy.world_size)
         raise InputError(
             f"cannot be reduced to {rank_num} cards: tp, ep and cp are kept and need more",
             field=f"--rank_num for {strategy.name}",
             value=rank_num,
-            cure="give more cards, or profile other candidates",
+            cure=f"give {least} cards, or profile other candidates",
         )
     note = (
         f"memory: about {best[0]:.0f} MiB of {device_limit_mib:.0f} without any recompute; "
@@ -89,24 +87,40 @@ def reduce_strategy(
     return replace(best[1], changed=(*best[1].changed, note))
 
 
+def _legal_options(
+    config: TrainingConfig, device: DeviceSpec, strategy: Strategy, rank_num: int, device_limit_mib: float
+) -> Iterator[tuple[Strategy, ModelSpec, PipelinePlan, SearchContext]]:
+    """The smaller jobs that obey the rules, the most like the original first, and what they are judged by."""
+    for small in _options(config, strategy, rank_num):
+        model, plan = _small_layers(config, small)
+        context = _context(config, device, model, small, device_limit_mib)
+        table = StrategyTable.from_strategies([small])
+        if all(judge(rule, table, context).all() for rule in LEGALITY_RULES if rule.concerns(context)):
+            yield small, model, plan, context
+
+
 def _options(config: TrainingConfig, strategy: Strategy, rank_num: int) -> Iterator[Strategy]:
     """Smaller strategies, the most like the original first."""
     a_stage = strategy.tp * strategy.cp
     both = config.model.n_dense and config.model.n_moe and not config.model.pattern
-    least_pp = min(strategy.pp, 2) if both else 1
+    least_pp = min(strategy.pp, 2) if both or strategy.vpp > 1 else 1
     smaller_dp = [int(dp) for dp in divisors(strategy.dp)[::-1]]
     degrees = [(pp, strategy.dp) for pp in range(strategy.pp, least_pp - 1, -1)]
     degrees += [(least_pp, dp) for dp in smaller_dp[1:]]
     if least_pp > 1:
         degrees += [(1, dp) for dp in smaller_dp]
     for pp, dp in degrees:
-        if pp * dp * a_stage > rank_num or (pp == 1 and strategy.vpp > 1):
+        if pp * dp * a_stage > rank_num:
             continue
         replicas = dp * strategy.cp
         whole = strategy.op == strategy.dp * strategy.cp
         micro_batches = 1 if pp == 1 else (2 * pp if strategy.micro_batches >= 2 * pp else pp)
         yield strategy.replace(
-            pp=pp, dp=dp, op=replicas if whole else gcd(strategy.op, replicas), micro_batches=micro_batches
+            pp=pp,
+            vpp=1 if pp == 1 else strategy.vpp,  # one stage has nothing to interleave
+            dp=dp,
+            op=replicas if whole else gcd(strategy.op, replicas),
+            micro_batches=micro_batches,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taylor.base.errors import InputError
 from taylor.cost_model.memory import best_case_peak_mib
 from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.strategy_table import StrategyTable
@@ -22,8 +24,8 @@ from taylor.nd_search.search import SearchResult, search
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL
-from taylor.register.model import DENSE, MOE
-from tests.nd_search_cases import DEVICE, LLAMA2_7B, job
+from taylor.register.model import DENSE, MOE, ModelSpec
+from tests.nd_search_cases import DEEPSEEK_V3, DEVICE, LLAMA2_7B, job
 
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "mindformers_yaml"
 
@@ -226,15 +228,27 @@ def test_profile_files_are_small_keep_tp_and_ep_and_say_what_changed(config: Tra
         assert any(line.startswith("moe layers: 10 -> ") for line in told["changed"])
 
 
-def test_a_strategy_that_needs_more_cards_says_so_instead_of_a_file(config: TrainingConfig, tmp_path: Path) -> None:
+def test_a_strategy_that_needs_more_cards_says_so_instead_of_a_file(
+    config: TrainingConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     result = found(config)
     wide = [i for i in range(len(result.candidates)) if result.candidates.ep[i] >= 16]
     assert wide
-    files = emit_yaml(result, config, tmp_path / "profile_yaml", profile=True, rank_num=4, which=wide)
+    with caplog.at_level("INFO"):
+        files = emit_yaml(result, config, tmp_path / "profile_yaml", profile=True, rank_num=4, which=wide)
     assert files == []
+    [count, missing] = [record.getMessage() for record in caplog.records]
+    assert f"0 of {len(wide)} configurations to profile" in count and "cannot be reduced to 4 cards" in missing
     notes = list((tmp_path / "profile_yaml").glob("*.reduction.json"))
     assert len(notes) == len(wide)
-    assert all("more cards" in json.loads(note.read_text())["not_reduced"] for note in notes)
+    for note in notes:
+        told = json.loads(note.read_text())["not_reduced"]
+        strategy = next(s for s in result.candidates if f"for {s.name}:" in told)
+        enough = int(re.search(r"give (\d+) cards", told)[1])
+        # What it says is enough is, and no multiple of what it keeps lies below.
+        reduce_strategy(config, DEVICE, strategy, enough, 200000.0)
+        with pytest.raises(InputError, match=f"give {enough} cards"):
+            reduce_strategy(config, DEVICE, strategy, enough - 1, 200000.0)
 
 
 REDUCTIONS = [
@@ -272,6 +286,19 @@ def test_interleaves_stay_and_each_of_their_chunks_shows_both_ways() -> None:
     assert reduction.plan.layers[DENSE] == ((2, 0), (0, 0)) and reduction.plan.layers[MOE] == ((1, 2), (2, 2))
     assert reduction.plan.recompute[FULL] == ((1, 1), (1, 1))
     assert "mtp layers = 1" in reduction.kept
+
+
+@pytest.mark.parametrize("vpp", [2, 4])
+@pytest.mark.parametrize("model", [LLAMA2_7B, DEEPSEEK_V3], ids=["one kind", "two kinds"])
+def test_a_large_interleaved_job_is_reduced_to_few_cards(model: ModelSpec, vpp: int) -> None:
+    large = Strategy(64, 2, 4, op=64, vpp=vpp, micro_batches=8)
+    config = job(model, large)
+    for cards in (64, 16, 8):
+        small = reduce_strategy(config, DEVICE, large, cards, 1e9).strategy
+        assert small.world_size <= cards and (small.tp, small.vpp, small.mbs) == (2, vpp, large.mbs) and small.pp > 1
+    # On the cards of a single stage there is nothing to interleave.
+    last = reduce_strategy(config, DEVICE, large, 2, 1e9)
+    assert (last.strategy.pp, last.strategy.vpp) == (1, 1) and f"vpp: {vpp} -> 1" in last.changed
 
 
 def test_a_dense_model_shrinks_to_one_stage_before_dp_does() -> None:
