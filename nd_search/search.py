@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping
+from typing import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +55,8 @@ class SearchResult:
         The recompute assumed: ``best``, ``none`` or ``full``.
     device : DeviceSpec
         What it was searched for.
-    memory_source : str
-        Where the peaks come from.
+    memory_source : tuple of str [n]
+        Where each peak comes from.
     """
 
     candidates: StrategyTable
@@ -70,11 +70,16 @@ class SearchResult:
     recompute: str
     peak_none_mib: NDArray[np.float64]
     device: DeviceSpec
-    memory_source: str = "estimate"
+    memory_source: tuple[str, ...]
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {step}" for step, count in self.counts.items())
         return f"SearchResult: strategies for {self.device.name}: {counts}"
+
+
+def estimated_all(table: StrategyTable, recompute: str) -> tuple[str, ...]:
+    """The source of peaks that all come from the closed forms."""
+    return ("estimate",) * len(table)
 
 
 def search(
@@ -84,7 +89,7 @@ def search(
     rules_path: Path | None = None,
     *,
     peak_of: PeakEstimate = best_case_peak_mib,
-    memory_source: str = "estimate",
+    sources_of: Callable[[StrategyTable, str], tuple[str, ...]] = estimated_all,
 ) -> SearchResult:
     """Search the strategies of a job.
 
@@ -92,8 +97,10 @@ def search(
     ----------
     rules_path : Path, optional
         Folder of the user's own rules: Python files, which are run, so only a path that the user gave.
-    peak_of, memory_source
-        Where peak memory comes from, and its name for the candidates' file.
+    peak_of : PeakEstimate
+        Where peak memory comes from.
+    sources_of : callable
+        Names that source for each strategy of a table, under the recompute asked for.
 
     Raises
     ------
@@ -111,8 +118,9 @@ def search(
     chosen = choose(fitting.table, estimated_ms, options.profile_num)
     by_time = np.argsort(estimated_ms, kind="stable")
     order = np.concatenate([chosen, by_time[~np.isin(by_time, chosen)]])
+    candidates = fitting.table.select(order)
     return SearchResult(
-        candidates=fitting.table.select(order),
+        candidates=candidates,
         peak_mib=fitting.peak_mib[order],
         heaviest_stage=fitting.heaviest_stage[order],
         estimated_ms=estimated_ms[order],
@@ -127,9 +135,9 @@ def search(
         },
         device_limit_mib=context.device_limit_mib,
         recompute=options.recompute,
-        peak_none_mib=peaks(fitting.table.select(order), context, "none")[0],
+        peak_none_mib=peaks(candidates, context, "none")[0],
         device=device,
-        memory_source=memory_source,
+        memory_source=sources_of(candidates, options.recompute),
     )
 
 

@@ -44,12 +44,19 @@ def find_profile_folders(profile_data_dir: str | Path, configs: Iterable[Path]) 
     Raises
     ------
     InputError
-        When there is no such folder, or two folders belong to one configuration.
+        When there is no such folder, or none in it, or two folders belong to one configuration.
     """
     top = Path(profile_data_dir)
     if not top.is_dir():
         raise InputError("no such folder", file=top, field="--profile_data_dir", cure="check the path")
     folders = {_key(path.name): path for path in sorted(top.iterdir()) if path.is_dir()}
+    if not folders:
+        raise InputError(
+            "holds no profile: a folder a configuration is needed",
+            file=top,
+            field="--profile_data_dir",
+            cure="name the folder that the profiled runs wrote into, or leave the flag out to estimate the ratios",
+        )
     if len(folders) < sum(path.is_dir() for path in top.iterdir()):
         raise InputError(
             "holds two folders of one configuration",

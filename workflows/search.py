@@ -8,12 +8,13 @@ from pathlib import Path
 
 from taylor.base.console import log
 from taylor.cost_model.margin import MemoryMargin
-from taylor.cost_model.memory import best_case_peak_mib
+from taylor.dryrun.fitting.grey_box import CorrectedPeaks
 from taylor.dryrun.interface import DryRunBackend
 from taylor.nd_search.emit import emit_yaml, pruned_frame, write_candidates_csv, write_pruned_csv
-from taylor.nd_search.options import PeakEstimate, SearchOptions
+from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import SearchResult, search
 from taylor.parsers.training_config import TrainingConfig
+from taylor.profiling.folders import find_profile_folders
 from taylor.register.device import DeviceSpec
 from taylor.workflows.candidates import load_candidates, memory_by_dryruns
 from taylor.workflows.devices import choose_device
@@ -86,6 +87,8 @@ def search_strategies(options: StrategySearchOptions) -> StrategySearch:
     InfeasibleError
         No strategy fits the device's memory.
     """
+    if options.profile_data is not None:
+        find_profile_folders(options.profile_data, ())  # refused before anything is searched
     config = read_for(options.path, options.register_path, options.dryruns.env_json, options.margin)
     chosen = choose_device(config, options.device, options.register_path)
     device = chosen.spec
@@ -97,8 +100,14 @@ def search_strategies(options: StrategySearchOptions) -> StrategySearch:
 def _search(
     options: StrategySearchOptions, config: TrainingConfig, device: DeviceSpec, backend: DryRunBackend | None
 ) -> StrategySearch:
-    peak_of, source = _peaks(options, config, device, backend)
-    result = search(config, device, options.space, options.rules_path, peak_of=peak_of, memory_source=source)
+    corrected = _measured(options, config, device, backend)
+    if corrected is None:
+        log.info("memory: estimated by closed forms")
+        result = search(config, device, options.space, options.rules_path)
+    else:
+        result = search(
+            config, device, options.space, options.rules_path, peak_of=corrected, sources_of=corrected.sources
+        )
     for step, count in result.counts.items():
         log.info("strategies %s: %d", step, count)
     siblings = options.output.parent
@@ -158,16 +167,13 @@ def _tell(options: StrategySearchOptions, facts: JobFacts) -> None:
     tell_notes(config)
 
 
-def _peaks(
+def _measured(
     options: StrategySearchOptions, config: TrainingConfig, device: DeviceSpec, backend: DryRunBackend | None
-) -> tuple[PeakEstimate, str]:
-    """Where the search takes its peaks from, and the name of that source."""
+) -> CorrectedPeaks | None:
+    """What dry-runs, earlier or new ones, tell of the strategies' peaks; None where there are none."""
     if options.dryrun_data is not None:
         folder = options.dryrun_data
-        return replayed_peaks(config, device, options.space, options.rules_path, folder, options.output), "replay"
+        return replayed_peaks(config, device, options.space, options.rules_path, folder, options.output)
     if backend is not None:
-        peaks = measured_peaks(config, device, options.space, options.rules_path, backend, options.output)
-        if peaks is not None:
-            return peaks, backend.name
-    log.info("memory: estimated by closed forms")
-    return best_case_peak_mib, "estimate"
+        return measured_peaks(config, device, options.space, options.rules_path, backend, options.output)
+    return None

@@ -86,7 +86,7 @@ def measured_peaks(
     if not measurements:
         log.warning("memory: every dry-run failed (%s), so it is estimated", path)
         return None
-    corrected = CorrectedPeaks(best_case_peak_mib, config, measurements, mode)
+    corrected = CorrectedPeaks(best_case_peak_mib, config, measurements, mode, backend.name)
     log.info(
         "memory: %d of %d dry-runs speak for %d strategies (%s)",
         len(measurements),
@@ -136,7 +136,7 @@ def replayed_peaks(
         log.warning("%s: no log is of a strategy that is searched, so memory is estimated", folder)
     else:
         log.info("memory: %d strategies by %d logs of %s (%s)", len(measurements), len(replay.logs), folder, path)
-    return CorrectedPeaks(best_case_peak_mib, config, measurements)
+    return CorrectedPeaks(best_case_peak_mib, config, measurements, source="replay")
 
 
 def _heaviest_stage(config: TrainingConfig, strategy: Strategy, mode: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,10 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import ModelSpec
+
+ESTIMATE, SCALED, FITTED = "estimate", "scaled estimate", "fit"
+"""Where the peak of a strategy that was not measured comes from: the closed forms as they are; those times the median
+ratio of all measurements; or its family's measurements."""
 
 FAMILY = ("dp", "tp", "pp", "cp", "sp", "vpp", "mbs", "micro_batches")
 """Dimensions in which two strategies must agree for their memory to lie on one line in 1/EP."""
@@ -71,12 +75,15 @@ class CorrectedPeaks:
         The closed forms (`cost_model.memory.best_case_peak_mib`).
     mode : str
         Recompute of all layers in the measured plans: ``full`` or ``none``.
+    source : str
+        What measured: ``replay``, ``torch``, ….
     """
 
     base: object
     config: TrainingConfig
     measurements: Sequence[Measurement]
     mode: str = FULL
+    source: str = "dry-run"
     _lines: dict[tuple[int, ...], _Line] = field(default_factory=dict)
     _median: float = 1.0
 
@@ -103,23 +110,37 @@ class CorrectedPeaks:
         peak, stage = self.base(model, rules, table, recompute=recompute, device_limit_mib=None, schedule=schedule)
         peak, stage = np.array(peak, dtype=np.float64), np.array(stage, dtype=np.int64)
         known = np.zeros(len(table), dtype=bool)
+        for line, some, ep, these in self._told(table, recompute):
+            known |= these
+            if some.estimate_mib is None:
+                peak[these] = line.at(ep)
+                stage[these] = line.measured[ep].stage if ep in line.measured else some.stage
+            else:
+                peak[these] *= self._ratio(line, some, ep)
+        peak[~known] *= self._median
+        return peak, stage
+
+    def sources(self, table: StrategyTable, recompute: str = "best") -> tuple[str, ...]:
+        """Where each strategy's peak comes from [n]: `source` where it was itself measured, else a name above."""
+        scaled = any(each.estimate_mib for each in self.measurements)
+        result = np.full(len(table), SCALED if scaled else ESTIMATE, dtype=object)
+        for line, _, ep, these in self._told(table, recompute):
+            result[these] = self.source if ep in line.measured else FITTED
+        return tuple(result.tolist())
+
+    def _told(
+        self, table: StrategyTable, recompute: str
+    ) -> Iterator[tuple[_Line, Measurement, int, NDArray[np.bool_]]]:
+        """The rows that a family's measurements tell, by family and EP: its line, one of its measurements, EP, rows."""
         for line in self._lines.values():
             some = next(iter(line.measured.values()))
             rows = np.ones(len(table), dtype=bool)
             for name in FAMILY:
                 rows &= getattr(table, name) == getattr(some.strategy, name)
             for ep in np.unique(table.ep[rows]).tolist():
-                these = rows & (table.ep == ep)
-                if some.estimate_mib is None:
-                    value = line.at(ep)
-                    if value is not None and (recompute != "none" or ep in line.measured):
-                        peak[these], known[these] = value, True
-                        stage[these] = line.measured[ep].stage if ep in line.measured else some.stage
-                else:
-                    peak[these] *= self._ratio(line, some, int(ep))
-                    known[these] = True
-        peak[~known] *= self._median
-        return peak, stage
+                told = line.at(ep) is not None and (recompute != "none" or ep in line.measured)
+                if told or some.estimate_mib is not None:
+                    yield line, some, int(ep), rows & (table.ep == ep)
 
     def _ratio(self, line: _Line, some: Measurement, ep: int) -> float:
         if ep in line.measured:

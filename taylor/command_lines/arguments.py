@@ -47,9 +47,11 @@ def chosen_path(text: str) -> Path | None:
 
 
 def chosen_or_there(text: str) -> Path | None:
-    """The path that the user chose, or the default where it exists; else None."""
+    """The path that the user chose, or the default where it exists and is no empty folder; else None."""
     path = Path(text)
-    return path if not isinstance(text, Default) or path.exists() else None
+    if not isinstance(text, Default):
+        return path
+    return path if path.is_file() or (path.is_dir() and any(path.iterdir())) else None
 
 
 def default_file(text: str) -> Path:

@@ -66,7 +66,10 @@ def test_two_measured_ep_values_give_every_other_of_the_family():
         estimate = estimate_of(CONFIG, strategy, plan_to_measure(CONFIG, strategy, "full"), 2)
         measured.append(Measurement(strategy, 2, true_peak(ep), estimate))
     table = StrategyTable.from_strategies([own.replace(ep=ep) for ep in (2, 4, 8, 16, 32, 64)])
-    corrected, _ = CorrectedPeaks(best_case_peak_mib, CONFIG, measured)(CONFIG.model, CONFIG.rules, table)
+    peaks = CorrectedPeaks(best_case_peak_mib, CONFIG, measured, source="torch")
+    corrected, _ = peaks(CONFIG.model, CONFIG.rules, table)
+    assert peaks.sources(table) == ("fit", "torch", "fit", "fit", "torch", "fit")
+    assert peaks.sources(StrategyTable.from_strategies([own.replace(dp=2 * own.dp)])) == ("scaled estimate",)
     base, _ = best_case_peak_mib(CONFIG.model, CONFIG.rules, table)
     for row, ep in enumerate(table.ep.tolist()):
         strategy = own.replace(ep=ep)
@@ -84,7 +87,8 @@ def test_replayed_peaks_decide_what_fits(run_tool, tmp_path):
     assert float(table.loc[(8, 8, 16, 8), "peakMem"]) == 40_111.0
     assert int(table.loc[(8, 8, 16, 8), "heaviest_stage"]) == 1
     assert (4, 8, 32, 8) not in table.index and (16, 4, 16, 8) not in table.index
-    assert set(table["source"]) == {"replay"}
+    assert table.loc[(8, 8, 16, 8), "source"] == "replay"
+    assert set(table.drop((8, 8, 16, 8))["source"]) == {"estimate"}  # no two logs make a family
     runs = pd.read_csv(tmp_path / "output/nd_output/dryrun_plan.csv")
     assert sorted(runs["measured_mib"].dropna()) == [40_111, 99_000]
     assert runs["failure"].dropna().tolist() == ["out of memory"]
@@ -115,5 +119,9 @@ def test_the_search_runs_at_most_100_dry_runs_and_writes_which_and_why(run_tool,
     assert "invalid" in failed["last_lines"].iloc[0]
     assert runs["decides_ep"].str.contains(" ").any()
     table = pd.read_csv(tmp_path / "output/nd_output/nd_candidate_config.csv")
-    assert set(table["source"]) == {"mindspore"} and len(table) > 2
+    keys = ["dp", "tp", "pp", "ep"]
+    ran = set(map(tuple, runs[runs["failure"].isna()][keys].to_numpy()))
+    measured = table[[tuple(row) in ran for row in table[keys].to_numpy()]]
+    assert set(measured["source"]) == {"mindspore"} and len(table) > len(measured) > 0
+    assert set(table.drop(measured.index)["source"]) <= {"fit", "scaled estimate"}
     assert standin.alive() == []

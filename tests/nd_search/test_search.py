@@ -147,10 +147,14 @@ def test_another_source_of_peaks_decides_what_fits() -> None:
         return np.where(table.tp < 8, 1e6, 100.0), np.zeros(len(table), dtype=np.int64)
 
     result = search(
-        job(), DEVICE, SearchOptions(world_size=1024, gbs=1024), peak_of=heavy_below_tp_8, memory_source="replay"
+        job(),
+        DEVICE,
+        SearchOptions(world_size=1024, gbs=1024),
+        peak_of=heavy_below_tp_8,
+        sources_of=lambda table, recompute: tuple(f"{recompute} of TP{tp}" for tp in table.tp),
     )
     assert set(result.candidates.tp) == {8} and (result.peak_mib == 100).all()
-    assert result.memory_source == "replay"
+    assert result.memory_source == ("best of TP8",) * len(result.candidates)
 
 
 def test_without_recompute_fewer_strategies_fit() -> None:
