@@ -192,8 +192,8 @@ def emit_yaml(
         )
         for reason, stems in missing.items():
             further = f" and {len(stems) - LISTED_MISSING} more" if len(stems) > LISTED_MISSING else ""
-            told = f"{', '.join(stems[:LISTED_MISSING])}{further}: {reason}"
-            log.warning("not written: %s; NAME_pretrain.reduction.json says what each needs", told)
+            line = f"{', '.join(stems[:LISTED_MISSING])}{further}: {reason}"
+            log.warning("not written: %s; NAME_pretrain.reduction.json says what each needs", line)
     _remove_stale(folder, names)
     return written
 
