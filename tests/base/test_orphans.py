@@ -25,7 +25,7 @@ worker_pool._Share = Endless
 context = multiprocessing.get_context("fork")
 pipes = [context.Pipe() for _ in range(2)]
 for _, there in pipes:
-    worker = context.Process(target=worker_pool._work, args=(there, None, None, [1], None, os.getpid()))
+    worker = context.Process(target=worker_pool._work, args=(there, None, None, [1], None, None, os.getpid()))
     worker.start()
     print(worker.pid, end=" ")
 print(flush=True)
