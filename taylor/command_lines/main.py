@@ -35,8 +35,10 @@ SUBCOMMANDS = {
     "search": Subcommand("parallel_tool", "the parallel strategies of a model, pruned by rules and memory"),
     "rank": Subcommand("pipeline_tool", "a folder of candidates, each solved and ranked by step time"),
     "timeline": Subcommand("timeline_tool", "worker logs, profiles and plans drawn as one timeline"),
-    "models": Subcommand("models", "the registered models, their layers in order and parameters by part"),
+    "models": Subcommand("models", "the registered models, with layers in order and parameters by part"),
     "devices": Subcommand("devices", "the registered devices, each figure with its source"),
+    "rules": Subcommand("rules", "the rules that prune a search, each with its sources"),
+    "completion": Subcommand("completion", "lets the Tab key complete commands, flags and values"),
 }
 
 FLAGS = ("-h", "--help", "--version")

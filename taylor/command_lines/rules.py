@@ -1,0 +1,57 @@
+"""Command line: the rules that prune a search, and one of them with the checks that it stands for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from taylor.base.console import run_command, start_logging
+from taylor.base.errors import InputError
+from taylor.command_lines.arguments import CommandParser, path_or_none
+
+
+def build_parser(program: str = "taylor rules") -> CommandParser:
+    """Every flag of the command; `program` is the name it was called by."""
+    parser = CommandParser(
+        program,
+        "List the rules that a strategy must obey, or show one with the frameworks' own checks that it stands for.",
+        "experts-by-ep",
+    )
+    group = parser.add_argument_group("rules")
+    group.add_argument("name", nargs="?", metavar="NAME", help="a rule by name (default: all)")
+    group.add_argument("--framework", metavar="NAME", help="only the rules of a framework: mindformers, megatron, …")
+    group.add_argument("--register_path", metavar="DIR", help="folder of your own rules, whose Python files are run")
+    group.add_argument("--json", action="store_true", help="print them as JSON")
+    return parser
+
+
+def run(arguments: Sequence[str], program: str = "taylor rules") -> None:
+    """Parse, look up, print."""
+    args = build_parser(program).parse(arguments)
+    start_logging(verbose=args.verbose, quiet=args.quiet)
+    from taylor.report.rules import rule_page, rule_record, rules_table
+    from taylor.report.terminal import print_table
+    from taylor.workflows.known_rules import known_rule, known_rules
+
+    register_path = path_or_none(args.register_path)
+    if args.name is None:
+        rules = known_rules(register_path, args.framework)
+        if args.json:
+            print(json.dumps([rule_record(rule) for rule in rules], indent=1, ensure_ascii=False))
+        else:
+            print_table(rules_table(rules))
+        return
+    if args.framework is not None:
+        raise InputError("has no effect beside a rule's name", field="--framework", cure="leave one of the two out")
+    rule = known_rule(args.name, register_path)
+    if args.json:
+        print(json.dumps(rule_record(rule), indent=1, ensure_ascii=False))
+    else:
+        print_table(rule_page(rule))
+
+
+def main() -> int:
+    """Console entry point."""
+    start_logging()
+    return run_command(lambda: run(sys.argv[1:]))
