@@ -21,7 +21,10 @@ LAST_STAGE, NOISE = 1.2, 0.05
 BEGIN_MS = 1_700_000_000_000.0
 
 LABEL = "Synthetic log, written by benchmarks/synthetic_logs.py: nothing was measured.\n"
-LINE = "Profiler Info: Job ({job}), type = {kind}, micro_batch_id = {m}, job_start_time = {a:.6f}, job_end_time = {b:.6f}\n"
+LINE = (
+    "Profiler Info: Job ({job}), type = {kind}, micro_batch_id = {m}, "
+    "job_start_time = {a:.6f}, job_end_time = {b:.6f}\n"
+)
 
 Job = tuple[str, int]
 """Forward or backward, and its micro-batch."""

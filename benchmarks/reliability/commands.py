@@ -15,11 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.reliability.campaign import EVERYTHING, ROOT, Figure, Part, Portion, Result, chosen, faults_of, total
-from benchmarks.reliability.specimens import WORKER_LINE
 
 READMES = ("README.md", "README.zh-CN.md")
-ELSEWHERE = ("make", "pip")
-"""Programs that install or run everything; a test cannot run the test suite."""
+ELSEWHERE = ("make", "pip", "source")
+"""What installs, and what says where it is installed; a test cannot run the test suite."""
 
 SECONDS = 1800.0
 
@@ -39,8 +38,8 @@ def commands_of(page: str) -> list[list[str]]:
 
 
 def is_slow(words: Sequence[str]) -> bool:
-    """Whether a command solves a whole folder of candidates, or runs stages on fake tensors."""
-    return "pipeline_tool.py" in words or "--full" in words or "torch" in words
+    """Whether a command solves many candidates, or runs stages on fake tensors."""
+    return "pipeline_tool.py" in words or "--full" in words or "--world_size" in words or "torch" in words
 
 
 def is_at_hand(words: Sequence[str]) -> bool:
@@ -49,20 +48,26 @@ def is_at_hand(words: Sequence[str]) -> bool:
 
 
 def prepare(folder: Path) -> None:
-    """A folder as a user has it: the examples, and a log to draw."""
-    shutil.copytree(ROOT / "config", folder / "config")
-    (folder / "log").mkdir()
-    for device in (0, 1):
-        lines = [WORKER_LINE.format(job=0, kind="forward", m=m, a=1000.0 + 9 * m, b=1008.0 + 9 * m) for m in range(4)]
-        (folder / "log" / f"workerlog.{device}").write_text("".join(lines))
+    """A fresh clone: the files that the repository holds, as they stand now, and nothing else."""
+    if not (ROOT / ".git").exists():  # an archive of the sources
+        made = shutil.ignore_patterns(".*", "build", "pipeline_output", "__pycache__")
+        shutil.copytree(ROOT, folder, ignore=made, dirs_exist_ok=True)
+        return
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        target = folder / name
+        if (ROOT / name).is_file():  # one that was removed and not yet committed is listed too
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target)
 
 
 def type_command(words: Sequence[str], folder: Path, most_seconds: float) -> tuple[int, str]:
-    """Run one command of a README in a folder; its exit code and what it said."""
-    assert words[0] == "python", words
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    program = [sys.executable, str(ROOT / words[1]), *words[2:]]
-    done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, timeout=most_seconds)
+    """Run one command of a README in a fresh clone; its exit code and what it said."""
+    # `python` and `taylor` as behind `source .venv/bin/activate`, on the clone's code.
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = {**os.environ, "PATH": programs, "PYTHONPATH": str(folder)}
+    command = [shutil.which(words[0], path=programs) or words[0], *words[1:]]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=most_seconds)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -95,7 +100,7 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
             "surface: README commands", "executed, English and Chinese",
             f"{total(part, 'commands')} commands, the same in both, {wrong} faults",
             not wrong,
-            "typed in their order in a folder that holds the examples and a log; `make` and `pip` apart",
+            "typed in their order in a fresh clone; `make`, `pip` and `source` apart",
         )
     ]  # fmt: skip
 

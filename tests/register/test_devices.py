@@ -12,7 +12,7 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.register.device import DeviceSpec, LinkTier
 from taylor.register.registry import Registry
-from tests.conftest import ROOT, SHARED
+from tests.conftest import SHARED
 from tests.register.test_registry import A_DEVICE, TIERS
 
 REGISTRY = Registry.load()
@@ -86,9 +86,3 @@ def test_the_widest_fast_tier_is_the_domain_and_the_last_one_the_network(tmp_pat
 def test_a_device_without_a_published_network_says_what_to_add() -> None:
     with pytest.raises(InputError, match=r"'ascend-950dt'.*register the device with your cluster's own"):
         _ = REGISTRY.device("ascend-950dt").inter_node_gb_s
-
-
-def test_the_example_of_the_page_is_read(tmp_path: Path) -> None:
-    [example] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "devices.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert device(tmp_path, example).domain == LinkTier("domain", 450, 64)
-    assert Registry.load(tmp_path).device("My Cards").host_memory_mib == 262144

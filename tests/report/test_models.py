@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from taylor.base.errors import InputError
 from taylor.command_lines import models
@@ -72,12 +71,3 @@ def test_a_typo_is_answered_with_the_near_names() -> None:
 def test_the_manual_lists_every_model_type() -> None:
     section = MANUAL.partition("## Hugging Face config.json")[2].partition("`parsers/huggingface")[0]
     assert set(re.findall(r"`([^`\s]+)`", section)) - {"model_type"} == set(model_types())
-
-
-def test_the_manual_s_own_models_read(tmp_path: Path) -> None:
-    first, second = re.findall(r"```yaml\n(.*?)```", MANUAL, re.DOTALL)
-    (tmp_path / "mine.yaml").write_text(first)
-    (tmp_path / "hybrid.yaml").write_text(yaml.safe_dump({**yaml.safe_load(first), **yaml.safe_load(second)}))
-    registry = Registry.load(tmp_path)
-    assert registry.model("mine").body_counts == {"dense": 1, "moe": 23}
-    assert registry.model("hybrid").body_counts == {"attn+dense": 1, "gdn+moe": 18, "attn+moe": 5}
