@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Mapping, Sequence
-
-import pandas as pd
 
 from taylor.base.errors import InputError
 from taylor.dryrun.stage_memory import StageMemory
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.result import Result
 from taylor.pipeline_solver.solution import Solution
 from taylor.report.chrome_trace import write_chrome_trace
+from taylor.report.facts import PageFacts, PageTable
 from taylor.report.html import write_html_report
+from taylor.report.memory_parts import MemoryParts, from_problem
+from taylor.report.page_data import Course
 from taylor.report.picture import write_picture
 from taylor.report.planned import with_dryrun
 from taylor.report.tables import summary_lines
@@ -31,8 +32,10 @@ def write_views(
     picture: Path | None = None,
     others: Mapping[str, PipelinePlan | Timeline] | None = None,
     dryrun: Sequence[StageMemory] = (),
-    progress: Sequence[tuple[float, float | None, float | None]] = (),
-    notes: Sequence[str] = (),
+    progress: Course = (),
+    facts: PageFacts | None = None,
+    parts: MemoryParts | None = None,
+    tables: Sequence[PageTable] = (),
 ) -> dict[str, str]:
     """Write the views that were asked for.
 
@@ -46,8 +49,12 @@ def write_views(
         What a dry-run of the plan saw, stage by stage, to lay beside the planned memory.
     progress : sequence of (seconds, objective, bound)
         How the solve went, for the page.
-    notes : sequence of str
-        What else the page says of the job, a line each.
+    facts : PageFacts, optional
+        What the page says of the job; its title alone when not given.
+    parts : MemoryParts, optional
+        What fills the memory of the solution; as the solver knows it when not given.
+    tables : sequence of PageTable
+        Tables of the page.
 
     Returns
     -------
@@ -68,15 +75,22 @@ def write_views(
     if trace is not None:
         files["trace"] = str(write_chrome_trace(together, trace))
     if html is not None:
-        ranking = pd.DataFrame([Result(problem, solution).row() | {"file": title}])
+        filled = {
+            name: from_problem(problem, one.plan, [steps.peak_mib for steps in one.memory])
+            for name, one in timelines.items()
+            if one.plan is not None and one.memory
+        }
+        if parts is not None:
+            filled[title] = parts
+        head = PageFacts(title) if facts is None else facts
         files["html"] = str(
             write_html_report(
                 html,
-                ranking,
+                replace(head, notes=[*head.notes, *summary_lines(problem, solution)]),
                 plans=timelines,
+                parts=filled,
+                tables=tables,
                 progress={title: progress},
-                title=f"Pipeline of {title}",
-                notes=[*summary_lines(problem, solution), *notes],
             )
         )
     if picture is not None:

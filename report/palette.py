@@ -26,20 +26,27 @@ LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b
 """Line colours of curves, dark enough on white."""
 
 
-def shade(colour: str, interleave: int, interleaves: int) -> str:
-    """The colour for one interleave: later interleaves are darker.
+DEEP = {FORWARD: "#08306b", BACKWARD: "#4a1a00", WEIGHT_GRADIENT: "#00281c"}
+"""Fill of the last interleave by kind, where there are several; lightness falls evenly from the first to it."""
+
+PARTS = ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377", "#bbbbbb", "#ee8866", "#777777", "#99ddff")
+"""Fills of the parts of a whole, one beside the other (Tol's bright scheme and two more)."""
+
+
+def shade(kind: int, interleave: int, interleaves: int) -> str:
+    """The fill of a kind's jobs of one interleave, ``#rrggbb``: later interleaves are deeper.
 
     Parameters
     ----------
-    colour : str
-        ``#rrggbb``.
     interleave : int
         −1 where a job has none.
     """
-    if interleaves < 2 or interleave < 1:
-        return colour
-    keep = 1 - 0.45 * interleave / (interleaves - 1)
-    return "#" + "".join(f"{int(int(colour[i : i + 2], 16) * keep):02x}" for i in (1, 3, 5))
+    base = COLOURS[kind]
+    if interleaves < 2 or interleave < 1 or kind not in DEEP:
+        return base
+    way = 0.8 * interleave / (interleaves - 1)
+    channels = ((int(base[i : i + 2], 16), int(DEEP[kind][i : i + 2], 16)) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(light + way * (deep - light)):02x}" for light, deep in channels)
 
 
 def ink(colour: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
-from taylor.report.palette import COLOURS, HATCHES, LINES, RECOMPUTE, ink, shade
+from taylor.report.palette import HATCHES, LINES, RECOMPUTE, ink, shade
 from taylor.report.timeline import DIRECTION_NAMES, DrawingWindow, Timeline, drawing_windows, window_shares
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _rows(
         a, b = begin.clip(view.begin, view.end), end.clip(view.begin, view.end)
         y0, y1 = low[index], low[index] + height[index]
         corners = np.stack([np.stack([a, y0], 1), np.stack([b, y0], 1), np.stack([b, y1], 1), np.stack([a, y1], 1)], 1)
-        colour = shade(COLOURS[kind], interleave, interleaves)
+        colour = shade(kind, interleave, interleaves)
         axes.add_collection(
             PolyCollection(
                 list(corners), facecolor=colour, edgecolor=_edge(colour, kind), linewidth=0.35, hatch=HATCHES.get(kind)
@@ -175,7 +175,7 @@ def _numbers(
     digits = np.char.str_len(part.micro_batch.astype(str))
     roomy = (ends - begins) * per_unit >= 0.075 * digits + 0.03
     for task in np.flatnonzero(roomy & (part.micro_batch >= 0) & (height >= 0.3)).tolist():
-        colour = shade(COLOURS[int(part.direction[task])], int(part.interleave[task]), interleaves)
+        colour = shade(int(part.direction[task]), int(part.interleave[task]), interleaves)
         axes.text(
             (begins[task] + ends[task]) / 2,
             middle[task],
@@ -226,7 +226,7 @@ def _legend(figure: Any, timeline: Timeline, used: set[tuple[int, int]]) -> None
         name = "recompute (in the backward)" if kind == RECOMPUTE else DIRECTION_NAMES[kind]
         if interleaves > 1 and kind in (FORWARD, BACKWARD, WEIGHT_GRADIENT):
             name += f", interleave {interleave}"
-        colour = shade(COLOURS[kind], interleave, interleaves)
+        colour = shade(kind, interleave, interleaves)
         handles.append(
             Patch(facecolor=colour, edgecolor=_edge(colour, kind), hatch=HATCHES.get(kind), label=name, linewidth=0.5)
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
+from taylor.report.facts import PageTable, Share
 from taylor.report.shares import WHOLE, StepShare, over_steps, step_shares
 from taylor.report.timeline import Timeline
 
@@ -59,6 +60,18 @@ def shares_table(sources: Sequence[Sequence[DeviceShare]]) -> Table:
         caption += f"; {MOST_LINES} of {len(lines)} devices, --html lists all"
     table.caption, table.caption_justify = caption, "left"
     return table
+
+
+def shares_page_table(shares: Sequence[DeviceShare]) -> PageTable:
+    """The shares as a table of a page, each line with its bar."""
+    rows: list[list[str | Share]] = []
+    for one in shares:
+        parts = (("compute", one.share.compute), ("exposed communication", one.share.exposed), ("idle", one.share.idle))
+        bar = Share(tuple((name, part / one.share.span if one.share.span else 0.0) for name, part in parts))
+        rows.append([*one.cells[:3], bar, *one.cells[3:]])
+    note = "Exposed: communication while the device computes nothing; receiving holds the wait for another stage."
+    columns = (*COLUMNS[:3], "compute | exposed | idle", *COLUMNS[3:])
+    return PageTable("Time by step and device", columns, rows, note)
 
 
 def _over_steps(source: Sequence[DeviceShare]) -> list[DeviceShare]:

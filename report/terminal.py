@@ -15,14 +15,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
+from taylor.report.slices import slice_marks
 from taylor.report.tables import gap_text, plan_table, ranking_table, summary_lines
-from taylor.report.timeline import COMMUNICATION, OPTIMIZER, OTHER, Timeline, drawing_windows, window_shares
+from taylor.report.timeline import Timeline, drawing_windows, window_shares
 
-MARKS = {FORWARD: "F", BACKWARD: "B", WEIGHT_GRADIENT: "W", OPTIMIZER: "O", COMMUNICATION: "C", OTHER: "x"}
-RECOMPUTE_MARK, IDLE_MARK = "r", "."
 STYLES = {
     "F": "black on #8ecdf2",
     "B": "black on #e08214",
@@ -58,7 +56,10 @@ def pipeline_text(timeline: Timeline, width: int = 80) -> Text:
     if len(views) > 1:
         heads = "  ".join(view.name[:n].ljust(n) for view, n in zip(views, cells.tolist(), strict=True))
         text.append(" " * label + heads + "\n", style="bold")
-    drawn = [_cells(timeline, rows, view.begin, view.end, n) for view, n in zip(views, cells.tolist(), strict=True)]
+    drawn = [
+        slice_marks(timeline, rows.tolist(), view.begin, view.end, n)
+        for view, n in zip(views, cells.tolist(), strict=True)
+    ]
     used: set[str] = set()
     for at, row in enumerate(rows.tolist()):
         text.append(timeline.row_names[row].rjust(label - 1) + " ")
@@ -167,24 +168,3 @@ def progress_text(title: str, elapsed: float, latest: Any) -> Text:
         text.append(f"  gap {gap_text(max(0.0, (objective - bound) / objective))}", style="yellow")
     note = getattr(latest, "note", "")
     return text.append(f"  {note}", style="dim") if note else text
-
-
-def _cells(timeline: Timeline, rows: Any, begin: float, end: float, count: int) -> list[list[str]]:
-    """For every row, the mark of each of `count` equal time slices: the kind of job that fills most of the slice."""
-    kinds = [*MARKS.values(), RECOMPUTE_MARK]
-    part = timeline.window(begin, end)
-    edges = np.linspace(begin, end, count + 1)
-    width = (end - begin) / count
-    result = []
-    for row in rows.tolist():
-        filled = np.zeros((len(kinds), count))
-        mine = np.flatnonzero(part.stage == row)
-        pieces = [(part.start[mine] + part.recompute[mine], part.end[mine], part.direction[mine])]
-        pieces.append((part.start[mine], part.start[mine] + part.recompute[mine], np.full(len(mine), len(kinds) - 1)))
-        for starts, ends, kind in pieces:
-            for a, b, k in zip(starts.tolist(), ends.tolist(), kind.tolist(), strict=True):
-                filled[k] += np.clip(np.minimum(b, edges[1:]) - np.maximum(a, edges[:-1]), 0, None)
-        best = filled.argmax(axis=0)
-        idle = filled.sum(axis=0) < 0.5 * width
-        result.append([IDLE_MARK if idle[i] else kinds[best[i]] for i in range(count)])
-    return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -33,6 +34,12 @@ ARGUMENTS = (
 def missing() -> str:
     """Which program a browser test lacks; empty when it can run."""
     return ", ".join(name for name in ("chromium", "chromedriver") if shutil.which(name) is None)
+
+
+def axe_script() -> Path | None:
+    """axe-core's script: where AXE_CORE says, or below node_modules; None where it is not installed."""
+    places = (os.environ.get("AXE_CORE"), "node_modules/axe-core/axe.min.js")
+    return next((Path(place) for place in places if place and Path(place).exists()), None)
 
 
 class Browser:
@@ -79,6 +86,31 @@ class Browser:
         while not self.run("return document.body.dataset.ready || ''"):
             assert time.monotonic() < limit, "the page's script did not finish within 30 s"
             time.sleep(0.05)
+
+    def emulate(self, width: int, height: int, scheme: str = "light") -> None:
+        """A window of this size for a reader who prefers this scheme of colours: ``light`` or ``dark``."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        for command, params in (
+            ("Emulation.setDeviceMetricsOverride", size),
+            ("Emulation.setEmulatedMedia", media),
+        ):
+            self._send("POST", f"{self.session}/goog/cdp/execute", {"cmd": command, "params": params})
+
+    def violations(self, axe: Path) -> list[str]:
+        """What axe-core finds amiss with the open page: rule and first element of each."""
+        self.run(
+            "const script = document.createElement('script'); script.textContent = arguments[0];"
+            "document.head.append(script); window.found = null;"
+            "axe.run().then((result) => { window.found = result.violations.map("
+            "(one) => `${one.id}: ${one.nodes[0].html.slice(0, 200)}`); });",
+            axe.read_text(encoding="utf-8"),
+        )
+        limit = time.monotonic() + 30
+        while (found := self.run("return window.found")) is None:
+            assert time.monotonic() < limit, "axe did not finish within 30 s"
+            time.sleep(0.1)
+        return list(found)
 
     def run(self, script: str, *arguments: Any) -> Any:
         """The value of a script in the page."""

@@ -158,6 +158,8 @@ class Outputs:
         The result as data, the step as a Chrome trace, the report page, the pipeline as a picture.
     exports : sequence of Export
         The plan in the words of other launchers.
+    what_if : bool
+        Whether the problem is solved again with other limits and another batch, however long it took.
     mps_form : str
         ``compact`` or ``full``, see `pipeline_solver.model_files`.
     """
@@ -170,6 +172,7 @@ class Outputs:
     html: Path | None = None
     picture: Path | None = None
     exports: Sequence[Export] = ()
+    what_if: bool = False
     mps_form: str = "compact"
 
     @property

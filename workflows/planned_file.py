@@ -257,14 +257,19 @@ def _write_views(
     planned: PlannedFile, outputs: Outputs, beside: dict[str, PipelinePlan] | None, history: History
 ) -> dict[str, str]:
     """Write the trace, the page and the picture that were asked for; returns the paths of those written, by role."""
-    if outputs.trace is None and outputs.html is None and outputs.picture is None:
+    if outputs.trace is None and outputs.html is None and outputs.picture is None and not outputs.what_if:
         return {}
     from taylor.report.outputs import write_views
+    from taylor.workflows.page_facts import memory_parts, page_facts, page_tables
+    from taylor.workflows.what_if import what_if_of
 
+    changes = what_if_of(planned, asked=outputs.what_if) if outputs.html is not None or outputs.what_if else []
     page = {
         "others": beside,
         "progress": history,
-        "notes": [planned.speed_line(), planned.verdict(), *planned.assumed],
+        "facts": page_facts(planned, changes),
+        "parts": memory_parts(planned),
+        "tables": page_tables(planned),
     }
     dryrun = stage_memories(planned.dryrun)
     written: dict[str, str] = {}

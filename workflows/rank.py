@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from taylor.base.errors import TaylorError
 from taylor.base.files import printable, write_atomic
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.result import Result, plan_of_row
+from taylor.pipeline_solver.result import Result
 from taylor.pipeline_solver.solution import Solution
 from taylor.pipeline_solver.solve import solve
 from taylor.workflows.candidate_file import CandidateFile
@@ -33,9 +32,6 @@ from taylor.workflows.schedules import require_schedule, require_start
 SHOWN_COLUMNS = ("dp", "tp", "pp", "ep", "vpp", "mbs", "micro_batches", "cost", "gap", "status")
 SHOWN_CANDIDATES = 10
 """What a notebook shows of a ranking."""
-
-DRAWN_CANDIDATES = 20
-"""Candidates whose pipeline the report draws: the best, as many as a search emits; each adds some 70 kB to the page."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +133,9 @@ def rank(
     report = None
     if options.report:
         report = options.report if isinstance(options.report, Path) else csv.with_suffix(".html")
-        _write_report(report, table, problems, pruned)
+        from taylor.workflows.rank_page import write_ranking_page
+
+        write_ranking_page(report, table, problems, candidates, pruned)
     return Ranking(table, csv, report)
 
 
@@ -171,20 +169,3 @@ def _solve_all(
 
         tasks = {number: partial(solve, waiting[number], options.how) for number in order}
         run_in_processes(tasks, options.workers, keep, executor)
-
-
-def _write_report(
-    path: Path, table: pd.DataFrame, problems: Mapping[str, PipelineProblem], pruned: pd.DataFrame | None
-) -> None:
-    from taylor.report.html import write_html_report
-    from taylor.report.planned import planned_timeline
-
-    timelines = {}
-    stems = Counter(Path(name).stem for name in problems)
-    for _, row in table.head(DRAWN_CANDIDATES).iterrows():
-        plan, file = plan_of_row(row), Path(row["file"])
-        if plan is not None and file.name in problems:
-            # Files of several kinds may share a stem; the page takes the whole path too.
-            name = file.stem if stems[file.stem] == 1 else row["file"]
-            timelines[name] = planned_timeline(problems[file.name], plan, file.name if name != file.stem else name)
-    write_html_report(path, table, plans=timelines, pruned=pruned, title="Taylor: strategies ranked by step time")

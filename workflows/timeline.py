@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pandas as pd
-
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import printable
@@ -15,7 +13,7 @@ from taylor.pipeline_solver.result import read_result
 from taylor.report.chrome_trace import write_chrome_trace
 from taylor.report.picture import write_picture
 from taylor.report.profile_source import load_profiles
-from taylor.report.share_tables import DeviceShare, device_shares
+from taylor.report.share_tables import DeviceShare, device_shares, shares_page_table
 from taylor.report.shares import critical_row, gap_lines
 from taylor.report.sources import load_worker_logs
 from taylor.report.timeline import Timeline, side_by_side
@@ -168,12 +166,33 @@ def _write(
         write_chrome_trace(together, options.trace)
         files["trace"] = str(options.trace)
     if options.html is not None:
+        from taylor.report.facts import PageFacts
         from taylor.report.html import write_html_report
 
         title = together.title or "timeline"
-        write_html_report(options.html, pd.DataFrame(), plans={title: together}, title=title, notes=notes)
+        write_html_report(
+            options.html,
+            PageFacts(title, verdict=_verdict(shares), notes=notes),
+            plans={title: together},
+            tables=[shares_page_table([one for source in shares for one in source])],
+        )
         files["html"] = str(options.html)
     if options.picture is not None:
         write_picture(together, options.picture)
         files["picture"] = str(options.picture)
     return files
+
+
+def _verdict(shares: Sequence[Sequence[DeviceShare]]) -> str:
+    """What an average device of each source does with its time, in a sentence each."""
+    sentences = []
+    for source in shares:
+        span = sum(one.share.span for one in source) or 1.0
+        parts = (
+            (name, sum(getattr(one.share, field) for one in source) / span)
+            for name, field in (("computes", "compute"), ("only communicates", "exposed"), ("idles", "idle"))
+        )
+        name = source[0].device.partition(": ")[0] + ": " if len(shares) > 1 else ""
+        told = ", ".join(f"{what} {share:.1%}".replace("%", " %") for what, share in parts)
+        sentences.append(f"{name}an average device {told} of the time.")
+    return " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)

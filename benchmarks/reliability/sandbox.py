@@ -74,7 +74,6 @@ def preload() -> None:
         "taylor.pipeline_solver.branch_and_cut",
         "taylor.pipeline_solver.compact_milp",
         "taylor.pipeline_solver.pyomo_solver",
-        "plotly",
         "pulp",
         "taylor.report.html",
         "taylor.report.outputs",

@@ -1,14 +1,6 @@
 // The ranking table, drawn before the charts' library is read.
 "use strict";
 
-const REPORT = JSON.parse(document.getElementById("report-data").textContent);
-const PALETTE = REPORT.palette;
-const byId = (id) => document.getElementById(id);
-
-function figure(text) {
-  return text === "" || text === undefined || Number.isNaN(Number(text)) ? null : Number(text);
-}
-
 function list(text) {
   try {
     const data = JSON.parse(text);
@@ -23,26 +15,28 @@ function grids(text) {
   } catch { return {}; }
 }
 
-const candidates = REPORT.rows.map((row, index) => {
-  const peaks = list(row.peak_memory).map(Number);
-  return { index, row, name: REPORT.names[index], status: row.status || "unknown", gap: figure(row.gap), peaks, limits: list(row.memory_limit).map(Number),
-    time: figure(REPORT.in_ms ? row.cost : row.objective), peak: peaks.length ? Math.max(...peaks) / 1024 : null };
-});
-const timeTitle = REPORT.in_ms ? "step time, ms" : "step time, units";
-
-function fixed(digits) {
-  // One formatter for all cells: making one costs more than using it a thousand times.
-  const format = new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-  return (text) => (figure(text) === null ? text : format.format(Number(text)));
-}
-
 function percent(text) {
   const value = figure(text);
-  return value === null ? text : value <= 1e-6 ? "0 %" : value < 1e-4 ? "<0.01 %" : `${(100 * value).toFixed(2)} %`;
+  if (value === null) return text;
+  return value <= 1e-6 ? "0 %" : value < 1e-4 ? "<0.01 %" : `${(100 * value).toFixed(2)} %`;
 }
 
-const SHOWN = { cost: fixed(1), objective: fixed(3), bound: fixed(3), gap: percent, time: fixed(2) };
-const TITLES = { cost: "step ms", micro_batches: "m", time: "solve s", peak_memory: "heaviest GiB" };
+const signed = (text) => (figure(text) === null ? text : `${Number(text) > 0 ? "+" : ""}${Number(text).toFixed(1)} %`);
+const share = (text) => (figure(text) === null ? text : `${(100 * Number(text)).toFixed(1)} %`);
+const yes = (text) => (/^(true|1|1\.0)$/i.test(text) ? "own" : /^(false|0|0\.0)$/i.test(text) ? "" : text);
+const SHOWN = { cost: fixed(1), objective: fixed(3), bound: fixed(3), gap: percent, time: fixed(2), gain: signed, mfu: share,
+  tokens_per_second: fixed(0), tokens_per_second_per_device: fixed(1), own: yes };
+const TITLES = { cost: "step ms", micro_batches: "m", time: "solve s", peak_memory: "heaviest GiB", gain: "faster than own",
+  tokens_per_second: "tokens/s", tokens_per_second_per_device: "a device", mfu: "MFU", ratio_source: "ratios", own: "file's own" };
+const WIDE = ["offset", "recompute", "reason"];
+
+function readCandidates() {
+  return REPORT.rows.map((row, index) => {
+    const peaks = list(row.peak_memory).map(Number);
+    return { index, row, name: REPORT.names[index], status: row.status || "unknown", gap: figure(row.gap), peaks, limits: list(row.memory_limit).map(Number),
+      time: figure(REPORT.in_ms ? row.cost : row.objective), peak: peaks.length ? Math.max(...peaks) / 1024 : null };
+  });
+}
 
 function rankingColumns() {
   const columns = [{ title: "#", number: true, raw: (one) => String(one.index + 1), shown: (one) => String(one.index + 1) }];
@@ -51,14 +45,17 @@ function rankingColumns() {
     const shown = short ? (one) => short[one.index] : (one) => (SHOWN[name] ? SHOWN[name](one.row[name]) : one.row[name]);
     // Memory by stage sorts by the heaviest stage.
     const raw = name === "peak_memory" ? (one) => (one.peak === null ? "" : String(one.peak)) : (one) => one.row[name];
-    columns.push({ title: TITLES[name] || name, name, number: REPORT.numeric.includes(name), wide: ["offset", "recompute", "reason"].includes(name), raw, shown });
+    columns.push({ title: TITLES[name] || name, name, number: REPORT.numeric.includes(name), wide: WIDE.includes(name), raw, shown });
   }
   return columns;
 }
 
 // What a choice does is known once the charts are loaded; a choice made before that is kept by the table.
-let onChoice = null;
-const rankingTable = candidates.length
-  ? new DataTable(byId("ranking-table"), rankingColumns(), candidates, { label: "ranking", choose: (index) => { if (onChoice) onChoice(index); } })
-  : null;
-byId("ranking").hidden = !candidates.length;
+let candidates = [], rankingTable = null, onChoice = null;
+
+function drawRanking() {
+  candidates = readCandidates();
+  if (!candidates.length) return;
+  rankingTable = new DataTable(byId("ranking-table"), rankingColumns(), candidates,
+    { label: "ranking", filters: candidates.length > 1, choose: (index) => { if (onChoice) onChoice(index); } });
+}

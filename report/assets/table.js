@@ -2,16 +2,6 @@
 // as text, so that no name in the data can become markup.
 "use strict";
 
-function element(tag, attributes, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes || {})) {
-    if (name === "class") node.className = value;
-    else node.setAttribute(name, value);
-  }
-  for (const child of children) node.append(child);
-  return node;
-}
-
 // A filter such as "8", "8,16", ">=4", "!=failed" or any part of the text.
 function matcher(filter) {
   const text = filter.trim().toLowerCase();
@@ -81,7 +71,7 @@ class DataTable {
     const top = element("thead", {}, heads);
     if (this.options.filters) top.append(inputs);
     this.body = element("tbody");
-    host.append(element("div", { class: "scroll" }, element("table", { "aria-label": this.options.label }, top, this.body)));
+    host.append(element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `table: ${this.options.label}` }, element("table", { "aria-label": this.options.label }, top, this.body)));
   }
 
   sortBy(index) {

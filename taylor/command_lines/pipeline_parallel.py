@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export"}
 """All that has an effect where a saved solution is printed."""
 
-OF_A_SOLVE = {"o", "t", "gap", "mps_form", "solver_name", "workers"}
+OF_A_SOLVE = {"o", "t", "what_if", "gap", "mps_form", "solver_name", "workers"}
 """What has no effect where nothing is solved."""
 
 OF_A_MODEL = {"world_size", "seq", "gbs", "fix"}
@@ -168,6 +168,11 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     results.add_argument("--result_json", metavar="FILE", help="the result as JSON")
     results.add_argument("--trace", metavar="FILE", help="Chrome trace of the step")
     results.add_argument("--html", metavar="FILE", help="report page")
+    results.add_argument(
+        "--what_if",
+        action="store_true",
+        help="solve again with 2 GiB more, 2 GiB less and one micro-batch more, and say what changes",
+    )
     results.add_argument("--png", metavar="FILE", help="picture of the pipeline (.png or .svg)")
     add_environment_options(parser)
     return parser
@@ -221,6 +226,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         html=path_or_none(args.html),
         picture=path_or_none(args.png),
         exports=args.export,
+        what_if=args.what_if,
         mps_form=args.mps_form,
     )
     refuse_outputs(outputs)

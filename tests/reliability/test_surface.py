@@ -45,7 +45,7 @@ FURTHER = {
     "--hf_path --model --seq --disable_rule --list_rules --explain --workers --time_limit --dryrun_timeout "
     "--dryrun_retries " + STOPS,
     "pipeline_tool": "--model --world_size --seq --fix --dryrun_timeout --dryrun_retries " + STOPS,
-    "pipeline_parallel": "-hf --model --world_size --seq --gbs --fix -ratios -workers -mps_form --export "
+    "pipeline_parallel": "-hf --model --world_size --seq --gbs --fix -ratios -workers -mps_form --export --what_if "
     "--dryrun_timeout --dryrun_retries " + STOPS,
     "timeline_tool": "--profile_dir --solution --unit_ms --step --window --trace --html --png",
 }

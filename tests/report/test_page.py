@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from taylor.report.facts import GOOD, Answer, PageFacts, PageTable, Share
 from taylor.report.html import write_html_report
+from taylor.report.memory_parts import MemoryParts, from_problem
 from taylor.report.timeline import Timeline
-from tests.report_browser import browser, missing
+from tests.report_browser import axe_script, browser, missing
 from tests.report_cases import deepseek, even_plan, ranking
 
 needs_browser = pytest.mark.skipif(bool(missing()), reason=f"no {missing()} on this machine")
+
+TITLE = PageFacts("a page")
 
 HOSTILE = (
     "<!--<script> </script ></script/><script>window.attacked=1</script>"
@@ -40,7 +45,8 @@ def thousand(tmp_path_factory):
     }
     pruned = pd.DataFrame({"rule": ["tp over a node", "memory"], "count": [120, 3000], "example": ["TP16", "DP1"]})
     path = tmp_path_factory.mktemp("page") / "report.html"
-    write_html_report(path, table, plans=plans, pruned=pruned, title="A thousand", notes=["from a test"])
+    facts = PageFacts("A thousand", verdict="All of them.", assumed=["from a test"])
+    write_html_report(path, facts, table, plans=plans, pruned=pruned)
     return path, table
 
 
@@ -74,7 +80,7 @@ def test_a_thousand_candidates_open_within_three_seconds_without_error_or_reques
     assert [url for url in chromium.requested() if not url.startswith(("file:", "data:", "blob:"))] == []
     assert chromium.run("return document.querySelectorAll('#ranking-table tbody tr').length") == 1000
     drawn = chromium.run(
-        "return ['trade-off', 'gaps', 'chosen-memory', 'chosen-layers', 'pipeline-a', 'memory-a']"
+        "return ['trade-off', 'gaps', 'parts-a', 'pipeline-a', 'memory-a']"
         ".map((id) => document.querySelectorAll(`#${id} .plot-container svg path`).length)"
     )
     assert all(count > 0 for count in drawn), drawn
@@ -94,7 +100,6 @@ def test_the_figures_on_the_page_are_those_of_the_csv(chromium, thousand):
     for column, title in (
         ("dp", "dp"),
         ("cost", "step ms"),
-        ("objective", "objective"),
         ("gap", "gap"),
         ("offset", "offset"),
         ("recompute", "recompute"),
@@ -102,8 +107,11 @@ def test_the_figures_on_the_page_are_those_of_the_csv(chromium, thousand):
         ("file", "file"),
     ):
         assert cells(chromium, title) == text[column].tolist(), column
-    shown = chromium.run("return document.querySelector('#ranking-table tbody tr td:nth-child(10)').textContent")
-    assert shown == f"{table['cost'][0]:,.1f}"
+    shown = chromium.run(
+        "return [...document.querySelectorAll('#ranking-table tbody tr:first-child td')]"
+        ".map((cell) => cell.textContent)"
+    )
+    assert f"{table['cost'][0]:,.1f}" in shown
 
 
 @needs_browser
@@ -138,11 +146,11 @@ def test_a_click_on_a_row_selects_the_candidate_and_draws_its_pipeline(chromium,
     path, table = thousand
     chromium.open(path)
     chromium.click("#ranking-table tbody tr:nth-child(8) td:nth-child(2)")
-    assert chromium.run("return document.querySelector('#chosen-name').textContent").startswith("#8 ")
+    assert chromium.run("return document.querySelector('#chosen-name').textContent").startswith("Selected: #8 ")
     facts = chromium.run("return [...document.querySelectorAll('#chosen-facts dd')].map((node) => node.textContent)")
     assert table["peak_memory"][7] in facts and repr(float(table["cost"][7])) in facts
     assert chromium.run("return document.querySelector('#plan-a').value") == "candidate_7"
-    assert chromium.run("return document.querySelector('#name-a').textContent").startswith("plan 7 ")
+    assert chromium.run("return document.querySelector('#name-a').textContent").startswith("plan 7: ")
     marked = "return [...document.querySelectorAll('#ranking-table tr.selected')].map((row) => row.dataset.index)"
     assert chromium.run(marked) == ["7"]
     chromium.click("#ranking-table tbody tr:nth-child(3) td:nth-child(2)")
@@ -169,13 +177,24 @@ def test_hostile_names_stay_text(chromium, tmp_path):
     problem = deepseek(4, micro_batches=8)
     timeline = Timeline.from_plan(problem, even_plan(problem), HOSTILE)
     path = tmp_path / "hostile.html"
+    facts = PageFacts(
+        HOSTILE,
+        model=HOSTILE,
+        verdict=HOSTILE,
+        answers=[Answer(HOSTILE, HOSTILE, HOSTILE)],
+        assumed=[HOSTILE],
+        unmodelled=[HOSTILE],
+        what_if=[HOSTILE],
+        notes=[HOSTILE],
+    )
     write_html_report(
         path,
+        facts,
         table,
         plans={HOSTILE + "0.yaml": timeline, HOSTILE: timeline},
-        title=HOSTILE,
+        parts={HOSTILE: MemoryParts(HOSTILE, {HOSTILE: [1.0] * 4})},
+        tables=[PageTable(HOSTILE, [HOSTILE], [[HOSTILE], [Share(((HOSTILE, 0.5),))]], HOSTILE)],
         pruned=pd.DataFrame({HOSTILE: [HOSTILE]}),
-        notes=[HOSTILE],
     )
     chromium.log("browser")
     chromium.open(path)
@@ -189,7 +208,7 @@ def test_hostile_names_stay_text(chromium, tmp_path):
 @needs_browser
 def test_a_click_on_a_point_of_the_trade_off_selects_its_candidate(chromium, tmp_path):
     table = ranking(3).assign(status="optimal", peak_memory=["[20000]", "[30000]", "[40000]"])
-    chromium.open(write_html_report(tmp_path / "three.html", table))
+    chromium.open(write_html_report(tmp_path / "three.html", TITLE, table))
     x, y = chromium.run(
         "const host = document.getElementById('trade-off');"
         "host.scrollIntoView();"
@@ -197,7 +216,7 @@ def test_a_click_on_a_point_of_the_trade_off_selects_its_candidate(chromium, tmp
         "return [Math.round(box.x + box.width / 2), Math.round(box.y + box.height / 2)];"
     )
     chromium.click_at(x, y)
-    assert chromium.run("return document.querySelector('#chosen-name').textContent").startswith("#3 ")
+    assert chromium.run("return document.querySelector('#chosen-name').textContent").startswith("Selected: #3 ")
     assert chromium.run("return document.querySelector('#ranking-table tr.selected').dataset.index") == "2"
 
 
@@ -205,7 +224,7 @@ def test_a_click_on_a_point_of_the_trade_off_selects_its_candidate(chromium, tmp
 def test_a_job_of_many_tasks_is_drawn_in_three_windows(chromium, tmp_path):
     problem = deepseek(16, 2, 256, "interleaved")
     path = tmp_path / "big.html"
-    write_html_report(path, pd.DataFrame(), plans={"big": Timeline.from_plan(problem, even_plan(problem))})
+    write_html_report(path, TITLE, plans={"big": Timeline.from_plan(problem, even_plan(problem))})
     chromium.log("browser")
     chromium.open(path)
     assert chromium.log("browser") == []
@@ -218,7 +237,7 @@ def test_the_page_names_tasks_as_the_trace_does(chromium, tmp_path):
     """Planned names are made in the page; they must be those that Python gives."""
     for number, problem in enumerate((deepseek(4, 2, 8, "interleaved"), deepseek(4, 1, 6, "seqpipe", 3))):
         timeline = Timeline.from_plan(problem, even_plan(problem))
-        chromium.open(write_html_report(tmp_path / f"{number}.html", pd.DataFrame(), plans={"plan": timeline}))
+        chromium.open(write_html_report(tmp_path / f"{number}.html", TITLE, plans={"plan": timeline}))
         named = chromium.run(
             "return document.getElementById('pipeline-a').data.filter((trace) => trace.customdata)"
             ".flatMap((trace) => trace.customdata.map((one) => one[0]))"
@@ -232,12 +251,14 @@ def test_the_course_of_a_solve_is_drawn_where_it_is_known(chromium, tmp_path):
     course = [(0.1, None, 90.0), (0.5, 120.0, 95.0), (2.0, 100.0, 100.0)]
     path = write_html_report(
         tmp_path / "course.html",
-        pd.DataFrame(),
+        TITLE,
         progress={"plan": course},
         plans={"plan": Timeline.from_plan(problem, even_plan(problem))},
     )
     chromium.open(path)
-    drawn = chromium.run("return document.getElementById('progress-a').data.map((trace) => [trace.x, trace.y])")
+    chromium.click("#course summary")
+    time.sleep(0.3)
+    drawn = chromium.run("return document.getElementById('progress-chart').data.map((trace) => [trace.x, trace.y])")
     assert drawn == [[[0.5, 2.0], [120.0, 100.0]], [[0.1, 0.5, 2.0], [90.0, 95.0, 100.0]]]
 
 
@@ -247,7 +268,7 @@ def test_pages_with_nothing_to_rank_or_only_failures_open_without_error(chromium
     failed = pd.DataFrame([row] * 2)
     chromium.log("browser")
     for name, table in (("empty", pd.DataFrame()), ("failed", failed)):
-        chromium.open(write_html_report(tmp_path / f"{name}.html", table))
+        chromium.open(write_html_report(tmp_path / f"{name}.html", TITLE, table))
         assert chromium.log("browser") == []
     assert cells(chromium, "reason") == ["no memory"] * 2
 
@@ -255,7 +276,7 @@ def test_pages_with_nothing_to_rank_or_only_failures_open_without_error(chromium
 def test_an_empty_ranking_and_a_failed_row_still_give_a_page(tmp_path):
     failed = pd.DataFrame([{"dp": 1, "tp": 1, "pp": 4, "status": "failed", "reason": "no memory", "file": "a.yaml"}])
     for name, table in (("empty", pd.DataFrame()), ("failed", failed)):
-        page = Path(write_html_report(tmp_path / f"{name}.html", table)).read_text(encoding="utf-8")
+        page = Path(write_html_report(tmp_path / f"{name}.html", TITLE, table)).read_text(encoding="utf-8")
         assert page.startswith("<!DOCTYPE html>") and 'src="http' not in page
 
 
@@ -265,5 +286,192 @@ def test_a_ranking_in_a_read_only_folder_is_an_input_error_and_leaves_nothing(tm
     blocker = tmp_path / "file"
     blocker.write_text("not a folder")
     with pytest.raises(InputError, match="cannot be written"):
-        write_html_report(blocker / "report.html", ranking(1))
+        write_html_report(blocker / "report.html", TITLE, ranking(1))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+JOB = PageFacts(
+    "deepseek on 1,024 cards",
+    model="deepseek, 671 B parameters",
+    device="card (64 GiB)",
+    ranks="1,024",
+    batch="1,024",
+    sequence="4,096 tokens",
+    file="deepseek.yaml",
+    verdict="A step takes 28,898.5 ms, 9.1 % faster than the file's own plan; it fits, 152 MiB free.",
+    answers=[
+        Answer("Which plan?", "DP16 TP4 PP16 EP8, 1f1b", "layers by stage 5, 3, 5×4", ""),
+        Answer("How much faster than the file's own plan?", "9.1 % faster", "28,898.5 ms a step", GOOD),
+        Answer("Does it fit?", "yes, 152 MiB free", "stage 12 is the fullest", GOOD),
+    ],
+    assumed=["no device named: the default", "time ratios estimated", "memory estimated by closed forms"],
+    what_if=["With 2 GiB more a card: step time − 0.9 %."],
+)
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """A page of one plan of two interleaves beside the file's own, with its problem and timeline."""
+    problem = deepseek(16, 2, 32, "interleaved", unit_ms=9.1)
+    timelines = {
+        name: Timeline.from_plan(problem, even_plan(problem, kept), name) for name, kept in (("plan", 1), ("own", 2))
+    }
+    peaks = [steps.peak_mib for steps in timelines["plan"].memory]
+    path = tmp_path_factory.mktemp("page") / "single.html"
+    write_html_report(
+        path,
+        JOB,
+        plans=timelines,
+        parts={"plan": from_problem(problem, timelines["plan"].plan, peaks)},
+        tables=[PageTable("Plans compared", ["plan", "step"], [["plan", "1 ms"], ["own", "2 ms"]], marked=0)],
+    )
+    return path, problem, timelines["plan"]
+
+
+@pytest.fixture
+def of_size(chromium):
+    """Sets size and colours of the window; the module's other tests get their own back."""
+    yield chromium.emulate
+    chromium.emulate(1400, 1200)
+
+
+@needs_browser
+@pytest.mark.parametrize("width, height", [(1440, 900), (390, 844)])
+def test_the_first_screen_answers_which_plan_how_much_faster_whether_it_fits_and_what_was_assumed(
+    chromium, of_size, single, width, height
+):
+    of_size(width, height)
+    chromium.open(single[0])
+    bottoms = chromium.run(
+        "return [...document.querySelectorAll('.card')].map((card) => [card.firstChild.textContent,"
+        " card.getBoundingClientRect().bottom])"
+    )
+    assert [name for name, _ in bottoms] == [*(one.question for one in JOB.answers), "What was assumed?"]
+    assert all(bottom <= height for _, bottom in bottoms), bottoms
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_their_window_without_an_error_in_light_and_in_dark(
+    chromium, of_size, single, thousand, width, scheme
+):
+    of_size(width, 900, scheme)
+    for path in (single[0], thousand[0]):
+        chromium.log("browser")
+        chromium.open(path)
+        assert chromium.log("browser") == []
+        assert chromium.run("return document.documentElement.scrollWidth <= window.innerWidth")
+        dark = chromium.run("return getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+        assert dark == (scheme == "dark")
+        colour = chromium.run("return document.getElementById('pipeline-a').layout.font.color")
+        assert colour == {"light": "#1a1a1a", "dark": "#e8eaed"}[scheme]
+
+
+@needs_browser
+@pytest.mark.skipif(axe_script() is None, reason="axe-core is not installed (npm install axe-core, or AXE_CORE)")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_amiss(chromium, of_size, single, tmp_path, scheme):
+    problem = deepseek(4, 1, 6, unit_ms=2.0)
+    few = tmp_path / "few.html"
+    table = ranking(8)
+    plans = {"candidate_0": Timeline.from_plan(problem, even_plan(problem))}
+    write_html_report(few, JOB, table, plans=plans, pruned=pd.DataFrame({"rule": ["tp"], "count": [3]}))
+    for width in (1440, 390):
+        of_size(width, 900, scheme)
+        for path in (single[0], few):
+            chromium.open(path)
+            assert chromium.violations(axe_script()) == []
+
+
+@needs_browser
+def test_interleaves_have_colours_of_their_own(chromium, single):
+    chromium.open(single[0])
+    fills = chromium.run(
+        "return Object.fromEntries(document.getElementById('pipeline-a').data.filter((trace) => trace.fillcolor)"
+        ".map((trace) => [trace.name, trace.fillcolor]))"
+    )
+    assert len({fills[name] for name in ("forward 0", "forward 1", "backward 0", "backward 1")}) == 4
+
+
+@needs_browser
+def test_the_memory_of_every_stage_is_stacked_up_to_its_peak_under_its_limit(chromium, single):
+    path, problem, timeline = single
+    chromium.open(path)
+    traces = chromium.run(
+        "return document.getElementById('parts-a').data.map((trace) => [trace.type, trace.name, trace.y])"
+    )
+    bars = [heights for kind, _, heights in traces if kind == "bar"]
+    assert len(bars) >= 4 and [kind for kind, _, _ in traces].count("scatter") == 1
+    peaks = [steps.peak_mib / 1024 for steps in timeline.memory]
+    np.testing.assert_allclose(np.sum(bars, axis=0), peaks, atol=0.003)
+    (limit,) = [heights for kind, _, heights in traces if kind == "scatter"]
+    assert set(limit) == {problem.limit_mib[0] / 1024}
+
+
+@needs_browser
+def test_the_strips_hatch_as_many_layers_as_are_recomputed(chromium, single):
+    path, _, timeline = single
+    chromium.open(path)
+    drawn = chromium.run(
+        "return [...document.querySelectorAll('#layers-a .strip')].map((strip) => [...strip.children].map((chunk) =>"
+        " [chunk.children.length, chunk.querySelectorAll('.mode-0').length]))"
+    )
+    plan = timeline.plan
+    sizes = plan.total_layers(list(plan.layers))
+    expected = [[[sizes[v][s], plan.recompute["full"][v][s]] for v in range(2)] for s in range(16)]
+    assert drawn == expected
+
+
+@needs_browser
+def test_a_press_on_a_stage_draws_its_memory_larger(chromium, single):
+    chromium.open(single[0])
+    names = "return document.getElementById('memory-a').data.map((trace) => trace.name)"
+    before = chromium.run(names)
+    assert chromium.run("return document.querySelectorAll('#sparks-a .spark').length") == 16
+    other = next(s for s in range(16) if f"stage {s}" not in before)
+    chromium.click(f"#sparks-a .spark:nth-child({other + 1})")
+    assert chromium.run(names) == [*before, f"stage {other}"]
+
+
+@needs_browser
+def test_the_pipeline_zooms_from_the_whole_step_to_one_micro_batch(chromium, tmp_path):
+    problem = deepseek(16, 1, 128)
+    timeline = Timeline.from_plan(problem, even_plan(problem))
+    chromium.open(write_html_report(tmp_path / "big.html", TITLE, plans={"big": timeline}))
+    views = chromium.run("return [...document.querySelectorAll('#views-a button')].map((one) => one.textContent)")
+    assert views == ["three parts", "whole step", "warm-up", "steady state", "drain", "one micro-batch (0)"]
+    axis = "return document.getElementById('pipeline-a').layout.xaxis.range"
+    chromium.click("#views-a button:nth-child(2)")
+    assert chromium.run(axis) == pytest.approx([timeline.begin, timeline.finish], rel=1e-6)
+    chromium.click("#views-a button:nth-child(6)")
+    begin, end = chromium.run(axis)
+    mine = timeline.micro_batch == 0
+    assert begin < 0 and timeline.end[mine].max() < end < 0.5 * timeline.finish
+    outlined = chromium.run(
+        "return document.getElementById('pipeline-a').data.find((trace) => trace.name === 'micro-batch 0').x.length / 6"
+    )
+    assert outlined == mine.sum()
+
+
+@needs_browser
+def test_charts_that_say_nothing_are_left_out(chromium, tmp_path):
+    shown = "return ['overview', 'trade-off-part', 'gaps-part'].map((id) => !document.getElementById(id).hidden)"
+    proven = ranking(3).assign(gap=0.0)
+    for name, table, expected in (
+        ("one", ranking(1), [False, False, False]),
+        ("proven", proven, [True, True, False]),
+        ("open", ranking(3), [True, True, True]),
+    ):
+        chromium.open(write_html_report(tmp_path / f"{name}.html", TITLE, table))
+        assert chromium.run(shown) == expected
+
+
+def test_a_ranking_with_twenty_big_pipelines_is_a_page_of_two_megabytes_at_most(tmp_path):
+    table = ranking(20)
+    plans = {}
+    for i in range(20):
+        problem = deepseek(32, 1, 192 + i, unit_ms=9.1 + 0.01 * i)
+        plans[f"candidate_{i}"] = Timeline.from_plan(problem, even_plan(problem, i % 2), f"plan {i}")
+    path = write_html_report(tmp_path / "twenty.html", TITLE, table, plans=plans)
+    assert path.stat().st_size <= 2_000_000

@@ -51,9 +51,18 @@ def test_in_grey_print_lightness_or_a_hatch_tells_the_main_colours_apart():
         assert light > 12 or HATCHES.get(a) != HATCHES.get(b), (a, b, light)
 
 
+@pytest.mark.parametrize("eye", [np.eye(3), DEUTERANOPE, PROTANOPE], ids=["all cones", "deuteranope", "protanope"])
+@pytest.mark.parametrize("interleaves", [2, 3, 4])
+def test_interleaves_are_told_apart_by_every_eye(eye, interleaves):
+    for kind in (FORWARD, BACKWARD, WEIGHT_GRADIENT):
+        fills = [lab(eye @ linear(shade(kind, v, interleaves))) for v in range(interleaves)]
+        apart = [np.linalg.norm(a - b) for a, b in itertools.combinations(fills, 2)]
+        assert min(apart) > 20 / (interleaves - 1), (kind, apart)
+
+
 def test_numbers_are_written_in_the_ink_that_reads_on_every_shade():
     for kind, interleave in itertools.product(MAIN, range(4)):
-        fill = shade(COLOURS[kind], interleave, 4)
+        fill = shade(kind, interleave, 4)
         low, high = sorted(float(np.array([0.2126, 0.7152, 0.0722]) @ linear(c)) for c in (fill, ink(fill)))
         assert (high + 0.05) / (low + 0.05) > 3.0, (kind, interleave, fill)
 

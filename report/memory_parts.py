@@ -1,0 +1,74 @@
+"""A stage's peak memory taken apart, for a chart: by category where something tells it, else as the solver sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from taylor.cost_model.memory import StageBreakdown
+from taylor.dryrun.stage_memory import StageMemory
+from taylor.pipeline.plan import PipelinePlan, kind_of
+from taylor.pipeline_solver.problem import PipelineProblem
+
+AGREE_MIB = 1.0
+"""Closed forms whose totals are this near to the planned peaks are their parts."""
+
+
+@dataclass(frozen=True)
+class MemoryParts:
+    """The parts of every stage's peak.
+
+    Parameters
+    ----------
+    source : str
+        Where they come from.
+    mib : mapping of str to sequence of float [S]
+        By category, in the order of a table.
+    """
+
+    source: str
+    mib: Mapping[str, Sequence[float]]
+
+    @property
+    def totals(self) -> list[float]:
+        """The sum of each stage, MiB."""
+        return [sum(stage) for stage in zip(*self.mib.values(), strict=True)]
+
+
+def from_breakdown(stages: Sequence[StageBreakdown], peaks: Sequence[float]) -> MemoryParts | None:
+    """The closed forms' parts; None where they do not sum up to the planned peaks, which rest on other figures."""
+    told = _by_name([stage.categories() for stage in stages])
+    parts = MemoryParts("estimated by closed forms", told)
+    return parts if np.allclose(parts.totals, peaks, rtol=0, atol=AGREE_MIB) else None
+
+
+def from_dryrun(stages: Sequence[StageMemory], count: int) -> MemoryParts | None:
+    """What a dry-run saw at the peak of each stage; None where it did not run all of them by category."""
+    seen = {stage.stage: stage for stage in stages if stage.categories}
+    if len(seen) < count:
+        return None
+    return MemoryParts("by dry-run", _by_name([seen[stage].categories for stage in range(count)]))
+
+
+def from_problem(problem: PipelineProblem, plan: PipelinePlan, peaks: Sequence[float]) -> MemoryParts:
+    """The parts as the solver knows them: what is static, states of the layers by kind, activations (the rest)."""
+    parts: dict[str, list[float]] = {"besides the layers": list(problem.static_mib)}
+    for kind in problem.kinds:
+        grid = plan.layers.get(kind.name, ())
+        states = [kind.layer_mib * sum(row[stage] for row in grid) for stage in range(plan.stages)]
+        name = f"{kind_of(kind.name)} layers"
+        parts[name] = [a + b for a, b in zip(parts.get(name, [0.0] * plan.stages), states, strict=True)]
+    held = [sum(stage) for stage in zip(*parts.values(), strict=True)]
+    parts["activations"] = [max(0.0, peak - others) for peak, others in zip(peaks, held, strict=True)]
+    return MemoryParts("as planned", _without_zeros(parts))
+
+
+def _by_name(stages: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    names = list(dict.fromkeys(name for stage in stages for name in stage))
+    return _without_zeros({name: [stage.get(name, 0.0) for stage in stages] for name in names})
+
+
+def _without_zeros(parts: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    return {name: list(values) for name, values in parts.items() if any(values)}

@@ -1,0 +1,170 @@
+"""What pages say first: the verdict and its answers agree with the result that they tell of."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from taylor.pipeline_solver.evaluate import evaluate
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.solution import Termination
+from taylor.report.facts import BAD, GOOD, WARNING
+from taylor.workflows.candidates import load_candidates
+from taylor.workflows.evaluate_file import evaluate_file
+from taylor.workflows.options import FileJob, Outputs
+from taylor.workflows.page_facts import memory_parts, page_facts, page_tables, proof_text, room_answer
+from taylor.workflows.planned_file import PlannedFile
+from taylor.workflows.rank import RankOptions, rank
+from taylor.workflows.rank_page import ranking_facts
+from taylor.workflows.solve_file import solve_file
+from taylor.workflows.what_if import MIB_MORE, what_if_of, what_if_sentences
+from tests.conftest import ROOT
+from tests.report_cases import deepseek, even_plan
+
+FILE = ROOT / "config" / "pretrain_llama2_7b.yaml"
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[PlannedFile, Path]:
+    """The sample solved on estimates with all interleaves tried, and its page."""
+    folder = tmp_path_factory.mktemp("page")
+    outputs = Outputs(folder=folder, write=False, html=folder / "p.html")
+    planned = solve_file(FileJob(FILE, dryrun=False, check=False, vpp="auto"), SolveOptions(time_limit=20), outputs)
+    return planned, folder / "p.html"
+
+
+def test_the_verdict_tells_step_gain_and_room_of_the_result(solved: tuple[PlannedFile, Path]) -> None:
+    planned, page = solved
+    facts = page_facts(planned)
+    told, own = planned.speed, planned.own
+    assert told is not None and own is not None and own.objective and planned.solution.objective
+    assert f"{told.step_ms:,.1f} ms" in facts.verdict
+    gain = 100 * (own.objective / planned.solution.objective - 1)
+    expected = f"{gain:.1f} % faster" if gain >= 0.05 else "as fast"
+    assert facts.answers[1].answer == expected and expected in facts.verdict
+    room = min(np.subtract(planned.solution.memory_limit_mib, planned.solution.peak_memory_mib))
+    assert f"yes, {room:,.0f} MiB free" in facts.answers[2].answer
+    assert list(facts.assumed) == planned.assumed and facts.ranks == f"{planned.config.strategy.world_size:,}"
+    text = html.unescape(page.read_text(encoding="utf-8"))
+    for said in (facts.title, facts.verdict, *facts.assumed, FILE.name):
+        assert said in text
+    # Body-layer forwards stand in the details alone.
+    head = text[: text.index('id="report-data"')]
+    assert "body-layer" not in re.sub(r"<details>.*?</details>", "", head, flags=re.DOTALL)
+
+
+def test_every_alternative_and_the_file_s_own_plan_have_a_row(solved: tuple[PlannedFile, Path]) -> None:
+    planned, _ = solved
+    (table,) = page_tables(planned)
+    assert len(planned.alternatives) > 1
+    assert [row[0] for row in table.rows][:2] == [table.rows[0][0], "the file's own plan"]
+    assert len(table.rows) == 1 + len(planned.alternatives)
+    steps = [float(str(row[1]).replace(",", "").split()[0]) for row in table.rows if str(row[1]).endswith("ms")]
+    assert steps[0] == min(steps)
+
+
+def test_the_parts_of_the_memory_are_the_closed_forms_and_sum_up_to_the_peaks(
+    solved: tuple[PlannedFile, Path],
+) -> None:
+    planned, _ = solved
+    parts = memory_parts(planned)
+    assert parts is not None and {"weights", "gradients", "optimizer", "logits"} <= set(parts.mib)
+    np.testing.assert_allclose(parts.totals, planned.solution.peak_memory_mib, atol=1.0)
+    assert memory_parts(replace(planned, memory=replace(planned.memory, source="file"))) is None
+
+
+def test_an_evaluated_plan_is_not_compared_with_itself(tmp_path: Path) -> None:
+    own = evaluate_file(FileJob(FILE, dryrun=False, check=False), Outputs(folder=tmp_path))
+    facts = page_facts(own)
+    assert "faster" not in facts.verdict and page_tables(own) == []
+    assert what_if_of(own, asked=True) == []
+
+
+def test_too_little_room_is_bad_and_a_little_is_a_warning() -> None:
+    answers = [room_answer([900.0, peak], [1000.0, 1000.0], "estimate") for peak in (1000.5, 990.0, 800.0)]
+    assert [one.tone for one in answers] == [BAD, WARNING, GOOD]
+    assert [one.answer for one in answers] == [
+        "no, 0 MiB too much",
+        "yes, 10 MiB free (tight)",
+        "yes, 100 MiB free",
+    ]
+
+
+def test_a_bound_that_says_nothing_is_no_proof() -> None:
+    assert [proof_text(gap) for gap in (0.0, 0.004, 1.0)] == [
+        "proven to be the fastest",
+        "the fastest to within 0.40 %, proven",
+        "not proven to be the fastest",
+    ]
+
+
+def test_what_if_sentences_are_the_steps_of_the_changed_problems() -> None:
+    problem = deepseek(4, 1, 8, limit_mib=(200_000.0,) * 4)
+    solution = taylor_solve(problem)
+    sentences = what_if_sentences(problem, solution, asked=True)
+    assert [one.partition(":")[0] for one in sentences] == [
+        "With 2 GiB more a card",
+        "With 2 GiB less a card",
+        "With one micro-batch more a step (9)",
+    ]
+    limits = tuple(limit + MIB_MORE for limit in problem.limit_mib)
+    change = taylor_solve(problem.replace(limit_mib=limits)).objective / solution.objective - 1
+    figure = re.search(r"([+−]) ([\d.]+) %", sentences[0])
+    told = 0.0 if figure is None else float(figure[2]) / 100 * (1 if figure[1] == "+" else -1)
+    assert told == pytest.approx(change, abs=6e-4)
+
+
+def test_nothing_is_solved_again_after_a_long_solve_unless_it_is_asked_for() -> None:
+    problem = deepseek(4, 1, 8, limit_mib=(200_000.0,) * 4)
+    solution = evaluate(problem, even_plan(problem)).replace(seconds=60.0)
+    assert what_if_sentences(problem, solution, asked=False) == []
+    assert len(what_if_sentences(problem, solution, asked=True)) == 3
+
+
+def test_less_memory_than_any_plan_needs_is_said() -> None:
+    problem = deepseek(4, 1, 8, limit_mib=(200_000.0,) * 4)
+    tight = problem.replace(limit_mib=(least_limit(problem),) * 4)
+    sentences = what_if_sentences(tight, taylor_solve(tight), asked=True)
+    assert sentences[1] == "With 2 GiB less a card: no plan fits."
+
+
+def least_limit(problem):
+    """A limit that is met, found by halving, to within a GiB."""
+    low, high = 0.0, problem.limit_mib[0]
+    while high - low > 1024:
+        middle = (low + high) / 2
+        fits = taylor_solve(problem.replace(limit_mib=(middle,) * 4)).plan is not None
+        low, high = (low, middle) if fits else (middle, high)
+    return high
+
+
+def taylor_solve(problem):
+    from taylor.pipeline_solver.solve import solve
+
+    solution = solve(problem)
+    assert solution.termination in (Termination.PROVEN, Termination.INFEASIBLE)
+    return solution
+
+
+def test_the_page_of_a_ranking_names_the_best_candidate_and_what_it_rests_on(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(FILE.read_text(encoding="utf-8"), encoding="utf-8")
+    candidates = load_candidates(sorted(tmp_path.glob("*.yaml")))
+    ranking = rank(candidates, RankOptions(workers=1, output=tmp_path / "out"))
+    facts = ranking_facts(ranking.table, candidates)
+    best = ranking.table.iloc[0]
+    assert facts.ranks == f"{candidates[0].config.strategy.world_size:,}"
+    assert f"{best['cost']:,.1f} ms a step" in facts.verdict and "it fits" in facts.verdict
+    assert "memory estimated by closed forms" in facts.assumed
+    assert ranking.report is not None and facts.verdict in html.unescape(ranking.report.read_text(encoding="utf-8"))
+
+
+def test_a_ranking_without_a_plan_says_so() -> None:
+    table = pd.DataFrame([{"objective": None, "status": "failed", "reason": "no memory", "file": "a.yaml"}])
+    assert "No candidate has a plan" in ranking_facts(table, []).verdict

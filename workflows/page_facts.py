@@ -1,0 +1,225 @@
+"""What the page of one configuration says before its charts: the job, the verdict, the plans compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from taylor.cost_model.memory import stage_breakdown
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB
+from taylor.pipeline_solver.solution import PROVEN_GAP, Solution
+from taylor.report.compress import compress
+from taylor.report.facts import BAD, GOOD, WARNING, Answer, PageFacts, PageTable
+from taylor.report.memory_parts import MemoryParts, from_breakdown, from_dryrun
+from taylor.report.tables import gap_text
+from taylor.workflows.dryrun_result import stage_memories
+from taylor.workflows.job_facts import JobFacts, degrees_text, parameters_text
+from taylor.workflows.planned_file import EQUAL_SHARE, PlannedFile, over_limit
+
+TIGHT_SHARE = 0.02
+"""Share of the limit below which what stays free is called tight: closed forms are seldom nearer to the truth."""
+
+NO_PROOF = 0.5
+"""Relative gap from which on a bound tells nothing."""
+
+EQUAL_GAIN = 100.0 * EQUAL_SHARE
+"""Per cent below which a gain is told as none."""
+
+
+def page_facts(planned: PlannedFile, what_if: Sequence[str] = ()) -> PageFacts:
+    """The head of a planned file's page."""
+    answers = (_plan(planned), _gain(planned), _fit(planned))
+    return replace(
+        job_facts(planned.facts),
+        verdict=_sentence(planned, answers),
+        answers=answers,
+        assumed=planned.assumed,
+        unmodelled=[flag.sentence for flag in planned.config.unmodelled],
+        what_if=what_if,
+    )
+
+
+def job_facts(facts: JobFacts) -> PageFacts:
+    """Title, model, device, ranks, batch, sequence and file of a job."""
+    config, strategy = facts.config, facts.config.strategy
+    return PageFacts(
+        title=f"{config.model.name} on {strategy.world_size:,} × {facts.device.spec.name}",
+        model=f"{config.model.name}, {parameters_text(config.model)}",
+        device=facts.device.described,
+        ranks=f"{strategy.world_size:,}",
+        batch=f"{strategy.global_batch:,} = DP {strategy.dp:,} × {strategy.micro_batches:,} micro-batches of "
+        f"{strategy.mbs}",
+        sequence=f"{config.rules.seq_length:,} tokens",
+        file=config.path.name,
+    )
+
+
+def memory_parts(planned: PlannedFile) -> MemoryParts | None:
+    """What fills every stage's peak: by a dry-run of the plan, or by closed forms where the peaks rest on them."""
+    count, config = planned.problem.stages, planned.facts.config
+    dryrun = from_dryrun(stage_memories(planned.dryrun), count)
+    if dryrun is not None or planned.memory.source != "estimate":
+        return dryrun
+    stages = stage_breakdown(config.model, config.strategy, config.rules, planned.plan, config.schedule)
+    return from_breakdown(stages, planned.solution.peak_memory_mib)
+
+
+def page_tables(planned: PlannedFile) -> list[PageTable]:
+    """The plan beside the file's own one and the other schedules and interleaves, where there are any."""
+    own = planned.own
+    rows: list[list[str]] = []
+    schedule, vpp = planned.problem.schedule.name, planned.problem.interleaves
+    alternatives = [
+        one for one in planned.alternatives if (one.schedule, one.interleaves) != (planned.problem.schedule, vpp)
+    ]
+    if (own is None or own is planned.solution) and not alternatives:
+        return []
+    name = f"this plan: {schedule}" + (f", {vpp} interleaves" if vpp > 1 else "")
+    rows.append([name, *_figures(planned, planned.solution)])
+    if own is not None and own is not planned.solution:
+        rows.append(["the file's own plan", *_figures(planned, own)])
+    for one in sorted(alternatives, key=lambda one: one.objective or one.bound or float("inf")):
+        cells = _times(planned, one.objective)
+        if one.objective is None and one.bound is not None:
+            cells[0] = f"above {_step(planned, one.bound)}"
+        rows.append([one.name, *cells, "", one.note or one.status])
+    columns = ("plan", "step", "tokens/s", "against the file's own", "fullest stage", "status")
+    return [PageTable("Plans compared", columns, rows, marked=0)]
+
+
+def _figures(planned: PlannedFile, solution: Solution) -> list[str]:
+    if over_limit(solution):
+        status = "does not fit"
+    elif solution is planned.own or solution.gap is None:
+        status = "fits"
+    else:
+        status = proof_text(solution.gap)
+    cells = _times(planned, solution.objective)
+    if solution is planned.own:
+        cells[2] = ""
+    return [*cells, _fullest(solution), status]
+
+
+def _times(planned: PlannedFile, objective: float | None) -> list[str]:
+    """Step, tokens a second, and the gain against the file's own plan."""
+    if objective is None:
+        return ["", "", ""]
+    unit, own = planned.problem.unit_ms, planned.own
+    speed = "" if unit is None else f"{planned.facts.throughput(objective * unit).tokens_per_second:,.0f}"
+    against = ""
+    if own is not None and own.objective is not None and not over_limit(own):
+        against = _change(own.objective / objective - 1.0)
+    return [_step(planned, objective), speed, against]
+
+
+def _step(planned: PlannedFile, objective: float) -> str:
+    unit = planned.problem.unit_ms
+    return f"{objective:,.2f} units" if unit is None else f"{objective * unit:,.1f} ms"
+
+
+def proof_text(gap: float) -> str:
+    """How far a plan is proven, from its relative gap; a gap that says nothing is no proof."""
+    if gap <= PROVEN_GAP:
+        return "proven to be the fastest"
+    return "not proven to be the fastest" if gap >= NO_PROOF else f"the fastest to within {gap_text(gap)}, proven"
+
+
+def _change(share: float) -> str:
+    if abs(share) < EQUAL_SHARE:
+        return "as fast"
+    return f"{100 * abs(share):.1f} % {'faster' if share > 0 else 'slower'}"
+
+
+def _fullest(solution: Solution) -> str:
+    peak, limit, stage = _heaviest(solution)
+    return f"stage {stage}: {peak:,.0f} of {limit:,.0f} MiB"
+
+
+def _heaviest(solution: Solution) -> tuple[float, float, int]:
+    return _least_room(solution.peak_memory_mib, solution.memory_limit_mib)
+
+
+def _least_room(peaks: Sequence[float], limits: Sequence[float]) -> tuple[float, float, int]:
+    """Peak and limit of the stage with least room, and its number."""
+    told = enumerate(zip(peaks, limits, strict=True))
+    return min(((peak, limit, stage) for stage, (peak, limit) in told), key=lambda one: one[1] - one[0])
+
+
+def _plan(planned: PlannedFile) -> Answer:
+    plan, solution = planned.plan, planned.solution
+    layers = compress([list(row) for row in plan.total_layers(list(plan.layers))])
+    redone = {
+        mode: compress([list(row) for row in grid]) for mode, grid in plan.recompute.items() if any(map(any, grid))
+    }
+    again = "; ".join(f"{'' if mode == 'full' else f'{mode} '}recompute {text}" for mode, text in redone.items())
+    proof = ""
+    if planned.own is not solution and solution.gap is not None:
+        proof = (
+            "; proven to be the fastest" if solution.gap <= PROVEN_GAP else f"; proven within {gap_text(solution.gap)}"
+        )
+    return Answer(
+        "Which plan?",
+        f"{degrees_text(planned.facts.config.strategy)}, {planned.problem.schedule.name}",
+        f"layers by stage {layers}; {again or 'no recompute'}{proof}".replace(",", ", "),
+    )
+
+
+def _gain(planned: PlannedFile) -> Answer:
+    question = "How much faster than the file's own plan?"
+    own, mine = planned.own, planned.solution
+    speed = planned.speed
+    told = "" if speed is None else f"{speed.step_ms:,.1f} ms a step, {speed.tokens_per_second:,.0f} tokens/s"
+    if own is mine:
+        return Answer("How fast is it?", _step(planned, mine.objective or 0.0), f"{told}; this is the file's own plan")
+    if own is None or own.objective is None or not mine.objective:
+        why = (
+            "it has none" if planned.config.plan is None else "its schedule does not run so, or its memory is not told"
+        )
+        return Answer(question, "not comparable", f"{why}; this one: {told}", WARNING)
+    if over_limit(own):
+        peak, limit, stage = _heaviest(own)
+        detail = (
+            f"stage {stage} of the file's own plan needs {peak - limit:,.0f} MiB more than there is; this one: {told}"
+        )
+        return Answer(question, "the file's own does not fit", detail, GOOD)
+    gain = own.objective / mine.objective - 1.0
+    detail = f"{told}; the file's own plan takes {_step(planned, own.objective)}"
+    return Answer(question, _change(gain), detail, GOOD if gain > EQUAL_SHARE else "")
+
+
+def _fit(planned: PlannedFile) -> Answer:
+    solution = planned.solution
+    return room_answer(solution.peak_memory_mib, solution.memory_limit_mib, planned.memory.source)
+
+
+def room_answer(peaks: Sequence[float], limits: Sequence[float], source: str) -> Answer:
+    """Whether a plan fits, from the peak and the limit of every stage, MiB, and where they come from."""
+    question = "Does it fit?"
+    peak, limit, stage = _least_room(peaks, limits)
+    told = {"": "", "estimate": "; memory: estimated by closed forms"}.get(source, f"; memory: {source}")
+    detail = f"stage {stage} is the fullest: {peak:,.0f} of {limit:,.0f} MiB{told}"
+    room = limit - peak
+    if room < -MEMORY_TOLERANCE_MIB:
+        return Answer(question, f"no, {-room:,.0f} MiB too much", detail, BAD)
+    tight = room < TIGHT_SHARE * limit
+    return Answer(
+        question, f"yes, {room:,.0f} MiB free" + (" (tight)" if tight else ""), detail, WARNING if tight else GOOD
+    )
+
+
+def _sentence(planned: PlannedFile, answers: Sequence[Answer]) -> str:
+    speed = planned.speed
+    _, gain, fit = answers
+    step = _step(planned, planned.solution.objective or 0.0)
+    rate = "" if speed is None else f" ({speed.tokens_per_second_per_device:,.1f} tokens/s a device)"
+    if planned.own is planned.solution:
+        against = "the file's own plan"
+    elif gain.answer == "as fast":
+        against = "as fast as the file's own plan"
+    elif gain.answer.endswith(("faster", "slower")):
+        against = f"{gain.answer} than the file's own plan"
+    else:
+        against = f"the file's own plan: {gain.answer}"
+    fits = "it fits" if fit.tone != BAD else "it does not fit"
+    room = fit.answer.partition(", ")[2]
+    return f"A step takes {step}{rate}, {against}; {fits}, {room} on the fullest stage."
