@@ -12,9 +12,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from taylor.base.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, InputError, TaylorError
+
+if TYPE_CHECKING:  # a command's --help must not wait for what only its work shows
+    from rich.console import Console, RenderableType
 
 log = logging.getLogger("taylor")
 """The one logger: INFO for what a user reads, DEBUG for what a developer does."""
@@ -25,13 +29,54 @@ _PLAIN_LETTERS = "taylor.plain_letters"
 _PLAIN = {"×": "x", "−": "-", "–": "-", "…": "...", "«": '"', "»": '"', "·": ".", "≤": "<=", "≥": ">="}
 
 
+class _StandardErrorHandler(logging.StreamHandler[Any]):
+    """Writes to standard error as it is at the moment: while a live line stands there, rich moves it on above it."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, value: Any) -> None:
+        """Keep nothing: the stream is looked up at every line."""
+
+
 def start_logging(*, verbose: bool = False, quiet: bool = False) -> None:
     """Send log lines to standard error as ``LEVEL message``; standard output is for results."""
-    handler = logging.StreamHandler()
+    handler = _StandardErrorHandler()
     handler.setFormatter(logging.Formatter("%(levelname)-7s %(message)s"))
     log.handlers[:] = [handler]
     log.propagate = False
     log.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+
+
+@cache
+def error_console() -> Console:
+    """The one console on standard error: log lines, bars and live lines share it, so that none tears another."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def live_display(what: RenderableType, console: Console) -> Iterator[None]:
+    """Keep lines at the foot of a terminal up to date while the block runs."""
+    from rich.errors import LiveError
+    from rich.live import Live
+
+    shown = Live(what, console=console, refresh_per_second=4, transient=True)
+    try:
+        shown.start()
+    except LiveError:  # before rich 14.1 there was room for one alone, and that is there
+        yield
+        return
+    try:
+        yield
+    finally:
+        shown.stop()
 
 
 @contextmanager
@@ -43,7 +88,6 @@ def progress(title: str, total: int | None) -> Iterator[Callable[[int, str], Non
     if not sys.stderr.isatty():
         yield lambda steps, note: None
         return
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -61,8 +105,9 @@ def progress(title: str, total: int | None) -> Iterator[Callable[[int, str], Non
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total, note="")
+    bar = Progress(*columns, console=error_console())
+    task = bar.add_task(title, total=total, note="")
+    with live_display(bar, error_console()):
         yield lambda steps, note: bar.update(task, advance=steps, note=note)
 
 

@@ -66,6 +66,10 @@ class MemoryMargin:
             )
         return left
 
+    def around(self, left_mib: float) -> float:
+        """The limit of which `left_mib` is left; the inverse of `below`."""
+        return (left_mib + self.mib) / (1.0 - self.share)
+
     def __bool__(self) -> bool:
         return bool(self.mib or self.share)
 

@@ -23,10 +23,10 @@ class Throughput:
     tokens_per_second : float
         Of the whole job.
     tokens_per_second_per_device : float
-    tflops_per_device : float
-        Work that the model itself asks of each device, TFLOP/s, counted as for the MFU.
     mfu : float or None
         Model FLOPs utilization, a share; None where the device's peak in the job's precision is not known.
+    tflops_per_device : float
+        Work that the model itself asks of each device, TFLOP/s, counted as for the MFU.
     train_days : float or None
         Days of the whole training at this speed; None where its length is not known.
     """
@@ -34,8 +34,8 @@ class Throughput:
     step_ms: float
     tokens_per_second: float
     tokens_per_second_per_device: float
-    tflops_per_device: float
     mfu: float | None
+    tflops_per_device: float
     train_days: float | None = None
 
 
@@ -54,7 +54,7 @@ def throughput(
     mfu = model_flops_utilization(model, rules.seq_length, each, device.peak(rules.precision)) if known else None
     tflops = each * model_flops(model, rules.seq_length) / 1e12
     days = None if train_tokens is None else train_tokens / tokens / SECONDS_A_DAY
-    return Throughput(step_ms, tokens, each, tflops, mfu, days)
+    return Throughput(step_ms, tokens, each, mfu, tflops, days)
 
 
 def model_flops_utilization(

@@ -34,9 +34,9 @@ from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
 SOLVER_NAME = "branch-and-cut"
 KERNELS = (
     event_graph.longest_path, event_graph.critical_path, columns_module.minimal_choices, annealing.anneal,
-    stage_programs.stage_program, stage_programs.place_program,
+    stage_programs.stage_program,
 )  # fmt: skip
-"""What has to be compiled before a first solve."""
+"""What every solve needs compiled; what only some need, a few seconds' work, is not announced."""
 FEW_TUPLES = 2000
 """Layer tuples up to which all configurations are listed at once."""
 

@@ -18,12 +18,15 @@ class Progress:
         Best step time and proven lower bound so far, in body-layer forward times.
     note : str
         What the solver is doing.
+    unit_ms : float or None
+        Real time of one body layer's forward, where whoever passes the report on knows it.
     """
 
     seconds: float
     objective: float | None = None
     bound: float | None = None
     note: str = ""
+    unit_ms: float | None = None
 
 
 OnProgress = Callable[[Progress], None]

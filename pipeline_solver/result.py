@@ -85,7 +85,7 @@ class Result:
             "status": solution.status.value,
             "termination": None if solution.termination is None else solution.termination.value,
             "objective": solution.objective,
-            "bound": solution.bound,
+            "bound": None if solution.gap is None else solution.bound,
             "gap": solution.gap,
             "unit_ms": problem.unit_ms,
             "solve_seconds": round(solution.seconds, 3),

@@ -134,8 +134,8 @@ class Solution:
 
     @property
     def gap(self) -> float | None:
-        """(objective − bound) / objective, at least 0; None when either is unknown."""
-        if self.objective is None or self.bound is None:
+        """(objective − bound) / objective, at least 0; None when either is unknown, as a bound of 0 says nothing."""
+        if self.objective is None or self.bound is None or self.bound <= 0 < self.objective:
             return None
         return max(0.0, (self.objective - self.bound) / self.objective) if self.objective else 0.0
 

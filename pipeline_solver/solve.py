@@ -84,6 +84,9 @@ def complete(problem: PipelineProblem, solution: Solution) -> Solution:
     faults = check(problem, solution.plan, solution.objective)
     if faults:
         raise SolverDisagreement(f"{solution.solver} gave a plan that does not hold: {' '.join(faults)}")
-    return solution.replace(
-        peak_memory_mib=peak_memory_mib(problem, solution.plan), bubble=bubble_shares(problem, solution.plan)
-    )
+    bubble, peaks = bubble_shares(problem, solution.plan), peak_memory_mib(problem, solution.plan)
+    if solution.objective is not None and solution.bound is not None:
+        # Whatever the plan, an average stage does all work that no recompute adds to.
+        work = solution.objective * (1.0 - bubble.total)
+        solution = solution.replace(bound=max(solution.bound, min(work, solution.objective)))
+    return solution.replace(peak_memory_mib=peaks, bubble=bubble)

@@ -60,6 +60,14 @@ def number(value: object) -> float | None:
     return figure if math.isfinite(figure) else None
 
 
+def gap_text(gap: object) -> str:
+    """A gap as per cent, with ``<0.01 %`` for one that is smaller but not closed."""
+    value = number(gap)
+    if value is None:
+        return "-"
+    return "0 %" if value <= 1e-6 else "<0.01 %" if value < 1e-4 else f"{value:.2%}".replace("%", " %")
+
+
 def strategy_text(row: Mapping[str, Any]) -> str:
     """A row's strategy as ``DP16 TP4 PP16 EP8 m64``, or its file's name where it has no degrees.
 

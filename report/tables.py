@@ -1,17 +1,20 @@
-"""Tables for the terminal: the ranking of strategies, and one plan by stage."""
+"""Tables for the terminal: the ranking of strategies; and a solution in lines of details."""
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
-import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.pipeline.plan import FULL
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import FEASIBLE, OPTIMAL, Solution
 from taylor.report.compress import compress, compress_grid, in_gib, number, parse_json, strategy_text
+from taylor.report.compress import gap_text as gap_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STATUS_STYLE = {OPTIMAL.value: "green", FEASIBLE.value: "yellow"}
 
@@ -33,7 +36,7 @@ def ranking_table(rows: pd.DataFrame | Sequence[Mapping[str, Any]], *, limit: in
         One row for each candidate. In its last column ``14×4,3`` means fourteen fours and a three, one entry
         for each stage, `` | `` between interleaves; memory is in GiB.
     """
-    records: list[Any] = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else list(rows)
+    records: list[Any] = list(rows) if isinstance(rows, Sequence) else rows.to_dict("records")
     shown = records if limit is None else records[:limit]
     table = Table(show_lines=True, header_style="bold", pad_edge=False)
     if len(shown) < len(records):
@@ -56,52 +59,6 @@ def step_text(row: Mapping[str, Any]) -> str:
     return f"{objective:.3f} u" if objective is not None else "-"
 
 
-def gap_text(gap: object) -> str:
-    """A gap as per cent, with ``<0.01 %`` for one that is smaller but not closed."""
-    value = number(gap)
-    if value is None:
-        return "-"
-    return "0 %" if value <= 1e-6 else "<0.01 %" if value < 1e-4 else f"{value:.2%}".replace("%", " %")
-
-
-def plan_table(problem: PipelineProblem, solution: Solution) -> Table:
-    """One plan by stage: layers of each kind, recompute, peak memory against the limit.
-
-    Raises
-    ------
-    ValueError
-        When the solution holds no plan.
-    """
-    if solution.plan is None:
-        raise ValueError("the solution holds no plan to show")
-    plan = solution.plan
-    kinds = plan.by_kind()
-    table = Table(header_style="bold", pad_edge=False)
-    table.add_column("stage", justify="right")
-    for kind in kinds:
-        table.add_column(Text(kind), justify="right", no_wrap=True)
-    modes = list(plan.recompute) or [FULL]
-    for mode in modes:
-        table.add_column(Text("recompute" if mode == FULL else f"{mode} rec."), justify="right", no_wrap=True)
-    for title in ("peak MiB", "limit MiB", "free"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for s in range(plan.stages):
-        cells = [_by_interleave(plan, grid, s) for grid in kinds.values()]
-        cells += [_by_interleave(plan, plan.recompute[mode], s) if mode in plan.recompute else "0" for mode in modes]
-        peak = solution.peak_memory_mib[s] if solution.peak_memory_mib else None
-        limit = problem.limit_mib[s]
-        free = (
-            Text("-")
-            if peak is None
-            else Text(
-                f"{limit - peak:,.0f}",
-                style="red bold" if peak > limit else "yellow" if peak > 0.97 * limit else "green",
-            )
-        )
-        table.add_row(str(s), *cells, "-" if peak is None else f"{peak:,.0f}", f"{limit:,.0f}", free)
-    return table
-
-
 def summary_lines(problem: PipelineProblem, solution: Solution) -> list[str]:
     """Lines of a summary: status, step time, bound, bubble, and the offset and recompute lists."""
     unit = (
@@ -113,7 +70,8 @@ def summary_lines(problem: PipelineProblem, solution: Solution) -> list[str]:
     if solution.objective is not None:
         lines.append(f"step {solution.objective:.6f} body-layer forwards{unit}")
     if solution.bound is not None:
-        lines.append(f"bound {solution.bound:.6f}, gap {gap_text(solution.gap)}")
+        told = "no bound yet" if solution.gap is None else f"bound {solution.bound:.6f}, gap {gap_text(solution.gap)}"
+        lines.append(told)
     if solution.bubble is not None:
         b = solution.bubble
         lines.append(
@@ -130,10 +88,6 @@ def summary_lines(problem: PipelineProblem, solution: Solution) -> list[str]:
     if solution.message:
         lines.append(solution.message)
     return lines
-
-
-def _by_interleave(plan: PipelinePlan, grid: Sequence[Sequence[int]], stage: int) -> str:
-    return "+".join(str(grid[v][stage]) for v in range(plan.interleaves))
 
 
 def _proof(row: Mapping[str, Any]) -> Text:

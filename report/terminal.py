@@ -1,25 +1,28 @@
-"""What a terminal shows of a solve: the pipeline in characters, the plan by stage, a live line meanwhile."""
+"""What a terminal shows: a plan by stage, names with texts, the pipeline in characters, a live line meanwhile."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from taylor.base.console import error_console, live_display
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
+from taylor.report.compress import gap_text
+from taylor.report.plan_text import pair_lines, plan_table
 from taylor.report.slices import slice_marks
-from taylor.report.tables import gap_text, plan_table, ranking_table, summary_lines
+from taylor.report.tables import ranking_table
 from taylor.report.timeline import Timeline, drawing_windows, window_shares
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STYLES = {
     "F": "black on #8ecdf2",
@@ -102,25 +105,29 @@ def print_table(table: Table) -> None:
     _standard_output().print(table)
 
 
-def print_solution(
-    problem: PipelineProblem, solution: Solution, timeline: Timeline | None = None, console: Console | None = None
-) -> None:
-    """Print what a solve gave: the pipeline, the plan by stage, the summary; colours only on a terminal.
-
-    Parameters
-    ----------
-    timeline : Timeline, optional
-        The plan simulated; made when there is a plan and none is given.
-    console : rich.console.Console, optional
-        Standard output when not given.
-    """
-    out = console or _standard_output()
-    if solution.plan is not None:
-        shown = timeline if timeline is not None else Timeline.from_plan(problem, solution.plan)
-        out.print(pipeline_text(shown, out.width), soft_wrap=True)
-        out.print(plan_table(problem, solution))
-    for line in summary_lines(problem, solution):
+def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    """Print names with their texts on standard output, a line each; on a terminal long ones go on below themselves."""
+    out = _standard_output()
+    for line in pair_lines(pairs, out.width if out.is_terminal else None):
         out.print(Text(line), soft_wrap=True)
+
+
+def print_verdict(lines: Sequence[str]) -> None:
+    """Print the last three lines of a command: how fast, does it fit, what it rests on."""
+    print_pairs(zip(("verdict", "memory", "figures"), lines, strict=True))
+
+
+def print_plan(problem: PipelineProblem, solution: Solution) -> None:
+    """Print a plan by stage on standard output."""
+    out = _standard_output()
+    out.print(plan_table(problem, solution, out.width))
+
+
+def print_pipeline(problem: PipelineProblem, solution: Solution) -> None:
+    """Print the pipeline of a plan in characters on standard output."""
+    if solution.plan is not None:
+        out = _standard_output()
+        out.print(pipeline_text(Timeline.from_plan(problem, solution.plan), out.width), soft_wrap=True)
 
 
 @contextmanager
@@ -130,12 +137,12 @@ def live_line(title: str, console: Console | None = None) -> Iterator[Callable[[
     Yields the function to pass as `on_progress`, or None where there is no terminal to show the line. The elapsed
     time moves on between reports too.
     """
-    out = console or Console(file=sys.stderr)
+    out = console or error_console()
     if not out.is_terminal:
         yield None
         return
     line = _LiveLine(title)
-    with Live(line, console=out, refresh_per_second=4, transient=True):
+    with live_display(line, out):
         yield line.report
 
 
@@ -157,14 +164,24 @@ class _LiveLine:
 
 
 def progress_text(title: str, elapsed: float, latest: Any) -> Text:
-    """The live line: title, elapsed seconds, best plan, bound, gap and the solver's note, as far as known."""
+    """The live line: title, elapsed seconds, best plan, bound, gap and the solver's note, as far as known.
+
+    Times are in ms where the report knows the unit.
+    """
     text = Text(no_wrap=True, overflow="ellipsis").append(title, style="bold").append(f"  {elapsed:6.1f} s")
     objective, bound = getattr(latest, "objective", None), getattr(latest, "bound", None)
+    unit = getattr(latest, "unit_ms", None)
+
+    def shown(step: float) -> str:
+        return f"{step:.4f}" if unit is None else f"{step * unit:,.1f} ms"
+
     if objective is not None:
-        text.append(f"  best {objective:.4f}", style="green")
-    if bound is not None:
-        text.append(f"  bound {bound:.4f}")
-    if objective and bound is not None:
-        text.append(f"  gap {gap_text(max(0.0, (objective - bound) / objective))}", style="yellow")
+        text.append(f"  best {shown(objective)}", style="green")
+    if bound is not None and bound > 0:
+        text.append(f"  bound {shown(bound)}")
+        if objective:
+            text.append(f"  gap {gap_text(max(0.0, (objective - bound) / objective))}", style="yellow")
+    elif objective is not None:
+        text.append("  no bound yet", style="yellow")
     note = getattr(latest, "note", "")
     return text.append(f"  {note}", style="dim") if note else text

@@ -16,6 +16,7 @@ from taylor.pipeline_solver.result import Result
 from taylor.pipeline_solver.solution import Solution
 from taylor.pipeline_solver.solution_text import summary_html
 from taylor.workflows.planned_file import PlannedFile
+from taylor.workflows.verdict import speed_text, verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,10 +113,12 @@ class Planned:
             facts, memory = self.planned.facts, self.planned.memory.source
             times = "" if facts.ratios is None else f", times: {facts.ratios.ratios.source}"
             lines.append(f"device: {facts.device.described}{times}, memory: {memory}")
-        if self.step_ms is not None:
+        if self.step_ms is not None and self.planned is None:
             lines.append(f"step time {self.step_ms:,.1f} ms")
         if self.planned is not None:
-            lines += [self.planned.speed_line(), self.planned.verdict()]
+            if (speed := self.planned.speed) is not None:
+                lines.append(speed_text(speed, self.planned.facts.train_tokens))
+            lines += verdict(self.planned)
         return lines
 
 

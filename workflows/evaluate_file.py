@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.interface import DryRunResult
@@ -98,7 +97,4 @@ def evaluate_own(config: TrainingConfig, problem: PipelineProblem) -> Solution:
             value=problem.interleaves,
             cure="evaluate the file without -vpp",
         )
-    solution = evaluate(problem, plan_in_terms_of(problem, config.plan))
-    if solution.message:
-        log.warning("%s", solution.message)
-    return solution
+    return evaluate(problem, plan_in_terms_of(problem, config.plan))

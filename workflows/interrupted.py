@@ -10,6 +10,7 @@ from taylor.pipeline_solver.model_files import write_sol
 from taylor.workflows.memory_check import CheckStopped
 from taylor.workflows.options import Outputs
 from taylor.workflows.planned_file import PlannedFile
+from taylor.workflows.verdict import step_text
 
 FOLDER = "interrupted"
 """Folder of the plans of interrupted solves, below the folder of the results."""
@@ -18,10 +19,13 @@ FOLDER = "interrupted"
 def keep_plan_so_far(planned: PlannedFile, outputs: Outputs) -> InterruptedSolve:
     """Write the plan of an interrupted solve beside the results; returns the error that says where it is."""
     files, solution = _keep(planned, outputs), planned.solution
-    step, bound, gap = solution.objective or 0.0, solution.bound or 0.0, 100.0 * (solution.gap or 0.0)
+    step = step_text(planned.problem, solution.objective)
+    bound = "no bound yet"
+    if solution.gap is not None:
+        bound = f"none takes less than {step_text(planned.problem, solution.bound)}, gap {100 * solution.gap:.2f} %"
     return InterruptedSolve(
-        f"interrupted: the best plan so far takes {step:.6f} (proven bound {bound:.6f}, gap {gap:.2f} %) and is in "
-        f"{files}; {planned.config.path} is as it was"
+        f"interrupted: the best plan so far takes {step} ({bound}) and is in {files}; {planned.config.path} is as "
+        "it was"
     )
 
 

@@ -133,8 +133,9 @@ def solve_or_find(
         log.info("%s: found again: solved on %s in %.1f s", name, date, kept.solution.seconds)
         return kept.solution
     solution = solve(problem, how, on_progress=on_progress)
-    with hold_interrupts():
-        store.keep(problem, how, solution)
+    if solution.plan is not None or solution.status is CUT_OFF:  # what ends in an error leaves nothing behind
+        with hold_interrupts():
+            store.keep(problem, how, solution)
     return solution
 
 

@@ -131,44 +131,6 @@ class PlannedFile:
             "fits": not over_limit(own),
         }
 
-    def speed_line(self) -> str:
-        """Tokens a second and MFU; empty without a step time."""
-        speed = self.speed
-        if speed is None:
-            return ""
-        mfu = "" if speed.mfu is None else f", MFU {100 * speed.mfu:.1f} %"
-        total, each = speed.tokens_per_second, speed.tokens_per_second_per_device
-        return f"speed {total:,.0f} tokens/s, {each:,.1f} tokens/s a device{mfu}"
-
-    def verdict(self) -> str:
-        """How the plan compares with the file's own one, where it is another, and the fullest stage, in a line."""
-        solution = self.solution
-        told = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
-        room, stage = min((limit - peak, stage) for stage, (peak, limit) in enumerate(told))
-        fullest = f"{room:,.0f} MiB free on stage {stage}, the fullest"
-        if over_limit(solution):
-            fullest = f"it does not fit: stage {stage} is {-room:,.0f} MiB over its limit"
-        return fullest if self.own is solution else f"{self._gain()}; {fullest}"
-
-    def _gain(self) -> str:
-        own, mine = self.own, self.solution.objective
-        if own is None or own.objective is None or not mine:
-            if self.config.plan is None:
-                return "the file has no plan of its own to compare with"
-            return "the file's own plan cannot be compared: its schedule does not run so, or its memory is not told"
-        over = over_limit(own)
-        if over:
-            worst = max(over, key=lambda stage: own.peak_memory_mib[stage] - own.memory_limit_mib[stage])
-            others = f", and {len(over) - 1} more are over" if len(over) > 1 else ""
-            return (
-                f"the file's own plan does not fit: stage {worst} needs {own.peak_memory_mib[worst]:,.0f} MiB of "
-                f"{own.memory_limit_mib[worst]:,.0f}{others}"
-            )
-        gain = own.objective / mine - 1.0
-        if abs(gain) < EQUAL_SHARE:
-            return "as fast as the file's own plan"
-        return f"{100 * abs(gain):.1f} % {'faster' if gain > 0 else 'slower'} than the file's own plan"
-
     def _milliseconds(self, solution: Solution) -> float | None:
         unit = self.problem.unit_ms
         return None if solution.objective is None or unit is None else solution.objective * unit

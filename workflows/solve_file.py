@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 from taylor.base.console import log
@@ -16,7 +17,7 @@ from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.solution import INFEASIBLE, Solution, Termination
-from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
+from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_OBJECTIVE
 from taylor.workflows.alternatives import choices, solve_alternatives
 from taylor.workflows.evaluate_file import own_solution
 from taylor.workflows.interrupted import keep_plan_so_far, keep_unchecked_plan
@@ -26,6 +27,7 @@ from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.planned_file import PlannedFile, refuse_outputs, store_result
 from taylor.workflows.schedules import require_writable
 from taylor.workflows.stated_file import StatedFile, asked_schedule
+from taylor.workflows.verdict import step_text
 
 EQUAL_STEPS = 2e-6
 """Relative difference below which two proven step times are the same: twice the gap of a proof."""
@@ -59,7 +61,7 @@ def solve_file(
     def watch(progress: Progress) -> None:
         history.append((progress.seconds, progress.objective, progress.bound))
         if on_progress is not None:
-            on_progress(progress)
+            on_progress(replace(progress, unit_ms=file.ratios.ratios.unit_ms))
 
     if not job.has_choices:
         file.refuse_early(outputs.exports)
@@ -78,8 +80,6 @@ def solve_file(
             planned = solve_stated(file, memory, how, watch, SolveStore(outputs.folder))
             if planned.solution.termination is Termination.INTERRUPTED:
                 raise keep_plan_so_far(planned, outputs)
-            if job.check and job.memory_file is None:
-                log.info("check: no dry-run can run here, so the plan rests on the memory figures above")
     files = _write(file, planned, outputs)
     return store_result(planned, files, outputs, beside=planned.own_plan(), history=history)
 
@@ -205,7 +205,7 @@ def _solve_choices(
 
 def _write(file: StatedFile, planned: PlannedFile, outputs: Outputs) -> dict[str, str]:
     """Write the configuration with its plan, then the model and the solution; returns the files by role."""
-    _tell_restriction(file, planned.solution)
+    _tell_restriction(file, planned.problem, planned.solution)
     files = {}
     if outputs.write:
         config = file.config.replace(schedule=planned.problem.schedule)
@@ -218,22 +218,20 @@ def _write(file: StatedFile, planned: PlannedFile, outputs: Outputs) -> dict[str
     return {"mps": str(mps), "sol": str(sol), **files}
 
 
-def _tell_restriction(file: StatedFile, solution: Solution) -> None:
+def _tell_restriction(file: StatedFile, problem: PipelineProblem, solution: Solution) -> None:
     """Say what the file's one recompute choice for all chunks costs against plans that it cannot express."""
     free = solution.statistics.get(UNRESTRICTED_OBJECTIVE)
     if free is None or solution.objective is None:
         return
     cost = solution.objective / free - 1.0 if free else 0.0
     if cost <= EQUAL_STEPS:
-        log.info("%s: the file can express the best plan of all", file.config.path)
+        log.debug("%s: the file can express the best plan of all", file.config.path)
         return
     log.warning(
-        "%s: this kind of file sets one recompute choice for all chunks: the best plan that it can express takes "
-        "%.6f (proven bound %.6f), %.2f %% more than %.6f (bound %.6f), the best of any recompute by chunk",
+        "%s: this kind of file sets one recompute choice for all chunks: its best plan takes %s, %.2f %% more than the "
+        "%s of the best plan with any recompute by chunk",
         file.config.path,
-        solution.objective,
-        solution.bound or 0.0,
+        step_text(problem, solution.objective),
         100.0 * cost,
-        free,
-        solution.statistics[UNRESTRICTED_BOUND],
+        step_text(problem, free),
     )

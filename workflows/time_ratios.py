@@ -32,6 +32,12 @@ class SettledRatios:
     described: str
     assumptions: tuple[str, ...] = ()
 
+    @property
+    def short(self) -> str:
+        """Where they come from, in a few words."""
+        words = {"estimate": "time ratios estimated", "fixed": "the older tool's time ratios"}
+        return words.get(self.ratios.source, f"time ratios {self.ratios.source}")
+
 
 def settle_ratios(asked: RatioChoice | TimeRatios, config: TrainingConfig, device: DeviceSpec) -> SettledRatios:
     """The time ratios of a job from what the user gave of them.

@@ -36,6 +36,7 @@ from taylor.pipeline.schedule import AUTO, SCHEDULES
 
 if TYPE_CHECKING:
     from taylor.workflows.options import Export
+    from taylor.workflows.planned_file import PlannedFile
 
 
 WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export"}
@@ -209,14 +210,9 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         refuse_without_effect(args, OF_A_MODEL, "without --model or -hf: the file says it itself")
     elif args.world_size is None:
         refuse_without_effect(args, OF_A_MODEL, "without --world_size", "name the ranks to plan for")
-    from taylor.pipeline_solver.options import SolveOptions
-    from taylor.report.breakdown import comparison_table
-    from taylor.report.terminal import live_line, print_solution, print_table
-    from taylor.workflows.dryrun_result import closed_forms, stage_memories
     from taylor.workflows.evaluate_file import evaluate_file
     from taylor.workflows.options import FileJob, Outputs, RatioChoice
     from taylor.workflows.planned_file import refuse_outputs
-    from taylor.workflows.solve_file import solve_file
 
     outputs = Outputs(
         write=args.write,
@@ -264,28 +260,39 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     if args.evaluate:
         solved = evaluate_file(job, outputs)
     else:
+        from taylor.pipeline_solver.options import SolveOptions
+        from taylor.report.terminal import live_line
+        from taylor.workflows.solve_file import solve_file
+
         how = SolveOptions(solver=args.solver_name, time_limit=args.t, gap=args.gap, workers=args.workers)
         with live_line("solving") as on_progress:
             solved = solve_file(job, how, outputs, on_progress)
-    print_solution(solved.problem, solved.solution)
-    if line := solved.speed_line():
-        print(line)
+    _print(solved, verbose=args.verbose)
+
+
+def _print(solved: PlannedFile, *, verbose: bool) -> None:
+    """Print a planned file: its plan, its figures, the files written, and the verdict last."""
+    from taylor.report.breakdown import comparison_table
+    from taylor.report.terminal import print_pairs, print_pipeline, print_plan, print_table, print_verdict
+    from taylor.workflows.dryrun_result import closed_forms, stage_memories
+    from taylor.workflows.export import print_exports
+    from taylor.workflows.verdict import alternative_lines, over_text, summary, units_line, verdict
+
+    if over := over_text(solved.solution, "the plan does not fit: it is"):
+        print(over)
+    if verbose:
+        print_pipeline(solved.problem, solved.solution)
+    print_plan(solved.problem, solved.solution)
+    print_pairs(summary(solved))
+    if verbose:
+        print_pairs([("solver", solved.solution.solver), ("units", units_line(solved))])
     if measured := stage_memories(solved.dryrun):
         assert solved.dryrun is not None
         print_table(comparison_table(measured, closed_forms(solved.dryrun.run), solved.memory.device_limit_mib))
-    for one in solved.alternatives:
-        step = (
-            f"step {one.objective:.6f}"
-            if one.objective is not None
-            else f"bound {one.bound}"
-            if one.bound
-            else one.note
-        )
-        print(f"{one.name:>40}: {one.status}, {step}")
+    print_pairs(alternative_lines(solved))
     print_exports(solved.exports)
-    for role, name in solved.files.items():
-        print(f"{role:>12}: {name}")
-    print(solved.verdict())
+    print_pairs(solved.files.items())
+    print_verdict(verdict(solved))
 
 
 def _searched(args: argparse.Namespace, path: Path) -> Path:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import taylor
 from taylor.pipeline_solver.result import read_result
 from taylor.workflows.evaluate_file import evaluate_file
 from taylor.workflows.options import FileJob, Outputs, RatioChoice
@@ -17,7 +16,7 @@ from tests.conftest import ROOT
 FILE = ROOT / "config" / "pretrain_llama2_7b.yaml"
 JOB_KEYS = [
     "model", "device", "strategy", "batch", "assumed", "step_ms", "tokens_per_second", "tokens_per_second_per_device",
-    "mfu", "own_plan",
+    "mfu", "tflops_per_device", "train_days", "own_plan",
 ]  # fmt: skip
 
 
@@ -54,7 +53,7 @@ def test_the_result_has_the_keys_of_the_contract_and_they_agree(solved: tuple[di
 
 def test_the_file_s_own_plan_stands_beside_the_solved_one_as_it_is_evaluated(solved: tuple[dict, Path]) -> None:
     own = evaluate_file(FileJob(FILE, dryrun=False, check=False))
-    assert own.speed is not None and own.speed_line().endswith(" %")
+    assert own.speed is not None
     told = solved[0]["own_plan"]
     assert told["step_ms"] == pytest.approx(own.speed.step_ms) and told["step_ms"] >= solved[0]["step_ms"]
     assert told["peak_memory"] == pytest.approx(own.solution.peak_memory_mib, abs=0.01)
@@ -69,36 +68,6 @@ def test_a_saved_result_is_read_back_with_what_it_says_of_the_job_and_without(so
     path.with_name("older.json").write_text(json.dumps(older))
     again = read_result(path.with_name("older.json"))
     assert again.plan == read_result(path).plan and again.solution.termination is None and again.job == {}
-
-
-def test_a_gain_over_a_plan_that_does_not_fit_names_the_worst_stage_instead() -> None:
-    whole = taylor.solve(FILE)
-    assert whole.planned is not None
-    peaks = whole.planned.own.peak_memory_mib
-    profile = whole.planned.memory
-    limited = taylor.MemoryProfile(**{**vars(profile), "source": "file", "device_limit_mib": max(peaks) - 500})
-    tight = taylor.solve(FILE, memory=limited)
-    assert tight.planned is not None and not tight.planned.job_dict()["own_plan"]["fits"]
-    stage = peaks.index(max(peaks))
-    assert tight.planned.verdict().startswith(
-        f"the file's own plan does not fit: stage {stage} needs {max(peaks):,.0f}"
-    )
-
-
-def test_an_evaluated_plan_is_not_compared_with_itself() -> None:
-    own = taylor.evaluate(FILE)
-    assert own.planned is not None and own.planned.verdict().endswith("the fullest")
-    limit = max(own.solution.peak_memory_mib) - 500
-    tight = taylor.MemoryProfile(**{**vars(own.planned.memory), "device_limit_mib": limit})
-    over = taylor.evaluate(FILE, memory=tight)
-    assert over.planned is not None and over.solution.status.value == "over_limit"
-    assert over.planned.verdict() == "it does not fit: stage 0 is 500 MiB over its limit"
-
-
-def test_a_file_without_a_plan_is_solved_without_a_comparison() -> None:
-    planned = taylor.solve(taylor.read(FILE).replace(plan=None)).planned
-    assert planned is not None and planned.own is None and planned.job_dict()["own_plan"] is None
-    assert planned.verdict().startswith("the file has no plan of its own")
 
 
 def test_fixed_ratios_give_the_same_units_on_any_device_and_the_estimated_unit_gives_the_time() -> None:

@@ -1,0 +1,135 @@
+"""What a reader is told of a plan: its gain over the file's own one, its room, and what the figures rest on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import taylor
+from benchmarks.measured_runs import MEASURED, measured_runs, summary
+from taylor.cost_model.known_error import MEMORY_ERRORS
+from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.profile import MemoryProfile
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import FEASIBLE, Solution, Termination
+from taylor.workflows.evaluate_file import evaluate_file
+from taylor.workflows.options import FileJob
+from taylor.workflows.planned_file import PlannedFile
+from taylor.workflows.verdict import (
+    basis_line,
+    fit_line,
+    gain_line,
+    proof_text,
+    speed_text,
+    step_text,
+    units_line,
+    verdict,
+)
+from taylor.workflows.verdict import summary as summary_pairs
+from tests.conftest import ROOT
+from tests.solver_cases import reference_problem
+
+FILE = ROOT / "config" / "pretrain_deepseek3_128p.yaml"
+
+
+@pytest.fixture(scope="module")
+def solved() -> PlannedFile:
+    planned = taylor.solve(FILE).planned
+    assert planned is not None and planned.own is not None
+    return planned
+
+
+def limited(profile: MemoryProfile, limit_mib: float) -> MemoryProfile:
+    return MemoryProfile(**{**vars(profile), "source": "file", "device_limit_mib": limit_mib})
+
+
+def test_the_gain_is_that_of_the_two_steps_which_stand_beside_it(solved: PlannedFile) -> None:
+    assert solved.own is not None and solved.own.objective and solved.solution.objective
+    gain = 100 * (solved.own.objective / solved.solution.objective - 1)
+    assert gain > 0.1
+    line = gain_line(solved)
+    assert f"{gain:.1f} % faster than the file's own plan" in line
+    assert step_text(solved.problem, solved.own.objective) in line and "MiB" not in line
+
+
+def test_of_a_plan_that_does_not_fit_the_gain_is_told_and_by_how_much_it_is_over(solved: PlannedFile) -> None:
+    assert solved.own is not None
+    peaks = solved.own.peak_memory_mib
+    tight = taylor.solve(FILE, memory=limited(solved.memory, max(peaks) - 500)).planned
+    assert tight is not None and not tight.job_dict()["own_plan"]["fits"]
+    line = gain_line(tight)
+    assert "% " in line and f"that one is 500 MiB over its limit of {max(peaks) - 500:,.0f}" in line
+    assert f"on stage {peaks.index(max(peaks))}" in line
+
+
+def test_an_evaluated_plan_is_not_compared_with_itself() -> None:
+    own = taylor.evaluate(FILE).planned
+    assert own is not None and "faster" not in gain_line(own) and "nothing was solved" in gain_line(own)
+    limit = max(own.solution.peak_memory_mib) - 500
+    over = taylor.evaluate(FILE, memory=limited(own.memory, limit)).planned
+    assert over is not None and over.solution.status.value == "over_limit"
+    assert fit_line(over).startswith("does not fit: it is 500 MiB over its limit")
+
+
+def test_a_file_without_a_plan_is_solved_without_a_comparison() -> None:
+    planned = taylor.solve(taylor.read(FILE).replace(plan=None)).planned
+    assert planned is not None and planned.own is None
+    assert "the file has no plan of its own" in gain_line(planned)
+
+
+def test_room_below_the_error_of_its_source_is_tight_and_the_cure_mends_it(solved: PlannedFile) -> None:
+    known, limits = MEMORY_ERRORS["estimate"], solved.solution.memory_limit_mib
+    full = solved.solution.replace(peak_memory_mib=tuple(limit - 152 for limit in limits))
+    line = fit_line(PlannedFile(**{**vars(solved), "solution": full}))
+    assert line.startswith(f"fits, 152 of {limits[0]:,.0f} MiB (0.3 %) free on stage 0")
+    assert "; tight, as the estimate is typically" in line and f"--margin {100 * known.share:.0f}%" in line
+    roomy = evaluate_file(FileJob(FILE, dryrun=False, check=False, margin=MemoryMargin(share=known.share)))
+    limits = roomy.solution.memory_limit_mib
+    lighter = roomy.solution.replace(peak_memory_mib=tuple(0.9 * limit for limit in limits))
+    told = fit_line(PlannedFile(**{**vars(roomy), "solution": lighter}))
+    assert "besides the margin of 7 %" in told and "tight" not in told
+
+
+def test_the_summary_is_in_the_field_s_units_and_the_solver_s_own_are_apart(solved: PlannedFile) -> None:
+    text = "\n".join(f"{name} {told}" for name, told in summary_pairs(solved))
+    for words in (" ms, proven to be the fastest", "tokens/s", "TFLOP/s a device (MFU ", "bubble", "offset"):
+        assert words in text
+    assert "forward" not in text and "forward" not in "\n".join(verdict(solved))
+    assert f"{solved.solution.objective:.6f} forwards of one body layer" in units_line(solved)
+
+
+def test_days_of_training_stand_behind_the_speed_where_its_length_is_known() -> None:
+    own = evaluate_file(FileJob(FILE, dryrun=False, check=False, train_tokens=1.5e12))
+    assert own.speed is not None and own.speed.train_days is not None
+    assert own.speed.train_days * 86400 * own.speed.tokens_per_second == pytest.approx(1.5e12)
+    assert f"{own.speed.train_days:,.1f} days for 1.5 T tokens" in speed_text(own.speed, own.facts.train_tokens)
+    assert own.job_dict()["train_days"] == own.speed.train_days
+
+
+def test_where_no_time_is_known_the_unit_is_said_in_plain_words() -> None:
+    problem: PipelineProblem = reference_problem()
+    assert step_text(problem.replace(unit_ms=None), 12.5) == "12.50 times the forward of one body layer"
+    assert step_text(problem.replace(unit_ms=2.0), 12.5) == "25 ms"
+
+
+def test_a_plan_without_a_bound_has_none_yet_and_never_a_gap_of_all() -> None:
+    problem = reference_problem()
+    found = Solution(FEASIBLE, Termination.TIME_LIMIT, objective=10.0, bound=0.0)
+    assert found.gap is None and proof_text(problem, found).startswith("no bound yet")
+    assert "gap 10.00 %" in proof_text(problem, found.replace(bound=9.0))
+
+
+def test_what_the_figures_rest_on_names_what_was_assumed(solved: PlannedFile) -> None:
+    assert basis_line(solved) == (
+        "memory estimated by closed forms, time ratios estimated for ascend-910b, assumed as no device was named"
+    )
+    given = evaluate_file(FileJob(FILE, device="ascend-910b", dryrun=False, check=False))
+    assert basis_line(given).endswith("time ratios estimated for ascend-910b")
+
+
+@pytest.mark.skipif(not Path(MEASURED).is_dir(), reason="the measured runs are not here")
+def test_the_stated_error_of_the_estimate_is_that_of_the_measured_runs() -> None:
+    runs, _ = measured_runs(MEASURED)
+    median = summary(runs).set_index("set").loc["all", "median error %"]
+    assert 100 * MEMORY_ERRORS["estimate"].share == pytest.approx(float(median), abs=1.0)

@@ -1,0 +1,186 @@
+"""What a reader wants to know of a plan, in a few lines: how fast, against what, does it fit, what it rests on."""
+
+from __future__ import annotations
+
+from taylor.cost_model.known_error import MEMORY_ERRORS
+from taylor.cost_model.throughput import Throughput
+from taylor.pipeline.plan import FULL
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import CUT_OFF, OPTIMAL, PROVEN_GAP, Solution, Termination
+from taylor.report.compress import compress, gap_text
+from taylor.workflows.planned_file import EQUAL_SHARE, PlannedFile, over_limit
+
+MEMORY_WORDS = {
+    "estimate": "memory estimated by closed forms",
+    "dry-run": "memory fitted to dry-runs",
+    "saved": "memory fitted to an earlier run's dry-runs",
+    "file": "memory as the given profile states it",
+}
+
+UNKNOWN_ERROR = 0.01
+"""Share of the limit below which room is told to be tight where nobody knows how sure the memory is."""
+
+
+def verdict(planned: PlannedFile) -> list[str]:
+    """Three lines: which plan and how much faster, does it fit and with what margin, what it rests on."""
+    return [gain_line(planned), fit_line(planned), basis_line(planned)]
+
+
+def summary(planned: PlannedFile) -> list[tuple[str, str]]:
+    """What a solve or an evaluation gave, as name and text, in the field's units."""
+    problem, solution = planned.problem, planned.solution
+    pairs = [("step", f"{step_text(problem, solution.objective)}, {proof_text(problem, solution)}")]
+    if (speed := planned.speed) is not None:
+        pairs.append(("speed", speed_text(speed, planned.facts.train_tokens)))
+    if (bubble := solution.bubble) is not None:
+        parts = f"ideal {bubble.ideal:.1%}, imbalance {bubble.imbalance:.1%}, recompute {bubble.recompute:.1%}"
+        told = f"{bubble.total:.1%} of the step: {parts}, communication {bubble.communication:.1%}"
+        pairs.append(("bubble", told.replace("%", " %")))
+    if solution.plan is not None:
+        uncounted = [kind.name for kind in problem.kinds if kind.pinned_last]
+        pairs.append(("offset", _spaced(compress(solution.plan.offset(uncounted)))))
+        pairs += [
+            ("recompute" if mode == FULL else f"{mode} recompute", _spaced(compress(grid)))
+            for mode, grid in solution.plan.recompute.items()
+        ]
+    return pairs
+
+
+def units_line(planned: PlannedFile) -> str:
+    """The step and its bound as the solver and the model file count them."""
+    solution, unit = planned.solution, planned.problem.unit_ms
+    bound = "" if solution.bound is None else f", proven bound {solution.bound:.6f}"
+    each = "" if unit is None else f" of {unit:,.6f} ms each"
+    return f"step {solution.objective or 0.0:.6f} forwards of one body layer{each}{bound}"
+
+
+def step_text(problem: PipelineProblem, objective: float | None) -> str:
+    """A step time in ms, or in plain words of its unit where no real time is known."""
+    if objective is None:
+        return "unknown"
+    if problem.unit_ms is None:
+        return f"{objective:,.2f} times the forward of one body layer"
+    step = objective * problem.unit_ms
+    return f"{step:,.0f} ms" if step >= 1000 else f"{step:,.4g} ms"
+
+
+def proof_text(problem: PipelineProblem, solution: Solution) -> str:
+    """How good a plan is known to be."""
+    if solution.termination is Termination.NOT_SOLVED:
+        return "evaluated, not solved"
+    took = f" in {solution.seconds:.1f} s"
+    why = f" ({solution.message})" if solution.message else ""
+    if solution.gap is None or solution.bound is None:
+        return f"no bound yet{took}{why}"
+    if solution.gap <= PROVEN_GAP:
+        return f"proven to be the fastest{took}{why}"
+    least = step_text(problem, solution.bound)
+    return f"no plan takes less than {least} (gap {gap_text(solution.gap)}){took}{why}"
+
+
+def speed_text(speed: Throughput, train_tokens: float | None = None) -> str:
+    """Tokens a second, TFLOP/s and MFU, and the days of the training where its length is known."""
+    mfu = "" if speed.mfu is None else f" (MFU {100 * speed.mfu:.1f} %)"
+    days = ""
+    if speed.train_days is not None and train_tokens is not None:
+        days = f"; {speed.train_days:,.1f} days for {tokens_text(train_tokens)} tokens"
+    return (
+        f"{speed.tokens_per_second:,.0f} tokens/s, {speed.tokens_per_second_per_device:,.1f} a device; "
+        f"{speed.tflops_per_device:,.1f} TFLOP/s a device{mfu}{days}"
+    )
+
+
+def tokens_text(count: float) -> str:
+    """A count of tokens as a person writes it: ``1.5 T``."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if count >= size:
+            return f"{count / size:,.4g} {letter}"
+    return f"{count:,.0f}"
+
+
+def alternative_lines(planned: PlannedFile) -> list[tuple[str, str]]:
+    """The schedules and interleaves that were tried, each with how it came out."""
+    lines = []
+    for one in planned.alternatives:
+        if one.objective is not None:
+            told = step_text(planned.problem, one.objective)
+            told += "" if one.status == OPTIMAL else f", {one.status}"
+        elif one.status == CUT_OFF:
+            told = f"stopped: no plan takes less than {step_text(planned.problem, one.bound)}"
+        else:
+            told = f"{one.status}: {one.note}" if one.note else one.status
+        lines.append(("tried", f"{one.name}: {told}"))
+    return lines
+
+
+def gain_line(planned: PlannedFile) -> str:
+    """The step beside that of the file's own plan, under the same memory and times."""
+    own, solution, problem = planned.own, planned.solution, planned.problem
+    step = step_text(problem, solution.objective)
+    if own is solution:
+        return f"{step} a step by the file's own plan; nothing was solved"
+    if own is None or own.objective is None or not solution.objective:
+        reason = (
+            "the file has no plan of its own to compare with"
+            if planned.config.plan is None
+            else "the file's own plan cannot be compared: its schedule does not run so, or its memory is not told"
+        )
+        return f"{step} a step; {reason}"
+    gain = own.objective / solution.objective - 1.0
+    if abs(gain) < EQUAL_SHARE:
+        against = f"{step} a step, as fast as the file's own plan"
+    else:
+        word = "faster" if gain > 0 else "slower"
+        other = step_text(problem, own.objective)
+        against = f"{step} a step, {100 * abs(gain):.1f} % {word} than the file's own plan ({other})"
+    return f"{against}{over_text(own, '; that one is')}"
+
+
+def fit_line(planned: PlannedFile) -> str:
+    """Whether the plan fits, with what room on the fullest stage, and how sure that is."""
+    solution = planned.solution
+    if over_limit(solution):
+        return f"does not fit: {over_text(solution, 'it is').strip()}"
+    if not solution.peak_memory_mib:
+        return "its memory is not known"
+    told = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
+    room, stage = min((limit - peak, stage) for stage, (peak, limit) in enumerate(told))
+    limit, margin = solution.memory_limit_mib[stage], planned.config.margin
+    beside = f" besides the margin of {margin}" if margin else ""
+    share = f"{100 * room / limit:.1f} %"
+    line = f"fits, {room:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest{beside}"
+    if planned.dryrun is not None:
+        return f"{line}; a dry-run of this very plan held"
+    known = MEMORY_ERRORS.get(planned.memory.source)
+    enough = UNKNOWN_ERROR if known is None else known.share
+    sure = "" if known is None else f"; {known.sentence}"
+    whole = margin.around(limit)
+    if whole - limit + room >= enough * whole:
+        return f"{line}{sure}"
+    return f"{line}; tight{sure and ', as' + sure[1:]}: --margin {100 * enough:.0f}% plans with more room"
+
+
+def over_text(solution: Solution, lead: str) -> str:
+    """How far a plan is over its limit, behind `lead`; empty where it fits."""
+    over = over_limit(solution)
+    if not over:
+        return ""
+    peaks, limits = solution.peak_memory_mib, solution.memory_limit_mib
+    worst = max(over, key=lambda stage: peaks[stage] - limits[stage])
+    others = f", and {len(over) - 1} further stage{'s' * (len(over) > 2)} over theirs" if len(over) > 1 else ""
+    beyond = f"{peaks[worst] - limits[worst]:,.0f} MiB over its limit of {limits[worst]:,.0f} on stage {worst}"
+    return f"{lead} {beyond}{others}"
+
+
+def basis_line(planned: PlannedFile) -> str:
+    """Where the figures come from, and what nobody stated."""
+    memory = MEMORY_WORDS.get(planned.memory.source, f"memory: {planned.memory.source}")
+    facts = planned.facts
+    device = facts.device.spec.name
+    named = f"{device}, assumed as no device was named" if facts.device.assumption else device
+    times = "" if facts.ratios is None else f", {facts.ratios.short} for {named}"
+    return f"{memory}{times}"
+
+
+def _spaced(text: str) -> str:
+    return text.replace(",", ", ")
