@@ -38,7 +38,8 @@ FITTED = ("matmul", "attention", "memory", "network")
 LOSS_SCALE = 0.05
 PULL = 0.05
 DENSE_OVER_MOE = 0.397
-"""Measured dense/MoE forward ratio of DeepSeek-V3 at DP16 TP4 PP16 EP8 on Ascend: settles the grouped products."""
+"""Measured dense/MoE forward ratio of DeepSeek-V3 at DP16 TP4 PP16 EP8 on Ascend, 256 rows an expert: settles how fast
+experts' weights are read."""
 
 STARTS_FROM = {"h100-80g": ("a100-80g", ("matmul",))}
 """Devices with few published rows: whose efficiencies they start from, and which of them their rows settle."""
@@ -112,13 +113,13 @@ def fit(points: Sequence[Point], device: DeviceSpec, guess: Mapping[str, float] 
     return {name: round(float(shares[name]), 3) for name in FITTED}
 
 
-def grouped_share(device: DeviceSpec) -> float:
-    """Efficiency of grouped products at which DeepSeek-V3's dense/MoE ratio is the measured one."""
+def operand_share(device: DeviceSpec) -> float:
+    """Efficiency of reading experts' operands at which DeepSeek-V3's dense/MoE ratio is the measured one."""
     model = Registry.load().model("deepseek-v3-671b")
     strategy, rules = Strategy(16, 4, 16, 8, op=16, micro_batches=64), TrainingRules()
 
     def miss(share: float) -> float:
-        card = replace(device, efficiency={**device.efficiency, "grouped_matmul": share})
+        card = replace(device, efficiency={**device.efficiency, "expert_operands": share})
         return estimate_ratios(model, strategy, rules, card).dense_forward - DENSE_OVER_MOE
 
     return round(float(brentq(miss, 0.01, 1.0)), 3) if miss(0.01) * miss(1.0) < 0 else 1.0
@@ -135,7 +136,7 @@ def calibrate() -> dict[str, dict[str, float]]:
             points += layer_points()
         shares = fit(points, device)
         if name == "ascend-910b":
-            shares["grouped_matmul"] = grouped_share(replace(device, efficiency=shares))
+            shares["expert_operands"] = operand_share(replace(device, efficiency=shares))
         found[name] = shares
     return found | {name: found[other] for name, other in TRANSFERRED.items()}
 

@@ -1,30 +1,34 @@
 """Step times told for NVIDIA's published performance tables, beside what was measured.
 
-    python -m benchmarks.published_performance [FILE] [--rows]
+    python -m benchmarks.published_performance [FILE] [--rows | --fit]
 
 FILE (``../shared/data/recipes/performance.csv``) holds the rows of Megatron-Bridge's performance summary; pre-training
 alone is compared, for low-rank fine-tuning freezes what is counted here. A step is the closed form for layers spread
-evenly, in the precision of the row; nothing is fitted to these rows. CUDA graphs, overlap of experts' exchanges and
-offload are in the recipes and not in the closed form. Kendall's tau is over the plans of a system (models, sizes,
-degrees, precisions); one that was published for several releases counts once, with the median of its steps.
+evenly, in the precision of the row, with CUDA graphs, dispatcher and overlap of the experts' exchanges as the row's
+recipe has them today (``memory_notes``); offload is in the recipes and not in the closed form. Of all constants one saw
+rows of this file: `DeviceSpec.operation_us`, those of `FIT_SYSTEMS` alone (``--fit``). Kendall's tau is over the plans
+of a system (models, sizes, degrees, precisions); one that was published for several releases counts once, with the
+median of its steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import math
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from scipy.optimize import minimize_scalar
 from scipy.stats import kendalltau
 
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
 from taylor.cost_model.time import step_ms
 from taylor.pipeline.plan import SELECT
-from taylor.register.frameworks import DENSE_MLP, LATENT_UP, MEGATRON, NORMS
+from taylor.register.frameworks import DENSE_MLP, EXPERT_ACTIVATION, EXPERT_BLOCK, LATENT_UP, MEGATRON, NORMS
 from taylor.register.narrow_products import MXFP8, NVFP4, TENSORWISE
 from taylor.register.registry import Registry
 
@@ -50,7 +54,16 @@ DEVICES = {
 RECIPES = {"BF16": None, "FP8": TENSORWISE, "FP8-CS": TENSORWISE, "MXFP8": MXFP8, "FP8-MX": MXFP8, "NVFP4": NVFP4}
 """What the tables call a precision: ``FP8`` and ``FP8-CS`` scale by tensor, ``MX`` by block of 32."""
 
-PARTS = {"mla_up_proj": LATENT_UP, "mlp": DENSE_MLP, "layernorm": NORMS}
+FIT_SYSTEMS = ("DGX-B200", "DGX-B300")
+"""Systems whose steps of models with experts settle `DeviceSpec.operation_us`; the others have no part in it."""
+
+PARTS = {
+    "mla_up_proj": LATENT_UP,
+    "mlp": DENSE_MLP,
+    "layernorm": NORMS,
+    "moe": EXPERT_BLOCK,
+    "moe_act": EXPERT_ACTIVATION,
+}
 """Modules that a recipe's notes recompute."""
 
 
@@ -70,16 +83,35 @@ class PublishedStep:
         return self.told_ms / self.measured_ms - 1
 
 
-def published_steps(file: Path) -> list[PublishedStep]:
-    """Every pre-training row of the file with the step that the closed form tells."""
+def published_steps(file: Path, operation_us: float | None = None) -> list[PublishedStep]:
+    """Every pre-training row of the file with the step that the closed form tells.
+
+    Parameters
+    ----------
+    operation_us : float, optional
+        In place of the devices' own (`DeviceSpec.operation_us`).
+    """
     registry = Registry.load()
     with file.open(encoding="utf-8", newline="") as stream:
         rows = [row for row in csv.DictReader(stream) if row["task"].startswith("Pre-Training")]
-    return [_step(row, registry) for row in rows]
+    return [_step(row, registry, operation_us) for row in rows]
 
 
-def _step(row: Mapping[str, str], registry: Registry) -> PublishedStep:
+def fitted_operation_us(file: Path) -> float:
+    """The start of an operation that suits `FIT_SYSTEMS` best: soft L1, scale 5 %, over logarithms."""
+
+    def loss(operation_us: float) -> float:
+        steps = [step for step in published_steps(file, operation_us) if step.system in FIT_SYSTEMS]
+        errors = [math.log(1 + step.error) / 0.05 for step in steps if not step.model.startswith("LLAMA")]
+        return sum(2 * (math.sqrt(1 + error**2) - 1) for error in errors)
+
+    return float(minimize_scalar(loss, bounds=(0.0, 200.0), method="bounded").x)
+
+
+def _step(row: Mapping[str, str], registry: Registry, operation_us: float | None) -> PublishedStep:
     model, device = registry.model(MODELS[row["base"]]), registry.device(DEVICES[row["system"]])
+    if operation_us is not None:
+        device = replace(device, operation_us=operation_us)
     if "w/o MTP" in row["model"]:
         model = model.replace(mtp_layers=0)
     tp, pp, cp, vpp, ep = (_number(row[name]) for name in ("tp", "pp", "cp", "vp", "ep"))
@@ -87,6 +119,7 @@ def _step(row: Mapping[str, str], registry: Registry) -> PublishedStep:
     dp = _number(row["gpus"]) // (tp * pp * cp)
     sharded = _number(row["fsdp"], 0)
     strategy = Strategy(dp, tp, pp, ep, cp, sharded or dp * cp, tp > 1, vpp, mbs, samples // (dp * mbs))
+    dropping = "(tokendrop)" in row["model"]
     recomputed = [part for word, part in PARTS.items() if word in row["memory_notes"].replace("+", " ").split()]
     rules = TrainingRules(
         framework=MEGATRON,
@@ -98,11 +131,26 @@ def _step(row: Mapping[str, str], registry: Registry) -> PublishedStep:
         narrow=RECIPES[row["precision"]],
         selective=tuple(recomputed),
         dispatch_by_node=any(f"dispatcher {name}" in row["memory_notes"] for name in ("deepep", "hybridep")),
+        overlap_experts="EP all-to-all overlap" in row["memory_notes"],
+        capacity_factor=1.0 if dropping else None,
+        static_experts=dropping,
+        graphed=_graphed(row["memory_notes"], dropping),
     )
     share = {SELECT: 1.0} if recomputed else None
     told = float(step_ms(model, strategy, rules, device, share, balanced=True))
     plan = f"{row['gpus']} x {row['precision']} gbs{samples} tp{tp} pp{pp} vp{vpp} ep{ep} mbs{mbs} fsdp{sharded}"
     return PublishedStep(row["system"], row["model"], plan, told, float(row["step_ms"]))
+
+
+def _graphed(notes: str, dropping: bool) -> tuple[str, ...]:
+    """Parts of a layer that a recipe's CUDA graphs hold: dropless experts only where one holds the whole step.
+
+    Megatron-LM d98e8a64 megatron/core/transformer/moe/README.md:514.
+    """
+    if "CUDA graph" not in notes:
+        return ()
+    whole = dropping or "full_iteration" in notes
+    return (GRAPHED_MIXER, GRAPHED_ROUTER, *((GRAPHED_EXPERTS,) if whole else ()))
 
 
 def _number(text: str, missing: int = 1) -> int:
@@ -139,7 +187,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", type=Path, default=FILE)
     parser.add_argument("--rows", action="store_true")
+    parser.add_argument("--fit", action="store_true", help="fit the start of an operation, and print it")
     args = parser.parse_args()
+    if args.fit:
+        print(f"{fitted_operation_us(args.file):.0f} us an operation")
+        return 0
     steps = published_steps(args.file)
     if args.rows:
         for step in steps:

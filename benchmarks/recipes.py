@@ -5,7 +5,7 @@
 FOLDER (``../shared/data/recipes``) holds launch scripts written for bf16 and ``recipes.csv``, one published figure a
 row with the precision that it was measured in. Each script is read with the flags of that precision (`FLAGS`), with
 parameters gathered in it as Megatron-Bridge's mixed-precision recipes set (067f987d
-src/megatron/bridge/training/mixed_precision.py), and gradients in bf16 where the row's notes say so.
+src/megatron/bridge/training/mixed_precision.py), and with what the row's notes say (`NOTED`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,19 @@ FLAGS = {
     "NVFP4": "--fp4-format e2m1 --fp4-param-gather", "BF16": "",
 }  # fmt: skip
 """Flags of a precision as the table of recipes writes it."""
+
+
+_TE_GRAPH = "--cuda-graph-impl transformer_engine --cuda-graph-modules"
+_FLEX = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend"
+NOTED = {
+    "gradients reduced in bf16": "--grad-reduce-in-bf16",
+    "EP all-to-all overlap": "--overlap-moe-expert-parallel-comm",
+    "dispatcher deepep": f"{_FLEX} deepep",
+    "dispatcher hybridep": f"{_FLEX} hybridep",
+    "CUDA graph full_iteration": "--cuda-graph-impl full_iteration",
+    "CUDA graph transformer_engine attn+moe_router+moe_preprocess": f"{_TE_GRAPH} attn moe_router moe_preprocess",
+}
+"""Flags of what the table's notes on a recipe say, as far as figures depend on it."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +83,15 @@ def recipes(folder: Path, *, narrow: bool = True) -> list[Recipe]:
         if not row["step_ms"] or row["script"].endswith("_peft.sh"):
             continue
         path = folder / "scripts" / row["script"]
-        flags = FLAGS[row["precision"]] if narrow else ""
-        if "gradients reduced in bf16" in row["memory_notes"]:
-            flags += " --grad-reduce-in-bf16"
+        noted = [flags for words, flags in NOTED.items() if words in row["memory_notes"]]
+        flags = " ".join([FLAGS[row["precision"]] if narrow else "", *noted])
         config = config_from_launch(Script(ShellScript(f"{path.read_text().rstrip()} {flags}\n", path)))
         plan = config.plan or config.even_plan(config.strategy)
         stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
         device = registry.device(row["system"])
-        told = float(step_ms(config.model, config.strategy, config.rules, device))
+        # Layers that are placed by hand make room for embedding, head and MTP.
+        placed = "--pipeline-model-parallel-layout" in path.read_text()
+        told = float(step_ms(config.model, config.strategy, config.rules, device, balanced=placed))
         peak, limit = max(stage.total for stage in stages), config.memory_limit_mib(device)
         found.append(Recipe(row["script"], row["precision"], peak, limit, told, float(row["step_ms"])))
     return found

@@ -7,7 +7,7 @@ moves (g−1)/g of what a rank holds, the share for other nodes over the network
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,24 +47,48 @@ def gather_ms(volume_bytes: Any, group: Any, stride: Any, device: DeviceSpec, sh
     return moved / (ring_bandwidth(group, stride, device) * share * 1e6) + steps * device.link_latency_us * 1e-3
 
 
+class Copies(NamedTuple):
+    """How the copies of one row spread over the ranks of an all-to-all.
+
+    Parameters
+    ----------
+    number : float
+        Copies of a row.
+    groups, chosen : int
+        The ranks form so many equal groups, and all copies of a row go to so many of them, drawn at random.
+    """
+
+    number: float
+    groups: int = 1
+    chosen: int = 1
+
+    def reached(self, parts: Any) -> Any:
+        """How many of so many equal parts of the ranks a row's copies reach, on average."""
+        whole = np.maximum(self.chosen * parts / self.groups, 1)
+        # Where a part holds several groups, those that are chosen can lie in the same one.
+        held = parts * (1 - (1 - 1 / parts) ** self.chosen)
+        open_to = np.where(np.greater_equal(parts, self.groups), whole, held)
+        return open_to * (1 - (1 - 1 / open_to) ** self.number)
+
+
 def all_to_all_ms(
-    volume_bytes: Any, group: Any, stride: Any, device: DeviceSpec, share: float, copies: float | None = None
+    volume_bytes: Any, group: Any, stride: Any, device: DeviceSpec, share: float, copies: Copies | None = None
 ) -> Any:
     """Time of an all-to-all in which every rank sends `volume_bytes` in all, ms.
 
     Parameters
     ----------
-    copies : float, optional
-        Of every row so many are sent, to ranks drawn at random, and a row goes to another node once, however many ranks
-        there want it; inside, every copy goes its way. Without it each copy travels alone.
+    copies : Copies, optional
+        The rows are copies, and a row goes to another node once, however many ranks there want it, and to each of those
+        once, however many of its copies are for it. Without it each copy travels alone.
     """
     local = np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group)
     nodes = group / local
     inside, outside = (local - 1) / group, (group - local) / group
     if copies is not None:
-        # Other nodes that a row reaches, over its copies; what arrives goes on inside to all but one rank.
-        reached = (nodes - 1) * (1 - (1 - 1 / nodes) ** copies)
-        inside, outside = (local - 1) / local, reached / copies
+        # Nodes and ranks that a row reaches, over its copies; what arrives goes on inside to all but one rank.
+        inside = (local - 1) / local * copies.reached(group) / copies.number
+        outside = (nodes - 1) / nodes * copies.reached(nodes) / copies.number
     slowest = np.maximum(inside / in_node_bandwidth(local, device), outside / device.inter_node_gb_s)
     steps = np.ceil(np.log2(np.maximum(group, 1)))
     return volume_bytes * slowest / (share * 1e6) + steps * device.link_latency_us * 1e-3

@@ -12,18 +12,17 @@ from taylor.register.device import DeviceSpec
 
 ASSUMED_EFFICIENCY: Mapping[str, float] = {
     "matmul": 0.7,
-    "grouped_matmul": 0.5,
     "attention": 0.5,
     "memory": 0.8,
     "operands": 0.8,
     "network": 0.7,
+    "expert_operands": 1.85,
+    "expert_results": 0.61,
 }
 """Shares of the peak where a device's registration gives none: of matrix products, of memory bandwidth by
 element-wise kernels (a low share stands for unfused ones, which move more than is counted) and by a
-product's operands, and of link bandwidth. Registered devices carry fitted ones."""
-
-
-_PRODUCTS = ("matmul", "grouped_matmul")
+product's operands, and of link bandwidth. Registered devices carry fitted ones. Those of routed experts' operands
+(above 1: most of the reading runs beside arithmetic) and results: `cost_model.expert_products`."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Speed:
 
     def flops(self, group: str, amount: Any) -> Any:
         """Time of matrix work, ms."""
-        peak = self.product_tflops if group in _PRODUCTS else self.peak_tflops
+        peak = self.product_tflops if group == "matmul" else self.peak_tflops
         return amount / (peak * self.shares[group] * 1e9)
 
     def bytes(self, amount: Any, group: str = "memory") -> Any:

@@ -11,6 +11,9 @@ from taylor.register.narrow_products import NarrowProducts
 
 _HALF_BYTES = 2
 
+GRAPHED_MIXER, GRAPHED_ROUTER, GRAPHED_EXPERTS = "mixer", "router", "experts"
+"""Parts of a layer whose operations a CUDA graph can hold; the shared experts go with the router."""
+
 
 @dataclass(frozen=True, order=True)
 class Strategy:
@@ -147,7 +150,19 @@ class TrainingRules:
         Under `narrow`: its copies of the weights are all that is stored of them. Off: they lie beside those in 16 bits.
     dispatch_by_node : bool
         A token goes to another node once, however many of its experts are there, and is handed on inside (DeepEP,
-        HybridEP; Megatron-LM d98e8a64 megatron/core/transformer/moe/README.md:310). Off: a copy for each expert.
+        HybridEP; Megatron-LM d98e8a64 megatron/core/transformer/moe/README.md:310), and to a rank once (DeepEP
+        csrc/deep_ep.cpp, ``is_token_in_rank``). Off: a copy for each expert.
+    overlap_experts : bool
+        The experts' exchanges of one micro-batch run beside the computation of another's
+        (``--overlap-moe-expert-parallel-comm``).
+    overlap_shared : bool
+        Shared experts run beside the exchanges (``--moe-shared-expert-overlap``).
+    static_experts : bool
+        Every expert computes as many rows as its capacity, whatever it gets (``--moe-pad-expert-input-to-capacity``).
+    aligned_rows : bool
+        The router gives every expert a number of rows that narrow products can take.
+    graphed : tuple of str
+        Parts of a layer whose operations a CUDA graph starts: `GRAPHED_MIXER`, `GRAPHED_ROUTER`, `GRAPHED_EXPERTS`.
     """
 
     framework: Framework = DEFAULT_FRAMEWORK
@@ -181,6 +196,11 @@ class TrainingRules:
     narrow: NarrowProducts | None = None
     narrow_weights: bool = False
     dispatch_by_node: bool = False
+    overlap_experts: bool = False
+    overlap_shared: bool = False
+    static_experts: bool = False
+    aligned_rows: bool = False
+    graphed: tuple[str, ...] = ()
 
     @property
     def adds_in_products(self) -> bool:
@@ -188,6 +208,15 @@ class TrainingRules:
         states = self.framework.states
         fused = states.fused_accumulation if self.fused_accumulation is None else self.fused_accumulation
         return fused and not self.parameter_shard
+
+    @property
+    def pads_expert_rows(self) -> bool:
+        """Whether an expert's rows are copied to a number that narrow products can take, and their results back.
+
+        Megatron-LM d98e8a64 megatron/core/transformer/moe/experts.py:899, 1043. No copy where the router chooses such
+        numbers (``--moe-router-padding-for-quantization``) or the capacity does.
+        """
+        return self.narrow is not None and not (self.static_experts or self.aligned_rows)
 
     @property
     def saved_input_bytes(self) -> float:

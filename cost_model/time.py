@@ -8,11 +8,13 @@ from typing import Any, Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, routed_slots, sequence_split
+from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, sequence_split
 from taylor.cost_model.collectives import all_to_all_ms, gather_ms, send_ms
+from taylor.cost_model.expert_exchange import expert_exchange_ms, shared_experts_ms, shown_exchange_ms
+from taylor.cost_model.expert_products import expert_products
+from taylor.cost_model.launches import host_time, shown_forward
 from taylor.cost_model.parameters import (
     embedding_parameters,
-    expert_outer,
     head_parameters,
     layer_groups,
     module_body_groups,
@@ -28,7 +30,7 @@ from taylor.cost_model.strategy_table import Degrees, StrategyTable
 from taylor.cost_model.work import head_work, layer_work
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.device import DeviceSpec
-from taylor.register.layers import AttentionSpec, MoeSpec
+from taylor.register.layers import AttentionSpec
 from taylor.register.model import DENSE, MTP, ModelSpec
 
 BACKWARD_TENSOR_HIDDEN = 0.5
@@ -67,28 +69,37 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     speed = Speed.of(device, rules, in_layer=True)
     work = layer_work(model, kind, degrees, rules)
     matmul = speed.product("matmul", work.matmul_flops, work.matmul_bytes)
-    grouped = speed.product("grouped_matmul", work.grouped_flops, work.grouped_bytes)
+    grouped = expert_products(model, kind, degrees, rules, speed)
     attention = speed.flops("attention", work.attention_flops)
     scores, traffic = speed.bytes(work.score_bytes), speed.bytes(work.element_bytes)
     tensor = _tensor_ms(model, kind, degrees, rules, device, speed)
-    expert = _expert_ms(model, kind, degrees, rules, device, speed)
+    expert = expert_exchange_ms(model, kind, degrees, rules, device, speed)
     ring = _context_ms(model, kind, degrees, rules, device, speed)
-    compute = matmul + grouped + attention + scores + traffic + speed.bytes(work.cast_bytes)
-    # A ring's hops hide behind the attention of the block at hand.
-    forward = compute + tensor + expert + np.maximum(ring - attention, 0)
+    compute = matmul + grouped.forward + attention + scores + traffic + speed.bytes(work.cast_bytes)
     attention_back = attention * (FLASH_BACKWARD if rules.flash_attention else 2.0)
-    compute_back = 2 * (matmul + grouped) + attention_back + BACKWARD_TRAFFIC * (scores + traffic)
+    compute_back = 2 * matmul + grouped.backward + attention_back + BACKWARD_TRAFFIC * (scores + traffic)
     compute_back = compute_back + speed.bytes(work.gradient_cast_bytes)
     # The weight gradients take as long as the forward's products.
     shown = tensor - np.minimum(BACKWARD_TENSOR_HIDDEN * tensor, matmul)
-    backward = compute_back + shown + expert + np.maximum(2 * ring - attention_back, 0)
+    exchanged = shown_exchange_ms(expert, compute + compute_back, rules)
+    # A ring's hops hide behind the attention of the block at hand.
+    forward = compute + tensor + exchanged + np.maximum(ring - attention, 0)
+    backward = compute_back + shown + exchanged + np.maximum(2 * ring - attention_back, 0)
+    if rules.overlap_shared:
+        shared = shared_experts_ms(model, kind, degrees, rules, speed, work)
+        forward = forward - np.minimum(shared, exchanged)
+        backward = backward - np.minimum(2 * shared, exchanged)
     if rules.parameter_shard:
         gather, scatter = _shard_ms(model, kind, degrees, rules, device, speed)
         # Gathered a layer ahead, so only what outlasts the layer's own work is seen.
         forward = forward + np.maximum(gather - compute, 0)
         again = 0.0 if rules.stay_gathered else gather
         backward = backward + np.maximum(again + scatter - compute_back, 0)
-    pieces = LayerPieces(work, attention + scores, grouped, tensor, expert)
+    host = host_time(model, kind, degrees, rules, device)
+    of_experts = grouped.forward + exchanged + speed.bytes(work.expert_activation_bytes)
+    forward = shown_forward(forward, of_experts, host, static=rules.static_experts)
+    backward = np.maximum(backward, host.backward)
+    pieces = LayerPieces(work, attention + scores, grouped.forward, tensor, expert)
     select = selective_ms(model, kind, degrees, rules, speed, pieces)
     return LayerTime(forward, backward, {FULL: forward, SELECT: select})
 
@@ -260,29 +271,6 @@ def _tensor_ms(
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
     blocks = sum((layer.mixer is not None) + layer.has_block for layer in model.layers_of(kind))
     return 2 * blocks * gather_ms(boundary, degrees.tp, 1, device, speed.network)
-
-
-def _expert_ms(
-    model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
-) -> Any:
-    """Tokens to their experts and back; split experts need them gathered over TP there and scattered back."""
-    return sum(
-        _routed_ms(model, layer.moe, degrees, rules, device, speed)
-        for layer in model.layers_of(kind)
-        if layer.moe is not None
-    )
-
-
-def _routed_ms(
-    model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
-) -> Any:
-    slots = micro_batch_tokens(degrees, rules) * routed_slots(moe, degrees, rules)
-    volume = slots * expert_outer(model, moe) * rules.compute_bytes
-    copies = moe.top_k if rules.dispatch_by_node else None
-    if rules.whole_experts:
-        return 2 * all_to_all_ms(volume, degrees.ep, 1, device, speed.network, copies)
-    exchange = all_to_all_ms(volume / sequence_split(degrees), degrees.ep, degrees.tp, device, speed.network, copies)
-    return 2 * exchange + 2 * gather_ms(volume, degrees.tp, 1, device, speed.network)
 
 
 def _context_ms(

@@ -30,8 +30,8 @@ class LayerWork:
     ----------
     matmul_flops, grouped_flops, attention_flops : FLOP
         Dense matrix products, grouped products of routed experts, attention cores.
-    matmul_bytes, grouped_bytes : bytes
-        Operands and results of the products, once each.
+    matmul_bytes : bytes
+        Operands and results of the dense products, once each.
     element_bytes : bytes
         Traffic of norms, residuals, rotary embedding, activation functions, routing.
     score_bytes : bytes
@@ -49,7 +49,6 @@ class LayerWork:
     matmul_flops: Any
     matmul_bytes: Any
     grouped_flops: Any
-    grouped_bytes: Any
     attention_flops: Any
     element_bytes: Any
     score_bytes: Any
@@ -69,7 +68,6 @@ class _ExpertWork(NamedTuple):
     """What router and routed experts add to a layer; element-wise traffic in bytes a token."""
 
     grouped_flops: Any
-    grouped_bytes: Any
     inputs: Any
     outputs: Any
     activation: Any
@@ -79,7 +77,7 @@ class _ExpertWork(NamedTuple):
     """Weights of the router that a rank multiplies, its share of the tokens counted in."""
 
 
-_NO_EXPERTS = _ExpertWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_NO_EXPERTS = _ExpertWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def layer_work(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> LayerWork:
@@ -106,6 +104,8 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     mlp_traffic = 2 * h * len(inner) + widths
     mlp_inputs: Any = sum(h + width / tp for width, _ in inner)
     cast = 0.0 if rules.narrow is None else b + 2 * rules.narrow.input_bytes
+    # Behind a norm the largest value is known; rows that come from other ranks are read for it.
+    expert_cast = cast + (b if rules.narrow is not None and rules.narrow.maximum_first else 0)
     # A norm reads and writes a hidden vector, a residual sum reads two and writes one; dropout adds its mask.
     blocks = (layer.mixer is not None) + layer.has_block
     hidden_traffic = (2 * layer.norm_count + 3 * blocks) * b + (blocks if rules.dropout else 0)
@@ -119,17 +119,18 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         matmul_flops=2 * tokens * matrices,
         matmul_bytes=b * (matrices + tokens * (mixer.product_traffic + mlp_traffic)),
         grouped_flops=experts.grouped_flops,
-        grouped_bytes=experts.grouped_bytes,
         attention_flops=tokens * mixer.core_flops,
         element_bytes=tokens * element,
         score_bytes=tokens * mixer.scores,
         activation_bytes=tokens * activation,
         expert_activation_bytes=tokens * experts.activation,
         norm_bytes=tokens * 2 * layer.norm_count * b * h / sequence,
-        cast_bytes=cast * tokens * (mixer.product_inputs + mlp_inputs + experts.inputs),
-        gradient_cast_bytes=cast
-        * tokens
-        * (mixer.product_traffic - mixer.product_inputs + mlp_traffic - mlp_inputs + experts.outputs),
+        cast_bytes=tokens * (cast * (mixer.product_inputs + mlp_inputs) + expert_cast * experts.inputs),
+        gradient_cast_bytes=tokens
+        * (
+            cast * (mixer.product_traffic - mixer.product_inputs + mlp_traffic - mlp_inputs)
+            + expert_cast * experts.outputs
+        ),
     )
 
 
@@ -180,14 +181,20 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
     split = 1 if rules.whole_experts else degrees.tp
     width, weights = moe.expert_hidden / split, expert_parameters(model, moe) / split
     fan = 3 if moe.gated else 2
+    # Read and written, there and back.
+    copies: Any = 4
+    if not rules.dispatch_by_node:
+        # What comes from every rank by itself is sorted by expert once more, where there are several
+        # (Megatron-LM d98e8a64 megatron/core/transformer/moe/token_dispatcher.py:757, 803).
+        copies = copies + 4 * np.logical_and(np.greater(degrees.ep, 1), np.less(degrees.ep, moe.n_experts))
+        if rules.pads_expert_rows:
+            copies = copies + 4
     return _ExpertWork(
         grouped_flops=2 * slots * weights,
-        grouped_bytes=b * (weights * moe.n_experts / degrees.ep + slots * (2 * outer + fan * width)),
         inputs=(outer + width) * slots / tokens,
         outputs=(outer + (fan - 1) * width) * slots / tokens,
         activation=fan * b * width * slots / tokens,
-        # There and back.
-        permutation=4 * b * outer * slots / tokens,
+        permutation=copies * b * outer * slots / tokens,
         # In fp32.
         router_scores=4 * 4 * moe.n_experts / sequence,
         router=moe.n_experts * h / sequence,

@@ -59,8 +59,12 @@ class DeviceSpec:
         Bandwidth between the device and its host's memory, one direction, GB/s.
     host_memory_mib : int, optional
         A device's share of the host memory in the published reference system, MiB.
+    operation_us : float
+        What starting one operation costs on the host, with all that Python, autograd and the libraries do for it, µs.
+        One figure for all hosts, fitted to the B200's and B300's published steps of models with experts
+        (``python -m benchmarks.published_performance --fit``).
     efficiency : mapping of str to float
-        Shares of the peak by kernel group (``matmul``, ``grouped_matmul``, ``attention``, ``memory``, ``network``, …),
+        Shares of the peak by kernel group (``matmul``, ``attention``, ``memory``, ``network``, …),
         most of them fitted and written by the calibration script; never inside a formula.
     aliases : tuple of str
         Other names, of the card or of the system that tables of results state.
@@ -76,6 +80,7 @@ class DeviceSpec:
     links: tuple[LinkTier, ...]
     host_link_gb_s: float | None = None
     host_memory_mib: int | None = None
+    operation_us: float = 48.0
     efficiency: Mapping[str, float] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -220,6 +220,9 @@ class Framework:
     states : StateRules
     activations : ActivationRules
     statics : StaticRules
+    starts_experts_singly : bool
+        Python starts every operation as the step runs, a product an expert (transformer engine's ``GroupedLinear``).
+        Off: the step is compiled, or it is not known how many operations there are.
     """
 
     name: str
@@ -229,6 +232,7 @@ class Framework:
     states: StateRules
     activations: ActivationRules
     statics: StaticRules
+    starts_experts_singly: bool = False
 
 
 MINDFORMERS = Framework(
@@ -320,6 +324,7 @@ MEGATRON = Framework(
         buffers_every_micro_batch=False,
         overhead_mib=1536.0,
     ),
+    starts_experts_singly=True,
 )
 """Megatron-LM and MindSpeed."""
 

@@ -290,6 +290,9 @@ class MoeSpec:
         Width of the experts' input and output where tokens are projected to it and back (Nemotron 3).
     gated : bool
         Three matrices an expert (SwiGLU) instead of two; a model without a `pattern` says it itself.
+    n_groups, top_groups : int
+        Equal groups that the experts form, and how many of them a token's experts lie in (DeepSeek-V3,
+        arXiv:2412.19437 §2.1.2); 1 and 1 where all are free.
     """
 
     n_experts: int
@@ -304,6 +307,8 @@ class MoeSpec:
     expert_bias: bool = False
     latent: int | None = None
     gated: bool = True
+    n_groups: int = 1
+    top_groups: int = 1
 
     @property
     def shared_width(self) -> int:

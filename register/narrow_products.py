@@ -6,7 +6,9 @@ of the input the backward's copy alone is saved, of the weight both stay for the
 Sources: TransformerEngine main (2.20), transformer_engine/pytorch: module/linear.py:556-570 and
 module/grouped_linear.py:903-914 (of an input only the columns' copy is saved), module/linear.py:1958 and
 module/base.py:792 (copies of 16-bit weights stay from one micro-batch to the next), tensor/float8_tensor.py:420-427,
-tensor/mxfp8_tensor.py:139-180, tensor/float8_blockwise_tensor.py:162-210, tensor/nvfp4_tensor.py:273-310 (shapes).
+tensor/mxfp8_tensor.py:139-180, tensor/float8_blockwise_tensor.py:162-210, tensor/nvfp4_tensor.py:273-310 (shapes);
+2.9, transformer_engine/pytorch/csrc: quantizer.cpp:499-531 (a maximum before the cast),
+extensions/normalization.cpp:146-194 (a norm's maximum).
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ class NarrowProducts:
         quantized again in the backward, and no narrow copy of it is saved. Off: the copy comes on top.
     one_copy_on_blackwell : bool
         Devices from Blackwell on multiply by one copy of a weight in both directions; `weight_bytes` counts two.
+    maximum_first : bool
+        A tensor is read for its largest value before it is quantized; a norm finds it as it writes its result.
     """
 
     name: str
@@ -43,17 +47,18 @@ class NarrowProducts:
     weight_bytes: float
     requantizes: bool = True
     one_copy_on_blackwell: bool = False
+    maximum_first: bool = False
 
 
 # Per-tensor scales weigh nothing; a delayed scale is not derived from its tensor alone, so nothing is quantized again.
 DELAYED = NarrowProducts("delayed", "fp8", 1.0, 2.0, requantizes=False, one_copy_on_blackwell=True)
-TENSORWISE = NarrowProducts("tensorwise", "fp8", 1.0, 2.0, one_copy_on_blackwell=True)
+TENSORWISE = NarrowProducts("tensorwise", "fp8", 1.0, 2.0, one_copy_on_blackwell=True, maximum_first=True)
 # An fp32 scale for every 128 elements of an input and every 128 x 128 of a weight.
 BLOCKWISE = NarrowProducts("blockwise", "fp8", 1 + _FP32 / 128, 2 * (1 + _FP32 / 128**2))
 # A scale of one byte for every 32 elements.
 MXFP8 = NarrowProducts("mxfp8", "fp8", 1 + 1 / 32, 2 * (1 + 1 / 32))
 # Half a byte an element, a scale of one byte for every 16.
-NVFP4 = NarrowProducts("nvfp4", "fp4", 0.5 + 1 / 16, 2 * (0.5 + 1 / 16))
+NVFP4 = NarrowProducts("nvfp4", "fp4", 0.5 + 1 / 16, 2 * (0.5 + 1 / 16), maximum_first=True)
 
 FP8_RECIPES = {each.name: each for each in (DELAYED, TENSORWISE, BLOCKWISE, MXFP8)}
 FP4_RECIPES = {NVFP4.name: NVFP4}

@@ -159,6 +159,7 @@ def experts_block(values: Values, rule: ExpertRule) -> MoeSpec:
         raise values.error(values.value(*TOP_K)[0], f"must be at most the {experts} experts", top_k)
     shared = (values.size_or_none(*SHARED_EXPERTS, low=0) or 0) if rule.shared else 0
     shared_width = values.size_or_none(rule.shared_width, low=0) if rule.shared_width else None
+    groups = values.size_or_none("n_group") or 1
     return MoeSpec(
         n_experts=experts,
         top_k=top_k,
@@ -171,4 +172,6 @@ def experts_block(values: Values, rule: ExpertRule) -> MoeSpec:
         expert_bias=rule.expert_bias,
         latent=values.size_or_none(rule.latent) if rule.latent else None,
         gated=rule.gated,
+        n_groups=groups,
+        top_groups=min(values.size_or_none("topk_group") or groups, groups),
     )

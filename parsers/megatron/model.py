@@ -137,6 +137,7 @@ def _read_moe(flags: Flags, ffn: int, bias: bool, gated: bool, notes: list[str])
     expert_hidden = flags.integer("moe-ffn-hidden-size", "moe-intermediate-size", default=ffn, high=MAX_SIZE)
     shared_hidden = flags.integer("moe-shared-expert-intermediate-size", default=None, high=MAX_SIZE)
     n_shared = flags.integer("n-shared-experts", default=1 if shared_hidden else 0, low=0, high=experts)
+    groups = flags.integer("moe-router-num-groups", "n-group", default=1, high=experts)
     return MoeSpec(
         n_experts=experts,
         top_k=flags.integer("moe-router-topk", default=2, high=experts),
@@ -149,4 +150,6 @@ def _read_moe(flags: Flags, ffn: int, bias: bool, gated: bool, notes: list[str])
         expert_bias=bias,
         latent=flags.integer("moe-latent-size", default=None, high=MAX_SIZE),
         gated=gated,
+        n_groups=groups,
+        top_groups=min(flags.integer("moe-router-group-topk", "topk-group", default=groups, high=experts), groups),
     )

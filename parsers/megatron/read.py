@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
 from taylor.parsers.megatron.flags import WORLD_FLAGS, Flags
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.kinds import (
@@ -49,6 +49,19 @@ LEGALITY_ALONE = (
     "cpu-offloading-num-layers",
 )
 """Flags by which strategies are judged, and whose cost no figure has."""
+TIME_ALONE = (
+    "overlap-moe-expert-parallel-comm",
+    "moe-fb-overlap",
+    "moe-pad-expert-input-to-capacity",
+    "moe-router-padding-for-quantization",
+    "moe-router-padding-for-fp8",
+    "enable-cuda-graph",
+    "external-cuda-graph",
+    "cuda-graph-impl",
+    "cuda-graph-modules",
+    "cuda-graph-scope",
+)
+"""Flags that the time of a step knows, and whose memory no figure has."""
 
 
 def config_from_launch(launch: Launch) -> TrainingConfig:
@@ -242,6 +255,11 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         narrow=narrow.recipe,
         narrow_weights=narrow.weights,
         dispatch_by_node=_dispatches_by_node(flags),
+        overlap_experts=flags.has("overlap-moe-expert-parallel-comm", "moe-fb-overlap"),
+        overlap_shared=flags.has("moe-shared-expert-overlap"),
+        static_experts=_is_static(flags),
+        aligned_rows=flags.has("moe-router-padding-for-quantization", "moe-router-padding-for-fp8"),
+        graphed=_graphed(flags),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
 
@@ -256,6 +274,36 @@ def _dispatches_by_node(flags: Flags) -> bool:
     backend = flags.text("moe-flex-dispatcher-backend", default="deepep")
     flex = flags.text("moe-token-dispatcher-type", default="allgather") == "flex"
     return flex and (deepep or backend in ("deepep", "hybridep"))
+
+
+def _is_static(flags: Flags) -> bool:
+    """Whether every expert computes as many rows as its capacity (Megatron-LM d98e8a64 transformer_config.py:1862)."""
+    return flags.has("moe-pad-expert-input-to-capacity") and bool(flags.number("moe-expert-capacity-factor", default=0))
+
+
+def _graphed(flags: Flags) -> tuple[str, ...]:
+    """Parts of a layer that CUDA graphs hold.
+
+    Megatron-LM d98e8a64 megatron/core/transformer/transformer_config.py:1075-1105, moe/README.md:514 and
+    megatron/training/arguments.py:614-638: experts are held where their rows are known beforehand, or where one graph
+    holds the whole step.
+    """
+    old = {"enable-cuda-graph": "local", "external-cuda-graph": "transformer_engine"}
+    switched = next((kind for name, kind in old.items() if flags.has(name)), "none")
+    kind = flags.text("cuda-graph-impl", default=switched)
+    words = [*flags.words("cuda-graph-modules"), *flags.words("cuda-graph-scope")]
+    modules = {part for word in words for part in word.split(",")}
+    if kind == "full_iteration" or (kind == "local" and "full_iteration" in modules):
+        return GRAPHED_MIXER, GRAPHED_ROUTER, GRAPHED_EXPERTS
+    if kind not in ("local", "transformer_engine"):
+        return ()
+    whole = not modules or "full" in modules
+    held = (
+        (GRAPHED_MIXER, whole or bool(modules & {"attn", "mamba"})),
+        (GRAPHED_ROUTER, whole or "moe_router" in modules),
+    )
+    experts = (GRAPHED_EXPERTS, _is_static(flags) and (whole or "moe" in modules))
+    return tuple(part for part, graphed in (*held, experts) if graphed)
 
 
 def _expert_ways(flags: Flags) -> int | None:

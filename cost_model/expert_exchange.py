@@ -1,0 +1,70 @@
+"""Time of what experts send to each other, and of what hides it; scalars and arrays alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from taylor.cost_model.activations import micro_batch_tokens, routed_slots, sequence_split
+from taylor.cost_model.collectives import Copies, all_to_all_ms, gather_ms
+from taylor.cost_model.parameters import expert_outer
+from taylor.cost_model.saved_operators import mlp_products
+from taylor.cost_model.speed import Speed
+from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.work import LayerWork
+from taylor.register.device import DeviceSpec
+from taylor.register.layers import MoeSpec
+from taylor.register.model import ModelSpec
+
+EXCHANGE_PROCESSORS = 20 / 132
+"""Share of a device's multiprocessors that exchanges take while they run beside computation: DeepEP's 20
+(deep_ep/buffer.py, ``Buffer.num_sms``) of an H100's 132."""
+
+
+def expert_exchange_ms(
+    model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
+) -> Any:
+    """Tokens to their experts and back; split experts need them gathered over TP there and scattered back."""
+    return sum(
+        _routed_ms(model, layer.moe, degrees, rules, device, speed)
+        for layer in model.layers_of(kind)
+        if layer.moe is not None
+    )
+
+
+def shown_exchange_ms(exchange: Any, compute: Any, rules: TrainingRules) -> Any:
+    """What a layer's forward, or its backward, shows of its experts' exchanges, ms.
+
+    Beside another micro-batch's forward or backward they are hidden as far as a layer's computation of both ways lasts,
+    which they slow down by the multiprocessors that they take from it.
+    """
+    if not rules.overlap_experts:
+        return exchange
+    hidden = np.minimum(exchange, compute / 2)
+    return exchange - hidden * (1 - EXCHANGE_PROCESSORS)
+
+
+def shared_experts_ms(
+    model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, speed: Speed, work: LayerWork
+) -> Any:
+    """Forward of the shared experts of one layer of a kind, ms; 0 without any."""
+    layers = [layer for layer in model.layers_of(kind) if layer.moe is not None and layer.moe.shared_width]
+    if not layers:
+        return 0.0
+    weights = sum(product.weights for layer in layers for product in mlp_products(model, layer, degrees))
+    products = speed.flops("matmul", 2 * micro_batch_tokens(degrees, rules) * weights)
+    return products + speed.bytes(work.activation_bytes - work.expert_activation_bytes)
+
+
+def _routed_ms(
+    model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
+) -> Any:
+    slots = micro_batch_tokens(degrees, rules) * routed_slots(moe, degrees, rules)
+    volume = slots * expert_outer(model, moe) * rules.compute_bytes
+    copies = Copies(moe.top_k, moe.n_groups, moe.top_groups) if rules.dispatch_by_node else None
+    if rules.whole_experts:
+        return 2 * all_to_all_ms(volume, degrees.ep, 1, device, speed.network, copies)
+    exchange = all_to_all_ms(volume / sequence_split(degrees), degrees.ep, degrees.tp, device, speed.network, copies)
+    return 2 * exchange + 2 * gather_ms(volume, degrees.tp, 1, device, speed.network)

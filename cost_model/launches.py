@@ -1,0 +1,108 @@
+"""Time that the host takes to start what a layer with experts runs; scalars and arrays alike.
+
+A framework that runs operator by operator starts every operation from Python; the device waits where it is faster.
+Experts make many small ones: each expert has products and casts of its own. What a CUDA graph holds starts at once.
+
+Operations are counted in Megatron-LM d98e8a64 (megatron/core/transformer/transformer_layer.py, attention.py,
+moe/router.py, moe/token_dispatcher.py, moe/experts.py) and TransformerEngine d0067d0 (common/gemm/cublaslt_gemm.cu
+`multi_stream_cublas_gemm`: a product an expert; pytorch/module/grouped_linear.py). That the host bounds such layers is
+what others measure too: a Megatron layer of 128 experts on eight H100 takes 12.4 ms forward and backward with experts
+of 2048 x 768 and 11.8 ms with 4096 x 1536 (github.com/marin-community/marin/issues/4311); the count here says 8.2 ms.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, TrainingRules
+from taylor.cost_model.strategy_table import Degrees
+from taylor.register.device import DeviceSpec
+from taylor.register.model import ModelSpec
+
+
+class _Operations(NamedTuple):
+    """Operations of one part of a layer in forward and backward, and its casts to fewer than 16 bits."""
+
+    forward: int
+    backward: int
+    forward_casts: int = 0
+    backward_casts: int = 0
+
+
+# Norm, two products, queries, keys and values apart (3), their norms (2), rotation, attention, residual; back: two
+# gradients a product (4), attention (3), norms (6), rotation (2), one gradient of three (4), residual (2).
+_MIXER = _Operations(11, 21, 2, 2)
+# Norm, product, scores, choice (4), map of choices (4), auxiliary loss (6).
+_ROUTER = _Operations(17, 18)
+# Counts (4), their copies to the host (4), permutation (3), two exchanges, sorting (2), probabilities; activation (2);
+# sorting, exchange, unpermutation, residual.
+_EXPERTS = _Operations(22, 18)
+_SHARED = _Operations(4, 7, 2, 2)
+# Both products of one expert: once forward, a gradient of input and weight each; a cast of each product's input.
+_ONE_EXPERT = _Operations(2, 4, 2, 2)
+
+
+class HostTime(NamedTuple):
+    """Time that the host takes for one layer and micro-batch, ms: up to the experts' counts, behind them, backward."""
+
+    routed: Any
+    experts: Any
+    backward: Any
+
+
+NO_HOST = HostTime(0.0, 0.0, 0.0)
+
+
+def host_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> HostTime:
+    """What the host takes for one layer of a kind (or of an MTP module's layers), ms; 0 for layers without experts.
+
+    Layers without experts have few and long operations; the host runs ahead of them.
+    """
+    if not rules.framework.starts_experts_singly:
+        return NO_HOST
+    routed: Any = 0.0
+    experts: Any = 0.0
+    backward: Any = 0.0
+    for layer in model.layers_of(kind):
+        if layer.moe is None:
+            continue
+        before = [(_ROUTER, 1, GRAPHED_ROUTER)]
+        if layer.mixer is not None:
+            before.append((_MIXER, 1, GRAPHED_MIXER))
+        if layer.moe.shared_width:
+            before.append((_SHARED, 1, GRAPHED_ROUTER))
+        behind = [(_EXPERTS, 1, GRAPHED_EXPERTS), (_ONE_EXPERT, layer.moe.n_experts / degrees.ep, GRAPHED_EXPERTS)]
+        routed = routed + _starts(before, rules, back=False)
+        experts = experts + _starts(behind, rules, back=False)
+        backward = backward + _starts([*before, *behind], rules, back=True)
+    return HostTime(*(1e-3 * device.operation_us * part for part in (routed, experts, backward)))
+
+
+def shown_forward(forward: Any, of_experts: Any, host: HostTime, *, static: bool) -> Any:
+    """Forward of a layer whose operations the host starts, ms.
+
+    Parameters
+    ----------
+    forward, of_experts : ms
+        What the device takes for the layer, and for what lies behind the experts' counts.
+    static : bool
+        Every expert gets a number of rows that is known beforehand. Else the host waits for the counts: it starts the
+        experts when the device is through with the rest (Megatron-LM d98e8a64
+        megatron/core/transformer/moe/token_dispatcher.py `_maybe_dtoh_and_synchronize`).
+    """
+    bound = np.maximum(forward, host.routed + host.experts)
+    return bound if static else np.maximum(bound, np.where(host.experts > 0, host.experts + forward - of_experts, 0.0))
+
+
+def _starts(parts: list[tuple[_Operations, Any, str]], rules: TrainingRules, *, back: bool) -> Any:
+    total: Any = 0.0
+    for operations, times, graphed in parts:
+        if graphed in rules.graphed:
+            continue
+        count = operations.backward if back else operations.forward
+        if rules.narrow is not None:
+            count += operations.backward_casts if back else operations.forward_casts
+        total = total + times * count
+    return total

@@ -1,0 +1,81 @@
+"""Flags of a Megatron script by which the time of layers with experts is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER
+from taylor.parsers.read import read_config
+from taylor.parsers.training_config import TrainingConfig
+
+BASE = (
+    "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 "
+    "--vocab-size 1000 --micro-batch-size 1 --global-batch-size 64 --swiglu --bf16 "
+    "--num-experts 16 --moe-router-topk 4 --moe-ffn-hidden-size 256 --expert-model-parallel-size 4"
+)
+BOTH = (GRAPHED_MIXER, GRAPHED_ROUTER)
+WHOLE = (*BOTH, GRAPHED_EXPERTS)
+PADDED = "--moe-expert-capacity-factor 1.0 --moe-pad-expert-input-to-capacity"
+
+
+def read(folder: Path, flags: str = "") -> TrainingConfig:
+    path = folder / "pretrain.sh"
+    path.write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {BASE} {flags}\n")
+    return read_config(path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        ("", ()),
+        ("--cuda-graph-impl none", ()),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn moe_router moe_preprocess", BOTH),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn,moe_router", BOTH),
+        ("--external-cuda-graph --cuda-graph-scope attn", (GRAPHED_MIXER,)),
+        ("--enable-cuda-graph", BOTH),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", WHOLE),
+        ("--cuda-graph-impl full_iteration", WHOLE),
+        (f"--cuda-graph-impl transformer_engine {PADDED}", WHOLE),
+        (f"--cuda-graph-impl transformer_engine --cuda-graph-modules attn {PADDED}", (GRAPHED_MIXER,)),
+        (f"--cuda-graph-impl transformer_engine --cuda-graph-modules moe {PADDED}", (GRAPHED_EXPERTS,)),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules moe", ()),
+    ],
+)
+def test_a_graph_holds_experts_only_where_their_rows_are_known(
+    tmp_path: Path, flags: str, parts: tuple[str, ...]
+) -> None:
+    assert read(tmp_path, flags).rules.graphed == parts
+
+
+def test_padding_without_a_capacity_pads_nothing(tmp_path: Path) -> None:
+    assert read(tmp_path, PADDED).rules.static_experts
+    assert not read(tmp_path, "--moe-pad-expert-input-to-capacity").rules.static_experts
+    assert not read(tmp_path, "--moe-expert-capacity-factor 1.0").rules.static_experts
+
+
+@pytest.mark.parametrize("flag", ["--overlap-moe-expert-parallel-comm", "--moe-fb-overlap"])
+def test_exchanges_beside_computation_are_read(tmp_path: Path, flag: str) -> None:
+    assert read(tmp_path, flag).rules.overlap_experts
+    assert not read(tmp_path).rules.overlap_experts
+
+
+def test_shared_experts_beside_the_exchange_and_aligned_rows_are_read(tmp_path: Path) -> None:
+    rules = read(tmp_path, "--moe-shared-expert-overlap --moe-router-padding-for-fp8").rules
+    assert rules.overlap_shared and rules.aligned_rows
+
+
+@pytest.mark.parametrize(
+    ("flags", "groups"),
+    [
+        ("", (1, 1)),
+        ("--moe-router-num-groups 8 --moe-router-group-topk 4", (8, 4)),
+        ("--n-group 4 --topk-group 2", (4, 2)),
+        ("--moe-router-num-groups 4", (4, 4)),
+        ("--moe-router-num-groups 2 --moe-router-group-topk 8", (2, 2)),
+    ],
+)
+def test_the_groups_that_a_token_s_experts_lie_in_are_read(tmp_path: Path, flags: str, groups: tuple[int, int]) -> None:
+    moe = read(tmp_path, flags).model.moe
+    assert moe is not None and (moe.n_groups, moe.top_groups) == groups
