@@ -61,7 +61,15 @@ def shared_experts_ms(
 def _routed_ms(
     model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
 ) -> Any:
-    slots = micro_batch_tokens(degrees, rules) * routed_slots(moe, degrees, rules)
+    tokens = micro_batch_tokens(degrees, rules)
+    if rules.gathers_tokens:
+        # Megatron-LM d98e8a64 megatron/core/transformer/moe/token_dispatcher.py `MoEAllGatherTokenDispatcher`: gathered
+        # over the ranks of EP, and of TP where it splits the experts; the results are scattered back as sums.
+        own = tokens / sequence_split(degrees) if rules.whole_experts else tokens
+        ranks = degrees.ep if rules.whole_experts else degrees.ep * degrees.tp
+        gathered = own * degrees.ep * expert_outer(model, moe) * rules.compute_bytes
+        return 2 * gather_ms(gathered, ranks, 1, device, speed.network)
+    slots = tokens * routed_slots(moe, degrees, rules)
     volume = slots * expert_outer(model, moe) * rules.compute_bytes
     copies = Copies(moe.top_k, moe.n_groups, moe.top_groups) if rules.dispatch_by_node else None
     if rules.whole_experts:

@@ -152,6 +152,9 @@ class TrainingRules:
         A token goes to another node once, however many of its experts are there, and is handed on inside (DeepEP,
         HybridEP; Megatron-LM d98e8a64 megatron/core/transformer/moe/README.md:310), and to a rank once (DeepEP
         csrc/deep_ep.cpp, ``is_token_in_rank``). Off: a copy for each expert.
+    gathers_tokens : bool
+        Every rank of an expert group gets the tokens of all of them, and keeps those of its experts
+        (``--moe-token-dispatcher-type allgather``). Off: only these are sent to it.
     overlap_experts : bool
         The experts' exchanges of one micro-batch run beside the computation of another's
         (``--overlap-moe-expert-parallel-comm``).
@@ -196,6 +199,7 @@ class TrainingRules:
     narrow: NarrowProducts | None = None
     narrow_weights: bool = False
     dispatch_by_node: bool = False
+    gathers_tokens: bool = False
     overlap_experts: bool = False
     overlap_shared: bool = False
     static_experts: bool = False

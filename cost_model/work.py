@@ -183,7 +183,9 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
     fan = 3 if moe.gated else 2
     # Read and written, there and back.
     copies: Any = 4
-    if not rules.dispatch_by_node:
+    if rules.gathers_tokens:
+        copies = copies + (4 if rules.pads_expert_rows else 0)
+    elif not rules.dispatch_by_node:
         # What comes from every rank by itself is sorted by expert once more, where there are several
         # (Megatron-LM d98e8a64 megatron/core/transformer/moe/token_dispatcher.py:757, 803).
         copies = copies + 4 * np.logical_and(np.greater(degrees.ep, 1), np.less(degrees.ep, moe.n_experts))

@@ -255,6 +255,7 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         narrow=narrow.recipe,
         narrow_weights=narrow.weights,
         dispatch_by_node=_dispatches_by_node(flags),
+        gathers_tokens=_gathers_tokens(flags),
         overlap_experts=flags.has("overlap-moe-expert-parallel-comm", "moe-fb-overlap"),
         overlap_shared=flags.has("moe-shared-expert-overlap"),
         static_experts=_is_static(flags),
@@ -274,6 +275,16 @@ def _dispatches_by_node(flags: Flags) -> bool:
     backend = flags.text("moe-flex-dispatcher-backend", default="deepep")
     flex = flags.text("moe-token-dispatcher-type", default="allgather") == "flex"
     return flex and (deepep or backend in ("deepep", "hybridep"))
+
+
+def _gathers_tokens(flags: Flags) -> bool:
+    """Whether every rank of the experts gets all tokens: Megatron's default, which no capacity went with.
+
+    Megatron-LM d98e8a64 megatron/core/transformer/transformer_config.py (``moe_token_dispatcher_type``); core_v0.7.0
+    megatron/core/transformer/transformer_config.py:331.
+    """
+    usual = "alltoall" if flags.number("moe-expert-capacity-factor", default=0) else "allgather"
+    return bool(flags.text("moe-token-dispatcher-type", default=usual) == "allgather")
 
 
 def _is_static(flags: Flags) -> bool:

@@ -140,6 +140,18 @@ def test_an_overlapped_exchange_shows_what_outlasts_the_computation_and_a_slow_d
         assert shown > max(exchange - both / 2, 0)
 
 
+def test_gathering_all_tokens_costs_more_than_an_exchange_where_a_token_has_few_of_many_experts() -> None:
+    """Eight ranks gather seven times their own tokens; an exchange moves a token once for each of its experts."""
+    graphed = MEGATRON.replace(graphed=WHOLE)
+    for top_k, more in ((1, True), (2, True), (32, False)):
+        model = with_experts(QWEN, top_k=top_k)
+        gathered, sent = (float(layer(graphed.replace(gathers_tokens=on), model).forward) for on in (True, False))
+        assert (gathered > sent) is more
+    alone = Strategy(8, 1, 1, 1, op=8, sp=False)
+    once, again = (layer_time(QWEN, MOE, alone, graphed.replace(gathers_tokens=on), B200) for on in (True, False))
+    assert float(once.forward) == float(again.forward), "nothing leaves the rank"
+
+
 def test_shared_experts_beside_the_exchange_cost_no_more_than_it() -> None:
     graphed = MEGATRON.replace(graphed=WHOLE)
     apart, beside = (layer(rules, DEEPSEEK) for rules in (graphed, graphed.replace(overlap_shared=True)))

@@ -55,6 +55,22 @@ def test_padding_without_a_capacity_pads_nothing(tmp_path: Path) -> None:
     assert not read(tmp_path, "--moe-expert-capacity-factor 1.0").rules.static_experts
 
 
+@pytest.mark.parametrize(
+    ("flags", "gathers"),
+    [
+        ("", True),
+        ("--moe-token-dispatcher-type allgather", True),
+        ("--moe-token-dispatcher-type alltoall", False),
+        ("--moe-token-dispatcher-type flex", False),
+        ("--moe-expert-capacity-factor 1.5", False),
+    ],
+)
+def test_without_a_word_tokens_are_gathered_unless_experts_have_a_capacity(
+    tmp_path: Path, flags: str, gathers: bool
+) -> None:
+    assert read(tmp_path, flags).rules.gathers_tokens is gathers
+
+
 @pytest.mark.parametrize("flag", ["--overlap-moe-expert-parallel-comm", "--moe-fb-overlap"])
 def test_exchanges_beside_computation_are_read(tmp_path: Path, flag: str) -> None:
     assert read(tmp_path, flag).rules.overlap_experts
