@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.compiled import compiled
 from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph, longest_path
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.event_kernels import longest_path
 from taylor.pipeline_solver.master import CutPool
 
 SCREENING_CUTS = 300

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from taylor.base.console import log
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver import annealing, event_graph, stage_programs
+from taylor.pipeline_solver import annealing, event_kernels, stage_programs
 from taylor.pipeline_solver import columns as columns_module
 from taylor.pipeline_solver.columns import build_columns
 from taylor.pipeline_solver.compiled import announce_compilation
@@ -33,7 +33,7 @@ from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
 
 SOLVER_NAME = "branch-and-cut"
 KERNELS = (
-    event_graph.longest_path, event_graph.critical_path, columns_module.minimal_choices, annealing.anneal,
+    event_kernels.longest_path, event_kernels.critical_path, columns_module.minimal_choices, annealing.anneal,
     stage_programs.stage_program,
 )  # fmt: skip
 """What every solve needs compiled; what only some need, a few seconds' work, is not announced."""

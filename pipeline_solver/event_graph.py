@@ -11,6 +11,7 @@ gradient where the schedule has it) in chunk (v, s), then D * V * S + s for the 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -20,10 +21,10 @@ from numpy.typing import NDArray
 
 from taylor.pipeline.dependencies import feeders
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
-from taylor.pipeline_solver.compiled import compiled
+from taylor.pipeline_solver import event_paths
 
-TIE = 1e-9
-"""Two ways into a node count as equally long when they differ by less than this share of the makespan."""
+FEW_TASKS = 20_000
+"""Tasks up to which plain sweeps are done before the compiler is loaded, which takes longer."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class EventGraph:
     def longest_path(self, durations: NDArray[np.float64]) -> float:
         """Step time under durations float64 [R]."""
         return float(
-            longest_path(
+            _sweeps(len(self.before)).longest_path(
                 self.before,
                 self.needed,
                 self.task_class,
@@ -107,6 +108,8 @@ class EventGraph:
 
         ``prefer`` breaks ties: 0 follows the stage's own order back, 1 the dependency.
         """
+        from taylor.pipeline_solver.event_kernels import critical_path
+
         time, counts, crossings = critical_path(
             self.before,
             self.needed,
@@ -123,56 +126,20 @@ class EventGraph:
     def start_times(self, durations: NDArray[np.float64]) -> NDArray[np.float64]:
         """Earliest start of every task, float64 [S, tasks], aligned with ``schedule.order``."""
         durations = np.ascontiguousarray(durations, dtype=np.float64)
-        longest_path(self.before, self.needed, self.task_class, self.edge_lag, self.last, durations, self._ends)
+        sweep = _sweeps(len(self.before)).longest_path
+        sweep(self.before, self.needed, self.task_class, self.edge_lag, self.last, durations, self._ends)
         starts = np.maximum(self._ends[self.before], self._ends[self.needed] + self.edge_lag)
         result: NDArray[np.float64] = starts[self.place - 1]
         return result
 
 
-@compiled
-def longest_path(before, needed, task_class, edge_lag, last, durations, ends):  # type: ignore[no-untyped-def]
-    """Fill `ends` float64 [tasks + 1] with the end of every task; return the step time."""
-    ends[0] = 0.0
-    for node in range(before.shape[0]):
-        start = max(ends[before[node]], ends[needed[node]] + edge_lag[node])
-        ends[node + 1] = start + durations[task_class[node]]
-    tails = durations.shape[0] - last.shape[0]
-    time = 0.0
-    for s in range(last.shape[0]):
-        time = max(time, ends[last[s]] + durations[tails + s])
-    return time
+def _sweeps(tasks: int) -> Any:
+    """The module whose sweeps are the quickest for so many tasks: one evaluation must not wait for a compiler."""
+    if tasks <= FEW_TASKS and "numba" not in sys.modules:
+        return event_paths
+    from taylor.pipeline_solver import event_kernels
 
-
-@compiled
-def critical_path(  # type: ignore[no-untyped-def]
-    before, needed, task_class, edge_lag, last, durations, ends, prefer, crosses
-):
-    """Step time, class counts of one longest path, and how many of its edges cross stages."""
-    time = longest_path(before, needed, task_class, edge_lag, last, durations, ends)
-    stages = last.shape[0]
-    tails = durations.shape[0] - stages
-    counts = np.zeros(durations.shape[0])
-    best = 0
-    for s in range(1, stages):
-        if ends[last[s]] + durations[tails + s] > ends[last[best]] + durations[tails + best]:
-            best = s
-    counts[tails + best] = 1.0
-    node = last[best]
-    crossings = 0
-    slack = TIE * time
-    while node > 0:
-        counts[task_class[node - 1]] += 1.0
-        own, other = before[node - 1], needed[node - 1]
-        gain = ends[other] + edge_lag[node - 1] - ends[own]
-        if own == 0 and other == 0:
-            node = 0
-        elif other != 0 and (own == 0 or gain > slack or (gain >= -slack and prefer == 1)):
-            if crosses[node - 1]:
-                crossings += 1
-            node = other
-        else:
-            node = own
-    return time, counts, crossings
+    return event_kernels
 
 
 @lru_cache(maxsize=16)
@@ -183,7 +150,7 @@ def _cached_topology(
     schedule = Schedule(spec, shape[0], interleaves, micro_batches, order)
     source_stage, source_block = feeders(schedule)
     blocks = schedule.blocks()
-    before, needed, owner, done = _level_order(
+    before, needed, owner, done = _sweeps(shape[0] * shape[1]).level_order(
         blocks, schedule.pieces(), source_stage, source_block, micro_batches * spec.seq_splits
     )
     if not done:
@@ -210,64 +177,3 @@ def _topology(schedule: Schedule) -> tuple[Any, ...]:
         schedule.interleaves,
         schedule.micro_batches,
     )
-
-
-@compiled
-def _level_order(blocks, pieces_at, source_stage, source_block, pieces):  # type: ignore[no-untyped-def]
-    """Predecessors with the nodes numbered by level, so that neighbours in memory do not wait for each other.
-
-    Returns `before`, `needed` int32 [tasks] (1-based node numbers, 0 for none), `owner` int64 [tasks]
-    (flat position in the order of each node), and whether every task could run.
-    """
-    S, tasks = blocks.shape
-    total = S * tasks
-    where = np.empty((S, source_block.shape[1] * pieces), dtype=np.int64)
-    for s in range(S):
-        for k in range(tasks):
-            where[s, blocks[s, k] * pieces + pieces_at[s, k]] = k
-    level = np.full(total, -1, dtype=np.int64)
-    other = np.full(total, -1, dtype=np.int64)
-    at = np.zeros(S, dtype=np.int64)
-    highest, count, moved = 0, 0, True
-    while moved:
-        moved = False
-        for s in range(S):
-            while at[s] < tasks:
-                k = at[s]
-                mine = s * tasks + k
-                depth = 0
-                feeder = source_stage[s, blocks[s, k]]
-                if feeder >= 0:
-                    source = feeder * tasks + where[feeder, source_block[s, blocks[s, k]] * pieces + pieces_at[s, k]]
-                    if level[source] < 0:
-                        break
-                    other[mine] = source
-                    depth = level[source] + 1
-                if k > 0:
-                    depth = max(depth, level[mine - 1] + 1)
-                level[mine] = depth
-                highest = max(highest, depth)
-                at[s] += 1
-                count += 1
-                moved = True
-    first = np.zeros(highest + 2, dtype=np.int64)
-    for mine in range(total):
-        if level[mine] >= 0:
-            first[level[mine] + 1] += 1
-    for depth in range(highest + 1):
-        first[depth + 1] += first[depth]
-    number = np.zeros(total, dtype=np.int64)
-    owner = np.zeros(total, dtype=np.int64)
-    for mine in range(total):
-        if level[mine] >= 0:
-            number[mine] = first[level[mine]]
-            owner[first[level[mine]]] = mine
-            first[level[mine]] += 1
-    before = np.zeros(total, dtype=np.int32)
-    needed = np.zeros(total, dtype=np.int32)
-    for mine in range(total):
-        if mine % tasks > 0:
-            before[number[mine]] = number[mine - 1] + 1
-        if other[mine] >= 0:
-            needed[number[mine]] = number[other[mine]] + 1
-    return before, needed, owner, count == total

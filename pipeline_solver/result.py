@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Mapping, Sequence
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
@@ -16,10 +15,18 @@ from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import BubbleShares, Solution, Status, Termination
 from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 MTP_AMONG_LAYERS = "mtp_among_layers"
 """Key of a result: how many layers of the last kind are MTP layers, where the problem does not part them."""
 
-_PROBLEM = TypeAdapter(PipelineProblem)
+
+@cache
+def _problem_adapter() -> TypeAdapter[PipelineProblem]:
+    from pydantic import TypeAdapter  # here, for a plan that is shown needs none, and it takes a while to load
+
+    return TypeAdapter(PipelineProblem)
 
 
 @dataclass(frozen=True)
@@ -230,7 +237,7 @@ def plan_of_row(row: Mapping[str, Any]) -> PipelinePlan | None:
 
 def problem_data(problem: PipelineProblem) -> dict[str, Any]:
     """The problem as plain data: everything that a second solve or a drawing needs."""
-    data = _PROBLEM.dump_python(problem, mode="json")
+    data = _problem_adapter().dump_python(problem, mode="json")
     # What nobody pinned says nothing; and JSON has no keys that are pairs.
     unpinned = {"fixed_layers", "max_layers", "fixed_recompute"}
     if not problem.uniform_recompute:
@@ -267,8 +274,10 @@ def _lists(grid: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _problem_of(data: Any, file: Path | None) -> PipelineProblem:
+    from pydantic import ValidationError
+
     try:
-        return _PROBLEM.validate_python(data)
+        return _problem_adapter().validate_python(data)
     except ValidationError as error:
         first = error.errors()[0]
         field_name = ".".join(str(part) for part in ("problem", *first["loc"]))

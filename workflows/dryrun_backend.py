@@ -12,7 +12,6 @@ from taylor.dryrun.interface import DryRunBackend
 from taylor.dryrun.launch import Starter
 from taylor.dryrun.measure import PROBE_STAGES
 from taylor.dryrun.mindspore_backend import MindsporeBackend
-from taylor.dryrun.torch_backend import TorchBackend, require_torch, torch_version
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.workflows.options import DryRunOptions
@@ -36,6 +35,8 @@ def open_backend(
     if options.backend == "estimate":
         return nullcontext(None)
     if options.backend == "torch":
+        from taylor.dryrun.torch_backend import TorchBackend, require_torch, torch_version  # its data models take time
+
         require_torch()
         log.info("dry-runs: by torch %s on fake tensors, %d stages at once", torch_version(), options.parallel_num)
         return TorchBackend(

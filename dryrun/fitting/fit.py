@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import nnls
-from scipy.special import chdtri, fdtrc
 
 from taylor.base.kept import read_kept, write_kept
 from taylor.cost_model.profile import MemoryProfile
@@ -76,6 +74,8 @@ class Fit:
     def caution(self) -> float:
         """Factor by which the scatter may exceed the one seen (at 99 %): few residuals may be small by chance."""
         freedom = len(self.residual) - len(self.unknowns)
+        from scipy.special import chdtri  # here, as in the others: a job without dry-runs fits nothing
+
         return float(np.sqrt(freedom / chdtri(freedom, 0.99))) if freedom > 0 else float("inf")
 
     def describe(self) -> str:
@@ -141,6 +141,8 @@ def agree(own: Fit, both: Fit, own_rows: Sequence[Observation]) -> bool:
     rounding = sum((_ROUNDING_MIB / max(row.peak_mib, 1.0)) ** 2 for row in own_rows)
     alone = max(float((own.residual**2).sum()), rounding) / freedom
     more = float((both.residual**2).sum() - (own.residual**2).sum()) / new
+    from scipy.special import fdtrc
+
     return bool(fdtrc(new, freedom, max(more, 0.0) / alone) >= DOUBT)
 
 
@@ -177,6 +179,8 @@ def _solve(matrix: Floats, weights: Floats, guess: Floats, pull: Floats) -> Floa
     _, open_directions = _open_directions(matrix)
     system = np.concatenate([matrix * weights[:, None], open_directions, np.diag(pull)])
     right = np.concatenate([weights, open_directions @ guess, pull * guess])
+    from scipy.optimize import nnls
+
     solution: Floats = nnls(system, right)[0]
     return solution
 

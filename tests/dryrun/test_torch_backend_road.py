@@ -14,7 +14,6 @@ from taylor.dryrun import torch_backend
 from taylor.dryrun.torch_backend import TorchBackend
 from taylor.nd_search.options import SearchOptions
 from taylor.parsers.read import read_config
-from taylor.workflows import dryrun_backend
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.evaluate_file import evaluate_file
 from taylor.workflows.explain import explain_strategy
@@ -46,7 +45,7 @@ mode = "full"
 
 @pytest.fixture
 def standin(tmp_path, monkeypatch):
-    monkeypatch.setattr(dryrun_backend, "TorchBackend", partial(TorchBackend, module=STAND_IN))
+    monkeypatch.setattr("taylor.dryrun.torch_backend.TorchBackend", partial(TorchBackend, module=STAND_IN))
     monkeypatch.chdir(tmp_path)
     return StandIn(tmp_path, monkeypatch)
 
