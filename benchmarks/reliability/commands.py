@@ -1,4 +1,4 @@
-"""The commands that the READMEs print, typed as they stand, in both languages."""
+"""The commands that the READMEs and the task pages print, typed as they stand, in both languages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from pathlib import Path
 
 from benchmarks.reliability.campaign import EVERYTHING, ROOT, Figure, Part, Portion, Result, chosen, faults_of, total
 
-READMES = ("README.md", "README.zh-CN.md")
+PAGES = {"README.md": "README.zh-CN.md"} | {
+    f"docs/tasks/{page.name}": f"docs/zh/{page.name}" for page in sorted((ROOT / "docs" / "tasks").glob("*.md"))
+}
+"""Every English page and its Chinese twin, in the order in which they are typed."""
+
 ELSEWHERE = ("make", "pip", "source")
 """What installs, and what says where it is installed; a test cannot run the test suite."""
 
@@ -39,7 +43,7 @@ def commands_of(page: str) -> list[list[str]]:
 
 def is_slow(words: Sequence[str]) -> bool:
     """Whether a command solves many candidates, or runs stages on fake tensors."""
-    return "pipeline_tool.py" in words or "--full" in words or "--world_size" in words or "torch" in words
+    return not {"pipeline_tool.py", "rank", "--full", "--model", "torch"}.isdisjoint(words)
 
 
 def is_at_hand(words: Sequence[str]) -> bool:
@@ -72,12 +76,16 @@ def type_command(words: Sequence[str], folder: Path, most_seconds: float) -> tup
 
 
 def typed(most_seconds: float = SECONDS, quick: bool = False) -> Result:
-    """Type every command of the English README, in its order; the Chinese one must print the same commands."""
-    english, chinese = (commands_of((ROOT / name).read_text(encoding="utf-8")) for name in READMES)
-    found = [] if english == chinese else [f"the two READMEs print other commands: {english} and {chinese}"]
+    """Type every command of the English pages, in their order; the Chinese ones must print the same commands."""
+    english: list[list[str]] = []
+    found: list[str] = []
+    for page, twin in PAGES.items():
+        own, other = (commands_of((ROOT / name).read_text(encoding="utf-8")) for name in (page, twin))
+        english += own
+        found += [] if own == other else [f"{page} and {twin} print other commands: {own} and {other}"]
     run, seconds = 0, []
-    with tempfile.TemporaryDirectory(prefix="readme-") as own:
-        folder = Path(own)
+    with tempfile.TemporaryDirectory(prefix="readme-") as clone:
+        folder = Path(clone)
         prepare(folder)
         for words in english:
             if words[0] in ELSEWHERE or not is_at_hand(words) or (quick and is_slow(words)):
@@ -97,12 +105,12 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     wrong = len(faults_of(part))
     return [
         Figure(
-            "surface: README commands", "executed, English and Chinese",
-            f"{total(part, 'commands')} commands, the same in both, {wrong} faults",
+            "surface: commands of the pages", "executed, English and Chinese",
+            f"{total(part, 'commands')} commands, the same in both languages, {wrong} faults",
             not wrong,
             "typed in their order in a fresh clone; `make`, `pip` and `source` apart",
         )
     ]  # fmt: skip
 
 
-PART = Part("commands", portions, figures, at_once=1, sources=(*EVERYTHING, *READMES))
+PART = Part("commands", portions, figures, at_once=1, sources=(*EVERYTHING, *PAGES, *PAGES.values()))

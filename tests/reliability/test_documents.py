@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -55,15 +56,24 @@ def test_a_missing_docstring_is_found():
     assert undocumented(ast.parse(text)) == ["A.f"]
 
 
-def test_the_readmes_print_the_same_commands_in_both_languages():
-    english, chinese = (commands.commands_of((ROOT / name).read_text(encoding="utf-8")) for name in commands.READMES)
-    assert english == chinese and len(english) >= 7
+@pytest.mark.parametrize("page", commands.PAGES)
+def test_a_page_prints_the_same_commands_in_both_languages(page: str):
+    twins = (ROOT / page, ROOT / commands.PAGES[page])
+    english, chinese = (commands.commands_of(twin.read_text(encoding="utf-8")) for twin in twins)
+    assert english == chinese and english
     assert all(words[0] in ("python", "taylor", *commands.ELSEWHERE) for words in english)
 
 
-def test_the_quick_commands_of_the_readme_run_as_they_are_printed():
+def test_the_quick_commands_of_the_pages_run_in_a_fresh_clone_as_they_are_printed():
     result = commands.typed(quick=True)
-    assert result["faults"] == [] and result["commands"] >= 4
+    assert result["faults"] == [] and result["commands"] >= 12
+
+
+def test_every_page_that_another_one_names_is_there():
+    pages = [ROOT / name for name in (*commands.PAGES, *commands.PAGES.values())] + sorted((ROOT / "docs").glob("*.md"))
+    for page in pages:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} names {target}"
 
 
 def test_the_page_has_room_for_the_table_and_a_part_for_each_of_its_commands():
