@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from taylor.base.errors import InputError
@@ -75,8 +76,8 @@ def test_a_model_and_a_cluster_are_all_that_a_plan_needs_and_the_plan_can_be_giv
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["--model", "qwen3-0.6b", "--device", "h100", "--world_size", "8", "--gbs", "32", "--fix", "pp=2,vpp=1"]
-    pipeline_parallel.run([*words, "-workers", "1", "-check", "n", "-dryrun", "n"])
-    assert "status optimal" in capsys.readouterr().out
+    pipeline_parallel.run([*words, "-workers", "1", "-check", "n", "-dryrun", "n", "--result_json", "result.json"])
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == "optimal"
     target = tmp_path / "pipeline_output" / "jobs" / "qwen3-0.6b" / "qwen3-0.6b.json"
     config = read_config(target)
     assert config.plan is not None
@@ -94,7 +95,8 @@ def test_its_strategies_are_searched_and_ranked_under_the_same_name(
     assert "nd_candidate_config.csv" in capsys.readouterr().out
     fixed = ["--fix", "pp=2,tp=1,vpp=1,mbs=1"]
     pipeline_tool.run([*words, *fixed, "--workers", "1", "--report", "off"])
-    assert "optimal" in capsys.readouterr().out
+    [table] = (tmp_path / "pipeline_output").glob("test_result_*.csv")
+    assert set(pd.read_csv(table)["status"]) == {"optimal"}
 
 
 @pytest.mark.parametrize("tool", [pipeline_parallel, parallel_tool, pipeline_tool])
