@@ -43,7 +43,7 @@ one entry a stage, | between interleaves.</p><div id="ranking-table"></div></sec
 <div id="gaps-part"><h3>How far from proven optimal</h3><div id="gaps" class="chart"></div></div></div></section>
 <section id="pipelines" hidden><h2 id="chosen-name">{drawn}</h2><p id="chosen-plan" class="soft" hidden></p>
 <div class="bar" id="plan-choice"><label>show <select id="plan-a">{options}</select></label>
-<label>beside <select id="plan-b"><option value="" selected>nothing</option>{options}</select></label></div>
+<label>beside <select id="plan-b"><option value="">nothing</option>{others}</select></label></div>
 {drawings}</section>
 <section id="pruned" hidden><h2>Pruned, and why</h2><div id="pruned-table"></div></section>
 <section id="details"><h2>Details</h2>{details}
@@ -83,6 +83,7 @@ def write_html_report(
     tables: Sequence[PageTable] = (),
     pruned: pd.DataFrame | None = None,
     progress: Mapping[str, Course] | None = None,
+    beside: str = "",
 ) -> Path:
     """Write the report page; it needs nothing but itself (no network, no other file).
 
@@ -103,6 +104,8 @@ def write_html_report(
         What the search removed and why, any columns.
     progress : mapping of name to (seconds, objective, bound)
         How the solve of a plan (by its name in `plans`) went, in the solver's units.
+    beside : str
+        The plan that is drawn below the first one when the page opens.
 
     Returns
     -------
@@ -124,8 +127,9 @@ def write_html_report(
         what_if=_sentences("What if", "what-if", facts.what_if),
         tables="".join(map(_table, tables)),
         no_ranking=" hidden" if rows.empty else "",
-        drawn="The plan" if rows.empty else "Selected",
-        options="".join(f'<option value="{html.escape(name)}">{html.escape(name)}</option>' for name in names),
+        drawn="Pipeline" if rows.empty else "Selected",
+        options=_options(names),
+        others=_options(names, beside),
         drawings=DRAWING.format("a") + DRAWING.format("b"),
         details=_details(facts),
         data=_packed(json.dumps(page_data(rows, plans or {}, parts or {}, pruned, progress or {}), allow_nan=False)),
@@ -133,6 +137,13 @@ def write_html_report(
         script="\n".join(map(_asset, SCRIPTS)),
     )
     return write_atomic(path, page)
+
+
+def _options(names: Sequence[str], selected: str = "") -> str:
+    return "".join(
+        f'<option value="{html.escape(name)}"{" selected" if name == selected else ""}>{html.escape(name)}</option>'
+        for name in names
+    )
 
 
 def _about(facts: PageFacts) -> str:
@@ -170,7 +181,7 @@ def _sentences(title: str, name: str, sentences: Sequence[str]) -> str:
 
 def _details(facts: PageFacts) -> str:
     unmodelled = _list("Flags whose effect is in no figure", facts.unmodelled)
-    return unmodelled + _list("Figures of the solver", facts.notes)
+    return unmodelled + _list("Further figures", facts.notes)
 
 
 def _list(title: str, lines: Sequence[str]) -> str:

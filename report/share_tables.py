@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from taylor.report.facts import PageTable, Share
-from taylor.report.shares import WHOLE, StepShare, over_steps, step_shares
+from taylor.report.shares import LISTED_GAPS, WHOLE, StepShare, gaps, over_steps, step_shares
 from taylor.report.timeline import Timeline
 
 MOST_LINES = 32
@@ -72,6 +72,22 @@ def shares_page_table(shares: Sequence[DeviceShare]) -> PageTable:
     note = "Exposed: communication while the device computes nothing; receiving holds the wait for another stage."
     columns = (*COLUMNS[:3], "compute | exposed | idle", *COLUMNS[3:])
     return PageTable("Time by step and device", columns, rows, note)
+
+
+def gaps_page_table(timeline: Timeline) -> PageTable | None:
+    """The longest gaps inside the steps of a timeline as a table of a page; None where there are none."""
+    shown = timeline.in_ms()
+    found = gaps(shown)
+    if not found:
+        return None
+    rows = [
+        [shown.row_names[gap.row], gap.step, f"{gap.begin:,.3f}", f"{gap.length:,.3f}", gap.before, gap.after]
+        for gap in found[:LISTED_GAPS]
+    ]
+    unit = "ms" if shown.unit_ms is not None else "units"
+    columns = ("device", "step", f"from, {unit}", f"length, {unit}", "after", "before")
+    note = f"The longest {len(rows)} of {len(found)} stretches in which a device does nothing between two of its jobs."
+    return PageTable("Gaps inside the steps", columns, rows, note)
 
 
 def _over_steps(source: Sequence[DeviceShare]) -> list[DeviceShare]:

@@ -16,6 +16,9 @@ WHOLE = "all"
 MOST_GAPS = 5
 """Gaps that are named in words."""
 
+LISTED_GAPS = 20
+"""Gaps that a page lists."""
+
 
 @dataclass(frozen=True)
 class StepShare:

@@ -11,9 +11,10 @@ from taylor.base.errors import InputError
 from taylor.base.files import printable
 from taylor.pipeline_solver.result import read_result
 from taylor.report.chrome_trace import write_chrome_trace
+from taylor.report.facts import PageFacts, PageTable
 from taylor.report.picture import write_picture
 from taylor.report.profile_source import load_profiles
-from taylor.report.share_tables import DeviceShare, device_shares, shares_page_table
+from taylor.report.share_tables import DeviceShare, device_shares, gaps_page_table, shares_page_table
 from taylor.report.shares import critical_row, gap_lines
 from taylor.report.sources import load_worker_logs
 from taylor.report.timeline import Timeline, side_by_side
@@ -102,7 +103,10 @@ def draw_timeline(options: TimelineOptions) -> Drawn:
         together = together.window(*options.window_ms)
         if not len(together):
             raise InputError("no job runs in this window", field="--window", value=options.window_ms)
-    return Drawn(_write(options, together, shares, notes), shares)
+    measured = [gaps_page_table(one) for name, one in shown.items() if name != PLANNED]
+    tables = [shares_page_table([one for source in shares for one in source]), *filter(None, measured)]
+    page = PageFacts(together.title or "timeline", verdict=_verdict(shares), notes=notes)
+    return Drawn(_write(options, together, page, tables), shares)
 
 
 def _sources(options: TimelineOptions) -> dict[str, Timeline]:
@@ -159,23 +163,16 @@ def _against_plan(shown: Mapping[str, Timeline]) -> list[str]:
 
 
 def _write(
-    options: TimelineOptions, together: Timeline, shares: Sequence[Sequence[DeviceShare]], notes: Sequence[str]
+    options: TimelineOptions, together: Timeline, page: PageFacts, tables: Sequence[PageTable]
 ) -> dict[str, str]:
     files: dict[str, str] = {}
     if options.trace is not None:
         write_chrome_trace(together, options.trace)
         files["trace"] = str(options.trace)
     if options.html is not None:
-        from taylor.report.facts import PageFacts
         from taylor.report.html import write_html_report
 
-        title = together.title or "timeline"
-        write_html_report(
-            options.html,
-            PageFacts(title, verdict=_verdict(shares), notes=notes),
-            plans={title: together},
-            tables=[shares_page_table([one for source in shares for one in source])],
-        )
+        write_html_report(options.html, page, plans={page.title: together}, tables=tables)
         files["html"] = str(options.html)
     if options.picture is not None:
         write_picture(together, options.picture)

@@ -18,9 +18,10 @@ function complete(tasks) {
 // What of a step a reader may look at, the first one first.
 function viewsOf(plan) {
   const several = plan.windows.length > 1, wide = window.innerWidth >= 700;
-  const whole = { name: "whole step", kind: "overview" }, parts = { name: "three parts", kind: "parts" };
+  const all = plan.marks.length > 1 ? "all steps" : "whole step";
+  const whole = { name: all, kind: "overview" }, parts = { name: "three parts", kind: "parts" };
   const views = several ? [...(wide ? [parts, whole] : [whole]), ...plan.windows.map((view, at) => ({ name: view.name, kind: "window", at }))]
-    : [{ name: "whole step", kind: "window", at: 0 }];
+    : [{ name: all, kind: "window", at: 0 }];
   const life = longestLife(plan);
   if (life) views.push({ name: `one micro-batch (${life.micro_batch})`, kind: "life", at: life.at, life });
   return views;
@@ -33,11 +34,13 @@ function longestLife(plan) {
     const seen = new Map();
     view.tasks.micro_batch.forEach((m, i) => {
       if (m < 0) return;
-      const one = seen.get(m) || { micro_batch: m, at, count: 0, begin: Infinity, end: -Infinity };
+      // A measurement has the same numbers in every step.
+      const key = `${m}/${plan.marks.filter(([time]) => time <= view.tasks.start[i]).length}`;
+      const one = seen.get(key) || { micro_batch: m, at, count: 0, begin: Infinity, end: -Infinity };
       one.count += 1;
       one.begin = Math.min(one.begin, view.tasks.start[i]);
       one.end = Math.max(one.end, view.tasks.end[i]);
-      seen.set(m, one);
+      seen.set(key, one);
     });
     for (const one of seen.values()) if (!best || one.count > best.count) best = one;
   });

@@ -35,6 +35,7 @@ SUBCOMMANDS = {
     "search": Subcommand("parallel_tool", "the parallel strategies of a model, pruned by rules and memory"),
     "rank": Subcommand("pipeline_tool", "a folder of candidates, each solved and ranked by step time"),
     "timeline": Subcommand("timeline_tool", "worker logs, profiles and plans drawn as one timeline"),
+    "compare": Subcommand("compare", "two results side by side, and why one is faster"),
     "models": Subcommand("models", "the registered models, with layers in order and parameters by part"),
     "devices": Subcommand("devices", "the registered devices, each figure with its source"),
     "rules": Subcommand("rules", "the rules that prune a search, each with its sources"),

@@ -1,0 +1,60 @@
+"""Command line: two results side by side, what differs and why one is faster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from taylor.base.console import log, run_command, start_logging
+from taylor.command_lines.arguments import CommandParser, path_or_none
+
+
+def build_parser(program: str = "taylor compare") -> CommandParser:
+    """Every flag of the command; `program` is the name it was called by."""
+    parser = CommandParser(
+        program,
+        "Lay two results of solves beside each other: what differs between them, and which parts of the step make one "
+        "faster.",
+        "before.json after.json --html compared.html",
+    )
+    group = parser.add_argument_group("results")
+    group.add_argument("first", metavar="A", help="a result: what --result_json wrote")
+    group.add_argument("second", metavar="B", help="another one")
+    group.add_argument("--html", metavar="FILE", help="page with both pipelines under each other")
+    group.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    return parser
+
+
+def run(arguments: Sequence[str], program: str = "taylor compare") -> None:
+    """Parse, compare, print."""
+    args = build_parser(program).parse(arguments)
+    start_logging(verbose=args.verbose, quiet=args.quiet)
+    from taylor.base.files import refuse_unwritable
+    from taylor.report.page_tables import terminal_table
+    from taylor.report.terminal import print_table
+    from taylor.workflows.compare import compare_results, write_comparison_page
+
+    first, second, page = Path(args.first), Path(args.second), path_or_none(args.html)
+    if page is not None:
+        refuse_unwritable(page, "--html")
+    told = compare_results(first, second)
+    if page is not None:
+        write_comparison_page(page, first, second)
+    if args.json:
+        print(json.dumps(told.to_dict(), indent=1, ensure_ascii=False))
+        return
+    for warning in told.warnings:
+        log.warning("%s", warning)
+    print_table(terminal_table(told.changed_table))
+    print_table(terminal_table(told.parts_table))
+    if page is not None:
+        print(f"html: {page}")
+    print(told.verdict)
+
+
+def main() -> int:
+    """Console entry point."""
+    start_logging()
+    return run_command(lambda: run(sys.argv[1:]))
