@@ -140,6 +140,9 @@ def solve_alternatives(
         except ValueError as error:
             outcomes.append(Alternative(interleaves, schedule, IMPOSSIBLE, note=str(error)))
             continue
+        except KeyboardInterrupt:  # between two solves, which hear of it themselves
+            interrupted = True
+            break
         better = solution.objective is not None and solution.objective < to_beat and solution.status != CUT_OFF
         outcomes.append(
             Alternative(
@@ -162,7 +165,7 @@ def solve_alternatives(
         reasons = "; ".join(f"{one.name}: {one.note or one.status}" for one in outcomes)
         proven = all(one.status in (INFEASIBLE, IMPOSSIBLE) for one in outcomes)
         if interrupted:
-            raise InterruptedSolve(f"interrupted before a plan was found: {reasons}")
+            raise InterruptedSolve(f"interrupted before a plan was found{reasons and f': {reasons}'}")
         raise (InfeasibleError if proven else NoSolutionError)(f"no choice of schedule has a plan: {reasons}")
     # What is proven of one choice says nothing of those that Ctrl-C left untried.
     found = best[1].ended_by(Termination.INTERRUPTED) if interrupted else best[1]

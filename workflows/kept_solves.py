@@ -134,8 +134,11 @@ def solve_or_find(
         return kept.solution
     solution = solve(problem, how, on_progress=on_progress)
     if solution.plan is not None or solution.status is CUT_OFF:  # what ends in an error leaves nothing behind
-        with hold_interrupts():
-            store.keep(problem, how, solution)
+        try:
+            with hold_interrupts():
+                store.keep(problem, how, solution)
+        except KeyboardInterrupt:
+            return solution.replace(termination=Termination.INTERRUPTED)
     return solution
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
+import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -14,8 +18,10 @@ from taylor.base.errors import EXIT_INTERRUPTED, InterruptedSolve
 from taylor.command_lines import pipeline_parallel
 from taylor.parsers.read import read_config
 from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.result import read_result
 from taylor.pipeline_solver.solution import NO_SOLUTION, Solution, Termination
 from taylor.workflows.solve_file import plan_or_raise
+from tests.conftest import ROOT
 from tests.solver_cases import reference_problem
 
 
@@ -83,3 +89,65 @@ def test_a_solve_interrupted_before_any_plan_ends_with_130_too(monkeypatch):
     with pytest.raises(InterruptedSolve, match="job.yaml: the search was interrupted before a plan was found") as stop:
         plan_or_raise(reference_problem(), SolveOptions(), None, "job.yaml")
     assert stop.value.exit_code == EXIT_INTERRUPTED
+
+
+SCRIPT = ROOT / "config" / "pretrain_llama3_70b.sh"
+PATIENCE_S = 120
+
+
+def press(folder, begun, *words):
+    """Run the command in a process of its own and press Ctrl-C as soon as `begun` holds; its exit code and its log."""
+    log = folder / "log.txt"
+    command = [sys.executable, str(ROOT / "pipeline_parallel.py"), *words]
+    with open(log, "w") as stream:
+        process = subprocess.Popen(command, cwd=folder, stdout=stream, stderr=stream, start_new_session=True)
+    deadline = time.monotonic() + PATIENCE_S
+    while process.poll() is None and time.monotonic() < deadline and not begun(log):
+        time.sleep(0.05)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    return process.wait(timeout=PATIENCE_S), log.read_text()
+
+
+def said(words):
+    return lambda log: words in log.read_text()
+
+
+def one_kept(log):
+    return any((log.parent / "pipeline_output" / "solved").glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    "begun, words",
+    [
+        (said("strategy DP"), ("-vpp", "4")),
+        (said("memory: estimated"), ("-vpp", "4")),
+        (one_kept, ("-vpp", "auto", "-schedule", "auto")),
+    ],
+    ids=["while reading", "while solving", "between two choices"],
+)
+def test_a_real_ctrl_c_leaves_the_file_and_what_is_kept_can_be_read(tmp_path, begun, words):
+    file = tmp_path / "job.sh"
+    file.write_bytes(SCRIPT.read_bytes())
+    code, text = press(tmp_path, begun, "-shell", "job.sh", "-dryrun", "n", "-check", "n", *words)
+    assert code == 130 and "Traceback" not in text, text
+    assert "interrupted" in text.splitlines()[-1]
+    assert file.read_bytes() == SCRIPT.read_bytes() and not list(tmp_path.glob("*.orig"))
+    kept = tmp_path / "pipeline_output" / "interrupted" / "job.json"
+    if begun is one_kept:
+        assert kept.exists(), text
+    if kept.exists():
+        result = read_result(kept)
+        assert result.solution.bound is None or result.solution.bound <= result.solution.objective
+        assert read_config(kept.with_name("job-so-far.sh")).plan.total_layers() == result.plan.total_layers()
+
+
+def test_a_real_ctrl_c_while_strategies_are_solved_keeps_those_that_are_done(tmp_path):
+    def one_row(log):
+        return any((log.parent / "pipeline_output" / "jobs").glob("*/solved/*.json"))
+
+    words = ("--model", "llama3-70b", "--device", "h100-80g", "--world_size", "64", "-workers", "2")
+    code, text = press(tmp_path, one_row, *words)
+    assert code == 130 and "Traceback" not in text, text
+    (table,) = (tmp_path / "pipeline_output" / "jobs").glob("*/test_result_*.csv")
+    assert "optimal" in table.read_text() or "feasible" in table.read_text()
