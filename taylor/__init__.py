@@ -31,6 +31,7 @@ __all__ = [
     "TaylorError",
     "TimeRatios",
     "TrainingConfig",
+    "choose",
     "evaluate",
     "rank",
     "read",

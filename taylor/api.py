@@ -7,7 +7,7 @@ argument says is estimated by closed forms. `docs/api.md` shows them at work.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from taylor.results import Found, Planned
 from taylor.workflows.candidates import config_files, load_candidates
 from taylor.workflows.devices import choose_device
 from taylor.workflows.evaluate_file import evaluate_own, own_solution
+from taylor.workflows.model_job import ModelJob, choose_strategy, model_file
 from taylor.workflows.options import FileJob, RatioChoice
 from taylor.workflows.planned_file import PlannedFile
 from taylor.workflows.rank import Ranking, RankOptions
@@ -243,6 +244,53 @@ def rank(
     )
     known = load_candidates(files, device, parser_result=None if ratios is None else Path(ratios), gbs=gbs)
     return rank_candidates(known, options)
+
+
+def choose(
+    model: str | Path,
+    world_size: int,
+    *,
+    device: str | None = None,
+    seq_length: int | None = None,
+    gbs: int | None = None,
+    fix: Mapping[str, int] | None = None,
+    workers: int | None = None,
+    output: str | Path = "pipeline_output",
+) -> TrainingConfig:
+    """Choose the strategy of a model on so many ranks: searched, the quickest solved, the best of them taken.
+
+    What is solved, and the configuration that is returned, are written to the folder ``jobs`` below `output`.
+
+    Parameters
+    ----------
+    model : str or path
+        The name of a registered model, or a Hugging Face ``config.json``.
+    world_size : int
+        Ranks to plan for.
+    device : str, optional
+        A device's name in the register; ``h100-80g`` when left out.
+    seq_length, gbs : int, optional
+        Tokens a sample and samples a step; usual ones when left out.
+    fix : mapping of dimension to int, optional
+        Degrees that are given.
+    workers : int, optional
+        Strategies solved at once, a process each; the number of cores when left out.
+
+    Returns
+    -------
+    TrainingConfig
+        With the strategy and no plan: `solve` finds that.
+
+    Raises
+    ------
+    InputError
+        When there is no such model, or no strategy is legal.
+    InfeasibleError
+        When none fits the device's memory.
+    """
+    folder = Path(output)
+    job = ModelJob(model_file(str(model), folder), world_size, seq_length, gbs, fix=dict(fix or {}), device=device)
+    return read_config(choose_strategy(job, SolveOptions(), workers or os.cpu_count() or 1, folder))
 
 
 def write(what: Planned | Found, path: str | Path | None = None) -> list[Path]:

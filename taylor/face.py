@@ -1,5 +1,6 @@
 """Where the names of `import taylor` come from; see `docs/api.md`."""
 
+from taylor.api import choose as choose
 from taylor.api import evaluate as evaluate
 from taylor.api import rank as rank
 from taylor.api import read as read
