@@ -97,6 +97,8 @@ class FileJob:
         A schedule's name or `AUTO`; None keeps the file's.
     low_memory : bool or None
         Whether interleaving is of the low-memory kind; None keeps the file's.
+    dryrun_data : Path or None
+        Logs of earlier dry-runs of the file's own plan, to take the memory from.
     margin : MemoryMargin
         What the plan leaves free on every device.
     train_tokens : float or None
@@ -115,6 +117,7 @@ class FileJob:
     vpp: int | str | None = None
     schedule: str | None = None
     low_memory: bool | None = None
+    dryrun_data: Path | None = None
     margin: MemoryMargin = MemoryMargin()
     train_tokens: float | None = None
 

@@ -29,6 +29,7 @@ from taylor.workflows.job_facts import JobFacts, tell_head, tell_notes
 from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.options import Export, FileJob
 from taylor.workflows.problem import build_problem
+from taylor.workflows.replayed_memory import replayed_memory
 from taylor.workflows.schedules import require_schedule, require_start, tell_interleaving
 from taylor.workflows.time_ratios import SettledRatios, settle_ratios
 
@@ -203,7 +204,8 @@ class StatedFile:
 
     def open_backend(self, folder: Path) -> AbstractContextManager[DryRunBackend | None]:
         """The backend of the job's dry-runs, as a context; None in it where none is wanted or none can run."""
-        wanted = self.job.check or (self.job.dryrun and self.job.memory_file is None)
+        given = self.job.memory_file is not None or self.job.dryrun_data is not None
+        wanted = self.job.check or (self.job.dryrun and not given)
         return open_backend(self.job.dryruns, self.running, folder) if wanted else nullcontext(None)
 
     def obtain_memory(self, backend: DryRunBackend | None, folder: Path) -> MemoryProfile:
@@ -216,6 +218,8 @@ class StatedFile:
         OutsideProgramError
             When every dry-run failed, and the job asked for dry-runs by name.
         """
+        if self.job.dryrun_data is not None:
+            return replayed_memory(self.as_in_the_file().running, self.device, self.job.dryrun_data)
         return obtain_memory(
             self.running,
             self.device,

@@ -14,6 +14,7 @@ MEMORY_WORDS = {
     "estimate": "memory estimated by closed forms",
     "dry-run": "memory fitted to dry-runs",
     "saved": "memory fitted to an earlier run's dry-runs",
+    "replay": "memory estimated and moved onto the peaks of earlier dry-runs",
     "file": "memory as the given profile states it",
 }
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 
-_MIB_PER_UNIT = {"": 1 / 2**20, "B": 1 / 2**20, "K": 1 / 2**10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
-_SIZE = re.compile(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
+_MIB_PER_UNIT = {"B": 1 / 2**20, "K": 1 / 2**10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
+_SIZE = re.compile(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*(?:([KMGT])(?:I?B)?|(B))\s*", re.IGNORECASE)
 _CURE = 'write a number and a unit, as in "55GB"'
 MAX_DEVICE_MIB = 2**30
 """A pebibyte: no device holds more."""
@@ -35,8 +35,8 @@ def memory_mib(text: object, *, file: str | Path | None = None, field: str | Non
     """
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise InputError("is not a memory size", file=file, field=field, value=text, cure=_CURE)
-    mib = float(match[1]) * _MIB_PER_UNIT[match[2].upper()]
+        raise InputError("is not a memory size with its unit", file=file, field=field, value=text, cure=_CURE)
+    mib = float(match[1]) * _MIB_PER_UNIT[(match[2] or match[3]).upper()]
     if not (math.isfinite(mib) and 0 < mib <= MAX_DEVICE_MIB):
         raise InputError("must be above 0 and below a pebibyte", file=file, field=field, value=text, cure=_CURE)
     return mib

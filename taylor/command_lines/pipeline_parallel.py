@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export"}
 OF_A_SOLVE = {"o", "t", "what_if", "gap", "mps_form", "solver_name", "workers"}
 """What has no effect where nothing is solved."""
 
-OF_A_MODEL = {"world_size", "seq", "gbs", "fix"}
+OF_A_MODEL = {"seq", "fix"}
 """What only a model's own configuration leaves open."""
 
 FIXED = TimeRatios()
@@ -83,11 +84,24 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     )
     source.add_argument("--model", metavar="NAME|FILE", help=MODEL_HELP)
     source.add_argument("-mindformers", metavar="PATH", help="run_mindformer.py or its folder, for dry-runs")
-    model = parser.add_argument_group("a model's job (with --model or -hf)", "What a model alone does not say.")
-    model.add_argument("--world_size", type=positive_int, metavar="N", help="ranks to plan for: searches the strategy")
-    model.add_argument("--seq", type=positive_int, metavar="TOKENS", help="tokens a sample (default: 4096 at most)")
-    model.add_argument("--gbs", type=positive_int, metavar="SAMPLES", help="samples a step (default: 1024)")
-    model.add_argument("--fix", type=key_values, default={}, metavar="tp=8,...", help="degrees that are given")
+    model = parser.add_argument_group(
+        "the job", "What a model alone (--model, -hf) does not say; of a file, what is to be other than it says."
+    )
+    model.add_argument(
+        "--world_size",
+        type=positive_int,
+        metavar="N",
+        help="ranks to plan for: of a model, its strategy is searched; of a file, its data parallelism follows",
+    )
+    model.add_argument(
+        "--seq", type=positive_int, metavar="TOKENS", help="of a model: tokens a sample (default: 4096 at most)"
+    )
+    model.add_argument(
+        "--gbs", type=positive_int, metavar="SAMPLES", help="samples a step (default: the file's, else 1024)"
+    )
+    model.add_argument(
+        "--fix", type=key_values, default={}, metavar="tp=8,...", help="of a model: degrees that are given"
+    )
     times = parser.add_argument_group("time ratios", "What is not given is estimated for the job on its device.")
     times.add_argument(
         "-ratios",
@@ -140,6 +154,9 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     add_planning_options(parser)
     memory = parser.add_argument_group("memory")
     memory.add_argument("-memory", metavar="FILE", help="memory profile (JSON) instead of a dry-run")
+    memory.add_argument(
+        "-dryrun_data_dir", metavar="DIR", help="logs of earlier dry-runs of the file's own plan instead of running any"
+    )
     memory.add_argument("-dryrun", type=yes_no, default=True, metavar="y/n", help="get memory by dry-run (default: y)")
     memory.add_argument("-check", type=yes_no, default=True, metavar="y/n", help="dry-run the result too (default: y)")
     results = parser.add_argument_group("results")
@@ -209,7 +226,9 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     if not (args.hf or args.model):
         refuse_without_effect(args, OF_A_MODEL, "without --model or -hf: the file says it itself")
     elif args.world_size is None:
-        refuse_without_effect(args, OF_A_MODEL, "without --world_size", "name the ranks to plan for")
+        refuse_without_effect(args, {*OF_A_MODEL, "gbs"}, "without --world_size", "name the ranks to plan for")
+    if args.memory:
+        refuse_without_effect(args, {"dryrun_data_dir"}, "with -memory, which states the memory")
     from taylor.workflows.evaluate_file import evaluate_file
     from taylor.workflows.options import FileJob, Outputs, RatioChoice
     from taylor.workflows.planned_file import refuse_outputs
@@ -227,7 +246,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     )
     refuse_outputs(outputs)
     path = Path(sources[0]) if not args.model else model_path(args, outputs.folder)
-    if args.world_size is not None:
+    if args.world_size is not None and (args.hf or args.model):
         from taylor.workflows.model_job import SECONDS_CHOSEN
 
         path = _searched(args, path)
@@ -254,9 +273,14 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         vpp=args.vpp,
         schedule=args.schedule,
         low_memory=args.low_mem,
+        dryrun_data=path_or_none(args.dryrun_data_dir),
         margin=args.margin,
         train_tokens=args.train_tokens,
     )
+    if not (args.hf or args.model) and (args.world_size is not None or args.gbs is not None):
+        from taylor.workflows.restated_file import restate
+
+        job = replace(job, path=restate(job, args.world_size, args.gbs, outputs.folder))
     if args.evaluate:
         solved = evaluate_file(job, outputs)
     else:

@@ -17,7 +17,7 @@ from taylor.parsers.text.units import memory_mib
         ("60000MB", 60000),
         ("1TB", 2**20),
         ("2048KB", 2),
-        ("1048576", 1),
+        ("1048576B", 1),
         ("64GiB", 65536),
         ("30G", 30720),
     ],
@@ -27,7 +27,8 @@ def test_memory_sizes_count_in_binary_units(text: str, mib: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "GB", "12 apples", "-1GB", "0GB", "1e3GB", "1,5GB", "nan", None, 55, "9" * 13 + "GB", "5GB x"]
+    "text",
+    ["", "GB", "58", "58.5 ", "12 apples", "-1GB", "0GB", "1e3GB", "1,5GB", "nan", None, 55, "9" * 13 + "GB", "5GB x"],
 )
 def test_what_is_no_memory_size_is_refused(text: object) -> None:
     with pytest.raises(InputError, match="where"):

@@ -1,0 +1,65 @@
+"""A configuration for other ranks or another batch than its file states: a copy that says so, to be planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from taylor.base.console import log
+from taylor.base.errors import InputError
+from taylor.nd_search.options import SearchContext, SearchOptions
+from taylor.nd_search.space import with_ruled_splits
+from taylor.parsers.write_back import emit_variant
+from taylor.workflows.devices import choose_device
+from taylor.workflows.job_facts import degrees_text
+from taylor.workflows.options import FileJob
+from taylor.workflows.stated_file import read_for
+
+FOLDER = "jobs"
+"""Folder of the copies, below the folder of the results."""
+
+
+def restate(job: FileJob, world_size: int | None, gbs: int | None, output: Path) -> Path:
+    """Write a copy of a job's file whose data-parallel degree and micro-batches fit other ranks or another batch.
+
+    The other degrees, and the file's plan, stay. The file itself is left alone.
+
+    Returns
+    -------
+    Path
+        The copy.
+
+    Raises
+    ------
+    InputError
+        When the ranks cannot be dealt out so, or the batch is no multiple of the samples that run at once.
+    """
+    config = read_for(job.path, job.register_path, job.dryruns.env_json, job.margin)
+    own = config.strategy
+    ranks, samples = world_size or own.world_size, gbs or own.global_batch
+    replica = own.tp * own.pp * own.cp
+    if ranks % replica:
+        raise InputError(
+            f"is no multiple of the file's TP x PP x CP = {replica}",
+            file=job.path,
+            field="--world_size",
+            value=ranks,
+            cure=f"name a multiple of {replica}, or search other degrees with parallel_tool.py",
+        )
+    dp = ranks // replica
+    if samples % (dp * own.mbs):
+        raise InputError(
+            f"is no multiple of DP x micro-batch size = {dp} x {own.mbs}",
+            file=job.path,
+            field="--gbs" if gbs is not None else "--world_size",
+            value=samples if gbs is not None else ranks,
+            cure=f"name a batch that is a multiple of {dp * own.mbs} with --gbs",
+        )
+    device = choose_device(config, job.device, job.register_path).spec
+    strategy = own.replace(dp=dp, micro_batches=samples // (dp * own.mbs))
+    if dp != own.dp:
+        options = SearchOptions(world_size=ranks, gbs=samples, fix={"sp": int(own.sp)})
+        strategy = with_ruled_splits(strategy, SearchContext.settle(config, device, options), options)
+    target = output / FOLDER / config.path.stem / config.path.name
+    written = emit_variant(config, strategy, target, plan=config.plan)
+    log.info("%s: planned as %s for %s", job.path, written, degrees_text(strategy))
+    return written
