@@ -57,6 +57,10 @@ RECIPES = {"BF16": None, "FP8": TENSORWISE, "FP8-CS": TENSORWISE, "MXFP8": MXFP8
 FIT_SYSTEMS = ("DGX-B200", "DGX-B300")
 """Systems whose steps of models with experts settle `DeviceSpec.operation_us`; the others have no part in it."""
 
+DISPATCHED_BY_NODE = ("deepseek_v3",)
+"""Models whose recipes inherit HybridEP where their notes name no dispatcher: Megatron-Bridge 067f987d
+src/megatron/bridge/recipes/deepseek/h100/deepseek_v3.py:160, 256."""
+
 PARTS = {
     "mla_up_proj": LATENT_UP,
     "mlp": DENSE_MLP,
@@ -130,7 +134,8 @@ def _step(row: Mapping[str, str], registry: Registry, operation_us: float | None
         fused_norms=True,
         narrow=RECIPES[row["precision"]],
         selective=tuple(recomputed),
-        dispatch_by_node=any(f"dispatcher {name}" in row["memory_notes"] for name in ("deepep", "hybridep")),
+        dispatch_by_node=any(f"dispatcher {name}" in row["memory_notes"] for name in ("deepep", "hybridep"))
+        or row["base"] in DISPATCHED_BY_NODE,
         overlap_experts="EP all-to-all overlap" in row["memory_notes"],
         capacity_factor=1.0 if dropping else None,
         static_experts=dropping,

@@ -18,6 +18,7 @@ from statistics import median
 
 import pandas as pd
 
+from benchmarks.published_performance import DISPATCHED_BY_NODE
 from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.time import step_ms
 from taylor.parsers.megatron.read import config_from_launch
@@ -84,6 +85,8 @@ def recipes(folder: Path, *, narrow: bool = True) -> list[Recipe]:
             continue
         path = folder / "scripts" / row["script"]
         noted = [flags for words, flags in NOTED.items() if words in row["memory_notes"]]
+        if row["model"] in DISPATCHED_BY_NODE:
+            noted.append(NOTED["dispatcher hybridep"])
         flags = " ".join([FLAGS[row["precision"]] if narrow else "", *noted])
         config = config_from_launch(Script(ShellScript(f"{path.read_text().rstrip()} {flags}\n", path)))
         plan = config.plan or config.even_plan(config.strategy)

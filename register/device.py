@@ -80,7 +80,7 @@ class DeviceSpec:
     links: tuple[LinkTier, ...]
     host_link_gb_s: float | None = None
     host_memory_mib: int | None = None
-    operation_us: float = 48.0
+    operation_us: float = 49.0
     efficiency: Mapping[str, float] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
