@@ -17,16 +17,20 @@ from taylor.base.console import log
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver import annealing, event_kernels, stage_programs
 from taylor.pipeline_solver import columns as columns_module
+from taylor.pipeline_solver.chunk_types import chunk_bounds
 from taylor.pipeline_solver.columns import build_columns
 from taylor.pipeline_solver.compiled import announce_compilation
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.first_plans import FirstPlans
+from taylor.pipeline_solver.least_memory import most_frugal_plan, over_limit
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.root import bound_root, start_search
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
-from taylor.pipeline_solver.stage_tuples import StageTuples, TooManyColumns, stage_tuples
+from taylor.pipeline_solver.stage_tuples import MAX_TUPLES, StageTuples, TooManyColumns, stage_tuples
+from taylor.pipeline_solver.stage_programs import FEW_KINDS
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
 from taylor.pipeline_solver.tree_search import LpTrouble, Search
 from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
@@ -40,6 +44,9 @@ KERNELS = (
 FEW_TUPLES = 2000
 """Layer tuples up to which all configurations are listed at once."""
 
+MANY_KINDS_TUPLES = 20_000
+"""Layer tuples of a stage with several interleaves and many kinds beyond which the compact MILP is quicker."""
+
 MANY_COLUMNS = 20_000
 NARROWINGS = 4
 NARROWING_GAIN = 0.003
@@ -51,6 +58,12 @@ FIRST_SLICE, LAST_SLICE = 2_000, 20_000
 
 LEAST_GAP = 2e-7
 """Gap below which LP tolerances decide, not the search."""
+
+STAGED_AFTER = 3
+STAGED_SHARE = 0.5
+STAGED_GAP = 5e-4
+"""With several interleaves: rounds after which, when less than this share of the root's gap is closed, the bound is
+raised target by target, each half-way to the best plan, until so much of the step time is open."""
 
 HAND_OVER_ROUNDS = 3
 """With one interleave, rounds after which the compact MILP goes on with the plan and the cuts: HiGHS's own
@@ -95,8 +108,10 @@ def branch_and_cut(
         from taylor.pipeline_solver.compact_milp import solve_compact  # here, for Pyomo takes a second to load
 
         log.warning("%s: the compact MILP takes over", reason)
-        left = run.left(1.0)
-        return solve_compact(problem, options.replace(time_limit=left), warm_start=warm_start, on_progress=on_progress)
+        left, (_, known) = run.left(1.0), run._best()
+        return solve_compact(
+            problem, options.replace(time_limit=left), warm_start=known or warm_start, on_progress=on_progress
+        )
     except (KeyboardInterrupt, OutOfTime) as stop:
         run.stopped = Termination.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else Termination.TIME_LIMIT
     finally:
@@ -129,6 +144,7 @@ class _TreeRun:
         self.stopper = Stopper(deadline, options.cutoff)
         self.on_progress = on_progress
         self.graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
+        self.first: FirstPlans | None = None
         self.search: Search | None = None
         self.pool: WorkerPool | None = None
         self.plan: PipelinePlan | None = None
@@ -149,7 +165,7 @@ class _TreeRun:
     def report(self, note: str) -> None:
         """Tell the listener where the search stands."""
         if self.on_progress is not None:
-            best = self.search.plans.best_time if self.search is not None else np.inf
+            best, _ = self._best()
             self.on_progress(
                 Progress(
                     time.monotonic() - self.began,
@@ -159,13 +175,26 @@ class _TreeRun:
                 )
             )
 
+    def _best(self) -> tuple[float, PipelinePlan | None]:
+        """The best step time so far and its plan; inf and None before there is one."""
+        first, search = self.first, self.search
+        time, plan = (np.inf, None) if first is None or first.plan is None else (first.time, first.plan)
+        if search is not None and search.plans.best is not None and search.plans.best_time <= time:
+            return float(search.plans.best_time), search.columns.plan(search.plans.best)
+        return float(time), plan
+
     def solve(self, warm_start: PipelinePlan | None) -> None:
         """List columns, bound the root, search the tree."""
         self.report("listing stage configurations")
-        tuples = stage_tuples(self.problem)
-        if any(not len(part.members) for part in tuples):
+        try:
+            tuples: list[StageTuples] | None = stage_tuples(self.problem, most=FEW_TUPLES)
+        except TooManyColumns:
+            tuples = None
+        if tuples is not None and any(not len(part.members) for part in tuples):
             self.infeasible = True
             return
+        if tuples is not None and sum(len(part.members) for part in tuples) > FEW_TUPLES:
+            tuples = None
         search = self._search(tuples, warm_start)
         if search is None:
             self.infeasible = True
@@ -190,10 +219,13 @@ class _TreeRun:
             self.infeasible = True
         self.report("done")
 
-    def _search(self, tuples: list[StageTuples], warm_start: PipelinePlan | None) -> Search | None:
-        """The search with its first plan; with many configurations, only those that the first plan leaves."""
+    def _search(self, tuples: list[StageTuples] | None, warm_start: PipelinePlan | None) -> Search | None:
+        """The search with its first plan; with many configurations, only those that the first plan leaves.
+
+        `tuples` is None where they are too many to list without a plan.
+        """
         problem = self.problem
-        if sum(len(part.members) for part in tuples) <= FEW_TUPLES:
+        if tuples is not None:
             columns = build_columns(problem, tuples)
             if (np.diff(columns.start) == 0).any():
                 return None
@@ -204,74 +236,101 @@ class _TreeRun:
                     return None
                 start_search(search, columns.find(warm_start) if warm_start is not None else None)
                 return search
-        known = self._first_plan(tuples, warm_start)
-        if known is None:
+        first = self._first_plans(warm_start)
+        if first is None:
             return None
-        plan, best = known
-        for _ in range(NARROWINGS):
-            columns = build_columns(problem, tuples, self._work_limit(tuples, best))
-            search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.stopper)
-            chosen = columns.find(plan)
-            if chosen is not None:
-                search.plans.try_choice(chosen)
-            self.search = search
-            start_search(search, chosen)
-            if len(columns) <= MANY_COLUMNS or search.plans.best_time > best * (1 - NARROWING_GAIN):
+        for narrowing in range(NARROWINGS):
+            plan, best = first.plan, first.time
+            assert plan is not None
+            self.report(f"listing stage configurations under {best:.6g}")
+            try:
+                listed = self._tuples_under(best)
+                columns = build_columns(problem, listed, self._work_limit(_least_of(listed), best))
+            except TooManyColumns:
+                if narrowing == NARROWINGS - 1:
+                    raise
+                columns = None
+            if columns is not None and len(columns) <= MANY_COLUMNS:
                 break
             # A better plan leaves fewer configurations worth having.
-            plan, best = columns.plan(search.plans.chosen()), search.plans.best_time
-            self.report(f"{len(columns)} stage configurations")
+            first.go_on(narrowing)
+            if columns is not None and first.time > best * (1 - NARROWING_GAIN):
+                break
+        assert columns is not None
+        search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.stopper)
+        chosen = columns.find(plan)
+        assert chosen is not None, "the first plan is among the configurations that it leaves"
+        search.plans.try_choice(chosen)
+        self.search = search
+        better = None if first.plan is None else columns.find(first.plan)
+        start_search(search, chosen if better is None else better)
         return search
 
-    def _first_plan(
-        self, tuples: list[StageTuples], warm_start: PipelinePlan | None
-    ) -> tuple[PipelinePlan, float] | None:
-        """A good plan from the configurations of even work; None when there is no plan at all."""
-        problem = self.problem
-        even = np.mean([np.median(part.forward.sum(axis=1)) for part in tuples]) * (1.0 + problem.backward_ratio)
-        limit = even
-        while True:
-            self.stopper.check()
-            capped = np.full(problem.stages, limit)
-            columns = build_columns(problem, tuples, capped)
-            last = limit > 64 * even + 1.0
-            if not (np.diff(columns.start) == 0).any():
-                search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.stopper)
-                chosen = columns.find(warm_start) if warm_start is not None else None
-                if chosen is None:
-                    chosen = search.plans.programs.best(columns.work**2)
-                if chosen is not None:
-                    self.search = search
-                    search.plans.try_choice(chosen)
-                    for attempt in range(6):
-                        self.stopper.check()
-                        search.plans.anneal(
-                            search.plans.chosen(), search.plans.anneal_moves(), 0.02 if attempt < 3 else 0.005
-                        )
-                    return columns.plan(search.plans.chosen()), search.plans.best_time
-                if not search.plans.programs.exact and last:
-                    raise TooManyColumns("the layer totals are too many for the first plan's DP")
-            if last:
+    def _first_plans(self, warm_start: PipelinePlan | None) -> FirstPlans | None:
+        """Walks that have found a plan; None when there is no plan at all."""
+        first = FirstPlans(self.problem, self.graph, self.seed, self.stopper)
+        self.first = first
+        self.bound = max(self.bound, self._work_bound())
+        first.begin(warm_start)
+        if first.plan is None:
+            frugal = most_frugal_plan(self.problem, self.left())
+            if frugal is None or over_limit(self.problem, frugal):
                 return None
-            limit *= 1.05 if limit < 2 * even else 2.0
+            first.begin(frugal)
+        self.report("first plan")
+        return first
 
-    def _work_limit(self, tuples: list[StageTuples], best: float) -> NDArray[np.float64]:
-        """Greatest work of each stage in a plan that beats `best`: its tasks fill the step but for fill and drain."""
+    def _tuples_under(self, step_time: float) -> list[StageTuples]:
+        """The layer tuples of plans that take no longer."""
+        problem = self.problem
+        several = problem.interleaves > 1 and len(problem.placed_kinds) > FEW_KINDS
+        listed: list[StageTuples] = stage_tuples(
+            problem,
+            self._work_limit(self._least_forward(), step_time),
+            MANY_KINDS_TUPLES if several else MAX_TUPLES,
+            self.stopper.check,
+        )
+        return listed
+
+    def _least_forward(self) -> NDArray[np.float64]:
+        """Forward time that each chunk takes at the least, float64 [V, S]."""
+        problem, schedule = self.problem, schedule_of(self.problem)
+        lower, _ = chunk_bounds(problem, schedule)
+        least: NDArray[np.float64] = lower * min(kind.forward for kind in problem.placed_kinds)
+        least[schedule.chunk_at(0)] += problem.embedding_forward
+        least[schedule.chunk_at(schedule.chunks - 1)] += problem.head_forward
+        return least
+
+    def _work_limit(self, least: NDArray[np.float64], best: float) -> NDArray[np.float64]:
+        """Greatest work of each stage in a plan that beats `best`: its tasks fill the step but for fill and drain.
+
+        `least` float64 [V, S] is the forward time that each chunk takes at the least.
+        """
+        return (best - self._around(least)) / self.problem.micro_batches + 1e-9 * best
+
+    def _work_bound(self) -> float:
+        """Step time that all work asks for, spread evenly over the stages, with the fill and drain around it."""
+        problem = self.problem
+        forward = problem.head_forward + problem.embedding_forward + sum(k.count * k.forward for k in problem.kinds)
+        work = problem.micro_batches * (1.0 + problem.backward_ratio) * forward
+        return float((work + self._around(self._least_forward()).sum()) / problem.stages)
+
+    def _around(self, least: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What stands before the first and after the last task of each stage at the least, tails too, float64 [S]."""
         S, V = self.problem.stages, self.problem.interleaves
-        graph, splits = self.graph, self.problem.schedule.seq_splits
-        least = np.array([part.forward.min(axis=0) for part in tuples]).T / splits  # [V, S]
+        graph = self.graph
+        least = least / self.problem.schedule.seq_splits
         share = self.problem.weight_gradient_share if graph.directions == 3 else 0.0
         blocks = [least, self.problem.backward_ratio * (1 - share) * least, self.problem.backward_ratio * share * least]
-        shortest = np.concatenate([*blocks[: graph.directions], np.zeros((1, S))]).reshape(-1)
+        tails = np.array([self.problem.tail or [0.0] * S])
+        shortest = np.concatenate([*blocks[: graph.directions], tails]).reshape(-1)
+        # Where each task of a stage takes longer than all else, the longest path runs through all of them.
+        long = 1.0 + float(shortest[graph.task_class].sum() + graph.edge_lag.sum() + tails.sum())
         result = np.empty(S)
         for s in range(S):
-            own = np.zeros(graph.classes, dtype=bool)
-            own[np.arange(graph.directions * V) * S + s] = True
-            # With the stage's own tasks taking no time, what stands before its first and after its last task.
-            durations = np.where(own, 0.0, shortest)
-            starts = graph.start_times(durations)
-            before = starts[s, 0]
-            result[s] = (best - before) / self.problem.micro_batches + 1e-9
+            durations = shortest.copy()
+            durations[np.arange(graph.directions * V) * S + s] = long
+            result[s] = graph.longest_path(durations) - long * graph.place.shape[1]
         return result
 
     def _tree(self, search: Search) -> None:
@@ -297,6 +356,55 @@ class _TreeRun:
                 return
             slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
             self._note(search)
+            if self.rounds == STAGED_AFTER and self.problem.interleaves > 1:
+                best, root = search.plans.best_time, search.root_bound
+                if self.bound - root < STAGED_SHARE * (best - root):
+                    self._raise_targets(search)
+
+    def _raise_targets(self, search: Search) -> None:
+        """Prove step times below the best plan's one after the other, each in a tree of its own.
+
+        Under a target the reduced costs leave far fewer columns than under the best plan, and the LP can mix no
+        others: such a tree is done long before the whole one has raised its bound as far.
+        """
+        while min(best := search.plans.best_time, self.stopper.cutoff()) - self.bound > STAGED_GAP * best:
+            target = 0.5 * (self.bound + best)
+            listed = self._tuples_under(target)
+            columns = build_columns(self.problem, listed, self._work_limit(_least_of(listed), target))
+            if (np.diff(columns.start) == 0).any():
+                self.bound = target
+                continue
+            tree = Search(self.problem, columns, self.graph, self.closing_gap, self.seed, self.stopper, target)
+            tree.plans.pool = search.plans.pool
+            start_search(tree, None)
+            self._prove(tree)
+            if tree.plans.best is not None and tree.plans.best_time < best:
+                found = search.columns.find(columns.plan(tree.plans.best))
+                assert found is not None, "what beats the best plan is among the configurations that it leaves"
+                search.plans.try_choice(found)
+            search.nodes += tree.nodes
+            search.foreign_solves += tree.lp_solves()
+            self.bound = max(self.bound, min(tree.cutoff, search.cutoff))
+            self._note(search)
+
+    def _prove(self, tree: Search) -> None:
+        """Search the tree under a target to its end; what it proves on the way counts too."""
+        root = bound_root(tree)
+        self.bound = max(self.bound, min(root, tree.cutoff))
+        pool: WorkerPool | None = None
+        slice_size = FIRST_SLICE
+        try:
+            while tree.open and tree.open[0][0] < tree.cutoff:
+                self.stopper.check()
+                pool = pool or WorkerPool(self.workers, tree, self.seed)
+                pool.round(tree, slice_size)
+                self.rounds += 1
+                slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
+                self.bound = max(self.bound, tree.lower_bound())
+                self.report(f"{tree.nodes} nodes, {len(tree.open)} open, no plan below {tree.cutoff:.6g} so far")
+        finally:
+            if pool is not None:
+                pool.close()
 
     def _note(self, search: Search) -> None:
         self.bound = max(self.bound, search.lower_bound())
@@ -328,18 +436,19 @@ class _TreeRun:
             stopped = Termination.CUT_OFF
         if self.infeasible:
             return base.replace(status=INFEASIBLE, termination=Termination.INFEASIBLE)
-        if search is None or search.plans.best is None:
+        best, plan = self._best()
+        if plan is None:
             return base.replace(bound=self.bound or None).ended_by(stopped)
-        best = float(search.plans.best_time)
         bound = min(self.bound, best)
         optimal = best - bound <= self.gap * abs(best) or self.finished
-        found = base.replace(
-            plan=search.columns.plan(search.plans.best),
-            objective=best,
-            bound=bound,
-            cuts=_reported_cuts(search, self.graph),
-        )
+        cuts = () if search is None or search.plans.best is None else _reported_cuts(search, self.graph)
+        found = base.replace(plan=plan, objective=best, bound=bound, cuts=cuts)
         return found.closed(interrupted=stopped is Termination.INTERRUPTED) if optimal else found.ended_by(stopped)
+
+
+def _least_of(tuples: list[StageTuples]) -> NDArray[np.float64]:
+    """Least forward time of each chunk among the tuples of its stage, float64 [V, S]."""
+    return np.array([part.forward.min(axis=0) for part in tuples]).T
 
 
 def _merged(first: Solution, second: Solution, gap: float) -> Solution:

@@ -20,15 +20,14 @@ from numpy.typing import NDArray
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.durations import chunk_durations
-from taylor.pipeline_solver.evaluate import peak_memory_mib
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.highs_model import HighsModel
-from taylor.pipeline_solver.least_memory import explain_infeasible, most_frugal_plan
+from taylor.pipeline_solver.least_memory import explain_infeasible, most_frugal_plan, over_limit
 from taylor.pipeline_solver.linear_form import LinearForm, Row, linear_form
 from taylor.pipeline_solver.milp import MilpOutcome, MilpSolver, MilpStatus
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.plan_model import PlanModel, plan_model
-from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
 from taylor.pipeline_solver.stopping import no_cutoff
@@ -219,7 +218,7 @@ def solve_compact(
         elif not run.over():
             # Whether there is a plan at all is decided without the clock of the step, which is quick.
             frugal = most_frugal_plan(problem, run.left())
-            if frugal is None or _over_limit(problem, frugal):
+            if frugal is None or over_limit(problem, frugal):
                 return run.infeasible(explain_infeasible(problem, frugal))
             run.offer(model, frugal)
         for cut in cuts:
@@ -270,11 +269,6 @@ def solve_compact(
     except TimeoutError:
         run.ended = Termination.TIME_LIMIT
     return run.solution(model)
-
-
-def _over_limit(problem: PipelineProblem, plan: PipelinePlan) -> bool:
-    peaks = peak_memory_mib(problem, plan)
-    return any(peak > limit + MEMORY_TOLERANCE_MIB for peak, limit in zip(peaks, problem.limit_mib, strict=True))
 
 
 def _highs(options: SolveOptions) -> Callable[[CompactModel], MilpSolver]:

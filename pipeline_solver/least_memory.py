@@ -108,6 +108,14 @@ def most_frugal_plan(problem: PipelineProblem, time_limit: float | None = None) 
     return plans.plan()
 
 
+def over_limit(problem: PipelineProblem, plan: PipelinePlan) -> bool:
+    """Whether a plan needs more memory than some stage has."""
+    peaks = exact_peak_memory(problem, plan)
+    return any(
+        peak - Fraction(limit) > EXACT_TOLERANCE_MIB for peak, limit in zip(peaks, problem.limit_mib, strict=True)
+    )
+
+
 def explain_infeasible(problem: PipelineProblem, frugal: PipelinePlan | None = None) -> str | None:
     """Why a problem has no plan: what is short, by how much, and what would suffice.
 

@@ -61,7 +61,8 @@ def bound_root(search: Search) -> float:
     if bound >= search.cutoff:
         return bound
     if result is not None:
-        _improve(search, bound)
+        if np.isinf(search.target):
+            _improve(search, bound)
         result = master.solve()
         while len(result.entering):
             master.add_columns(result.entering)

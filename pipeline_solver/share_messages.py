@@ -22,6 +22,7 @@ class Origin:
     columns: ColumnSet
     graph: EventGraph
     gap: float
+    target: float
 
 
 @dataclass(frozen=True)

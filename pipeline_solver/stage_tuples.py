@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from taylor.pipeline_solver.chunk_types import ChunkType, RecomputeOptions, chun
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 
-MAX_TUPLES = 2_000_000
+MAX_TUPLES = 500_000
 """Layer tuples of one stage beyond which the configurations are too many to list."""
 
 BLOCK = 20_000
@@ -53,19 +54,37 @@ class StageTuples:
         return StageTuples(self.types, self.members[rows], self.totals[rows], self.forward[rows], self.room_mib[rows])
 
 
-def stage_tuples(problem: PipelineProblem) -> list[StageTuples]:
+def stage_tuples(
+    problem: PipelineProblem,
+    work_limit: NDArray[np.float64] | None = None,
+    most: int = MAX_TUPLES,
+    may_go_on: Callable[[], None] = lambda: None,
+) -> list[StageTuples]:
     """The layer tuples of every stage that memory, bounds and the order of kinds allow.
+
+    Parameters
+    ----------
+    work_limit : float64 [S], optional
+        Greatest time of one micro-batch on each stage.
+    most : int
+        Tuples of a stage, or of its first chunks, that are listed at most.
+    may_go_on : callable, optional
+        Called now and then; what it raises ends the listing.
 
     Raises
     ------
     TooManyColumns
-        When one stage has more than `MAX_TUPLES`.
+        When one stage has more.
     """
     schedule = schedule_of(problem)
     lower, upper = chunk_bounds(problem, schedule)
     alive = alive_vectors(schedule)
     options: RecomputeOptions = {}
-    tuples = [_tuples_of_stage(problem, schedule, s, alive[s], lower, upper, options) for s in range(problem.stages)]
+    limits = np.full(problem.stages, np.inf) if work_limit is None else work_limit / (1.0 + problem.backward_ratio)
+    tuples = [
+        _tuples_of_stage(problem, schedule, s, alive[s], lower, upper, options, float(limits[s]), most, may_go_on)
+        for s in range(problem.stages)
+    ]
     # What one stage takes must leave a total that the others can take.
     layers = problem.layers
     sums = [part.totals.sum(axis=1) for part in tuples]
@@ -86,14 +105,20 @@ def _tuples_of_stage(
     lower: NDArray[np.int64],
     upper: NDArray[np.int64],
     options: RecomputeOptions,
+    most_forward: float,
+    most: int,
+    may_go_on: Callable[[], None],
 ) -> StageTuples:
-    """Grow the tuples chunk by chunk in model order, dropping what memory or the other chunks exclude."""
+    """Grow the tuples chunk by chunk in model order, dropping what memory, work or the other chunks exclude.
+
+    `most_forward` is the greatest forward time of the stage without recompute.
+    """
     V, K = problem.interleaves, len(problem.placed_kinds)
     chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
     low = np.concatenate([[0], np.cumsum([lower[c] for c in chunks])])
     high = np.concatenate([[0], np.cumsum([upper[c] for c in chunks])])
     layer_mib = np.array([kind.layer_mib for kind in problem.placed_kinds])
-    room, pinned_forward = _fixed_parts(problem, schedule, s, alive)
+    room, pinned_forward = fixed_parts(problem, schedule, s, alive)
     types: list[list[ChunkType]] = []
     members = np.zeros((1, 0), dtype=np.int64)
     totals = np.zeros((1, K), dtype=np.int64)
@@ -102,6 +127,10 @@ def _tuples_of_stage(
     frugal = np.zeros((1, len(alive)))
     ends = np.zeros((1, 2), dtype=np.int64)
     last_place = -1
+    phi = np.array([kind.forward for kind in problem.placed_kinds])
+    least_phi = float(phi.min())
+    # What the later chunks take at the least.
+    rest = [float((lower[v + 1 :, s] * least_phi + pinned_forward[v + 1 :]).sum()) for v in range(V)]
     for v in range(V):
         place = schedule.position(v, s)
         found = chunk_types(problem, v, s, place, low, high, lower, upper, options)
@@ -115,25 +144,26 @@ def _tuples_of_stage(
         last = np.array([kind.last for kind in found])
         # Layers of the chunks between this stage's previous chunk and this one.
         gap_low, gap_high = low[place] - low[last_place + 1], high[place] - high[last_place + 1]
-        new_weights = held @ layer_mib
+        new_weights, new_forward = held @ layer_mib, held @ phi + pinned_forward[v]
         least = np.array([kind.activation.min() for kind in found])
         kept: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         # In blocks: all pairs of tuples and chunk types at once may not fit into memory.
         for start in range(0, len(members), BLOCK):
+            may_go_on()
             part = slice(start, start + BLOCK)
             begin = np.maximum(ends[part, :1] + gap_low, first)
             until = np.minimum(ends[part, 1:] + gap_high, last)
             need = frugal[part, None, :] + least[None, :, None] * alive[:, v]
             held_mib = weights[part, None] + new_weights
             fits = (held_mib[:, :, None] + need <= room + MEMORY_TOLERANCE_MIB).all(axis=2)
+            fits &= forward[part].sum(axis=1)[:, None] + new_forward + rest[v] <= most_forward * (1 + 1e-9)
             rows, columns = np.nonzero((begin <= until) & fits)
             kept.append((rows + start, columns))
-            if sum(len(pair[0]) for pair in kept) > MAX_TUPLES:
-                raise TooManyColumns(f"stage {s} has more than {MAX_TUPLES} layer tuples")
+            if sum(len(pair[0]) for pair in kept) > most:
+                raise TooManyColumns(f"stage {s} has more than {most} layer tuples")
         old, new = (np.concatenate([pair[side] for pair in kept]) for side in (0, 1))
-        phi = np.array([kind.forward for kind in problem.placed_kinds])
         members = np.hstack([members[old], new[:, None]])
-        forward = np.hstack([forward[old], (held @ phi + pinned_forward[v])[new][:, None]])
+        forward = np.hstack([forward[old], new_forward[new][:, None]])
         totals = totals[old] + held[new]
         weights = weights[old] + new_weights[new]
         frugal = frugal[old] + least[new][:, None] * alive[:, v]
@@ -152,7 +182,7 @@ def _tuples_of_stage(
     return StageTuples(types, members, totals, forward, room - weights[:, None])
 
 
-def _fixed_parts(
+def fixed_parts(
     problem: PipelineProblem, schedule: Schedule, s: int, alive: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Memory left for the placed layers at each alive vector, and forward time of each chunk besides them."""

@@ -42,6 +42,8 @@ class Search:
     ----------
     gap : float
         Nodes whose bound reaches ``best_time * (1 - gap)`` are closed.
+    target : float
+        So are nodes whose bound reaches this step time: a tree that only proves that no plan lies below it.
     stopper : Stopper
         Asked between steps; what it raises leaves `open` whole.
     """
@@ -54,9 +56,10 @@ class Search:
         gap: float,
         seed: int,
         stopper: Stopper,
+        target: float = np.inf,
     ) -> None:
         self.problem, self.columns, self.graph = problem, columns, graph
-        self.gap, self.stopper = gap, stopper
+        self.gap, self.stopper, self.target = gap, stopper, target
         self.plans = Incumbents(problem, columns, graph, seed)
         self.nodes = 0
         self.failures = 0
@@ -72,7 +75,7 @@ class Search:
     @property
     def cutoff(self) -> float:
         """Bound at which a node holds nothing better than the best plan, or than what was to be beaten."""
-        return min(self.closing_bound, self.stopper.cutoff())
+        return min(self.closing_bound, self.target, self.stopper.cutoff())
 
     @property
     def closing_bound(self) -> float:
@@ -188,7 +191,7 @@ class Search:
         master = self.lp()
         candidates.sort(key=lambda split: -split.merit)
         limit = STRONG_ITERATIONS_PRICED if master.partial else STRONG_ITERATIONS
-        ceiling = self.plans.best_time if np.isfinite(self.plans.best_time) else 2.0 * abs(bound) + 1.0
+        ceiling = self.cutoff if np.isfinite(self.cutoff) else 2.0 * abs(bound) + 1.0
         best_score, children = -np.inf, []
         for split in candidates[: STRONG_CANDIDATES // 2 if master.partial else STRONG_CANDIDATES]:
             self.stopper.check()

@@ -52,7 +52,7 @@ class WorkerPool:
             active=master.active,
             partial=master.partial,
         )
-        origin = Origin(search.problem, search.columns, search.graph, search.gap)
+        origin = Origin(search.problem, search.columns, search.graph, search.gap, search.target)
         self.known = [plans.pool.size] * SHARES
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
@@ -151,7 +151,9 @@ class _Share:
     """One share of the tree: a search with an LP of its own."""
 
     def __init__(self, origin: Origin, state: RootState, seed: int, stopper: Stopper) -> None:
-        self.search = search = Search(origin.problem, origin.columns, origin.graph, origin.gap, seed, stopper)
+        self.search = search = Search(
+            origin.problem, origin.columns, origin.graph, origin.gap, seed, stopper, origin.target
+        )
         state.cuts.add_to(search.plans.pool)
         search.plans.take(state.best.chosen, state.best.step_time)
         search.alive, search.root_floor = state.alive.copy(), state.root_floor

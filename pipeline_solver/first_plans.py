@@ -1,0 +1,79 @@
+"""A good plan before anything is listed: the plan that is known, or an even one made to fit, walked from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.plan_walk import PlanWalk, State
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.stopping import Stopper
+
+SLICE_TASKS = 3e7
+"""Tasks that a slice of a walk evaluates at most, about a quarter of a second: then the clock is asked."""
+
+COLD = 5e-5
+"""Last temperature of a walk, as a share of the step time."""
+
+SHORT_TASKS, LONG_TASKS = 4e7, 1.6e9
+"""Tasks that a short walk evaluates at most, for the first plan, and a long one, where a problem is hard."""
+
+MOST_MOVES = 120_000
+HOT = (0.03, 0.01)
+"""First temperatures of long walks, in turn, as shares of the step time."""
+
+
+class FirstPlans:
+    """The best plan that walks have found.
+
+    Parameters
+    ----------
+    seed : int
+        Of the walks; without a time limit the result depends on it alone.
+    """
+
+    def __init__(self, problem: PipelineProblem, graph: EventGraph, seed: int, stopper: Stopper) -> None:
+        self.walk = PlanWalk(problem, graph)
+        self.random = np.random.default_rng(seed)
+        self.stopper = stopper
+        self.over, self.time = np.inf, np.inf
+        self.state: State | None = None
+
+    @property
+    def plan(self) -> PipelinePlan | None:
+        """The best plan; None while none fits."""
+        if self.state is None or self.over > MEMORY_TOLERANCE_MIB:
+            return None
+        return self.walk.plan_of(self.state)
+
+    def begin(self, known: PipelinePlan | None) -> None:
+        """Start from the plan that is known and from even ones, and walk a little from the best of them."""
+        starts = [] if known is None else [self.walk.state_of(known)]
+        starts += [start for by_work in (True, False) if (start := self.walk.even(by_work)) is not None]
+        for start in starts:
+            over, time, fitted = self.walk.fitted(start)
+            self._take(over, time, fitted)
+        if self.state is not None:
+            self._walk_from(self.state, SHORT_TASKS, 0.01)
+
+    def go_on(self, attempt: int) -> None:
+        """A long walk from the best plan."""
+        if self.state is not None:
+            self._walk_from(self.state, LONG_TASKS, HOT[attempt % len(HOT)])
+
+    def _walk_from(self, state: State, tasks: float, hot: float) -> None:
+        size = len(self.walk.graph.before)
+        moves = int(np.clip(tasks / size, 500, MOST_MOVES))
+        slices = max(1, int(np.ceil(moves * size / SLICE_TASKS)))
+        scale = self.time if np.isfinite(self.time) else self.walk.time_of(state)
+        heats = np.geomspace(hot, COLD, slices + 1) * scale
+        for before, after in zip(heats[:-1], heats[1:], strict=True):
+            self.stopper.check()
+            seed = int(self.random.integers(2**31))
+            over, time, best, state = self.walk.run(state, -(-moves // slices), seed, before, after)
+            self._take(over, time, best)
+
+    def _take(self, over: float, time: float, state: State) -> None:
+        if (over, time) < (self.over, self.time):
+            self.over, self.time, self.state = over, time, state
