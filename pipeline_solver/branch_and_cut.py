@@ -29,8 +29,7 @@ from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.root import bound_root, start_search
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
-from taylor.pipeline_solver.stage_tuples import MAX_TUPLES, StageTuples, TooManyColumns, stage_tuples
-from taylor.pipeline_solver.stage_programs import FEW_KINDS
+from taylor.pipeline_solver.stage_tuples import StageTuples, TooManyColumns, stage_tuples
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
 from taylor.pipeline_solver.tree_search import LpTrouble, Search
 from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
@@ -43,9 +42,6 @@ KERNELS = (
 """What every solve needs compiled; what only some need, a few seconds' work, is not announced."""
 FEW_TUPLES = 2000
 """Layer tuples up to which all configurations are listed at once."""
-
-MANY_KINDS_TUPLES = 20_000
-"""Layer tuples of a stage with several interleaves and many kinds beyond which the compact MILP is quicker."""
 
 MANY_COLUMNS = 20_000
 NARROWINGS = 4
@@ -282,14 +278,8 @@ class _TreeRun:
 
     def _tuples_under(self, step_time: float) -> list[StageTuples]:
         """The layer tuples of plans that take no longer."""
-        problem = self.problem
-        several = problem.interleaves > 1 and len(problem.placed_kinds) > FEW_KINDS
-        listed: list[StageTuples] = stage_tuples(
-            problem,
-            self._work_limit(self._least_forward(), step_time),
-            MANY_KINDS_TUPLES if several else MAX_TUPLES,
-            self.stopper.check,
-        )
+        limit = self._work_limit(self._least_forward(), step_time)
+        listed: list[StageTuples] = stage_tuples(self.problem, limit, may_go_on=self.stopper.check)
         return listed
 
     def _least_forward(self) -> NDArray[np.float64]:

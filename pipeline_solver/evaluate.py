@@ -34,7 +34,6 @@ def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
     unknown = [mode for mode in plan.recompute if mode not in problem.recompute_ratio and plan.uses(mode)]
     if unknown:
         raise ValueError(f"the plan recomputes by {unknown[0]}, whose costs the problem does not know")
-    graph, _ = _graph(problem)
     peaks = peak_memory_mib(problem, plan)
     over = [
         f"stage {stage} needs {peak:.0f} MiB, {peak - limit:.0f} MiB above its limit of {limit:.0f} MiB"
@@ -45,7 +44,7 @@ def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
         OVER_LIMIT if over else FEASIBLE,
         Termination.NOT_SOLVED,
         plan=plan,
-        objective=graph.longest_path(chunk_durations(problem, plan)),
+        objective=step_time(problem, plan),
         solver="evaluation",
         seconds=time.monotonic() - began,
         peak_memory_mib=peaks,
@@ -53,6 +52,12 @@ def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
         bubble=bubble_shares(problem, plan),
         message="; ".join(over),
     )
+
+
+def step_time(problem: PipelineProblem, plan: PipelinePlan) -> float:
+    """Step time of a plan, in body-layer forward times."""
+    graph, _ = _graph(problem)
+    return graph.longest_path(chunk_durations(problem, plan))
 
 
 def peak_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:

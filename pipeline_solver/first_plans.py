@@ -19,7 +19,9 @@ COLD = 5e-5
 SHORT_TASKS, LONG_TASKS = 4e7, 1.6e9
 """Tasks that a short walk evaluates at most, for the first plan, and a long one, where a problem is hard."""
 
-MOST_MOVES = 120_000
+LEAST_MOVES, SHORT_MOVES, LONG_MOVES = 500, 10_000, 120_000
+"""Moves of any walk at least, of a short and of a long one at most."""
+
 HOT = (0.03, 0.01)
 """First temperatures of long walks, in turn, as shares of the step time."""
 
@@ -37,6 +39,7 @@ class FirstPlans:
         self.walk = PlanWalk(problem, graph)
         self.random = np.random.default_rng(seed)
         self.stopper = stopper
+        self.size = len(graph.before)
         self.over, self.time = np.inf, np.inf
         self.state: State | None = None
 
@@ -55,17 +58,16 @@ class FirstPlans:
             over, time, fitted = self.walk.fitted(start)
             self._take(over, time, fitted)
         if self.state is not None:
-            self._walk_from(self.state, SHORT_TASKS, 0.01)
+            self._walk_from(self.state, min(SHORT_MOVES, SHORT_TASKS / self.size), 0.01)
 
     def go_on(self, attempt: int) -> None:
         """A long walk from the best plan."""
         if self.state is not None:
-            self._walk_from(self.state, LONG_TASKS, HOT[attempt % len(HOT)])
+            self._walk_from(self.state, min(LONG_MOVES, LONG_TASKS / self.size), HOT[attempt % len(HOT)])
 
-    def _walk_from(self, state: State, tasks: float, hot: float) -> None:
-        size = len(self.walk.graph.before)
-        moves = int(np.clip(tasks / size, 500, MOST_MOVES))
-        slices = max(1, int(np.ceil(moves * size / SLICE_TASKS)))
+    def _walk_from(self, state: State, most_moves: float, hot: float) -> None:
+        moves = max(LEAST_MOVES, int(most_moves))
+        slices = max(1, int(np.ceil(moves * self.size / SLICE_TASKS)))
         scale = self.time if np.isfinite(self.time) else self.walk.time_of(state)
         heats = np.geomspace(hot, COLD, slices + 1) * scale
         for before, after in zip(heats[:-1], heats[1:], strict=True):

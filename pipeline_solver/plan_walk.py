@@ -266,6 +266,8 @@ def _line(problem: PipelineProblem) -> Line:
     for (mode, v, s), count in problem.fixed_recompute.items():
         if mode in modes:
             fixed[modes.index(mode), place[v, s]] = count
+    # A chunk holds the layers that it is told to recompute.
+    lower = np.maximum(lower, np.maximum(fixed, 0).sum(axis=0))
     uniform = (-1, 0)
     if problem.uniform_recompute:
         ((mode, count),) = problem.uniform_recompute  # the choices are solved one by one

@@ -10,7 +10,7 @@ from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress
-from taylor.pipeline_solver.solution import INFEASIBLE, Solution
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
 from taylor.pipeline_solver.solvers import solver_named
 
 
@@ -32,7 +32,7 @@ def solve(
     options : SolveOptions
         The solver and its limits.
     warm_start : PipelinePlan, optional
-        A plan to begin from; one that breaks the problem's rules is passed over.
+        A plan to begin from, and to be no worse than; one that breaks the problem's rules is passed over.
     on_progress : callable, optional
         Called with a `Progress` now and then.
 
@@ -58,7 +58,22 @@ def solve(
 
         run = partial(solve_uniform, run=run, one_by_one=entry.one_recompute_choice)
     solution = run(problem, options, warm_start=warm_start, on_progress=on_progress)
+    if warm_start is not None:
+        solution = _no_worse(problem, solution, warm_start)
     return complete(problem, solution).replace(seconds=time.monotonic() - began)
+
+
+def _no_worse(problem: PipelineProblem, solution: Solution, known: PipelinePlan) -> Solution:
+    """The solution, or with the plan that was known where a solver stopped before it had one as good."""
+    if solution.termination is Termination.CUT_OFF:
+        return solution
+    from taylor.pipeline_solver.evaluate import step_time
+
+    time_known = step_time(problem, known)
+    if solution.objective is not None and solution.objective <= time_known:
+        return solution
+    end = solution.termination or Termination.STALLED
+    return solution.replace(status=FEASIBLE, plan=known, objective=time_known).ended_by(end)
 
 
 def complete(problem: PipelineProblem, solution: Solution) -> Solution:

@@ -18,6 +18,9 @@ from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 MAX_TUPLES = 500_000
 """Layer tuples of one stage beyond which the configurations are too many to list."""
 
+FEW_KINDS, MANY_KINDS_TUPLES = 3, 20_000
+"""With several interleaves and more than so many kinds: tuples beyond which the compact MILP is quicker."""
+
 BLOCK = 20_000
 """Tuples that are joined with the next chunk's types at a time."""
 
@@ -57,7 +60,7 @@ class StageTuples:
 def stage_tuples(
     problem: PipelineProblem,
     work_limit: NDArray[np.float64] | None = None,
-    most: int = MAX_TUPLES,
+    most: int | None = None,
     may_go_on: Callable[[], None] = lambda: None,
 ) -> list[StageTuples]:
     """The layer tuples of every stage that memory, bounds and the order of kinds allow.
@@ -67,7 +70,7 @@ def stage_tuples(
     work_limit : float64 [S], optional
         Greatest time of one micro-batch on each stage.
     most : int
-        Tuples of a stage, or of its first chunks, that are listed at most.
+        Tuples of a stage, or of its first chunks, that are listed at most; by default what the kinds allow.
     may_go_on : callable, optional
         Called now and then; what it raises ends the listing.
 
@@ -76,6 +79,8 @@ def stage_tuples(
     TooManyColumns
         When one stage has more.
     """
+    several = problem.interleaves > 1 and len(problem.placed_kinds) > FEW_KINDS
+    most = min(most or MAX_TUPLES, MANY_KINDS_TUPLES if several else MAX_TUPLES)
     schedule = schedule_of(problem)
     lower, upper = chunk_bounds(problem, schedule)
     alive = alive_vectors(schedule)

@@ -1,0 +1,178 @@
+"""Walks over plans: the compiled kernels against their Python twins, and what a walk may never do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.brute_force import comparable_problem, random_problem
+from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline_solver import branch_and_cut as tree
+from taylor.pipeline_solver import plan_walk
+from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.evaluate import evaluate, peak_memory_mib
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.first_plans import FirstPlans
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.plan_walk import PlanWalk
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
+from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL
+from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.stopping import Stopper
+from tests.solver_cases import reference_problem
+
+KERNELS = [
+    "chunk_blocks", "fit_all", "fit_stage", "kept_mib", "move_layers", "propose", "recompute_time", "set_given",
+    "stage_over", "step_of", "task_durations", "walk",
+]  # fmt: skip
+
+
+MOST_PLANS = 10_000
+"""Plans of an instance that are tried one by one at most."""
+
+
+def walk_of(problem):
+    return PlanWalk(problem, EventGraph.from_schedule(schedule_of(problem), problem.lag))
+
+
+def five_interleaves():
+    """Eight stages of five interleaves: a published recipe's shape, whose configurations are too many to list."""
+    layer = LayerKind("dense", 80, 1.0, 1200.0, {NONE: 570.0, FULL: 60.0})
+    return PipelineProblem(
+        8, 5, 32, (layer,), (9000.0, *[2000.0] * 6, 9000.0), (70000.0,) * 8, reference_problem(interleaves=2).schedule,
+        head_forward=1.2, lag=0.02,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3000, 3012))
+def test_the_compiled_walk_is_that_of_its_python_twin(monkeypatch, seed):
+    problem = random_problem(np.random.default_rng(seed))
+    walk = walk_of(problem)
+    start = walk.even(True)
+    if start is None:
+        pytest.skip("its bounds leave no even plan")
+    over, _, state = walk.fitted(start)
+    compiled = walk.run(state, 300, 5, 2.0, 0.1)
+    for name in KERNELS:
+        monkeypatch.setattr(plan_walk, name, getattr(plan_walk, name).py_func)
+    other = walk_of(problem)
+    plain_over, _, plain_state = other.fitted(start)
+    plain = other.run(plain_state, 300, 5, 2.0, 0.1)
+    assert plain_over == pytest.approx(over) and plain[:2] == pytest.approx(compiled[:2], rel=1e-12)
+    for one, two in zip(compiled[2:], plain[2:], strict=True):
+        assert one.begin.tolist() == two.begin.tolist() and one.taken.tolist() == two.taken.tolist()
+
+
+def test_a_plan_is_the_state_that_it_becomes_and_costs_the_same():
+    compared = 0
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        problem = random_problem(rng)
+        walk = walk_of(problem)
+        start = walk.even(False)
+        if start is None:
+            continue
+        over, time, state = walk.fitted(start)
+        plan = walk.plan_of(state)
+        again = walk.state_of(plan)
+        assert again.begin.tolist() == state.begin.tolist() and again.taken.tolist() == state.taken.tolist()
+        assert time == pytest.approx(evaluate(problem, plan).objective, rel=1e-9)
+        worst = max(peak - limit for peak, limit in zip(peak_memory_mib(problem, plan), problem.limit_mib, strict=True))
+        assert (over > 0) == (worst > MEMORY_TOLERANCE_MIB)
+        compared += 1
+    assert compared > 30
+
+
+def test_what_a_walk_finds_keeps_every_rule_and_is_never_better_than_the_optimum():
+    met = 0
+    rng = np.random.default_rng(2)
+    for _ in range(30):
+        problem, truth = comparable_problem(rng, MOST_PLANS)
+        first = FirstPlans(problem, walk_of(problem).graph, 0, Stopper(None))
+        first.begin(None)
+        if first.plan is None:
+            continue
+        assert check(problem, first.plan, first.time) == []
+        assert first.time >= truth.objective * (1 - 1e-9)
+        met += first.time <= truth.objective * (1 + 1e-9)
+    assert met > 10
+
+
+def test_every_path_met_on_the_way_is_a_lower_bound_at_any_durations():
+    problem = reference_problem(interleaves=2).replace(micro_batches=8, lag=0.1)
+    walk = walk_of(problem)
+    walk.run(walk.fitted(walk.even(True))[2], 2000, 1, 20.0, 0.1)
+    known = int(walk.cuts.known[0])
+    assert known > 3
+    rng = np.random.default_rng(5)
+    classes = walk.graph.classes - problem.stages
+    for _ in range(20):
+        durations = rng.random(classes) * 10
+        longest = walk.graph.longest_path(np.concatenate([durations, np.zeros(problem.stages)]))
+        reached = durations @ walk.cuts.counts[:, :known] + walk.cuts.constant[:known]
+        assert reached.max() <= longest * (1 + 1e-12)
+
+
+def test_with_only_the_configurations_that_a_first_plan_leaves_the_optimum_is_that_of_brute_force(monkeypatch):
+    monkeypatch.setattr(tree, "FEW_TUPLES", 0)
+    solved = 0
+    rng = np.random.default_rng(3)
+    for _ in range(30):
+        problem, truth = comparable_problem(rng, MOST_PLANS)
+        solution = tree.branch_and_cut(problem)
+        assert (solution.status == INFEASIBLE) == np.isinf(truth.objective)
+        if solution.plan is not None:
+            assert solution.status == OPTIMAL
+            assert solution.objective == pytest.approx(truth.objective, rel=1e-6)
+            solved += 1
+    assert solved > 10
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_bound_that_is_raised_target_by_target_proves_the_same_optimum(monkeypatch, seed):
+    problem = reference_problem(interleaves=2)
+    few = (3383.0, 2382.0, 2382.0, 8675.0)
+    kinds = tuple(replace(kind, count=count) for kind, count in zip(problem.kinds, (3, 13), strict=True))
+    problem = problem.replace(stages=4, micro_batches=8, static_mib=few, limit_mib=(58000.0,) * 4, kinds=kinds, lag=0.1)
+    expected = tree.branch_and_cut(problem)
+    for name, value in (("STAGED_AFTER", 1), ("STAGED_SHARE", 2.0), ("FIRST_SLICE", 3), ("NODES_A_SHARE", 0)):
+        monkeypatch.setattr(tree, name, value)
+    targets = []
+    prove = tree._TreeRun._prove
+
+    def noted(run, search):
+        prove(run, search)
+        targets.append((search.target, run.bound))
+
+    monkeypatch.setattr(tree._TreeRun, "_prove", noted)
+    solution = tree.branch_and_cut(problem, SolveOptions(seed=seed))
+    assert solution.status == expected.status == OPTIMAL
+    assert solution.objective == pytest.approx(expected.objective, rel=1e-6)
+    assert targets and [target for target, _ in targets] == sorted(target for target, _ in targets)
+    # What is proven of a target is never more than the optimum, and no less than the target itself.
+    assert all(target * (1 - 1e-6) <= bound <= expected.objective * (1 + 1e-9) for target, bound in targets)
+
+
+def test_five_interleaves_have_a_plan_and_a_bound_at_once():
+    heard = []
+    problem = five_interleaves()
+    solution = solve(problem, SolveOptions(time_limit=3.0), on_progress=heard.append)
+    first = next(entry for entry in heard if entry.objective is not None)
+    even = walk_of(problem)
+    over, time, _ = even.fitted(even.even(True))
+    assert over == 0.0 and first.objective <= time and first.bound > 0.8 * first.objective
+    assert solution.plan is not None and solution.objective <= first.objective
+    assert solution.gap < 0.2
+
+
+@pytest.mark.parametrize("solver", ["HIGHS", "HIGHS-MILP", "CBC"])
+def test_a_plan_that_was_known_is_never_lost(solver):
+    problem = five_interleaves().replace(stages=4, interleaves=2, micro_batches=8, static_mib=(9000.0,) * 4,
+                                         limit_mib=(90000.0,) * 4)  # fmt: skip
+    problem = problem.replace(kinds=(replace(problem.kinds[0], count=20),))
+    known = tree.branch_and_cut(problem)
+    limited = solve(problem, SolveOptions(solver=solver, time_limit=0.0), warm_start=known.plan)
+    assert limited.objective == pytest.approx(known.objective) and limited.plan is not None
