@@ -18,7 +18,7 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver import annealing, event_kernels, stage_programs
 from taylor.pipeline_solver import columns as columns_module
 from taylor.pipeline_solver.chunk_types import chunk_bounds
-from taylor.pipeline_solver.columns import build_columns
+from taylor.pipeline_solver.columns import ColumnSet, build_columns
 from taylor.pipeline_solver.compiled import announce_compilation
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
@@ -235,31 +235,27 @@ class _TreeRun:
         first = self._first_plans(warm_start)
         if first is None:
             return None
+        left: ColumnSet | None = None
         for narrowing in range(NARROWINGS):
-            plan, best = first.plan, first.time
-            assert plan is not None
+            best = first.time
             self.report(f"listing stage configurations under {best:.6g}")
             try:
-                listed = self._tuples_under(best)
-                columns = build_columns(problem, listed, self._work_limit(_least_of(listed), best))
+                left = self._columns_under(best)
             except TooManyColumns:
                 if narrowing == NARROWINGS - 1:
                     raise
-                columns = None
-            if columns is not None and len(columns) <= MANY_COLUMNS:
+            if left is not None and len(left) <= MANY_COLUMNS:
                 break
             # A better plan leaves fewer configurations worth having.
             first.go_on(narrowing)
-            if columns is not None and first.time > best * (1 - NARROWING_GAIN):
+            if left is not None and first.time > best * (1 - NARROWING_GAIN):
                 break
-        assert columns is not None
-        search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.stopper)
-        chosen = columns.find(plan)
+        assert left is not None and first.plan is not None
+        search = Search(problem, left, self.graph, self.closing_gap, self.seed, self.stopper)
+        chosen = left.find(first.plan)
         assert chosen is not None, "the first plan is among the configurations that it leaves"
-        search.plans.try_choice(chosen)
         self.search = search
-        better = None if first.plan is None else columns.find(first.plan)
-        start_search(search, chosen if better is None else better)
+        start_search(search, chosen)
         return search
 
     def _first_plans(self, warm_start: PipelinePlan | None) -> FirstPlans | None:
@@ -276,17 +272,26 @@ class _TreeRun:
         self.report("first plan")
         return first
 
-    def _tuples_under(self, step_time: float) -> list[StageTuples]:
-        """The layer tuples of plans that take no longer."""
+    def _columns_under(self, step_time: float) -> ColumnSet:
+        """The configurations of plans that take no longer.
+
+        Raises
+        ------
+        TooManyColumns
+            When they are too many to list.
+        """
         limit = self._work_limit(self._least_forward(), step_time)
-        listed: list[StageTuples] = stage_tuples(self.problem, limit, may_go_on=self.stopper.check)
-        return listed
+        listed = stage_tuples(self.problem, limit, may_go_on=self.stopper.check)
+        if any(not len(part.members) for part in listed):
+            return build_columns(self.problem, listed)
+        least = np.array([part.forward.min(axis=0) for part in listed]).T
+        return build_columns(self.problem, listed, self._work_limit(least, step_time))
 
     def _least_forward(self) -> NDArray[np.float64]:
         """Forward time that each chunk takes at the least, float64 [V, S]."""
         problem, schedule = self.problem, schedule_of(self.problem)
         lower, _ = chunk_bounds(problem, schedule)
-        least: NDArray[np.float64] = lower * min(kind.forward for kind in problem.placed_kinds)
+        least: NDArray[np.float64] = lower * np.float64(min(kind.forward for kind in problem.placed_kinds))
         least[schedule.chunk_at(0)] += problem.embedding_forward
         least[schedule.chunk_at(schedule.chunks - 1)] += problem.head_forward
         return least
@@ -359,8 +364,7 @@ class _TreeRun:
         """
         while min(best := search.plans.best_time, self.stopper.cutoff()) - self.bound > STAGED_GAP * best:
             target = 0.5 * (self.bound + best)
-            listed = self._tuples_under(target)
-            columns = build_columns(self.problem, listed, self._work_limit(_least_of(listed), target))
+            columns = self._columns_under(target)
             if (np.diff(columns.start) == 0).any():
                 self.bound = target
                 continue
@@ -434,11 +438,6 @@ class _TreeRun:
         cuts = () if search is None or search.plans.best is None else _reported_cuts(search, self.graph)
         found = base.replace(plan=plan, objective=best, bound=bound, cuts=cuts)
         return found.closed(interrupted=stopped is Termination.INTERRUPTED) if optimal else found.ended_by(stopped)
-
-
-def _least_of(tuples: list[StageTuples]) -> NDArray[np.float64]:
-    """Least forward time of each chunk among the tuples of its stage, float64 [V, S]."""
-    return np.array([part.forward.min(axis=0) for part in tuples]).T
 
 
 def _merged(first: Solution, second: Solution, gap: float) -> Solution:

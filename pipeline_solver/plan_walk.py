@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline.alive import alive_vectors
-from taylor.pipeline.plan import NONE, PipelinePlan, as_grid
+from taylor.pipeline.plan import NONE, PipelinePlan
 from taylor.pipeline_solver.annealing import Tasks, trace_path
 from taylor.pipeline_solver.chunk_types import chunk_bounds
 from taylor.pipeline_solver.compiled import compiled
@@ -168,12 +168,12 @@ class PlanWalk:
                 grid[line.interleave, line.stage] = np.maximum(within, 0)
             elif kind.pinned_last:
                 grid[line.interleave[-1], line.stage[-1]] = kind.count
-            layers[kind.name] = as_grid(grid.tolist())
+            layers[kind.name] = _grid(grid)
         recompute = {}
         for j, mode in enumerate(problem.searched_modes):
             grid = np.zeros(line.place.shape, dtype=np.int64)
             grid[line.interleave, line.stage] = state.taken[j]
-            recompute[mode] = as_grid(grid.tolist())
+            recompute[mode] = _grid(grid)
         return PipelinePlan(layers, recompute)
 
     def even(self, by_work: bool) -> State | None:
@@ -227,6 +227,10 @@ class PlanWalk:
         best, last = state.copy(), state.copy()
         over, time = walk(self.tasks, self.stack, self.line, self.cuts, best, last, steps, seed, hot, cold)
         return float(over), float(time), best, last
+
+
+def _grid(values: NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(value) for value in row) for row in values)
 
 
 def _stack(problem: PipelineProblem) -> Stack:
