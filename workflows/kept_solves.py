@@ -15,6 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 from taylor.base.console import hold_interrupts, log
 from taylor.base.errors import WriteError
 from taylor.base.kept import read_kept, write_kept
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.evaluate import step_time
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress
@@ -115,6 +118,7 @@ def solve_or_find(
     on_progress: OnProgress | None,
     store: SolveStore | None,
     name: str,
+    known: PipelinePlan | None = None,
 ) -> Solution:
     """The solution of a problem, found again where an earlier run has it, and kept where it is new.
 
@@ -124,15 +128,17 @@ def solve_or_find(
         None keeps nothing.
     name : str
         What a message calls the problem.
+    known : PipelinePlan, optional
+        A plan to begin from, and to be no worse than; one that does not keep the problem's rules is passed over.
     """
     if store is None:
-        return solve(problem, how, on_progress=on_progress)
+        return solve(problem, how, warm_start=known, on_progress=on_progress)
     kept = store.find(problem, how)
-    if kept is not None:
+    if kept is not None and not _is_beaten(problem, kept.solution, known):
         date = kept.date.replace("T", " ")[:19]
         log.info("%s: found again: solved on %s in %.1f s", name, date, kept.solution.seconds)
         return kept.solution
-    solution = solve(problem, how, on_progress=on_progress)
+    solution = solve(problem, how, warm_start=known, on_progress=on_progress)
     if solution.plan is not None or solution.status is CUT_OFF:  # what ends in an error leaves nothing behind
         try:
             with hold_interrupts():
@@ -140,6 +146,13 @@ def solve_or_find(
         except KeyboardInterrupt:
             return solution.replace(termination=Termination.INTERRUPTED)
     return solution
+
+
+def _is_beaten(problem: PipelineProblem, solution: Solution, known: PipelinePlan | None) -> bool:
+    """Whether a plan that keeps the problem's rules is better than what a time limit left of a solve."""
+    if known is None or solution.status in (OPTIMAL, INFEASIBLE, CUT_OFF) or check(problem, known):
+        return False
+    return solution.objective is None or step_time(problem, known) < solution.objective
 
 
 @cache

@@ -11,6 +11,7 @@ from taylor.base.errors import InfeasibleError, InputError, InterruptedSolve, No
 from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.interface import DryRunBackend
 from taylor.parsers.write_back import write_plan
+from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import AUTO, ScheduleSpec
 from taylor.pipeline_solver.model_files import write_mps, write_sol
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
@@ -108,7 +109,7 @@ def solve_stated(
     if file.job.has_choices:
         return _solve_choices(file, memory, how, on_progress or (lambda progress: None), store)
     problem = file.problem(memory)
-    solution = plan_or_raise(problem, how, on_progress, str(file.config.path), store)
+    solution = plan_or_raise(problem, how, on_progress, str(file.config.path), store, file.known_plan(problem))
     return PlannedFile(file.config, file.facts, memory, problem, solution, own=own_solution(file, memory))
 
 
@@ -118,8 +119,9 @@ def plan_or_raise(
     on_progress: OnProgress | None,
     name: str,
     store: SolveStore | None = None,
+    known: PipelinePlan | None = None,
 ) -> Solution:
-    """The solution of a problem, which is called `name` in messages.
+    """The solution of a problem, which is called `name` in messages; no worse than a `known` plan that fits.
 
     Raises
     ------
@@ -128,7 +130,7 @@ def plan_or_raise(
     InterruptedSolve
         When Ctrl-C came before there was one.
     """
-    solution = solve_or_find(problem, how, on_progress, store, name)
+    solution = solve_or_find(problem, how, on_progress, store, name, known)
     if solution.plan is None:
         if solution.termination is Termination.INTERRUPTED:
             raise InterruptedSolve(f"{name}: {solution.message}")
@@ -155,7 +157,8 @@ def _solve_checked(
         )
 
     def solve_one(problem: PipelineProblem) -> Solution:
-        solution = plan_or_raise(problem, how, watch, str(file.config.path), SolveStore(outputs.folder))
+        store, known = SolveStore(outputs.folder), file.known_plan(problem)
+        solution = plan_or_raise(problem, how, watch, str(file.config.path), store, known)
         if solution.termination is Termination.INTERRUPTED:
             raise CheckStopped(problem, solution)
         return solution
@@ -190,7 +193,7 @@ def _solve_choices(
 
     def solve_one(candidate: PipelineProblem, to_beat: float, watch_one: OnProgress, name: str) -> Solution:
         within = how if to_beat == math.inf else how.replace(cutoff=partial(float, to_beat))
-        return solve_or_find(candidate, within, watch_one, store, name)
+        return solve_or_find(candidate, within, watch_one, store, name, file.known_plan(candidate))
 
     def state(vpp: int, spec: ScheduleSpec) -> PipelineProblem:
         chosen = file.running_as(vpp, spec)

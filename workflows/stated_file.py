@@ -19,6 +19,7 @@ from taylor.dryrun.interface import DryRunBackend
 from taylor.dryrun.launch import read_environment
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import AUTO, ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.register.device import DeviceSpec
@@ -28,7 +29,7 @@ from taylor.workflows.export import refuse_impossible
 from taylor.workflows.job_facts import JobFacts, tell_head, tell_notes
 from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.options import Export, FileJob
-from taylor.workflows.problem import build_problem
+from taylor.workflows.problem import build_problem, plan_in_terms_of
 from taylor.workflows.replayed_memory import replayed_memory
 from taylor.workflows.schedules import require_schedule, require_start, tell_interleaving
 from taylor.workflows.time_ratios import SettledRatios, settle_ratios
@@ -201,6 +202,15 @@ class StatedFile:
             When there are fewer layers than chunks, or the profile lacks a mode that is searched.
         """
         return build_problem(self.running, memory, self.ratios.ratios, search_select=self.job.search_select)
+
+    def known_plan(self, problem: PipelineProblem) -> PipelinePlan | None:
+        """The file's own plan in terms of a problem, for its solve to begin from; None where it has another shape."""
+        plan = self.config.plan
+        if plan is None or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
+            return None
+        if any(plan.uses(mode) for mode in plan.recompute if mode not in problem.recompute_ratio):
+            return None
+        return plan_in_terms_of(problem, plan)
 
     def open_backend(self, folder: Path) -> AbstractContextManager[DryRunBackend | None]:
         """The backend of the job's dry-runs, as a context; None in it where none is wanted or none can run."""
