@@ -19,7 +19,8 @@ from taylor.pipeline_solver.annealing import Tasks, trace_path
 from taylor.pipeline_solver.chunk_types import chunk_bounds
 from taylor.pipeline_solver.compiled import compiled
 from taylor.pipeline_solver.durations import has_weight_gradient, schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph, longest_path
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.event_kernels import longest_path
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.stage_tuples import fixed_parts
 
