@@ -16,7 +16,7 @@ from taylor.report.facts import Answer, PageFacts, PageTable
 from taylor.report.html import write_html_report
 from taylor.report.memory_parts import from_problem
 from taylor.report.timeline import Timeline
-from taylor.workflows.page_facts import EQUAL_GAIN, proof_text, room_answer
+from taylor.workflows.page_facts import EQUAL_GAIN, gap_words, room_answer
 
 DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "micro_batches")
 
@@ -307,7 +307,7 @@ def _facts(result: Result) -> dict[str, str]:
     facts["head over forward"] = f"{problem.head_forward:.3g}"
     facts |= {f"{mode} recompute over forward": f"{ratio:.3g}" for mode, ratio in problem.recompute_ratio.items()}
     facts["transfer"] = f"{problem.lag:.3g} forwards"
-    facts["status"] = f"{solution.status}" + ("" if solution.gap is None else f", {proof_text(solution.gap)}")
+    facts["status"] = f"{solution.status}" + ("" if solution.gap is None else f", {gap_words(solution.gap)}")
     return facts
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from taylor.cost_model.known_error import MEMORY_ERRORS
+from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.memory import stage_breakdown
+from taylor.pipeline.plan import FULL
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB
 from taylor.pipeline_solver.solution import PROVEN_GAP, Solution
 from taylor.report.compress import compress
@@ -15,9 +18,16 @@ from taylor.report.tables import gap_text
 from taylor.workflows.dryrun_result import stage_memories
 from taylor.workflows.job_facts import JobFacts, degrees_text, parameters_text
 from taylor.workflows.planned_file import EQUAL_SHARE, PlannedFile, over_limit
-
-TIGHT_SHARE = 0.02
-"""Share of the limit below which what stays free is called tight: closed forms are seldom nearer to the truth."""
+from taylor.workflows.verdict import (
+    MEMORY_WORDS,
+    UNKNOWN_ERROR,
+    fit_line,
+    gain_line,
+    over_text,
+    proof_text,
+    speed_text,
+    step_text,
+)
 
 NO_PROOF = 0.5
 """Relative gap from which on a bound tells nothing."""
@@ -81,7 +91,7 @@ def page_tables(planned: PlannedFile) -> list[PageTable]:
     for one in sorted(alternatives, key=lambda one: one.objective or one.bound or float("inf")):
         cells = _times(planned, one.objective)
         if one.objective is None and one.bound is not None:
-            cells[0] = f"above {_step(planned, one.bound)}"
+            cells[0] = f"above {step_text(planned.problem, one.bound)}"
         rows.append([one.name, *cells, "", one.note or one.status])
     columns = ("plan", "step", "tokens/s", "against the file's own", "fullest stage", "status")
     return [PageTable("Plans compared", columns, rows, marked=0)]
@@ -90,10 +100,8 @@ def page_tables(planned: PlannedFile) -> list[PageTable]:
 def _figures(planned: PlannedFile, solution: Solution) -> list[str]:
     if over_limit(solution):
         status = "does not fit"
-    elif solution is planned.own or solution.gap is None:
-        status = "fits"
     else:
-        status = proof_text(solution.gap)
+        status = "fits" if solution is planned.own else proof_text(planned.problem, solution)
     cells = _times(planned, solution.objective)
     if solution is planned.own:
         cells[2] = ""
@@ -107,17 +115,12 @@ def _times(planned: PlannedFile, objective: float | None) -> list[str]:
     unit, own = planned.problem.unit_ms, planned.own
     speed = "" if unit is None else f"{planned.facts.throughput(objective * unit).tokens_per_second:,.0f}"
     against = ""
-    if own is not None and own.objective is not None and not over_limit(own):
+    if own is not None and own.objective is not None:
         against = _change(own.objective / objective - 1.0)
-    return [_step(planned, objective), speed, against]
+    return [step_text(planned.problem, objective), speed, against]
 
 
-def _step(planned: PlannedFile, objective: float) -> str:
-    unit = planned.problem.unit_ms
-    return f"{objective:,.2f} units" if unit is None else f"{objective * unit:,.1f} ms"
-
-
-def proof_text(gap: float) -> str:
+def gap_words(gap: float) -> str:
     """How far a plan is proven, from its relative gap; a gap that says nothing is no proof."""
     if gap <= PROVEN_GAP:
         return "proven to be the fastest"
@@ -146,80 +149,80 @@ def _least_room(peaks: Sequence[float], limits: Sequence[float]) -> tuple[float,
 
 
 def _plan(planned: PlannedFile) -> Answer:
-    plan, solution = planned.plan, planned.solution
-    layers = compress([list(row) for row in plan.total_layers(list(plan.layers))])
-    redone = {
-        mode: compress([list(row) for row in grid]) for mode, grid in plan.recompute.items() if any(map(any, grid))
-    }
-    again = "; ".join(f"{'' if mode == 'full' else f'{mode} '}recompute {text}" for mode, text in redone.items())
-    proof = ""
-    if planned.own is not solution and solution.gap is not None:
-        proof = (
-            "; proven to be the fastest" if solution.gap <= PROVEN_GAP else f"; proven within {gap_text(solution.gap)}"
-        )
+    plan = planned.plan
+    layers = {"layers by stage": plan.total_layers(list(plan.layers))}
+    redone = {"recompute" if mode == FULL else f"{mode} recompute": grid for mode, grid in plan.recompute.items()}
+    lists = [f"{name} {_listed(grid)}" for name, grid in (layers | redone).items() if any(map(any, grid))]
     return Answer(
         "Which plan?",
         f"{degrees_text(planned.facts.config.strategy)}, {planned.problem.schedule.name}",
-        f"layers by stage {layers}; {again or 'no recompute'}{proof}".replace(",", ", "),
+        "; ".join([*lists, proof_text(planned.problem, planned.solution)]),
     )
+
+
+def _listed(grid: Sequence[Sequence[int]]) -> str:
+    return compress([list(row) for row in grid]).replace(",", ", ")
 
 
 def _gain(planned: PlannedFile) -> Answer:
     question = "How much faster than the file's own plan?"
-    own, mine = planned.own, planned.solution
-    speed = planned.speed
-    told = "" if speed is None else f"{speed.step_ms:,.1f} ms a step, {speed.tokens_per_second:,.0f} tokens/s"
+    own, mine, problem = planned.own, planned.solution, planned.problem
+    step = f"{step_text(problem, mine.objective)} a step"
+    rate = "" if planned.speed is None else speed_text(planned.speed, planned.facts.train_tokens)
     if own is mine:
-        return Answer("How fast is it?", _step(planned, mine.objective or 0.0), f"{told}; this is the file's own plan")
+        return Answer("How fast is it?", step, rate)
     if own is None or own.objective is None or not mine.objective:
-        why = (
-            "it has none" if planned.config.plan is None else "its schedule does not run so, or its memory is not told"
-        )
-        return Answer(question, "not comparable", f"{why}; this one: {told}", WARNING)
-    if over_limit(own):
-        peak, limit, stage = _heaviest(own)
-        detail = (
-            f"stage {stage} of the file's own plan needs {peak - limit:,.0f} MiB more than there is; this one: {told}"
-        )
-        return Answer(question, "the file's own does not fit", detail, GOOD)
+        return Answer(question, "not comparable", f"{gain_line(planned)}; {rate}", WARNING)
     gain = own.objective / mine.objective - 1.0
-    detail = f"{told}; the file's own plan takes {_step(planned, own.objective)}"
-    return Answer(question, _change(gain), detail, GOOD if gain > EQUAL_SHARE else "")
+    detail = f"the file's own plan takes {step_text(problem, own.objective)}{over_text(own, '; that one is')}"
+    return Answer(question, _change(gain), f"{step}; {detail}; {rate}", GOOD if gain > EQUAL_SHARE else "")
 
 
 def _fit(planned: PlannedFile) -> Answer:
     solution = planned.solution
-    return room_answer(solution.peak_memory_mib, solution.memory_limit_mib, planned.memory.source)
+    held = planned.dryrun is not None
+    source, margin = planned.memory.source, planned.config.margin
+    answer = room_answer(solution.peak_memory_mib, solution.memory_limit_mib, source, margin, held=held)
+    return replace(answer, detail=fit_line(planned))
 
 
-def room_answer(peaks: Sequence[float], limits: Sequence[float], source: str) -> Answer:
-    """Whether a plan fits, from the peak and the limit of every stage, MiB, and where they come from."""
+def room_answer(
+    peaks: Sequence[float],
+    limits: Sequence[float],
+    source: str,
+    margin: MemoryMargin = MemoryMargin(),  # noqa: B008 - frozen
+    *,
+    held: bool = False,
+) -> Answer:
+    """Whether a plan fits, from the peak and the limit of every stage, MiB, and where they come from.
+
+    Parameters
+    ----------
+    margin : MemoryMargin
+        What the limits leave free besides.
+    held : bool
+        A dry-run of this very plan showed its peaks.
+    """
     question = "Does it fit?"
     peak, limit, stage = _least_room(peaks, limits)
-    told = {"": "", "estimate": "; memory: estimated by closed forms"}.get(source, f"; memory: {source}")
-    detail = f"stage {stage} is the fullest: {peak:,.0f} of {limit:,.0f} MiB{told}"
-    room = limit - peak
+    told = MEMORY_WORDS.get(source, f"memory: {source}" if source else "")
+    known = MEMORY_ERRORS.get(source)
+    words = [f"stage {stage} is the fullest: {peak:,.0f} of {limit:,.0f} MiB", told, known.sentence if known else ""]
+    detail, room = "; ".join(filter(None, words)), limit - peak
     if room < -MEMORY_TOLERANCE_MIB:
         return Answer(question, f"no, {-room:,.0f} MiB too much", detail, BAD)
-    tight = room < TIGHT_SHARE * limit
-    return Answer(
-        question, f"yes, {room:,.0f} MiB free" + (" (tight)" if tight else ""), detail, WARNING if tight else GOOD
-    )
+    whole = margin.around(limit)
+    enough = UNKNOWN_ERROR if known is None else known.share
+    if held or whole - limit + room >= enough * whole:
+        return Answer(question, f"yes, {room:,.0f} MiB free", detail, GOOD)
+    return Answer(question, f"yes, {room:,.0f} MiB free (tight)", detail, WARNING)
+
+
+def room_words(answer: Answer) -> str:
+    """The answer of `room_answer` as part of a sentence."""
+    room = answer.answer.partition(", ")[2]
+    return f"it fits with {room} on the fullest stage" if answer.tone != BAD else f"it does not fit: {room}"
 
 
 def _sentence(planned: PlannedFile, answers: Sequence[Answer]) -> str:
-    speed = planned.speed
-    _, gain, fit = answers
-    step = _step(planned, planned.solution.objective or 0.0)
-    rate = "" if speed is None else f" ({speed.tokens_per_second_per_device:,.1f} tokens/s a device)"
-    if planned.own is planned.solution:
-        against = "the file's own plan"
-    elif gain.answer == "as fast":
-        against = "as fast as the file's own plan"
-    elif gain.answer.endswith(("faster", "slower")):
-        against = f"{gain.answer} than the file's own plan"
-    else:
-        against = f"the file's own plan: {gain.answer}"
-    fits = "it fits" if fit.tone != BAD else "it does not fit"
-    room = fit.answer.partition(", ")[2]
-    return f"A step takes {step}{rate}, {against}; {fits}, {room} on the fullest stage."
+    return f"{gain_line(planned)}; {room_words(answers[2])}."

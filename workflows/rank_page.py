@@ -16,7 +16,7 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.result import plan_of_row
 from taylor.report.compress import compress_grid, number, parse_json, strategy_text
-from taylor.report.facts import BAD, GOOD, WARNING, Answer, PageFacts
+from taylor.report.facts import GOOD, WARNING, Answer, PageFacts
 from taylor.report.html import write_html_report
 from taylor.report.memory_parts import MemoryParts, from_breakdown, from_problem
 from taylor.report.planned import planned_timeline
@@ -24,7 +24,7 @@ from taylor.report.timeline import Timeline
 from taylor.workflows.candidate_file import CandidateFile
 from taylor.workflows.devices import ChosenDevice
 from taylor.workflows.job_facts import parameters_text
-from taylor.workflows.page_facts import EQUAL_GAIN, proof_text, room_answer
+from taylor.workflows.page_facts import EQUAL_GAIN, gap_words, room_answer, room_words
 
 DRAWN_CANDIDATES = 20
 """Candidates whose pipeline the page draws: the best, as many as a search emits."""
@@ -63,8 +63,10 @@ def write_ranking_page(
         plan, file = plan_of_row(row), Path(row["file"])
         if plan is None or file.name not in problems:
             continue
-        # Files of several kinds may share a stem; the page takes the whole path too.
-        name = file.stem if stems[file.stem] == 1 else row["file"]
+        # Files of several kinds may share a stem, and so do a file's own plan and its solved one; the page takes the
+        # whole path too.
+        alone = stems[file.stem] == 1 and not _is_own(row)
+        name = file.stem if alone else row["file"]
         problem = problems[file.name]
         timelines[name] = planned_timeline(problem, plan, file.name if name != file.stem else name)
         parts[name] = _parts(timelines[name], problem, plan, configs.get(file.name))
@@ -102,14 +104,18 @@ def ranking_facts(
     against = ""
     if gain.answer.endswith(("faster", "slower")):
         against = f", {gain.answer} than {'the next one' if gain.question == NEXT else OWN_WORDS}"
-    fits = f"it fits, {room.answer.partition(', ')[2]} on the fullest stage" if room.tone != BAD else "it does not fit"
     return replace(
         facts,
-        verdict=f"The fastest is {answers[0].answer}: {step}{against}; {fits}.",
+        verdict=f"The fastest is {answers[0].answer}: {step}{against}; {room_words(room)}.",
         answers=answers,
         assumed=_assumed(candidates, configs, device),
         unmodelled=list(dict.fromkeys(flag.sentence for config in configs for flag in config.unmodelled)),
     )
+
+
+def _is_own(row: Mapping[Any, Any]) -> bool:
+    """Whether a row is the plan that a file held before."""
+    return bool(number(row.get("own")))
 
 
 def _parts(
@@ -128,7 +134,7 @@ def _answers(solved: Sequence[Row]) -> tuple[Answer, ...]:
     offset, recompute = (compress_grid(best.get(name)).replace(",", ", ") for name in ("offset", "recompute"))
     plan = f"offset {offset}; recompute {recompute}"
     gap = number(best.get("gap"))
-    proof = "" if gap is None else f"; {proof_text(gap)}"
+    proof = "" if gap is None else f"; {gap_words(gap)}"
     return (
         Answer("Which plan?", strategy_text(best), f"{_step(best)}; {plan}{proof}"),
         _gain(solved),

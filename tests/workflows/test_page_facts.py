@@ -18,11 +18,12 @@ from taylor.report.facts import BAD, GOOD, WARNING
 from taylor.workflows.candidates import load_candidates
 from taylor.workflows.evaluate_file import evaluate_file
 from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.page_facts import memory_parts, page_facts, page_tables, proof_text, room_answer
+from taylor.workflows.page_facts import gap_words, memory_parts, page_facts, page_tables, room_answer
 from taylor.workflows.planned_file import PlannedFile
 from taylor.workflows.rank import RankOptions, rank
 from taylor.workflows.rank_page import ranking_facts
 from taylor.workflows.solve_file import solve_file
+from taylor.workflows.verdict import step_text
 from taylor.workflows.what_if import MIB_MORE, what_if_of, what_if_sentences
 from tests.conftest import ROOT
 from tests.report_cases import deepseek, even_plan
@@ -44,7 +45,7 @@ def test_the_verdict_tells_step_gain_and_room_of_the_result(solved: tuple[Planne
     facts = page_facts(planned)
     told, own = planned.speed, planned.own
     assert told is not None and own is not None and own.objective and planned.solution.objective
-    assert f"{told.step_ms:,.1f} ms" in facts.verdict
+    assert step_text(planned.problem, planned.solution.objective) in facts.verdict
     gain = 100 * (own.objective / planned.solution.objective - 1)
     expected = f"{gain:.1f} % faster" if gain >= 0.05 else "as fast"
     assert facts.answers[1].answer == expected and expected in facts.verdict
@@ -97,7 +98,7 @@ def test_too_little_room_is_bad_and_a_little_is_a_warning() -> None:
 
 
 def test_a_bound_that_says_nothing_is_no_proof() -> None:
-    assert [proof_text(gap) for gap in (0.0, 0.004, 1.0)] == [
+    assert [gap_words(gap) for gap in (0.0, 0.004, 1.0)] == [
         "proven to be the fastest",
         "the fastest to within 0.40 %, proven",
         "not proven to be the fastest",
