@@ -6,9 +6,12 @@ import codecs
 import io
 import logging
 import os
+import re
 import select
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +32,13 @@ _PLAIN_LETTERS = "taylor.plain_letters"
 _PLAIN = {"×": "x", "−": "-", "–": "-", "…": "...", "«": '"', "»": '"', "·": ".", "≤": "<=", "≥": ">="}
 
 
+LEVEL_WIDTH = 8
+"""Columns of a log line's level."""
+
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|ms|s|MiB|GiB|B|T|M)\b|%)")
+"""The blank between a number and its unit."""
+
+
 class _StandardErrorHandler(logging.StreamHandler[Any]):
     """Writes to standard error as it is at the moment: while a live line stands there, rich moves it on above it."""
 
@@ -42,6 +52,39 @@ class _StandardErrorHandler(logging.StreamHandler[Any]):
     @stream.setter
     def stream(self, value: Any) -> None:
         """Keep nothing: the stream is looked up at every line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; on a terminal it goes on below its level, broken at blanks, so that no number is torn."""
+        text = super().format(record)
+        if not sys.stderr.isatty():
+            return text
+        width = shutil.get_terminal_size().columns
+        return "\n".join(part for line in text.splitlines() for part in _broken(line, width))
+
+
+def _broken(line: str, width: int) -> list[str]:
+    """A line in parts of a width, those behind the first as far in as its own text or its level's."""
+    inner = max(LEVEL_WIDTH, len(line) - len(line.lstrip()))
+    return wrapped(line, width, inner)
+
+
+def wrapped(text: str, width: int, indent: int) -> list[str]:
+    """A text in lines of a width, broken at blanks, never between a number and its unit.
+
+    Parameters
+    ----------
+    indent : int
+        Columns before the second and all further lines.
+    """
+    parts = textwrap.wrap(
+        _UNIT.sub("\xa0", text),
+        max(width, indent + 20),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
+    return [part.replace("\xa0", " ") for part in parts] or [""]
 
 
 def start_logging(*, verbose: bool = False, quiet: bool = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from taylor.base.console import wrapped
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.solution import Solution
@@ -114,7 +114,5 @@ def pair_lines(pairs: Iterable[tuple[str, str]], width: int | None) -> list[str]
         if width is None or len(head) + len(text) <= width:
             lines.append(head + text)
             continue
-        room = max(20, width - len(head))
-        first, *rest = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
-        lines += [head + first, *(" " * len(head) + line for line in rest)]
+        lines += wrapped(head + text, width, len(head))
     return lines

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -98,6 +101,22 @@ class SolveStore:
         except WriteError as error:
             log.warning("the solve is not kept for a later run: %s", error)
 
+    def are_there(self, problem: PipelineProblem, solution: Solution, form: str, files: Sequence[Path]) -> bool:
+        """Whether the files of a model are those that an earlier run wrote for this very solution, byte by byte."""
+        present = _digests(files)
+        return present is not None and read_kept(self._files_path(problem, solution, form)) == present
+
+    def note_files(self, problem: PipelineProblem, solution: Solution, form: str, files: Sequence[Path]) -> None:
+        """Remember the files of a model as they have just been written."""
+        with suppress(WriteError):
+            write_kept(self._files_path(problem, solution, form), _digests(files))
+
+    def _files_path(self, problem: PipelineProblem, solution: Solution, form: str) -> Path:
+        # As JSON, for a number that was read back is written otherwise by `repr` than numpy's.
+        told = json.dumps(_SOLUTION.dump_python(solution.replace(seconds=0.0), mode="json"))
+        stated = (problem.fingerprint(), told, form, code_hash())
+        return self.output / FOLDER / f"{hashlib.sha256(repr(stated).encode()).hexdigest()[:24]}.files.json"
+
     def _read(self, problem: PipelineProblem, how: SolveOptions) -> KeptSolve | None:
         data = read_kept(self._path(problem, how))
         try:
@@ -153,6 +172,14 @@ def _is_beaten(problem: PipelineProblem, solution: Solution, known: PipelinePlan
     if known is None or solution.status in (OPTIMAL, INFEASIBLE, CUT_OFF) or check(problem, known):
         return False
     return solution.objective is None or step_time(problem, known) < solution.objective
+
+
+def _digests(files: Sequence[Path]) -> dict[str, str] | None:
+    """Name and content hash of each file; None where one is missing."""
+    try:
+        return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    except OSError:
+        return None
 
 
 @cache

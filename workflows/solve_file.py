@@ -216,8 +216,12 @@ def _write(file: StatedFile, planned: PlannedFile, outputs: Outputs) -> dict[str
         files["config"] = str(outputs.write_to or config.path)
     mps = outputs.folder / "model_mps" / f"{planned.name}.mps"
     sol = outputs.folder / "sol_output" / f"{planned.name}.sol"
-    write_mps(planned.problem, planned.solution, mps, form=outputs.mps_form)
-    write_sol(planned.problem, planned.solution, sol)
+    # Completing the cuts of a model takes longer than many a solve.
+    store, of = SolveStore(outputs.folder), (planned.problem, planned.solution, outputs.mps_form, (mps, sol))
+    if not store.are_there(*of):
+        write_mps(planned.problem, planned.solution, mps, form=outputs.mps_form)
+        write_sol(planned.problem, planned.solution, sol)
+        store.note_files(*of)
     return {"mps": str(mps), "sol": str(sol), **files}
 
 

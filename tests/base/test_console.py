@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from taylor.base.console import hold_interrupts, log, run_command
+from taylor.base.console import hold_interrupts, log, run_command, start_logging
 from tests.conftest import ROOT
 
 
@@ -73,3 +73,22 @@ def test_signs_that_the_terminal_cannot_show_become_plain_letters():
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
     assert done.stdout == b'20x1 ... " -\\xe9 "\n'
+
+
+def test_a_log_line_on_a_terminal_is_broken_at_blanks_and_whole_in_a_pipe(monkeypatch, capsys):
+    message = "batch 1,024 = DP 16 x 64 micro-batches: " + " ".join(f"{n:,}" for n in range(100_000, 100_030))
+    before = (log.handlers[:], log.propagate, log.level)
+    try:
+        start_logging()
+        log.info("%s", message)
+        assert capsys.readouterr().err == f"INFO    {message}\n"
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+        monkeypatch.setenv("COLUMNS", "60")
+        log.info("%s", message)
+    finally:
+        log.handlers[:], log.propagate = before[0], before[1]
+        log.setLevel(before[2])
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.startswith("INFO    batch") and all(line.startswith(" " * 8) for line in rest) and rest
+    assert all(len(line) <= 60 for line in (first, *rest))
+    assert " ".join(line.strip() for line in (first[8:], *rest)) == message
