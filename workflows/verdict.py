@@ -8,6 +8,7 @@ from taylor.pipeline.plan import FULL
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import CUT_OFF, OPTIMAL, PROVEN_GAP, Solution, Termination
 from taylor.report.compress import compress, gap_text
+from taylor.workflows.alternatives import choice_name
 from taylor.workflows.planned_file import EQUAL_SHARE, PlannedFile, over_limit
 
 MEMORY_WORDS = {
@@ -118,6 +119,8 @@ def gain_line(planned: PlannedFile) -> str:
     """The step beside that of the file's own plan, under the same memory and times."""
     own, solution, problem = planned.own, planned.solution, planned.problem
     step = step_text(problem, solution.objective)
+    if planned.alternatives:
+        step = f"{choice_name(problem.interleaves, problem.schedule)}: {step}"
     if own is solution:
         return f"{step} a step by the file's own plan; nothing was solved"
     if own is None or own.objective is None or not solution.objective:
@@ -141,7 +144,7 @@ def fit_line(planned: PlannedFile) -> str:
     """Whether the plan fits, with what room on the fullest stage, and how sure that is."""
     solution = planned.solution
     if over_limit(solution):
-        return f"does not fit: {over_text(solution, 'it is').strip()}"
+        return over_text(solution, "does not fit:")
     if not solution.peak_memory_mib:
         return "its memory is not known"
     told = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)

@@ -302,7 +302,7 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
     from taylor.workflows.export import print_exports
     from taylor.workflows.verdict import alternative_lines, over_text, summary, units_line, verdict
 
-    if over := over_text(solved.solution, "the plan does not fit: it is"):
+    if over := over_text(solved.solution, "the plan does not fit:"):
         print(over)
     if verbose:
         print_pipeline(solved.problem, solved.solution)

@@ -69,7 +69,7 @@ def test_an_evaluated_plan_is_not_compared_with_itself() -> None:
     limit = max(own.solution.peak_memory_mib) - 500
     over = taylor.evaluate(FILE, memory=limited(own.memory, limit)).planned
     assert over is not None and over.solution.status.value == "over_limit"
-    assert fit_line(over).startswith("does not fit: it is 500 MiB over its limit")
+    assert fit_line(over).startswith("does not fit: 500 MiB over its limit")
 
 
 def test_a_file_without_a_plan_is_solved_without_a_comparison() -> None:
