@@ -47,17 +47,34 @@ def build_parser(program: str = "taylor completion") -> CommandParser:
 def command_parser(command: str) -> argparse.ArgumentParser:
     """The parser of a console command, `taylor` with all its subcommands."""
     if command != "taylor":
-        parser: CommandParser = importlib.import_module(f"taylor.command_lines.{SCRIPTS[command]}").build_parser(
-            command
-        )
-        return parser
+        script = importlib.import_module(f"taylor.command_lines.{SCRIPTS[command]}")
+        return _with_names(script.build_parser(command))
     whole = taylor_parser()
     subparsers = whole.add_subparsers()
     for name, subcommand in SUBCOMMANDS.items():
         tool = importlib.import_module(f"taylor.command_lines.{subcommand.module}")
-        parent = tool.build_parser(f"taylor {name}")
+        parent = _with_names(tool.build_parser(f"taylor {name}"), of=name)
         subparsers.add_parser(name, help=subcommand.purpose, parents=[parent], add_help=False)
     return whole
+
+
+def _with_names(parser: CommandParser, of: str = "") -> CommandParser:
+    """The same parser with the registered names for values, which the command itself looks up by its own rules."""
+    from taylor.nd_search.rules import built_in_rules
+    from taylor.register.registry import Registry
+
+    registry = Registry.load()
+    known = {
+        "model": registry.model_names(),
+        "device": registry.device_names(),
+        "disable_rule": [rule.name for rule in built_in_rules()],
+    }
+    listed = {"models": "model", "devices": "device", "rules": "disable_rule"}.get(of)
+    # argparse has no public way to ask a parser for its arguments.
+    for action in parser._actions:
+        if names := known.get(listed if listed and action.dest == "name" else action.dest):
+            action.choices = names
+    return parser
 
 
 def run(arguments: Sequence[str], program: str = "taylor completion") -> None:

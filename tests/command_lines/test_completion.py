@@ -44,6 +44,14 @@ def test_bash_completes_commands_flags_and_values(completed):
     assert "--world_size" in completed("parallel-tool", "--wo")
 
 
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_registered_names(completed):
+    assert completed("taylor", "solve", "--model", "llama3-7") == {"llama3-70b"}
+    assert completed("pipeline-tool", "--device", "h200") == {"h200-141g"}
+    assert completed("taylor", "models", "kimi-l") == {"kimi-linear-48b-a3b"}
+    assert completed("taylor", "search", "--disable_rule", "tp-w") == {"tp-within-node"}
+
+
 @pytest.mark.parametrize("shell", completion.SHELLS)
 @pytest.mark.parametrize("command", ["taylor", *completion.SCRIPTS])
 def test_every_shell_gets_a_script_for_every_command(shell, command, capsys):
