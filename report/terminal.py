@@ -15,10 +15,10 @@ from rich.text import Text
 from taylor.base.console import error_console, live_display
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
-from taylor.report.compress import gap_text
+from taylor.report.compress import gap_text, strategy_text
 from taylor.report.plan_text import pair_lines, plan_table
+from taylor.report.ranking import note_lines, plan_lines, ranking_table, verdict_lines
 from taylor.report.slices import slice_marks
-from taylor.report.tables import ranking_table
 from taylor.report.timeline import Timeline, drawing_windows, window_shares
 
 if TYPE_CHECKING:
@@ -93,11 +93,36 @@ PIPE_WIDTH = 120
 
 
 def print_ranking(
-    table: pd.DataFrame | Sequence[Mapping[str, Any]], *, limit: int | None = None, console: Console | None = None
+    table: pd.DataFrame | Sequence[Mapping[str, Any]],
+    *,
+    limit: int | None = None,
+    details: bool = False,
+    console: Console | None = None,
 ) -> None:
-    """Print the ranking, best first as given, on standard output; see `ranking_table`."""
+    """Print the ranking, best first as given, on standard output, then the best plan.
+
+    Parameters
+    ----------
+    limit : int, optional
+        Candidates shown at most.
+    details : bool
+        Print the plan of every candidate shown, not of the best alone.
+    """
     out = console or _standard_output()
-    out.print(ranking_table(table, limit=limit))
+    out.print(ranking_table(table, limit=limit, width=out.width))
+    for line in note_lines(table):
+        out.print(Text(line, style="dim"), soft_wrap=True)
+    records: list[Any] = list(table) if isinstance(table, Sequence) else table.to_dict("records")
+    for row in records[: limit if details else 1]:
+        if pairs := plan_lines(row):
+            out.print(Text(strategy_text(row), style="bold"), soft_wrap=True)
+            for line in pair_lines(pairs, out.width if out.is_terminal else None):
+                out.print(Text(line), soft_wrap=True)
+
+
+def print_ranking_verdict(table: pd.DataFrame | Sequence[Mapping[str, Any]]) -> None:
+    """Print the last three lines of a ranking; see `report.ranking.verdict_lines`."""
+    print_verdict(verdict_lines(table))
 
 
 def print_table(table: Table) -> None:

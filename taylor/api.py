@@ -37,8 +37,9 @@ from taylor.workflows.devices import choose_device
 from taylor.workflows.evaluate_file import evaluate_own, own_solution
 from taylor.workflows.model_job import ModelJob, choose_strategy, model_file
 from taylor.workflows.options import FileJob, RatioChoice
+from taylor.workflows.own_plans import runs_on
 from taylor.workflows.planned_file import PlannedFile
-from taylor.workflows.rank import Ranking, RankOptions
+from taylor.workflows.rank import PROVEN_CANDIDATES, Ranking, RankOptions
 from taylor.workflows.rank import rank as rank_candidates
 from taylor.workflows.solve_file import plan_or_raise, solve_stated
 from taylor.workflows.stated_file import StatedFile
@@ -199,6 +200,7 @@ def rank(
     solver: str = "HIGHS",
     time_limit: float | None = None,
     workers: int | None = None,
+    prove: int | None = PROVEN_CANDIDATES,
     output: str | Path = "pipeline_output",
     report: bool | str | Path = False,
 ) -> Ranking:
@@ -220,6 +222,9 @@ def rank(
         Seconds for each candidate.
     workers : int, optional
         Candidates solved at once, a process each; the number of cores when left out.
+    prove : int, optional
+        How many of the best are solved to their proof; the others stop where it is proven that they are not among
+        them. None: all are.
     report : bool or path
         The page to write, True beside the table.
 
@@ -229,9 +234,12 @@ def rank(
         When there is no candidate, or the table of ratios is bad.
     """
     output = Path(output)
+    compared: list[Path] = []
     if isinstance(candidates, Found):
         device = device or candidates.result.device
         files = _emit(candidates, output / "candidates")
+        ranks = candidates.result.candidates.row(0).world_size
+        compared = [candidates.config.path] if runs_on(candidates.config, ranks) else []
     elif isinstance(candidates, (str, Path)):
         files = config_files(Path(candidates))
     else:
@@ -241,9 +249,12 @@ def rank(
         workers=workers or os.cpu_count() or 1,
         report=Path(report) if isinstance(report, str) else report,
         output=output,
+        prove=prove,
     )
-    known = load_candidates(files, device, parser_result=None if ratios is None else Path(ratios), gbs=gbs)
-    return rank_candidates(known, options)
+    table = None if ratios is None else Path(ratios)
+    known = load_candidates([*files, *compared], device, parser_result=table, gbs=gbs)
+    own = known[-1] if compared else not isinstance(candidates, Found)
+    return rank_candidates(known[: len(files)], options, own=own)
 
 
 def choose(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
+from taylor.cost_model.throughput import Throughput
 from taylor.parsers.training_config import TrainingConfig
+from taylor.workflows.devices import ChosenDevice
+from taylor.workflows.job_facts import JobFacts
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class CandidateFile:
     other_batch : bool
         The configuration's number of micro-batches is not its file's (`--gbs`), so that a plan for it is written
         with that number.
+    device : ChosenDevice or None
+        What it is planned for.
     """
 
     config: TrainingConfig | None
@@ -36,6 +42,21 @@ class CandidateFile:
     nd_peak_mib: float | None = None
     unread: Path | None = None
     other_batch: bool = False
+    device: ChosenDevice | None = None
+
+    @property
+    def job(self) -> Hashable:
+        """What it must share with another for their step times to compare: model, sequence, batch, ranks."""
+        if self.config is None:
+            return None
+        strategy = self.config.strategy
+        return self.config.model, self.config.rules.seq_length, strategy.global_batch, strategy.world_size
+
+    def throughput(self, step_ms: float, train_tokens: float | None) -> Throughput | None:
+        """What a step time means for it; None where its device is not known."""
+        if self.config is None or self.device is None:
+            return None
+        return JobFacts(self.config, self.device, train_tokens=train_tokens).throughput(step_ms)
 
     @property
     def path(self) -> Path:

@@ -19,10 +19,11 @@ from taylor.dryrun.launch import read_environment
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import is_training_file
 from taylor.parsers.tables.candidates import read_candidates
-from taylor.parsers.tables.ratios import EMBEDDING, TRANSFER, read_ratios
+from taylor.parsers.tables.ratios import read_ratios
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
 from taylor.workflows.candidate_file import CandidateFile
+from taylor.workflows.comparable import on_one_footing
 from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.job_facts import JobFacts, tell_head, tell_unmodelled
@@ -92,7 +93,6 @@ def load_candidates(
     """
     environment = read_environment(env_json)
     measured = read_ratios(parser_result) if parser_result is not None else {}
-    left_out = _left_out(measured, parser_result)
     candidates = []
     estimated = 0
     paths = list(files)
@@ -112,20 +112,12 @@ def load_candidates(
                 except InputError as error:
                     candidates.append(CandidateFile(config, None, None, str(error)))
                     continue
-            card = choose_device(config, device, register_path).spec
+            chosen = choose_device(config, device, register_path)
+            card = chosen.spec
             key = _degrees(config.strategy)
             ratios = (profiled or {}).get(path) or measured.get(key)
             if ratios is None:
                 ratios = estimate_ratios(config.model, config.strategy, config.rules, card)
-                if measured or profiled:
-                    # Measured ratios carry no end-of-step tail, and a table perhaps neither transfers nor
-                    # embedding: beside them an estimate that does would rank too low.
-                    ratios = replace(
-                        ratios,
-                        tail=0.0,
-                        lag=0.0 if TRANSFER in left_out else ratios.lag,
-                        embedding=0.0 if EMBEDDING in left_out else ratios.embedding,
-                    )
                 estimated += 1
             try:
                 memory = estimate_memory(config, card) if memory_of is None else memory_of(config)
@@ -133,7 +125,8 @@ def load_candidates(
                 candidates.append(CandidateFile(config, None, ratios, str(error)))
                 continue
             other_batch = config.strategy.micro_batches != own_batch
-            candidates.append(CandidateFile(config, memory, ratios, other_batch=other_batch))
+            candidates.append(CandidateFile(config, memory, ratios, other_batch=other_batch, device=chosen))
+    candidates = on_one_footing(candidates)
     configs = [c.config for c in candidates if c.config is not None]
     tell_unmodelled(
         "candidates", list(dict.fromkeys(flag.sentence for config in configs for flag in config.unmodelled))
@@ -157,22 +150,6 @@ def load_candidates(
             min(unused),
         )
     return candidates
-
-
-def _left_out(measured: Mapping[tuple[int, int, int, int], TimeRatios], table: Path | None) -> list[str]:
-    """Columns of costs that some rows of a ratios' table do not tell: estimates beside them go without too."""
-    left_out = []
-    for column, told in (
-        (TRANSFER, [ratios.lag > 0 for key, ratios in measured.items() if key[2] > 1]),
-        (EMBEDDING, [ratios.embedding > 0 for ratios in measured.values()]),
-    ):
-        if not all(told):
-            left_out.append(column)
-            if any(told):
-                log.warning(
-                    "%s: %d of %d rows tell no %s: theirs counts as zero", table, told.count(False), len(told), column
-                )
-    return left_out
 
 
 def _with_batch(strategy: Strategy, gbs: int, path: Path) -> Strategy:

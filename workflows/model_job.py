@@ -139,7 +139,7 @@ def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path
     limit = SECONDS_EACH if how.time_limit is None else min(SECONDS_EACH, how.time_limit)
     each = replace(how, time_limit=limit, workers=1)
     candidates = load_candidates(files, device, register_path=job.register_path, margin=job.margin)
-    ranking = rank(candidates, RankOptions(each, workers, report=False, output=folder))
+    ranking = rank(candidates, RankOptions(each, workers, report=False, output=folder, prove=1), own=False)
     best = ranking.table.iloc[0]
     if not best["cost"] > 0:
         waiting = ranking.table[ranking.table["status"] == str(NO_SOLUTION)]

@@ -7,31 +7,34 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from taylor.base.console import hold_interrupts, log, progress
+from taylor.base.console import hold_interrupts
 from taylor.base.errors import TaylorError
 from taylor.base.files import printable, write_atomic
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.result import Result
-from taylor.pipeline_solver.solution import Solution
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.solution import FEASIBLE, Solution
 from taylor.workflows.candidate_file import CandidateFile
 from taylor.workflows.kept_solves import SolveStore
-from taylor.workflows.problem import build_problem
-from taylor.workflows.process_pool import Failed, run_in_processes
-from taylor.workflows.rank_table import failed_row, ranked_table
-from taylor.workflows.schedules import require_schedule, require_start
+from taylor.workflows.own_plans import best_entries, given_entries, own_solution, problem_of
+from taylor.workflows.process_pool import Failed
+from taylor.workflows.rank_solves import RankSolves
+from taylor.workflows.rank_table import NOT_SOLVED, RankEntry, failed_row, ranked_table, solved_row
+from taylor.workflows.run_folder import new_run_folder
 
 SHOWN_COLUMNS = ("dp", "tp", "pp", "ep", "vpp", "mbs", "micro_batches", "cost", "gap", "status")
 SHOWN_CANDIDATES = 10
 """What a notebook shows of a ranking."""
+
+PROVEN_CANDIDATES = 5
+"""How many of the best candidates are solved to their end."""
+
+SOLVED = "solved_config"
+"""Folder, in that of a run, of the configurations with their plans."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,10 @@ class RankOptions:
     report : Path or bool
         The page to write; True puts it beside the table, False writes none.
     output : Path
-        Folder of the table, the rows that are done and the solved configurations.
+        Folder of the table, the solves that are done, and the folders of the runs.
+    prove : int or None
+        How many of the best are solved to their end; the others stop where it is proven that they are not among
+        them. None: all are.
     train_tokens : float or None
         Tokens of the whole training, for its length in days.
     """
@@ -56,16 +62,18 @@ class RankOptions:
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     report: Path | bool = True
     output: Path = Path("pipeline_output")
+    prove: int | None = PROVEN_CANDIDATES
     train_tokens: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
 class Ranking:
-    """The ranked table (best first, failures last) and the files written."""
+    """The ranked table (best first, failures last), the files written, and the folder of the run."""
 
     table: pd.DataFrame
     csv: Path
     report: Path | None
+    folder: Path | None = None
 
     def __repr__(self) -> str:
         return f"{self._head()}\n{self._shown().to_string(index=False)}"
@@ -74,8 +82,9 @@ class Ranking:
         return f"<p>{html.escape(self._head())}</p>{self._shown().to_html(index=False)}"
 
     def _head(self) -> str:
-        solved = int(self.table["objective"].notna().sum())
-        return f"{solved} of {len(self.table)} candidates solved, cost in ms a step; {self.csv}"
+        candidates = self.table[self.table["own"] == 0]
+        solved = int(candidates["objective"].notna().sum())
+        return f"{solved} of {len(candidates)} candidates solved, cost in ms a step; {self.csv}"
 
     def _shown(self) -> pd.DataFrame:
         return self.table[list(SHOWN_COLUMNS)].head(SHOWN_CANDIDATES)
@@ -86,11 +95,13 @@ def rank(
     options: RankOptions,
     executor: Executor | None = None,
     pruned: pd.DataFrame | None = None,
+    own: CandidateFile | bool = True,
 ) -> Ranking:
     """Solve every candidate and rank them by step time.
 
-    Each finished row is kept on disk at once, so that a killed run, started again, solves only what
-    is missing. A candidate that fails keeps its row with the reason.
+    Each finished solve is kept on disk at once, so that a killed run, started again, solves only what
+    is missing. A candidate that fails keeps its row with the reason. What the table names lies in a folder of this
+    run alone.
 
     Parameters
     ----------
@@ -98,74 +109,59 @@ def rank(
         Where the solves run; a pool of `options.workers` processes when not given.
     pruned : DataFrame, optional
         What the search removed and why, for the report.
+    own : CandidateFile or bool
+        What the candidates are compared with in a row of its own: the plan of the configuration that they come from;
+        True: for each job, the best of the plans that their own files hold; False: nothing.
 
     Raises
     ------
     KeyboardInterrupt
         After the rows finished so far were written.
     """
-    rows: dict[int, dict[str, Any]] = {}
-    waiting: dict[int, PipelineProblem] = {}
-    problems: dict[str, PipelineProblem] = {}
-    store = SolveStore(options.output)
+    rows: dict[int, Mapping[str, Any]] = {}
+    problems: dict[int, PipelineProblem] = {}
     for number, candidate in enumerate(candidates):
         try:
-            problem = _problem_of(candidate)
+            problems[number] = problem_of(candidate)
         except TaylorError as error:
             rows[number] = failed_row(str(error))
-            continue
-        problems[printable(candidate.path.name)] = problem
-        kept = store.find(problem, options.how)
-        if kept is None:
-            waiting[number] = problem
+    own_plans = _own_plans(candidates, problems) if own is True else {}
+    compared = best_entries(candidates, problems, own_plans) if own is True else given_entries(own)
+
+    def keep(number: int, found: Solution | Failed) -> None:
+        if isinstance(found, Failed):
+            rows[number] = failed_row(found.reason)
         else:
-            rows[number] = Result(problem, kept.solution).row()
-    if rows and waiting:
-        log.info("%d of %d candidates were solved by an earlier run or need no solve", len(rows), len(candidates))
-    stamp = datetime.now().strftime("%Y%m%d%H%M%S")
-    csv = options.output / f"test_result_{stamp}.csv"
+            rows[number] = solved_row(problems[number], found)
+
+    rivals = {number: candidates[number].job for number in problems}
+    solves = RankSolves(problems, rivals, options.prove, options.how, SolveStore(options.output), keep)
+    for number, solution in own_plans.items():
+        if solution.status == FEASIBLE:
+            solves.note_step(number, solution.objective)
+    run = new_run_folder(options.output)
+    csv = options.output / f"test_result_{run.name}.csv"
     try:
-        _solve_all(waiting, rows, store, options, executor)
+        solves.run(options.workers, executor)
     finally:
         with hold_interrupts():
-            table = ranked_table(candidates, rows, options.output / "solved_config")
-            write_atomic(csv, table.to_csv(index=False, lineterminator="\n"))
+            solved = [RankEntry(one, rows.get(number, NOT_SOLVED)) for number, one in enumerate(candidates)]
+            table = ranked_table([*solved, *compared], run / SOLVED, options.train_tokens)
+            text = table.to_csv(index=False, lineterminator="\n")
+            for path in (run / csv.name, csv):
+                write_atomic(path, text)
     report = None
     if options.report:
         report = options.report if isinstance(options.report, Path) else csv.with_suffix(".html")
         from taylor.workflows.rank_page import write_ranking_page
 
-        write_ranking_page(report, table, problems, candidates, pruned)
-    return Ranking(table, csv, report)
+        drawn = {printable(candidates[number].path.name): problem for number, problem in problems.items()}
+        write_ranking_page(report, table, drawn, candidates, pruned)
+        write_atomic(run / csv.with_suffix(".html").name, report.read_bytes())
+    return Ranking(table, csv, report, run)
 
 
-def _problem_of(candidate: CandidateFile) -> PipelineProblem:
-    if candidate.failure or candidate.config is None or candidate.memory is None or candidate.ratios is None:
-        raise TaylorError(candidate.failure or "no memory profile or time ratios")
-    require_start(candidate.config)
-    require_schedule(candidate.config)
-    return build_problem(candidate.config, candidate.memory, candidate.ratios)
-
-
-def _solve_all(
-    waiting: Mapping[int, PipelineProblem],
-    rows: dict[int, dict[str, Any]],
-    store: SolveStore,
-    options: RankOptions,
-    executor: Executor | None,
-) -> None:
-    """Solve what is waiting; each row goes to `rows`, and is kept on disk, as soon as it is done."""
-    # The hardest (most stages) first, so that no long solve is left alone at the end.
-    order = sorted(waiting, key=lambda number: -waiting[number].stages * waiting[number].micro_batches)
-    with progress("solving", len(waiting)) as advance:
-
-        def keep(number: int, found: Solution | Failed) -> None:
-            if isinstance(found, Failed):
-                rows[number] = failed_row(found.reason)
-            else:
-                rows[number] = Result(waiting[number], found).row()
-                store.keep(waiting[number], options.how, found)
-            advance(1, str(rows[number]["status"]))
-
-        tasks = {number: partial(solve, waiting[number], options.how) for number in order}
-        run_in_processes(tasks, options.workers, keep, executor)
+def _own_plans(candidates: Sequence[CandidateFile], problems: Mapping[int, PipelineProblem]) -> dict[int, Solution]:
+    """The plans that the candidates' files hold, by the candidate's number."""
+    found = {number: own_solution(candidates[number], problem) for number, problem in problems.items()}
+    return {number: solution for number, solution in found.items() if solution is not None}

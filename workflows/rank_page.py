@@ -61,7 +61,7 @@ def write_ranking_page(
     stems = Counter(Path(name).stem for name in problems)
     for _, row in table.head(DRAWN_CANDIDATES).iterrows():
         plan, file = plan_of_row(row), Path(row["file"])
-        if plan is None or file.name not in problems:
+        if plan is None or row.get("own") or file.name not in problems:
             continue
         # Files of several kinds may share a stem, and so do a file's own plan and its solved one; the page takes the
         # whole path too.
@@ -80,6 +80,7 @@ def ranking_facts(
 ) -> PageFacts:
     """The head of a ranking's page: what all its candidates share, and the best one."""
     configs = [one.config for one in candidates if one.config is not None]
+    table = table[table["own"] == 0] if "own" in table else table
     solved = table[table["objective"].notna()] if "objective" in table else table
     count = (
         f"{len(solved)} of {len(table)} strategies solved" if len(solved) < len(table) else f"{len(table)} strategies"

@@ -21,6 +21,7 @@ from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.job_facts import JobFacts, degrees_text, tell_head, tell_notes
 from taylor.workflows.options import DryRunOptions
+from taylor.workflows.own_plans import runs_on
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
 from taylor.workflows.search_memory import measured_peaks, replayed_peaks
@@ -139,16 +140,20 @@ def _search(
             options.dryruns.env_json,
         )
     )
-    candidates = load_candidates(
-        dryrun_files,
+    own = [config.path] if runs_on(config, options.space.world_size) else []
+    loaded = load_candidates(
+        [*dryrun_files, *own],
         device,
         profiled=profiled,
+        gbs=options.space.gbs,
         memory_of=memory_of,
         register_path=options.register_path,
         env_json=options.dryruns.env_json,
         margin=options.margin,
     )
-    return replace(done, ranking=rank(candidates, options.ranking, pruned=pruned_frame(result)))
+    candidates, compared = loaded[: len(dryrun_files)], loaded[len(dryrun_files) :]
+    ranking = rank(candidates, options.ranking, pruned=pruned_frame(result), own=compared[0] if compared else False)
+    return replace(done, ranking=ranking)
 
 
 def _tell(options: StrategySearchOptions, facts: JobFacts) -> None:

@@ -57,8 +57,14 @@ def jobs() -> list[Job]:
         Job("one-interleave", "pipeline_parallel", _reference, solve, "-workers"),
         Job("two-interleaves", "pipeline_parallel", _half_reference, (*solve, "-vpp", "2"), "-workers"),
         Job("search", "parallel_tool", _copy_example, search),
-        Job("full-search", "parallel_tool", _copy_example, (*search, "--full"), "--workers"),
-        Job("ranking", "pipeline_tool", _candidates, ("--yaml_path", "files", "--report", "off"), "--workers"),
+        Job("full-search", "parallel_tool", _copy_example, (*search, "--full", "--prove", "all"), "--workers"),
+        Job(
+            "ranking",
+            "pipeline_tool",
+            _candidates,
+            ("--yaml_path", "files", "--report", "off", "--prove", "all"),
+            "--workers",
+        ),
     ]
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 COMPARED = (".csv", ".yaml", ".yml", ".sh", ".toml", ".mps", ".sol", ".json", ".orig")
 """Endings of the files compared; pages and pictures draw the solve's own clock."""
 
-_STAMP = re.compile(r"(test_result_)\d{14}(?:_\d+)?")
+_STAMP = re.compile(r"(test_result_|runs/)\d{14}(?:_\d+)?")
+_STAMP_BYTES = re.compile(_STAMP.pattern.encode())
 _TIMES = re.compile(rb'("(?:solve_seconds|seconds|time|wall_seconds)": )[0-9.eE+-]+|("sha256": )"[0-9a-f]{64}"')
 """A kept file's checksum counts its times too; what it is of is compared itself."""
 
@@ -34,6 +35,7 @@ def without_times(name: str, content: bytes) -> bytes:
             text = io.StringIO()
             csv.writer(text, lineterminator="\n").writerows(row[:place] + row[place + 1 :] for row in rows)
             content = text.getvalue().encode()
+        content = _STAMP_BYTES.sub(rb"\1", content)
     elif name.endswith(".json"):
         content = _TIMES.sub(rb"\g<1>\g<2>0", content)
     return content

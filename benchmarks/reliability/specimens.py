@@ -221,11 +221,11 @@ def make_specimens(folder: Path) -> list[Specimen]:
     place = add("log", "worker", "log/workerlog.1", "timeline_tool", "--log_dir", "log")
     for device in (0, 1):
         _write(place / f"log/workerlog.{device}", log)
-    place = add("log", "dryrun", "logs/DP2_TP2_PP4_EP1/rank_0.log", "parallel_tool", "--yaml_path", "train.yaml",
+    place = add("log", "dryrun", "logs/DP2_TP2_PP2_EP1/rank_0.log", "parallel_tool", "--yaml_path", "train.yaml",
                 "--dryrun_data_dir", "logs", *few)  # fmt: skip
     _copy("pretrain_llama2_7b", place / "train.yaml")
     for rank_number in (0, 4):
-        _write(place / f"logs/DP2_TP2_PP4_EP1/rank_{rank_number}.log", DRYRUN_LOG.format(peak=40111, actual=41000))
+        _write(place / f"logs/DP2_TP2_PP2_EP1/rank_{rank_number}.log", DRYRUN_LOG.format(peak=40111, actual=41000))
     place = add("log", "solution", "train.sol", "pipeline_parallel", "-extract", "y", "-solution", "train.sol")
     _write(place / "train.sol", "# status optimal\n# objective 10.5\n# bound 10.5\n# solver branch-and-cut\n"
            "x_dense[0,0] 4\nx_dense[1,0] 5\nrecompute_dense[0,0] 2\nstep_time 10.5\n")  # fmt: skip

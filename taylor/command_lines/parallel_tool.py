@@ -27,8 +27,11 @@ from taylor.command_lines.arguments import (
     refuse_unknown_solver,
     refuse_without_effect,
 )
+from taylor.command_lines.ranking import add_ranking_options, print_files
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs")
+
+DEFAULT_OUTPUT = "./output/nd_output/"
 
 DEFAULT_CONFIGURATION = "./config/pretrain_deepseek3_128p.yaml"
 
@@ -124,11 +127,13 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     results.add_argument(
         "--time_limit", type=positive_float, metavar="SECONDS", help="limit of one solve (default: none)"
     )
+    add_ranking_options(results)
     results.add_argument(
         "--output_path",
         metavar="DIR",
-        default="./output/nd_output/",
-        help="where the CSV goes; YAML folders are its siblings (default: %(default)s)",
+        default=DEFAULT_OUTPUT,
+        help="where the CSV goes; YAML folders are its siblings; of another than the default, a folder "
+        "pipeline_output in it takes the ranking (default: %(default)s)",
     )
     add_planning_options(parser)
     add_environment_options(parser)
@@ -152,7 +157,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     if not full:
         refuse_without_effect(
             args,
-            {"solver_name", "workers", "time_limit", "gap", "train_tokens"},
+            {"solver_name", "workers", "time_limit", "gap", "train_tokens", "prove", "topn"},
             "without --full: nothing is solved",
             "add --full",
         )
@@ -165,7 +170,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     from taylor.nd_search.options import SearchOptions
     from taylor.pipeline_solver.options import SolveOptions
     from taylor.report.breakdown import breakdown_table, comparison_table
-    from taylor.report.terminal import print_ranking, print_table
+    from taylor.report.terminal import print_ranking, print_ranking_verdict, print_table
     from taylor.workflows.explain import describe_rules, explain_strategy
     from taylor.workflows.rank import RankOptions
     from taylor.workflows.search import StrategySearchOptions, search_strategies
@@ -205,6 +210,8 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
         ranking=RankOptions(
             SolveOptions(args.solver_name, args.time_limit, args.gap),
             **({"workers": args.workers} if args.workers else {}),
+            output=_ranking_folder(Path(args.output_path)),
+            prove=args.prove,
             train_tokens=args.train_tokens,
         ),
         margin=args.margin,
@@ -229,10 +236,14 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     ):
         print(f"{role:>12}: {file}")
     if done.ranking is not None:
-        print_ranking(done.ranking.table)
-        print(f"{'ranking':>12}: {done.ranking.csv}")
-        if done.ranking.report is not None:
-            print(f"{'report':>12}: {done.ranking.report}")
+        print_ranking(done.ranking.table, limit=args.topn, details=args.verbose)
+        print_files(done.ranking)
+        print_ranking_verdict(done.ranking.table)
+
+
+def _ranking_folder(output: Path) -> Path:
+    """Where the ranking goes: where pipeline_tool writes, or into the folder that the user named for the search."""
+    return Path("pipeline_output") if output == Path(DEFAULT_OUTPUT) else output / "pipeline_output"
 
 
 def _stated(args: argparse.Namespace) -> Path:

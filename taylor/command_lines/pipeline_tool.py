@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from taylor.base.console import log, run_command, start_logging
+from taylor.base.console import run_command, start_logging
 from taylor.base.errors import InputError
 from taylor.command_lines.arguments import (
     MODEL_HELP,
@@ -27,6 +27,7 @@ from taylor.command_lines.arguments import (
     refuse_unknown_solver,
     refuse_without_effect,
 )
+from taylor.command_lines.ranking import add_ranking_options, print_files
 
 
 def build_parser(program: str = "pipeline_tool.py") -> CommandParser:
@@ -86,7 +87,13 @@ def build_parser(program: str = "pipeline_tool.py") -> CommandParser:
     solving.add_argument(
         "--time_limit", type=positive_float, metavar="SECONDS", help="limit of one solve (default: none)"
     )
-    solving.add_argument("--topn", type=positive_int, metavar="N", help="rows printed (default: all)")
+    add_ranking_options(solving)
+    solving.add_argument(
+        "--output_path",
+        metavar="DIR",
+        default="./pipeline_output/",
+        help="folder of the table, the page and the run's files (default: %(default)s)",
+    )
     solving.add_argument(
         "--report",
         metavar="FILE|on|off",
@@ -108,7 +115,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
     else:
         refuse_without_effect(args, {"world_size", "seq", "fix"}, "without --model: the files say it themselves")
     from taylor.pipeline_solver.options import SolveOptions
-    from taylor.report.terminal import print_ranking
+    from taylor.report.terminal import print_ranking, print_ranking_verdict
     from taylor.workflows.candidates import rank_folder
     from taylor.workflows.rank import RankOptions
 
@@ -120,6 +127,8 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
             SolveOptions(args.solver_name, args.time_limit, args.gap),
             workers=args.workers,
             report=report,
+            output=Path(args.output_path),
+            prove=args.prove,
             train_tokens=args.train_tokens,
         ),
         device=args.device,
@@ -131,23 +140,18 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
         nd_path=chosen_or_there(args.nd_path),
         margin=args.margin,
     )
-    table = ranking.table if args.topn is None else ranking.table.head(args.topn)
-    print_ranking(table)
-    if len(table) < len(ranking.table):
-        log.info("%d further rows are in the CSV", len(ranking.table) - len(table))
-    print(f"{'ranking':>12}: {ranking.csv}")
-    if ranking.report is not None:
-        print(f"{'report':>12}: {ranking.report}")
+    print_ranking(ranking.table, limit=args.topn, details=args.verbose)
+    print_files(ranking)
+    print_ranking_verdict(ranking.table)
 
 
 def _strategies(args: argparse.Namespace) -> Path:
     """The folder of a model's quickest strategies, searched and written."""
     from taylor.workflows.model_job import RANKED_STRATEGIES, ModelJob, write_strategies
-    from taylor.workflows.rank import RankOptions
 
     if args.world_size is None:
         raise InputError("is needed with --model", field="--world_size", cure="name the ranks to plan for")
-    output = RankOptions().output
+    output = Path(args.output_path)
     job = ModelJob(
         path=model_path(args, output),
         world_size=args.world_size,

@@ -116,6 +116,7 @@ def test_ranking_takes_a_folder_or_files_and_says_what_cannot_be_read(tmp_path: 
     (tmp_path / "good.yaml").write_bytes(CONFIG.read_bytes())
     (tmp_path / "bad.yaml").write_text("no: model")
     by_folder = taylor.rank(tmp_path, output=tmp_path / "out", workers=1)
-    assert list(by_folder.table["status"]) == ["optimal", "failed"]
+    assert list(by_folder.table["status"]) == ["optimal", "feasible", "failed"]
+    assert list(by_folder.table["own"]) == [0, 1, 0]  # what the file held before is a row to compare with
     by_files = taylor.rank([tmp_path / "good.yaml"], output=tmp_path / "out", workers=1)
-    assert list(by_files.table["status"]) == ["optimal"]
+    assert list(by_files.table["status"]) == ["optimal", "feasible"] and by_files.table["gain"][0] >= 0

@@ -40,7 +40,7 @@ def tell():
     print(os.getpid(), flush=True)
     time.sleep(60)
 
-process_pool.run_in_processes({1: tell}, 1, print)
+process_pool.run_in_processes({1: lambda: tell}, 1, print)
 """
 
 

@@ -85,7 +85,7 @@ def test_the_search_goes_on_to_parsing_and_solving(run_tool, searched: Path) -> 
     assert done.returncode == 0, done.stderr
     assert "parsed from profiles for 2 of 2 candidates" in done.stderr
     [ranking] = (searched / "pipeline_output").glob("test_result_*.csv")
-    assert {row["ratio_source"] for row in rows(ranking)} == {"parsed"}
+    assert {row["ratio_source"] for row in rows(ranking) if row["own"] == "0"} == {"parsed"}
 
 
 def test_the_table_of_a_profile_run_gives_the_ratios_of_the_profiles(searched: Path) -> None:
@@ -98,7 +98,7 @@ def test_the_table_of_a_profile_run_gives_the_ratios_of_the_profiles(searched: P
         assert one.ratios is not None and other.ratios is not None
         for name in ("dense_forward", "backward", "head", "unit_ms", "embedding", "lag", "tail"):
             assert getattr(other.ratios, name) == pytest.approx(getattr(one.ratios, name), rel=1e-5), name
-        assert one.ratios.lag > 0 and one.ratios.embedding > 0 and one.ratios.tail == 0
+        assert one.ratios.tail == 0
         assert other.ratios.recompute[FULL] == pytest.approx(one.ratios.recompute[FULL], rel=1e-5)
 
 

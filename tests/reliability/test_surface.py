@@ -43,8 +43,9 @@ STOPS = "-gap --gap --margin --train_tokens"
 FURTHER = {
     "parallel_tool": "--fix --max_data_parallel --max_tensor_parallel --max_pipeline_parallel --max_context_parallel "
     "--hf_path --model --seq --disable_rule --list_rules --explain --workers --time_limit --dryrun_timeout "
-    "--dryrun_retries " + STOPS,
-    "pipeline_tool": "--model --world_size --seq --fix --dryrun_timeout --dryrun_retries " + STOPS,
+    "--dryrun_retries --prove --topn " + STOPS,
+    "pipeline_tool": "--model --world_size --seq --fix --dryrun_timeout --dryrun_retries --prove --output_path "
+    + STOPS,
     "pipeline_parallel": "-hf --model --world_size --seq --gbs --fix -ratios -workers -mps_form --export --what_if "
     "-dryrun_data_dir --dryrun_timeout --dryrun_retries " + STOPS,
     "timeline_tool": "--profile_dir --solution --unit_ms --step --window --trace --html --png",
@@ -90,7 +91,8 @@ def _csv(folder: Path, name: str = "output/nd_output/nd_candidate_config.csv") -
 
 def _ranking(folder: Path) -> pd.DataFrame:
     [path] = (folder / "pipeline_output").glob("test_result_*.csv")
-    return pd.read_csv(path)
+    table = pd.read_csv(path)
+    return table[table["own"] == 0].reset_index(drop=True)
 
 
 def _json(folder: Path) -> dict:
@@ -135,7 +137,7 @@ EXERCISES = [
              lambda o, f: len(list((f / "output/dryrun_yaml").glob("*.toml"))) >= 1),
     Exercise("parallel_tool", "dryrun", f"{SEARCH} --dryrun_data_dir logs",
              lambda o, f: "replay" in set(_csv(f)["source"])),
-    Exercise("parallel_tool", "search", f"{SEARCH} --profile_data_dir empty",
+    Exercise("parallel_tool", "search", f"{SEARCH} --profile_data_dir others",
              lambda o, f: "no candidate has a profile" in o.errors and len(_ranking(f)) == 2),
     Exercise("parallel_tool", "environment", f"{SEARCH} --mindformers_dir . {DRYRUN} --fix tp=2,pp=4",
              lambda o, f: "1 of 1 dry-runs" in o.errors and "own.mindrecord" in o.errors),
@@ -186,7 +188,7 @@ def specimens(tmp_path_factory) -> dict[str, Specimen]:
     search = made["memory"].folder.parent / "search"
     search.mkdir()
     shutil.copy(ROOT / "config" / "pretrain_llama2_7b.yaml", search / "train.yaml")
-    (search / "empty").mkdir()
+    (search / "others" / "of_another_job").mkdir(parents=True)
     made["search"] = Specimen("yaml", "search", search, "train.yaml", made["memory"].command)
     own = made["ratios"].folder / "own" / "devices"
     own.mkdir(parents=True)

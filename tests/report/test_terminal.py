@@ -1,24 +1,20 @@
-"""What a terminal shows: ranking, plan by stage, pipeline in characters, live line; plain in a pipe."""
+"""What a terminal shows: plan by stage, pipeline in characters, live line; plain in a pipe."""
 
 from __future__ import annotations
 
 import io
-import json
-import re
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from taylor.report.compress import compress, compress_grid
+from taylor.report.compress import compress, compress_grid, gap_text
 from taylor.report.shares import step_shares
-from taylor.report.tables import gap_text, ranking_table
-from taylor.report.terminal import live_line, pipeline_text, print_ranking, progress_text
+from taylor.report.terminal import live_line, pipeline_text, progress_text
 from taylor.report.timeline import Timeline
-from tests.report_cases import deepseek, even_plan, ranking
+from tests.report_cases import deepseek, even_plan
 
 
 def shown(renderable, width=100, terminal=False):
@@ -45,41 +41,6 @@ def test_lists_are_compressed_as_the_manual_says():
     assert compress_grid('{"full": [[2, 2]], "select": [[0, 0]]}') == "2×2"
     assert compress_grid('{"full": [[2, 2]], "select": [[0, 1]]}') == "full 2×2; select 0,1"
     assert compress_grid(float("nan")) == "" and compress_grid("[broken") == ""
-
-
-@pytest.mark.parametrize("width", [80, 100, 120])
-def test_the_ranking_fits_the_terminal_and_shows_every_figure(width):
-    table = ranking(6)
-    text = shown(ranking_table(table), width)
-    assert max(map(len, text.splitlines())) <= width
-    squeezed = re.sub(r"[\s│]", "", text)
-    for _, row in table.iterrows():
-        assert f"{row['cost']:,.1f}" in text
-        assert f"PP{row['pp']}" in squeezed
-    # Cut at no width: every stage's peak of the first candidate is there, in GiB.
-    first = re.sub(r"[\s│]", "", shown(ranking_table(table.head(1)), width))
-    peaks = [f"{value / 1024:.1f}" for value in json.loads(table["peak_memory"][0])]
-    plan_column = first[first.index("peak") :]
-    assert all(peak in plan_column for peak in peaks)
-
-
-def test_the_order_is_the_one_given_and_the_caption_counts_what_is_left_out():
-    text = shown(ranking_table(ranking(9), limit=4))
-    assert "4 of 9 candidates" in text and re.search(r"│ ?4 │", text) and not re.search(r"│ ?5 │", text)
-
-
-def test_a_failed_candidate_keeps_its_row_with_the_reason_and_markup_in_it_stays_text():
-    text = shown(ranking_table([{"dp": 1, "tp": 2, "pp": 4, "status": "failed", "reason": "[bold]no[/bold] memory"}]))
-    assert "DP1 TP2 PP4" in text and "failed" in text and "[bold]no[/bold] memory" in text
-
-
-def test_a_peak_over_the_limit_is_said_with_its_stage():
-    row = {"peak_memory": "[100, 300, 100]", "memory_limit": "[200, 200, 200]"}
-    assert "over the limit on stage 1" in shown(ranking_table([row]))
-
-
-def test_step_times_without_real_time_are_in_units():
-    assert "1132.662 u" in shown(ranking_table([{"objective": 1132.662249}]))
 
 
 def test_a_gap_that_is_not_closed_never_reads_as_zero():
@@ -134,16 +95,3 @@ def test_the_live_line_is_silent_in_a_pipe_and_leaves_nothing_on_a_terminal():
 
         time.sleep(0.4)
     assert "best 2.0000" in out.getvalue()
-
-
-def test_a_ranking_from_records_and_from_a_frame_reads_the_same():
-    table = ranking(3)
-    assert shown(ranking_table(table)) == shown(ranking_table(table.to_dict("records")))
-    assert isinstance(table, pd.DataFrame)
-
-
-def test_a_ranking_in_a_pipe_is_plain_and_wide_enough_to_read(capsys, monkeypatch):
-    monkeypatch.delenv("COLUMNS", raising=False)
-    print_ranking(ranking(2))
-    text = capsys.readouterr().out
-    assert "\x1b[" not in text and 100 <= max(map(len, text.splitlines())) <= 120

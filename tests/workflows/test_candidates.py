@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pandas as pd
 
+from taylor.cost_model.profile import TimeRatios
+from taylor.parsers.read import read_config
 from taylor.register.registry import Registry
 from taylor.workflows.candidates import load_candidates
 from tests.conftest import ROOT
@@ -15,6 +18,7 @@ from tests.parsers.megatron.test_scripts import BASE as SHELL_FLAGS
 from tests.parsers.megatron.test_scripts import script_of
 from tests.parsers.torchtitan.test_files import toml_file
 
+KINDS = ("sh", "toml", "YAML")
 HEADER = "dp,tp,pp,ep,dmratio,bfratio,re_grow_ration,hratio,moe_bw\n"
 
 
@@ -41,9 +45,29 @@ def test_an_estimate_keeps_the_costs_that_every_measured_row_tells(tmp_path):
     assert (measured.ratios.lag, measured.ratios.embedding) == (0.1, 0.1)
     assert (estimated.ratios.lag, estimated.ratios.embedding) == (alone.ratios.lag, alone.ratios.embedding)
     assert estimated.ratios.tail == 0.0 < alone.ratios.tail
-    table.write_text(header + "16,4,16,8,0.4,1.8,1,1.5,20,2,0.1\n8,4,16,8,0.4,1.8,1,1.5,20,,0.1\n")
-    estimated = load_candidates(files, device, parser_result=table)[1]
-    assert estimated.ratios.lag == 0.0 and estimated.ratios.embedding == alone.ratios.embedding
+
+
+def test_a_cost_that_one_measured_row_lacks_is_left_out_of_all_and_a_line_says_so(tmp_path, caplog):
+    device = Registry.load(None).device("ascend-910b")
+    files = [ROOT / "config" / "pretrain_deepseek3_671b_1024p.yaml", ROOT / "config" / "pretrain_llama3_70b.yaml"]
+    other = read_config(files[1]).strategy
+    table = tmp_path / "r.csv"
+    table.write_text(
+        HEADER.replace("\n", ",transfer_ms,embedding_ratio\n")
+        + "16,4,16,8,0.4,1.8,1,1.5,20,2,0.1\n"
+        + f"{other.dp},{other.tp},{other.pp},{other.ep},0.4,1.8,1,1.5,20,,0.1\n"
+    )
+    by_table = load_candidates(files, device, parser_result=table)
+    assert [(one.ratios.lag, one.ratios.embedding) for one in by_table] == [(0.0, 0.1), (0.0, 0.1)]
+    assert caplog.text.count("1 of 2 measured candidates tell nothing of transfers between stages") == 1
+    parsed = {
+        file: TimeRatios(unit_ms=20.0, lag=lag, source="parsed") for file, lag in zip(files, (0.1, 0), strict=True)
+    }
+    by_profiles = load_candidates(files, device, profiled=parsed)
+    assert [one.ratios.lag for one in by_profiles] == [0.0, 0.0]
+    [measured, estimated] = load_candidates(files, device, profiled={files[0]: parsed[files[0]]})
+    assert measured.ratios.lag == 0.1 and estimated.ratios.lag > 0 and estimated.ratios.tail == 0
+    assert measured.ratios.embedding == estimated.ratios.embedding == 0
 
 
 def test_a_folder_of_yaml_shell_and_toml_is_ranked_and_what_cannot_be_read_keeps_its_row(run_tool, tmp_path):
@@ -58,12 +82,15 @@ def test_a_folder_of_yaml_shell_and_toml_is_ranked_and_what_cannot_be_read_keeps
     run = run_tool("pipeline_tool.py", "--yaml_path", folder, "--workers", "1")
     assert run.returncode == 0, run.stderr
     table = pd.read_csv(next((tmp_path / "pipeline_output").glob("test_result_*.csv")), dtype=str)
-    assert len(table) == 5
+    own, table = table[table["own"] == "1"], table[table["own"] == "0"].reset_index(drop=True)
+    # Each is a job of its own, with a plan of its own to compare with.
+    assert len(table) == 5 and {Path(name) for name in own["file"]} == {folder / f"llama.{kind}" for kind in KINDS}
     solved, failed = table[table["status"] == "optimal"], table[table["status"] == "failed"]
     assert {name.rsplit("/", 1)[1] for name in solved["file"]} == {"llama.sh", "llama.toml", "llama.YAML"}
     assert all(text.isdigit() for name in ("dp", "tp", "pp", "micro_batches") for text in solved[name])
     reasons = dict(zip((name.rsplit("/", 1)[1] for name in failed["file"]), failed["reason"], strict=True))
     assert "not valid YAML at line" in reasons["broken.yaml"] and "starts no training" in reasons["other.sh"]
+    assert all(list(table[table["file"] == name]["gain"].astype(float) >= 0) == [True] for name in solved["file"])
     assert list(table["status"][-2:]) == ["failed", "failed"] and failed["dp"].isna().all()
     assert "broken" in run.stdout and "llama" not in reasons
     page = next((tmp_path / "pipeline_output").glob("test_result_*.html")).read_text()

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.workflows.process_pool import DIED, Failed, run_in_processes
+from taylor.workflows.process_pool import DIED, Failed, SharedNumbers, run_in_processes
 
 
 def square(number):
@@ -32,7 +32,8 @@ def die(number):
 
 def outcomes(tasks, workers=2, executor=None):
     told = []
-    run_in_processes(tasks, workers, lambda number, outcome: told.append((number, outcome)), executor)
+    made = {number: lambda task=task: task for number, task in tasks.items()}
+    run_in_processes(made, workers, lambda number, outcome: told.append((number, outcome)), executor)
     assert len(told) == len(tasks) and len(dict(told)) == len(tasks)
     return dict(told)
 
@@ -65,3 +66,34 @@ def test_a_given_executor_stays_open_for_its_owner():
     with ThreadPoolExecutor(2) as executor:
         assert outcomes({4: partial(square, 4)}, executor=executor) == {4: 16}
         assert executor.submit(square, 5).result() == 25
+
+
+def test_a_task_is_made_when_its_turn_comes_from_what_is_known_by_then():
+    told = {}
+
+    def make(number):
+        return None if number == 2 or sum(told.values()) > 9 else partial(square, number)
+
+    run_in_processes({n: partial(make, n) for n in range(7)}, 1, told.__setitem__)
+    assert told == {0: 0, 1: 1, 3: 9}
+
+
+def wait_for_less(reader, seconds):
+    end = time.monotonic() + seconds
+    while reader() > 1 and time.monotonic() < end:
+        time.sleep(0.01)
+    return reader()
+
+
+def test_a_running_task_hears_of_a_number_that_has_changed():
+    numbers, told = SharedNumbers(3), {}
+    numbers[1] = 7.0
+    assert numbers.reader(1)() == 7.0 and numbers.reader(2)() == float("inf")
+
+    def note(number, outcome):
+        told[number] = outcome
+        numbers[1] = 0.5
+
+    tasks = {1: lambda: partial(wait_for_less, numbers.reader(1), 20.0), 2: lambda: partial(square, 2)}
+    run_in_processes(tasks, 2, note, shared=numbers)
+    assert told == {1: 0.5, 2: 4}

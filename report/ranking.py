@@ -1,0 +1,244 @@
+"""A ranking of strategies on a terminal: a line a candidate, then what a reader wants to know of the best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from rich.table import Table
+from rich.text import Text
+
+from taylor.cost_model.known_error import MEMORY_ERRORS
+from taylor.pipeline_solver.solution import CUT_OFF, FEASIBLE, OPTIMAL, OVER_LIMIT
+from taylor.report.compress import compress, compress_grid, in_gib, number, parse_json, strategy_text
+
+STATUS_STYLE = {OPTIMAL.value: "green", FEASIBLE.value: "yellow", CUT_OFF.value: "dim"}
+
+WIDE = 100
+"""Columns of a window from which a row has room for the micro-batches and wider gaps."""
+
+LISTED_REASONS = 5
+"""Candidates without a plan whose reasons are printed; the table has all."""
+
+MEASURED = "parsed"
+"""How the ratios of a row that was measured begin to name their source."""
+
+Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
+
+
+def ranking_table(rows: Rows, *, limit: int | None = None, width: int = 80) -> Table:
+    """The ranking with one line a candidate, from 80 columns on; rows keep their order, best first.
+
+    Parameters
+    ----------
+    rows : DataFrame or sequence of mappings
+        Columns of ``test_result_*.csv``. Missing ones are left empty.
+    limit : int, optional
+        Show this many candidates at most; the caption says how many there are. The file's own plan is always shown.
+    width : int
+        Columns of the window.
+
+    Returns
+    -------
+    rich.table.Table
+        Step time in ms, tokens a second, gain over the file's own plan, peak of the fullest stage and its limit in
+        GiB, and how well it is proven: ``proven``, a gap, or ``≥ 26,048``, the least step time in ms of any plan.
+    """
+    records = _records(rows)
+    shown = _shown(records, limit)
+    mixed = _is_mixed(records)
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2 if width >= WIDE + 10 * mixed else 1))
+    hidden = len(records) - len(shown)
+    if hidden:
+        table.caption = f"{len(shown)} of {len(records)} rows; all are in the CSV"
+        table.caption_justify = "left"
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("strategy")
+    table.add_column("step ms", justify="right", no_wrap=True)
+    table.add_column("tokens/s", justify="right", no_wrap=True)
+    table.add_column("gain", justify="right", no_wrap=True)
+    table.add_column("peak GiB", justify="right", no_wrap=True)
+    table.add_column("proof", no_wrap=True)
+    if mixed:
+        table.add_column("times", no_wrap=True)
+    for place, row in shown:
+        cells: list[str | Text] = [
+            "own" if _is_own(row) else str(place),
+            Text(_strategy(row, width)),
+            step_text(row),
+            _thousands(row.get("tokens_per_second")),
+            _gain(row),
+            _peak(row),
+            _proof(row),
+        ]
+        times = ["meas." if _is_measured(row) else "est."] if mixed else []
+        table.add_row(*cells, *times, style="bold" if _is_own(row) else "")
+    return table
+
+
+def step_text(row: Mapping[str, Any]) -> str:
+    """Step time in ms; in body-layer forwards (``u``) when the real time is not known."""
+    cost, objective = number(row.get("cost")), number(row.get("objective"))
+    if cost is not None:
+        return f"{cost:,.1f}"
+    return f"{objective:.3f} u" if objective is not None else "-"
+
+
+def note_lines(rows: Rows) -> list[str]:
+    """What the columns leave out: what the marks mean, and why candidates have no plan."""
+    records = _records(rows)
+    lines = []
+    if _is_mixed(records):
+        lines.append("times: meas. by profiles or the given table, est. by closed forms (column ratio_source)")
+    if any(_is_own(row) for row in records):
+        lines.append("own: the plan that the file holds, by the same memory and times; gain is over that plan")
+    if any(row.get("status") == CUT_OFF.value for row in records):
+        lines.append("≥: not among the best, no plan takes fewer ms; --prove all proves every row")
+    failed = [row for row in records if number(row.get("objective")) is None and row.get("reason")]
+    lines += [f"{_strategy(row, WIDE)}: {row.get('status')}: {row.get('reason')}" for row in failed[:LISTED_REASONS]]
+    if len(failed) > LISTED_REASONS:
+        lines.append(f"and {len(failed) - LISTED_REASONS} more without a plan; the CSV says why")
+    return lines
+
+
+def plan_lines(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The plan of a row, as name and text: offset, recompute and peak memory by stage, runs as ``20×1``."""
+    pairs = []
+    for name in ("offset", "recompute"):
+        if text := compress_grid(row.get(name)):
+            pairs.append((name, _spaced(text)))
+    if peaks := in_gib(row.get("peak_memory")):
+        limits = in_gib(row.get("memory_limit"))
+        pairs.append(("peak GiB", f"{_spaced(compress(peaks))} of {_spaced(compress(limits))}"))
+    if isinstance(row.get("file"), str):
+        pairs.append(("file", str(row["file"])))
+    return pairs
+
+
+def verdict_lines(rows: Rows) -> list[str]:
+    """Three lines: which plan and how much faster than the file's own, does it fit, what the figures rest on."""
+    records = _records(rows)
+    best = next((row for row in records if not _is_own(row) and number(row.get("objective")) is not None), None)
+    if best is None:
+        return ["no candidate has a plan", "not known", _basis_line(records)]
+    own = next((row for row in records if _is_own(row)), None)
+    return [_best_line(best, own), _fit_line(best), _basis_line(records)]
+
+
+def _best_line(best: Mapping[str, Any], own: Mapping[str, Any] | None) -> str:
+    speed, gain = number(best.get("tokens_per_second")), number(best.get("gain"))
+    told = f"{_strategy(best, WIDE)}, {step_text(best)} ms a step"
+    told += "" if speed is None else f", {speed:,.0f} tokens/s"
+    days = number(best.get("train_days"))
+    told += "" if days is None else f", {days:,.1f} days of training"
+    if own is None or gain is None:
+        return f"{told}; no plan of the file's own to compare with"
+    against = f"the file's own plan ({_strategy(own, WIDE)}, {step_text(own)} ms)"
+    told += f"; {abs(gain):.1f} % {'faster' if gain >= 0 else 'slower'} than {against}"
+    room = _fullest(own)
+    if own.get("status") == OVER_LIMIT.value and room is not None:
+        return f"{told}, which is {-room[0]:,.0f} MiB over its limit on stage {room[1]}"
+    return told
+
+
+def _fit_line(best: Mapping[str, Any]) -> str:
+    found = _fullest(best)
+    if found is None:
+        return "not known"
+    free, stage, limit = found
+    share = f"{free / limit:.1%}".replace("%", " %")
+    line = f"fits, {free:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest"
+    known = MEMORY_ERRORS.get(str(best.get("memory_source")))
+    if known is None:
+        return line
+    if free >= known.share * limit:
+        return f"{line}; {known.sentence}"
+    return f"{line}; tight, as {known.sentence}: --margin {100 * known.share:.0f}% plans with more room"
+
+
+def _basis_line(records: Sequence[Mapping[str, Any]]) -> str:
+    candidates = [row for row in records if not _is_own(row)]
+    measured = sum(_is_measured(row) for row in candidates)
+    times = "measured" if measured else "estimated"
+    if 0 < measured < len(candidates):
+        times = f"measured for {measured} of {len(candidates)} candidates, the others estimated"
+    memory = sorted({str(row["memory_source"]) for row in candidates if isinstance(row.get("memory_source"), str)})
+    return f"times {times}; memory by {', '.join(memory) or 'nothing'}"
+
+
+def _records(rows: Rows) -> list[Mapping[str, Any]]:
+    records: list[Any] = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else list(rows)
+    return records
+
+
+def _shown(records: Sequence[Mapping[str, Any]], limit: int | None) -> list[tuple[int, Mapping[str, Any]]]:
+    """The rows to show, each with its place among the candidates."""
+    place, shown = 0, []
+    for row in records:
+        place += not _is_own(row)
+        if limit is None or place <= limit or _is_own(row):
+            shown.append((place, row))
+    return shown
+
+
+def _is_own(row: Mapping[str, Any]) -> bool:
+    return bool(number(row.get("own")))
+
+
+def _is_measured(row: Mapping[str, Any]) -> bool:
+    return str(row.get("ratio_source")).startswith(MEASURED)
+
+
+def _is_mixed(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the times of some rows are measured and those of others are not."""
+    return len({_is_measured(row) for row in records if isinstance(row.get("ratio_source"), str)}) > 1
+
+
+def _strategy(row: Mapping[str, Any], width: int) -> str:
+    text = strategy_text(row)
+    return text if width >= WIDE else " ".join(part for part in text.split() if not part.startswith("m"))
+
+
+def _thousands(value: object) -> str:
+    figure = number(value)
+    return "-" if figure is None else f"{figure:,.0f}"
+
+
+def _gain(row: Mapping[str, Any]) -> str:
+    gain = number(row.get("gain"))
+    return "-" if gain is None or _is_own(row) else f"{gain:+.1f} %"
+
+
+def _fullest(row: Mapping[str, Any]) -> tuple[float, int, float] | None:
+    """Of the stage with the least room: MiB free (negative: over), its number, its limit in MiB; None without peaks."""
+    peaks, limits = parse_json(row.get("peak_memory")), parse_json(row.get("memory_limit"))
+    if not isinstance(peaks, (list, tuple)) or not isinstance(limits, (list, tuple)) or not peaks:
+        return None
+    told = enumerate(zip(peaks, limits, strict=False))
+    return min((float(limit) - float(peak), stage, float(limit)) for stage, (peak, limit) in told)
+
+
+def _peak(row: Mapping[str, Any]) -> Text:
+    found = _fullest(row)
+    if found is None:
+        return Text("-")
+    free, _, limit = found
+    return Text(f"{(limit - free) / 1024:.1f}/{limit / 1024:.1f}", style="red bold" if free < 0 else "")
+
+
+def _proof(row: Mapping[str, Any]) -> Text:
+    status, gap, bound = str(row.get("status") or "-"), number(row.get("gap")), number(row.get("bound_ms"))
+    if _is_own(row):
+        return Text("too large", style="red bold") if status == OVER_LIMIT.value else Text("evaluated")
+    if status == CUT_OFF.value and bound is not None:
+        return Text(f"≥ {bound:,.0f}", style=STATUS_STYLE[status])
+    if status == OPTIMAL.value:
+        return Text("proven", style=STATUS_STYLE[status])
+    if gap is not None:
+        return Text(f"gap {gap:.2%}".replace("%", " %"), style=STATUS_STYLE.get(status, "red"))
+    return Text(status, style=STATUS_STYLE.get(status, "red"))
+
+
+def _spaced(text: str) -> str:
+    return text.replace(",", ", ")

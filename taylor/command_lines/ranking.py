@@ -1,0 +1,50 @@
+"""What the two tools that rank share on the command line: flags of a ranking, and where its files are."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from taylor.base.errors import shortened
+from taylor.command_lines.arguments import positive_int
+
+if TYPE_CHECKING:
+    from taylor.workflows.rank import Ranking
+
+ALL = "all"
+
+PROVEN = 5
+"""Candidates proven by default; the workflow's own default, which is not imported for a ``--help``."""
+
+
+def add_ranking_options(group: Any) -> None:
+    """Add ``--prove`` and ``--topn`` to a parser's group."""
+    group.add_argument(
+        "--prove",
+        type=proven_number,
+        default=PROVEN,
+        metavar="N|all",
+        help="solve the N best to their proof; the others stop where it is proven that they are not among them "
+        "(default: %(default)s)",
+    )
+    group.add_argument("--topn", type=positive_int, metavar="N", help="rows printed (default: all)")
+
+
+def proven_number(text: str) -> int | None:
+    """The type of ``--prove``: a whole number above 0, or None for ``all``."""
+    if text.strip().lower() == ALL:
+        return None
+    try:
+        return positive_int(text)
+    except (ValueError, argparse.ArgumentTypeError):
+        raise argparse.ArgumentTypeError(
+            f"{shortened(repr(text))} is no number of candidates: name one above 0, or all"
+        ) from None
+
+
+def print_files(ranking: Ranking) -> None:
+    """Print where a ranking's table, page and files are."""
+    files = {"ranking": ranking.csv, "report": ranking.report, "run's files": ranking.folder}
+    for role, path in files.items():
+        if path is not None:
+            print(f"{role:>12}: {path}")
