@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
@@ -24,7 +23,10 @@ LISTED_REASONS = 5
 MEASURED = "parsed"
 """How the ratios of a row that was measured begin to name their source."""
 
-Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Rows = pd.DataFrame | Sequence[Mapping[str, Any]]
 
 
 def ranking_table(rows: Rows, *, limit: int | None = None, width: int = 80) -> Table:
@@ -168,7 +170,7 @@ def _basis_line(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _records(rows: Rows) -> list[Mapping[str, Any]]:
-    records: list[Any] = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else list(rows)
+    records: list[Any] = list(rows) if isinstance(rows, Sequence) else rows.to_dict("records")
     return records
 
 
