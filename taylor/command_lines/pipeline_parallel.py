@@ -85,7 +85,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     source.add_argument("--model", metavar="NAME|FILE", help=MODEL_HELP)
     source.add_argument("-mindformers", metavar="PATH", help="run_mindformer.py or its folder, for dry-runs")
     model = parser.add_argument_group(
-        "the job", "What a model alone (--model, -hf) does not say; of a file, what is to be other than it says."
+        "the job", "What a model alone (--model, -hf) does not say, or a file is to say otherwise."
     )
     model.add_argument(
         "--world_size",
