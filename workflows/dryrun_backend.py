@@ -99,6 +99,8 @@ def _why_not(starter: Starter, options: DryRunOptions, config: TrainingConfig) -
                 value=str(place),
                 cure=f"name {program.file} or its folder, or use --dryrun_backend estimate",
             )
+        if options.mindformers is None:
+            return f"no {program.file} is named: {program.flags}"
         return f"no {program.file} at {place}"
     if not asked and starter.mindspore_version() is None:
         return f"{starter.tools.interpreter} has no mindspore"

@@ -149,7 +149,7 @@ def tell_unmodelled(where: str, sentences: Sequence[str]) -> None:
     listed = "".join(f"\n          {sentence}" for sentence in sentences[:LISTED_FLAGS])
     further = len(sentences) - LISTED_FLAGS
     more = f"\n          and {further} more" if further > 0 else ""
-    log.warning("%s: not all that is asked for is in the figures:%s%s", where, listed, more)
+    log.warning("%s: what these ask for is not in the figures:%s%s", where, listed, more)
 
 
 def parameters_text(model: ModelSpec) -> str:

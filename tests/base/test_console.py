@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -92,3 +94,38 @@ def test_a_log_line_on_a_terminal_is_broken_at_blanks_and_whole_in_a_pipe(monkey
     assert first.startswith("INFO    batch") and all(line.startswith(" " * 8) for line in rest) and rest
     assert all(len(line) <= 60 for line in (first, *rest))
     assert " ".join(line.strip() for line in (first[8:], *rest)) == message
+
+
+LIVE = """
+import time
+from taylor.base.console import log, progress, start_logging
+from taylor.report.terminal import live_line
+start_logging()
+with live_line("solving"):
+    for number in range(3):
+        log.info("line %d begins and ends", number)
+        time.sleep(0.3)
+    with progress("dry-runs", 2) as advance:
+        advance(1, "stage 0")
+        log.info("line 3 begins and ends")
+        time.sleep(0.3)
+"""
+
+
+def test_log_lines_stand_whole_above_a_live_line_and_a_bar():
+    parent, child = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    process = subprocess.Popen([sys.executable, "-c", LIVE], cwd=ROOT, stderr=child, env=environment)
+    os.close(child)
+    shown = b""
+    try:
+        while piece := os.read(parent, 65536):
+            shown += piece
+    except OSError:  # how a terminal whose program has ended says so
+        pass
+    os.close(parent)
+    assert process.wait(timeout=60) == 0
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()))
+    assert any(line.startswith("solving") for line in lines) and any("dry-runs" in line for line in lines)
+    told = [line.rstrip() for line in lines if "begins" in line]
+    assert told == [f"INFO    line {number} begins and ends" for number in range(4)]
