@@ -42,7 +42,6 @@ def write_ranking_page(
     problems: Mapping[str, PipelineProblem],
     candidates: Sequence[CandidateFile],
     pruned: pd.DataFrame | None = None,
-    device: ChosenDevice | None = None,
 ) -> None:
     """Write the page of a ranked table.
 
@@ -52,8 +51,6 @@ def write_ranking_page(
         The problem of every candidate that has one, by its file's name.
     pruned : DataFrame, optional
         What the search removed and why.
-    device : ChosenDevice, optional
-        What was planned for.
     """
     configs = {one.path.name: one.config for one in candidates if one.config is not None}
     timelines: dict[str, Timeline] = {}
@@ -65,26 +62,22 @@ def write_ranking_page(
             continue
         # Files of several kinds may share a stem, and so do a file's own plan and its solved one; the page takes the
         # whole path too.
-        alone = stems[file.stem] == 1 and not _is_own(row)
+        alone = stems[file.stem] == 1 and not _is_own(row.get("own"))
         name = file.stem if alone else row["file"]
         problem = problems[file.name]
         timelines[name] = planned_timeline(problem, plan, file.name if name != file.stem else name)
         parts[name] = _parts(timelines[name], problem, plan, configs.get(file.name))
-    write_html_report(
-        path, ranking_facts(table, candidates, device), table, plans=timelines, parts=parts, pruned=pruned
-    )
+    write_html_report(path, ranking_facts(table, candidates), table, plans=timelines, parts=parts, pruned=pruned)
 
 
-def ranking_facts(
-    table: pd.DataFrame, candidates: Sequence[CandidateFile], device: ChosenDevice | None = None
-) -> PageFacts:
+def ranking_facts(table: pd.DataFrame, candidates: Sequence[CandidateFile]) -> PageFacts:
     """The head of a ranking's page: what all its candidates share, and the best one."""
+    devices = {one.device.spec.name: one.device for one in candidates if one.device is not None}
+    device = next(iter(devices.values())) if len(devices) == 1 else None
     configs = [one.config for one in candidates if one.config is not None]
-    table = table[table["own"] == 0] if "own" in table else table
-    solved = table[table["objective"].notna()] if "objective" in table else table
-    count = (
-        f"{len(solved)} of {len(table)} strategies solved" if len(solved) < len(table) else f"{len(table)} strategies"
-    )
+    ranked = table[~table["own"].map(_is_own)] if "own" in table else table
+    solved = ranked[ranked["objective"].notna()]
+    count = f"{len(ranked)} strategies" + (f", {len(solved)} of them solved" if len(solved) < len(ranked) else "")
     model = _shared([config.model.name for config in configs])
     ranks = _shared([f"{config.strategy.world_size:,}" for config in configs])
     on = f" on {ranks} × {device.spec.name}" if device is not None and ranks else f" on {ranks} ranks" if ranks else ""
@@ -114,9 +107,9 @@ def ranking_facts(
     )
 
 
-def _is_own(row: Mapping[Any, Any]) -> bool:
-    """Whether a row is the plan that a file held before."""
-    return bool(number(row.get("own")))
+def _is_own(cell: object) -> bool:
+    """Whether a row is the plan that a file held before, from its cell `own`."""
+    return bool(number(cell))
 
 
 def _parts(

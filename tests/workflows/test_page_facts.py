@@ -166,6 +166,18 @@ def test_the_page_of_a_ranking_names_the_best_candidate_and_what_it_rests_on(tmp
     assert ranking.report is not None and facts.verdict in html.unescape(ranking.report.read_text(encoding="utf-8"))
 
 
+def test_the_file_s_own_row_is_neither_counted_nor_called_the_fastest() -> None:
+    cells = {"status": "optimal", "peak_memory": "[900]", "memory_limit": "[1000]", "file": "a.yaml", "pp": 1}
+    rows = [
+        cells | {"own": 1, "cost": 900.0, "objective": 90.0, "dp": 1},
+        cells | {"own": 0, "cost": 1000.0, "objective": 100.0, "gain": -10.0, "dp": 2},
+        cells | {"own": 0, "cost": 1100.0, "objective": 110.0, "gain": -18.2, "dp": 4},
+    ]
+    facts = ranking_facts(pd.DataFrame(rows), [])
+    assert "2 strategies" in facts.title
+    assert facts.verdict.startswith("The fastest is DP2 PP1: 1,000.0 ms a step, 10.0 % slower than the file's own plan")
+
+
 def test_a_ranking_without_a_plan_says_so() -> None:
     table = pd.DataFrame([{"objective": None, "status": "failed", "reason": "no memory", "file": "a.yaml"}])
     assert "No candidate has a plan" in ranking_facts(table, []).verdict
