@@ -94,7 +94,7 @@ def note_lines(rows: Rows) -> list[str]:
     if _is_mixed(records):
         lines.append("times: meas. by profiles or the given table, est. by closed forms (column ratio_source)")
     if any(_is_own(row) for row in records):
-        lines.append("own: the plan that the file holds, by the same memory and times; gain is over that plan")
+        lines.append("own: the file's own plan, by the same memory and times; gain is over it")
     if any(row.get("status") == CUT_OFF.value for row in records):
         lines.append("≥: not among the best, no plan takes fewer ms; --prove all proves every row")
     failed = [row for row in records if number(row.get("objective")) is None and row.get("reason")]
