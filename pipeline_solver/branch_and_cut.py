@@ -64,6 +64,8 @@ raised target by target, each half-way to the best plan, until so much of the st
 HAND_OVER_ROUNDS = 3
 """With one interleave, rounds after which the compact MILP goes on with the plan and the cuts: HiGHS's own
 cuts close what splits of stages leave open when many stages hold one or two layers each."""
+MANY_STAGES = 24
+"""Stages from which it goes on after the first round: further ones close little of the gap there."""
 
 REPORTED_CUTS = 500
 
@@ -346,7 +348,8 @@ class _TreeRun:
             self.stopper.check()
             self.pool.round(search, slice_size)
             self.rounds += 1
-            if self.problem.interleaves == 1 and self.rounds >= HAND_OVER_ROUNDS and search.open:
+            enough = 1 if self.problem.stages >= MANY_STAGES else HAND_OVER_ROUNDS
+            if self.problem.interleaves == 1 and self.rounds >= enough and search.open:
                 self.hand_over = True
                 return
             slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
