@@ -11,10 +11,11 @@ src/megatron/bridge/training/mixed_precision.py), and with what the row's notes 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pandas as pd
 
@@ -24,6 +25,7 @@ from taylor.cost_model.time import step_ms
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.training_config import TrainingConfig
 from taylor.register.registry import Registry
 
 RECIPES = Path(__file__).resolve().parents[2] / "shared" / "data" / "recipes"
@@ -71,6 +73,20 @@ class Recipe:
         return self.told_ms / self.published_ms
 
 
+def recipe_configs(folder: Path, *, narrow: bool = True) -> Iterator[tuple[dict[str, Any], TrainingConfig]]:
+    """Each row of the table with its script as it was run, read; `narrow` as in `recipes`."""
+    for cells in pd.read_csv(folder / "recipes.csv", keep_default_na=False).to_dict("records"):
+        row: dict[str, Any] = {str(name): value for name, value in cells.items()}
+        if not row["step_ms"] or row["script"].endswith("_peft.sh"):
+            continue
+        path = folder / "scripts" / row["script"]
+        noted = [flags for words, flags in NOTED.items() if words in row["memory_notes"]]
+        if row["model"] in DISPATCHED_BY_NODE:
+            noted.append(NOTED["dispatcher hybridep"])
+        flags = " ".join([FLAGS[row["precision"]] if narrow else "", *noted])
+        yield row, config_from_launch(Script(ShellScript(f"{path.read_text().rstrip()} {flags}\n", path)))
+
+
 def recipes(folder: Path, *, narrow: bool = True) -> list[Recipe]:
     """Every figure of pre-training or full fine-tuning; LoRA, which flags cannot say, is left out.
 
@@ -80,20 +96,12 @@ def recipes(folder: Path, *, narrow: bool = True) -> list[Recipe]:
         Off: every script in bf16, as it is written.
     """
     registry, found = Registry.load(), []
-    for row in pd.read_csv(folder / "recipes.csv", keep_default_na=False).to_dict("records"):
-        if not row["step_ms"] or row["script"].endswith("_peft.sh"):
-            continue
-        path = folder / "scripts" / row["script"]
-        noted = [flags for words, flags in NOTED.items() if words in row["memory_notes"]]
-        if row["model"] in DISPATCHED_BY_NODE:
-            noted.append(NOTED["dispatcher hybridep"])
-        flags = " ".join([FLAGS[row["precision"]] if narrow else "", *noted])
-        config = config_from_launch(Script(ShellScript(f"{path.read_text().rstrip()} {flags}\n", path)))
+    for row, config in recipe_configs(folder, narrow=narrow):
         plan = config.plan or config.even_plan(config.strategy)
         stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
         device = registry.device(row["system"])
         # Layers that are placed by hand make room for embedding, head and MTP.
-        placed = "--pipeline-model-parallel-layout" in path.read_text()
+        placed = "--pipeline-model-parallel-layout" in config.path.read_text()
         told = float(step_ms(config.model, config.strategy, config.rules, device, balanced=placed))
         peak, limit = max(stage.total for stage in stages), config.memory_limit_mib(device)
         found.append(Recipe(row["script"], row["precision"], peak, limit, told, float(row["step_ms"])))

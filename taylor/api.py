@@ -104,7 +104,7 @@ def solve(
     memory: str | Path | MemoryProfile | None = None,
     vpp: int | str | None = None,
     schedule: str | None = None,
-    select: bool = False,
+    select: bool | None = None,
     solver: str = "HIGHS",
     time_limit: float | None = None,
     workers: int = 1,
@@ -127,8 +127,8 @@ def solve(
         Interleaves; the file's when left out, every number that can run when ``"auto"``.
     schedule : str, optional
         A schedule's name, or ``"auto"``; the file's when left out.
-    select : bool
-        Whether selective recompute may be chosen beside full recompute.
+    select : bool, optional
+        Whether selective recompute may be chosen beside full recompute; by default where the file's own plan holds it.
     solver : str
         ``HIGHS``, ``HIGHS-MILP``, ``CBC``, or any solver that Pyomo finds.
     time_limit : float, optional
@@ -150,7 +150,7 @@ def solve(
     how = SolveOptions(solver=solver, time_limit=time_limit, workers=workers)
     if isinstance(what, PipelineProblem):
         given = {"device": device, "ratios": ratios, "memory": memory, "vpp": vpp, "schedule": schedule}
-        named = [name for name, value in given.items() if value is not None] + ["select"] * select
+        named = [name for name, value in given.items() if value is not None] + ["select"] * bool(select)
         if named:
             raise InputError("is settled by the problem itself", field=named[0], cure="change the problem")
         return Planned(Result(what, plan_or_raise(what, how, on_progress, "the problem")))

@@ -89,8 +89,8 @@ class FileJob:
         Name of a registered device; the usual one of the launcher's jobs when None.
     register_path : Path or None
         Folder of further model and device registrations.
-    search_select : bool
-        Whether selective recompute may be chosen beside full recompute.
+    search_select : bool or None
+        Whether selective recompute may be chosen beside full recompute; None: where the file's own plan holds it.
     vpp : int, `AUTO` or None
         Interleaves; None keeps the file's.
     schedule : str or None
@@ -113,7 +113,7 @@ class FileJob:
     dryruns: DryRunOptions = field(default_factory=DryRunOptions)
     device: str | None = None
     register_path: Path | None = None
-    search_select: bool = False
+    search_select: bool | None = None
     vpp: int | str | None = None
     schedule: str | None = None
     low_memory: bool | None = None

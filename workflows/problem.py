@@ -16,7 +16,7 @@ def build_problem(
     memory: MemoryProfile,
     ratios: TimeRatios,
     *,
-    search_select: bool = False,
+    search_select: bool | None = None,
 ) -> PipelineProblem:
     """State the pipeline problem of one configuration, under the schedule that its interleaves mean.
 
@@ -25,9 +25,9 @@ def build_problem(
 
     Parameters
     ----------
-    search_select : bool
-        Let the solver choose selective recompute beside full recompute. A file whose own plan holds it has
-        its price stated either way, where the memory profile tells it.
+    search_select : bool, optional
+        Let the solver choose selective recompute beside full recompute; by default where the file's own plan holds it
+        and the memory profile tells it. A file whose own plan holds it has its price stated either way.
 
     Raises
     ------
@@ -35,10 +35,11 @@ def build_problem(
         When there are fewer layers than chunks, or the profile lacks a mode that is searched.
     """
     stages, vpp = config.strategy.pp, config.strategy.vpp
-    modes = (FULL, SELECT) if search_select else (FULL,)
     told = all(SELECT in memory.activation_mib[memory.kind_for(kind)] for kind in config.model.layer_counts())
-    given = SELECT not in modes and config.plan is not None and config.plan.uses(SELECT) and told
-    unsearched = (SELECT,) if given else ()
+    own = config.plan is not None and config.plan.uses(SELECT) and told
+    searched = own if search_select is None else search_select
+    modes = (FULL, SELECT) if searched else (FULL,)
+    unsearched = (SELECT,) if own and not searched else ()
     kinds = _layer_kinds(config, memory, ratios, (*modes, *unsearched, NONE))
     placed = sum(kind.count for kind in kinds if not kind.pinned_last)
     if placed < stages * vpp:
@@ -64,9 +65,20 @@ def build_problem(
         embedding_forward=ratios.embedding,
         lag=ratios.lag,
         tail=(ratios.tail,) * stages if ratios.tail else (),
+        min_layers=0 if _leaves_empty(config, kinds) else 1,
         unit_ms=ratios.unit_ms,
         uniform_recompute=launcher_of(config).uniform_recompute(sum(config.model.layer_counts().values()), modes),
     )
+
+
+def _leaves_empty(config: TrainingConfig, kinds: tuple[LayerKind, ...]) -> bool:
+    """Whether the file's own plan, by hand, leaves a chunk of the pipeline as it is planned without a layer."""
+    plan, strategy = config.plan, config.strategy
+    if plan is None or (plan.interleaves, plan.stages) != (strategy.vpp, strategy.pp):
+        return False
+    pinned = {kind.name for kind in kinds if kind.pinned_last}
+    held = plan.total_layers([kind for kind in plan.layers if kind not in pinned])
+    return any(count == 0 for row in held for count in row)
 
 
 def plan_in_terms_of(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePlan:

@@ -19,7 +19,7 @@ from taylor.dryrun.interface import DryRunBackend
 from taylor.dryrun.launch import read_environment
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.plan import SELECT, PipelinePlan
 from taylor.pipeline.schedule import AUTO, ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.register.device import DeviceSpec
@@ -191,7 +191,8 @@ class StatedFile:
     @property
     def modes(self) -> tuple[str, ...]:
         """Recompute modes whose activations the problem needs."""
-        return modes_at_hand(self.job.search_select)
+        asked, plan = self.job.search_select, self.config.plan
+        return modes_at_hand(plan is not None and plan.uses(SELECT) if asked is None else asked)
 
     def problem(self, memory: MemoryProfile) -> PipelineProblem:
         """The pipeline problem under a memory profile.

@@ -127,7 +127,10 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     )
     solving.add_argument("-t", type=positive_float, metavar="SECONDS", help="time limit (default: none)")
     solving.add_argument(
-        "-select", type=yes_no, default=False, metavar="y/n", help="search selective recompute too (default: n)"
+        "-select",
+        type=yes_no,
+        metavar="y/n",
+        help="search selective recompute too (default: y where the file itself recomputes so, else n)",
     )
     solving.add_argument(
         "-vpp",

@@ -92,10 +92,18 @@ def test_a_plan_is_charged_for_selective_recompute_whether_or_not_it_is_searched
 
 def test_the_files_selective_plan_stands_beside_a_solved_one_that_may_not_use_it(tmp_path):
     (tmp_path / "select.yaml").write_text(LLAMA)
-    job = FileJob(tmp_path / "select.yaml", dryrun=False, check=False)
+    job = FileJob(tmp_path / "select.yaml", dryrun=False, check=False, search_select=False)
     solved = solve_file(job, outputs=Outputs(folder=tmp_path / "out", write=False))
     assert not solved.plan.uses(SELECT)
     assert solved.own_plan()["as in the file"].uses(SELECT)
     with pytest.raises(ValueError, match="recomputes by select"):
         evaluate(solved.problem.replace(recompute_ratio={FULL: 1.0}, unsearched=()), solved.config.plan)
     assert any("mode select" in fault for fault in check(solved.problem, solved.own_plan()["as in the file"]))
+
+
+def test_a_file_that_recomputes_selectively_is_solved_with_that_choice_and_never_worse(tmp_path):
+    (tmp_path / "select.yaml").write_text(LLAMA)
+    job = FileJob(tmp_path / "select.yaml", dryrun=False, check=False)
+    solved = solve_file(job, outputs=Outputs(folder=tmp_path / "out", write=False))
+    assert SELECT in solved.problem.searched_modes
+    assert solved.solution.objective <= solved.own.objective * (1 + 1e-9)
