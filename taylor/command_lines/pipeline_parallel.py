@@ -129,8 +129,9 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     solving.add_argument(
         "-select",
         type=yes_no,
+        default=False,
         metavar="y/n",
-        help="search selective recompute too (default: y where the file itself recomputes so, else n)",
+        help="search selective recompute too (default: n, but for a file that itself recomputes so)",
     )
     solving.add_argument(
         "-vpp",
@@ -272,7 +273,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         dryruns=dryrun_options(args, args.mindformers),
         device=args.device,
         register_path=chosen_path(args.register_path),
-        search_select=args.select,
+        search_select=args.select if "select" in args.given else None,
         vpp=args.vpp,
         schedule=args.schedule,
         low_memory=args.low_mem,
