@@ -11,13 +11,11 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
 from taylor.base.console import log
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver import annealing, event_kernels, stage_programs
 from taylor.pipeline_solver import columns as columns_module
-from taylor.pipeline_solver.chunk_types import chunk_bounds
 from taylor.pipeline_solver.columns import ColumnSet, build_columns
 from taylor.pipeline_solver.compiled import announce_compilation
 from taylor.pipeline_solver.durations import schedule_of
@@ -32,6 +30,7 @@ from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Term
 from taylor.pipeline_solver.stage_tuples import StageTuples, TooManyColumns, stage_tuples
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
 from taylor.pipeline_solver.tree_search import LpTrouble, Search
+from taylor.pipeline_solver.work_limits import WorkLimits
 from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
 
 SOLVER_NAME = "branch-and-cut"
@@ -142,6 +141,7 @@ class _TreeRun:
         self.stopper = Stopper(deadline, options.cutoff)
         self.on_progress = on_progress
         self.graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
+        self.limits = WorkLimits(problem, self.graph, self.stopper)
         self.first: FirstPlans | None = None
         self.search: Search | None = None
         self.pool: WorkerPool | None = None
@@ -242,7 +242,7 @@ class _TreeRun:
             best = first.time
             self.report(f"listing stage configurations under {best:.6g}")
             try:
-                left = self._columns_under(best)
+                left = self.limits.columns_under(best)
             except TooManyColumns:
                 if narrowing == NARROWINGS - 1:
                     raise
@@ -264,7 +264,7 @@ class _TreeRun:
         """Walks that have found a plan; None when there is no plan at all."""
         first = FirstPlans(self.problem, self.graph, self.seed, self.stopper)
         self.first = first
-        self.bound = max(self.bound, self._work_bound())
+        self.bound = max(self.bound, self.limits.bound())
         first.begin(warm_start)
         if first.plan is None:
             frugal = most_frugal_plan(self.problem, self.left())
@@ -273,62 +273,6 @@ class _TreeRun:
             first.begin(frugal)
         self.report("first plan")
         return first
-
-    def _columns_under(self, step_time: float) -> ColumnSet:
-        """The configurations of plans that take no longer.
-
-        Raises
-        ------
-        TooManyColumns
-            When they are too many to list.
-        """
-        limit = self._work_limit(self._least_forward(), step_time)
-        listed = stage_tuples(self.problem, limit, may_go_on=self.stopper.check)
-        if any(not len(part.members) for part in listed):
-            return build_columns(self.problem, listed)
-        least = np.array([part.forward.min(axis=0) for part in listed]).T
-        return build_columns(self.problem, listed, self._work_limit(least, step_time))
-
-    def _least_forward(self) -> NDArray[np.float64]:
-        """Forward time that each chunk takes at the least, float64 [V, S]."""
-        problem, schedule = self.problem, schedule_of(self.problem)
-        lower, _ = chunk_bounds(problem, schedule)
-        least: NDArray[np.float64] = lower * np.float64(min(kind.forward for kind in problem.placed_kinds))
-        least[schedule.chunk_at(0)] += problem.embedding_forward
-        least[schedule.chunk_at(schedule.chunks - 1)] += problem.head_forward
-        return least
-
-    def _work_limit(self, least: NDArray[np.float64], best: float) -> NDArray[np.float64]:
-        """Greatest work of each stage in a plan that beats `best`: its tasks fill the step but for fill and drain.
-
-        `least` float64 [V, S] is the forward time that each chunk takes at the least.
-        """
-        return (best - self._around(least)) / self.problem.micro_batches + 1e-9 * best
-
-    def _work_bound(self) -> float:
-        """Step time that all work asks for, spread evenly over the stages, with the fill and drain around it."""
-        problem = self.problem
-        forward = problem.head_forward + problem.embedding_forward + sum(k.count * k.forward for k in problem.kinds)
-        work = problem.micro_batches * (1.0 + problem.backward_ratio) * forward
-        return float((work + self._around(self._least_forward()).sum()) / problem.stages)
-
-    def _around(self, least: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What stands before the first and after the last task of each stage at the least, tails too, float64 [S]."""
-        S, V = self.problem.stages, self.problem.interleaves
-        graph = self.graph
-        least = least / self.problem.schedule.seq_splits
-        share = self.problem.weight_gradient_share if graph.directions == 3 else 0.0
-        blocks = [least, self.problem.backward_ratio * (1 - share) * least, self.problem.backward_ratio * share * least]
-        tails = np.array([self.problem.tail or [0.0] * S])
-        shortest = np.concatenate([*blocks[: graph.directions], tails]).reshape(-1)
-        # Where each task of a stage takes longer than all else, the longest path runs through all of them.
-        long = 1.0 + float(shortest[graph.task_class].sum() + graph.edge_lag.sum() + tails.sum())
-        result = np.empty(S)
-        for s in range(S):
-            durations = shortest.copy()
-            durations[np.arange(graph.directions * V) * S + s] = long
-            result[s] = graph.longest_path(durations) - long * graph.place.shape[1]
-        return result
 
     def _tree(self, search: Search) -> None:
         """Search the tree here, and in worker processes when there are several."""
@@ -367,7 +311,7 @@ class _TreeRun:
         """
         while min(best := search.plans.best_time, self.stopper.cutoff()) - self.bound > STAGED_GAP * best:
             target = 0.5 * (self.bound + best)
-            columns = self._columns_under(target)
+            columns = self.limits.columns_under(target)
             if (np.diff(columns.start) == 0).any():
                 self.bound = target
                 continue

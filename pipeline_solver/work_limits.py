@@ -1,0 +1,83 @@
+"""How much work a stage may have in a plan of a step time: its tasks fill the step but for fill and drain."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.pipeline_solver.chunk_types import chunk_bounds
+from taylor.pipeline_solver.columns import ColumnSet, build_columns
+from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.stage_tuples import stage_tuples
+from taylor.pipeline_solver.stopping import Stopper
+
+
+class WorkLimits:
+    """Work against step time: the configurations that a step time leaves, and the step time that all work asks for.
+
+    Parameters
+    ----------
+    stopper : Stopper
+        Asked while configurations are listed.
+    """
+
+    def __init__(self, problem: PipelineProblem, graph: EventGraph, stopper: Stopper) -> None:
+        self.problem, self.graph, self.stopper = problem, graph, stopper
+
+    def columns_under(self, step_time: float) -> ColumnSet:
+        """The configurations of plans that take no longer.
+
+        Raises
+        ------
+        TooManyColumns
+            When they are too many to list.
+        """
+        limit = self._of_stages(self._least_forward(), step_time)
+        listed = stage_tuples(self.problem, limit, may_go_on=self.stopper.check)
+        if any(not len(part.members) for part in listed):
+            return build_columns(self.problem, listed)
+        least = np.array([part.forward.min(axis=0) for part in listed]).T
+        return build_columns(self.problem, listed, self._of_stages(least, step_time))
+
+    def _least_forward(self) -> NDArray[np.float64]:
+        """Forward time that each chunk takes at the least, float64 [V, S]."""
+        problem, schedule = self.problem, schedule_of(self.problem)
+        lower, _ = chunk_bounds(problem, schedule)
+        least: NDArray[np.float64] = lower * np.float64(min(kind.forward for kind in problem.placed_kinds))
+        least[schedule.chunk_at(0)] += problem.embedding_forward
+        least[schedule.chunk_at(schedule.chunks - 1)] += problem.head_forward
+        return least
+
+    def _of_stages(self, least: NDArray[np.float64], best: float) -> NDArray[np.float64]:
+        """Greatest work of each stage in a plan that beats `best`: its tasks fill the step but for fill and drain.
+
+        `least` float64 [V, S] is the forward time that each chunk takes at the least.
+        """
+        return (best - self._around(least)) / self.problem.micro_batches + 1e-9 * best
+
+    def bound(self) -> float:
+        """Step time that all work asks for, spread evenly over the stages, with the fill and drain around it."""
+        problem = self.problem
+        forward = problem.head_forward + problem.embedding_forward + sum(k.count * k.forward for k in problem.kinds)
+        work = problem.micro_batches * (1.0 + problem.backward_ratio) * forward
+        return float((work + self._around(self._least_forward()).sum()) / problem.stages)
+
+    def _around(self, least: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What stands before the first and after the last task of each stage at the least, tails too, float64 [S]."""
+        S, V = self.problem.stages, self.problem.interleaves
+        graph = self.graph
+        least = least / self.problem.schedule.seq_splits
+        share = self.problem.weight_gradient_share if graph.directions == 3 else 0.0
+        blocks = [least, self.problem.backward_ratio * (1 - share) * least, self.problem.backward_ratio * share * least]
+        tails = np.array([self.problem.tail or [0.0] * S])
+        shortest = np.concatenate([*blocks[: graph.directions], tails]).reshape(-1)
+        # Where each task of a stage takes longer than all else, the longest path runs through all of them.
+        long = 1.0 + float(shortest[graph.task_class].sum() + graph.edge_lag.sum() + tails.sum())
+        result = np.empty(S)
+        for s in range(S):
+            durations = shortest.copy()
+            durations[np.arange(graph.directions * V) * S + s] = long
+            result[s] = graph.longest_path(durations) - long * graph.place.shape[1]
+        return result
