@@ -180,6 +180,25 @@ def hold_interrupts() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+@contextmanager
+def _noted_interrupts(pressed: list[int]) -> Iterator[None]:
+    """Note every Ctrl-C that interrupts the block, where one does as usual."""
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(number: int, frame: Any) -> None:
+        pressed.append(number)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def run_command(command: Callable[[], int | None]) -> int:
     """Run a command line's work and turn how it ends into an exit code.
 
@@ -192,10 +211,18 @@ def run_command(command: Callable[[], int | None]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_PLAIN_LETTERS)
+    pressed: list[int] = []
     try:
-        code = command()
+        with _noted_interrupts(pressed):
+            code = command()
         sys.stdout.flush()
         return EXIT_DONE if code is None else code
+    except ImportError:
+        # A compiled module that Ctrl-C broke into as it was loaded says that it cannot be imported.
+        if not pressed:
+            raise
+        log.error("interrupted; what was finished is kept")
+        return EXIT_INTERRUPTED
     except TaylorError as error:
         log.error("%s", error)
         return error.exit_code

@@ -46,7 +46,7 @@ class KeptSolve:
     time_limit : float or None
         Seconds that it was given.
     date : str
-        When it was done, in local time.
+        When it was done, in local time: that of the file, whose content is the same whenever it is written.
     """
 
     solution: Solution
@@ -92,7 +92,6 @@ class SolveStore:
         if before is not None and before.solution.status in (OPTIMAL, INFEASIBLE):
             return
         data: dict[str, Any] = {
-            "date": datetime.now().astimezone().isoformat(timespec="seconds"),
             "time_limit": how.time_limit,
             "solution": _SOLUTION.dump_python(solution, mode="json"),
         }
@@ -118,10 +117,12 @@ class SolveStore:
         return self.output / FOLDER / f"{hashlib.sha256(repr(stated).encode()).hexdigest()[:24]}.files.json"
 
     def _read(self, problem: PipelineProblem, how: SolveOptions) -> KeptSolve | None:
-        data = read_kept(self._path(problem, how))
+        path = self._path(problem, how)
+        data = read_kept(path)
         try:
-            return KeptSolve(_SOLUTION.validate_python(data["solution"]), data["time_limit"], str(data["date"]))
-        except (TypeError, KeyError, ValidationError):
+            date = datetime.fromtimestamp(path.stat().st_mtime).isoformat(" ", "seconds")
+            return KeptSolve(_SOLUTION.validate_python(data["solution"]), data["time_limit"], date)
+        except (OSError, TypeError, KeyError, ValidationError):
             return None
 
     def _path(self, problem: PipelineProblem, how: SolveOptions) -> Path:
@@ -154,8 +155,7 @@ def solve_or_find(
         return solve(problem, how, warm_start=known, on_progress=on_progress)
     kept = store.find(problem, how)
     if kept is not None and not _is_beaten(problem, kept.solution, known):
-        date = kept.date.replace("T", " ")[:19]
-        log.info("%s: found again: solved on %s in %.1f s", name, date, kept.solution.seconds)
+        log.info("%s: found again: solved on %s in %.1f s", name, kept.date, kept.solution.seconds)
         return kept.solution
     solution = solve(problem, how, warm_start=known, on_progress=on_progress)
     if solution.plan is not None or solution.status is CUT_OFF:  # what ends in an error leaves nothing behind

@@ -35,14 +35,15 @@ def run(arguments: Sequence[str], program: str = "taylor rules") -> None:
     from taylor.workflows.known_rules import known_rule, known_rules
 
     register_path = path_or_none(args.register_path)
+    of_framework = args.framework
     if args.name is None:
-        rules = known_rules(register_path, args.framework)
+        rules = known_rules(register_path, of_framework)
         if args.json:
             print(json.dumps([rule_record(rule) for rule in rules], indent=1, ensure_ascii=False))
         else:
             print_table(rules_table(rules))
         return
-    if args.framework is not None:
+    if of_framework is not None:
         raise InputError("has no effect beside a rule's name", field="--framework", cure="leave one of the two out")
     rule = known_rule(args.name, register_path)
     if args.json:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from taylor.base.console import hold_interrupts, log, run_command, start_logging
+from taylor.base.errors import EXIT_INTERRUPTED
 from tests.conftest import ROOT
 
 
@@ -129,3 +130,22 @@ def test_log_lines_stand_whole_above_a_live_line_and_a_bar():
     assert any(line.startswith("solving") for line in lines) and any("dry-runs" in line for line in lines)
     told = [line.rstrip() for line in lines if "begins" in line]
     assert told == [f"INFO    line {number} begins and ends" for number in range(4)]
+
+
+def test_a_module_that_ctrl_c_broke_as_it_was_loaded_ends_with_130(caplog):
+    def load():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("could not import module datetime") from None
+
+    assert run_command(load) == EXIT_INTERRUPTED
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_module_that_is_missing_keeps_its_traceback():
+    def load():
+        raise ImportError("no module of that name")
+
+    with pytest.raises(ImportError, match="of that name"):
+        run_command(load)
