@@ -18,9 +18,11 @@ FORMS = ("compact", "full")
 
 COMPLETION_ROUNDS = 4
 COMPLETION_CHUNKS = 12
-"""Limits on the search for path cuts that a solution did not bring: MILP rounds, and with several interleaves the
-chunks. One interleave takes a fraction of a second; with several the compact MILP is soon out of reach, and the row
-of the proven bound then carries the proof. The clock has no say: the same solution gives the same file."""
+COMPLETION_CELLS = 600
+"""Limits on the search for path cuts that a solution did not bring: MILP rounds, with several interleaves the chunks,
+and chunks times kinds of layers. One interleave of few kinds takes a fraction of a second; beyond, the compact MILP is
+soon out of reach, and the row of the proven bound then carries the proof. The clock has no say: the same solution gives
+the same file."""
 
 
 def write_mps(problem: PipelineProblem, solution: Solution, path: str | Path, form: str = "compact") -> Path:
@@ -94,7 +96,9 @@ def _with_cuts(problem: PipelineProblem, solution: Solution) -> tuple[LinearForm
 
     cuts = list(solution.cuts)
     complete = solution.status == OPTIMAL and MILP_ROUNDS in solution.statistics
-    within_reach = problem.interleaves == 1 or problem.stages * problem.interleaves <= COMPLETION_CHUNKS
+    chunks = problem.stages * problem.interleaves
+    within_reach = problem.interleaves == 1 or chunks <= COMPLETION_CHUNKS
+    within_reach &= chunks * len(problem.placed_kinds) <= COMPLETION_CELLS
     if solution.status == OPTIMAL and not complete and within_reach:
         again = solve_compact(problem, warm_start=solution.plan, most_rounds=COMPLETION_ROUNDS, cuts=cuts)
         cuts += again.cuts
