@@ -11,13 +11,10 @@ from numpy.typing import NDArray
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.compiled import compiled
 from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.stage_tuples import FEW_KINDS
 
 MAX_TABLE = 20_000_000
 """States times stages beyond which the DP is left out."""
-
-
-FEW_KINDS = 3
-"""Kinds up to which the DP counts layers by kind."""
 
 
 class StagePrograms:

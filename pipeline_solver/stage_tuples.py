@@ -18,8 +18,11 @@ from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 MAX_TUPLES = 500_000
 """Layer tuples of one stage beyond which the configurations are too many to list."""
 
-FEW_KINDS, MANY_KINDS_TUPLES = 3, 20_000
-"""With several interleaves and more than so many kinds: tuples beyond which the compact MILP is quicker."""
+FEW_KINDS = 3
+"""Kinds up to which stage configurations are told apart by the layers of each kind; of more, by their place."""
+
+MANY_KINDS_TUPLES = 20_000
+"""With several interleaves and more kinds than that: tuples beyond which the compact MILP is quicker."""
 
 BLOCK = 20_000
 """Tuples that are joined with the next chunk's types at a time."""
