@@ -10,7 +10,7 @@ from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, PROVEN_GAP, Solution, Termination
 from taylor.pipeline_solver.solvers import solver_named
 
 
@@ -64,12 +64,22 @@ def solve(
 
 
 def _no_worse(problem: PipelineProblem, solution: Solution, known: PipelinePlan) -> Solution:
-    """The solution, or with the plan that was known where a solver stopped before it had one as good."""
-    if solution.termination is Termination.CUT_OFF:
-        return solution
+    """The solution, or with the plan that was known where a solver stopped before it had one as good.
+
+    Raises
+    ------
+    SolverDisagreement
+        When the solver has proven that there can be no such plan.
+    """
     from taylor.pipeline_solver.evaluate import step_time
 
     time_known = step_time(problem, known)
+    if solution.status is INFEASIBLE:
+        raise SolverDisagreement(f"{solution.solver} calls the problem infeasible, yet a plan is known")
+    if solution.bound is not None and solution.bound > time_known * (1 + PROVEN_GAP):
+        raise SolverDisagreement(f"{solution.solver} proves {solution.bound!r}, yet a plan of {time_known!r} is known")
+    if solution.termination is Termination.CUT_OFF:
+        return solution
     if solution.objective is not None and solution.objective <= time_known:
         return solution
     end = solution.termination or Termination.STALLED

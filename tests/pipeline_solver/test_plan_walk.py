@@ -20,7 +20,7 @@ from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.plan_walk import PlanWalk
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
 from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.solve import SolverDisagreement, solve
 from taylor.pipeline_solver.stopping import Stopper
 from tests.solver_cases import reference_problem
 
@@ -180,3 +180,12 @@ def test_a_plan_that_was_known_is_never_lost(solver):
     known = tree.branch_and_cut(problem)
     limited = solve(problem, SolveOptions(solver=solver, time_limit=0.0), warm_start=known.plan)
     assert limited.objective == pytest.approx(known.objective) and limited.plan is not None
+
+
+@pytest.mark.parametrize("claim", [{"status": INFEASIBLE, "plan": None, "objective": None}, {"bound": 1e9}])
+def test_a_known_plan_gives_a_wrong_proof_away(monkeypatch, claim):
+    problem = reference_problem()
+    known = solve(problem)
+    monkeypatch.setattr(tree, "branch_and_cut", lambda *_, **__: known.replace(**claim))
+    with pytest.raises(SolverDisagreement, match="is known"):
+        solve(problem, warm_start=known.plan)
