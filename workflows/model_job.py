@@ -22,7 +22,7 @@ from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solution import NO_SOLUTION
-from taylor.pipeline_solver.stage_programs import FEW_KINDS
+from taylor.pipeline_solver.stage_tuples import FEW_KINDS
 from taylor.register.registry import Registry
 from taylor.workflows.candidates import load_candidates
 from taylor.workflows.devices import choose_device

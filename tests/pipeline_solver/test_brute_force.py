@@ -13,7 +13,7 @@ from taylor.pipeline.plan import FULL
 from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solve import solve
-from taylor.pipeline_solver.stage_programs import FEW_KINDS
+from taylor.pipeline_solver.stage_tuples import FEW_KINDS
 from tests.solver_cases import plan_of, small_problem
 
 
