@@ -379,26 +379,6 @@ def time_window(text: str) -> tuple[float, float]:
     return begin, end
 
 
-MODEL_HELP = "a registered model's name, or a Hugging Face config.json; needs --world_size"
-
-
-def model_path(args: argparse.Namespace, output: Path) -> Path:
-    """The configuration that ``--model`` names; of a registered model it is written below `output`.
-
-    Raises
-    ------
-    InputError
-        When no such model is registered, or nothing says how many ranks to plan it for.
-    """
-    from taylor.workflows.model_job import model_file
-
-    path = model_file(args.model, output, chosen_path(args.register_path))
-    if path != Path(args.model) and args.world_size is None:
-        problem, cure = "is needed with a registered model", "name the ranks to plan for"
-        raise InputError(problem, field="--world_size", cure=cure)
-    return path
-
-
 def add_environment_options(parser: CommandParser) -> None:
     """Options of dry-run and register, the same in all three tools."""
     group: Any = parser.add_argument_group("dry-run and register")

@@ -12,14 +12,12 @@ from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.base.shipped import own_or_shipped
 from taylor.command_lines.arguments import (
-    MODEL_HELP,
     CommandParser,
     add_environment_options,
     add_planning_options,
     chosen_path,
     dryrun_options,
     key_values,
-    model_path,
     names,
     path_or_none,
     positive_float,
@@ -27,6 +25,7 @@ from taylor.command_lines.arguments import (
     refuse_unknown_solver,
     refuse_without_effect,
 )
+from taylor.command_lines.model_start import MODEL_HELP, model_path
 from taylor.command_lines.ranking import add_ranking_options, print_files
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs")

@@ -14,14 +14,12 @@ from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.command_lines.arguments import (
-    MODEL_HELP,
     CommandParser,
     add_environment_options,
     add_planning_options,
     chosen_path,
     dryrun_options,
     key_values,
-    model_path,
     path_or_none,
     positive_float,
     positive_int,
@@ -30,6 +28,7 @@ from taylor.command_lines.arguments import (
     time_ratio,
     yes_no,
 )
+from taylor.command_lines.model_start import MODEL_HELP, model_job, model_path
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.export import export_forms
 from taylor.pipeline.plan import FULL, SELECT
@@ -326,21 +325,11 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
 def _searched(args: argparse.Namespace, path: Path) -> Path:
     """The configuration that the search of a model's strategy writes."""
     from taylor.pipeline_solver.options import SolveOptions
-    from taylor.workflows.model_job import ModelJob, choose_strategy
+    from taylor.workflows.model_job import choose_strategy
     from taylor.workflows.options import Outputs
 
-    job = ModelJob(
-        path=path,
-        world_size=args.world_size,
-        seq_length=args.seq,
-        gbs=args.gbs,
-        fix=args.fix,
-        device=args.device,
-        register_path=chosen_path(args.register_path),
-        margin=args.margin,
-    )
     how = SolveOptions(solver=args.solver_name, time_limit=args.t, gap=args.gap)
-    return choose_strategy(job, how, args.workers, Outputs().folder)
+    return choose_strategy(model_job(args, path), how, args.workers, Outputs().folder)
 
 
 def main() -> int:

@@ -11,7 +11,6 @@ from pathlib import Path
 from taylor.base.console import run_command, start_logging
 from taylor.base.errors import InputError
 from taylor.command_lines.arguments import (
-    MODEL_HELP,
     CommandParser,
     Default,
     add_environment_options,
@@ -20,13 +19,13 @@ from taylor.command_lines.arguments import (
     chosen_path,
     dryrun_options,
     key_values,
-    model_path,
     path_or_none,
     positive_float,
     positive_int,
     refuse_unknown_solver,
     refuse_without_effect,
 )
+from taylor.command_lines.model_start import MODEL_HELP, model_job, model_path
 from taylor.command_lines.ranking import add_ranking_options, print_files
 
 
@@ -147,21 +146,12 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
 
 def _strategies(args: argparse.Namespace) -> Path:
     """The folder of a model's quickest strategies, searched and written."""
-    from taylor.workflows.model_job import RANKED_STRATEGIES, ModelJob, write_strategies
+    from taylor.workflows.model_job import RANKED_STRATEGIES, write_strategies
 
     if args.world_size is None:
         raise InputError("is needed with --model", field="--world_size", cure="name the ranks to plan for")
     output = Path(args.output_path)
-    job = ModelJob(
-        path=model_path(args, output),
-        world_size=args.world_size,
-        seq_length=args.seq,
-        gbs=args.gbs,
-        fix=args.fix,
-        device=args.device,
-        register_path=chosen_path(args.register_path),
-        margin=args.margin,
-    )
+    job = model_job(args, model_path(args, output))
     return write_strategies(job, output, RANKED_STRATEGIES)[0].parent
 
 
