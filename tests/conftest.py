@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from taylor.base.console import log
 
@@ -23,6 +24,12 @@ REFERENCE_MEMORY = """\
                 "moe":   {"none": 765, "select": 765, "full": 30}}}
 """
 """The memory profile printed in the user contract: DeepSeek-V3 at DP16 TP4 PP16 EP8, MiB."""
+
+# The suite draws the same examples each time, so that a change is judged by what it changed;
+# `HYPOTHESIS_PROFILE=drawn` draws new ones.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("drawn", derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # A shell starts background jobs with Ctrl-C ignored, which children inherit; tests that press it need it back.
 signal.signal(signal.SIGINT, signal.default_int_handler)
