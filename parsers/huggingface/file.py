@@ -1,19 +1,13 @@
-"""A config.json opened safely: bounded, with every name once, no deeper than a configuration is."""
+"""A config.json, opened and read as a model."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from taylor.base.errors import InputError
-from taylor.base.files import read_text
 from taylor.parsers.huggingface.model import read_model
+from taylor.parsers.text.json_source import read_json
 from taylor.register.model import ModelSpec
-
-MAX_BYTES = 4 * 2**20
-"""A configuration with a thousand layers listed block by block is a tenth of it."""
-MAX_DIGITS = 30
 
 
 def read_model_file(file: Path) -> tuple[ModelSpec, tuple[str, ...]]:
@@ -35,25 +29,4 @@ def read_config(file: Path) -> Any:
     InputError
         When the file is missing, too large, no JSON, or names a field twice.
     """
-    text = read_text(file, limit_bytes=MAX_BYTES).removeprefix("\ufeff")
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in found:
-                raise InputError("stands twice", file=file, field=name, cure="keep one")
-            found[name] = value
-        return found
-
-    def whole(digits: str) -> int:
-        if len(digits) > MAX_DIGITS:
-            raise InputError(f"holds a number of {len(digits)} digits", file=file, value=digits, cure="shorten it")
-        return int(digits)
-
-    try:
-        return json.loads(text, object_pairs_hook=once, parse_int=whole)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise InputError(f"is no valid JSON ({where}: {error.msg})", file=file, cure="mend the syntax there") from None
-    except RecursionError:
-        raise InputError("is nested too deep", file=file, cure="is it a config.json?") from None
+    return read_json(file, "a config.json")

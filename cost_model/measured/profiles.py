@@ -1,0 +1,262 @@
+"""What was measured of a model: times and memory of whole runs, and the tables of one layer made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from taylor.base.errors import InputError
+
+RECOMPUTED = "checkpoint"
+"""Name of the recomputed layer's entry among activations by ways, as the files have it."""
+
+
+@dataclass(frozen=True, order=True)
+class Shape:
+    """The input of a measured run.
+
+    Parameters
+    ----------
+    batch : int
+        Samples; of all ranks in a memory run.
+    sequence : tuple of int
+        Tokens a sample, by layer kind: one, where the model has one kind.
+    """
+
+    batch: int
+    sequence: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens a sample of the first kind."""
+        return self.sequence[0]
+
+
+@dataclass(frozen=True, order=True)
+class TimedRun:
+    """A forward of a whole model without any parallelism.
+
+    Parameters
+    ----------
+    layers : tuple of int
+        Layers by kind.
+    shape : Shape
+    """
+
+    layers: tuple[int, ...]
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class ComputationProfile:
+    """Forward times of a model.
+
+    Parameters
+    ----------
+    runs_ms : mapping of TimedRun to float
+        Raw measurements: forward of the whole model, ms.
+    layer_ms : mapping of kind to mapping of Shape to float
+        Forward of one layer, ms a sample.
+    other_ms : mapping of Shape to float
+        Forward of embedding, head and loss, ms a sample.
+    source : str
+        The file.
+    """
+
+    runs_ms: Mapping[TimedRun, float] = field(default_factory=dict)
+    layer_ms: Mapping[str, Mapping[Shape, float]] = field(default_factory=dict)
+    other_ms: Mapping[Shape, float] = field(default_factory=dict)
+    source: str = "computation_profiling_*.json"
+
+
+@dataclass(frozen=True, order=True)
+class MemoryLayout:
+    """How a run whose memory was measured was spread.
+
+    Parameters
+    ----------
+    pp, tp, dp : int
+        Degrees; the world is their product.
+    recompute : bool
+        Every layer was recomputed.
+    vocabulary_split : bool
+        Embedding and head were split over TP.
+    sequence_parallel : bool
+        Activations outside the products were split over TP.
+    """
+
+    pp: int
+    tp: int
+    dp: int
+    recompute: bool = False
+    vocabulary_split: bool = False
+    sequence_parallel: bool = False
+
+    @property
+    def world(self) -> int:
+        """Ranks of the run."""
+        return self.pp * self.tp * self.dp
+
+
+@dataclass(frozen=True, order=True)
+class MemoryRun:
+    """A run whose memory was measured on one rank.
+
+    Parameters
+    ----------
+    layout : MemoryLayout
+    layers : tuple of int
+        Layers by kind.
+    shape : Shape
+    last : bool
+        The rank is of the last stage; else of the first.
+    """
+
+    layout: MemoryLayout
+    layers: tuple[int, ...]
+    shape: Shape
+    last: bool
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Memory of one rank, MiB; NaN where a file leaves a figure out.
+
+    Parameters
+    ----------
+    states_mib : float
+        After a step: parameters, gradients, optimizer states.
+    activation_mib : float
+        More after the forward.
+    peak_mib : float
+        More at the worst moment of the step.
+    """
+
+    states_mib: float
+    activation_mib: float
+    peak_mib: float
+
+
+@dataclass(frozen=True)
+class LayerMemory:
+    """Memory of one layer.
+
+    Parameters
+    ----------
+    parameter_mib : float
+        Parameters of a whole layer, MiB, in the bytes that the profiler's rule takes (`ProfileRules`).
+    activation_mib : mapping of int to float
+        What the forward of a sample leaves, MiB, by ways of tensor parallelism or Ulysses.
+    recomputed_mib : float or None
+        The same of a recomputed layer, before it is split.
+    """
+
+    parameter_mib: float
+    activation_mib: Mapping[int, float]
+    recomputed_mib: float | None
+
+
+@dataclass(frozen=True)
+class OtherMemory:
+    """Memory of embedding, head and loss on one stage.
+
+    Parameters
+    ----------
+    states_mib : mapping of int to float
+        Parameters, gradients and optimizer states, by ways in which the vocabulary is split, without ZeRO.
+    activation_mib : mapping of int to float
+        Worst moment's activations a sample, by the same ways.
+    """
+
+    states_mib: Mapping[int, float]
+    activation_mib: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class MemoryTables:
+    """Tables of memory, by sequence length.
+
+    Parameters
+    ----------
+    layer : mapping of kind to mapping of int to LayerMemory
+    alone, first, last : mapping of int to OtherMemory
+        What stands besides layers without a pipeline, on its first and on its last stage.
+    """
+
+    layer: Mapping[str, Mapping[int, LayerMemory]]
+    alone: Mapping[int, OtherMemory]
+    first: Mapping[int, OtherMemory]
+    last: Mapping[int, OtherMemory]
+
+
+@dataclass(frozen=True)
+class MemoryProfile:
+    """Measured memory of a model.
+
+    Parameters
+    ----------
+    runs : mapping of MemoryRun to RankMemory
+        Raw measurements.
+    tables : mapping of bool to MemoryTables
+        Tables without and with sequence parallelism; those that the file holds.
+    source : str
+        The file.
+    """
+
+    runs: Mapping[MemoryRun, RankMemory] = field(default_factory=dict)
+    tables: Mapping[bool, MemoryTables] = field(default_factory=dict)
+    source: str = "memory_profiling_*.json"
+
+    def table(self, sequence_parallel: bool) -> MemoryTables:
+        """The tables with or without sequence parallelism.
+
+        Raises
+        ------
+        InputError
+            When the file has the other ones alone, or none.
+        """
+        if sequence_parallel in self.tables:
+            return self.tables[sequence_parallel]
+        kind = "layertype_0_sp" if sequence_parallel else "layertype_0"
+        other = ", or plan without sequence parallelism" if sequence_parallel else ", or plan with sequence parallelism"
+        raise InputError(
+            "is missing, and the memory of layers needs it",
+            file=self.source,
+            field=kind,
+            cure=f"process the raw profiles{other if self.tables else ''}",
+        )
+
+
+@dataclass(frozen=True)
+class ProfileRules:
+    """What two profilers do differently, in raw profiles and in what they count.
+
+    Parameters
+    ----------
+    name : str
+        ``hetu`` or ``paddle``.
+    states_of_parameters : float
+        States that were measured, over the parameters as this profiler counts them.
+    parameter_bytes : int
+        Bytes of a parameter as it counts them.
+    gradients_mib_of_parameters : float
+        Bytes that are reduced over those of parameters.
+    tables_with_sequence_parallel : bool
+        Keys of tables end in ``_sp`` where activations are split over TP; else nothing tells.
+    """
+
+    name: str
+    states_of_parameters: float
+    parameter_bytes: int
+    gradients_mib_of_parameters: float
+    tables_with_sequence_parallel: bool
+
+
+HETU = ProfileRules("hetu", 4.0, 4, 0.5, True)
+"""fp32 parameters, and 16 bytes of states each (Hetu-Galvatron cea12ff galvatron/core/profiler/model_profiler.py:557;
+gradients in half precision: galvatron/core/cost_model/components/layer_cost.py:111)."""
+
+PADDLE = ProfileRules("paddle", 9.0, 2, 2.0, False)
+"""bf16 parameters, and 18 bytes of states each; gradients are kept and reduced in fp32 (paddle-galvatron b0bdd07
+paddlenlp/experimental/galvatron/profiler/model_profiler.py, `model_states_divide_param`; cost_model/time_cost_model.py,
+`estimate_dp_communication_cost`)."""
