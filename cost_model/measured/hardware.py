@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
 from taylor.base.errors import InputError
-
-FEWEST_SIZES = 8
-"""Message sizes that a line through the times of a collective needs (Hetu-Galvatron cea12ff
-galvatron/utils/config_utils.py:155)."""
 
 ALL_REDUCE = "all-reduce"
 ALL_TO_ALL = "all-to-all"
@@ -30,24 +25,6 @@ class MessageTimes:
     """
 
     ms_of_mib: Mapping[int, float]
-
-    @cached_property
-    def line(self) -> tuple[float, float]:
-        """Least-squares line through all sizes: ms a MiB, and ms at size 0; proportional where one size is known."""
-        sizes = np.array(list(self.ms_of_mib), dtype=float)
-        times = np.array(list(self.ms_of_mib.values()))
-        if len(sizes) == 1:
-            return float(times[0] / sizes[0]), 0.0
-        offset = sizes - sizes.mean()
-        slope = float(offset @ (times - times.mean()) / (offset @ offset))
-        return slope, float(times.mean() - slope * sizes.mean())
-
-    def read_ms(self, mib: float) -> float:
-        """The measured time where the size was measured, else that of the line, ms."""
-        if mib in self.ms_of_mib:
-            return self.ms_of_mib[int(mib)]
-        slope, start = self.line
-        return slope * mib + start
 
     def between_ms(self, mib: float) -> float:
         """The time between the two measured sizes around it, ms; beyond them proportional to the nearest one.

@@ -1,0 +1,252 @@
+"""The cost of a layer, and of embedding and head, by how they are spread: one form for every source of costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy
+
+BYTES_OF = {"fp32": 4, "bf16": 2, "fp16": 2}
+"""Bytes of a number that is computed with, by the precision of the job."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The job that costs are asked for.
+
+    Parameters
+    ----------
+    stages : int
+        Pipeline stages.
+    global_batch : int
+        Samples a step.
+    micro_batches : int
+        Micro-batches a step.
+    tokens : int
+        Tokens a sample.
+    hidden : int
+        Width of the hidden states.
+    precision : str
+        A key of `BYTES_OF`.
+    sequence_parallel : bool
+        Tensor parallel layers split the activations outside their products too.
+    reduce_every_micro_batch : bool
+        Gradients are reduced in every micro-batch; else once a step.
+    schedule : str
+        ``1f1b`` or ``gpipe``.
+    """
+
+    stages: int
+    global_batch: int
+    micro_batches: int
+    tokens: int
+    hidden: int
+    precision: str = "bf16"
+    sequence_parallel: bool = True
+    reduce_every_micro_batch: bool = False
+    schedule: str = "1f1b"
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples of a micro-batch, of all ranks of a stage together."""
+        return self.global_batch // self.micro_batches
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a number."""
+        return BYTES_OF[self.precision]
+
+    @property
+    def half(self) -> bool:
+        """Whether numbers take two bytes."""
+        return self.bytes == 2
+
+    def alive(self, stage: int) -> int:
+        """Micro-batches whose activations a stage holds at most."""
+        if self.stages == 1:
+            return 1
+        most = self.micro_batches if self.schedule == "gpipe" else self.stages - stage
+        return min(most, self.micro_batches)
+
+
+@dataclass(frozen=True, order=True)
+class Layout:
+    """How the hidden states between two layers lie on the ranks of a stage.
+
+    Parameters
+    ----------
+    batch_ways, sequence_ways : int
+        Ways in which samples, and the tokens of each, are split.
+    copies : int
+        Ranks that hold the same part.
+    """
+
+    batch_ways: int
+    sequence_ways: int
+    copies: int = 1
+
+    @classmethod
+    def of(cls, strategy: EndStrategy, sequence_parallel: bool) -> Layout:
+        """The layout that a layer takes and gives."""
+        split = strategy.sp * strategy.cp * (strategy.tp if sequence_parallel else 1)
+        return cls(strategy.dp, split, 1 if sequence_parallel else strategy.tp)
+
+
+@dataclass(frozen=True)
+class EndCost:
+    """Costs of a micro-batch on one stage, as `CostRow`, of embedding or of head and loss.
+
+    Parameters
+    ----------
+    forward_s, backward_s : float
+        Seconds a micro-batch.
+    tail_s : float
+        Seconds at the end of the step, of what is not hidden.
+    states_mib : float
+        Parameters, gradients and optimizer states, MiB.
+    activation_mib : float
+        What a micro-batch leaves alive, MiB.
+    """
+
+    forward_s: float
+    backward_s: float
+    tail_s: float
+    states_mib: float
+    activation_mib: float
+
+    @property
+    def micro_batch_s(self) -> float:
+        """Forward and backward, s."""
+        return self.forward_s + self.backward_s
+
+
+@dataclass(frozen=True)
+class CostRow(EndCost):
+    """The cost of one layer under one strategy.
+
+    Parameters
+    ----------
+    forward_s, backward_s, tail_s, states_mib, activation_mib
+        As `EndCost`; recompute is part of the backward.
+    kind : str
+        Kind of the layer.
+    strategy : LayerStrategy
+    layout : Layout
+        Of its input and its output.
+    working_mib : float
+        What its backward holds besides while it runs: parameters that were gathered, activations that are
+        recomputed or come back from the host, MiB. A stage holds that of one layer at a time.
+    host_mib : float
+        What a micro-batch leaves in the host's memory, MiB.
+    """
+
+    kind: str
+    strategy: LayerStrategy
+    layout: Layout
+    working_mib: float = 0.0
+    host_mib: float = 0.0
+
+
+@dataclass(frozen=True)
+class EndCosts:
+    """Costs of embedding and head.
+
+    Parameters
+    ----------
+    first : EndCost
+        On the first stage; of a single stage, all of them.
+    last : EndCost or None
+        On the last stage; None where there is one stage.
+    """
+
+    first: EndCost
+    last: EndCost | None = None
+
+    def on_stage(self, stage: int, stages: int) -> EndCost | None:
+        """What a stage has of them; None between the ends."""
+        if stage == 0:
+            return self.first
+        return self.last if stage == stages - 1 else None
+
+
+@dataclass(frozen=True)
+class MemorySettings:
+    """What a device's memory holds besides what the tables count.
+
+    Parameters
+    ----------
+    context_mib : float
+        Of the runtime and its communication, MiB.
+    reserved_share : float
+        Share of the limit that the allocator's fragments take.
+    reserved_above_mib : float
+        Limits up to this one keep nothing for them, MiB.
+    """
+
+    context_mib: float = 0.0
+    reserved_share: float = 0.0
+    reserved_above_mib: float = 0.0
+
+    def usable_mib(self, limit_mib: float) -> float:
+        """What states, activations and the context may take of a limit, MiB."""
+        reserved = int(limit_mib * self.reserved_share) if limit_mib > self.reserved_above_mib else 0
+        return limit_mib - reserved
+
+
+class CostProvider(Protocol):
+    """A source of costs."""
+
+    @property
+    def name(self) -> str:
+        """As commands call it."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The layer kinds that it knows, in model order."""
+
+    @property
+    def memory(self) -> MemorySettings:
+        """What it counts beside the rows."""
+
+    def layer(self, kind: str, strategy: LayerStrategy, setting: Setting) -> CostRow:
+        """The cost of one layer.
+
+        Raises
+        ------
+        InputError
+            When a measurement that it needs is missing, or the batch cannot be split so.
+        """
+
+    def ends(self, strategy: EndStrategy, setting: Setting) -> EndCosts:
+        """The costs of embedding and head.
+
+        Raises
+        ------
+        InputError
+            As `layer`.
+        """
+
+    def layout_change_s(self, before: Layout, after: Layout, setting: Setting) -> float:
+        """Time in which a micro-batch's hidden states, and later their gradients, change their layout, s.
+
+        Raises
+        ------
+        InputError
+            As `layer`.
+        """
+
+
+def cost_table(
+    provider: CostProvider, kinds: Iterable[str], strategies: Iterable[LayerStrategy], setting: Setting
+) -> tuple[CostRow, ...]:
+    """The cost of every kind under every strategy, kinds outermost.
+
+    Raises
+    ------
+    InputError
+        As `CostProvider.layer`.
+    """
+    every = tuple(strategies)
+    return tuple(provider.layer(kind, strategy, setting) for kind in kinds for strategy in every)

@@ -1,0 +1,1 @@
+"""Galvatron's own cost models, of Hetu and of Paddle: to compare with, and to judge what they find."""

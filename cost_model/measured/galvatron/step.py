@@ -1,0 +1,52 @@
+"""Galvatron's step time of a whole plan, and the memory of its stages.
+
+Hetu-Galvatron cea12ff galvatron/core/cost_model/cost_model_handler.py:18-111. Only the first and the last stage can be
+its bottleneck, so that it is too short where a middle stage is the slowest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCost, EndCosts, Setting
+
+
+def galvatron_step_s(rows: Sequence[Sequence[CostRow]], ends: EndCosts, micro_batches: int) -> float:
+    """Step time of a plan, s.
+
+    Parameters
+    ----------
+    rows : sequence [pp] of sequence of CostRow
+        The layers of every stage.
+    """
+    stages = len(rows)
+    m = micro_batches
+    held = [ends.on_stage(stage, stages) for stage in range(stages)]
+    compute = [
+        sum(row.micro_batch_s for row in layers) + (0.0 if end is None else end.micro_batch_s)
+        for layers, end in zip(rows, held, strict=True)
+    ]
+    reducing = [sum(row.micro_batch_s + row.tail_s for row in layers) for layers in rows]
+    by_last = sum(compute) + compute[-1] * (m - 1)
+    first, others = compute[0], sum(compute[1:])
+    begun = min(stages - 1, m - 1) * first
+    by_first = max(begun / 3, others / 3) + max(begun * 2 / 3, others * 2 / 3) + first * max(0, m + 1 - stages)
+    left = max(each - sum(compute[: stage + 1]) for stage, each in enumerate(reducing))
+    return max(by_last, by_first) + max(left, 0.0)
+
+
+def stage_memory_mib(
+    rows: Sequence[Sequence[CostRow]], ends: EndCosts, setting: Setting, provider: CostProvider
+) -> list[float]:
+    """Peak memory of every stage, context included, MiB [pp]."""
+    stages = len(rows)
+    found = []
+    for stage, layers in enumerate(rows):
+        end = ends.on_stage(stage, stages)
+        held: list[EndCost] = [*layers] if end is None else [*layers, end]
+        alive = setting.alive(stage)
+        working = max((row.working_mib for row in layers), default=0.0)
+        found.append(
+            provider.memory.context_mib + working + sum(each.states_mib + alive * each.activation_mib for each in held)
+        )
+    return found
