@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from taylor.base.errors import InputError
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy
+from taylor.cost_model.measured.profiles import LayerMemory
 
+MIB = 2.0**20
 BYTES_OF = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of a number that is computed with, by the precision of the job."""
 
@@ -33,9 +36,12 @@ class Setting:
     sequence_parallel : bool
         Tensor parallel layers split the activations outside their products too.
     reduce_every_micro_batch : bool
-        Gradients are reduced in every micro-batch; else once a step.
+        Gradients are reduced in every micro-batch (Hetu's ``no_async_grad_reduce``); else once a step, and whole
+        until then.
     schedule : str
         ``1f1b`` or ``gpipe``.
+    kv_hidden : int or None
+        Width of keys, and of values, of all heads; None: as `hidden`.
     """
 
     stages: int
@@ -47,6 +53,12 @@ class Setting:
     sequence_parallel: bool = True
     reduce_every_micro_batch: bool = False
     schedule: str = "1f1b"
+    kv_hidden: int | None = None
+
+    @property
+    def kv_share(self) -> float:
+        """Width of keys, or of values, over that of the hidden states."""
+        return (self.kv_hidden or self.hidden) / self.hidden
 
     @property
     def micro_batch(self) -> int:
@@ -236,6 +248,79 @@ class CostProvider(Protocol):
         InputError
             As `layer`.
         """
+
+    def handover_s(self, layout: Layout, setting: Setting) -> float:
+        """Time in which a micro-batch's hidden states go to the next stage, s; 0 where the rows have it.
+
+        Raises
+        ------
+        InputError
+            As `layer`.
+        """
+
+
+def samples_of(strategy: EndStrategy, setting: Setting) -> int:
+    """Samples of a micro-batch on one data parallel rank.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
+    samples = setting.micro_batch // strategy.dp
+    if samples < 1:
+        raise InputError(
+            f"leaves a micro-batch {setting.micro_batch} samples, and {strategy.name} splits them {strategy.dp} ways",
+            field="--micro_batches",
+            value=setting.micro_batches,
+            cure="take fewer micro-batches, a larger batch, or fewer ways of data parallelism",
+        )
+    return samples
+
+
+def hidden_mib(samples: float, setting: Setting) -> float:
+    """Hidden states of so many samples, MiB."""
+    return samples * setting.tokens * setting.hidden * setting.bytes / MIB
+
+
+def of_ways(by_ways: Mapping[int, float], ways: int, what: str) -> float:
+    """A figure by ways.
+
+    Raises
+    ------
+    InputError
+        When those ways were not measured.
+    """
+    found = by_ways.get(ways)
+    if found is None:
+        raise InputError(
+            f"was not measured {ways} ways, and the memory of such strategies needs it",
+            file="memory_profiling_*.json",
+            field=f"{what}.{ways}",
+            cure="profile with a larger --max_tp_deg, or leave out strategies with so many ways",
+        )
+    return found
+
+
+def layer_activation_mib(memory: LayerMemory, strategy: LayerStrategy, setting: Setting) -> float:
+    """What a layer keeps of a sample whose context is not split, MiB.
+
+    Raises
+    ------
+    InputError
+        When it was not measured.
+    """
+    if not strategy.recompute:
+        return of_ways(memory.activation_mib, strategy.ways, "tp_activation_per_bsz_dict")
+    if memory.recomputed_mib is None:
+        raise InputError(
+            "is missing, and recomputed layers need it",
+            file="memory_profiling_*.json",
+            field="tp_activation_per_bsz_dict.checkpoint",
+            cure="profile with recompute, or leave it out",
+        )
+    split = strategy.sp > 1 or (strategy.tp > 1 and setting.sequence_parallel)
+    return memory.recomputed_mib / (strategy.ways if split else 1)
 
 
 def cost_table(

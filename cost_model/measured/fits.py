@@ -7,6 +7,7 @@ bends down, and what it says of a long sequence is far too low.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -55,7 +56,14 @@ class Law:
 
     @classmethod
     def through(
-        cls, points: Mapping[float, float], powers: tuple[int, ...], *, of: str, cause: str, unit: str, source: str
+        cls,
+        points: Mapping[float, float] | Mapping[int, float],
+        powers: tuple[int, ...],
+        *,
+        of: str,
+        cause: str,
+        unit: str,
+        source: str,
     ) -> Law:
         """The law that is nearest to some points by relative least squares with no coefficient below 0.
 
@@ -91,7 +99,8 @@ class Law:
     def part(self, x: float, power: int) -> float:
         """What one power has of the law at a cause; 0 where the law lacks it."""
         known = dict(zip(self.powers, self.coefficients, strict=True))
-        return known.get(power, 0.0) * (x / self.scale) ** power
+        share: float = (x / self.scale) ** power
+        return known.get(power, 0.0) * share
 
     @property
     def residuals(self) -> dict[float, float]:
@@ -104,7 +113,7 @@ class Law:
         """Share by which a point may be off: `NOISE`, or what the law leaves of the points where that is more."""
         left = max(map(abs, self.residuals.values()))
         used = sum(each > 0 for each in self.coefficients)
-        return max(NOISE, left * (len(self.points) / max(len(self.points) - used, 1)) ** 0.5)
+        return max(NOISE, left * math.sqrt(len(self.points) / max(len(self.points) - used, 1)))
 
     def interval(self, x: float) -> tuple[float, float]:
         """Bounds of a measurement at a cause.

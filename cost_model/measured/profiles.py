@@ -228,6 +228,55 @@ class MemoryProfile:
 
 
 @dataclass(frozen=True)
+class ParameterBytes:
+    """Bytes that a training keeps of a parameter, and of what ZeRO splits.
+
+    Parameters
+    ----------
+    weights : int
+        In the type that products take; split under ZeRO-3.
+    gradients : int
+        With one micro-batch a step; split from ZeRO-2 on.
+    whole : int
+        Gradients of several micro-batches that are reduced once a step: whole until then.
+    accumulated : int
+        Further gradients where every micro-batch's are reduced: split from ZeRO-2 on.
+    optimizer : int
+        Split from ZeRO-2 on.
+    reduced : int
+        Bytes of a gradient in its reduction.
+    """
+
+    weights: int
+    gradients: int
+    whole: int
+    accumulated: int
+    optimizer: int
+    reduced: int
+
+    def kept(self, zero: int, replicas: int, *, several: bool, every: bool) -> float:
+        """Bytes a parameter on one rank.
+
+        Parameters
+        ----------
+        zero : int
+            0, 2 or 3.
+        replicas : int
+            Ranks that share what is split.
+        several : bool
+            A step has several micro-batches.
+        every : bool
+            The gradients of every one are reduced.
+        """
+        whole = self.whole if several and not every else 0
+        split = 0 if whole else self.gradients + (self.accumulated if several else 0)
+        if zero == 0:
+            return self.weights + self.optimizer + max(whole, self.gradients, self.accumulated * several * every)
+        weights = self.weights / replicas if zero == 3 else self.weights
+        return weights + whole + (split + self.optimizer) / replicas
+
+
+@dataclass(frozen=True)
 class ProfileRules:
     """What two profilers do differently, in raw profiles and in what they count.
 
@@ -239,24 +288,25 @@ class ProfileRules:
         States that were measured, over the parameters as this profiler counts them.
     parameter_bytes : int
         Bytes of a parameter as it counts them.
-    gradients_mib_of_parameters : float
-        Bytes that are reduced over those of parameters.
-    tables_with_sequence_parallel : bool
-        Keys of tables end in ``_sp`` where activations are split over TP; else nothing tells.
+    held : ParameterBytes
+        What a training of this framework keeps of a parameter.
     """
 
     name: str
     states_of_parameters: float
     parameter_bytes: int
-    gradients_mib_of_parameters: float
-    tables_with_sequence_parallel: bool
+    held: ParameterBytes
 
 
-HETU = ProfileRules("hetu", 4.0, 4, 0.5, True)
+HETU = ProfileRules(
+    "hetu", 4.0, 4, ParameterBytes(weights=2, gradients=2, whole=2, accumulated=4, optimizer=12, reduced=2)
+)
 """fp32 parameters, and 16 bytes of states each (Hetu-Galvatron cea12ff galvatron/core/profiler/model_profiler.py:557;
 gradients in half precision: galvatron/core/cost_model/components/layer_cost.py:111)."""
 
-PADDLE = ProfileRules("paddle", 9.0, 2, 2.0, False)
+PADDLE = ProfileRules(
+    "paddle", 9.0, 2, ParameterBytes(weights=2, gradients=0, whole=4, accumulated=4, optimizer=12, reduced=4)
+)
 """bf16 parameters, and 18 bytes of states each; gradients are kept and reduced in fp32 (paddle-galvatron b0bdd07
 paddlenlp/experimental/galvatron/profiler/model_profiler.py, `model_states_divide_param`; cost_model/time_cost_model.py,
 `estimate_dp_communication_cost`)."""

@@ -11,8 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from taylor.base.errors import InputError
-from taylor.cost_model.measured.cost_table import CostRow, EndCost, EndCosts, Layout, MemorySettings, Setting
+from taylor.cost_model.measured.cost_table import (
+    CostRow,
+    EndCost,
+    EndCosts,
+    Layout,
+    MemorySettings,
+    Setting,
+    hidden_mib,
+    layer_activation_mib,
+    of_ways,
+    samples_of,
+)
 from taylor.cost_model.measured.galvatron.inputs import GalvatronInputs, MessageLines
 from taylor.cost_model.measured.hardware import ALL_REDUCE, ALL_TO_ALL, HardwareProfile
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy
@@ -22,7 +32,6 @@ BACKWARD = 2.0
 """A backward over its forward (`bct_fct_coe`, search_engine.py:475)."""
 SHARD_ROOM = 0.003
 """Share of the states that ZeRO's buffers are taken to hold."""
-MIB = 2.0**20
 FEWEST_SIZES = 8
 """Message sizes that a line asks for (galvatron/utils/config_utils.py:155)."""
 
@@ -90,6 +99,10 @@ class HetuCosts:
 
     def layout_change_s(self, before: Layout, after: Layout, setting: Setting) -> float:
         """See `CostProvider`: its step time leaves them out."""
+        return 0.0
+
+    def handover_s(self, layout: Layout, setting: Setting) -> float:
+        """See `CostProvider`: the layers have it."""
         return 0.0
 
     def _end(self, strategy: EndStrategy, setting: Setting, memory: OtherMemory, share: float, gathers: int) -> EndCost:
@@ -162,64 +175,6 @@ class HetuCosts:
         return message / self.hardware.transfer(setting.stages)
 
 
-def samples_of(strategy: EndStrategy, setting: Setting) -> int:
-    """Samples of a micro-batch on one data parallel rank.
-
-    Raises
-    ------
-    InputError
-        When there is none.
-    """
-    samples = setting.micro_batch // strategy.dp
-    if samples < 1:
-        raise InputError(
-            f"leaves a micro-batch {setting.micro_batch} samples, and {strategy.name} splits them {strategy.dp} ways",
-            field="--micro_batches",
-            value=setting.micro_batches,
-            cure="take fewer micro-batches, a larger batch, or fewer ways of data parallelism",
-        )
-    return samples
-
-
-def hidden_mib(samples: float, setting: Setting) -> float:
-    """Hidden states of so many samples, MiB."""
-    return samples * setting.tokens * setting.hidden * setting.bytes / MIB
-
-
-def of_ways(by_ways: Mapping[int, float], ways: int, what: str) -> float:
-    """A figure by ways.
-
-    Raises
-    ------
-    InputError
-        When those ways were not measured.
-    """
-    found = by_ways.get(ways)
-    if found is None:
-        raise InputError(
-            f"was not measured {ways} ways, and the memory of such strategies needs it",
-            file="memory_profiling_*.json",
-            field=f"{what}.{ways}",
-            cure="profile with a larger --max_tp_deg, or leave out strategies with so many ways",
-        )
-    return found
-
-
-def layer_activation_mib(memory: LayerMemory, strategy: LayerStrategy, setting: Setting) -> float:
-    """What a layer keeps of a sample, MiB."""
-    if not strategy.recompute:
-        return of_ways(memory.activation_mib, strategy.ways, "tp_activation_per_bsz_dict")
-    if memory.recomputed_mib is None:
-        raise InputError(
-            "is missing, and recomputed layers need it",
-            file="memory_profiling_*.json",
-            field="tp_activation_per_bsz_dict.checkpoint",
-            cure="profile with recompute, or leave it out",
-        )
-    split = strategy.sp > 1 or (strategy.tp > 1 and setting.sequence_parallel)
-    return memory.recomputed_mib / (strategy.ways if split else 1)
-
-
 def state_share(strategy: EndStrategy, setting: Setting) -> float:
     """Share of the states that a rank keeps under its ZeRO stage (layer_cost.py:281-293)."""
     shard = 1 / strategy.replicas + SHARD_ROOM
@@ -228,7 +183,7 @@ def state_share(strategy: EndStrategy, setting: Setting) -> float:
     copy = 1 / 8 if setting.half else 1 / 4  # Parameters in half or full precision, over all states.
     if setting.micro_batches == 1:
         return shard if strategy.zero == 3 else (1 - copy) * shard + copy
-    if setting.reduce_every_micro_batch:
+    if not setting.reduce_every_micro_batch:  # Gradients stay whole until the step's end.
         kept = copy if strategy.zero == 3 else 2 * copy
         return (1 - kept) * shard + kept
     # 5/4: gradients are accumulated in fp32; without half precision they were that before.

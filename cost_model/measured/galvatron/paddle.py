@@ -13,9 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from taylor.base.errors import InputError
-from taylor.cost_model.measured.cost_table import CostRow, EndCost, EndCosts, Layout, MemorySettings, Setting
-from taylor.cost_model.measured.galvatron.hetu import hidden_mib, of_ways, samples_of
+from taylor.cost_model.measured.cost_table import (
+    CostRow,
+    EndCost,
+    EndCosts,
+    Layout,
+    MemorySettings,
+    Setting,
+    hidden_mib,
+    layer_activation_mib,
+    of_ways,
+    samples_of,
+)
 from taylor.cost_model.measured.galvatron.inputs import GalvatronInputs, MessageLines
 from taylor.cost_model.measured.hardware import ALL_REDUCE, ALL_TO_ALL, HardwareProfile
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy
@@ -76,7 +85,7 @@ class PaddleCosts:
             backward_s=(backward + tensor / 2 + transfer) / 1e3,
             tail_s=(reduced - backward) / 1e3,
             states_mib=self._states(memory, strategy, setting),
-            activation_mib=self._activation(memory, strategy) * samples,
+            activation_mib=layer_activation_mib(memory, strategy, setting) * samples,
             kind=kind,
             strategy=strategy,
             layout=Layout.of(strategy, setting.sequence_parallel),
@@ -96,6 +105,10 @@ class PaddleCosts:
 
     def layout_change_s(self, before: Layout, after: Layout, setting: Setting) -> float:
         """See `CostProvider`: its step time leaves them out."""
+        return 0.0
+
+    def handover_s(self, layout: Layout, setting: Setting) -> float:
+        """See `CostProvider`: the layers have it."""
         return 0.0
 
     def _end(
@@ -172,18 +185,6 @@ class PaddleCosts:
         once = setting.micro_batches == 1
         whole = memory.parameter_mib / strategy.tp * (7 if once else 9)
         return whole * _share(strategy, once)
-
-    def _activation(self, memory: LayerMemory, strategy: LayerStrategy) -> float:
-        if not strategy.recompute:
-            return of_ways(memory.activation_mib, strategy.ways, "tp_activation_per_bsz_dict")
-        if memory.recomputed_mib is None:
-            raise InputError(
-                "is missing, and recomputed layers need it",
-                file="memory_profiling_*.json",
-                field="tp_activation_per_bsz_dict.checkpoint",
-                cure="profile with recompute, or leave it out",
-            )
-        return memory.recomputed_mib / strategy.ways
 
 
 def _share(strategy: EndStrategy, once: bool) -> float:

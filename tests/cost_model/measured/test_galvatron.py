@@ -8,8 +8,8 @@ import re
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.measured.cost_table import Setting, cost_table
-from taylor.cost_model.measured.galvatron.hetu import HetuCosts, layer_activation_mib, state_share
+from taylor.cost_model.measured.cost_table import Setting, cost_table, layer_activation_mib
+from taylor.cost_model.measured.galvatron.hetu import HetuCosts, state_share
 from taylor.cost_model.measured.galvatron.inputs import MessageLines, galvatron_inputs
 from taylor.cost_model.measured.galvatron.paddle import PaddleCosts
 from taylor.cost_model.measured.galvatron.space import batch_sizes, layer_strategies
@@ -58,13 +58,14 @@ def test_hetus_costs_of_every_known_row(known, profiles):
     )
     provider = HetuCosts(inputs, hardware, {"body": 28})
     seen = 0
+    asynchronous = known["train"]["async_grad_reduce"]
     for case, rows in known["uniform_strategy_costs"].items():
         batch, micro_batches = map(int, re.findall(r"\d+", case))
         for row in rows:
             strategy = LayerStrategy(
                 tp=row["tp"], sp=row["sp"], dp=row["dp"], zero=ZERO[row["dp_type"]], recompute=row["ckpt"]
             )
-            setting = Setting(row["pp"], batch, micro_batches, 8192, 4096)
+            setting = Setting(row["pp"], batch, micro_batches, 8192, 4096, reduce_every_micro_batch=not asynchronous)
             layer, ends = provider.layer("body", strategy, setting), provider.ends(strategy.end, setting)
             division = even_division(28, row["pp"])
             stages = range(row["pp"])
@@ -144,7 +145,7 @@ def test_hetus_memory_of_every_way_to_shard(known, profiles):
         strategy = LayerStrategy(**degrees, zero=zero, recompute="checkpoint=True" in row["strategy"])
         setting = Setting(
             stages, row["gbsz"], row["chunks"], 4096, 4096, sequence_parallel=row["sequence_parallel"],
-            reduce_every_micro_batch=row["async_grad_reduce"],
+            reduce_every_micro_batch=not row["async_grad_reduce"],
             schedule="gpipe" if row["pipeline_type"] == "gpipe" else "1f1b",
         )  # fmt: skip
         states = 4 * body.parameter_mib / strategy.tp * state_share(strategy, setting)
