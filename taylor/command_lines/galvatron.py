@@ -1,0 +1,147 @@
+"""Command line: Galvatron's profiles read, layers costed by strategy; its strategy files shown and rewritten."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from taylor.base.console import log, run_command, start_logging
+from taylor.base.errors import InputError
+from taylor.command_lines.arguments import CommandParser, path_or_none
+
+
+def build_parser(program: str = "taylor galvatron") -> CommandParser:
+    """Every flag of the command; `program` is the name it was called by."""
+    parser = CommandParser(
+        program,
+        "Read Galvatron's profiles, of Hetu or Paddle: what they hold and lack, and with --world_size what a layer "
+        "costs under every strategy. Given a strategy file, show it or write it in the other form.",
+        "configs hardware_configs --world_size 8 --layers 32 --hidden 4096 --seq 4096 --gbs 64 --micro_batches 8",
+    )
+    group = parser.add_argument_group("files")
+    group.add_argument(
+        "paths", nargs="+", metavar="PATH", help="folders with profiles, or one strategy file: galvatron_config_*.json "
+        "or fine_grained_config.json",
+    )  # fmt: skip
+    group.add_argument("--model", metavar="NAME", help="the model, where a folder has several: bf16_llama2-7b")
+    group.add_argument("--json", action="store_true", help="print as JSON")
+    group = parser.add_argument_group("costs of a job")
+    group.add_argument("--world_size", type=int, metavar="N", help="ranks; of a strategy file that does not say them")
+    group.add_argument("--layers", type=int, metavar="N", help="layers of the model")
+    group.add_argument("--hidden", type=int, metavar="N", help="width of its hidden states")
+    group.add_argument("--seq", type=int, metavar="N", help="tokens a sample")
+    group.add_argument("--gbs", type=int, metavar="N", help="samples a step")
+    group.add_argument("--micro_batches", type=int, default=1, metavar="N", help="micro-batches a step (default: 1)")
+    group.add_argument("--stages", type=int, default=1, metavar="N", help="pipeline stages (default: 1)")
+    group.add_argument("--kv_hidden", type=int, metavar="N", help="width of keys, where fewer heads have them")
+    group.add_argument(
+        "--costs", default="taylor", choices=("taylor", "galvatron"),
+        help="true rules on the measured tables, or Galvatron's own model (default: taylor)",
+    )  # fmt: skip
+    group.add_argument("--time_mode", metavar="MODE", help="of Galvatron's model: static, batch or sequence")
+    group.add_argument("--memory_mode", metavar="MODE", help="of Galvatron's model: static or sequence")
+    group.add_argument(
+        "--reduce_every_micro_batch", action="store_true", help="gradients are reduced in every micro-batch"
+    )
+    group = parser.add_argument_group("strategy files")
+    group.add_argument("--to", choices=("hetu", "paddle"), help="form in which the strategy is written")
+    group.add_argument("-o", metavar="FILE", help="where it is written (default: printed)")
+    return parser
+
+
+def run(arguments: Sequence[str], program: str = "taylor galvatron") -> None:
+    """Parse, read, print."""
+    args = build_parser(program).parse(arguments)
+    start_logging(verbose=args.verbose, quiet=args.quiet)
+    from taylor.workflows.measured_costs import is_folder
+
+    paths = [Path(path) for path in args.paths]
+    if not is_folder(paths):
+        _strategy(args, paths[0])
+    elif args.to is not None:
+        raise InputError("takes one strategy file", field="--to", cure="name the file in place of its folder")
+    elif args.world_size is None:
+        _folder(args, paths)
+    else:
+        _costs(args, paths)
+
+
+def _folder(args: argparse.Namespace, paths: list[Path]) -> None:
+    from taylor.parsers.galvatron.folder import read_folders
+    from taylor.report.measured import folder_pairs, laws_table
+    from taylor.report.terminal import print_pairs, print_table
+    from taylor.workflows.measured_costs import folder_record, known_laws
+
+    folder = read_folders(paths)
+    if args.json:
+        print(json.dumps(folder_record(folder), indent=1, ensure_ascii=False))
+        return
+    print_pairs(folder_pairs(folder))
+    laws = [law for model in folder.models.values() for law in known_laws(model)]
+    if laws:
+        print_table(laws_table(laws))
+
+
+def _costs(args: argparse.Namespace, paths: list[Path]) -> None:
+    from taylor.cost_model.measured.cost_table import Setting
+    from taylor.parsers.galvatron.folder import read_folders
+    from taylor.report.measured import costs_table, ends_table
+    from taylor.report.terminal import print_table
+    from taylor.workflows.measured_costs import CostRequest, answer_costs
+
+    for name in ("layers", "hidden", "seq", "gbs"):
+        if getattr(args, name) is None:
+            raise InputError("is missing, and the costs of a job need it", field=f"--{name}", cure="give it")
+    for name in ("world_size", "layers", "hidden", "seq", "gbs", "micro_batches", "stages", "kv_hidden"):
+        value = getattr(args, name)
+        if value is not None and not 1 <= value <= 2**31:
+            raise InputError("must be 1 or more", field=f"--{name}", value=value, cure="correct it")
+    if args.gbs % args.micro_batches:
+        raise InputError("does not divide --gbs", field="--micro_batches", value=args.micro_batches, cure="correct one")
+    setting = Setting(
+        args.stages, args.gbs, args.micro_batches, args.seq, args.hidden, kv_hidden=args.kv_hidden,
+        reduce_every_micro_batch=args.reduce_every_micro_batch,
+    )  # fmt: skip
+    request = CostRequest(
+        args.world_size, setting, args.layers, args.model, args.costs, args.time_mode, args.memory_mode
+    )
+    answer = answer_costs(read_folders(paths), request)
+    for warning in answer.warnings:
+        log.warning("%s", warning)
+    if args.json:
+        print(json.dumps(answer.to_dict(), indent=1, ensure_ascii=False))
+        return
+    print(answer.title)
+    print_table(costs_table(answer.rows))
+    print_table(ends_table(answer.ends))
+    for reason in answer.left_out:
+        print(f"left out: {reason}")
+
+
+def _strategy(args: argparse.Namespace, path: Path) -> None:
+    from taylor.parsers.galvatron.strategy_file import read_strategy, strategy_text, write_strategy
+    from taylor.report.measured import layerwise_table, plan_text
+    from taylor.report.terminal import print_table
+
+    found = read_strategy(path, args.world_size)
+    for note in found.notes:
+        log.warning("%s", note)
+    target = path_or_none(args.o)
+    if target is not None and args.to is None:
+        raise InputError("needs the form to write", field="-o", cure="give --to hetu or --to paddle")
+    if args.to is None:
+        print(plan_text(found.plan))
+        print_table(layerwise_table(found.plan))
+    elif target is None:
+        print(strategy_text(found.plan, args.to), end="")
+    else:
+        print(f"strategy: {write_strategy(found.plan, args.to, target)}")
+
+
+def main() -> int:
+    """Console entry point."""
+    start_logging()
+    return run_command(lambda: run(sys.argv[1:]))
