@@ -6,13 +6,17 @@ Pyomo is imported only when a file is written: it takes a good part of a second.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.pipeline_solver.durations import chunk_durations
-from taylor.pipeline_solver.linear_form import INFINITY, LinearForm, Row, write_mps_file
+from taylor.pipeline_solver.linear_form import INFINITY, Row, write_mps_file
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import OPTIMAL, Solution
+
+if TYPE_CHECKING:
+    from taylor.pipeline_solver.compact_milp import CompactModel
 
 FORMS = ("compact", "full")
 
@@ -25,7 +29,33 @@ soon out of reach, and the row of the proven bound then carries the proof. The c
 the same file."""
 
 
-def write_mps(problem: PipelineProblem, solution: Solution, path: str | Path, form: str = "compact") -> Path:
+def write_model(problem: PipelineProblem, solution: Solution, mps: Path, sol: Path, form: str = "compact") -> None:
+    """Write both files of a solution from one model, which takes a while to build for a stack of many kinds.
+
+    Parameters
+    ----------
+    mps, sol : Path
+        What `write_mps` and `write_sol` would write.
+    form : str
+        As in `write_mps`.
+
+    Raises
+    ------
+    InputError
+        When the form is unknown or a file cannot be written.
+    """
+    shared = _compact(problem) if form == "compact" else None
+    write_mps(problem, solution, mps, form, shared)
+    write_sol(problem, solution, sol, shared)
+
+
+def write_mps(
+    problem: PipelineProblem,
+    solution: Solution,
+    path: str | Path,
+    form: str = "compact",
+    model: CompactModel | None = None,
+) -> Path:
     """Write the model that a solution solves; any MPS reader finds the reported optimum in it.
 
     Parameters
@@ -33,6 +63,8 @@ def write_mps(problem: PipelineProblem, solution: Solution, path: str | Path, fo
     form : str
         ``compact``: the plan's variables and the path cuts T >= n_P·d + lag_P that were found, the
         proven bound being one more row. ``full``: one start variable a task, no cuts.
+    model : CompactModel, optional
+        The problem's compact model where it is built already; it takes the cuts.
 
     Raises
     ------
@@ -51,18 +83,25 @@ def write_mps(problem: PipelineProblem, solution: Solution, path: str | Path, fo
         from taylor.pipeline_solver.start_time_milp import start_time_model
 
         return write_mps_file(start_time_model(problem)[1], path, comments)
-    model, complete = _with_cuts(problem, solution)
-    if complete:
+    model = model or _compact(problem)
+    if _add_cuts(model, problem, solution):
         comments.append("path_cut: these alone give the objective; proven_bound only shortens the way")
     else:
         comments.append("path_cut: not all that there are; proven_bound holds what the search proved beyond them")
-    return write_mps_file(model, path, comments)
+    return write_mps_file(model.form, path, comments)
 
 
-def write_sol(problem: PipelineProblem, solution: Solution, path: str | Path) -> Path:
+def write_sol(
+    problem: PipelineProblem, solution: Solution, path: str | Path, model: CompactModel | None = None
+) -> Path:
     """Write a solution as text: status, objective and bound, then ``name value`` a line.
 
     The names are those of the compact model's variables, as the `.mps` has them.
+
+    Parameters
+    ----------
+    model : CompactModel, optional
+        The problem's compact model where it is built already.
 
     Raises
     ------
@@ -76,41 +115,45 @@ def write_sol(problem: PipelineProblem, solution: Solution, path: str | Path) ->
         f"# solver {solution.solver}",
     ]
     if solution.plan is not None:
-        from taylor.pipeline_solver.compact_milp import CompactModel
-
-        model = CompactModel.build(problem)
+        model = model or _compact(problem)
         values = model.point_of(solution.plan)
         for name, integer, value in zip(model.form.names, model.form.integer, values.tolist(), strict=True):
             lines.append(f"{name} {round(value) if integer else value!r}")
     return write_atomic(path, "\n".join([*lines, ""]))
 
 
-def _with_cuts(problem: PipelineProblem, solution: Solution) -> tuple[LinearForm, bool]:
-    """The compact model with the solution's cuts, and whether they alone make its optimum the reported one.
+def _compact(problem: PipelineProblem) -> CompactModel:
+    from taylor.pipeline_solver.compact_milp import CompactModel
+
+    return CompactModel.build(problem)
+
+
+def _add_cuts(model: CompactModel, problem: PipelineProblem, solution: Solution) -> bool:
+    """Give the model the solution's cuts; whether they alone make its optimum the reported one.
 
     The model knows a plan's step time only from the paths among its cuts. A search by the compact MILP
     leaves all that matter, one by branch-and-cut those that closed its last branches: the MILP's own
     rounds, begun at the plan, add what is missing.
     """
-    from taylor.pipeline_solver.compact_milp import MILP_ROUNDS, CompactModel, solve_compact
+    from taylor.pipeline_solver.compact_milp import MILP_ROUNDS, solve_compact
 
     cuts = list(solution.cuts)
     complete = solution.status == OPTIMAL and MILP_ROUNDS in solution.statistics
     chunks = problem.stages * problem.interleaves
-    within_reach = problem.interleaves == 1 or chunks <= COMPLETION_CHUNKS
-    within_reach &= chunks * len(problem.placed_kinds) <= COMPLETION_CELLS
+    few_cells = chunks * len(problem.placed_kinds) <= COMPLETION_CELLS
+    within_reach = few_cells and (problem.interleaves == 1 or chunks <= COMPLETION_CHUNKS)
     if solution.status == OPTIMAL and not complete and within_reach:
         again = solve_compact(problem, warm_start=solution.plan, most_rounds=COMPLETION_ROUNDS, cuts=cuts)
         cuts += again.cuts
         complete = again.status == OPTIMAL
-    model = CompactModel.build(problem)
     if not cuts:
         model.seed()
-        model.tighten_relaxation()
+        if few_cells:  # beyond, a search that brought no cuts was a short one: its file must not take longer
+            model.tighten_relaxation()
     for cut in cuts:
         model.add_cut(cut)
     if solution.plan is not None:
         model.cut_at(chunk_durations(problem, solution.plan))
     if solution.bound is not None and 0 < solution.bound < INFINITY:
         model.form.rows.append(Row("proven_bound", (model.step_time,), (1.0,), lower=float(solution.bound)))
-    return model.form, complete
+    return complete

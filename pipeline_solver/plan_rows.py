@@ -82,31 +82,35 @@ def add_order_rows(
     layers: dict[str, Any],
     most: dict[tuple[str, Chunk], int],
 ) -> dict[int, Any]:
-    """Once a chunk holds a later kind, no chunk after it holds an earlier one."""
-    switches = {}
+    """Once a chunk holds a later kind, no chunk after it holds an earlier one.
+
+    A kind is tied to its own switch alone, and a later kind's switch is never on before an earlier one's: that says
+    as much, in the relaxation too, as a row for every pair of a switch and a kind, of which a hundred kinds have many.
+    """
+    switches: dict[int, Any] = {}
     model.order = pyo.Constraint(pyo.Any)
-    for index in range(len(kinds) - 1):
-        early, late = kinds[: index + 1], kinds[index + 1 :]
+    for index in range(1, len(kinds)):
+        early, late = kinds[index - 1], kinds[index]
         # Past the last chunk where the early kinds may stand nothing needs to be said.
-        reach = max((k for k, c in enumerate(chunks) for kind in early if most[kind.name, c]), default=0)
-        name = safe_name(late[0].name)
+        reach = max((k for k, c in enumerate(chunks) for kind in kinds[:index] if most[kind.name, c]), default=0)
+        name = safe_name(late.name)
         begun = pyo.Var(chunks[:reach], domain=pyo.Binary)
         model.add_component(f"begun_{name}", begun)
-        switches[index + 1] = begun
         for place, chunk in enumerate(chunks[:reach]):
             after = chunks[place + 1]
             if place:
                 model.order[name, "stays", chunk[0], chunk[1]] = begun[chunks[place - 1]] <= begun[chunk]
-            for kind in late:
-                if chunk in layers[kind.name]:
-                    model.order[name, "late", safe_name(kind.name), chunk[0], chunk[1]] = (
-                        layers[kind.name][chunk] <= most[kind.name, chunk] * begun[chunk]
-                    )
-            for kind in early:
-                if after in layers[kind.name]:
-                    model.order[name, "early", safe_name(kind.name), after[0], after[1]] = (
-                        layers[kind.name][after] + most[kind.name, after] * begun[chunk] <= most[kind.name, after]
-                    )
+            if index > 1 and chunk in switches[index - 1]:
+                model.order[name, "later", chunk[0], chunk[1]] = begun[chunk] <= switches[index - 1][chunk]
+            if chunk in layers[late.name]:
+                model.order[name, "late", chunk[0], chunk[1]] = (
+                    layers[late.name][chunk] <= most[late.name, chunk] * begun[chunk]
+                )
+            if after in layers[early.name]:
+                model.order[name, "early", after[0], after[1]] = (
+                    layers[early.name][after] + most[early.name, after] * begun[chunk] <= most[early.name, after]
+                )
+        switches[index] = begun
     return switches
 
 
@@ -119,8 +123,15 @@ def add_recompute_rows(
     recompute: dict[tuple[str, str], Any],
     most: dict[tuple[str, Chunk], int],
 ) -> dict[tuple[str, int], Any]:
-    """Recomputed layers are held ones, the first of their chunk, and as many as given where given."""
-    switches = {}
+    """Recomputed layers are held ones, the first of their chunk, and as many as given where given.
+
+    As in the rows of order, a kind is tied to its own switches alone, and these to those of the kind before it.
+    """
+
+    def holds(some: list[LayerKind], chunk: Chunk) -> bool:
+        return any(most[kind.name, chunk] for kind in some)
+
+    switches: dict[tuple[str, int], Any] = {}
     modes = problem.searched_modes
     model.recomputed = pyo.Constraint(pyo.Any)
     model.first_layers = pyo.Constraint(pyo.Any)
@@ -130,40 +141,31 @@ def add_recompute_rows(
             model.recomputed[safe_name(kind.name), chunk[0], chunk[1]] = (
                 pyo.quicksum(recompute[mode, kind.name][chunk] for mode in modes) <= held
             )
-    for index in range(len(kinds) - 1):
-        early, late = kinds[: index + 1], kinds[index + 1 :]
-        name = safe_name(late[0].name)
-        mixed = [
-            chunk
-            for chunk in chunks
-            if any(most[kind.name, chunk] for kind in early) and any(most[kind.name, chunk] for kind in late)
-        ]
+    for index in range(1, len(kinds)):
+        early, late = kinds[index - 1], kinds[index]
+        name = safe_name(late.name)
+        mixed = [chunk for chunk in chunks if holds(kinds[:index], chunk) and holds(kinds[index:], chunk)]
         for position, mode in enumerate(modes):
             # Layers in this mode or an earlier one: a later kind has some only when the earlier kinds have no others.
             reached = pyo.Var(mixed, domain=pyo.Binary)
             model.add_component(f"{MODE_PREFIX[mode]}_reaches_{name}", reached)
-            switches[mode, index + 1] = reached
+            switches[mode, index] = reached
             for chunk in mixed:
-                taken = pyo.quicksum(
-                    recompute[taking, kind.name][chunk]
-                    for taking in modes[: position + 1]
-                    for kind in late
-                    if chunk in layers[kind.name]
-                )
-                left = pyo.quicksum(
-                    layers[kind.name][chunk]
-                    - pyo.quicksum(recompute[taking, kind.name][chunk] for taking in modes[: position + 1])
-                    for kind in early
-                    if chunk in layers[kind.name]
-                )
-                room_late = sum(most[kind.name, chunk] for kind in late)
-                room_early = sum(most[kind.name, chunk] for kind in early)
-                model.first_layers[name, MODE_PREFIX[mode], "late", chunk[0], chunk[1]] = (
-                    taken <= room_late * reached[chunk]
-                )
-                model.first_layers[name, MODE_PREFIX[mode], "early", chunk[0], chunk[1]] = (
-                    left + room_early * reached[chunk] <= room_early
-                )
+                if chunk in layers[late.name]:
+                    taken = pyo.quicksum(recompute[taking, late.name][chunk] for taking in modes[: position + 1])
+                    model.first_layers[name, MODE_PREFIX[mode], "late", chunk[0], chunk[1]] = (
+                        taken <= most[late.name, chunk] * reached[chunk]
+                    )
+                if chunk in layers[early.name]:
+                    taken = pyo.quicksum(recompute[taking, early.name][chunk] for taking in modes[: position + 1])
+                    model.first_layers[name, MODE_PREFIX[mode], "early", chunk[0], chunk[1]] = (
+                        layers[early.name][chunk] - taken + most[early.name, chunk] * reached[chunk]
+                        <= most[early.name, chunk]
+                    )
+                if index > 1 and chunk in switches[mode, index - 1]:
+                    model.first_layers[name, MODE_PREFIX[mode], "later", chunk[0], chunk[1]] = (
+                        reached[chunk] <= switches[mode, index - 1][chunk]
+                    )
     for (mode, v, s), given in problem.fixed_recompute.items():
         able = [kind for kind in kinds if mode in modes and (s, v) in layers[kind.name]]
         counted = _total(model, (recompute[mode, kind.name][s, v] for kind in able))

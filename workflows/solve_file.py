@@ -13,7 +13,7 @@ from taylor.dryrun.interface import DryRunBackend
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import AUTO, ScheduleSpec
-from taylor.pipeline_solver.model_files import write_mps, write_sol
+from taylor.pipeline_solver.model_files import write_model
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
@@ -219,8 +219,7 @@ def _write(file: StatedFile, planned: PlannedFile, outputs: Outputs) -> dict[str
     # Completing the cuts of a model takes longer than many a solve.
     store, of = SolveStore(outputs.folder), (planned.problem, planned.solution, outputs.mps_form, (mps, sol))
     if not store.are_there(*of):
-        write_mps(planned.problem, planned.solution, mps, form=outputs.mps_form)
-        write_sol(planned.problem, planned.solution, sol)
+        write_model(planned.problem, planned.solution, mps, sol, outputs.mps_form)
         store.note_files(*of)
     return {"mps": str(mps), "sol": str(sol), **files}
 

@@ -12,8 +12,9 @@ from taylor.base.errors import InputError
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline_solver.cbc import cbc_path
 from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.compact_milp import CompactModel
 from taylor.pipeline_solver.linear_form import LinearForm, Row, write_mps_file
-from taylor.pipeline_solver.model_files import write_mps, write_sol
+from taylor.pipeline_solver.model_files import write_model, write_mps, write_sol
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind
 from taylor.pipeline_solver.solution import OPTIMAL
@@ -153,3 +154,23 @@ def test_a_row_with_two_bounds_is_not_written(tmp_path):
     form = LinearForm(("a",), one, one + 1, one, np.array([False]), [Row("r", (0,), (1.0,), 0.0, 1.0)])
     with pytest.raises(ValueError, match="row r has two bounds"):
         write_mps_file(form, tmp_path / "model.mps")
+
+
+@pytest.mark.parametrize("form", ["compact", "full"])
+def test_both_files_written_at_once_are_those_written_one_by_one(tmp_path, form):
+    problem = small_problem()
+    solution = solve(problem, SolveOptions(solver="HIGHS-MILP"))
+    together = tmp_path / "together.mps", tmp_path / "together.sol"
+    write_model(problem, solution, *together, form)
+    assert together[0].read_bytes() == write_mps(problem, solution, tmp_path / "alone.mps", form).read_bytes()
+    assert together[1].read_bytes() == write_sol(problem, solution, tmp_path / "alone.sol").read_bytes()
+
+
+def test_the_rows_of_order_grow_with_the_kinds_and_not_with_their_square():
+    def rows(kinds):
+        some = tuple(LayerKind(f"kind{i}", 1, 1.0, 1.0, {NONE: 1.0, FULL: 0.5}) for i in range(kinds))
+        problem = small_problem(kinds=some, min_layers=0, stages=4, static_mib=(0.0,) * 4, limit_mib=(99.0,) * 4)
+        names = [row.name for row in CompactModel.build(problem).form.rows]
+        return sum(name.startswith(("order[", "first_layers[")) for name in names)
+
+    assert rows(40) < 2.5 * rows(20)

@@ -46,7 +46,7 @@ def test_the_same_command_again_gives_the_same_files_and_solves_nothing(
     monkeypatch.setattr(kept_solves, "solve", never)
     caplog.set_level("INFO", logger="taylor")
     with monkeypatch.context() as patch:
-        patch.setattr(module, "write_mps", lambda *_, **__: pytest.fail("the model was built again"))
+        patch.setattr(module, "write_model", lambda *_, **__: pytest.fail("the model was built again"))
         again = solve_file(job, SolveOptions(workers=2, time_limit=1.0), outputs)
     Path(first.files["mps"]).write_text("changed by hand", encoding="utf-8")
     job.path.write_bytes(original)
