@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from benchmarks.brute_force import comparable_problem
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import checker
+from taylor.pipeline_solver import checker, enclosed_time
+from taylor.pipeline_solver.checker import _exact_times as exact_times
 from taylor.pipeline_solver.checker import check, exact_peak_memory, exact_step_time
+from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.problem import LayerKind
-from tests.solver_cases import plan_of, small_problem
+from tests.solver_cases import plan_of, reference_problem, small_problem
 
 EVEN = plan_of({"body": [[2, 2]]})
 
@@ -135,9 +140,72 @@ def test_the_claimed_time_is_held_to_a_millionth():
     assert check(small_problem(), EVEN, 30.0 + 3.1e-5) != []
 
 
-def test_the_checker_imports_no_solver_module():
-    tree = ast.parse(Path(checker.__file__).read_text(encoding="utf-8"))
+@pytest.mark.parametrize(
+    ("module", "known"),
+    [(checker, {"enclosed_time", "problem"}), (enclosed_time, {"compiled"})],
+)
+def test_the_checker_imports_no_solver_module(module, known):
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     solver = {name for name in modules if name and name.startswith("taylor.pipeline_solver")}
-    assert solver == {"taylor.pipeline_solver.problem"}
+    assert solver == {f"taylor.pipeline_solver.{name}" for name in known}
     assert "taylor.pipeline.alive" not in modules
+
+
+def test_the_bounds_of_a_large_schedule_hold_the_step_time_that_the_exact_play_gives(monkeypatch):
+    """Every schedule, with lags and tails: and the claim is judged by them as by the play."""
+    rng = np.random.default_rng(31)
+    monkeypatch.setattr(enclosed_time, "_compiled_play", lambda: enclosed_time.play)
+    seen = set()
+    while len(seen) < 6:
+        problem, truth = comparable_problem(rng, 5_000)
+        if truth.plan is None:
+            continue
+        seen.add(problem.schedule.name)
+        schedule, played = schedule_of(problem), exact_step_time(problem, truth.plan)
+        lower, upper = enclosed_time.enclosed_step_time(schedule, *exact_times(problem, truth.plan, schedule))
+        assert lower <= played <= upper and upper - lower <= played / 10**12, problem
+        with monkeypatch.context() as patch:
+            patch.setattr(checker, "FEW_TASKS", 0)
+            assert check(problem, truth.plan, float(played)) == []
+            assert "as claimed" in check(problem, truth.plan, float(played) * (1 + 3e-6) + 1e-9)[0]
+
+
+def test_the_compiled_play_is_the_plain_one():
+    problem = reference_problem(interleaves=2)
+    schedule = schedule_of(problem)
+    plan = plan_of({"dense": [[2, 1, *[0] * 14], [0] * 16], "moe": [[0, 1, *[2] * 14], [2] * 14 + [1, 1]]})
+    times = exact_times(problem, plan, schedule)
+    lower, upper = enclosed_time.enclosed_step_time(schedule, *times)
+    assert lower <= exact_step_time(problem, plan) <= upper
+    waits = enclosed_time._waits(schedule)
+    takes, late = np.arange(len(waits.needed)) % 7, np.where(waits.crosses, 3, 0)
+    arguments = waits.needed, takes, late, *schedule.order.shape[:2]
+    assert (enclosed_time._compiled_play()(*arguments) == enclosed_time.play(*arguments)).all()
+
+
+def test_a_play_that_starts_a_task_too_early_is_not_believed(monkeypatch):
+    """Whatever the compiled play gives, no step time below the true one passes."""
+    problem = small_problem()
+    times = exact_times(problem, EVEN, schedule_of(problem))
+    for task in range(16):
+
+        def hasty(*arguments, task=task):
+            ends = enclosed_time.play(*arguments)
+            ends[task] -= 1
+            return ends
+
+        monkeypatch.setattr(enclosed_time, "_compiled_play", lambda: hasty)
+        with pytest.raises(AssertionError, match="before what it waits for"):
+            enclosed_time.enclosed_step_time(schedule_of(problem), *times)
+
+
+def test_tasks_that_wait_for_each_other_are_told_of_by_both_plays():
+    schedule = schedule_of(small_problem())
+    order = schedule.order.copy()
+    order[0, [0, 2]] = order[0, [2, 0]]  # the first backward before its forward
+    crossed = replace(schedule, order=order)
+    with pytest.raises(ValueError, match="wait"):
+        exact_step_time(small_problem(), EVEN, crossed)
+    with pytest.raises(ValueError, match="before one that it needs"):
+        enclosed_time.enclosed_step_time(crossed, *exact_times(small_problem(), EVEN, crossed))
