@@ -23,8 +23,8 @@ from scipy.stats import kendalltau
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.calibrate import Point, fit, layer_points, step_points  # noqa: E402
 from benchmarks.published import MEGATRON, PUBLISHED, Case, all_cases, korthikanti, korthikanti_config  # noqa: E402
+from benchmarks.published_fit import Point, fit, layer_points, step_points  # noqa: E402
 from taylor.cost_model.activations import activation_bytes  # noqa: E402
 from taylor.cost_model.alive import alive_micro_batches  # noqa: E402
 from taylor.cost_model.memory import memory_profile  # noqa: E402

@@ -59,12 +59,12 @@ def _layer_products(
         flops, matrices = 2 * rows * wide * narrow, local * wide * narrow
         forward = forward + grouped_ms(speed, flops, operand * (matrices + rows * wide), result * rows * narrow)
         inputs = inputs + grouped_ms(speed, flops, operand * (matrices + rows * narrow), result * rows * wide)
-        written = _gradient_traffic(rules) * matrices
+        written = gradient_traffic(rules) * matrices
         weights = weights + grouped_ms(speed, flops, operand * rows * (wide + narrow), written)
     return ExpertProducts(forward, inputs, weights)
 
 
-def _gradient_traffic(rules: TrainingRules) -> int:
+def gradient_traffic(rules: TrainingRules) -> int:
     """Bytes a weight that its gradient moves in one micro-batch.
 
     The product reads and writes the accumulated gradient (transformer engine's GEMM with beta 1 into ``main_grad``);

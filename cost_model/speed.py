@@ -18,11 +18,34 @@ ASSUMED_EFFICIENCY: Mapping[str, float] = {
     "network": 0.7,
     "expert_operands": 1.85,
     "expert_results": 0.61,
+    "accumulation_shown": 0.0,
+    "softmax_flops": 0.0,
+    "tensor_shown_forward": 1.0,
+    "tensor_shown_backward": 0.5,
+    "data_shown": 0.5,
+    "data_shown_in_pipeline": 1.0,
+    "layer_us": 0.0,
+    "step_ms": 0.0,
 }
-"""Shares of the peak where a device's registration gives none: of matrix products, of memory bandwidth by
-element-wise kernels (a low share stands for unfused ones, which move more than is counted) and by a
-product's operands, and of link bandwidth. Registered devices carry fitted ones. Those of routed experts' operands
-(above 1: most of the reading runs beside arithmetic) and results: `cost_model.expert_products`."""
+"""What a device's registration says under `efficiency`, and what holds where it does not.
+
+Shares of the peak: of matrix products, of memory bandwidth by element-wise kernels (a low share stands for unfused
+ones, which move more than is counted) and by a product's operands, and of link bandwidth. Registered devices carry
+fitted ones. Those of routed experts' operands (above 1: most of the reading runs beside arithmetic) and results:
+`cost_model.expert_products`.
+
+Credits, the share of a time that a step shows:
+
+- ``accumulation_shown``: reading and writing the accumulated gradients, which a weight gradient's product does in every
+  micro-batch. The registered devices' matrix shares hold it already: theirs is none, a calibrated device's is 1.
+- ``tensor_shown_forward``, ``tensor_shown_backward``: tensor-parallel communication; backward hides the rest beside the
+  weight gradients' products as far as these last (Korthikanti et al. 2022 §4.2.2; Megatron's asynchronous all-reduce).
+- ``data_shown``, ``data_shown_in_pipeline``: gradient reduction and weight gathering without a pipeline, where buckets
+  are reduced beside the rest of backward (Li et al. 2020, arXiv:2006.15704 §3.2.3), and in one.
+
+Costs: ``softmax_flops``, what the softmax of one attention score costs beside its products, in FLOPs at attention's
+speed (exponentials run on slower units: Shah et al. 2024, arXiv:2407.08608 §1); ``layer_us``, of a layer's forward
+beside its kernels, twice in backward; ``step_ms``, of a step beside its micro-batches."""
 
 
 @dataclass(frozen=True)

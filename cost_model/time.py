@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, sequence_split
 from taylor.cost_model.collectives import all_to_all_ms, gather_ms, send_ms
 from taylor.cost_model.expert_exchange import expert_exchange_ms, shared_experts_ms, shown_exchange_ms
-from taylor.cost_model.expert_products import expert_products
+from taylor.cost_model.expert_products import expert_products, gradient_traffic
 from taylor.cost_model.launches import host_time, shown_forward
 from taylor.cost_model.parameters import (
     embedding_parameters,
@@ -32,14 +32,6 @@ from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.device import DeviceSpec
 from taylor.register.layers import AttentionSpec
 from taylor.register.model import DENSE, MTP, ModelSpec
-
-BACKWARD_TENSOR_HIDDEN = 0.5
-"""Share of tensor-parallel communication that backward hides, as far as that lasts: one of a block's two collectives
-runs beside the weight gradient's product (Korthikanti et al. 2022 §4.2.2; Megatron's asynchronous all-reduce)."""
-
-DATA_EXPOSED = 0.5
-"""Share of gradient reduction and weight gathering that the step shows without a pipeline, where buckets
-are reduced beside the rest of backward (Li et al. 2020, arXiv:2006.15704 §3.2.3); in a pipeline, all of it."""
 
 BACKWARD_TRAFFIC = 1.5
 """Memory traffic of backward over forward: a norm reads input and gradient and writes one (6 bytes for
@@ -70,7 +62,8 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     work = layer_work(model, kind, degrees, rules)
     matmul = speed.product("matmul", work.matmul_flops, work.matmul_bytes)
     grouped = expert_products(model, kind, degrees, rules, speed)
-    attention = speed.flops("attention", work.attention_flops)
+    softmax = speed.shares["softmax_flops"] * work.attention_scores
+    attention = speed.flops("attention", work.attention_flops + softmax)
     scores, traffic = speed.bytes(work.score_bytes), speed.bytes(work.element_bytes)
     tensor = _tensor_ms(model, kind, degrees, rules, device, speed)
     expert = expert_exchange_ms(model, kind, degrees, rules, device, speed)
@@ -78,12 +71,14 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     compute = matmul + grouped.forward + attention + scores + traffic + speed.bytes(work.cast_bytes)
     attention_back = attention * (FLASH_BACKWARD if rules.flash_attention else 2.0)
     compute_back = 2 * matmul + grouped.backward + attention_back + BACKWARD_TRAFFIC * (scores + traffic)
+    accumulated = speed.bytes(gradient_traffic(rules) * work.matrices, "operands")
+    compute_back = compute_back + speed.shares["accumulation_shown"] * accumulated
     compute_back = compute_back + speed.bytes(work.gradient_cast_bytes)
     # The weight gradients take as long as the forward's products.
-    shown = tensor - np.minimum(BACKWARD_TENSOR_HIDDEN * tensor, matmul)
+    shown = tensor - np.minimum((1 - speed.shares["tensor_shown_backward"]) * tensor, matmul)
     exchanged = shown_exchange_ms(expert, compute + compute_back, rules)
     # A ring's hops hide behind the attention of the block at hand.
-    forward = compute + tensor + exchanged + np.maximum(ring - attention, 0)
+    forward = compute + speed.shares["tensor_shown_forward"] * tensor + exchanged + np.maximum(ring - attention, 0)
     backward = compute_back + shown + exchanged + np.maximum(2 * ring - attention_back, 0)
     if rules.overlap_shared:
         shared = shared_experts_ms(model, kind, degrees, rules, speed, work)
@@ -99,6 +94,8 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     of_experts = grouped.forward + exchanged + speed.bytes(work.expert_activation_bytes)
     forward = shown_forward(forward, of_experts, host, static=rules.static_experts)
     backward = np.maximum(backward, host.backward)
+    beside = 1e-3 * speed.shares["layer_us"]
+    forward, backward = forward + beside, backward + 2 * beside
     pieces = LayerPieces(work, attention + scores, grouped.forward, tensor, expert)
     select = selective_ms(model, kind, degrees, rules, speed, pieces)
     return LayerTime(forward, backward, {FULL: forward, SELECT: select})
@@ -137,10 +134,11 @@ def tail_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: De
     expert_stride = np.maximum(degrees.tp * dense_ranks / routed_ranks, 1)
     experts = gather_ms(routed * reduce_bytes, routed_ranks, expert_stride, device, speed.network)
     communication = reduction + np.where(np.greater(routed, 0), experts, 0.0)
-    exposed = np.where(np.equal(degrees.pp, 1), DATA_EXPOSED, 1.0)
+    shown = speed.shares["data_shown"], speed.shares["data_shown_in_pipeline"]
+    exposed = np.where(np.equal(degrees.pp, 1), *shown)
     # Adam reads and writes its states, reads the gradient and writes the weight.
     update_bytes = 2 * rules.optimizer_bytes + rules.gradient_bytes + _WRITTEN_WEIGHT_BYTES
-    return exposed * communication + speed.bytes(updated * update_bytes)
+    return exposed * communication + speed.bytes(updated * update_bytes) + speed.shares["step_ms"]
 
 
 _PARTS: tuple[Callable[[LayerTime], Any], ...] = (

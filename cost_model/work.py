@@ -32,6 +32,10 @@ class LayerWork:
         Dense matrix products, grouped products of routed experts, attention cores.
     matmul_bytes : bytes
         Operands and results of the dense products, once each.
+    matrices : elements
+        Weights that the dense products read.
+    attention_scores : scores
+        Scores that a flash kernel takes the softmax of.
     element_bytes : bytes
         Traffic of norms, residuals, rotary embedding, activation functions, routing.
     score_bytes : bytes
@@ -48,8 +52,10 @@ class LayerWork:
 
     matmul_flops: Any
     matmul_bytes: Any
+    matrices: Any
     grouped_flops: Any
     attention_flops: Any
+    attention_scores: Any
     element_bytes: Any
     score_bytes: Any
     activation_bytes: Any
@@ -117,9 +123,11 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     matrices = matrices + experts.router
     return LayerWork(
         matmul_flops=2 * tokens * matrices,
+        matrices=matrices,
         matmul_bytes=b * (matrices + tokens * (mixer.product_traffic + mlp_traffic)),
         grouped_flops=experts.grouped_flops,
         attention_flops=tokens * mixer.core_flops,
+        attention_scores=tokens * mixer.core_scores,
         element_bytes=tokens * element,
         score_bytes=tokens * mixer.scores,
         activation_bytes=tokens * activation,
@@ -135,12 +143,13 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
 
 
 class _MixerWork(NamedTuple):
-    """A mixer's work a token on one rank: elements its products move, those of them that come in, FLOPs of its core,
-    bytes element by element, bytes over scores."""
+    """A mixer's work a token on one rank: elements its products move, those of them that come in, FLOPs and scores of
+    its core, bytes element by element, bytes over scores."""
 
     product_traffic: Any
     product_inputs: Any
     core_flops: Any
+    core_scores: Any
     element: Any
     scores: Any
 
@@ -150,12 +159,12 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     if attention is None:
         recurrent = layer.recurrent
         if recurrent is None:
-            return _MixerWork(0.0, 0.0, 0.0, 0.0, 0.0)
+            return _MixerWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
         products = mixer_products(model, layer, degrees)
         inputs = sum(product.width_in for product in products)
         moved = inputs + sum(product.width_out for product in products)
         traffic = recurrent_traffic(recurrent, degrees, rules)
-        return _MixerWork(moved, inputs, scan_flops(recurrent, degrees), traffic, 0.0)
+        return _MixerWork(moved, inputs, scan_flops(recurrent, degrees), 0.0, traffic, 0.0)
     heads = attention.n_heads / degrees.tp
     q, k, v = _head_widths(attention, degrees.tp)
     copies = 1 if attention.latent is not None else attention.n_heads / attention.n_kv_heads
@@ -169,6 +178,7 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         product_traffic=2 * model.hidden + q + k + v + v * copies + gate,
         product_inputs=model.hidden + v * copies,
         core_flops=2 * seen * heads * (attention.v_width + attention.qk_width),
+        core_scores=seen * heads if rules.flash_attention else 0.0,
         element=rotary + gating,
         scores=0.0 if rules.flash_attention else score,
     )

@@ -64,8 +64,10 @@ class DeviceSpec:
         One figure for all hosts, fitted to the B200's and B300's published steps of models with experts
         (``python -m benchmarks.published_performance --fit``).
     efficiency : mapping of str to float
-        Shares of the peak by kernel group (``matmul``, ``attention``, ``memory``, ``network``, …),
-        most of them fitted and written by the calibration script; never inside a formula.
+        What kernels, overlap and the software around them reach: `cost_model.speed.ASSUMED_EFFICIENCY` names each. Most
+        are fitted to measured runs (``taylor calibrate`` fits them to a user's own); never inside a formula.
+    stack : str
+        The software that `efficiency` was fitted on, with versions where they are known; empty where nothing was.
     aliases : tuple of str
         Other names, of the card or of the system that tables of results state.
     sources : mapping of str to str
@@ -82,6 +84,7 @@ class DeviceSpec:
     host_memory_mib: int | None = None
     operation_us: float = 49.0
     efficiency: Mapping[str, float] = field(default_factory=dict)
+    stack: str = ""
     aliases: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 

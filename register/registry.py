@@ -104,11 +104,15 @@ class Registry:
     def device(self, name: str) -> DeviceSpec:
         """A device by name or alias; capitals, ``_``, ``-`` and blanks make no difference.
 
+        A name that ends like a YAML file is the path of a registration: what ``taylor calibrate`` wrote.
+
         Raises
         ------
         InputError
             When there is none of that name (the near ones are listed) or its file is wrong.
         """
+        if Path(name).suffix in (".yaml", ".yml"):
+            return _read(_registration_file(Path(name)), DeviceSpec)
         wanted, named = _canonical(name), {_canonical(each): path for each, path in self.devices.items()}
         if wanted in named:
             return _read(named[wanted], DeviceSpec)
@@ -122,6 +126,13 @@ class Registry:
 
     def __repr__(self) -> str:
         return f"Registry\n  models: {', '.join(self.model_names())}\n  devices: {', '.join(self.device_names())}"
+
+
+def _registration_file(path: Path) -> Path:
+    if not path.is_file():
+        cure = "check the path, or name a registered device (`taylor devices` lists them)"
+        raise InputError("no such file", field="--device", value=str(path), cure=cure)
+    return path.resolve()
 
 
 def _registrations(root: Path) -> Iterable[tuple[Path, str | None]]:
@@ -278,7 +289,11 @@ def _check_device(device: DeviceSpec, path: Path) -> None:
             cure=f"memory_mib is {device.memory_mib}",
         )  # fmt: skip
     for name, share in device.efficiency.items():
-        if share > 1 and not name.endswith(("_us", "_ms", "_factor", "_tokens")):
+        if (
+            share > 1
+            and not name.endswith(("_us", "_ms", "_flops", "_factor", "_tokens"))
+            and name != "expert_operands"
+        ):
             raise InputError("must be a share in (0, 1]", file=path, field=f"efficiency.{name}", value=share)
 
 

@@ -71,7 +71,7 @@ def device_figures(device: DeviceSpec) -> Iterator[tuple[str, str, str]]:
     if device.host_memory_mib is not None:
         yield "host memory a card", f"{device.host_memory_mib:,} MiB", source("host_memory_mib")
     yield "link latency", f"{_number(device.link_latency_us)} us", source("latency_us")
-    told = EFFICIENCY_SOURCE
+    told = f"fitted on {device.stack}" if device.stack else EFFICIENCY_SOURCE
     for group, share in device.efficiency.items():
         yield f"efficiency {group}", f"{share:g}", told
         told = "as above"

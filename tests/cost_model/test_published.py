@@ -7,8 +7,8 @@ from statistics import median
 import pytest
 
 from benchmarks import fidelity
-from benchmarks.calibrate import calibrate
 from benchmarks.published import PUBLISHED, narayanan_cases
+from benchmarks.published_fit import calibrate
 from taylor.cost_model.parameters import total_parameters
 from taylor.register.registry import Registry
 from tests.conftest import ROOT
@@ -75,7 +75,7 @@ def test_narayanan_s_models_have_the_parameters_the_table_rounds_to() -> None:
         assert total_parameters(case.model) / 1e9 == pytest.approx(float(case.name.split()[0]), abs=0.05, rel=5e-4)
 
 
-def test_the_stored_efficiencies_are_those_that_the_script_fits() -> None:
+def test_the_stored_efficiencies_are_those_that_fit_the_published_tables() -> None:
     registry = Registry.load()
     for name, shares in calibrate().items():
         assert dict(registry.device(name).efficiency) == pytest.approx(shares, abs=0.002)

@@ -1,7 +1,4 @@
-"""Fit a device's efficiencies to published step times and store them with the device.
-
-    python benchmarks/calibrate.py           # print the fit
-    python benchmarks/calibrate.py --write   # and store it in register/devices/*.yaml
+"""The fit behind the registered devices' efficiencies: to published tables, which no configuration file describes.
 
 The efficiencies are shares of the peak (matrix products, attention, memory, links). They minimise a
 robust loss (soft L1, scale 5 %) over the logarithms of predicted by published times; a weak pull
@@ -10,29 +7,21 @@ robust loss (soft L1, scale 5 %) over the logarithms of predicted by published t
 
 from __future__ import annotations
 
-import argparse
-import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq, least_squares
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.published import MEGATRON, Case, all_cases, korthikanti, korthikanti_config  # noqa: E402
-from taylor.base.files import read_text, write_atomic  # noqa: E402
-from taylor.cost_model.speed import ASSUMED_EFFICIENCY  # noqa: E402
-from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
-from taylor.cost_model.time import estimate_ratios, layer_time, step_ms  # noqa: E402
-from taylor.pipeline.plan import FULL, SELECT  # noqa: E402
-from taylor.register.device import DeviceSpec  # noqa: E402
-from taylor.register.model import DENSE  # noqa: E402
-from taylor.register.registry import Registry  # noqa: E402
+from benchmarks.published import MEGATRON, Case, all_cases, korthikanti, korthikanti_config
+from taylor.cost_model.speed import ASSUMED_EFFICIENCY
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.time import estimate_ratios, layer_time, step_ms
+from taylor.pipeline.plan import FULL, SELECT
+from taylor.register.device import DeviceSpec
+from taylor.register.model import DENSE
+from taylor.register.registry import Registry
 
 FITTED = ("matmul", "attention", "memory", "network")
 LOSS_SCALE = 0.05
@@ -139,34 +128,3 @@ def calibrate() -> dict[str, dict[str, float]]:
             shares["expert_operands"] = operand_share(replace(device, efficiency=shares))
         found[name] = shares
     return found | {name: found[other] for name, other in TRANSFERRED.items()}
-
-
-def store(name: str, shares: Mapping[str, float]) -> Path:
-    """Write a device's efficiencies into its registration; the rest of the file stays as it is."""
-    path = ROOT / "register" / "devices" / f"{name}.yaml"
-    text = read_text(path)
-    head = re.split(r"(?m)^(?:# Efficiencies|efficiency:)", text, maxsplit=1)[0]
-    origin = "fitted on published step times"
-    if name in TRANSFERRED:
-        origin = f"taken over from {TRANSFERRED[name]}"
-    elif name in STARTS_FROM:
-        other, free = STARTS_FROM[name]
-        origin = f"{', '.join(free)} fitted on published step times, the others taken over from {other}"
-    lines = [f"# Efficiencies: shares of the peak, {origin} (benchmarks/calibrate.py).", "efficiency:"]
-    lines += [f"  {key}: {value}" for key, value in shares.items()]
-    return write_atomic(path, head + "\n".join(lines) + "\n")
-
-
-def main() -> None:
-    """Print the fit; store it when asked to."""
-    parser = argparse.ArgumentParser(description="fit the devices' efficiencies to published step times")
-    parser.add_argument("--write", action="store_true", help="store them in register/devices")
-    options = parser.parse_args()
-    for name, shares in calibrate().items():
-        print(f"{name:14s}", "  ".join(f"{key} {value:.3f}" for key, value in shares.items()))
-        if options.write:
-            store(name, shares)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""Fits a device's figures to runs that were measured on it: shares of its peaks, overlap, overheads."""

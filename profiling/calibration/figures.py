@@ -1,0 +1,150 @@
+"""The figures of a device that measured runs can tell, how far they may move, and the device that they make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.cost_model.speed import ASSUMED_EFFICIENCY
+from taylor.register.device import DeviceSpec
+
+COMMON_WIDTH = 0.15
+"""How far all speeds together may be off, as a standard deviation of their logarithm."""
+COMMON = "all speeds together"
+
+SHARE, CREDIT, COST = "share", "credit", "cost"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a device.
+
+    Parameters
+    ----------
+    name : str
+        As reports call it.
+    keys : tuple of str
+        Entries of `DeviceSpec.efficiency` that it moves together.
+    kind : str
+        `SHARE` of a peak, moves with all speeds and by itself; `CREDIT`, shown share of a time; `COST`, none or more.
+    width : float
+        What is known of it before anything is measured: for shares and credits a standard deviation of the logarithm,
+        for costs how large they may well be, in the figure's own unit.
+    most : float
+        No larger value is possible.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    kind: str
+    width: float
+    most: float = 1.0
+
+
+FIGURES = (
+    Figure("matrix products", ("matmul",), SHARE, 0.1),
+    Figure("attention", ("attention",), SHARE, 0.3),
+    Figure("memory", ("memory",), SHARE, 0.3),
+    Figure("operands of products", ("operands",), SHARE, 0.3),
+    Figure("links", ("network",), SHARE, 0.3),
+    Figure("grouped products", ("expert_operands", "expert_results"), SHARE, 0.2),
+    Figure("shown of TP in forward", ("tensor_shown_forward",), CREDIT, 0.5),
+    Figure("shown of TP in backward", ("tensor_shown_backward",), CREDIT, 0.5),
+    Figure("shown of the reduction", ("data_shown",), CREDIT, 0.7),
+    Figure("shown of the reduction in a pipeline", ("data_shown_in_pipeline",), CREDIT, 0.7),
+    Figure("softmax, FLOPs a score", ("softmax_flops",), COST, 500.0, most=5000.0),
+    Figure("beside a layer, us", ("layer_us",), COST, 100.0, most=1e4),
+    Figure("beside a step, ms", ("step_ms",), COST, 50.0, most=1e4),
+)
+OPERANDS_MOST = 10.0
+"""Of experts' operands, whose reading runs beside arithmetic."""
+FURTHEST = 4.0
+"""Standard deviations that nothing moves beyond."""
+
+STATED = {"accumulation_shown": 1.0}
+"""What holds of every calibrated device: its matrix share is that of products alone (`cost_model.speed`)."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All figures around a device: a point float64 [1 + figures], in standard deviations from what is known of it.
+
+    Parameters
+    ----------
+    device : DeviceSpec
+        Whose registration says what is known before.
+    """
+
+    device: DeviceSpec
+
+    @property
+    def known(self) -> Mapping[str, float]:
+        """What holds before anything is measured, by entry."""
+        return {**ASSUMED_EFFICIENCY, **self.device.efficiency, **STATED}
+
+    @property
+    def size(self) -> int:
+        """Entries of a point: all speeds together, then `FIGURES`."""
+        return 1 + len(FIGURES)
+
+    def bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Least and largest point."""
+        least, largest = np.full(self.size, -FURTHEST), np.full(self.size, FURTHEST)
+        for at, figure in enumerate(FIGURES, 1):
+            if figure.kind == COST:
+                least[at] = 0.0
+            elif figure.kind == CREDIT:
+                largest[at] = math.log(figure.most / self.known[figure.keys[0]]) / figure.width
+        return least, largest
+
+    def start(self) -> NDArray[np.float64]:
+        """What is known, a little inside the bounds."""
+        least, largest = self.bounds()
+        return np.clip(np.zeros(self.size), least + 0.05, largest - 0.05)
+
+    def values(self, point: NDArray[np.float64]) -> dict[str, float]:
+        """Entries of `DeviceSpec.efficiency` at a point."""
+        found = dict(self.known)
+        for at, figure in enumerate(FIGURES, 1):
+            moved = figure.width * float(point[at])
+            for key in figure.keys:
+                if figure.kind == COST:
+                    found[key] = min(figure.most, max(moved + self.device.efficiency.get(key, 0.0), 0.0))
+                    continue
+                together = COMMON_WIDTH * float(point[0]) if figure.kind == SHARE else 0.0
+                most = OPERANDS_MOST if key == "expert_operands" else figure.most
+                found[key] = min(most, found[key] * float(np.exp(together + moved)))
+        return found
+
+    def at(self, point: NDArray[np.float64]) -> DeviceSpec:
+        """The device at a point."""
+        return replace(self.device, efficiency=self.values(point))
+
+    def interval(
+        self, point: NDArray[np.float64], spread: NDArray[np.float64], at: int
+    ) -> tuple[float, float, float, float]:
+        """Value of figure number `at` (from 1 on), its least and largest with 95 %, and how much of what could be
+        learned of it was: 0 nothing, 1 all.
+
+        Parameters
+        ----------
+        spread : float64 [size, size]
+            Covariance of the point.
+        """
+        figure = FIGURES[at - 1]
+        key = figure.keys[0]
+        value = self.values(point)[key]
+        along = np.zeros(self.size)
+        along[at] = figure.width
+        if figure.kind == SHARE:
+            along[0] = COMMON_WIDTH
+        deviation = math.sqrt(max(float(along @ spread @ along), 0.0))
+        learned = 1 - deviation / float(np.linalg.norm(along))
+        if figure.kind == COST:
+            return value, max(value - 1.96 * deviation, 0.0), min(value + 1.96 * deviation, figure.most), learned
+        far = float(np.exp(1.96 * deviation))
+        return value, value / far, min(value * far, OPERANDS_MOST if key == "expert_operands" else figure.most), learned
