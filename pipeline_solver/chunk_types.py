@@ -14,6 +14,9 @@ from taylor.pipeline.plan import NONE
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
 
+ROUNDING = 1e-13
+"""Share of a memory by which sums of the same figures may differ."""
+
 RecomputeOptions = dict[
     tuple[tuple[int, ...], tuple[int, ...]], tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
 ]
@@ -110,7 +113,7 @@ def _telling_starts(count: int, begin: int, until: int, bounds: list[int]) -> li
     """Rising starts in [begin, until] with every kind vector among them, at its least and greatest start."""
     starts = {begin, until}
     for bound in bounds:
-        starts.update(range(bound - count, bound + 1))
+        starts.update(range(max(begin, bound - count), min(until, bound) + 1))
     return sorted(start for start in starts if begin <= start <= until)
 
 
@@ -138,11 +141,36 @@ def prefix_cost(
     return extra, memory
 
 
+def _prefix_costs(
+    problem: PipelineProblem, kinds: list[tuple[LayerKind, int]], taken: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`prefix_cost` of many choices at once: taken int64 [n, modes], the kinds with their layers; float64 [n] each."""
+
+    def upto(costs: list[float]) -> NDArray[np.float64]:
+        """What the first layers cost together, for every number of them."""
+        return np.concatenate([[0.0], np.cumsum(np.repeat(costs, counts))])
+
+    counts = np.array([count for _, count in kinds], dtype=np.int64)
+    ends = np.cumsum(taken, axis=1)
+    starts = ends - taken
+    extra = np.zeros(len(taken))
+    memory = np.zeros(len(taken))
+    for index, mode in enumerate(problem.searched_modes):
+        time = upto([problem.recompute_ratio[mode] * kind.forward for kind, _ in kinds])
+        kept = upto([kind.activation_mib[mode] for kind, _ in kinds])
+        extra += time[ends[:, index]] - time[starts[:, index]]
+        memory += kept[ends[:, index]] - kept[starts[:, index]]
+    rest = upto([kind.activation_mib[NONE] for kind, _ in kinds])
+    memory += rest[-1] - (rest[ends[:, -1]] if taken.shape[1] else 0.0)
+    return extra, memory
+
+
 def _recompute_options(
     problem: PipelineProblem, held: tuple[int, ...], fixed: tuple[int, ...]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Pareto-minimal (time, memory) choices of a chunk, by rising time."""
-    kinds, modes = problem.placed_kinds, problem.searched_modes
+    kinds = [(kind, count) for kind, count in zip(problem.placed_kinds, held, strict=True) if count]
+    modes = problem.searched_modes
     total = sum(held)
     choices: list[list[int]] = [[]]
     for given in fixed:
@@ -151,11 +179,12 @@ def _recompute_options(
     if problem.uniform_recompute:
         ((mode, most),) = problem.uniform_recompute  # the choices are solved one by one
         choices = [taken for taken in choices if taken == [min(most, total) * (of == mode) for of in modes]]
-    scored = sorted((*prefix_cost(problem, kinds, modes, held, taken), taken) for taken in choices)
+    extra, memory = _prefix_costs(problem, kinds, np.array(choices, dtype=np.int64).reshape(len(choices), len(modes)))
+    scored = sorted(zip(extra.tolist(), memory.tolist(), choices, strict=True))
     kept: list[tuple[float, float, list[int]]] = []
-    for extra, memory, taken in scored:
-        if not kept or memory < kept[-1][1]:
-            kept.append((extra, memory, taken))
+    for longer, least, taken in scored:
+        if not kept or least < kept[-1][1] * (1 - ROUNDING):
+            kept.append((longer, least, taken))
     return (
         np.array([entry[0] for entry in kept]),
         np.array([entry[1] for entry in kept]),
