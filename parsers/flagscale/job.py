@@ -9,10 +9,11 @@ from typing import Any
 from taylor.base.errors import InputError
 from taylor.parsers.flag_table import FlagTable, load_flag_table
 from taylor.parsers.flagscale.experiment import SECTIONS, Experiment
-from taylor.parsers.megatron.flags import WORLD_FLAGS, Flag, Flags
-from taylor.parsers.megatron.launch import Launch, Setting
+from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.unmodelled import flag_table
 from taylor.parsers.text.fields import MAX_SIZE
+from taylor.parsers.text.flag_edit import Setting
+from taylor.parsers.text.flags import WORLD_FLAGS, Flag, Flags
 from taylor.parsers.text.shell_words import Char, Word
 from taylor.parsers.text.yaml_source import YamlPath
 

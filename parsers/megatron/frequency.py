@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.text.fields import MAX_LAYERS
+from taylor.parsers.text.flags import Flags
 
 _TOKEN = re.compile(r"\d{1,6}|[\[\](),+*]")
 _MAX_DEPTH = 20

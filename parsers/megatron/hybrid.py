@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.text.fields import MAX_LAYERS
+from taylor.parsers.text.flags import Flags
 
 MAMBA, GATED_DELTA_NET, ATTENTION, SPARSE, LATENT, MLP, EXPERTS = "M", "G", "*", "D", "+", "-", "E"
 LETTERS = MAMBA + GATED_DELTA_NET + ATTENTION + SPARSE + LATENT + MLP + EXPERTS

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.frequency import list_text, read_list, read_number
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.text.fields import MAX_LAYERS
+from taylor.parsers.text.flags import Flags
 
 DENSE_FIRST, PATTERN = "first-k-dense-replace", "moe-layer-freq"
 LAYER_LIST, NOOPS = "num-layer-list", "noop-layers"

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from taylor.parsers.flag_table import FlagTable
-from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.unmodelled import flag_table
-
-Setting = str | bool
-"""A flag's value as text, True for a flag without one, False to remove it."""
+from taylor.parsers.text.flag_edit import Setting
+from taylor.parsers.text.flags import Flags
 
 
 class Launch(ABC):

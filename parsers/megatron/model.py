@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.hybrid import EXPERTS, MAX_MTP, HybridLayers, hybrid_notes, read_hybrid
 from taylor.parsers.megatron.kinds import empty_positions, layer_positions
 from taylor.parsers.megatron.other_layers import refuse_other_layers
 from taylor.parsers.megatron.stack import as_model, decoder_layers, hybrid_layers
 from taylor.parsers.megatron.vocabulary import read_vocabulary
 from taylor.parsers.text.fields import MAX_SIZE
+from taylor.parsers.text.flags import Flags
 from taylor.register.layers import AttentionSpec, MlpSpec
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from taylor.cost_model.optimizer import OptimizerStates
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.megatron.flags import Flags
-from taylor.parsers.megatron.launch import Setting
+from taylor.parsers.text.flag_edit import Setting
+from taylor.parsers.text.flags import Flags
 
 OPTIMIZERS = {"adam": (8, 8), "sgd": (4, 4), "lion": (4, 4), "muon": (4, 8), "dist_muon": (4, 8)}
 """Bytes of fp32 moments, of a layer's matrices and of all other parameters.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron.flags import Flags
+from taylor.parsers.text.flags import Flags
 
 _OTHER_SPECS = {
     "longcat": "two attentions a layer (LongCat)",

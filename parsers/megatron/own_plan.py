@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.kinds import empty_positions, layer_list, layer_positions
 from taylor.parsers.megatron.layout import LayoutProblem, Placement, ends_placement, even_placement, expand_layout
 from taylor.parsers.megatron.recompute import read_recompute
 from taylor.parsers.text.fields import MAX_LAYERS
+from taylor.parsers.text.flags import Flags
 from taylor.parsers.training_config import Misfit
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, PipelinePlan, deal_kinds, grid_in_order, zero_grid

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from taylor.base.errors import InputError
 from taylor.parsers.megatron import hybrid
-from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.frequency import list_text
 from taylor.parsers.megatron.hybrid import HybridLayers, pattern_text, read_hybrid
 from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN, kind_flags, says_dense_first, starts_with
-from taylor.parsers.megatron.launch import Setting
 from taylor.parsers.megatron.layout import LayoutProblem, ends_placement, layout_text
 from taylor.parsers.megatron.own_plan import DETACH, FIRST, LAST, LAYOUT, PER_CHUNK, PER_RANK, V_METHOD
 from taylor.parsers.megatron.read import is_mindspeed
 from taylor.parsers.megatron.stack import FULL_INTERVAL, LINEAR_FREQ, WINDOW_FREQ, linear_layers, windowed_layers
+from taylor.parsers.text.flag_edit import Setting
+from taylor.parsers.text.flags import Flags
 from taylor.pipeline.plan import PipelinePlan, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.layers import SLIDING, LayerSpec

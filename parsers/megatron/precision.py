@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from taylor.parsers.megatron.flags import Flags
+from taylor.parsers.text.flags import Flags
 from taylor.register.narrow_products import FP4_RECIPES, FP8_RECIPES, NarrowProducts
 
 FP8_FORMATS = ("fp8-format", "fp8-hybrid", "fp8-e4m3")

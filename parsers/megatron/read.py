@@ -6,7 +6,6 @@ import math
 import re
 
 from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
-from taylor.parsers.megatron.flags import WORLD_FLAGS, Flags
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.kinds import (
     DENSE_FIRST,
@@ -23,6 +22,7 @@ from taylor.parsers.megatron.precision import read_narrow
 from taylor.parsers.megatron.recompute import activation_notes, kept_modules, read_modules
 from taylor.parsers.megatron.unmodelled import EXPERTS, MINDSPEED, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_SIZE
+from taylor.parsers.text.flags import WORLD_FLAGS, Flags
 from taylor.parsers.training_config import Misfit, TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.register import frameworks

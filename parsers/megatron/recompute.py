@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from taylor.parsers.megatron.flags import Flags
-from taylor.parsers.megatron.launch import Setting
 from taylor.parsers.megatron.layout import Placement
 from taylor.parsers.text.fields import MAX_LAYERS
+from taylor.parsers.text.flag_edit import Setting
+from taylor.parsers.text.flags import Flags
 from taylor.parsers.text.shell_words import Word
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.register import frameworks

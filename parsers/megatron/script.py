@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from taylor.parsers.megatron.edit import edit_flags, plain_value, set_variable
-from taylor.parsers.megatron.flags import WORLD_FLAGS
-from taylor.parsers.megatron.launch import Launch, Setting
-from taylor.parsers.megatron.script_flags import flags_of
+from taylor.parsers.megatron.launch import Launch
+from taylor.parsers.text.flag_edit import Setting, edit_flags, plain_value, set_variable
+from taylor.parsers.text.flags import WORLD_FLAGS
+from taylor.parsers.text.script_flags import FlagForm, flags_of
 from taylor.parsers.text.shell_source import ShellScript
 
 NAME = "megatron"
+FORM = FlagForm(
+    telltale=(
+        "num-layers",
+        "hidden-size",
+        "tensor-model-parallel-size",
+        "pipeline-model-parallel-size",
+        "num-experts",
+        "micro-batch-size",
+        "global-batch-size",
+    ),
+    beside=("num-layers", "hidden-size"),
+)
 _NODE_VARIABLES = ("NNODES", "NUM_NODES", "NODES", "NODE_NUM", "N_NODES")
 
 
@@ -28,7 +40,7 @@ class Script(Launch):
 
     def __init__(self, script: ShellScript) -> None:
         self._script, self.file, self.text = script, script.file, script.text
-        self.flags = flags_of(script)
+        self.flags = flags_of(script, FORM)
         self.notes = tuple(script.notes)
 
     @classmethod
@@ -38,7 +50,7 @@ class Script(Launch):
 
     def with_flags(self, wanted: Mapping[str, Setting], near: tuple[str, ...]) -> Script:
         """See `Launch.with_flags`: every value where it is written, new flags on lines of their own."""
-        return Script(edit_flags(self._script, wanted, near=near))
+        return Script(edit_flags(self._script, wanted, FORM, near=near))
 
     def with_ranks(self, world: int) -> tuple[Script, dict[str, Setting]]:
         """See `Launch.with_ranks`: by the variable that counts the nodes, else by flags of the launcher."""
@@ -52,10 +64,10 @@ class Script(Launch):
             for name in ("nproc-per-node", "local-worker-num"):
                 if flags.has(name):
                     wanted[name] = str(per_node)
-            script = edit_flags(script, wanted, computed=("worker-num", "nnodes"))
+            script = edit_flags(script, wanted, FORM, computed=("worker-num", "nnodes"))
         for name in _NODE_VARIABLES:
             changed = set_variable(script, name, str(world // per_node))
-            if changed is not None and flags_of(changed).world_size() == world:
+            if changed is not None and flags_of(changed, FORM).world_size() == world:
                 return Script(changed), wanted
         if flags.has("worker-num"):
             wanted["worker-num"] = str(world)

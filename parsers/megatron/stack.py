@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from taylor.parsers.megatron import hybrid
-from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.frequency import nth_layers
 from taylor.parsers.megatron.hybrid import HybridLayers
 from taylor.parsers.megatron.kinds import empty_positions, has_experts, layer_positions, tested_positions
 from taylor.parsers.text.fields import MAX_SIZE
+from taylor.parsers.text.flags import Flags
 from taylor.register.layers import (
     GATED_DELTA,
     SLIDING,

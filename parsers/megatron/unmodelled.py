@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from taylor.base.errors import shortened
 from taylor.parsers.flag_table import FlagRow, FlagTable, UnmodelledFlag, load_flag_table
-from taylor.parsers.megatron.flags import Flag, Flags
+from taylor.parsers.text.flags import Flag, Flags
 
 EXPERTS, SCORES, PLAIN_NORMS, ROUTER_CASTS = "@experts", "@scores", "@plain-norms", "@router-casts"
 MINDSPEED = "@mindspeed"

@@ -8,8 +8,8 @@ from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.text.fields import MAX_SIZE
+from taylor.parsers.text.flags import Flags
 from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 

@@ -12,8 +12,6 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.flag_table import COSTS, NEUTRAL, READ, FlagRow, UnmodelledFlag
-from taylor.parsers.megatron.flags import Flags
-from taylor.parsers.megatron.launch import Setting
 from taylor.parsers.megatron.read import LAUNCHER_TELLTALES, LEGALITY_ALONE, TIME_ALONE, config_from_launch
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.megatron.unmodelled import (
@@ -26,6 +24,8 @@ from taylor.parsers.megatron.unmodelled import (
     read_unmodelled,
 )
 from taylor.parsers.registry import launcher_of
+from taylor.parsers.text.flag_edit import Setting
+from taylor.parsers.text.flags import Flags
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from tests.conftest import ROOT

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron.flags import Flags
 from taylor.parsers.megatron.frequency import list_text, nth_layers, read_list
-from taylor.parsers.megatron.script_flags import flags_of
+from taylor.parsers.megatron.script import FORM
+from taylor.parsers.text.flags import Flags
+from taylor.parsers.text.script_flags import flags_of
 from taylor.parsers.text.shell_source import ShellScript
 
 NAME = "moe-layer-freq"
@@ -19,7 +20,7 @@ NAME = "moe-layer-freq"
 
 def flags_with(value: str) -> Flags:
     text = f"torchrun pretrain_gpt.py --num-layers 4 --hidden-size 8 --{NAME} '{value}'\n"
-    return flags_of(ShellScript(text, Path("job.sh")))
+    return flags_of(ShellScript(text, Path("job.sh")), FORM)
 
 
 def lists() -> st.SearchStrategy[str]:

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron.script_flags import flags_of
+from taylor.parsers.megatron.script import FORM
 from taylor.parsers.read import read_config
+from taylor.parsers.text.script_flags import flags_of
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import emit_variant, write_plan
@@ -40,7 +41,7 @@ def held(config: TrainingConfig) -> list[str]:
 
 
 def pattern_in(file: Path) -> str:
-    text = flags_of(ShellScript.read(file)).text("hybrid-layer-pattern")
+    text = flags_of(ShellScript.read(file), FORM).text("hybrid-layer-pattern")
     assert isinstance(text, str)
     return text
 

@@ -10,8 +10,9 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.export import export_layout
 from taylor.parsers.megatron.layout import expand_layout
-from taylor.parsers.megatron.script_flags import flags_of
+from taylor.parsers.megatron.script import FORM
 from taylor.parsers.read import read_config
+from taylor.parsers.text.script_flags import flags_of
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
@@ -90,7 +91,7 @@ def test_a_published_layout_is_read_with_its_model_and_written_back(row: dict[st
     other = f"Et*{layers}{'|' * (len(stages) - 1)}{'m' * mtp}L"
     elsewhere = read_config(job(tmp_path, other, layers=layers, mtp=mtp, pp=pp, more=more))
     out = write_plan(elsewhere, config.plan, output=tmp_path / "out.sh")
-    assert expand_layout(flags_of(ShellScript.read(out)).text("pipeline-model-parallel-layout")) == stages
+    assert expand_layout(flags_of(ShellScript.read(out), FORM).text("pipeline-model-parallel-layout")) == stages
     assert read_config(out).plan == config.plan
 
 

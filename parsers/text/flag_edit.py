@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron.flags import Flag, Flags
-from taylor.parsers.megatron.launch import Setting
-from taylor.parsers.megatron.script_flags import flags_of
+from taylor.parsers.text.flags import Flag, Flags
+from taylor.parsers.text.script_flags import FlagForm, flags_of
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.text.shell_words import Word
 
 Splice = tuple[int, int, str]
+Setting = str | bool
+"""A flag's value as text, True for a flag without one, False to remove it."""
 _USE = re.compile(r"[ \t\\\r\n\"]*(\$\w+|\$\{\w+\})(?=[\s\"\\;|)]|\Z)")
 _PLAIN = re.compile(r"[\w.,:/@%+=\-]+")
 
@@ -20,8 +21,9 @@ _PLAIN = re.compile(r"[\w.,:/@%+=\-]+")
 def edit_flags(
     script: ShellScript,
     wanted: Mapping[str, Setting],
+    form: FlagForm,
     *,
-    near: tuple[str, ...] = ("num-layers",),
+    near: tuple[str, ...] = (),
     computed: tuple[str, ...] = (),
 ) -> ShellScript:
     """Set flags of the launch.
@@ -34,6 +36,8 @@ def edit_flags(
     ----------
     wanted : mapping of flag name to text, True or False
         Flags to set, to give without a value, or to remove. What already holds stays untouched.
+    form : FlagForm
+        Which flags they are, and how they are written.
     near : tuple of str
         Flags beside which a new one may go.
     computed : tuple of str
@@ -44,12 +48,12 @@ def edit_flags(
     InputError
         When a value cannot be set without changing another.
     """
-    before = flags_of(script)
+    before = flags_of(script, form)
     for name, setting in wanted.items():
-        if _holds(flags_of(script), name, setting):
+        if _holds(flags_of(script, form), name, setting):
             continue
-        script = _reparse(script, _splices(script, name, setting, wanted, near))
-    _verify(before, flags_of(script), wanted, computed)
+        script = _reparse(script, _splices(script, form, name, setting, wanted, near))
+    _verify(before, flags_of(script, form), wanted, computed)
     return script
 
 
@@ -72,13 +76,18 @@ def _holds(flags: Flags, name: str, setting: Setting) -> bool:
 
 
 def _splices(
-    script: ShellScript, name: str, setting: Setting, wanted: Mapping[str, Setting], near: tuple[str, ...]
+    script: ShellScript,
+    form: FlagForm,
+    name: str,
+    setting: Setting,
+    wanted: Mapping[str, Setting],
+    near: tuple[str, ...],
 ) -> list[Splice]:
-    flags = flags_of(script)
+    flags = flags_of(script, form)
     flag = flags.by_name.get(name)
     if flag is None:
         assert setting is not False
-        return [_insertion(script, flags, name, setting, near)]
+        return [_insertion(script, flags, form, name, setting, near)]
     if setting is False:
         return [_removal(script, each) for each in flags.flags if each.name == name]
     assert isinstance(setting, str)
@@ -148,14 +157,17 @@ def _quoted(script: ShellScript, at: int, setting: str) -> str:
     return setting if _PLAIN.fullmatch(setting) or script.quote_at(at) else f"'{setting}'"
 
 
-def _insertion(script: ShellScript, flags: Flags, name: str, setting: Setting, near: tuple[str, ...]) -> Splice:
+def _insertion(
+    script: ShellScript, flags: Flags, form: FlagForm, name: str, setting: Setting, near: tuple[str, ...]
+) -> Splice:
     text = script.text
-    for anchor in (*near, "num-layers", "hidden-size"):
+    for anchor in (*near, *form.beside):
         flag = flags.by_name.get(anchor)
         span = flag.word.span() if flag is not None else None
         if span is None:
             continue
-        written = f"--{name}" if setting is True else f"--{name} {_quoted(script, span[0], str(setting))}"
+        flag_text = form.written(name)
+        written = flag_text if setting is True else f"{flag_text} {_quoted(script, span[0], str(setting))}"
         start, end = _line(text, span[0])
         indent = text[start : span[0]]
         if indent.strip():
@@ -167,7 +179,10 @@ def _insertion(script: ShellScript, flags: Flags, name: str, setting: Setting, n
         continued = continued and script.quote_at(span[0]) != "'"  # There a backslash would be a word.
         return span[0], span[0], written + (" \\" if continued else "") + newline + indent
     raise InputError(
-        "finds no place for a new flag", file=script.file, field=f"--{name}", cure="write --num-layers in one piece"
+        "finds no place for a new flag",
+        file=script.file,
+        field=form.written(name),
+        cure=f"write {form.written(form.beside[0])} in one piece",
     )
 
 

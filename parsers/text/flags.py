@@ -1,4 +1,4 @@
-"""The flags of a Megatron or MindSpeed launch, whatever file states them, and their values as argparse takes them."""
+"""The flags of a launch, whatever file states them, and their values as argparse takes them."""
 
 from __future__ import annotations
 

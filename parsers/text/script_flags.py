@@ -1,28 +1,43 @@
-"""The flags of a Megatron or MindSpeed launch, found in a shell script, with the place of each."""
+"""The flags of a launch, found in a shell script, with the place of each."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron.flags import Flag, Flags
+from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.shell_source import Command, ShellScript
 from taylor.parsers.text.shell_words import Word
 
 _FLAG = re.compile(r"--([A-Za-z][\w\-]*)(=?)")
-_TELLTALE = (
-    "num-layers",
-    "hidden-size",
-    "tensor-model-parallel-size",
-    "pipeline-model-parallel-size",
-    "num-experts",
-    "micro-batch-size",
-    "global-batch-size",
-)
 
 
-def flags_of(script: ShellScript) -> Flags:
+@dataclass(frozen=True)
+class FlagForm:
+    """What tells a family of flags, and how it writes them.
+
+    Parameters
+    ----------
+    telltale : tuple of str
+        Flags of which a training has two at least, with ``-`` for ``_``.
+    beside : tuple of str
+        Flags that every training has: a new one goes beside them.
+    joint : str
+        What stands between the words of a written flag: ``-`` or ``_``.
+    """
+
+    telltale: tuple[str, ...]
+    beside: tuple[str, ...]
+    joint: str = "-"
+
+    def written(self, name: str) -> str:
+        """A flag as a script has it."""
+        return f"--{name.replace('-', self.joint)}"
+
+
+def flags_of(script: ShellScript, form: FlagForm) -> Flags:
     """The flags of a script's launch command.
 
     Raises
@@ -30,15 +45,15 @@ def flags_of(script: ShellScript) -> Flags:
     InputError
         When no command of the script, and no variable, holds training flags.
     """
-    words = _launch_words(script)
+    words = _launch_words(script, form)
     program = next((at for at, word in enumerate(words) if word.text.endswith(".py")), 0)
-    return Flags(script.file, _parse(words), starting=len(_parse(words[:program])))
+    return Flags(script.file, _parse(words), starting=len(_parse(words[:program])), place=form.written)
 
 
-def _launch_words(script: ShellScript) -> Sequence[Word]:
+def _launch_words(script: ShellScript, form: FlagForm) -> Sequence[Word]:
     def score(words: Sequence[Word]) -> int:
         names = {flag.name for flag in _parse(words)}
-        return sum(name in names for name in _TELLTALE)
+        return sum(name in names for name in form.telltale)
 
     def rank(command: Command) -> tuple[int, bool]:
         return score(command.words), command.words[0].text not in ("echo", "printf")
@@ -51,8 +66,9 @@ def _launch_words(script: ShellScript) -> Sequence[Word]:
     if score(parts) >= 2:
         script.notes.append("no command starts the training here: the flags of all variables are taken together")
         return parts
+    first, second = form.beside[0], form.telltale[2]
     raise InputError(
-        "starts no training: no command has flags such as --num-layers and --tensor-model-parallel-size",
+        f"starts no training: no command has flags such as {form.written(first)} and {form.written(second)}",
         file=script.file,
         cure="give the script that launches the training",
     )
