@@ -16,6 +16,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "flags.md"
 TABLES = (
     ("taylor.parsers.megatron", "flags.yaml", "--"),
     ("taylor.parsers.flagscale", "flags.yaml", "--"),
+    ("taylor.parsers.paddlenlp", "flags.yaml", "--"),
     ("taylor.parsers.mindformers", "keys.yaml", ""),
     ("taylor.parsers.torchtitan", "keys.yaml", ""),
 )

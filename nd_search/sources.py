@@ -110,13 +110,15 @@ SOURCES = {
     ),
     "heads-by-ulysses": (
         "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:247 (1.0.0 to 2.3.0; later MindSpeed master "
-        "mindspeed/features_manager/context_parallel/ulysses_context_parallel.py:30)"
+        "mindspeed/features_manager/context_parallel/ulysses_context_parallel.py:30); PaddleNLP "
+        "(paddle-galvatron b0bdd07) paddlenlp/transformers/llama/modeling.py:864"
     ),
     "kv-groups-by-ulysses": (
         "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:255 (1.0.0 to 2.3.0); with --cp-comm-type a2a "
         "Megatron-LM core_v0.16.0 megatron/core/extensions/transformer_engine.py:1252, where TransformerEngine's "
         "attention asks it of heads and key/value heads (0.10 to 0.19); MindFormers r1.5.0 "
-        "mindformers/tools/check_rules.py:141, mindformers/models/llama/llama_transformer.py:190 (1.3 to master)"
+        "mindformers/tools/check_rules.py:141, mindformers/models/llama/llama_transformer.py:190 (1.3 to master); "
+        "PaddleNLP (paddle-galvatron b0bdd07) paddlenlp/transformers/llama/modeling.py:863"
     ),
     "ulysses-in-context": (
         "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:304 (1.0.0 to 2.3.0; later MindSpeed master "
@@ -159,7 +161,8 @@ SOURCES = {
     "micro-batches-fill-1f1b": "torch 2.13 torch/distributed/pipelining/schedules.py:1020 (torchtitan 0.1 to main)",
     "micro-batches-in-rounds": (
         "Megatron-LM core_v0.16.0 megatron/core/pipeline_parallel/schedules.py:995 and :1007 (0.10 to 0.19; "
-        "before, pp divides them, core_v0.9.0 :631)"
+        "before, pp divides them, core_v0.9.0 :631); Paddle "
+        "python/paddle/distributed/passes/pipeline_scheduler_pass/pipeline_vpp.py, `_create_job_list`"
     ),
     "micro-batches-in-even-rounds": (
         "torch 2.13 torch/distributed/pipelining/schedules.py:2937 (2.6 to 2.13; torchtitan 0.1 to main)"

@@ -71,6 +71,15 @@ OTHER_FILES = (
         "FlagOpen/FlagScale da4935ec README.md:130",
     ),
     OtherFile(
+        "a search or a profiler of Galvatron",
+        "it trains nothing",
+        "give the script that trains; taylor galvatron FOLDER reads what the profilers wrote",
+        (),
+        r"\bsearch_dist\.py\b|\bprofile_hardware\.py\b|\bgalvatron/profiler/profile_\w+\.py\b",
+        "FeixLiu/paddle-galvatron b0bdd07 llm/auto_parallel/galvatron-llama-submit/scripts/search_dist.sh:53, "
+        "profile_hardware.sh:50, profile_overlap.sh",
+    ),
+    OtherFile(
         "a NeMo 1 YAML",
         "NeMo turns it into its own model classes",
         f"{_FLAGS}; --export megatron-layout says where the layers stand",

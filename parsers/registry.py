@@ -11,6 +11,7 @@ from taylor.parsers.huggingface.registered import RegisteredModel
 from taylor.parsers.launcher import Launcher
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
+from taylor.parsers.paddlenlp.launcher import PaddleNLP
 from taylor.parsers.torchtitan.launcher import Torchtitan
 from taylor.parsers.training_config import TrainingConfig
 
@@ -19,6 +20,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Megatron(),
     Torchtitan(),
     FlagScale(),
+    PaddleNLP(),
     HuggingFace(),
     RegisteredModel(),
 )

@@ -360,7 +360,33 @@ TORCHTITAN = Framework(
     ),
 )
 
-FRAMEWORKS = {each.name: each for each in (MINDFORMERS, MEGATRON, TORCHTITAN)}
+PADDLENLP = Framework(
+    name="paddlenlp",
+    schedules=("1f1b", "gpipe", "megatron-interleaved"),
+    interleaved_schedule="megatron-interleaved",
+    legality=(
+        "heads-by-ulysses",
+        "kv-groups-by-ulysses",
+        "ulysses-in-context",
+        "micro-batches-in-rounds",
+    ),
+    states=StateRules(),
+    activations=ActivationRules(
+        joined_qkv=True,
+    ),
+    statics=StaticRules(
+        cross_entropy=STEP_BY_STEP,
+        logits_bytes=14,
+        counted_as_fitted=False,
+        transfer_buffers=2,
+        buffers_every_micro_batch=False,
+        overhead_mib=1024.0,
+    ),
+)
+"""PaddleNLP's trainer with bf16 weights and fp32 gradients (``amp_master_grad``): 18 bytes a parameter, as
+paddle-galvatron b0bdd07 paddlenlp/experimental/galvatron/cost_model/memory_cost_model.py counts them."""
+
+FRAMEWORKS = {each.name: each for each in (MINDFORMERS, MEGATRON, TORCHTITAN, PADDLENLP)}
 """Every known framework by its name."""
 
 DEFAULT_FRAMEWORK = MINDFORMERS

@@ -21,6 +21,8 @@ from taylor.cost_model.measured.layer_strategy import LayerStrategy, LayerwisePl
 from taylor.parsers.galvatron.values import read_table
 from taylor.parsers.text.fields import MAX_DEGREE, MAX_LAYERS, Fields
 
+HETU, PADDLE = "hetu", "paddle"
+"""The two forms."""
 _MACHINES = re.compile(r"_(\d{1,6})nodes_(\d{1,6})gpus_per_node_")
 _LIST = re.compile(r"\d{1,7}(?:,\d{1,7})*")
 _SCHEDULES = {"pipedream_flush": "1f1b", "gpipe": "gpipe"}
@@ -76,7 +78,7 @@ class StrategyFile:
     ----------
     plan : LayerwisePlan
     form : str
-        ``hetu`` or ``paddle``.
+        `HETU` or `PADDLE`.
     notes : tuple of str
         What was assumed or left alone, one line each.
     """
@@ -208,7 +210,7 @@ class _Hetu:
             apart=tuple(at for at in range(count) if not in_a_row[at]),
         )
         plan.refuse_odd_batch(file, "global_bsz")
-        return StrategyFile(plan, "hetu", tuple(notes))
+        return StrategyFile(plan, HETU, tuple(notes))
 
     def _ranks(self, world: int | None, notes: list[str]) -> int:
         """The ranks that the file says, else those that the caller does, else those of the file's name."""
@@ -297,7 +299,7 @@ class _Paddle:
             micro_batches=entries.integer("gradient_accumulation_steps"),
         )
         plan.refuse_odd_batch(self.file, "global_batch_size")
-        return StrategyFile(plan, "paddle", _notes(entries.data, _PADDLE_KEYS))
+        return StrategyFile(plan, PADDLE, _notes(entries.data, _PADDLE_KEYS))
 
 
 def _splitter(ranks: int, pp: int, file: Path, field: str) -> Callable[..., LayerStrategy]:
@@ -329,7 +331,7 @@ def strategy_text(plan: LayerwisePlan, form: str) -> str:
     InputError
         When the form cannot say the plan; with what can.
     """
-    data = {"hetu": _hetu_entries, "paddle": _paddle_entries}[form](plan)
+    data = {HETU: _hetu_entries, PADDLE: _paddle_entries}[form](plan)
     return json.dumps(data, indent=4) + "\n"
 
 

@@ -21,7 +21,7 @@ class Megatron(FlagLauncher):
     name = NAME
     title = "Megatron or MindSpeed script"
     suffixes = (".sh",)
-    telltale = re.compile(r"--(num|pipeline|tensor|hidden|micro|global)[-_](layers|model|size|batch)")
+    telltale = re.compile(r"--(num|pipeline|tensor|micro|global)[-_](layers|model|batch)")
     plan_keys = write.PLAN_FLAGS
     usual_device = UsualDevice("h100-80g", "Megatron files")
     export_forms = {

@@ -48,6 +48,10 @@ def build_parser(program: str = "taylor galvatron") -> CommandParser:
     )
     group = parser.add_argument_group("strategy files")
     group.add_argument("--to", choices=("hetu", "paddle"), help="form in which the strategy is written")
+    group.add_argument(
+        "--script", metavar="FILE", help="a PaddleNLP launch script, written so that it trains the strategy"
+    )
+    group.add_argument("--profile_steps", metavar="A,B", help="steps whose pipeline jobs that script's workers log")
     group.add_argument("-o", metavar="FILE", help="where it is written (default: printed)")
     return parser
 
@@ -129,7 +133,12 @@ def _strategy(args: argparse.Namespace, path: Path) -> None:
     found = read_strategy(path, args.world_size)
     for note in found.notes:
         log.warning("%s", note)
-    target = path_or_none(args.o)
+    target, script = path_or_none(args.o), path_or_none(args.script)
+    if script is not None:
+        _script(args, path, script, target)
+        return
+    if args.profile_steps is not None:
+        raise InputError("are written into a script", field="--profile_steps", cure="give --script too")
     if target is not None and args.to is None:
         raise InputError("needs the form to write", field="-o", cure="give --to hetu or --to paddle")
     if args.to is None:
@@ -139,6 +148,18 @@ def _strategy(args: argparse.Namespace, path: Path) -> None:
         print(strategy_text(found.plan, args.to), end="")
     else:
         print(f"strategy: {write_strategy(found.plan, args.to, target)}")
+
+
+def _script(args: argparse.Namespace, strategy: Path, script: Path, target: Path | None) -> None:
+    from taylor.workflows.layerwise_script import layerwise_script, profiled_steps, write_layerwise_script
+
+    if args.to is not None:
+        raise InputError("has no effect beside --script", field="--to", cure="leave one of the two out")
+    steps = None if args.profile_steps is None else profiled_steps(args.profile_steps)
+    if target is None:
+        print(layerwise_script(strategy, script, script, steps), end="")
+    else:
+        print(f"script: {write_layerwise_script(strategy, script, target, steps)}")
 
 
 def main() -> int:
