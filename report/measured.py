@@ -11,7 +11,9 @@ from taylor.cost_model.measured.cost_table import CostRow, EndCosts
 from taylor.cost_model.measured.fits import Law
 from taylor.cost_model.measured.hardware import HardwareProfile
 from taylor.cost_model.measured.layer_strategy import LayerwisePlan
+from taylor.cost_model.strategy import Strategy
 from taylor.parsers.galvatron.folder import MeasuredModel, ProfileFolder
+from taylor.parsers.paddlenlp.auto_tuner import TrainerArguments, TunedRun, TunerJob
 
 
 def folder_pairs(folder: ProfileFolder) -> list[tuple[str, str]]:
@@ -136,3 +138,36 @@ def layerwise_table(plan: LayerwisePlan) -> Table:
         table.add_row(str(stage), str(count), layer.name)
     table.add_row("ends", "", plan.ends.name)
     return table
+
+
+def tuner_pairs(found: TunerJob | TrainerArguments) -> list[tuple[str, str]]:
+    """A job of Paddle's auto tuner, or the arguments that it changes, a name and a sentence each."""
+    if isinstance(found, TrainerArguments):
+        tokens = "" if found.tokens is None else f" of {found.tokens} tokens"
+        return [
+            ("model", found.model),
+            ("strategy", _degrees(found.strategy)),
+            ("sharding", f"stage {found.sharding_stage}" if found.sharding_stage else "none"),
+            ("recompute", found.recompute or "none"),
+            ("batch", f"{found.strategy.global_batch} samples{tokens}"),
+        ]
+    sizes = f"{found.layers} layers, hidden {found.hidden}, {found.heads} heads, vocabulary {found.vocab}"
+    space = [(name, ", ".join(map(str, values)) or "the tuner's choice") for name, values in found.space.items()]
+    return [("job", f"{found.mode}: {sizes}, batch {found.global_batch}"), *space]
+
+
+def tuned_table(runs: Sequence[TunedRun]) -> Table:
+    """The runs of Paddle's auto tuner, as its history has them."""
+    table = Table(header_style="bold", pad_edge=False, box=None)
+    for name in ("run", "strategy", "recompute", "step ms", "peak MiB", "failed"):
+        table.add_column(name, justify="right" if name in ("run", "step ms", "peak MiB") else "left")
+    for run in runs:
+        figures = (run.step_ms, run.peak_mib)
+        shown = ("" if each is None else f"{each:,.1f}" for each in figures)
+        table.add_row(str(run.number), _degrees(run.strategy), run.recompute or "none", *shown, Text(run.error))
+    return table
+
+
+def _degrees(strategy: Strategy) -> str:
+    told = f"dp{strategy.dp} tp{strategy.tp} pp{strategy.pp}"
+    return f"{told}, {strategy.micro_batches} micro-batches of {strategy.mbs}"

@@ -22,10 +22,9 @@ def build_parser(program: str = "taylor galvatron") -> CommandParser:
         "configs hardware_configs --world_size 8 --layers 32 --hidden 4096 --seq 4096 --gbs 64 --micro_batches 8",
     )
     group = parser.add_argument_group("files")
-    group.add_argument(
-        "paths", nargs="+", metavar="PATH", help="folders with profiles, or one strategy file: galvatron_config_*.json "
-        "or fine_grained_config.json",
-    )  # fmt: skip
+    told = "folders with profiles, or one file: a strategy (galvatron_config_*.json, fine_grained_config.json), or a "
+    told += "job, arguments or history of Paddle's auto tuner"
+    group.add_argument("paths", nargs="+", metavar="PATH", help=told)
     group.add_argument("--model", metavar="NAME", help="the model, where a folder has several: bf16_llama2-7b")
     group.add_argument("--json", action="store_true", help="print as JSON")
     group = parser.add_argument_group("costs of a job")
@@ -64,7 +63,8 @@ def run(arguments: Sequence[str], program: str = "taylor galvatron") -> None:
 
     paths = [Path(path) for path in args.paths]
     if not is_folder(paths):
-        _strategy(args, paths[0])
+        if not _tuner(args, paths[0]):
+            _strategy(args, paths[0])
     elif args.to is not None:
         raise InputError("takes one strategy file", field="--to", cure="name the file in place of its folder")
     elif args.world_size is None:
@@ -123,6 +123,27 @@ def _costs(args: argparse.Namespace, paths: list[Path]) -> None:
     print_table(ends_table(answer.ends))
     for reason in answer.left_out:
         print(f"left out: {reason}")
+
+
+def _tuner(args: argparse.Namespace, path: Path) -> bool:
+    """Show a file of Paddle's auto tuner; False where it is none."""
+    from dataclasses import asdict
+
+    from taylor.parsers.paddlenlp.auto_tuner import read_tuner_file
+    from taylor.report.measured import tuned_table, tuner_pairs
+    from taylor.report.terminal import print_pairs, print_table
+
+    found = read_tuner_file(path)
+    if found is None:
+        return False
+    if args.json:
+        told = [asdict(run) for run in found] if isinstance(found, tuple) else asdict(found)
+        print(json.dumps(told, indent=1, ensure_ascii=False))
+    elif isinstance(found, tuple):
+        print_table(tuned_table(found))
+    else:
+        print_pairs(tuner_pairs(found))
+    return True
 
 
 def _strategy(args: argparse.Namespace, path: Path) -> None:

@@ -7,6 +7,9 @@ import json
 import pytest
 
 from tests import galvatron_cases as cases
+from tests.parsers.paddlenlp.test_auto_tuner import HISTORY
+from tests.parsers.paddlenlp.test_auto_tuner import JOB as JOB_OF_TUNER
+from tests.parsers.paddlenlp.test_scripts import SCRIPT
 
 
 @pytest.fixture
@@ -87,3 +90,33 @@ def test_what_cannot_be_done_is_said_in_one_line(galvatron, words, told):
     done = galvatron(*words)
     assert done.returncode == 2
     assert told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_script_is_made_to_train_a_strategy(galvatron, tmp_path):
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    galvatron("strategy.json", "--to", "paddle", "-o", "fine_grained_config.json")
+    done = galvatron("fine_grained_config.json", "--script", "train.sh", "-o", "new.sh", "--profile_steps", "10,12")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "new.sh").read_text()
+    assert "--fine_grained_config_path fine_grained_config.json" in text
+    assert "--job_schedule_profiler_start 10" in text and "--job_schedule_profiler_end 12" in text
+    refused = galvatron("strategy.json", "--script", "train.sh")
+    assert refused.returncode == 2 and "--to paddle" in refused.stderr
+
+
+def test_the_made_script_is_planned_by_the_other_tools(galvatron, run_tool, tmp_path):
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    galvatron("strategy.json", "--to", "paddle", "-o", "fine_grained_config.json")
+    galvatron("fine_grained_config.json", "--script", "train.sh", "-o", "train.sh")
+    done = run_tool("pipeline_parallel.py", "-shell", "train.sh", "-t", "20", "-dryrun", "n")
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "fine_grained_config.json").read_text())
+    assert told["pp_stage_idx_list"].count("0") + told["pp_stage_idx_list"].count("1") == 6
+    assert (tmp_path / "fine_grained_config.json.orig").exists()
+
+
+def test_files_of_paddles_tuner_are_shown(galvatron, tmp_path):
+    (tmp_path / "job.json").write_text(json.dumps(JOB_OF_TUNER))
+    (tmp_path / "history.csv").write_text(HISTORY)
+    assert "28 layers, hidden 4096" in galvatron("job.json").stdout
+    assert "Out of memory" in galvatron("history.csv").stdout

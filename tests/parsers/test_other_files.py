@@ -56,6 +56,7 @@ COMMANDS = {
     "Megatron-Bridge": "torchrun run_recipe.py --recipe a train.train_iters=9 model.tensor_model_parallel_size=4",
     "MindSpeed-LLM fsdp2": "torchrun --nproc_per_node 8 train_fsdp2.py job.yaml --parallel.fsdp_size 8",
     "MindSpeed-MM": "torchrun mindspeed_mm/fsdp/train/trainer.py job.yaml",
+    "profiler of Galvatron": "python ./search_dist.py --seqlen_list 4096 --world_size 64",
     "verl": "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=a",
     "LLaMA-Factory": "llamafactory-cli train job.yaml",
     "axolotl": "axolotl train job.yaml",

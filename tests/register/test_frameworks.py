@@ -109,6 +109,8 @@ def test_each_framework_s_cross_entropy_needs_the_record_s_bytes_a_logit(framewo
         "mindformers": UnfusedCrossEntropy.apply,
         "megatron": VocabularyCrossEntropy.apply,
         "torchtitan": of_torch,
+        # c_softmax_with_cross_entropy is kept in fp32 (--amp_custom_black_list), beside the logits' cast.
+        "paddlenlp": UnfusedCrossEntropy.apply,
     }
     tokens, vocabulary = 64, 4096
     target = torch.zeros(tokens, dtype=torch.int64)
@@ -211,7 +213,7 @@ def test_a_user_s_rule_is_asked_by_the_name_of_its_framework() -> None:
 
 # Nothing else knows a name. ----------------------------------------------------------------------------------
 
-RECORDS = {"MINDFORMERS", "MEGATRON", "TORCHTITAN"}
+RECORDS = {"MINDFORMERS", "MEGATRON", "TORCHTITAN", "PADDLENLP"}
 
 
 def knows_frameworks(path: Path) -> bool:
