@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,7 +104,7 @@ class PaddleScript:
         script = self.source.file.resolve()
         places = [named] if named.is_absolute() else [script.parent / named, script.parent.parent / named]
         for place in places:
-            if place.is_file():
+            if os.path.isfile(place):  # A name that no file can have is no error here.
                 return place
         raise flags.error(
             STRATEGY_PATH,

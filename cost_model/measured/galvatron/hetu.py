@@ -178,7 +178,7 @@ class HetuCosts:
 def state_share(strategy: EndStrategy, setting: Setting) -> float:
     """Share of the states that a rank keeps under its ZeRO stage (layer_cost.py:281-293)."""
     shard = 1 / strategy.replicas + SHARD_ROOM
-    if strategy.zero == 0:
+    if strategy.zero == 0 or strategy.replicas == 1:  # Its strategies have no ZeRO then (strategy_utils.py:46).
         return 1.0
     copy = 1 / 8 if setting.half else 1 / 4  # Parameters in half or full precision, over all states.
     if setting.micro_batches == 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCost, EndCosts, Setting
+from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCost, EndCosts, Setting, hidden_mib
 
 
 def galvatron_step_s(rows: Sequence[Sequence[CostRow]], ends: EndCosts, micro_batches: int) -> float:
@@ -33,6 +33,15 @@ def galvatron_step_s(rows: Sequence[Sequence[CostRow]], ends: EndCosts, micro_ba
     by_first = max(begun / 3, others / 3) + max(begun * 2 / 3, others * 2 / 3) + first * max(0, m + 1 - stages)
     left = max(each - sum(compute[: stage + 1]) for stage, each in enumerate(reducing))
     return max(by_last, by_first) + max(left, 0.0)
+
+
+def gather_buffer_mib(setting: Setting, ranks: int, most_tp: int) -> float:
+    """What gathered hidden states take of a stage beside its layers, where activations are split over TP, MiB.
+
+    galvatron/core/search_engine/dynamic_programming.py:232-238: at the largest TP of the stage's `ranks`, where a rank
+    has most samples.
+    """
+    return hidden_mib(setting.global_batch / setting.micro_batches / (ranks // most_tp), setting)
 
 
 def stage_memory_mib(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import pytest
@@ -13,13 +14,14 @@ from taylor.cost_model.measured.galvatron.hetu import HetuCosts, state_share
 from taylor.cost_model.measured.galvatron.inputs import MessageLines, galvatron_inputs
 from taylor.cost_model.measured.galvatron.paddle import PaddleCosts
 from taylor.cost_model.measured.galvatron.space import batch_sizes, layer_strategies
-from taylor.cost_model.measured.galvatron.step import galvatron_step_s, stage_memory_mib
+from taylor.cost_model.measured.galvatron.step import galvatron_step_s, gather_buffer_mib, stage_memory_mib
 from taylor.cost_model.measured.hardware import ALL_REDUCE, ALL_TO_ALL
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, even_division
 from taylor.parsers.galvatron.computation import read_computation
 from taylor.parsers.galvatron.folder import read_folders
 from taylor.parsers.galvatron.hardware import read_hardware
 from taylor.parsers.galvatron.memory import read_memory
+from taylor.parsers.galvatron.strategy_file import read_strategy
 from tests import galvatron_cases as cases
 from tests.conftest import SHARED
 
@@ -98,6 +100,33 @@ def test_hetus_costs_of_every_known_row(known, profiles):
             )
             seen += 1
     assert seen == 84
+
+
+@needs_data
+def test_what_hetus_search_says_of_the_strategies_that_it_found(known, profiles, tmp_path):
+    """Step time and memory of its two results: a plan of several strategies, and a uniform one."""
+    read, hardware = profiles
+    inputs = galvatron_inputs(
+        read("time_sequence"), read("memory_sequence_sp"), 8192, time_mode="sequence", memory_mode="sequence"
+    )
+    provider = HetuCosts(inputs, hardware, {"body": 28})
+    for case in known["cases"]:
+        path = tmp_path / "galvatron_config.json"
+        path.write_text(json.dumps(case["output_config"]))
+        plan = read_strategy(path).plan
+        setting = Setting(plan.stages, plan.global_batch, plan.micro_batches, 8192, 4096, reduce_every_micro_batch=True)
+        rows = [[provider.layer("body", layer, setting) for layer in plan.on_stage(0)]]
+        ends = provider.ends(plan.ends, setting)
+        told = re.fullmatch(
+            r"Minized timecost = (\S+) Memory remaining = .* Memory cost = \[(\d+)\]", case["best_line"]
+        )
+        assert galvatron_step_s(rows, ends, plan.micro_batches) == pytest.approx(float(told[1]), rel=1e-9)
+        # Its search counts whole MB of every layer, and what it keeps for the allocator as used.
+        limit = case["memory_GB"] * 1024
+        used = sum(math.ceil(row.states_mib + row.activation_mib) for row in rows[0])
+        used += math.ceil(provider.memory.context_mib + ends.first.states_mib + ends.first.activation_mib)
+        used += gather_buffer_mib(setting, 8, plan.ends.tp) + limit - provider.memory.usable_mib(limit)
+        assert used == int(told[2])
 
 
 @needs_data
