@@ -146,6 +146,22 @@ def comparable_problem(
             return problem, found
 
 
+def random_plan(problem: PipelineProblem, rng: np.random.Generator, attempts: int = 20) -> PipelinePlan | None:
+    """Any plan that keeps the problem's rules and fits its memory; None where so many attempts find none."""
+    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    modes = [mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio]
+    splits = list(_splits(problem, schedule))
+    for _ in range(attempts if splits else 0):
+        split = splits[int(rng.integers(len(splits)))]
+        by_stage = []
+        for s in range(problem.stages):
+            held = tuple(split[schedule.position(v, s)] for v in range(problem.interleaves))
+            by_stage.append(list(_stage_choices(problem, schedule, s, held, modes)))
+        if all(by_stage):
+            return _as_plan(problem, by_stage, int(rng.integers(math.prod(map(len, by_stage)))), modes)
+    return None
+
+
 def _random_kind(
     rng: np.random.Generator, name: str, count: int, modes: list[str], *, pinned: bool = False
 ) -> LayerKind:

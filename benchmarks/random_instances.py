@@ -1,0 +1,222 @@
+"""Stacks in which kinds of layers alternate, by the thousand: the solver against the enumeration of every plan.
+
+    python -m benchmarks.random_instances [--instances 2000] [--processes 2] [--fresh]
+
+Each instance is a small pipeline: two or three kinds in any order, up to five interleaves, chunks that may stay empty,
+memory that binds or does not, recompute to choose. Its optimum is compared with the best of all plans, to 1e-9. Of
+every fifth the model file is solved by HiGHS and by CBC, from its cuts alone where the file says that they suffice.
+Six plans of each, the two best and some drawn at random, go through the checker with the time and the memory that the
+solver's own evaluation gives. Portions are kept in ``output/random_instances``: a killed campaign goes on where it was,
+other code begins anew. The exit code is 1 when anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.brute_force import BruteForce, enumerate_optimum, random_plan
+from benchmarks.reliability.campaign import Figure, Part, Portion, Result, faults_of, run_part, split, total
+from taylor.base.console import start_logging
+from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.checker import check, exact_peak_memory
+from taylor.pipeline_solver.evaluate import peak_memory_mib, step_time
+from taylor.pipeline_solver.model_files import CUTS_SUFFICE, write_mps
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL, Solution
+from taylor.pipeline_solver.solve import SolverDisagreement, solve
+
+INSTANCES = 2000
+OF_A_PORTION = 20
+MOST_PLANS = 60_000
+PLANS_CHECKED = 6
+EVERY_MODEL_FILE = 5
+SAME = 1e-9
+"""Relative difference at which two step times count as the same."""
+SAME_BY_A_READER = 1e-6
+"""The same for a MILP solver that reads the model file, whose tolerances are its own."""
+
+FOLDER = Path(__file__).resolve().parents[1] / "output" / "random_instances"
+
+
+def alternating_problem(rng: np.random.Generator) -> PipelineProblem:
+    """A small instance whose layers are of two or three kinds in any order; a run is a kind of its own."""
+    stages = int(rng.integers(1, 4))
+    interleaves = int(rng.integers(1, 6)) if stages < 3 else int(rng.integers(1, 4))
+    chunks = stages * interleaves
+    may_be_empty = bool(rng.random() < 0.3)
+    layers = int(rng.integers(max(2, chunks // 2 if may_be_empty else chunks), max(chunks, 9) + 2))
+    modes = [[FULL], [FULL, SELECT], [SELECT], []][int(rng.choice(4, p=[0.6, 0.15, 0.1, 0.15]))]
+    alike = [_kind(rng, str(index), 1, modes) for index in range(int(rng.integers(2, 4)))]
+    line = rng.integers(0, len(alike), layers).tolist()
+    runs = [(of, len(list(group))) for of, group in itertools.groupby(line)]
+    kinds = tuple(
+        LayerKind(f"run{k}", n, alike[of].forward, alike[of].layer_mib, alike[of].activation_mib)
+        for k, (of, n) in enumerate(runs)
+    )
+    weight = sum(kind.count * (kind.layer_mib + 0.6 * stages * kind.activation_mib[NONE]) for kind in kinds) / stages
+    room = float(weight * (rng.uniform(0.75, 1.3) if rng.random() < 0.7 else 4.0))
+    name = "1f1b" if interleaves == 1 else str(rng.choice(["interleaved", "megatron-interleaved"], p=[0.8, 0.2]))
+    micro_batches = int(rng.integers(1, 4)) * stages if name == "megatron-interleaved" else int(rng.integers(1, 9))
+    return PipelineProblem(
+        stages,
+        interleaves,
+        micro_batches,
+        kinds,
+        tuple(np.round(rng.uniform(0, 40, stages), 1).tolist()),
+        (round(room + 40, 1),) * stages,
+        ScheduleSpec(name, bool(rng.integers(2))),
+        backward_ratio=round(float(rng.uniform(1, 3)), 3),
+        recompute_ratio={mode: round(float(rng.uniform(0.1, 1.2)), 3) for mode in modes},
+        head_forward=round(float(rng.uniform(0, 2)), 3),
+        embedding_forward=round(float(rng.uniform(0, 0.5)), 3) if rng.random() < 0.3 else 0.0,
+        lag=round(float(rng.uniform(0, 0.4)), 3) if rng.random() < 0.4 else 0.0,
+        min_layers=0 if may_be_empty else 1,
+        max_layers={(int(rng.integers(interleaves)), int(rng.integers(stages))): 2} if rng.random() < 0.15 else {},
+    )
+
+
+def instance(seed: int, number: int) -> tuple[PipelineProblem, BruteForce]:
+    """The instance of a number, the same on every machine, with its optimum: the first of few enough plans."""
+    rng = np.random.default_rng([seed, number])
+    while True:
+        problem = alternating_problem(rng)
+        splits = math.comb(problem.layers + problem.stages * problem.interleaves - 1, problem.layers)
+        found = enumerate_optimum(problem, MOST_PLANS) if splits <= MOST_PLANS else None
+        if found is not None:
+            return problem, found
+
+
+def portion(seed: int, first: int, count: int) -> Result:
+    """Some instances in turn."""
+    faults: list[str] = []
+    plans = checked = files = infeasible = 0
+    for number in range(first, first + count):
+        problem, truth = instance(seed, number)
+        plans, infeasible = plans + truth.plans, infeasible + (truth.plan is None)
+        try:
+            solution = solve(problem, SolveOptions(gap=0.0))
+        except SolverDisagreement as disagreement:
+            faults.append(f"instance {number}: {disagreement}")
+            continue
+        found = optimum_faults(truth, solution)
+        if truth.plan is not None and not found and number % EVERY_MODEL_FILE == 0:
+            files += 1
+            found += model_file_faults(problem, solution, truth.objective)
+        if truth.plan is not None:
+            rng = np.random.default_rng([seed, number, 1])
+            drawn = [random_plan(problem, rng) for _ in range(PLANS_CHECKED - 2)]
+            some = [plan for plan in (solution.plan, truth.plan, *drawn) if plan is not None]
+            checked += len(some)
+            for plan in some:
+                found += [f"checker: {fault}" for fault in check(problem, plan, step_time(problem, plan))]
+                peaks = zip(peak_memory_mib(problem, plan), exact_peak_memory(problem, plan), strict=True)
+                if any(abs(told - float(exact)) > 1e-6 for told, exact in peaks):
+                    found.append("the evaluation's memory is not the checker's")
+        faults += [f"instance {number}: {fault}" for fault in found]
+    return {"instances": count, "plans": plans, "checked": checked, "files": files, "infeasible": infeasible,
+            "faults": faults}  # fmt: skip
+
+
+def optimum_faults(truth: BruteForce, solution: Solution) -> list[str]:
+    """Where a solution departs from the best of all plans."""
+    if truth.plan is None:
+        return [] if solution.status == INFEASIBLE else [f"{solution.status}, though no plan exists"]
+    if solution.objective is None:
+        return [f"{solution.status}, though a plan takes {truth.objective}"]
+    off = abs(solution.objective - truth.objective) / max(1.0, truth.objective)
+    found = [] if off <= SAME else [f"{solution.objective!r} instead of {truth.objective!r} ({solution.status})"]
+    bound = solution.bound
+    if bound is not None and bound > truth.objective * (1 + SAME_BY_A_READER):
+        found.append(f"the bound {bound!r} is above the optimum {truth.objective!r}")
+    if solution.status != OPTIMAL and (solution.gap is None or solution.gap > SAME_BY_A_READER):
+        found.append(f"not proven: {solution.status}, gap {solution.gap}")
+    return found
+
+
+def model_file_faults(problem: PipelineProblem, solution: Solution, optimum: float) -> list[str]:
+    """Where HiGHS or CBC, reading the model file, departs from the optimum."""
+    import highspy
+    import pulp
+
+    from taylor.pipeline_solver.cbc import cbc_path
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_mps(problem, solution, Path(folder) / "model.mps")
+        text = path.read_text(encoding="utf-8")
+        if CUTS_SUFFICE in text:
+            path.write_text("\n".join(line for line in text.splitlines() if "proven_bound" not in line) + "\n")
+        solver = highspy.Highs()
+        for option, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 1e-9)):
+            solver.setOptionValue(option, value)
+        solver.readModel(str(path))
+        solver.run()
+        variables, model = pulp.LpProblem.fromMPS(str(path))
+        model.solve(pulp.COIN_CMD(path=cbc_path(), msg=False, gapRel=1e-9))
+        values = {"HiGHS": solver.getInfo().objective_function_value, "CBC": variables["step_time"].value() or 0.0}
+    return [
+        f"the model file's optimum under {name} is {value!r}, not {optimum!r}"
+        for name, value in values.items()
+        if abs(value - optimum) > SAME_BY_A_READER * max(1.0, optimum)
+    ]
+
+
+def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
+    """The campaign in one row."""
+    every = list(results.values())
+    wrong = faults_of(every)
+    measured = (
+        f"{total(every, 'instances')} instances ({total(every, 'infeasible')} without a plan), {total(every, 'plans')} "
+        f"plans tried, {total(every, 'files')} model files under HiGHS and CBC, {total(every, 'checked')} plans "
+        f"through the checker: {len(wrong)} differences"
+    )
+    return [Figure("random instances", "equal to brute force to 1e-9", measured, not wrong, "; ".join(wrong))]
+
+
+def campaign(instances: int = INSTANCES, seed: int = 0) -> Part:
+    """The campaign in portions."""
+    firsts = list(itertools.accumulate(split(instances, -(-instances // OF_A_PORTION)), initial=0))
+    portions = [
+        Portion(f"{seed}-{first:05d}", portion, {"seed": seed, "first": first, "count": after - first})
+        for first, after in itertools.pairwise(firsts)
+    ]
+    sources = ("pipeline", "pipeline_solver", "benchmarks/brute_force.py", "benchmarks/random_instances.py")
+    return Part("instances", lambda _: portions, figures, at_once=64, sources=sources)
+
+
+def _kind(rng: np.random.Generator, name: str, count: int, modes: list[str]) -> LayerKind:
+    kept = round(float(rng.uniform(5, 40)), 1)
+    spared = {mode: kept if rng.random() < 0.1 else round(kept * float(rng.uniform(0.05, 0.8)), 1) for mode in modes}
+    times, mib = round(float(rng.uniform(0.3, 1.2)), 3), round(float(rng.uniform(5, 80)), 1)
+    return LayerKind(name, count, times, mib, {NONE: kept, **spared})
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what is missing of the campaign, name every difference and print the summary."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--instances", type=int, default=INSTANCES)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where portions are kept")
+    parser.add_argument("--fresh", action="store_true", help="solve again what an earlier run left")
+    chosen = parser.parse_args(arguments)
+    start_logging()
+    part = campaign(chosen.instances, chosen.seed)
+    (row,) = run_part(part, chosen.folder, processes=chosen.processes, fresh=chosen.fresh)
+    if not row.passed:
+        print(row.how.replace("; instance", "\ninstance"))
+    print(row.measured)
+    return 0 if row.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
