@@ -21,12 +21,12 @@ import pandas as pd
 
 from benchmarks.published_performance import DISPATCHED_BY_NODE
 from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.time import step_ms
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.registry import Registry
+from taylor.workflows.planned_step import planned_step_ms
 
 RECIPES = Path(__file__).resolve().parents[2] / "shared" / "data" / "recipes"
 _TENSORWISE = "--fp8-format hybrid --fp8-recipe tensorwise --fp8-param-gather"
@@ -100,9 +100,7 @@ def recipes(folder: Path, *, narrow: bool = True) -> list[Recipe]:
         plan = config.plan or config.even_plan(config.strategy)
         stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
         device = registry.device(row["system"])
-        # Layers that are placed by hand make room for embedding, head and MTP.
-        placed = "--pipeline-model-parallel-layout" in config.path.read_text()
-        told = float(step_ms(config.model, config.strategy, config.rules, device, balanced=placed))
+        told = planned_step_ms(config, device)
         peak, limit = max(stage.total for stage in stages), config.memory_limit_mib(device)
         found.append(Recipe(row["script"], row["precision"], peak, limit, told, float(row["step_ms"])))
     return found

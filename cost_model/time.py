@@ -13,9 +13,8 @@ from taylor.cost_model.collectives import all_to_all_ms, gather_ms, send_ms
 from taylor.cost_model.expert_exchange import expert_exchange_ms, shared_experts_ms, shown_exchange_ms
 from taylor.cost_model.expert_products import expert_products, gradient_traffic
 from taylor.cost_model.launches import host_time, shown_forward
+from taylor.cost_model.overlap import shown_in_rings
 from taylor.cost_model.parameters import (
-    embedding_parameters,
-    head_parameters,
     layer_groups,
     module_body_groups,
 )
@@ -23,10 +22,11 @@ from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.saved_operators import mixer_products
 from taylor.cost_model.selective_time import LayerPieces, selective_ms
 from taylor.cost_model.speed import Speed
-from taylor.cost_model.states import group_bytes, replicas
+from taylor.cost_model.states import group_bytes
 from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import Degrees, StrategyTable
+from taylor.cost_model.tail import StageTime, tail_ms
 from taylor.cost_model.work import head_work, layer_work
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.device import DeviceSpec
@@ -39,9 +39,6 @@ BACKWARD_TRAFFIC = 1.5
 
 FLASH_BACKWARD = 2.5
 """A flash kernel's backward rebuilds the scores: five products for two (Dao 2023, arXiv:2307.08691 §3.1)."""
-
-_WRITTEN_WEIGHT_BYTES = 2
-"""Of an updated weight that the optimizer writes in bf16, bytes a parameter."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +73,14 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     compute_back = compute_back + speed.bytes(work.gradient_cast_bytes)
     # The weight gradients take as long as the forward's products.
     shown = tensor - np.minimum((1 - speed.shares["tensor_shown_backward"]) * tensor, matmul)
+    shown_ahead = speed.shares["tensor_shown_forward"] * tensor
+    if rules.overlap_tensor:
+        # Only under sequence parallelism (Megatron-LM d98e8a64 megatron/training/arguments.py, `tp_comm_overlap`).
+        shown_ahead = np.where(degrees.sp, shown_in_rings(tensor, matmul, degrees), shown_ahead)
+        shown = np.where(degrees.sp, shown_in_rings(tensor, 2 * matmul, degrees), shown)
     exchanged = shown_exchange_ms(expert, compute + compute_back, rules)
     # A ring's hops hide behind the attention of the block at hand.
-    forward = compute + speed.shares["tensor_shown_forward"] * tensor + exchanged + np.maximum(ring - attention, 0)
+    forward = compute + shown_ahead + exchanged + np.maximum(ring - attention, 0)
     backward = compute_back + shown + exchanged + np.maximum(2 * ring - attention_back, 0)
     if rules.overlap_shared:
         shared = shared_experts_ms(model, kind, degrees, rules, speed, work)
@@ -118,29 +120,6 @@ def lag_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: Dev
     return np.where(np.greater(degrees.pp, 1), sent, 0.0)
 
 
-def tail_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Any:
-    """Gradient reduction, weight gathering and optimizer of an average stage with a vocabulary matrix, ms.
-
-    Gradients go in the type that they are accumulated in; updated weights come back in bf16 where the
-    optimizer is split.
-    """
-    speed = Speed.of(device, rules)
-    dense_ranks, _, routed_ranks = replicas(degrees, rules)
-    split, routed, updated = _stage_parameters(model, degrees, rules)
-    reduce_bytes = rules.gradient_bytes + (rules.compute_bytes if rules.parallel_optimizer else rules.gradient_bytes)
-    if rules.parameter_shard:
-        reduce_bytes = 0
-    reduction = gather_ms(split * reduce_bytes, dense_ranks, degrees.tp, device, speed.network)
-    expert_stride = np.maximum(degrees.tp * dense_ranks / routed_ranks, 1)
-    experts = gather_ms(routed * reduce_bytes, routed_ranks, expert_stride, device, speed.network)
-    communication = reduction + np.where(np.greater(routed, 0), experts, 0.0)
-    shown = speed.shares["data_shown"], speed.shares["data_shown_in_pipeline"]
-    exposed = np.where(np.equal(degrees.pp, 1), *shown)
-    # Adam reads and writes its states, reads the gradient and writes the weight.
-    update_bytes = 2 * rules.optimizer_bytes + rules.gradient_bytes + _WRITTEN_WEIGHT_BYTES
-    return exposed * communication + speed.bytes(updated * update_bytes) + speed.shares["step_ms"]
-
-
 _PARTS: tuple[Callable[[LayerTime], Any], ...] = (
     lambda layer: layer.forward,
     lambda layer: layer.backward,
@@ -166,6 +145,9 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
         float(sum(count * part(layers[kind]) for kind, count in counts.items())) for part in _PARTS
     )
     head, embedding = head_time(model, strategy, rules, device)
+    beside = StageTime(
+        *(sum(n * part(layers[kind]) for kind, n in model.body_counts.items()) / strategy.pp for part in _PARTS[:2])
+    )
     return TimeRatios(
         dense_forward=float(layers[DENSE].forward) / unit if DENSE in layers else 1.0,
         backward=backward / forward,
@@ -175,7 +157,7 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
         unit_ms=unit,
         embedding=float(embedding) / unit,
         lag=float(lag_ms(model, strategy, rules, device)) / unit,
-        tail=float(tail_ms(model, strategy, rules, device)) / unit,
+        tail=float(tail_ms(model, strategy, rules, device, beside)) / unit,
         source="estimate",
     )
 
@@ -202,8 +184,10 @@ def step_ms(
         Whether layers make room for embedding and head (as a solved offset does), whole layers only.
     """
     total, body = 0.0, None
+    forward, backward = 0.0, 0.0
     for kind, count in model.kind_counts.items():
         layer = layer_time(model, kind, degrees, rules, device)
+        forward, backward = forward + count * layer.forward, backward + count * layer.backward
         once = layer.forward + layer.backward
         for mode, share in (recomputed or {}).items():
             once = once + share * layer.recompute[mode]
@@ -221,7 +205,8 @@ def step_ms(
         slowest = np.minimum(slowest, np.maximum(np.ceil(share / body - 0.05) * body, share))
     hops = 2 * (degrees.pp - 1) * lag_ms(model, degrees, rules, device)
     fill = (work - slowest) / degrees.vpp
-    return degrees.micro_batches * slowest + np.maximum(fill, 0) + hops + tail_ms(model, degrees, rules, device)
+    tail = tail_ms(model, degrees, rules, device, StageTime(forward / degrees.pp, backward / degrees.pp))
+    return degrees.micro_batches * slowest + np.maximum(fill, 0) + hops + tail
 
 
 def quick_step_ms(
@@ -308,22 +293,3 @@ def _shard_ms(
     ranks = np.minimum(np.maximum(degrees.op, 1), degrees.dp * degrees.cp)
     gather = gather_ms(state.weights, ranks, degrees.tp, device, speed.network)
     return gather, gather_ms(state.gradients, ranks, degrees.tp, device, speed.network)
-
-
-def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
-    """Parameters of an average stage on one device: TP-split, routed, and those its optimizer updates."""
-    split: Any = 0.0
-    routed: Any = 0.0
-    expert_split = degrees.ep if rules.whole_experts else degrees.ep * degrees.tp
-    for kind, count in model.kind_counts.items():
-        groups = layer_groups(model, kind)
-        split = split + count * (groups.total - groups.routed) / degrees.tp / degrees.pp
-        routed = routed + count * groups.routed / expert_split / degrees.pp
-    ends = embedding_parameters(model) + (0 if model.tied_embedding else head_parameters(model))
-    split = split + ends / degrees.tp / np.minimum(degrees.pp, 2)
-    dense_ranks, _, routed_ranks = replicas(degrees, rules)
-    if not (rules.parallel_optimizer or rules.parameter_shard):
-        return split, routed, split + routed
-    shards = np.maximum(np.minimum(degrees.op, dense_ranks), 1)
-    updated = split / shards + routed / np.where(np.greater_equal(degrees.op, dense_ranks), routed_ranks, shards)
-    return split, routed, updated

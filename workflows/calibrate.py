@@ -16,11 +16,9 @@ from taylor.base.files import read_text, write_atomic
 from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.time import estimate_ratios
-from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL
-from taylor.pipeline_solver.evaluate import step_time
 from taylor.profiling.calibration.fit import REGISTER, Calibration, Measured, calibrate
 from taylor.profiling.extract import extract_ratios
 from taylor.profiling.folders import find_profile_folders
@@ -28,7 +26,7 @@ from taylor.register.device import DeviceSpec
 from taylor.register.device_file import device_text
 from taylor.register.registry import Registry
 from taylor.workflows.devices import choose_device
-from taylor.workflows.problem import build_problem, plan_in_terms_of
+from taylor.workflows.planned_step import planned_step_ms
 from taylor.workflows.schedules import require_start
 
 TABLE = "measured.csv"
@@ -189,10 +187,7 @@ def step_measured(name: str, config: TrainingConfig, step_ms: float) -> Measured
     model, strategy, rules = config.model, config.strategy, config.rules
 
     def predict(device: DeviceSpec) -> float:
-        ratios = estimate_ratios(model, strategy, rules, device)
-        problem = build_problem(config, estimate_memory(config, device), ratios)
-        assert ratios.unit_ms is not None
-        return step_time(problem, plan_in_terms_of(problem, plan)) * ratios.unit_ms
+        return planned_step_ms(config, device)
 
     job = (model.replace(name=""), strategy, rules, repr(config.schedule), repr(plan.layers), repr(plan.recompute))
     return Measured(name, step_ms, predict, _hashable(job), tuple(flag.name for flag in config.unmodelled if flag.time))

@@ -50,6 +50,7 @@ LEGALITY_ALONE = (
 )
 """Flags by which strategies are judged, and whose cost no figure has."""
 TIME_ALONE = (
+    "tp-comm-overlap",
     "overlap-moe-expert-parallel-comm",
     "moe-fb-overlap",
     "moe-pad-expert-input-to-capacity",
@@ -257,6 +258,9 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         dispatch_by_node=_dispatches_by_node(flags),
         gathers_tokens=_gathers_tokens(flags),
         overlap_experts=flags.has("overlap-moe-expert-parallel-comm", "moe-fb-overlap"),
+        overlap_gradients=flags.has("overlap-grad-reduce"),
+        overlap_weights=flags.has("overlap-param-gather"),
+        overlap_tensor=flags.has("tp-comm-overlap"),
         overlap_shared=flags.has("moe-shared-expert-overlap"),
         static_experts=_is_static(flags),
         aligned_rows=flags.has("moe-router-padding-for-quantization", "moe-router-padding-for-fp8"),

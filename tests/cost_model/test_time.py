@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from taylor.cost_model.collectives import Copies, all_to_all_ms, gather_ms, in_node_bandwidth, ring_bandwidth, send_ms
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
-from taylor.cost_model.time import estimate_ratios, layer_time, quick_step_ms, step_ms, tail_ms
+from taylor.cost_model.tail import tail_ms
+from taylor.cost_model.time import estimate_ratios, layer_time, quick_step_ms, step_ms
 from taylor.cost_model.work import layer_work, model_flops
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register import frameworks

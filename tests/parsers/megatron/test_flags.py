@@ -450,8 +450,11 @@ def test_an_option_of_what_starts_the_ranks_is_not_called_unknown() -> None:
 
 
 def test_what_stands_behind_a_switch_does_not_belong_to_it() -> None:
-    (found,) = _config(DENSE_BASE, training="--overlap-grad-reduce stray").unmodelled
-    said = "--overlap-grad-reduce is not modelled; it means less time: gradients are reduced beside backward"
+    (found,) = _config(DENSE_BASE, training="--no-align-param-gather stray").unmodelled
+    said = (
+        "--no-align-param-gather is not modelled; it means more or less time: "
+        "whether stages reduce gradients and gather weights at the same time"
+    )
     assert found.sentence == said
 
 

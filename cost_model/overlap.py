@@ -1,0 +1,52 @@
+"""What of a step's collectives a step shows where a flag lets them run beside computation; scalars and arrays alike.
+
+A collective hides behind the computation that runs beside it, and what outlasts that is seen. No slow-down of either
+is counted: none is published for these frameworks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from taylor.cost_model.strategy_table import Degrees
+
+_BUCKET = 40_000_000
+_BUCKET_A_RANK = 1_000_000
+
+
+def shown_beside(transfer: Any, beside: Any, degrees: Degrees, parameters: Any, ranks: Any) -> Any:
+    """What a step shows of a stage's gradient reduction (or weight gathering), ms.
+
+    Gradients go bucket by bucket in the backward of the last micro-batch (weights in the forward of the first):
+    Megatron-LM d98e8a64 megatron/core/distributed/param_and_grad_buffer.py:681. The last bucket (the first) has nothing
+    beside it; it holds 40 million parameters or one million a rank of the group, whichever is more
+    (distributed_data_parallel.py:133). Chunks of an interleaved pipeline come to their last micro-batch one after the
+    other, pp micro-batches apart, so that only the last one's transfers have no other chunk's work beside them.
+
+    Parameters
+    ----------
+    transfer : ms
+        All of the stage's transfers, with nothing beside them.
+    beside : ms
+        Backward (or forward) of one micro-batch through the stage.
+    parameters : count
+        What the stage holds.
+    ranks : count
+        Of the group that reduces.
+    """
+    vpp = degrees.vpp
+    bucket = np.maximum(_BUCKET, _BUCKET_A_RANK * ranks) / np.maximum(parameters, 1)
+    of_chunk = (transfer - beside) / vpp
+    of_stage = transfer - beside * (1 + degrees.pp * (vpp - 1)) / vpp
+    return np.maximum(np.maximum(of_chunk, of_stage), transfer * np.minimum(bucket, 1 / vpp))
+
+
+def shown_in_rings(transfer: Any, products: Any, degrees: Degrees) -> Any:
+    """What a layer shows of tensor-parallel transfers that run piece by piece beside matrix products, ms.
+
+    As many pieces as ranks, the first (or last) with nothing beside it: TransformerEngine d0067d0
+    transformer_engine/pytorch/module/base.py:387 (``num_splits`` of a ring exchange).
+    """
+    return np.maximum(transfer - products, transfer / degrees.tp)

@@ -1,0 +1,90 @@
+"""The end of a step: gradients reduced, weights gathered, the optimizer's update; scalars and arrays alike."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from taylor.cost_model.collectives import gather_ms
+from taylor.cost_model.overlap import shown_beside
+from taylor.cost_model.parameters import embedding_parameters, head_parameters, layer_groups
+from taylor.cost_model.speed import Speed
+from taylor.cost_model.states import replicas
+from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Degrees
+from taylor.register.device import DeviceSpec
+from taylor.register.model import ModelSpec
+
+_WRITTEN_WEIGHT_BYTES = 2
+"""Of an updated weight that the optimizer writes in bf16, bytes a parameter."""
+
+
+class StageTime(NamedTuple):
+    """Forward and backward of one micro-batch on an average stage, without recompute, ms."""
+
+    forward: Any
+    backward: Any
+
+
+NOTHING = StageTime(0.0, 0.0)
+
+
+def tail_ms(
+    model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, beside: StageTime = NOTHING
+) -> Any:
+    """Gradient reduction, weight gathering and optimizer of an average stage with a vocabulary matrix, ms.
+
+    Gradients go in the type that they are accumulated in; updated weights come back in bf16 where the
+    optimizer is split, else the other half of an all-reduce.
+
+    Parameters
+    ----------
+    beside : StageTime
+        What runs beside the transfers. How much of it hides them is the device's credit (`Speed.shares`) where the
+        rules do not say that they overlap.
+    """
+    speed = Speed.of(device, rules)
+    split, routed, updated = _stage_parameters(model, degrees, rules)
+    # Adam reads and writes its states, reads the gradient and writes the weight.
+    update_bytes = 2 * rules.optimizer_bytes + rules.gradient_bytes + _WRITTEN_WEIGHT_BYTES
+    result = speed.bytes(updated * update_bytes) + speed.shares["step_ms"]
+    if rules.parameter_shard:
+        return result
+    dense_ranks, _, routed_ranks = replicas(degrees, rules)
+    expert_stride = np.maximum(degrees.tp * dense_ranks / routed_ranks, 1)
+    shares = speed.shares["data_shown"], speed.shares["data_shown_in_pipeline"]
+    usual = np.where(np.equal(degrees.pp, 1), *shares)
+
+    def shown(parameter_bytes: int, work: Any, *, overlaps: bool) -> Any:
+        dense = gather_ms(split * parameter_bytes, dense_ranks, degrees.tp, device, speed.network)
+        experts = gather_ms(routed * parameter_bytes, routed_ranks, expert_stride, device, speed.network)
+        transfer = dense + np.where(np.greater(routed, 0), experts, 0.0)
+        outlasting = shown_beside(transfer, work, degrees, split + routed, dense_ranks)
+        # Without the flag no more can hide than with it.
+        return outlasting if overlaps else np.maximum(usual * transfer, outlasting)
+
+    if not rules.parallel_optimizer:
+        whole = 2 * rules.gradient_bytes
+        return result + shown(whole, beside.backward, overlaps=rules.overlap_gradients)
+    result = result + shown(rules.gradient_bytes, beside.backward, overlaps=rules.overlap_gradients)
+    return result + shown(rules.compute_bytes, beside.forward, overlaps=rules.overlap_weights)
+
+
+def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
+    """Parameters of an average stage on one device: TP-split, routed, and those its optimizer updates."""
+    split: Any = 0.0
+    routed: Any = 0.0
+    expert_split = degrees.ep if rules.whole_experts else degrees.ep * degrees.tp
+    for kind, count in model.kind_counts.items():
+        groups = layer_groups(model, kind)
+        split = split + count * (groups.total - groups.routed) / degrees.tp / degrees.pp
+        routed = routed + count * groups.routed / expert_split / degrees.pp
+    ends = embedding_parameters(model) + (0 if model.tied_embedding else head_parameters(model))
+    split = split + ends / degrees.tp / np.minimum(degrees.pp, 2)
+    dense_ranks, _, routed_ranks = replicas(degrees, rules)
+    if not (rules.parallel_optimizer or rules.parameter_shard):
+        return split, routed, split + routed
+    shards = np.maximum(np.minimum(degrees.op, dense_ranks), 1)
+    updated = split / shards + routed / np.where(np.greater_equal(degrees.op, dense_ranks), routed_ranks, shards)
+    return split, routed, updated
