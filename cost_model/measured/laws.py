@@ -127,6 +127,16 @@ class ModelLaws:
         lengths = {"alone": tables.alone, "first": tables.first, "last": tables.last}[end]
         if tokens in lengths:
             return lengths[tokens]
+        if not lengths:
+            key = {"alone": "pp_off", "first": "pp_on_first", "last": "pp_on_last"}[end]
+            raise InputError(
+                "was not measured, and the memory of such stages needs it",
+                file=self.memory.source,
+                field=f"other_memory_{key}",
+                cure="profile runs with so many stages, or plan without a pipeline"
+                if end != "alone"
+                else "profile runs without a pipeline",
+            )
         ways = sorted(set.intersection(*(set(each.states_mib) & set(each.activation_mib) for each in lengths.values())))
         states = {way: max(each.states_mib[way] for each in lengths.values()) for way in ways}
         activation = {}

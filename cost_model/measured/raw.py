@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from taylor.base.errors import InputError
 from taylor.cost_model.measured.profiles import (
@@ -122,13 +123,8 @@ def with_layer_times(profile: ComputationProfile) -> ComputationProfile:
     return replace(profile, layer_ms=layer_ms, other_ms=other_ms)
 
 
-def with_memory_tables(profile: MemoryProfile, rules: ProfileRules, *, sharded: bool = True) -> MemoryProfile:
+def with_memory_tables(profile: MemoryProfile, rules: ProfileRules) -> MemoryProfile:
     """A profile whose tables are made of its raw runs; sequence lengths that miss a run stay as they are.
-
-    Parameters
-    ----------
-    sharded : bool
-        The runs sharded parameters too (ZeRO-3), as both profilers do unless told otherwise.
 
     Raises
     ------
@@ -145,7 +141,7 @@ def with_memory_tables(profile: MemoryProfile, rules: ProfileRules, *, sharded: 
             }
             for sequence in sorted({run.shape.sequence for run in runs}):
                 here = {run: memory for run, memory in runs.items() if run.shape.sequence == sequence}
-                made = _Processing(here, rules, world, sharded, profile.source).table(split)
+                made = _Processing(here, rules, world, profile.source).table(split)
                 if made is not None:
                     tables[split] = _joined(tables.get(split), made, sequence[0])
     return replace(profile, tables=tables)
@@ -160,9 +156,10 @@ def _joined(tables: MemoryTables | None, made: _OneLength, tokens: int) -> Memor
     kinds = {kind: {**old.layer.get(kind, {}), tokens: memory} for kind, memory in layer.items()}
     return MemoryTables(
         {**old.layer, **kinds},
-        {**old.alone, tokens: alone},
-        {**old.first, tokens: first},
-        {**old.last, tokens: last},
+        *(
+            {**ends, tokens: made} if made.states_mib else ends
+            for ends, made in ((old.alone, alone), (old.first, first), (old.last, last))
+        ),
     )
 
 
@@ -173,8 +170,24 @@ class _Processing:
     runs: Mapping[MemoryRun, RankMemory]
     rules: ProfileRules
     world: int
-    sharded: bool
     source: str
+
+    @cached_property
+    def sharded(self) -> bool:
+        """Whether the runs sharded parameters too (ZeRO-3), as both profilers do unless told otherwise.
+
+        A layer's states then take the same of a rank whatever the split over TP, for the rest is split over DP; else
+        they take less with every further way. One way alone does not tell.
+        """
+        grown = {}
+        for at in {run.layout for run in self.runs if run.layout.pp == 1 and not run.layout.recompute}:
+            found = self._steps(at)
+            if found is not None and not at.vocabulary_split:
+                steps, batch = found
+                more, base = (self._memory(at, layers, batch).states_mib for layers in (steps.more[0], steps.base))
+                grown[at.tp] = max(more - base, 1e-9)
+        least, most = min(grown, default=1), max(grown, default=1)
+        return least == most or grown[least] / grown[most] < math.sqrt(most / least)
 
     def table(self, sequence_parallel: bool) -> _OneLength | None:
         """What they make; None where they cannot tell a layer from the rest."""
@@ -182,7 +195,7 @@ class _Processing:
         plain = {at.tp: at for at in layouts if at.pp == 1 and not at.recompute and not at.vocabulary_split}
         found = {tp: self._layer(at) for tp, at in sorted(plain.items())}
         known = {tp: layer for tp, layer in found.items() if layer is not None}
-        if 1 not in known or not any(run.last for run in self.runs):  # Paddle's ends may lie in two files.
+        if 1 not in known:
             return None
         kinds = kind_names(len(known[1]))
         recomputed = [self._recomputed(at) for at in layouts if at.pp == 1 and at.recompute]
@@ -267,7 +280,9 @@ class _Processing:
             return
         # The split of the vocabulary: Paddle's runs all have it.
         ways = at.tp if at.vocabulary_split or paddle else 1
-        for end in (False, True):
+        # Without a pipeline all ranks are alike; of Paddle's two ends each has a file, and one may be away.
+        with_last = at.pp > 1 and any(run.last for run in self.runs)
+        for end in (False, True) if with_last else (False,):
             memory = self._memory(at, numbers, batch, end)
             held = _on_stage(numbers, at.pp, end)
             layer_states = sum(n * one[0] for n, one in zip(held, layer, strict=True)) * self.rules.states_of_parameters
@@ -280,10 +295,7 @@ class _Processing:
             samples = batch / at.dp
             rest = (peak - layer_activation * samples) / (batch * at.pp / self.world * (at.tp if paddle else ways))
             figures = (max(states, 0.0), max(rest, 0.0))
-            if at.pp > 1:
-                (last if end else first).take(ways, *figures)
-            elif not end:
-                alone.take(ways, *figures)
+            (alone if at.pp == 1 else last if end else first).take(ways, *figures)
 
 
 def _on_stage(numbers: tuple[int, ...], stages: int, last: bool) -> list[int]:

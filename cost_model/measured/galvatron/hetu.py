@@ -92,9 +92,10 @@ class HetuCosts:
         inputs = self.inputs
         if setting.stages == 1:
             # The sequence's two ends are both on the stage: two all-gathers.
-            return EndCosts(self._end(strategy, setting, inputs.alone, 1.0, 2))
+            return EndCosts(self._end(strategy, setting, inputs.end("alone"), 1.0, 2))
         return EndCosts(
-            self._end(strategy, setting, inputs.first, 0.5, 1), self._end(strategy, setting, inputs.last, 0.5, 1)
+            self._end(strategy, setting, inputs.end("first"), 0.5, 1),
+            self._end(strategy, setting, inputs.end("last"), 0.5, 1),
         )
 
     def layout_change_s(self, before: Layout, after: Layout, setting: Setting) -> float:

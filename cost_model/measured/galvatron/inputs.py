@@ -57,15 +57,32 @@ class GalvatronInputs:
     other : BatchTime
         Embedding, head and loss.
     memory : mapping of kind to LayerMemory
-    alone, first, last : OtherMemory
+    ends : mapping of str to OtherMemory
+        What stands beside layers: ``alone``, ``first``, ``last``, as far as measured.
     """
 
     layer: Mapping[str, BatchTime]
     other: BatchTime
     memory: Mapping[str, LayerMemory]
-    alone: OtherMemory
-    first: OtherMemory
-    last: OtherMemory
+    ends: Mapping[str, OtherMemory]
+
+    def end(self, name: str) -> OtherMemory:
+        """Memory of one end.
+
+        Raises
+        ------
+        InputError
+            When it was not measured.
+        """
+        if name in self.ends:
+            return self.ends[name]
+        key = {"alone": "pp_off", "first": "pp_on_first", "last": "pp_on_last"}[name]
+        raise InputError(
+            "was not measured at this length, and the memory of such stages needs it",
+            file="memory_profiling_*.json",
+            field=f"other_memory_{key}",
+            cure="profile it, or take --memory_mode sequence where another length was measured",
+        )
 
 
 def galvatron_inputs(
@@ -103,14 +120,18 @@ def galvatron_inputs(
             cure="profile two numbers of layers, and process the raw profile",
         )
     other = _time(computation.other_ms, computation, tokens, time_mode, None)
+    by_end = {"alone": tables.alone, "first": tables.first, "last": tables.last}
     if memory_mode == SEQUENCE:
         longest = max(next(iter(tables.layer.values())))
         scale = tokens / longest
 
-        def scaled(end: Mapping[int, OtherMemory]) -> OtherMemory:
-            at = _at(end, longest, memory, "other_memory_pp_…")
-            return replace(at, activation_mib={ways: mib * scale for ways, mib in at.activation_mib.items()})
-
+        ends = {
+            name: replace(
+                held[longest], activation_mib={w: mib * scale for w, mib in held[longest].activation_mib.items()}
+            )
+            for name, held in by_end.items()
+            if longest in held
+        }
         kinds = {}
         for kind, lengths in tables.layer.items():
             long = _at(lengths, longest, memory, kind)
@@ -119,10 +140,10 @@ def galvatron_inputs(
                 {ways: mib / longest * tokens for ways, mib in long.activation_mib.items()},
                 None if long.recomputed_mib is None else long.recomputed_mib / longest * tokens,
             )
-        return GalvatronInputs(layer, other, kinds, scaled(tables.alone), scaled(tables.first), scaled(tables.last))
+        return GalvatronInputs(layer, other, kinds, ends)
     kinds = {kind: _at(lengths, tokens, memory, kind) for kind, lengths in tables.layer.items()}
-    ends = (_at(end, tokens, memory, "other_memory_pp_…") for end in (tables.alone, tables.first, tables.last))
-    return GalvatronInputs(layer, other, kinds, *ends)
+    ends = {name: held[tokens] for name, held in by_end.items() if tokens in held}
+    return GalvatronInputs(layer, other, kinds, ends)
 
 
 def _at(lengths: Mapping[int, Held], tokens: int, memory: MemoryProfile, what: str) -> Held:

@@ -95,12 +95,12 @@ class PaddleCosts:
         """See `CostProvider`."""
         inputs = self.inputs
         if setting.stages == 1:
-            return EndCosts(self._end(strategy, setting, inputs.alone, 1.0, 2, 2.0))
+            return EndCosts(self._end(strategy, setting, inputs.end("alone"), 1.0, 2, 2.0))
         # `gradient_type_divide_param_type * (first, … * last)` repeats the pair instead of doubling its first.
         first = 1.0 if strategy.sp > 1 else 2.0
         return EndCosts(
-            self._end(strategy, setting, inputs.first, 0.5, 1, first),
-            self._end(strategy, setting, inputs.last, 0.5, 1, 2.0),
+            self._end(strategy, setting, inputs.end("first"), 0.5, 1, first),
+            self._end(strategy, setting, inputs.end("last"), 0.5, 1, 2.0),
         )
 
     def layout_change_s(self, before: Layout, after: Layout, setting: Setting) -> float:

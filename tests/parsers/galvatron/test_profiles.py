@@ -110,6 +110,33 @@ def test_a_missing_end_of_the_pipeline_is_named_with_its_need(written):
     )
 
 
+def test_runs_without_a_pipeline_make_tables_for_jobs_without_one(written):
+    data = {
+        group: {key: value for key, value in runs.items() if "rank0" in key}
+        for group, runs in cases.memory().items()
+        if group.startswith("1_")
+    }
+    profile, _ = read_memory([written(data)])
+    tables = profile.table(True)
+    assert tables.layer["body"][4096].parameter_mib == pytest.approx(cases.PARAMETER_MIB)
+    assert tables.alone[4096].states_mib[1] == pytest.approx(4 * 2 * cases.VOCABULARY_MIB)
+    assert not tables.first and not tables.last
+
+
+def test_runs_whose_states_are_whole_on_every_rank_are_told_by_their_split(written):
+    data = {}
+    for tp in (1, 2, 4):
+        runs = data[f"1_{tp}_{4 // tp}"] = {}
+        for layers in (1, 2):
+            key = f"layernum[{layers}]_bsz4_seq512_rank0"
+            states = 4 * (layers * cases.PARAMETER_MIB / tp + cases.VOCABULARY_MIB)
+            runs |= {f"{key}_ms": states, f"{key}_act": 8.0 * layers / tp, f"{key}_act_peak": 50.0}
+    profile, _ = read_memory([written(data)])
+    tables = profile.table(False)
+    assert tables.layer["body"][512].parameter_mib == pytest.approx(cases.PARAMETER_MIB)
+    assert tables.alone[512].states_mib[1] == pytest.approx(4 * cases.VOCABULARY_MIB)
+
+
 def test_a_table_without_its_ends_is_refused(written):
     data = {"layertype_0_sp": {"512": {"parameter_size": 1.0, "tp_activation_per_bsz_dict": {"1": 2.0}}}}
     refused(lambda: read_memory([written(data)]), "other_memory_pp_off_sp.512", "the stages' memory needs it")
