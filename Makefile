@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree imports demo pictures test reliability random test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree imports demo pictures test reliability random recipes test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -60,6 +60,10 @@ reliability: $(STAMP)
 # Two thousand stacks of alternating kinds, each against the enumeration of all its plans: about an hour on two cores.
 random: $(STAMP)
 	$(BIN)/python -m benchmarks.random_instances
+
+# docs/recipes.md: published recipes against the best plan, ten minutes each at most.
+recipes: $(STAMP)
+	$(BIN)/python -m benchmarks.recipe_plans --time_limit 600 --page
 
 # The package as it is installed, in links: what reads imports without running them needs it so.
 PACKAGES := $(filter-out taylor tests benchmarks,$(patsubst %/__init__.py,%,$(wildcard */__init__.py)))

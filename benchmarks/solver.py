@@ -2,7 +2,8 @@
 
 ``python benchmarks/solver.py`` runs the reference cases; ``--cases``, ``--methods``, ``--time_limit`` and
 ``--workers`` choose. ``--sweep`` runs sizes S x m x V x layers instead. One table: time, CPU time, nodes,
-bound, gap, and how many times longer each method took than branch-and-cut in the same run.
+bound, gap, and how many times longer each method took than branch-and-cut in the same run. ``--suite`` runs the
+cases that have a goal (`SUITE`), checker included, and says which of them are reached.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import resource
 import sys
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable
 
@@ -26,6 +28,7 @@ from taylor.pipeline_solver.compact_milp import solve_compact
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.solution import Solution
+from taylor.pipeline_solver.solve import solve
 from taylor.pipeline_solver.start_time_milp import solve_start_times
 
 Method = Callable[..., Solution]
@@ -55,25 +58,63 @@ def deepseek(
     )
 
 
-def four_stages() -> PipelineProblem:
-    """Few stages with four interleaves: tens of thousands of configurations a stage."""
+def light_layers(stages: int, interleaves: int, micro_batches: int, layers: int) -> PipelineProblem:
+    """Lighter layers, several interleaves with low memory on: tens of thousands of configurations a stage."""
     kinds = (
         LayerKind("dense", 3, 0.7, 900.0, {NONE: 500.0, FULL: 30.0}),
-        LayerKind("moe", 59, 1.0, 2200.0, {NONE: 700.0, FULL: 150.0}),
+        LayerKind("moe", layers - 3, 1.0, 2200.0, {NONE: 700.0, FULL: 150.0}),
     )
     return PipelineProblem(
-        4,
-        4,
-        60,
+        stages,
+        interleaves,
+        micro_batches,
         kinds,
-        (6500.0, 2400.0, 2400.0, 8000.0),
-        (55296.0,) * 4,
+        (6500.0, *[2400.0] * (stages - 2), 8000.0),
+        (55296.0,) * stages,
         ScheduleSpec("interleaved", low_memory=True),
         backward_ratio=1.6,
         recompute_ratio={FULL: 0.7},
         head_forward=1.5,
     )
 
+
+def many_stages() -> PipelineProblem:
+    """A thousand layers on 128 stages: a quarter of a million tasks, memory that binds on the first stages alone."""
+    problem = deepseek(128, 1, 1024, 1000)
+    dense, moe = problem.kinds
+    return problem.replace(kinds=(replace(dense, layer_mib=900.0), replace(moe, layer_mib=2200.0)))
+
+
+def pattern() -> PipelineProblem:
+    """93 layers of which every fourth is another kind: each run of a kind stands by itself."""
+    problem = deepseek(16, 4, 64, 93)
+    light, full = (replace(kind, layer_mib=1500.0) for kind in problem.kinds)
+    return problem.replace(
+        kinds=tuple(
+            replace(light if run % 2 else full, name=f"run{run}", count=1 if run % 2 else 3) for run in range(46)
+        )
+        + (replace(full, name="run46", count=1),)
+    )
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a case must show: the gap that is proven within so many seconds."""
+
+    problem: Callable[[], PipelineProblem]
+    seconds: float
+    gap: float
+
+
+SUITE = {
+    "128 stages, 1,000 layers, m1024": Goal(many_stages, 30.0, 1e-6),
+    "S16 V2 m64, low memory": Goal(lambda: deepseek(16, 2, 64, 62), 10.0, 1e-6),
+    "S16 V4 m64, 93 layers 3:1": Goal(pattern, 60.0, 5e-3),
+    "S16 V4 m128, 128 layers": Goal(lambda: light_layers(16, 4, 128, 128), 60.0, 5e-3),
+    "S8 V4 m32, 64 layers": Goal(lambda: light_layers(8, 4, 32, 64), 60.0, 5e-3),
+    "S4 V4 m60, 62 layers": Goal(lambda: light_layers(4, 4, 60, 62), 60.0, 5e-3),
+}
+"""Cases with a goal."""
 
 CASES: dict[str, Callable[[], PipelineProblem]] = {
     "v1": lambda: deepseek(16, 1, 64, 62),
@@ -82,7 +123,7 @@ CASES: dict[str, Callable[[], PipelineProblem]] = {
     "v3": lambda: deepseek(16, 3, 64, 62),
     "64-stages": lambda: deepseek(64, 1, 256, 254),
     "32-stages": lambda: deepseek(32, 1, 512, 126),
-    "4-stages-v4": four_stages,
+    "4-stages-v4": lambda: light_layers(4, 4, 60, 62),
 }
 
 SWEEP = [
@@ -104,6 +145,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="reference cases to run")
     parser.add_argument("--sweep", action="store_true", help="run sizes S x m x V x layers instead of the cases")
+    parser.add_argument("--suite", action="store_true", help="run the cases that have a goal; exit code 1 if one fails")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--time_limit", type=float, default=60.0, help="seconds a solve")
     parser.add_argument("--workers", type=int, default=2, help="processes of branch-and-cut")
@@ -115,6 +157,8 @@ def main(arguments: list[str] | None = None) -> int:
     # Kernels are compiled, or loaded, before any clock runs.
     branch_and_cut(deepseek(4, 1, 8, 14), SolveOptions(time_limit=60.0))
     console = Console(width=150)
+    if options.suite:
+        return run_suite(console, options.workers)
     table = Table(title=f"{options.workers} workers, limit {options.time_limit:g} s")
     for heading in (
         "case",
@@ -141,6 +185,35 @@ def main(arguments: list[str] | None = None) -> int:
             console.print(name, method, *row, ratio, highlight=False)
     console.print(table)
     return 0
+
+
+def run_suite(console: Console, workers: int) -> int:
+    """Solve and check every case of the suite within its seconds; 1 where a goal is missed."""
+    table = Table(title=f"{workers} workers")
+    for heading in ("case", "step time", "bound", "gap", "asked", "seconds", "of", ""):
+        table.add_column(heading, justify="left" if heading in ("case", "") else "right")
+    missed = False
+    for name, goal in SUITE.items():
+        began = time.monotonic()
+        solution = solve(goal.problem(), SolveOptions(time_limit=goal.seconds, gap=goal.gap, workers=workers))
+        seconds = time.monotonic() - began
+        # A tenth above the limit is granted: it is asked for between two steps of the work.
+        reached = solution.gap is not None and solution.gap <= goal.gap and seconds <= 1.1 * goal.seconds
+        missed |= not reached
+        row = [
+            name,
+            _number(solution.objective, ".6f"),
+            _number(solution.bound, ".6f"),
+            _number(solution.gap, ".1e"),
+            f"{goal.gap:g}",
+            f"{seconds:.2f}",
+            f"{goal.seconds:g}",
+            "reached" if reached else "missed",
+        ]
+        table.add_row(*row)
+        console.print(*row, highlight=False)
+    console.print(table)
+    return int(missed)
 
 
 def _measure(problem: PipelineProblem, method: str, options: argparse.Namespace) -> tuple[list[str], float]:
