@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.compiled import compiled
+from taylor.pipeline_solver.cut_pool import CutPool
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.event_kernels import longest_path
-from taylor.pipeline_solver.master import CutPool
 
 SCREENING_CUTS = 300
 NEW_CUTS = 300

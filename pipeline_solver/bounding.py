@@ -7,7 +7,7 @@ from typing import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.pipeline_solver.incumbents import Incumbents
+from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.master import LpResult, Master
 from taylor.pipeline_solver.stopping import Stopper
 
@@ -21,7 +21,7 @@ STALL_SHARE = 0.1
 
 def cut_loop(
     master: Master,
-    plans: Incumbents,
+    paths: PathCuts,
     stopper: Stopper,
     cutoff: float,
     rounds: int,
@@ -43,7 +43,7 @@ def cut_loop(
     (float, LpResult or None, float)
         Proven bound, the last LP (None when infeasible or closed, or when it failed), step time at its durations.
     """
-    pool, root = plans.pool, on_root_bound is not None
+    pool, root = paths.pool, on_root_bound is not None
     bound, length = -np.inf, np.inf
     history: list[float] = []
     centre: NDArray[np.float64] | None = None
@@ -68,15 +68,15 @@ def cut_loop(
             for path_length, g in pool.longest(durations, 8)
             if path_length > result.value * (1 + 1e-7) and not master.holds(g)
         ][:4]
-        length, cut = plans.path(durations)
-        _, other = plans.path(durations, 1)
+        length, cut = paths.path(durations)
+        _, other = paths.path(durations, 1)
         converged = length - result.value <= 1e-7 * abs(length)
         if converged and not len(result.entering):
             return bound, result, length
         new = [cut, other]
         if root and centre is not None and not converged:
             middle = 0.5 * (durations + centre)
-            middle_length, middle_cut = plans.path(middle)
+            middle_length, middle_cut = paths.path(middle)
             new.append(middle_cut)
             if middle_length < centre_length:
                 centre_length, centre = middle_length, middle

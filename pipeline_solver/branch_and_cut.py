@@ -18,18 +18,20 @@ from taylor.pipeline_solver import annealing, event_kernels, stage_programs
 from taylor.pipeline_solver import columns as columns_module
 from taylor.pipeline_solver.columns import ColumnSet, build_columns
 from taylor.pipeline_solver.compiled import announce_compilation
-from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.cut_pool import PathCuts
+from taylor.pipeline_solver.durations import chunk_durations, schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.first_plans import FirstPlans
+from taylor.pipeline_solver.generation import Generation
 from taylor.pipeline_solver.least_memory import most_frugal_plan, over_limit
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.root import bound_root, start_search
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
-from taylor.pipeline_solver.stage_tuples import StageTuples, TooManyColumns, stage_tuples
-from taylor.pipeline_solver.stopping import OutOfTime, Stopper
-from taylor.pipeline_solver.tree_search import LpTrouble, Search
+from taylor.pipeline_solver.stage_tuples import FEW_KINDS, TooManyColumns, stage_tuples
+from taylor.pipeline_solver.stopping import LpTrouble, OutOfTime, Stopper
+from taylor.pipeline_solver.tree_search import Search
 from taylor.pipeline_solver.work_limits import WorkLimits
 from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
 
@@ -39,13 +41,18 @@ KERNELS = (
     stage_programs.stage_program,
 )  # fmt: skip
 """What every solve needs compiled; what only some need, a few seconds' work, is not announced."""
-FEW_TUPLES = 2000
-"""Layer tuples up to which all configurations are listed at once."""
+FEW_TUPLES, MANY_COLUMNS = 2000, 20_000
+"""Layer tuples of all stages, and configurations, up to which all are listed; of more, those that prices leave."""
 
-MANY_COLUMNS = 20_000
-NARROWINGS = 4
-NARROWING_GAIN = 0.003
-"""With many columns, how often and for what gain of the first plan they are listed anew under its step time."""
+MANY_KINDS_TUPLES = 20_000
+"""The same with several interleaves and more than `FEW_KINDS` kinds, of a stage: then the compact MILP is quicker."""
+
+MOST_COLUMNS = 200_000
+"""Configurations that a tree may have."""
+
+LONG_WALKS = 3
+WALK_GAIN = 0.003
+"""With many columns, how often and for what gain of the first plan long walks go on."""
 
 NODES_A_SHARE = 3
 FIRST_SLICE, LAST_SLICE = 2_000, 20_000
@@ -56,9 +63,11 @@ LEAST_GAP = 2e-7
 
 STAGED_AFTER = 3
 STAGED_SHARE = 0.5
-STAGED_GAP = 5e-4
-"""With several interleaves: rounds after which, when less than this share of the root's gap is closed, the bound is
-raised target by target, each half-way to the best plan, until so much of the step time is open."""
+"""Rounds after which a tree is left when it has not closed this share of its root's gap, and again each time as
+many: then the bound is raised target by target, each half-way to the one before, in trees of fewer columns."""
+
+LEAST_STEP = 2e-4
+"""Step of a target, as a share of the step time, below which its tree is searched to the end."""
 
 HAND_OVER_ROUNDS = 3
 """With one interleave, rounds after which the compact MILP goes on with the plan and the cuts: HiGHS's own
@@ -105,14 +114,12 @@ def branch_and_cut(
         from taylor.pipeline_solver.compact_milp import solve_compact  # here, for Pyomo takes a second to load
 
         log.warning("%s: the compact MILP takes over", reason)
-        left, (_, known) = run.left(1.0), run._best()
+        left, (_, known) = run.left(1.0), run.best()
         return solve_compact(
             problem, options.replace(time_limit=left), warm_start=known or warm_start, on_progress=on_progress
         )
     except (KeyboardInterrupt, OutOfTime) as stop:
         run.stopped = Termination.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else Termination.TIME_LIMIT
-    finally:
-        run.close()
     solution = run.solution()
     if not run.hand_over or run.stopped is not None:
         return solution
@@ -141,18 +148,17 @@ class _TreeRun:
         self.stopper = Stopper(deadline, options.cutoff)
         self.on_progress = on_progress
         self.graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
-        self.limits = WorkLimits(problem, self.graph, self.stopper)
+        self.paths = PathCuts(problem, self.graph)
+        self.limits = WorkLimits(problem, self.graph)
         self.first: FirstPlans | None = None
         self.search: Search | None = None
-        self.pool: WorkerPool | None = None
-        self.plan: PipelinePlan | None = None
+        self.known: tuple[float, PipelinePlan | None] = (np.inf, None)
         self.bound = 0.0
         self.infeasible = False
         self.finished = False
         self.hand_over = False
         self.stopped: Termination | None = None
-        self.nodes = 0
-        self.solves = 0
+        self.counts = {"columns": 0, "nodes": 0, "lp_solves": 0}
         self.rounds = 0
 
     def left(self, least: float = 0.0) -> float | None:
@@ -163,7 +169,7 @@ class _TreeRun:
     def report(self, note: str) -> None:
         """Tell the listener where the search stands."""
         if self.on_progress is not None:
-            best, _ = self._best()
+            best = self.best_time()
             self.on_progress(
                 Progress(
                     time.monotonic() - self.began,
@@ -173,92 +179,99 @@ class _TreeRun:
                 )
             )
 
-    def _best(self) -> tuple[float, PipelinePlan | None]:
+    def best_time(self) -> float:
+        """The best step time so far; inf before there is a plan."""
+        walked = self.first.time if self.first is not None and self.first.plan is not None else np.inf
+        searched = self.search.plans.best_time if self.search is not None else np.inf
+        return float(min(self.known[0], walked, searched))
+
+    def best(self) -> tuple[float, PipelinePlan | None]:
         """The best step time so far and its plan; inf and None before there is one."""
-        first, search = self.first, self.search
-        time, plan = (np.inf, None) if first is None or first.plan is None else (first.time, first.plan)
-        if search is not None and search.plans.best is not None and search.plans.best_time <= time:
-            return float(search.plans.best_time), search.columns.plan(search.plans.best)
-        return float(time), plan
+        best = self.best_time()
+        if self.known[0] > best:
+            search = self.search
+            if search is not None and search.plans.best is not None and search.plans.best_time <= best:
+                self.known = best, search.columns.plan(search.plans.best)
+            elif self.first is not None:
+                self.known = best, self.first.plan
+        return self.known
 
     def solve(self, warm_start: PipelinePlan | None) -> None:
-        """List columns, bound the root, search the tree."""
+        """List the configurations, or price them where they are many; bound the root, search the tree."""
         self.report("listing stage configurations")
+        columns = self._all_columns()
         try:
-            tuples: list[StageTuples] | None = stage_tuples(self.problem, most=FEW_TUPLES)
-        except TooManyColumns:
-            tuples = None
-        if tuples is not None and any(not len(part.members) for part in tuples):
-            self.infeasible = True
-            return
-        if tuples is not None and sum(len(part.members) for part in tuples) > FEW_TUPLES:
-            tuples = None
-        search = self._search(tuples, warm_start)
-        if search is None:
-            self.infeasible = True
-            return
-        self.report("solving the root")
-        root = bound_root(search)
-        if np.isinf(root) and root > 0 and search.plans.best is None:
-            self.infeasible = True
-            return
-        self.bound = max(self.bound, min(root, search.closing_bound))
-        self.report(f"root solved, {search.plans.pool.size} cuts" if not search.open else "searching the tree")
-        try:
-            self._tree(search)
+            if columns is not None:
+                self._all(columns, warm_start)
+            else:
+                first = self._first_plans(warm_start)
+                if first is None:
+                    self.infeasible = True
+                    return
+                self._some(first)
         except LpTrouble as trouble:
             log.warning("%s: the compact MILP goes on", trouble)
             self.hand_over = True
-        if self.hand_over:
-            return
-        self.bound = max(self.bound, search.cutoff)
-        self.finished = self.bound < self.stopper.cutoff()
-        if search.plans.best is None and self.finished:
-            self.infeasible = True
-        self.report("done")
+        if not self.infeasible:
+            self.report("done")
 
-    def _search(self, tuples: list[StageTuples] | None, warm_start: PipelinePlan | None) -> Search | None:
-        """The search with its first plan; with many configurations, only those that the first plan leaves.
+    def _all_columns(self) -> ColumnSet | None:
+        """All configurations; None where they are many.
 
-        `tuples` is None where they are too many to list without a plan.
+        Raises
+        ------
+        TooManyColumns
+            Where they are, and cannot be priced.
         """
         problem = self.problem
-        if tuples is not None:
-            columns = build_columns(problem, tuples)
-            if (np.diff(columns.start) == 0).any():
+        if problem.interleaves > 1 and len(problem.placed_kinds) > FEW_KINDS:
+            return build_columns(problem, stage_tuples(problem, MANY_KINDS_TUPLES), MOST_COLUMNS)
+        try:
+            tuples = stage_tuples(problem, FEW_TUPLES)
+            if sum(len(part.members) for part in tuples) > FEW_TUPLES:
                 return None
-            if len(columns) <= MANY_COLUMNS:
-                search = Search(problem, columns, self.graph, self.closing_gap, self.seed, self.stopper)
-                self.search = search
-                if search.plans.programs.exact and search.plans.programs.best(columns.work) is None:
-                    return None
-                start_search(search, columns.find(warm_start) if warm_start is not None else None)
-                return search
-        first = self._first_plans(warm_start)
-        if first is None:
+            columns = build_columns(problem, tuples, MANY_COLUMNS)
+        except TooManyColumns:
             return None
-        left: ColumnSet | None = None
-        for narrowing in range(NARROWINGS):
-            best = first.time
-            self.report(f"listing stage configurations under {best:.6g}")
-            try:
-                left = self.limits.columns_under(best)
-            except TooManyColumns:
-                if narrowing == NARROWINGS - 1:
-                    raise
-            if left is not None and len(left) <= MANY_COLUMNS:
+        return columns if len(columns) <= MANY_COLUMNS else None
+
+    def _all(self, columns: ColumnSet, warm_start: PipelinePlan | None) -> None:
+        """Search all configurations."""
+        if (np.diff(columns.start) == 0).any():
+            self.infeasible = True
+            return
+        self.search = search = self._tree_of(columns)
+        if search.plans.programs.exact and search.plans.programs.best(columns.work) is None:
+            self.infeasible = True
+            return
+        start_search(search, columns.find(warm_start) if warm_start is not None else None)
+        whole = self._searched(search)
+        if whole is None or self.hand_over:
+            return
+        if not whole:
+            generation = Generation(self.problem, self.best_time(), self.limits, self.paths, self.stopper)
+            self._raise_targets(generation, 0.5 * (self.bound + self.best_time()))
+            return
+        self.finished = self.bound < self.stopper.cutoff()
+        self.infeasible = search.plans.best is None and self.finished
+
+    def _some(self, first: FirstPlans) -> None:
+        """Price configurations against the best plan, and search those that it leaves."""
+        generation = Generation(self.problem, first.time, self.limits, self.paths, self.stopper)
+        for attempt in range(LONG_WALKS + 1):
+            self.report(f"pricing stage configurations under {first.time:.6g}")
+            self.bound = max(self.bound, min(generation.bound(first.time), first.time))
+            if self._closed() or attempt == LONG_WALKS:
                 break
-            # A better plan leaves fewer configurations worth having.
-            first.go_on(narrowing)
-            if left is not None and first.time > best * (1 - NARROWING_GAIN):
+            before = first.time
+            first.go_on(attempt)
+            if first.time > before * (1 - WALK_GAIN):
                 break
-        assert left is not None and first.plan is not None
-        search = Search(problem, left, self.graph, self.closing_gap, self.seed, self.stopper)
-        chosen = left.find(first.plan)
-        assert chosen is not None, "the first plan is among the configurations that it leaves"
-        self.search = search
-        start_search(search, chosen)
-        return search
+        self._raise_targets(generation)
+
+    def _closed(self) -> bool:
+        """Whether nothing is left to prove."""
+        return self.bound >= min(self.best_time() * (1.0 - self.closing_gap), self.stopper.cutoff())
 
     def _first_plans(self, warm_start: PipelinePlan | None) -> FirstPlans | None:
         """Walks that have found a plan; None when there is no plan at all."""
@@ -274,87 +287,118 @@ class _TreeRun:
         self.report("first plan")
         return first
 
-    def _tree(self, search: Search) -> None:
-        """Search the tree here, and in worker processes when there are several."""
-        if not search.open:
-            return
-        if search.plans.programs.places is not None:
-            # Many kinds: splits of stages close slowly what the MILP's rows by kind hold together.
-            self.hand_over = True
-            return
-        search.process(FIRST_SLICE, most_open=NODES_A_SHARE * SHARES)
-        self._note(search)
-        if not search.open or search.open[0][0] >= search.cutoff:
-            return
-        self.pool = WorkerPool(self.workers, search, self.seed)
-        slice_size = FIRST_SLICE
-        while search.open and search.open[0][0] < search.cutoff:
-            self.stopper.check()
-            self.pool.round(search, slice_size)
-            self.rounds += 1
-            enough = 1 if self.problem.stages >= MANY_STAGES else HAND_OVER_ROUNDS
-            if self.problem.interleaves == 1 and self.rounds >= enough and search.open:
-                self.hand_over = True
-                return
-            slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
-            self._note(search)
-            if self.rounds == STAGED_AFTER and self.problem.interleaves > 1:
-                best, root = search.plans.best_time, search.root_bound
-                if self.bound - root < STAGED_SHARE * (best - root):
-                    self._raise_targets(search)
+    def _tree_of(self, columns: ColumnSet, target: float = np.inf) -> Search:
+        return Search(self.problem, columns, self.paths, self.closing_gap, self.seed, self.stopper, target)
 
-    def _raise_targets(self, search: Search) -> None:
-        """Prove step times below the best plan's one after the other, each in a tree of its own.
+    def _raise_targets(self, generation: Generation, target: float = np.inf) -> None:
+        """Prove step times up to the best plan's one after the other, each in a tree of its own.
 
         Under a target the reduced costs leave far fewer columns than under the best plan, and the LP can mix no
-        others: such a tree is done long before the whole one has raised its bound as far.
+        others: such a tree is done long before the whole one has raised its bound as far. The first is `target`, or
+        the best plan's step time where that is less.
         """
-        while min(best := search.plans.best_time, self.stopper.cutoff()) - self.bound > STAGED_GAP * best:
-            target = 0.5 * (self.bound + best)
-            columns = self.limits.columns_under(target)
-            if (np.diff(columns.start) == 0).any():
-                self.bound = target
+        while not self._closed():
+            best = self.best_time()
+            last = best - self.bound <= LEAST_STEP * best
+            target = best if last else min(target, best)
+            patient = target - self.bound <= LEAST_STEP * best
+            self.report(f"pricing stage configurations under {target:.6g}")
+            self.bound = max(self.bound, min(generation.bound(target), target))
+            if self.bound >= target:
+                target = 0.5 * (self.bound + best)
                 continue
-            tree = Search(self.problem, columns, self.graph, self.closing_gap, self.seed, self.stopper, target)
-            tree.plans.pool = search.plans.pool
-            start_search(tree, None)
-            self._prove(tree)
-            if tree.plans.best is not None and tree.plans.best_time < best:
-                found = search.columns.find(columns.plan(tree.plans.best))
-                assert found is not None, "what beats the best plan is among the configurations that it leaves"
-                search.plans.try_choice(found)
-            search.nodes += tree.nodes
-            search.foreign_solves += tree.lp_solves()
-            self.bound = max(self.bound, min(tree.cutoff, search.cutoff))
-            self._note(search)
+            try:
+                found = generation.columns_under(target, MOST_COLUMNS)
+            except TooManyColumns:
+                if patient:
+                    raise
+                target = 0.5 * (self.bound + target)
+                continue
+            if found is None:
+                self.bound, target = target, 0.5 * (target + best)
+                continue
+            whole = target >= best
+            self._leave()
+            self.search = tree = self._tree_of(found.columns, best if whole else target)
+            _, plan = self.best()
+            chosen = found.columns.find(plan) if whole and plan is not None else None
+            start_search(tree, chosen, found.first, found.held)
+            done = self._searched(tree, patient)
+            if self.hand_over:
+                return
+            target = 0.5 * (self.bound + (target if done is False else best))
+        self.finished = self.bound < self.stopper.cutoff()
 
-    def _prove(self, tree: Search) -> None:
-        """Search the tree under a target to its end; what it proves on the way counts too."""
+    def _leave(self) -> None:
+        """Keep what the present tree has found, for another takes its place."""
+        self.best()
+        if self.search is not None:
+            self._count(self.search)
+        self.search = None
+
+    def _count(self, search: Search) -> None:
+        self.counts["nodes"] += search.nodes
+        self.counts["lp_solves"] += search.lp_solves()
+
+    def _searched(self, tree: Search, patient: bool = False) -> bool | None:
+        """Search a tree to its end; what it proves on the way counts.
+
+        Returns
+        -------
+        bool or None
+            False when it was left because it raises its bound too slowly, unless `patient`; None when its columns
+            hold no plan at all.
+        """
+        self.counts["columns"] = max(self.counts["columns"], len(tree.columns))
+        self.report("solving the root")
         root = bound_root(tree)
-        self.bound = max(self.bound, min(root, tree.cutoff))
-        pool: WorkerPool | None = None
-        slice_size = FIRST_SLICE
+        if np.isinf(root) and root > 0 and tree.plans.best is None and np.isinf(tree.target):
+            self.infeasible = True
+            return None
+        root = min(root, tree.cutoff)
+        self.bound = max(self.bound, root)
+        if tree.open and tree.plans.programs.places is not None:
+            # Many kinds: splits of stages close slowly what the MILP's rows by kind hold together.
+            self.hand_over = True
+            return False
+        self._note(tree)
+        if tree.open:
+            tree.process(FIRST_SLICE, most_open=NODES_A_SHARE * SHARES)
+            self._note(tree)
+        if not tree.open or tree.open[0][0] >= tree.cutoff:
+            self.bound = max(self.bound, tree.cutoff)
+            return True
+        pool = WorkerPool(self.workers, tree, self.seed)
         try:
-            while tree.open and tree.open[0][0] < tree.cutoff:
-                self.stopper.check()
-                pool = pool or WorkerPool(self.workers, tree, self.seed)
-                pool.round(tree, slice_size)
-                self.rounds += 1
-                slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
-                self.bound = max(self.bound, tree.lower_bound())
-                self.report(f"{tree.nodes} nodes, {len(tree.open)} open, no plan below {tree.cutoff:.6g} so far")
+            return self._rounds(tree, pool, root, patient)
         finally:
-            if pool is not None:
-                pool.close()
+            pool.close()
 
-    def _note(self, search: Search) -> None:
-        self.bound = max(self.bound, search.lower_bound())
-        self.report(f"{search.nodes} nodes, {len(search.open)} open, {search.plans.pool.size} cuts")
+    def _rounds(self, tree: Search, pool: WorkerPool, root: float, patient: bool) -> bool:
+        """Work on a tree round by round; whether it was done."""
+        slice_size, rounds = FIRST_SLICE, 0
+        looked, proven = STAGED_AFTER, root
+        while tree.open and tree.open[0][0] < tree.cutoff:
+            self.stopper.check()
+            pool.round(tree, slice_size)
+            rounds += 1
+            self.rounds += 1
+            enough = 1 if self.problem.stages >= MANY_STAGES else HAND_OVER_ROUNDS
+            if self.problem.interleaves == 1 and rounds >= enough and tree.open:
+                self.hand_over = True
+                return False
+            slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
+            self._note(tree)
+            if rounds == looked and self.problem.interleaves > 1 and not patient:
+                if self.bound - proven < STAGED_SHARE * (tree.cutoff - proven):
+                    return False
+                looked, proven = 2 * looked, self.bound
+        self.bound = max(self.bound, tree.cutoff)
+        return True
 
-    def close(self) -> None:
-        """End the worker processes."""
-        if self.pool is not None:
-            self.pool.close()
+    def _note(self, tree: Search) -> None:
+        self.bound = max(self.bound, tree.lower_bound())
+        self.report(f"{tree.nodes} nodes, {len(tree.open)} open below {tree.cutoff:.6g}, {self.paths.pool.size} cuts")
 
     def solution(self) -> Solution:
         """What has been found and proven."""
@@ -362,29 +406,38 @@ class _TreeRun:
         search = self.search
         statistics: dict[str, float] = {"rounds": self.rounds}
         if search is not None:
-            statistics |= {
-                "columns": len(search.columns),
-                "nodes": search.nodes,
-                "cuts": search.plans.pool.size,
-                "lp_solves": search.lp_solves(),
-            }
+            self._count(search)
             if not self.finished:
                 tree = search.lower_bound() if search.open else 0.0
                 self.bound = max(self.bound, tree, min(search.root_bound, search.cutoff))
+        if self.paths.pool.size:
+            statistics |= {**self.counts, "cuts": self.paths.pool.size}
         base = Solution(FEASIBLE, solver=SOLVER_NAME, seconds=seconds, statistics=statistics)
         stopped = self.stopped or Termination.SOLVER_FAILURE
         if self.bound >= self.stopper.cutoff() and stopped is not Termination.INTERRUPTED:
             stopped = Termination.CUT_OFF
         if self.infeasible:
             return base.replace(status=INFEASIBLE, termination=Termination.INFEASIBLE)
-        best, plan = self._best()
+        best, plan = self.best()
         if plan is None:
             return base.replace(bound=self.bound or None).ended_by(stopped)
         bound = min(self.bound, best)
         optimal = best - bound <= self.gap * abs(best) or self.finished
-        cuts = () if search is None or search.plans.best is None else _reported_cuts(search, self.graph)
-        found = base.replace(plan=plan, objective=best, bound=bound, cuts=cuts)
+        found = base.replace(plan=plan, objective=best, bound=bound, cuts=self._reported_cuts(plan))
         return found.closed(interrupted=stopped is Termination.INTERRUPTED) if optimal else found.ended_by(stopped)
+
+    def _reported_cuts(self, plan: PipelinePlan) -> tuple[tuple[float, ...], ...]:
+        """The plan's longest paths, the LP's cuts and the newest others: R class counts and the lag total each."""
+        pool = self.paths.pool
+        if not pool.size:
+            return ()
+        held = self.search.master.held if self.search is not None and self.search.master is not None else []
+        durations = chunk_durations(self.problem, plan)[: self.paths.classes]
+        own = [self.paths.cut_on(durations, prefer) for prefer in (0, 1)]
+        numbers = dict.fromkeys([*own, *held, *range(max(0, pool.size - REPORTED_CUTS), pool.size)])
+        # The pool's constant holds the path's lags and the tail it ends with, so the tail counts stay 0.
+        tails = [0.0] * self.problem.stages
+        return tuple((*pool.counts[g].tolist(), *tails, float(pool.constant[g])) for g in numbers)
 
 
 def _merged(first: Solution, second: Solution, gap: float) -> Solution:
@@ -407,19 +460,3 @@ def _merged(first: Solution, second: Solution, gap: float) -> Solution:
     if optimal:
         return merged.closed(interrupted=second.termination is Termination.INTERRUPTED)
     return merged.ended_by(second.termination or Termination.STALLED)
-
-
-def _reported_cuts(search: Search, graph: EventGraph) -> tuple[tuple[float, ...], ...]:
-    """The plan's longest paths, the LP's cuts and the newest others: R class counts and the lag total each."""
-    pool = search.plans.pool
-    held = search.master.held if search.master is not None else []
-    durations = search.plans.durations_of(search.plans.chosen())
-    own = [search.plans.cut_on(durations, prefer) for prefer in (0, 1)]
-    numbers = list(dict.fromkeys([*own, *held, *range(max(0, pool.size - REPORTED_CUTS), pool.size)]))
-    stages = search.problem.stages
-    rows = []
-    for g in numbers:
-        # The pool's constant holds the path's lags and the tail it ends with, so the tail counts stay 0.
-        rows.append((*pool.counts[g].tolist(), *[0.0] * stages, float(pool.constant[g])))
-    assert all(len(row) == graph.classes + 1 for row in rows)
-    return tuple(rows)

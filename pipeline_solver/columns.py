@@ -24,9 +24,6 @@ from taylor.pipeline_solver.durations import has_weight_gradient, schedule_of
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.stage_tuples import StageTuples, TooManyColumns
 
-MAX_COLUMNS = 1_500_000
-"""Configurations of one stage beyond which they are too many to list."""
-
 
 @dataclass(frozen=True)
 class ColumnSet:
@@ -143,38 +140,42 @@ def recompute_extra(columns: ColumnSet, rows: NDArray[np.int64]) -> NDArray[np.f
     return result
 
 
-def build_columns(
-    problem: PipelineProblem, tuples: list[StageTuples], work_limit: NDArray[np.float64] | None = None
-) -> ColumnSet:
-    """All minimal configurations whose work stays within a limit.
-
-    Parameters
-    ----------
-    work_limit : float64 [S], optional
-        Greatest time of one micro-batch on each stage.
-    """
-    S, V = problem.stages, problem.interleaves
-    schedule = schedule_of(problem)
-    alive = alive_vectors(schedule)
-    parts = []
-    groups = 0
-    for s in range(S):
-        limit = np.inf if work_limit is None else float(work_limit[s])
-        parts.append(_stage_columns(problem, tuples[s], alive[s], limit, groups))
-        groups += len(tuples[s].members)
-    start = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])]).astype(np.int64)
-    layers, recompute, forward, extra, group = (np.concatenate([part[i] for part in parts]) for i in range(5))
+def duration_blocks(
+    problem: PipelineProblem, forward: NDArray[np.float64], extra: NDArray[np.float64]
+) -> list[NDArray[np.float64]]:
+    """Time of a task of each direction from chunks' forward and recompute time, shaped as they are."""
     weight = has_weight_gradient(problem)
     share = problem.weight_gradient_share if weight else 0.0
     blocks = [forward, problem.backward_ratio * (1.0 - share) * forward + extra]
     if weight:
         blocks.append(problem.backward_ratio * share * forward)
-    durations = np.ascontiguousarray(np.hstack(blocks) / problem.schedule.seq_splits).reshape(-1, len(blocks) * V)
+    return [block / problem.schedule.seq_splits for block in blocks]
+
+
+def build_columns(problem: PipelineProblem, tuples: list[StageTuples], most: int) -> ColumnSet:
+    """All minimal configurations.
+
+    Raises
+    ------
+    TooManyColumns
+        When one stage has more than `most`.
+    """
+    S = problem.stages
+    schedule = schedule_of(problem)
+    alive = alive_vectors(schedule)
+    parts = []
+    groups = 0
+    for s in range(S):
+        parts.append(_stage_columns(problem, tuples[s], alive[s], most, groups))
+        groups += len(tuples[s].members)
+    start = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])]).astype(np.int64)
+    layers, recompute, forward, extra, group = (np.concatenate([part[i] for part in parts]) for i in range(5))
+    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra)))
     return ColumnSet(problem, start, layers, recompute, durations, group)
 
 
 def _stage_columns(
-    problem: PipelineProblem, tuples: StageTuples, alive: NDArray[np.float64], work_limit: float, first_group: int
+    problem: PipelineProblem, tuples: StageTuples, alive: NDArray[np.float64], most: int, first_group: int
 ) -> tuple[NDArray[Any], ...]:
     """Layers, recompute, forward, recompute time and group of one stage's columns."""
     V, K, M = problem.interleaves, len(problem.placed_kinds), len(problem.searched_modes)
@@ -187,15 +188,14 @@ def _stage_columns(
             np.zeros(0, np.int64),
         )
     widest = max(len(kind.extra) for row in tuples.types for kind in row)
-    most = max(len(row) for row in tuples.types)
-    extra = np.zeros((V, most, widest))
-    activation = np.zeros((V, most, widest))
-    sizes = np.zeros((V, most), dtype=np.int64)
+    types = max(len(row) for row in tuples.types)
+    extra = np.zeros((V, types, widest))
+    activation = np.zeros((V, types, widest))
+    sizes = np.zeros((V, types), dtype=np.int64)
     for v, row in enumerate(tuples.types):
         for t, kind in enumerate(row):
             n = sizes[v, t] = len(kind.extra)
             extra[v, t, :n], activation[v, t, :n] = kind.extra, kind.activation
-    spare = work_limit - (1.0 + problem.backward_ratio) * tuples.forward.sum(axis=1)
     owner, option, complete = minimal_choices(
         tuples.members,
         np.ascontiguousarray(tuples.room_mib),
@@ -203,12 +203,11 @@ def _stage_columns(
         extra,
         activation,
         sizes,
-        spare + 1e-9,
         MEMORY_TOLERANCE_MIB,
-        MAX_COLUMNS,
+        most,
     )
     if not complete:
-        raise TooManyColumns(f"a stage has more than {MAX_COLUMNS} configurations")
+        raise TooManyColumns(f"a stage has more than {most} configurations")
     layers = np.empty((len(owner), V, K), dtype=np.int16)
     recompute = np.empty((len(owner), V, M), dtype=np.int16)
     time = np.empty((len(owner), V))
@@ -225,9 +224,9 @@ def _stage_columns(
 
 @compiled
 def minimal_choices(  # type: ignore[no-untyped-def]
-    members, room, alive, extra, activation, sizes, spare, tolerance, most
+    members, room, alive, extra, activation, sizes, tolerance, most
 ):
-    """Minimal recompute choices of every tuple that fit its memory and whose time fits `spare`.
+    """Minimal recompute choices of every tuple that fit its memory.
 
     A choice is minimal when no chunk can take its next cheaper option. Two passes: count, then fill.
 
@@ -241,7 +240,6 @@ def minimal_choices(  # type: ignore[no-untyped-def]
     option = np.zeros((0, V), dtype=np.int64)
     at = np.zeros(V, dtype=np.int64)
     used = np.zeros((V + 1, P))
-    cost = np.zeros(V + 1)
     # least[v, p]: the memory that chunks v.. need at the least
     least = np.zeros((V + 1, P))
     for fill in range(2):
@@ -258,12 +256,6 @@ def minimal_choices(  # type: ignore[no-untyped-def]
             while v >= 0:
                 kind = members[t, v]
                 if at[v] >= sizes[v, kind]:
-                    v -= 1
-                    if v >= 0:
-                        at[v] += 1
-                    continue
-                cost[v + 1] = cost[v] + extra[v, kind, at[v]]
-                if cost[v + 1] > spare[t]:
                     v -= 1
                     if v >= 0:
                         at[v] += 1

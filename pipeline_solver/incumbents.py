@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from taylor.pipeline_solver.annealing import Annealer, Cooling
 from taylor.pipeline_solver.columns import ColumnSet
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.master import CutPool, Master
+from taylor.pipeline_solver.cut_pool import CutPool, PathCuts
+from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.stage_programs import StagePrograms
 
@@ -23,16 +23,15 @@ class Incumbents:
 
     Parameters
     ----------
+    paths : PathCuts
+        Judges choices, and keeps the paths that it met.
     seed : int
         Of all that is drawn, here and by the search.
     """
 
-    def __init__(self, problem: PipelineProblem, columns: ColumnSet, graph: EventGraph, seed: int) -> None:
-        self.problem, self.columns, self.graph = problem, columns, graph
+    def __init__(self, problem: PipelineProblem, columns: ColumnSet, paths: PathCuts, seed: int) -> None:
+        self.problem, self.columns, self.paths = problem, columns, paths
         self.random = np.random.default_rng(seed)
-        self.tails = np.array(problem.tail or [0.0] * problem.stages, dtype=np.float64)
-        self.classes = columns.durations.shape[1] * problem.stages
-        self.pool = CutPool(self.classes)
         self.programs = StagePrograms(columns)
         self.best_time = np.inf
         self.best: NDArray[np.int64] | None = None
@@ -42,18 +41,10 @@ class Incumbents:
         assert self.best is not None
         return self.best
 
-    def path(self, durations: NDArray[np.float64], prefer: int = 0) -> tuple[float, int]:
-        """Step time under durations [classes] and the number of its path's cut in the pool (-1: known)."""
-        length, counts, lag = self.graph.critical_path(np.concatenate([durations, self.tails]), prefer)
-        constant = lag + float(counts[self.classes :] @ self.tails)
-        return length, self.pool.add(counts[: self.classes].copy(), constant)
-
-    def cut_on(self, durations: NDArray[np.float64], prefer: int = 0) -> int:
-        """Number of the cut of a longest path under durations [classes], known or new."""
-        _, counts, lag = self.graph.critical_path(np.concatenate([durations, self.tails]), prefer)
-        used, constant = counts[: self.classes].copy(), lag + float(counts[self.classes :] @ self.tails)
-        self.pool.add(used, constant)
-        return self.pool.number(used, constant)
+    @property
+    def pool(self) -> CutPool:
+        """The paths met."""
+        return self.paths.pool
 
     def durations_of(self, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
         """Durations [classes] of one column a stage."""
@@ -61,7 +52,7 @@ class Incumbents:
 
     def try_choice(self, chosen: NDArray[np.int64]) -> float:
         """Step time of a consistent choice; the best one is kept."""
-        length, _ = self.path(self.durations_of(chosen))
+        length, _ = self.paths.path(self.durations_of(chosen))
         if length < self.best_time * (1 - 1e-12) or self.best is None:
             self.best_time, self.best = length, np.array(chosen, dtype=np.int64)
         return length
@@ -74,7 +65,7 @@ class Incumbents:
     @cached_property
     def annealer(self) -> Annealer:
         """Made when first used: its neighbour tables take a while for many columns."""
-        return Annealer(self.columns, self.graph, self.tails)
+        return Annealer(self.columns, self.paths.graph, self.paths.tails)
 
     def anneal(self, chosen: NDArray[np.int64], moves: int, hot: float) -> None:
         """Anneal from a choice; `hot` is a share of the best step time."""
@@ -87,7 +78,7 @@ class Incumbents:
 
     def anneal_moves(self) -> int:
         """Moves of one annealing run, fewer for long schedules."""
-        return int(np.clip(8e7 / len(self.graph.before), 3000, 20000))
+        return int(np.clip(8e7 / len(self.paths.graph.before), 3000, 20000))
 
     def noisy(self, weights: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
         """Weights with a random part of up to `noise`."""
@@ -95,7 +86,7 @@ class Incumbents:
 
     def try_at_prices(self, master: Master, attempts: int) -> None:
         """DP with the columns weighed by the LP's prices of their durations, with some noise."""
-        prices = np.abs(master.duals[master.duration_row : master.duration_row + self.classes])
+        prices = np.abs(master.duals[master.duration_row : master.duration_row + master.classes])
         blocks = self.columns.durations.shape[1]
         weights = np.zeros(len(self.columns))
         for b in range(blocks):

@@ -7,6 +7,7 @@ durations d = Σ dur·λ as variables of their own; and for each path found, cou
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import highspy
 import numpy as np
@@ -14,52 +15,15 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from taylor.pipeline_solver.columns import ColumnSet
+from taylor.pipeline_solver.cut_pool import CutPool
 from taylor.pipeline_solver.durations import schedule_of
 
 INFINITY = highspy.kHighsInf
 PRICE_ABOVE = 3000
 """Columns beyond which the LP holds only some, and takes the others by reduced cost."""
 
-RECENT = 1200
-"""Cuts of the pool, the newest ones, that are tried on a new LP point."""
-
 PRICED_A_ROUND = 60
 """Columns of one stage that may enter after one LP."""
-
-
-class CutPool:
-    """Path cuts without repetition: class counts, and the constant that lags and tails add."""
-
-    def __init__(self, classes: int) -> None:
-        self.counts = np.zeros((256, classes))
-        self.constant = np.zeros(256)
-        self.size = 0
-        self._known: dict[bytes, int] = {}
-
-    def add(self, counts: NDArray[np.float64], constant: float) -> int:
-        """Keep a cut; its number, or -1 when it was known."""
-        key = counts.tobytes() + np.float64(constant).tobytes()
-        if key in self._known:
-            return -1
-        if self.size == len(self.counts):
-            self.counts = np.vstack([self.counts, np.zeros_like(self.counts)])
-            self.constant = np.concatenate([self.constant, np.zeros_like(self.constant)])
-        self._known[key] = self.size
-        self.counts[self.size], self.constant[self.size] = counts, constant
-        self.size += 1
-        return self.size - 1
-
-    def number(self, counts: NDArray[np.float64], constant: float) -> int:
-        """Number of a known cut."""
-        return self._known[counts.tobytes() + np.float64(constant).tobytes()]
-
-    def longest(self, durations: NDArray[np.float64], number: int) -> list[tuple[float, int]]:
-        """The longest of the `RECENT` newest paths under durations (tails left out): (length, cut), longest first."""
-        first = max(0, self.size - RECENT)
-        values = self.counts[first : self.size] @ durations + self.constant[first : self.size]
-        number = min(number, len(values))
-        top = np.argpartition(-values, number - 1)[:number] if number else np.zeros(0, dtype=np.int64)
-        return sorted(((float(values[g]), first + int(g)) for g in top), reverse=True)
 
 
 @dataclass
@@ -88,6 +52,27 @@ class LpResult:
     reduced: NDArray[np.float64] | None = None
     least: NDArray[np.float64] | None = None
     entering: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+class Prices(NamedTuple):
+    """An LP's duals by what a configuration holds; its reduced cost is the sum over its chunks less `stage`.
+
+    Parameters
+    ----------
+    stage : float64 [S]
+    layer : float64 [K]
+        Of a layer of each kind.
+    duration : float64 [D, V, S]
+        Of a task's time, by direction.
+    late, early : float64 [K - 1, V, S]
+        Of a chunk that holds a kind after kind j, and one that holds kind j or one before it.
+    """
+
+    stage: NDArray[np.float64]
+    layer: NDArray[np.float64]
+    duration: NDArray[np.float64]
+    late: NDArray[np.float64]
+    early: NDArray[np.float64]
 
 
 _OrderRow = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], float, list[tuple[int, float]]]
@@ -166,6 +151,7 @@ class Master:
         chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
         by_stage = [np.arange(columns.start[s], columns.start[s + 1]) for s in range(self.S)]
         rows: list[_OrderRow] = []
+        self.order_terms: list[tuple[int, int, tuple[int, int], bool]] = []
         count, switch = first, 0
 
         def holding(k: int, test: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -182,9 +168,11 @@ class Master:
                     if len(a) and len(b):
                         both = np.concatenate([a, b])
                         rows.append((np.full(len(both), count), both, np.ones(len(both)), 1.0, []))
+                        self.order_terms += [(count, j, chunks[k], True), (count, j, chunks[k + 1], False)]
                         count += 1
                     continue
                 none = np.zeros(0, dtype=np.int64)
+                self.order_terms += [(count, j, chunks[k], True), (count + 1, j, chunks[k + 1], False)]
                 for cols, bound, terms in (
                     (a, 0.0, [(switch, -1.0)]),
                     (b, 1.0, [(switch, 1.0)]),
@@ -349,6 +337,16 @@ class Master:
             best = np.argpartition(part, k)[: k + 1]
             parts.append(a + best[part[best] < -1e-9 * self.penalty])
         return np.concatenate(parts)
+
+    def prices(self) -> Prices:
+        """The duals of the last LP."""
+        problem, S, V, y = self.columns.problem, self.S, self.columns.problem.interleaves, self.duals
+        K = len(problem.placed_kinds)
+        late, early = np.zeros((K - 1, V, S)), np.zeros((K - 1, V, S))
+        for row, j, (v, s), is_late in self.order_terms:
+            (late if is_late else early)[j, v, s] -= y[row]
+        durations = y[self.duration_row : self.duration_row + self.classes]
+        return Prices(y[:S], -y[S : S + K], durations.reshape(-1, V, S), late, early)
 
     def durations(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """Task durations of fractional columns, float64 [classes] (tails left out)."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline_solver.bounding import cut_loop
-from taylor.pipeline_solver.incumbents import Incumbents
 from taylor.pipeline_solver.master import PRICE_ABOVE, Master
 from taylor.pipeline_solver.tree_search import Search
 
@@ -20,12 +21,29 @@ FIRST_COLUMNS = 200
 """Columns of each stage that the LP starts with when it prices."""
 
 
-def start_search(search: Search, warm: NDArray[np.int64] | None) -> None:
-    """Seed cuts, first columns and first plans."""
+def start_search(
+    search: Search,
+    warm: NDArray[np.int64] | None,
+    first_columns: NDArray[np.int64] | None = None,
+    held: Sequence[int] = (),
+) -> None:
+    """Seed cuts, first columns and first plans.
+
+    Parameters
+    ----------
+    warm : int64 [S] or None
+        A plan to begin with.
+    first_columns : int64, optional
+        Columns that an LP which prices starts with, by default drawn at random.
+    held : sequence of int
+        Cuts of the pool that the LP starts with besides.
+    """
     plans = search.plans
-    cuts = seed_cuts(plans)
+    cuts = plans.paths.seeds()
     active = np.arange(len(plans.columns))
-    if len(active) > PRICE_ABOVE:
+    if len(active) > PRICE_ABOVE and first_columns is not None:
+        active = first_columns
+    elif len(active) > PRICE_ABOVE:
         start = plans.columns.start
         active = np.unique(
             np.concatenate(
@@ -46,7 +64,7 @@ def start_search(search: Search, warm: NDArray[np.int64] | None) -> None:
         plans.anneal(plans.best, plans.anneal_moves() // 2, 0.01)
         active = np.union1d(active, plans.best)
     search.master = Master(plans.columns, active, plans.pool)
-    for cut in cuts:
+    for cut in dict.fromkeys([*cuts, *held]):
         search.master.hold(cut)
 
 
@@ -57,7 +75,7 @@ def bound_root(search: Search) -> float:
     """
     plans = search.plans
     master = search.lp()
-    bound, result, _ = cut_loop(master, plans, search.stopper, search.cutoff, ROOT_ROUNDS, search.note_root_bound)
+    bound, result, _ = cut_loop(master, plans.paths, search.stopper, search.cutoff, ROOT_ROUNDS, search.note_root_bound)
     if bound >= search.cutoff:
         return bound
     if result is not None:
@@ -75,30 +93,6 @@ def bound_root(search: Search) -> float:
     if bound < search.cutoff:
         search.push(bound, search.alive.copy())
     return bound
-
-
-def seed_cuts(plans: Incumbents) -> list[int]:
-    """For each stage the path that fills up to it, runs all its tasks and drains after it."""
-    graph, stages = plans.graph, plans.problem.stages
-    feeds = np.zeros(len(graph.before) + 1, dtype=np.int64)
-    feeds[graph.needed] = np.arange(1, len(graph.before) + 1)
-    result = []
-    for s in range(stages):
-        counts = np.bincount(graph.task_class[graph.place[s] - 1], minlength=plans.classes).astype(np.float64)
-        crossings = 0
-        node = int(graph.place[s, 0])
-        while graph.needed[node - 1] > 0:
-            crossings += int(graph.crosses[node - 1])
-            node = int(graph.needed[node - 1])
-            counts[graph.task_class[node - 1]] += 1.0
-        node = end = int(graph.last[s])
-        while feeds[node] > 0:
-            node = end = int(feeds[node])
-            crossings += int(graph.crosses[node - 1])
-            counts[graph.task_class[node - 1]] += 1.0
-        tail = plans.tails[graph.task_class[end - 1] % stages]
-        result.append(plans.pool.add(counts, crossings * graph.lag + tail))
-    return result
 
 
 def _improve(search: Search, bound: float) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline_solver.columns import ColumnSet
+from taylor.pipeline_solver.cut_pool import CutPool
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.incumbents import Incumbents
-from taylor.pipeline_solver.master import CutPool
 from taylor.pipeline_solver.problem import PipelineProblem
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,14 +14,8 @@ from taylor.pipeline_solver.chunk_types import ChunkType, RecomputeOptions, chun
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 
-MAX_TUPLES = 500_000
-"""Layer tuples of one stage beyond which the configurations are too many to list."""
-
 FEW_KINDS = 3
 """Kinds up to which stage configurations are told apart by the layers of each kind; of more, by their place."""
-
-MANY_KINDS_TUPLES = 20_000
-"""With several interleaves and more kinds than that: tuples beyond which the compact MILP is quicker."""
 
 BLOCK = 20_000
 """Tuples that are joined with the next chunk's types at a time."""
@@ -60,47 +53,34 @@ class StageTuples:
         return StageTuples(self.types, self.members[rows], self.totals[rows], self.forward[rows], self.room_mib[rows])
 
 
-def stage_tuples(
-    problem: PipelineProblem,
-    work_limit: NDArray[np.float64] | None = None,
-    most: int | None = None,
-    may_go_on: Callable[[], None] = lambda: None,
-) -> list[StageTuples]:
+def stage_tuples(problem: PipelineProblem, most: int) -> list[StageTuples]:
     """The layer tuples of every stage that memory, bounds and the order of kinds allow.
 
     Parameters
     ----------
-    work_limit : float64 [S], optional
-        Greatest time of one micro-batch on each stage.
     most : int
-        Tuples of a stage, or of its first chunks, that are listed at most; by default what the kinds allow.
-    may_go_on : callable, optional
-        Called now and then; what it raises ends the listing.
+        Tuples of a stage, or of its first chunks, that are listed at most.
 
     Raises
     ------
     TooManyColumns
         When one stage has more.
     """
-    several = problem.interleaves > 1 and len(problem.placed_kinds) > FEW_KINDS
-    most = min(most or MAX_TUPLES, MANY_KINDS_TUPLES if several else MAX_TUPLES)
     schedule = schedule_of(problem)
     lower, upper = chunk_bounds(problem, schedule)
     alive = alive_vectors(schedule)
     options: RecomputeOptions = {}
-    limits = np.full(problem.stages, np.inf) if work_limit is None else work_limit / (1.0 + problem.backward_ratio)
     tuples = [
-        _tuples_of_stage(problem, schedule, s, alive[s], lower, upper, options, float(limits[s]), most, may_go_on)
-        for s in range(problem.stages)
+        _tuples_of_stage(problem, schedule, s, alive[s], lower, upper, options, most) for s in range(problem.stages)
     ]
     # What one stage takes must leave a total that the others can take.
     layers = problem.layers
     sums = [part.totals.sum(axis=1) for part in tuples]
     if any(not len(total) for total in sums):
         return [part.select(np.zeros(0, dtype=np.int64)) for part in tuples]
-    most, least = sum(int(total.max()) for total in sums), sum(int(total.min()) for total in sums)
+    high, low = sum(int(total.max()) for total in sums), sum(int(total.min()) for total in sums)
     return [
-        part.select(np.nonzero((total >= layers - most + total.max()) & (total <= layers - least + total.min()))[0])
+        part.select(np.nonzero((total >= layers - high + total.max()) & (total <= layers - low + total.min()))[0])
         for part, total in zip(tuples, sums, strict=True)
     ]
 
@@ -113,14 +93,9 @@ def _tuples_of_stage(
     lower: NDArray[np.int64],
     upper: NDArray[np.int64],
     options: RecomputeOptions,
-    most_forward: float,
     most: int,
-    may_go_on: Callable[[], None],
 ) -> StageTuples:
-    """Grow the tuples chunk by chunk in model order, dropping what memory, work or the other chunks exclude.
-
-    `most_forward` is the greatest forward time of the stage without recompute.
-    """
+    """Grow the tuples chunk by chunk in model order, dropping what memory or the other chunks exclude."""
     V, K = problem.interleaves, len(problem.placed_kinds)
     chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
     low = np.concatenate([[0], np.cumsum([lower[c] for c in chunks])])
@@ -136,9 +111,6 @@ def _tuples_of_stage(
     ends = np.zeros((1, 2), dtype=np.int64)
     last_place = -1
     phi = np.array([kind.forward for kind in problem.placed_kinds])
-    least_phi = float(phi.min())
-    # What the later chunks take at the least.
-    rest = [float((lower[v + 1 :, s] * least_phi + pinned_forward[v + 1 :]).sum()) for v in range(V)]
     for v in range(V):
         place = schedule.position(v, s)
         found = chunk_types(problem, v, s, place, low, high, lower, upper, options)
@@ -157,14 +129,12 @@ def _tuples_of_stage(
         kept: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         # In blocks: all pairs of tuples and chunk types at once may not fit into memory.
         for start in range(0, len(members), BLOCK):
-            may_go_on()
             part = slice(start, start + BLOCK)
             begin = np.maximum(ends[part, :1] + gap_low, first)
             until = np.minimum(ends[part, 1:] + gap_high, last)
             need = frugal[part, None, :] + least[None, :, None] * alive[:, v]
             held_mib = weights[part, None] + new_weights
             fits = (held_mib[:, :, None] + need <= room + MEMORY_TOLERANCE_MIB).all(axis=2)
-            fits &= forward[part].sum(axis=1)[:, None] + new_forward + rest[v] <= most_forward * (1 + 1e-9)
             rows, columns = np.nonzero((begin <= until) & fits)
             kept.append((rows + start, columns))
             if sum(len(pair[0]) for pair in kept) > most:

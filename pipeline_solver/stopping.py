@@ -17,6 +17,10 @@ def no_cutoff() -> float:
     return math.inf
 
 
+class LpTrouble(Exception):
+    """The LPs of the tree keep failing numerically: what is proven so far stands, and no more will be."""
+
+
 class OutOfTime(Exception):
     """The time limit is over."""
 

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import heapq
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline_solver.bounding import MAX_HELD_CUTS, cut_loop
 from taylor.pipeline_solver.columns import ColumnSet
-from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.incumbents import Incumbents
 from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.splits import Split, StageSplits
-from taylor.pipeline_solver.stopping import Stopper
+from taylor.pipeline_solver.stopping import LpTrouble, Stopper
 
 NODE_ROUNDS = 60
 """LPs at a node at most."""
 
-STRONG_CANDIDATES = 12
+STRONG_CANDIDATES = 32
+LOOK_ITERATIONS = 25
+STRONG_FINALISTS = 8
 STRONG_ITERATIONS = 400
-STRONG_ITERATIONS_PRICED = 40
-"""Splits of a node that are tried, and the simplex iterations that each child's LP may take for it."""
+"""Splits of a node that are tried, half as many where the LP prices, with so many simplex iterations for each child;
+and those of them that are tried with more."""
 
 IMPROVE_EVERY = 4
 """Nodes between two attempts at a better plan."""
 
 MOST_FAILURES = 8
 """LPs that may fail in a row, each solved afresh, before the tree is given up."""
-
-
-class LpTrouble(Exception):
-    """The LPs of the tree keep failing numerically: what is proven so far stands, and no more will be."""
 
 
 class Search:
@@ -52,15 +51,15 @@ class Search:
         self,
         problem: PipelineProblem,
         columns: ColumnSet,
-        graph: EventGraph,
+        paths: PathCuts,
         gap: float,
         seed: int,
         stopper: Stopper,
         target: float = np.inf,
     ) -> None:
-        self.problem, self.columns, self.graph = problem, columns, graph
+        self.problem, self.columns = problem, columns
         self.gap, self.stopper, self.target = gap, stopper, target
-        self.plans = Incumbents(problem, columns, graph, seed)
+        self.plans = Incumbents(problem, columns, paths, seed)
         self.nodes = 0
         self.failures = 0
         self.foreign_solves = 0
@@ -146,7 +145,7 @@ class Search:
         master = self.lp()
         self.nodes += 1
         master.allow(mask)
-        bound, result, length = cut_loop(master, self.plans, self.stopper, self.cutoff, NODE_ROUNDS)
+        bound, result, length = cut_loop(master, self.plans.paths, self.stopper, self.cutoff, NODE_ROUNDS)
         bound = max(bound, parent_bound)
         if bound >= self.cutoff:
             return []
@@ -187,26 +186,47 @@ class Search:
     def _strong_branch(
         self, bound: float, mask: NDArray[np.bool_], candidates: list[Split]
     ) -> list[tuple[float, NDArray[np.bool_]]]:
-        """Split where both children's LPs rise most."""
+        """Split where both children's LPs rise most: all splits tried a little way, the best of them further.
+
+        A side that proves to hold nothing better is left out of the node at once.
+        """
         master = self.lp()
-        candidates.sort(key=lambda split: -split.merit)
-        limit = STRONG_ITERATIONS_PRICED if master.partial else STRONG_ITERATIONS
+        basis = master.lp.getBasis()
         ceiling = self.cutoff if np.isfinite(self.cutoff) else 2.0 * abs(bound) + 1.0
-        best_score, children = -np.inf, []
-        for split in candidates[: STRONG_CANDIDATES // 2 if master.partial else STRONG_CANDIDATES]:
-            self.stopper.check()
-            pair = []
-            for gone in (split.above, split.below):
-                child = mask.copy()
-                child[gone] = False
-                master.allow(child)
-                result = master.solve(limit)
-                proven = max(bound, result.bound)
-                pair.append((max(result.value, proven), proven, child))
-            gains = [max(min(value, ceiling) - bound, 1e-6 * abs(bound)) for value, _, _ in pair]
-            score = gains[0] * gains[1]
-            if score > best_score:
-                best_score, children = score, [(proven, child) for _, proven, child in pair]
-            if all(proven >= self.cutoff for _, proven, _ in pair):
-                break
-        return children
+        candidates.sort(key=lambda split: -split.merit)
+        left = candidates[: STRONG_CANDIDATES // 2 if master.partial else STRONG_CANDIDATES]
+        tried: list[tuple[float, int, Split, list[_Child]]] = []
+        for limit, most in ((LOOK_ITERATIONS, STRONG_FINALISTS), (STRONG_ITERATIONS, 1)):
+            tried = []
+            for k, split in enumerate(left):
+                self.stopper.check()
+                pair = []
+                for gone in (split.above, split.below):
+                    child = mask.copy()
+                    child[gone] = False
+                    master.allow(child)
+                    master.lp.setBasis(basis)
+                    result = master.solve(limit)
+                    proven = max(bound, result.bound)
+                    pair.append(_Child(max(result.value, proven), proven, child))
+                closed = [child.proven >= self.cutoff for child in pair]
+                if all(closed):
+                    return []
+                if any(closed):
+                    mask = pair[closed.index(False)].mask
+                    continue
+                gains = [max(min(child.value, ceiling) - bound, 1e-6 * abs(bound)) for child in pair]
+                tried.append((gains[0] * gains[1], -k, split, pair))
+            tried.sort(key=lambda entry: entry[:2], reverse=True)
+            left = [entry[2] for entry in tried[:most]]
+        if not tried:
+            return [(bound, mask)]
+        return [(child.proven, child.mask & mask) for child in tried[0][3]]
+
+
+class _Child(NamedTuple):
+    """A child node tried: its LP's value so far, its proven bound, its columns."""
+
+    value: float
+    proven: float
+    mask: NDArray[np.bool_]

@@ -6,40 +6,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline_solver.chunk_types import chunk_bounds
-from taylor.pipeline_solver.columns import ColumnSet, build_columns
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.stage_tuples import stage_tuples
-from taylor.pipeline_solver.stopping import Stopper
 
 
 class WorkLimits:
-    """Work against step time: the configurations that a step time leaves, and the step time that all work asks for.
+    """Work against step time: how much work a step time leaves a stage, and the step time that all work asks for."""
 
-    Parameters
-    ----------
-    stopper : Stopper
-        Asked while configurations are listed.
-    """
+    def __init__(self, problem: PipelineProblem, graph: EventGraph) -> None:
+        self.problem, self.graph = problem, graph
 
-    def __init__(self, problem: PipelineProblem, graph: EventGraph, stopper: Stopper) -> None:
-        self.problem, self.graph, self.stopper = problem, graph, stopper
-
-    def columns_under(self, step_time: float) -> ColumnSet:
-        """The configurations of plans that take no longer.
-
-        Raises
-        ------
-        TooManyColumns
-            When they are too many to list.
-        """
-        limit = self._of_stages(self._least_forward(), step_time)
-        listed = stage_tuples(self.problem, limit, may_go_on=self.stopper.check)
-        if any(not len(part.members) for part in listed):
-            return build_columns(self.problem, listed)
-        least = np.array([part.forward.min(axis=0) for part in listed]).T
-        return build_columns(self.problem, listed, self._of_stages(least, step_time))
+    def under(self, step_time: float) -> NDArray[np.float64]:
+        """Greatest time of one micro-batch on each stage in plans that take no longer, float64 [S]."""
+        return self._of_stages(self._least_forward(), step_time)
 
     def _least_forward(self) -> NDArray[np.float64]:
         """Forward time that each chunk takes at the least, float64 [V, S]."""

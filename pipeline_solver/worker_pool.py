@@ -11,10 +11,11 @@ from typing import Any, Callable
 
 from taylor.base.errors import OutsideProgramError
 from taylor.base.orphans import end_with_parent
+from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.share_messages import Best, Cuts, OpenNode, Origin, RootState, ShareAnswer, ShareTask
-from taylor.pipeline_solver.stopping import OutOfTime, Stopper
-from taylor.pipeline_solver.tree_search import LpTrouble, Search
+from taylor.pipeline_solver.stopping import LpTrouble, OutOfTime, Stopper
+from taylor.pipeline_solver.tree_search import Search
 
 SHARES = 4
 """Shares that a round deals out, whatever the number of processes: the search, and so its result, is the same."""
@@ -52,7 +53,7 @@ class WorkerPool:
             active=master.active,
             partial=master.partial,
         )
-        origin = Origin(search.problem, search.columns, search.graph, search.gap, search.target)
+        origin = Origin(search.problem, search.columns, plans.paths.graph, search.gap, search.target)
         self.known = [plans.pool.size] * SHARES
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
@@ -152,7 +153,13 @@ class _Share:
 
     def __init__(self, origin: Origin, state: RootState, seed: int, stopper: Stopper) -> None:
         self.search = search = Search(
-            origin.problem, origin.columns, origin.graph, origin.gap, seed, stopper, origin.target
+            origin.problem,
+            origin.columns,
+            PathCuts(origin.problem, origin.graph),
+            origin.gap,
+            seed,
+            stopper,
+            origin.target,
         )
         state.cuts.add_to(search.plans.pool)
         search.plans.take(state.best.chosen, state.best.step_time)

@@ -8,9 +8,9 @@ import pytest
 from taylor.pipeline_solver import annealing
 from taylor.pipeline_solver.annealing import Annealer, Cooling
 from taylor.pipeline_solver.columns import build_columns
+from taylor.pipeline_solver.cut_pool import CutPool
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.master import CutPool
 from taylor.pipeline_solver.stage_programs import StagePrograms
 from taylor.pipeline_solver.stage_tuples import stage_tuples
 from tests.solver_cases import reference_problem
@@ -32,7 +32,7 @@ def case(interleaves):
             for kind, count in zip(reference_problem().kinds, (3, 13), strict=True)
         ),
     )
-    columns = build_columns(problem, stage_tuples(problem))
+    columns = build_columns(problem, stage_tuples(problem, 100_000), 100_000)
     graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
     tails = np.array(problem.tail)
     chosen = StagePrograms(columns).best(np.random.default_rng(3).random(len(columns)))

@@ -272,7 +272,8 @@ def test_many_stages_of_few_layers_are_closed_too() -> None:
 
 
 def test_configurations_beyond_listing_go_to_the_compact_milp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taylor.pipeline_solver.columns.MAX_COLUMNS", 5)
+    for limit in ("MANY_COLUMNS", "MOST_COLUMNS"):
+        monkeypatch.setattr(f"taylor.pipeline_solver.branch_and_cut.{limit}", 5)
     solution = branch_and_cut(deepseek(1))
     assert solution.status == OPTIMAL and "branch" not in solution.solver
     assert solution.objective == pytest.approx(1132.662249, abs=1e-6)
@@ -414,8 +415,9 @@ def test_progress_tells_rising_bounds_and_falling_objectives() -> None:
     assert bounds == sorted(bounds) and values == sorted(values, reverse=True) and len(heard) > 2
 
 
-@pytest.mark.parametrize("limit", ["stage_tuples.MAX_TUPLES", "columns.MAX_COLUMNS"])
-def test_where_configurations_are_too_many_to_list_the_milp_finds_the_same_optimum(monkeypatch, caplog, limit) -> None:
+@pytest.mark.parametrize("limit", ["branch_and_cut.MOST_COLUMNS", "stage_pricing.MAX_STEPS"])
+def test_where_configurations_are_too_many_to_price_the_milp_finds_the_same_optimum(monkeypatch, caplog, limit) -> None:
+    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FEW_TUPLES", 0)
     monkeypatch.setattr(f"taylor.pipeline_solver.{limit}", 1)
     monkeypatch.setattr("taylor.base.console.log.propagate", True)
     for seed in range(3000, 3004):

@@ -137,26 +137,47 @@ def test_with_only_the_configurations_that_a_first_plan_leaves_the_optimum_is_th
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_bound_that_is_raised_target_by_target_proves_the_same_optimum(monkeypatch, seed):
     problem = reference_problem(interleaves=2)
-    few = (3383.0, 2382.0, 2382.0, 8675.0)
-    kinds = tuple(replace(kind, count=count) for kind, count in zip(problem.kinds, (3, 13), strict=True))
-    problem = problem.replace(stages=4, micro_batches=8, static_mib=few, limit_mib=(58000.0,) * 4, kinds=kinds, lag=0.1)
+    few = (3383.0, *[2382.0] * 4, 8675.0)
+    kinds = tuple(replace(kind, count=count) for kind, count in zip(problem.kinds, (3, 23), strict=True))
+    problem = problem.replace(
+        stages=6, micro_batches=12, static_mib=few, limit_mib=(57000.0,) * 6, kinds=kinds, lag=0.1
+    )
     expected = tree.branch_and_cut(problem)
-    for name, value in (("STAGED_AFTER", 1), ("STAGED_SHARE", 2.0), ("FIRST_SLICE", 3), ("NODES_A_SHARE", 0)):
+    for name, value in (
+        ("STAGED_AFTER", 1),
+        ("STAGED_SHARE", 2.0),
+        ("FIRST_SLICE", 3),
+        ("NODES_A_SHARE", 0),
+        ("LEAST_STEP", 0.01),
+    ):
         monkeypatch.setattr(tree, name, value)
     targets = []
-    prove = tree._TreeRun._prove
+    searched = tree._TreeRun._searched
 
-    def noted(run, search):
-        prove(run, search)
-        targets.append((search.target, run.bound))
+    def noted(run, search, patient=False):
+        done = searched(run, search, patient)
+        targets.append((search.target, run.bound, done))
+        return done
 
-    monkeypatch.setattr(tree._TreeRun, "_prove", noted)
+    priced = []
+    bound = tree.Generation.bound
+
+    def noted_bound(generation, step_time):
+        priced.append((step_time, bound(generation, step_time)))
+        return priced[-1][1]
+
+    monkeypatch.setattr(tree._TreeRun, "_searched", noted)
+    monkeypatch.setattr(tree.Generation, "bound", noted_bound)
     solution = tree.branch_and_cut(problem, SolveOptions(seed=seed))
     assert solution.status == expected.status == OPTIMAL
     assert solution.objective == pytest.approx(expected.objective, rel=1e-6)
-    assert targets and [target for target, _ in targets] == sorted(target for target, _ in targets)
-    # What is proven of a target is never more than the optimum, and no less than the target itself.
-    assert all(target * (1 - 1e-6) <= bound <= expected.objective * (1 + 1e-9) for target, bound in targets)
+    assert any(not done for _, _, done in targets) and any(
+        target < expected.objective * (1 - 1e-6) for target, _ in priced
+    )
+    assert all(min(proven, target) <= expected.objective * (1 + 1e-9) for target, proven in priced)
+    # What is proven of a target is never more than the optimum, and where the tree was done no less than the target.
+    assert all(bound <= expected.objective * (1 + 1e-9) for _, bound, _ in targets)
+    assert all(min(target, expected.objective) * (1 - 1e-6) <= bound for target, bound, done in targets if done)
 
 
 def test_five_interleaves_have_a_plan_and_a_bound_at_once():

@@ -18,10 +18,10 @@ def test_by_place_and_by_kinds_the_cheapest_choice_is_the_same(monkeypatch):
         problem = random_problem(rng, most_kinds=4)
         if problem.interleaves > 1 or len(problem.placed_kinds) < 2:
             continue
-        tuples = stage_tuples(problem)
+        tuples = stage_tuples(problem, 100_000)
         if any(not len(part.members) for part in tuples):
             continue
-        columns = build_columns(problem, tuples)
+        columns = build_columns(problem, tuples, 100_000)
         if (np.diff(columns.start) == 0).any():
             continue
         by_kind = StagePrograms(columns)

@@ -159,7 +159,7 @@ def test_layer_tuples_listed_in_blocks_are_the_same_ones(monkeypatch):
         listed = []
         for block in (1, 3, 10**6):
             monkeypatch.setattr(stage_tuples, "BLOCK", block)
-            parts = stage_tuples.stage_tuples(problem)
+            parts = stage_tuples.stage_tuples(problem, 500_000)
             listed.append(
                 [(p.members.tolist(), p.totals.tolist(), p.forward.tolist(), p.room_mib.tolist()) for p in parts]
             )

@@ -1,0 +1,191 @@
+"""Column generation: the LP's bound, and the configurations that matter, where not all can be listed.
+
+The master LP holds some configurations of each stage. Its prices say which others would lower its value
+(`stage_pricing`); those join until none is left. Value and least reduced costs bound the step time at any
+moment, and a configuration whose reduced cost exceeds what is left up to a step time is in no plan below it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.pipeline_solver.bounding import cut_loop
+from taylor.pipeline_solver.columns import ColumnSet
+from taylor.pipeline_solver.cut_pool import PathCuts
+from taylor.pipeline_solver.master import Master
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.stage_pricing import all_below, cheapest, columns_of, reduced_costs, stage_options
+from taylor.pipeline_solver.stopping import LpTrouble, Stopper
+from taylor.pipeline_solver.work_limits import WorkLimits
+
+ROUNDS = 60
+"""Times that the LP is priced at most."""
+
+CUT_ROUNDS = 40
+"""LPs between two pricings at most."""
+
+PRICED = 40
+"""Configurations of a stage that may join the LP after one pricing."""
+
+FIRST_SPREAD = (0.85, 0.9, 0.95, 1.0, 1.05, 1.1)
+FIRST_OF_EACH = 8
+"""Configurations that the LP begins with: near so many shares of even work, a few for each."""
+
+CLOSE = 1e-5
+"""Share of the step time between the LP's value and its bound that ends the pricing."""
+
+
+class Generated(NamedTuple):
+    """The configurations in plans below a step time.
+
+    Parameters
+    ----------
+    columns : ColumnSet
+    first : int64
+        Columns that an LP should start with.
+    held : list of int
+        Path cuts that bound them.
+    """
+
+    columns: ColumnSet
+    first: NDArray[np.int64]
+    held: list[int]
+
+
+class _Priced(NamedTuple):
+    """An LP's end: what it proves, its cuts, and every option's cost, the constant and the least of each stage."""
+
+    bound: float
+    costs: list[NDArray[np.float64]]
+    constants: list[float]
+    least: list[float]
+
+
+class Generation:
+    """Configurations made as the LP asks for them.
+
+    Parameters
+    ----------
+    step_time : float
+        Of the plans looked for, at most.
+    paths : PathCuts
+        Grows by the paths met.
+    stopper : Stopper
+        Asked between LPs.
+    """
+
+    def __init__(
+        self, problem: PipelineProblem, step_time: float, limits: WorkLimits, paths: PathCuts, stopper: Stopper
+    ) -> None:
+        self.problem, self.limits, self.paths, self.stopper = problem, limits, paths, stopper
+        self.options = stage_options(problem, limits.under(step_time))
+        none = np.zeros((0, problem.interleaves), dtype=np.int64)
+        self.chosen: list[NDArray[np.int64]] = [none for _ in self.options]
+        self.known: list[set[bytes]] = [set() for _ in self.options]
+        self.held: list[int] = []
+        self.solves = 0
+        self.last: _Priced | None = None
+
+    def bound(self, step_time: float) -> float:
+        """A step time that no plan below `step_time` beats; inf where a stage can hold nothing within it.
+
+        Raises
+        ------
+        TooManyColumns
+            When the pricing takes too long.
+        LpTrouble
+            When an LP fails.
+        """
+        limits = self.limits.under(step_time)
+        if not self.held:
+            self._begin(limits)
+        best = -np.inf
+        for _ in range(ROUNDS):
+            columns, _ = columns_of(self.problem, self.options, self.chosen)
+            if (np.diff(columns.start) == 0).any():
+                return np.inf
+            master = Master(columns, np.zeros(0, dtype=np.int64), self.paths.pool)
+            master.rebuild(np.arange(len(columns)), partial=True)
+            for cut in dict.fromkeys([*self.paths.seeds(), *self.held]):
+                master.hold(cut)
+            _, result, _ = cut_loop(master, self.paths, self.stopper, np.inf, CUT_ROUNDS)
+            self.solves += master.solves
+            if result is not None:
+                master.purge()
+                result = master.solve()
+            if result is None or result.weights is None:
+                raise LpTrouble("an LP under prices failed numerically")
+            self.held = list(master.held)
+            added = self._price(master, result.value, limits)
+            assert self.last is not None
+            best = max(best, self.last.bound)
+            if not added or best >= step_time or result.value - best <= CLOSE * abs(best):
+                break
+        return best
+
+    def columns_under(self, step_time: float, most: int) -> Generated | None:
+        """All configurations in plans below `step_time`, by the last LP's prices; None when a stage has none.
+
+        Raises
+        ------
+        TooManyColumns
+            When they are more than `most`.
+        """
+        limits = self.limits.under(step_time)
+        assert self.last is not None, "bound comes first"
+        chosen, prices = [], []
+        left = most
+        for s, stage in enumerate(self.options):
+            slack = step_time - self.last.bound + 1e-6 * abs(step_time)
+            found, price = all_below(
+                stage, self.last.costs[s], limits[s], self.last.constants[s] + self.last.least[s] + slack, left
+            )
+            if not len(found):
+                return None
+            self.stopper.check()
+            left -= len(found)
+            chosen.append(found)
+            prices.append(price - self.last.constants[s])
+        columns, number = columns_of(self.problem, self.options, chosen)
+        reduced = np.concatenate(prices)[number]
+        first = [
+            a + np.argsort(reduced[a:b], kind="stable")[: 5 * PRICED]
+            for a, b in zip(columns.start[:-1], columns.start[1:], strict=True)
+        ]
+        return Generated(columns, np.concatenate(first), self.held)
+
+    def _begin(self, limits: NDArray[np.float64]) -> None:
+        """Let the LP begin with configurations of even chunks, some with more work, some with less."""
+        problem = self.problem
+        mean = sum(kind.count * kind.forward for kind in problem.kinds)
+        mean = (mean + problem.head_forward + problem.embedding_forward) / (problem.stages * problem.interleaves)
+        for s, stage in enumerate(self.options):
+            for share in FIRST_SPREAD:
+                cost = np.abs(stage.forward - share * mean) + 0.3 * stage.extra
+                self._join(s, cheapest(stage, cost, limits[s], np.inf, FIRST_OF_EACH)[0])
+
+    def _price(self, master: Master, value: float, limits: NDArray[np.float64]) -> int:
+        """Let the configurations of least reduced cost join; their number."""
+        prices = master.prices()
+        costs, constants, least = [], [], []
+        added = 0
+        for s, stage in enumerate(self.options):
+            self.stopper.check()
+            cost, constant = reduced_costs(self.problem, stage, s, prices), float(prices.stage[s])
+            found, price = cheapest(stage, cost, limits[s], constant - 1e-9 * abs(value), PRICED)
+            costs.append(cost)
+            constants.append(constant)
+            least.append(min(0.0, float(price.min()) - constant) if len(price) else -1e-9 * abs(value))
+            added += self._join(s, found)
+        self.last = _Priced(value + sum(least), costs, constants, least)
+        return added
+
+    def _join(self, s: int, rows: NDArray[np.int64]) -> int:
+        new = [row for row in rows if row.tobytes() not in self.known[s]]
+        self.known[s].update(row.tobytes() for row in new)
+        if new:
+            self.chosen[s] = np.vstack([self.chosen[s], np.array(new)])
+        return len(new)

@@ -1,0 +1,407 @@
+"""Stage configurations under prices: those of least reduced cost, found without listing the others.
+
+A configuration takes one option a chunk: a run of layers with a recompute choice. Its reduced cost is the sum
+of what its options cost; what ties the options together is the stage's memory, its work and the order of the
+model's layers. A search over the chunks, pruned by what the chunks to come cost at the least in the memory
+and the work that are left, finds the cheapest configurations, or all below a cost.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.schedule import Schedule
+from taylor.pipeline_solver.chunk_types import ChunkType, RecomputeOptions, chunk_bounds, chunk_types
+from taylor.pipeline_solver.columns import ColumnSet, duration_blocks
+from taylor.pipeline_solver.compiled import compiled
+from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.master import Prices
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.stage_tuples import TooManyColumns, fixed_parts
+
+BUCKETS = 256
+"""Parts of the memory and of the work in which the least cost of the chunks to come is tabled."""
+
+MAX_STEPS = 100_000_000
+"""Options that one search looks at, at most: about two seconds."""
+
+
+class StageOptions(NamedTuple):
+    """The options of a stage's chunks, chunk after chunk in model order.
+
+    Parameters
+    ----------
+    types : list by interleave of list of ChunkType
+    start : int64 [V + 1]
+        First option of each chunk.
+    type, choice : int64 [n]
+        Number in ``types[v]``, and of its recompute choice.
+    held : int64 [n, K]
+        Layers by kind.
+    forward, extra : float64 [n]
+        Forward time with what the chunk does besides layers, and recompute time.
+    work : float64 [n]
+        Time of one micro-batch, forward and backward.
+    states, activation : float64 [n]
+        MiB of states, and of one micro-batch.
+    looser : float64 [n]
+        MiB of a micro-batch more that the next cheaper recompute choice keeps; inf where there is none.
+    window : int64 [n, 3]
+        Least and greatest position of the first layer, and the number of layers.
+    between : int64 [V, 2]
+        Least and greatest number of layers between the stage's previous chunk and this one.
+    alive : float64 [P, V]
+    room : float64 [P]
+        MiB left for layers.
+    """
+
+    types: list[list[ChunkType]]
+    start: NDArray[np.int64]
+    type: NDArray[np.int64]
+    choice: NDArray[np.int64]
+    held: NDArray[np.int64]
+    forward: NDArray[np.float64]
+    extra: NDArray[np.float64]
+    work: NDArray[np.float64]
+    states: NDArray[np.float64]
+    activation: NDArray[np.float64]
+    looser: NDArray[np.float64]
+    window: NDArray[np.int64]
+    between: NDArray[np.int64]
+    alive: NDArray[np.float64]
+    room: NDArray[np.float64]
+
+    @property
+    def chunk(self) -> NDArray[np.int64]:
+        """Interleave of each option, int64 [n]."""
+        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+
+
+def stage_options(problem: PipelineProblem, work_limits: NDArray[np.float64]) -> list[StageOptions]:
+    """The options of every stage whose chunks keep within its work limit, float64 [S]."""
+    schedule = schedule_of(problem)
+    lower, upper = chunk_bounds(problem, schedule)
+    lightest = min(kind.forward for kind in problem.placed_kinds) * (1.0 + problem.backward_ratio)
+    if lightest > 0:
+        least = lower.sum(axis=0) - lower
+        room = (work_limits * (1 + 1e-9) / lightest).astype(np.int64)
+        upper = np.minimum(upper, np.maximum(room - least, 0))
+    known: RecomputeOptions = {}
+    return [
+        _options_of(problem, schedule, s, lower, upper, float(work_limits[s]), known) for s in range(problem.stages)
+    ]
+
+
+def _options_of(
+    problem: PipelineProblem,
+    schedule: Schedule,
+    s: int,
+    lower: NDArray[np.int64],
+    upper: NDArray[np.int64],
+    work_limit: float,
+    known: RecomputeOptions,
+) -> StageOptions:
+    chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
+    low = np.concatenate([[0], np.cumsum([lower[c] for c in chunks])])
+    high = np.concatenate([[0], np.cumsum([upper[c] for c in chunks])])
+    alive = alive_vectors(schedule)[s]
+    room, besides = fixed_parts(problem, schedule, s, alive)
+    K, V = len(problem.placed_kinds), problem.interleaves
+    types, between, rows, chunk = [], [], [], []
+    last_place = -1
+    for v in range(V):
+        place = schedule.position(v, s)
+        found = chunk_types(problem, v, s, place, low, high, lower, upper, known)
+        types.append(found)
+        between.append((low[place] - low[last_place + 1], high[place] - high[last_place + 1]))
+        last_place = place
+        for t, kind in enumerate(found):
+            n = len(kind.extra)
+            looser = np.concatenate([[np.inf], -np.diff(kind.activation)])
+            numbers = np.array([t, kind.first, kind.last, sum(kind.layers), *kind.layers], dtype=float)
+            rows.append(np.column_stack([np.tile(numbers, (n, 1)), np.arange(n), kind.extra, kind.activation, looser]))
+            chunk += [v] * n
+    table = np.vstack(rows) if rows else np.zeros((0, 4 + K + 4))
+    of = np.array(chunk, dtype=np.int64)
+    held = table[:, 4 : 4 + K].astype(np.int64)
+    choice, extra, activation, looser = table[:, 4 + K :].T
+    forward = held @ np.array([kind.forward for kind in problem.placed_kinds]) + besides[of]
+    work = (1.0 + problem.backward_ratio) * forward + extra
+    least = np.array([work[of == v].min() if (of == v).any() else 0.0 for v in range(V)])
+    within = work - least[of] + least.sum() <= work_limit * (1 + 1e-9)
+    return StageOptions(
+        types,
+        np.concatenate([[0], np.cumsum(np.bincount(of[within], minlength=V))]).astype(np.int64),
+        table[within, 0].astype(np.int64),
+        choice[within].astype(np.int64),
+        held[within],
+        forward[within],
+        extra[within],
+        work[within],
+        (held @ np.array([kind.layer_mib for kind in problem.placed_kinds]))[within],
+        activation[within],
+        looser[within],
+        table[within, 1:4].astype(np.int64),
+        np.array(between, dtype=np.int64),
+        np.ascontiguousarray(alive, dtype=np.float64),
+        room,
+    )
+
+
+def reduced_costs(problem: PipelineProblem, stage: StageOptions, s: int, prices: Prices) -> NDArray[np.float64]:
+    """What each option of stage `s` adds to a configuration's reduced cost, float64 [n]."""
+    chunk = stage.chunk
+    cost = stage.held @ prices.layer
+    for block, price in zip(duration_blocks(problem, stage.forward, stage.extra), prices.duration, strict=True):
+        cost = cost + price[chunk, s] * block
+    K = stage.held.shape[1]
+    holds = stage.held > 0
+    least = np.where(holds.any(axis=1), holds.argmax(axis=1), K)
+    greatest = np.where(holds.any(axis=1), K - 1 - holds[:, ::-1].argmax(axis=1), -1)
+    for j in range(K - 1):
+        cost = cost + prices.late[j, chunk, s] * (greatest > j) + prices.early[j, chunk, s] * (least <= j)
+    return cost
+
+
+def columns_of(
+    problem: PipelineProblem, options: list[StageOptions], chosen: list[NDArray[np.int64]]
+) -> tuple[ColumnSet, NDArray[np.int64]]:
+    """The configurations of some choices of one option a chunk.
+
+    Parameters
+    ----------
+    chosen : list by stage of int64 [n, V]
+
+    Returns
+    -------
+    ColumnSet
+    int64 [columns]
+        Number of each column's choice among all of `chosen`, stage after stage.
+    """
+    V, M = problem.interleaves, len(problem.searched_modes)
+    parts, groups, before = [], 0, 0
+    for stage, rows in zip(options, chosen, strict=True):
+        _, group = np.unique(stage.type[rows], axis=0, return_inverse=True)
+        group = group.reshape(-1)
+        order = np.lexsort((stage.extra[rows].sum(axis=1), group))
+        rows = rows[order]
+        recompute = np.zeros((len(rows), V, M), dtype=np.int16)
+        for v in range(V):
+            found = [
+                stage.types[v][t].recompute[c]
+                for t, c in zip(stage.type[rows[:, v]], stage.choice[rows[:, v]], strict=True)
+            ]
+            recompute[:, v] = np.array(found, dtype=np.int16).reshape(len(rows), M)
+        parts.append(
+            (
+                stage.held[rows].astype(np.int16),
+                recompute,
+                stage.forward[rows],
+                stage.extra[rows],
+                group[order] + groups,
+                order + before,
+            )
+        )
+        groups += int(group.max(initial=-1)) + 1
+        before += len(rows)
+    start = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])]).astype(np.int64)
+    layers, recompute, forward, extra, group, number = (np.concatenate([part[i] for part in parts]) for i in range(6))
+    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra)))
+    return ColumnSet(problem, start, layers, recompute, durations, group), number
+
+
+def cheapest(
+    stage: StageOptions, cost: NDArray[np.float64], work_limit: float, below: float, most: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The cheapest configurations, `most` of those whose options cost less than `below` in all.
+
+    Returns
+    -------
+    int64 [found, V], float64 [found]
+        One option a chunk, and the cost.
+
+    Raises
+    ------
+    TooManyColumns
+        When the search takes too long to say which they are.
+    """
+    found, price, complete = _found(stage, cost, work_limit, below, most, True)
+    if not complete:
+        raise TooManyColumns("pricing a stage's configurations takes too long")
+    return found, price
+
+
+def all_below(
+    stage: StageOptions, cost: NDArray[np.float64], work_limit: float, below: float, most: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """All configurations whose options cost less than `below`, as `cheapest` gives them.
+
+    Raises
+    ------
+    TooManyColumns
+        When they are more than `most`, or take too long to find.
+    """
+    found, price, complete = _found(stage, cost, work_limit, below, most, False)
+    if not complete:
+        raise TooManyColumns(f"a stage has more than {most} configurations within the gap")
+    return found, price
+
+
+def _found(
+    stage: StageOptions, cost: NDArray[np.float64], work_limit: float, below: float, most: int, keep: bool
+) -> tuple[NDArray[np.int64], NDArray[np.float64], bool]:
+    V = len(stage.start) - 1
+    nothing = np.zeros((0, V), dtype=np.int64), np.zeros(0), True
+    if (np.diff(stage.start) == 0).any():
+        return nothing
+    chunk = stage.chunk
+    least_cost = np.minimum.reduceat(cost, stage.start[:-1])
+    least_work = np.minimum.reduceat(stage.work, stage.start[:-1])
+    # Without what the other chunks' least cost or work leaves out.
+    within = cost - least_cost[chunk] + least_cost.sum() < below
+    within &= stage.work - least_work[chunk] + least_work.sum() <= work_limit
+    order = np.lexsort((cost, chunk))
+    order = order[within[order]]
+    chunk = chunk[order]
+    start = np.concatenate([[0], np.cumsum(np.bincount(chunk, minlength=V))]).astype(np.int64)
+    if (np.diff(start) == 0).any():
+        return nothing
+    need = np.column_stack(
+        [(stage.alive[:, chunk] * stage.activation[order] + stage.states[order]).T, stage.work[order]]
+    )
+    room = np.append(stage.room + MEMORY_TOLERANCE_MIB, work_limit)
+    if (room < 0).any():
+        return nothing
+    found, price, count, complete = _search(
+        start,
+        cost[order],
+        np.ascontiguousarray(need),
+        room,
+        stage.alive,
+        stage.looser[order],
+        stage.window[order],
+        stage.between,
+        below,
+        most,
+        keep,
+        BUCKETS,
+        MAX_STEPS,
+    )
+    return order[found[:count]], price[:count], complete
+
+
+@compiled
+def _search(  # type: ignore[no-untyped-def]
+    start, cost, need, room, alive, looser, window, between, below, most, keep, buckets, max_steps
+):
+    V = len(start) - 1
+    P = len(room)
+    """Depth first over the chunks, options by rising cost; the last resource is the work, the others are memory."""
+    # What the chunks from v on take of everything at the least, and their least cost in what is left of it.
+    rest = np.zeros((V + 1, P))
+    table = np.full((P, V + 1, buckets + 1), np.inf)
+    table[:, V, :] = 0.0
+    size = np.maximum(room, 1e-9) / buckets
+    for v in range(V - 1, -1, -1):
+        for p in range(P):
+            least = np.inf
+            # Options come in order of cost: one that needs no less than a cheaper one is never the best.
+            least_take = buckets + 1
+            for i in range(start[v], start[v + 1]):
+                least = min(least, need[i, p])
+                take = int(need[i, p] / size[p])
+                if take >= least_take:
+                    continue
+                least_take = take
+                for b in range(take, buckets + 1):
+                    table[p, v, b] = min(table[p, v, b], cost[i] + table[p, v + 1, b - take])
+            rest[v, p] = rest[v + 1, p] + least
+    found = np.zeros((min(most, 1024), V), dtype=np.int64)
+    price = np.zeros(min(most, 1024))
+    count, steps, complete = 0, 0, True
+    at = np.zeros(V + 1, dtype=np.int64)
+    used = np.zeros((V + 1, P))
+    spent = np.zeros(V + 1)
+    begin = np.zeros(V + 1, dtype=np.int64)
+    until = np.zeros(V + 1, dtype=np.int64)
+    v = 0
+    while v >= 0:
+        i = at[v]
+        if i >= start[v + 1]:
+            v -= 1
+            continue
+        at[v] = i + 1
+        steps += 1
+        if steps > max_steps:
+            complete = False
+            break
+        total = spent[v] + cost[i]
+        # No later option can do with less.
+        if total + table[0, v + 1, buckets] >= below:
+            v -= 1
+            continue
+        first = max(begin[v] + between[v, 0], window[i, 0])
+        last = min(until[v] + between[v, 1], window[i, 1])
+        fits = first <= last
+        if fits:
+            for p in range(P):
+                used[v + 1, p] = used[v, p] + need[i, p]
+                left = room[p] - used[v + 1, p]
+                if left < rest[v + 1, p] - 1e-9 * room[p]:
+                    fits = False
+                    break
+                b = min(buckets, max(0, int(left / size[p])))
+                if total + table[p, v + 1, b] >= below:
+                    fits = False
+                    break
+        if not fits:
+            continue
+        spent[v + 1] = total
+        begin[v + 1] = first + window[i, 2]
+        until[v + 1] = last + window[i, 2]
+        if v < V - 1:
+            v += 1
+            at[v] = start[v]
+            continue
+        # A choice is dominated where a chunk may take its next cheaper one and the stage still fits.
+        minimal = True
+        for w in range(V):
+            j = at[w] - 1
+            if looser[j] == np.inf:
+                continue
+            over = False
+            for p in range(P - 1):
+                if used[V, p] + alive[p, w] * looser[j] > room[p]:
+                    over = True
+                    break
+            if not over:
+                minimal = False
+                break
+        if not minimal:
+            continue
+        slot = count
+        if count == most:
+            if not keep:
+                complete = False
+                break
+            slot = int(np.argmax(price))
+        else:
+            if count == len(price):
+                longer = min(most, 2 * count)
+                more = np.zeros((longer, V), dtype=np.int64)
+                more[:count] = found
+                found = more
+                more_price = np.zeros(longer)
+                more_price[:count] = price
+                price = more_price
+            count += 1
+        price[slot] = total
+        for w in range(V):
+            found[slot, w] = at[w] - 1
+        if keep and count == most:
+            below = price.max()
+    return found, price, count, complete

@@ -1,0 +1,135 @@
+"""Configurations found by their price: the same that listing finds, and bounds that hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.brute_force import comparable_problem, random_problem
+from taylor.pipeline_solver import stage_pricing
+from taylor.pipeline_solver.columns import build_columns
+from taylor.pipeline_solver.cut_pool import PathCuts
+from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.generation import Generation
+from taylor.pipeline_solver.master import Master
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.stage_pricing import all_below, cheapest, columns_of, reduced_costs, stage_options
+from taylor.pipeline_solver.stage_tuples import TooManyColumns, stage_tuples
+from taylor.pipeline_solver.stopping import Stopper
+from taylor.pipeline_solver.work_limits import WorkLimits
+
+NO_LIMIT = 1e6
+"""Work limit that no stage of a small problem reaches."""
+
+
+def options_of(problem: PipelineProblem) -> list[stage_pricing.StageOptions]:
+    return stage_options(problem, np.full(problem.stages, NO_LIMIT))
+
+
+def problems(number: int, seed: int):
+    rng = np.random.default_rng(seed)
+    for _ in range(number):
+        yield rng, random_problem(rng, 3)
+
+
+def test_without_prices_every_configuration_that_listing_finds_is_found_and_no_other():
+    compared = 0
+    for _, problem in problems(60, 11):
+        listed = build_columns(problem, stage_tuples(problem, 20_000), 50_000)
+        options = options_of(problem)
+        chosen = [all_below(part, np.zeros(len(part.work)), NO_LIMIT, 1.0, 100_000)[0] for part in options]
+        found, _ = columns_of(problem, options, chosen)
+        for s in range(problem.stages):
+            here = set()
+            for columns in (listed, found):
+                rows = slice(columns.start[s], columns.start[s + 1])
+                here ^= {
+                    (one.tobytes(), two.tobytes(), three.round(9).tobytes())
+                    for one, two, three in zip(
+                        columns.layers[rows], columns.recompute[rows], columns.durations[rows], strict=True
+                    )
+                }
+            # Totals that the other stages cannot complete are left out of a listing alone.
+            assert len(here) == len(found.durations[found.start[s] : found.start[s + 1]]) - (
+                listed.start[s + 1] - listed.start[s]
+            )
+        compared += len(listed) > 0
+    assert compared > 30
+
+
+def test_what_options_cost_adds_up_to_the_reduced_costs_of_the_lp():
+    compared = 0
+    for _, problem in problems(30, 12):
+        options = options_of(problem)
+        chosen = [cheapest(part, part.work, NO_LIMIT, np.inf, 300)[0] for part in options]
+        if any(not len(rows) for rows in chosen):
+            continue
+        columns, number = columns_of(problem, options, chosen)
+        paths = PathCuts(problem, EventGraph.from_schedule(schedule_of(problem), problem.lag))
+        master = Master(columns, np.arange(len(columns)), paths.pool)
+        master.rebuild(np.arange(len(columns)), partial=True)
+        for cut in paths.seeds():
+            master.hold(cut)
+        result = master.solve()
+        prices = master.prices()
+        costs = [
+            reduced_costs(problem, part, s, prices)[rows].sum(axis=1) - prices.stage[s]
+            for s, (part, rows) in enumerate(zip(options, chosen, strict=True))
+        ]
+        assert result.reduced == pytest.approx(np.concatenate(costs)[number], rel=1e-7, abs=1e-6)
+        compared += 1
+    assert compared > 15
+
+
+def test_the_cheapest_are_the_first_of_all_by_price():
+    compared = 0
+    for rng, problem in problems(60, 13):
+        for part in options_of(problem):
+            cost = rng.normal(size=len(part.work))
+            limit = float(np.quantile(part.work, 0.5) * problem.interleaves) if len(part.work) else 0.0
+            every, price = all_below(part, cost, limit, np.inf, 100_000)
+            few, least = cheapest(part, cost, limit, np.inf, 5)
+            assert sorted(least) == pytest.approx(sorted(price)[:5])
+            assert cost[few].sum(axis=1) == pytest.approx(least)
+            assert (part.work[every].sum(axis=1) <= limit * (1 + 1e-9)).all()
+            below = float(np.median(price)) if len(price) else 0.0
+            assert len(all_below(part, cost, limit, below, 100_000)[0]) == int((price < below).sum())
+            compared += len(price) > 5
+    assert compared > 30
+
+
+def test_the_compiled_search_finds_what_the_plain_one_finds(monkeypatch):
+    for rng, problem in problems(8, 14):
+        part = options_of(problem)[0]
+        cost = rng.normal(size=len(part.work))
+        compiled = cheapest(part, cost, NO_LIMIT, 0.5, 20)
+        with monkeypatch.context() as patched:
+            patched.setattr(stage_pricing, "_search", getattr(stage_pricing._search, "py_func", stage_pricing._search))
+            plain = cheapest(part, cost, NO_LIMIT, 0.5, 20)
+        assert compiled[0].tolist() == plain[0].tolist() and compiled[1].tolist() == plain[1].tolist()
+
+
+def test_more_configurations_than_may_be_are_refused():
+    part = next(part for _, problem in problems(40, 15) for part in options_of(problem) if len(part.work) > 20)
+    every = len(all_below(part, part.work, NO_LIMIT, np.inf, 100_000)[0])
+    with pytest.raises(TooManyColumns, match=f"more than {every - 1}"):
+        all_below(part, part.work, NO_LIMIT, np.inf, every - 1)
+
+
+def test_no_plan_beats_what_prices_prove_and_every_better_plan_is_among_what_they_leave():
+    proven = 0
+    rng = np.random.default_rng(16)
+    for _ in range(40):
+        problem, truth = comparable_problem(rng, 20_000)
+        if np.isinf(truth.objective):
+            continue
+        graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
+        paths, limits = PathCuts(problem, graph), WorkLimits(problem, graph)
+        above = truth.objective * 1.05
+        generation = Generation(problem, above, limits, paths, Stopper(None))
+        assert generation.bound(above) <= truth.objective * (1 + 1e-7)
+        left = generation.columns_under(above, 100_000)
+        assert left is not None and left.columns.find(truth.plan) is not None
+        proven += generation.bound(above) > 0.9 * truth.objective
+    assert proven > 15
