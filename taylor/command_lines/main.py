@@ -37,6 +37,7 @@ SUBCOMMANDS = {
     "timeline": Subcommand("timeline_tool", "worker logs, profiles and plans drawn as one timeline"),
     "compare": Subcommand("compare", "two results side by side, and why one is faster"),
     "galvatron": Subcommand("galvatron", "Galvatron's profiles and strategies: read, costed, written"),
+    "profile": Subcommand("profile", "a cluster's hardware or a model's layers measured, as tables"),
     "calibrate": Subcommand("calibrate", "a device fitted to measured runs or profiles of your own"),
     "models": Subcommand("models", "the registered models, with layers in order and parameters by part"),
     "devices": Subcommand("devices", "the registered devices, each figure with its source"),

@@ -1,0 +1,130 @@
+"""What a profile of the hardware measures, in order; each measurement has a name and is kept by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+ALL_REDUCE, TIMED_REDUCE, ALL_TO_ALL, TRANSFER, OVERLAP = (
+    "allreduce",
+    "allreduce_time",
+    "all2all_time",
+    "p2p",
+    "overlap",
+)
+PRODUCTS, ATTENTION, COPY, HOST_LINK = "products", "attention", "copy", "host_link"
+TOGETHER = (ALL_REDUCE, TRANSFER, TIMED_REDUCE, ALL_TO_ALL, OVERLAP)
+ALONE = (PRODUCTS, ATTENTION, COPY, HOST_LINK)
+"""Measurements of one device by itself, by every rank at once."""
+KINDS = (*TOGETHER, *ALONE)
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class HardwarePlan:
+    """A cluster and what is measured of it.
+
+    Parameters
+    ----------
+    nodes, per_node : int
+    max_tp, max_pp : int
+        Largest groups of timed collectives, and of stages.
+    start_mib, end_mib : int
+        Sizes of timed collectives, doubled from the first to the last; MiB.
+    bandwidth_mib : int
+        Message of the bandwidths, MiB.
+    overlap_multiply : int
+        Communication over computation while both overlap.
+    width : int
+        Of products and attention: hidden size.
+    kinds : tuple of str
+        Which of `KINDS`.
+    repeats, attempts : int
+        Samples of a measurement, and how often a disturbed one is tried.
+    """
+
+    nodes: int = 1
+    per_node: int = 8
+    max_tp: int = 8
+    max_pp: int = 8
+    start_mib: int = 1
+    end_mib: int = 1024
+    bandwidth_mib: int = 256
+    overlap_multiply: int = 4
+    width: int = 4096
+    kinds: tuple[str, ...] = KINDS
+    repeats: int = 9
+    attempts: int = 3
+
+    @property
+    def world(self) -> int:
+        """Ranks."""
+        return self.nodes * self.per_node
+
+    @property
+    def name(self) -> str:
+        """What Galvatron's files call the cluster."""
+        return f"{self.nodes}nodes_{self.per_node}gpus_per_node"
+
+
+@dataclass(frozen=True)
+class HardwareJob:
+    """One measurement.
+
+    Parameters
+    ----------
+    ranks : int
+        Of the group; stages, of a transfer.
+    consecutive : bool
+        Whether the group's ranks follow each other; else they lie evenly over the world.
+    """
+
+    kind: str
+    ranks: int = 1
+    consecutive: bool = True
+    mib: int = 0
+
+    @property
+    def key(self) -> str:
+        """Its name: kept measurements are found by it."""
+        if self.kind in ALONE or self.kind == OVERLAP:
+            return self.kind
+        size = f" {self.mib} MiB"
+        spread = "" if self.kind != ALL_REDUCE else f" consec {int(self.consecutive)}"
+        return f"{self.kind} {self.ranks}{spread}{size}"
+
+
+def hardware_jobs(plan: HardwarePlan) -> Iterator[HardwareJob]:
+    """Every measurement of a plan: groups as Galvatron has them (its core/profiler/hardware_profiler.py:
+    `_halving_tp_degrees`, `_p2p_pp_deg_sweep`; profile_hardware/profile_allreduce.py)."""
+    world = plan.world
+    halved = [world >> step for step in range(world.bit_length()) if world >> step > 1]
+    if ALL_REDUCE in plan.kinds:
+        for ranks in halved:
+            for consecutive in (True,) if ranks == world else (True, False):
+                yield HardwareJob(ALL_REDUCE, ranks, consecutive, plan.bandwidth_mib)
+    if TRANSFER in plan.kinds:
+        for ranks in reversed([size for size in halved if size <= plan.max_pp]):
+            yield HardwareJob(TRANSFER, ranks, mib=plan.bandwidth_mib)
+    for kind in (TIMED_REDUCE, ALL_TO_ALL):
+        if kind in plan.kinds:
+            for ranks in (size for size in halved if size <= plan.max_tp):
+                mib = plan.start_mib
+                while mib <= plan.end_mib:
+                    yield HardwareJob(kind, ranks, mib=mib)
+                    mib *= 2
+    if OVERLAP in plan.kinds and world > 1:
+        yield HardwareJob(OVERLAP, world)
+    for kind in ALONE:
+        if kind in plan.kinds:
+            yield HardwareJob(kind)
+
+
+def group_of(rank: int, job: HardwareJob, world: int) -> tuple[int, ...]:
+    """The ranks of a rank's group."""
+    if job.consecutive:
+        first = rank // job.ranks * job.ranks
+        return tuple(range(first, first + job.ranks))
+    stride = world // job.ranks
+    return tuple(range(rank % stride, world, stride))
