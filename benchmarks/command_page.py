@@ -37,7 +37,9 @@ def page() -> str:
         name: importlib.import_module(f"taylor.command_lines.{command.module}").build_parser(f"taylor {name}")
         for name, command in SUBCOMMANDS.items()
     }
-    contents = "\n".join(f"- [`taylor {name}`](#taylor-{name}): {SUBCOMMANDS[name].purpose}" for name in parsers)
+    contents = "\n".join(
+        f"- [`taylor {name}`](#taylor-{name.replace(' ', '-')}): {SUBCOMMANDS[name].purpose}" for name in parsers
+    )
     first = next(iter(parsers.values()))
     everywhere = [
         "## Of every command", "", *_table([each for group in _groups(first, general=True) for each in group[1]])

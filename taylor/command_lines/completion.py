@@ -51,10 +51,15 @@ def command_parser(command: str) -> argparse.ArgumentParser:
         return _with_names(script.build_parser(command))
     whole = taylor_parser()
     subparsers = whole.add_subparsers()
+    second: dict[str, argparse._SubParsersAction[argparse.ArgumentParser]] = {}
     for name, subcommand in SUBCOMMANDS.items():
         tool = importlib.import_module(f"taylor.command_lines.{subcommand.module}")
         parent = _with_names(tool.build_parser(f"taylor {name}"), of=name)
-        subparsers.add_parser(name, help=subcommand.purpose, parents=[parent], add_help=False)
+        first, _, word = name.partition(" ")
+        if word and first not in second:
+            second[first] = subparsers.add_parser(first, help=f"{first} …", add_help=False).add_subparsers()
+        places = second[first] if word else subparsers
+        places.add_parser(word or name, help=subcommand.purpose, parents=[parent], add_help=False)
     return whole
 
 

@@ -37,7 +37,8 @@ SUBCOMMANDS = {
     "timeline": Subcommand("timeline_tool", "worker logs, profiles and plans drawn as one timeline"),
     "compare": Subcommand("compare", "two results side by side, and why one is faster"),
     "galvatron": Subcommand("galvatron", "Galvatron's profiles and strategies: read, costed, written"),
-    "profile": Subcommand("profile", "a cluster's hardware or a model's layers measured, as tables"),
+    "profile hardware": Subcommand("profile_hardware", "a cluster's collectives and kernels measured, as tables"),
+    "profile model": Subcommand("profile_model", "time and memory of a model's layers measured, as tables"),
     "calibrate": Subcommand("calibrate", "a device fitted to measured runs or profiles of your own"),
     "models": Subcommand("models", "the registered models, with layers in order and parameters by part"),
     "devices": Subcommand("devices", "the registered devices, each figure with its source"),
@@ -51,14 +52,14 @@ FLAGS = ("-h", "--help", "--version")
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of `taylor` itself; each subcommand has its own."""
-    width = max(map(len, SUBCOMMANDS))
+    width = max(len(name) for name in SUBCOMMANDS if " " not in name)
     listed = "\n".join(f"  {name:<{width}}  {command.purpose}" for name, command in SUBCOMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="taylor",
         usage="taylor COMMAND ...",
         description="Plans the parallel training of large language models.",
         epilog=f"commands (taylor COMMAND --help explains the flags):\n{listed}\n\n"
-        "example:\n  taylor solve -yaml config.yaml -evaluate y",
+        "example: taylor solve -yaml config.yaml -evaluate y",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -78,14 +79,16 @@ def run(arguments: Sequence[str]) -> int | None:
     if not arguments:
         parser.print_help(sys.stderr)
         return EXIT_BAD_INPUT
-    name = arguments[0]
+    # Some commands have a second word.
+    words = 2 if any(name.startswith(f"{arguments[0]} ") for name in SUBCOMMANDS) else 1
+    name = " ".join(arguments[:words])
     if name in FLAGS:
         parser.parse_args([name])
     if name not in SUBCOMMANDS:
         cure = f"{did_you_mean(name, (*SUBCOMMANDS, *FLAGS))} taylor --help explains the commands"
         raise InputError("is no command of taylor", field=shortened(name), cure=cure)
     tool = importlib.import_module(f"taylor.command_lines.{SUBCOMMANDS[name].module}")
-    tool.run(arguments[1:], f"taylor {name}")
+    tool.run(arguments[words:], f"taylor {name}")
     return None
 
 

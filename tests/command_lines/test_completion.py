@@ -36,7 +36,7 @@ def completed(tmp_path, capsys):
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes_commands_flags_and_values(completed):
-    assert completed("taylor", "") >= set(SUBCOMMANDS)
+    assert completed("taylor", "") >= {name.partition(" ")[0] for name in SUBCOMMANDS}
     assert completed("taylor", "so") == {"solve"}
     assert completed("taylor", "solve", "-sched") == {"-schedule"}
     assert completed("taylor", "solve", "-schedule", "zero") == {"zero_bubble_v"}

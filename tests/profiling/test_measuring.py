@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError, OutsideProgramError
-from taylor.command_lines import profile as command
+from taylor.command_lines import main as command
 from taylor.parsers.galvatron.computation import read_computation
 from taylor.parsers.galvatron.hardware import read_hardware
 from taylor.parsers.galvatron.memory import read_memory
@@ -144,8 +144,9 @@ def test_a_hardware_profile_that_was_killed_goes_on_where_it_was(killed_then_res
 @needs_torch
 def test_a_computation_profile_of_built_in_layers_reads_as_galvatron_s(tmp_path: Path) -> None:
     command.run(
-        ["model", *TINY, "--profile_mode", "batch", "--profile_max_batch_size", "2", "--profile_fixed_seq_length_list",
-         "128", "--layernum_max", "5", "--repeats", "5", "--output_path", str(tmp_path)]
+        ["profile", "model", *TINY, "--profile_mode", "batch", "--profile_max_batch_size", "2",
+         "--profile_fixed_seq_length_list", "128", "--layernum_max", "5",
+         "--output_path", str(tmp_path)]
     )  # fmt: skip
     profile = read_computation(tmp_path / "computation_profiling_bf16_tiny_all.json")
     assert len(profile.runs_ms) == 4
@@ -154,8 +155,8 @@ def test_a_computation_profile_of_built_in_layers_reads_as_galvatron_s(tmp_path:
 
 @needs_torch
 def test_a_memory_profile_tells_the_states_of_a_layer_and_is_not_run_twice(tmp_path: Path) -> None:
-    words = ["model", *TINY, "--profile_type", "memory", "--max_tp_deg", "2", "--profile_fixed_seq_length_list", "32",
-             "--output_path", str(tmp_path)]  # fmt: skip
+    words = ["profile", "model", *TINY, "--profile_type", "memory", "--max_tp_deg", "2",
+             "--profile_fixed_seq_length_list", "32", "--output_path", str(tmp_path)]  # fmt: skip
     command.run(words)
     file = tmp_path / "memory_profiling_bf16_tiny_all.json"
     table = json.loads(file.read_text())
@@ -200,7 +201,7 @@ def training(tmp_path: Path) -> list[str]:
 
 
 def test_a_user_s_own_command_tells_what_a_layer_takes(tmp_path: Path, training: list[str]) -> None:
-    words = ["model", "--output_path", str(tmp_path), "--profile_fixed_seq_length_list", "512"]
+    words = ["profile", "model", "--output_path", str(tmp_path), "--profile_fixed_seq_length_list", "512"]
     command.run([*words, "--profile_mode", "batch", "--profile_max_batch_size", "3", "--", *training])
     table = json.loads((tmp_path / "computation_profiling_bf16_model_all.json").read_text())
     assert table["layertype_0_bsz3_seq512"] == pytest.approx(5.0)
@@ -214,7 +215,7 @@ def test_a_user_s_own_command_tells_what_a_layer_takes(tmp_path: Path, training:
 def test_out_of_memory_halves_the_sequence_and_says_which_mode_then_holds(
     tmp_path: Path, training: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["model", "--output_path", str(tmp_path), "--profile_fixed_seq_length_list", "4096"]
+    words = ["profile", "model", "--output_path", str(tmp_path), "--profile_fixed_seq_length_list", "4096"]
     command.run([*words, "--", *training])
     table = json.loads((tmp_path / "computation_profiling_bf16_model_all.json").read_text())
     assert table["layertype_0_bsz1_seq1024"] == pytest.approx(5.0)
@@ -233,7 +234,9 @@ def test_a_command_that_tells_nothing_or_fails_is_named(
     tmp_path: Path, script: str, problem: type[Exception], message: str
 ) -> None:
     with pytest.raises(problem, match=message):
-        command.run(["model", "--output_path", str(tmp_path), "--", sys.executable, "-c", f"{script}  # {{layers}}"])
+        command.run(
+            ["profile", "model", "--output_path", str(tmp_path), "--", sys.executable, "-c", f"{script}  # {{layers}}"]
+        )
 
 
 @pytest.mark.parametrize(
@@ -251,7 +254,7 @@ def test_a_command_that_tells_nothing_or_fails_is_named(
 )
 def test_a_wrong_flag_is_answered(tmp_path: Path, words: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        command.run([word.replace("{tmp}", str(tmp_path)) for word in words])
+        command.run(["profile", *(word.replace("{tmp}", str(tmp_path)) for word in words)])
 
 
 def test_several_kinds_of_layers_are_told_apart_by_one_run_each() -> None:
@@ -261,7 +264,7 @@ def test_several_kinds_of_layers_are_told_apart_by_one_run_each() -> None:
 
 
 def test_without_run_the_script_for_every_node_is_written(tmp_path: Path) -> None:
-    command.run(["hardware", "--num_nodes", "2", "--output_path", str(tmp_path)])
+    command.run(["profile", "hardware", "--num_nodes", "2", "--output_path", str(tmp_path)])
     script = tmp_path / "profile_hardware.sh"
     assert "--nnodes 2" in script.read_text()
     assert subprocess.run(["bash", "-n", str(script)]).returncode == 0
