@@ -214,12 +214,23 @@ class Timeline:
         ValueError
             When there is no such step.
         """
-        if not 0 <= number < len(self.marks):
-            raise ValueError(f"step {number} of {len(self.marks)} does not exist")
-        begin = self.marks[number][0] if number else -np.inf
-        end = self.marks[number + 1][0] if number + 1 < len(self.marks) else np.inf
+        return self.steps(number, number)
+
+    def steps(self, first: int, last: int) -> Timeline:
+        """Some steps of a measurement, by their places among the marks, both of them and all between.
+
+        Raises
+        ------
+        ValueError
+            When one of the two does not exist.
+        """
+        for number in (first, last):
+            if not 0 <= number < len(self.marks):
+                raise ValueError(f"step {number} of {len(self.marks)} does not exist")
+        begin = self.marks[first][0] if first else -np.inf
+        end = self.marks[last + 1][0] if last + 1 < len(self.marks) else np.inf
         chosen = self.select(np.flatnonzero((self.start >= begin) & (self.start < end)))
-        return replace(chosen, marks=(self.marks[number],))
+        return replace(chosen, marks=self.marks[first : last + 1])
 
     def select(self, index: IntArray) -> Timeline:
         """Some of the tasks, by index; flows between dropped tasks go with them."""

@@ -31,8 +31,8 @@ class TimelineOptions:
     ----------
     unit_ms : float or None
         Time of one body layer's forward in the plan, ms; None takes what the result itself tells.
-    step : int or None
-        Only this step of a measurement, by its place: 0 is the first.
+    steps : (int, int) or None
+        Only these steps of a measurement, by their places, the last one too: 0 is the first.
     window_ms : (float, float) or None
         Only jobs that run at some time in it, ms from the first job on.
     """
@@ -43,7 +43,7 @@ class TimelineOptions:
     unit_ms: float | None = None
     devices: Sequence[int] | None = None
     multi_machine: bool = False
-    step: int | None = None
+    steps: tuple[int, int] | None = None
     window_ms: tuple[float, float] | None = None
     trace: Path | None = None
     html: Path | None = None
@@ -128,17 +128,17 @@ def _sources(options: TimelineOptions) -> dict[str, Timeline]:
         raise InputError(
             "no source is given", field="--log_dir, --profile_dir, --solution", cure="name at least one of them"
         )
-    if options.step is not None:
-        shown = {name: one if name == PLANNED else _one_step(one, name, options.step) for name, one in shown.items()}
+    if options.steps is not None:
+        shown = {name: one if name == PLANNED else _some_steps(one, name, options.steps) for name, one in shown.items()}
     return shown
 
 
-def _one_step(timeline: Timeline, name: str, number: int) -> Timeline:
+def _some_steps(timeline: Timeline, name: str, steps: tuple[int, int]) -> Timeline:
     try:
-        return timeline.step(number)
+        return timeline.steps(*steps)
     except ValueError as error:
         raise InputError(
-            f"{name}: {error}", field="--step", value=number, cure="count the steps from 0, or leave it out"
+            f"{name}: {error}", field="--step, --steps", value=steps, cure="count the steps from 0, or leave it out"
         ) from None
 
 

@@ -379,6 +379,17 @@ def time_window(text: str) -> tuple[float, float]:
     return begin, end
 
 
+def step_range(text: str) -> tuple[int, int]:
+    """The type of ``A,B`` with A <= B, numbers of steps."""
+    first, comma, second = text.partition(",")
+    if not comma:
+        raise argparse.ArgumentTypeError(f"{shortened(repr(text))} is not of the form A,B")
+    begin, end = non_negative_int(first), non_negative_int(second)
+    if begin > end:
+        raise argparse.ArgumentTypeError(f"{text!r}: the first step must not come after the last")
+    return begin, end
+
+
 def add_environment_options(parser: CommandParser) -> None:
     """Options of dry-run and register, the same in all three tools."""
     group: Any = parser.add_argument_group("dry-run and register")

@@ -12,6 +12,7 @@ from taylor.command_lines.arguments import (
     non_negative_int,
     path_or_none,
     positive_float,
+    step_range,
     time_window,
 )
 
@@ -35,7 +36,9 @@ def build_parser(program: str = "timeline_tool.py") -> CommandParser:
         help="what one body layer's forward takes in the plan (default: as the result tells)",
     )
     source.add_argument("--devices", type=device_numbers, metavar="0,1,...", help="devices drawn (default: all)")
-    source.add_argument("--step", type=non_negative_int, metavar="N", help="only this step of a measurement, from 0 on")
+    which = source.add_mutually_exclusive_group()
+    which.add_argument("--step", type=non_negative_int, metavar="N", help="only this step of a measurement, from 0 on")
+    which.add_argument("--steps", type=step_range, metavar="A,B", help="only the steps from A to B, B too")
     source.add_argument("--window", type=time_window, metavar="A,B", help="only this time, ms from the first job on")
     results = parser.add_argument_group("results")
     results.add_argument(
@@ -62,7 +65,7 @@ def run(arguments: Sequence[str], program: str = "timeline_tool.py") -> None:
             unit_ms=args.unit_ms,
             devices=args.devices,
             multi_machine=args.multi_machine,
-            step=args.step,
+            steps=args.steps if args.step is None else (args.step, args.step),
             window_ms=args.window,
             trace=path_or_none(args.trace),
             html=path_or_none(args.html),

@@ -215,6 +215,9 @@ def test_one_step_of_a_measurement_can_be_laid_beside_the_plan(tmp_path):
     assert [step.span for step in steps] == pytest.approx([truth.span] * 3, abs=1e-3)
     with pytest.raises(ValueError, match="step 3 of 3"):
         measured.step(3)
+    assert len(measured.steps(0, 1)) == len(steps[0]) + len(steps[1])
+    assert measured.steps(1, 2).marks == measured.marks[1:]
+    assert len(measured.steps(0, 2)) == len(measured)
 
 
 def test_a_time_window_keeps_the_jobs_that_run_in_it_and_their_marks(tmp_path):

@@ -157,6 +157,10 @@ def test_a_unit_without_a_plan_and_a_step_that_is_not_there_are_refused(log_dir,
         timeline_tool.run([*words, "--unit_ms", "3"])
     with pytest.raises(InputError, match="step 7 of 1"):
         timeline_tool.run([*words, "--step", "7"])
+    with pytest.raises(InputError, match="step 7 of 1"):
+        timeline_tool.run([*words, "--steps", "0,7"])
+    with pytest.raises(InputError, match="must not come after the last"):
+        timeline_tool.run([*words, "--steps", "3,1"])
 
 
 def test_the_terminal_tells_compute_and_idle_of_every_device(log_dir, tmp_path, capsys):
