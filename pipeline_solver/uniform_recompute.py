@@ -7,7 +7,6 @@ keep the rule by itself, its bound holds for every choice, and what it reaches t
 
 from __future__ import annotations
 
-import threading
 import time
 
 from taylor.pipeline.plan import PipelinePlan
@@ -18,7 +17,6 @@ from taylor.pipeline_solver.solution import (
     CUT_OFF,
     FEASIBLE,
     INFEASIBLE,
-    NO_SOLUTION,
     OPTIMAL,
     Solution,
     Termination,
@@ -28,12 +26,14 @@ from taylor.pipeline_solver.solvers import Solver
 UNRESTRICTED_OBJECTIVE, UNRESTRICTED_BOUND = "unrestricted_objective", "unrestricted_bound"
 """Names of the statistics that hold the step time and the bound without the rule."""
 
-FIRST_SHARE = 0.4
+FIRST_SHARE = 0.15
 """Share of the time limit that the problem without the rule may take."""
 
+CHOICE_SHARE = 0.06
+"""Share of it that each choice may take before all have been tried; what is left goes to those that are open."""
 
-class _ChoiceCannotWin(Exception):
-    """Ends a choice whose bound has reached the best plan so far; a class of its own, for callers raise theirs."""
+NO_LIMIT_MIB = 1e12
+"""Memory that no stage fills."""
 
 
 def uniform_choice(problem: PipelineProblem, plan: PipelinePlan) -> int | None:
@@ -100,55 +100,138 @@ def solve_uniform(
         return found.replace(bound=bound, statistics={**found.statistics, **known})
 
     best = None if free.plan is None else _nearest(problem, free.plan, free.solver)
+    if warm_start is not None and uniform_choice(problem, warm_start) is not None:
+        best = _better(best, _judged(problem, warm_start, free.solver))
     if free.status == CUT_OFF:
         # What no plan at all can beat, none of these can.
         found = best or Solution(CUT_OFF, solver=free.solver)
         return found.replace(bound=floor, seconds=time.monotonic() - began, statistics=known).ended_by(
             Termination.CUT_OFF
         )
-    stopped: Termination | None = None
-    bound = float("inf")
-    done: list[tuple[str, int]] = []
-    for choice in _distinct(problem):
-        if best is not None and best.objective is not None:
-            # A plan that beats the best has no chunk of more layers: counts from there on are the same choice.
-            room = _layers_within(problem, best.objective)
-            if any(of == choice[0] and room <= most <= choice[1] for of, most in done):
-                continue
-        late = deadline is not None and time.monotonic() >= deadline
-        if late or interrupted:
-            stopped, bound = Termination.TIME_LIMIT if late else Termination.INTERRUPTED, min(bound, floor)
-            break
-        done.append(choice)
-        try:
-            # Without the warm start: a plan for another choice says nothing of this one.
-            found = run(
-                problem.replace(uniform_recompute=(choice,)),
-                within(),
-                on_progress=_watch(best, floor, gap, began, choice, on_progress),
-            )
-        except _ChoiceCannotWin:
-            assert best is not None and best.objective is not None
-            bound = min(bound, best.objective * (1.0 - gap / 2))
-            continue
-        if found.status == INFEASIBLE:
-            continue
-        bound = min(bound, max(found.bound or 0.0, floor))
-        interrupted = found.termination is Termination.INTERRUPTED
-        if interrupted or found.status in (FEASIBLE, NO_SOLUTION):
-            stopped = found.termination
-        elif found.status == CUT_OFF:
-            stopped = stopped or Termination.CUT_OFF
-        if found.objective is not None and (best is None or found.objective < (best.objective or 0.0)):
-            best = found
+    choices = _Choices(problem, options, run, began, deadline, floor, best, on_progress)
+    if interrupted:
+        choices.stopped = Termination.INTERRUPTED
+    choices.solve()
+    best, stopped, bound = choices.best, choices.stopped, choices.bound()
     seconds = time.monotonic() - began
     if best is None or best.objective is None:
         none = Solution(INFEASIBLE, Termination.INFEASIBLE, solver=free.solver, seconds=seconds, statistics=known)
         return none if stopped is None else none.replace(bound=floor).ended_by(stopped)
+    # Without the rule there is what there is with it.
+    known[UNRESTRICTED_OBJECTIVE] = min(known.get(UNRESTRICTED_OBJECTIVE, float("inf")), best.objective)
     bound = min(bound, best.objective)
     whole = best.replace(bound=bound, seconds=seconds, statistics={**best.statistics, **known})
     optimal = best.objective - bound <= gap * abs(best.objective)
+    if not optimal and stopped is None and options.cutoff is not None and bound >= options.cutoff():
+        stopped = Termination.CUT_OFF
+    interrupted = stopped is Termination.INTERRUPTED
     return whole.closed(interrupted=interrupted) if optimal else whole.ended_by(stopped or Termination.STALLED)
+
+
+class _Choices:
+    """The problem with one choice after the other, each against the best plan of all."""
+
+    def __init__(
+        self,
+        problem: PipelineProblem,
+        options: SolveOptions,
+        run: Solver,
+        began: float,
+        deadline: float | None,
+        floor: float,
+        best: Solution | None,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self.problem, self.options, self.run = problem, options, run
+        self.began, self.deadline, self.floor = began, deadline, floor
+        self.best, self.on_progress = best, on_progress
+        self.proven: dict[tuple[str, int], float] = {}
+        self.untried = _distinct(problem)
+        self.stopped: Termination | None = None
+
+    def to_beat(self) -> float:
+        """Step time that a choice must beat."""
+        best = float("inf") if self.best is None or self.best.objective is None else self.best.objective
+        asked = float("inf") if self.options.cutoff is None else self.options.cutoff()
+        return min(best * (1.0 - self.options.gap / 2), asked)
+
+    def bound(self) -> float:
+        """What no choice beats."""
+        return min([*self.proven.values(), *[self.floor for _ in self.untried]], default=float("inf"))
+
+    def solve(self) -> None:
+        """Try every choice a little while, then go on with those that are open, the most promising first."""
+        limit = self.options.time_limit
+        done: list[tuple[str, int]] = []
+        closed: set[str] = set()
+        while self.untried and not self._over():
+            mode, most = choice = self.untried[0]
+            # A plan that beats the best has no chunk of more layers: counts from there on are the same choice.
+            room = self.problem.layers if self.best is None else _layers_within(self.problem, self.to_beat())
+            if mode not in closed and not any(of == mode and room <= count <= most for of, count in done):
+                found = self._try(choice, None if limit is None else max(0.5, CHOICE_SHARE * limit))
+                done.append(choice)
+                if found.status == CUT_OFF and most and self._hopeless_beyond(choice):
+                    closed.add(mode)
+            self.untried.remove(choice)
+        while not self._over():
+            pending = sorted((bound, choice) for choice, bound in self.proven.items() if bound < self.to_beat())
+            if not pending:
+                return
+            before, choice = pending[0]
+            left = None if self.deadline is None else self.deadline - time.monotonic()
+            self._try(choice, None if left is None else max(1.0, left / len(pending)))
+            if left is None and self.proven[choice] <= before:
+                self.stopped = self.stopped or Termination.STALLED
+                return
+
+    def _over(self) -> bool:
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            self.stopped = self.stopped or Termination.TIME_LIMIT
+        return self.stopped is not None
+
+    def _try(self, choice: tuple[str, int], seconds: float | None) -> Solution:
+        """Solve with one choice, for some seconds."""
+        one = self.problem.replace(uniform_recompute=(choice,))
+        known = self.best.plan if self.best is not None else None
+        if known is not None and uniform_choice(one, known) is None:
+            known = None  # a plan for another choice says nothing of this one
+        told = _told(self, choice, self.on_progress)
+        found = self.run(one, self._within(seconds), warm_start=known, on_progress=told)
+        if found.termination is Termination.INTERRUPTED:
+            self.stopped = Termination.INTERRUPTED
+        self.best = _better(self.best, found)
+        reached = float("inf") if found.status == INFEASIBLE else max(found.bound or 0.0, self.floor)
+        self.proven[choice] = max(reached, self.proven.get(choice, 0.0))
+        return found
+
+    def _hopeless_beyond(self, choice: tuple[str, int]) -> bool:
+        """Whether the choice, and with it any that recomputes more, cannot win even with all memory there is."""
+        limits = tuple(NO_LIMIT_MIB for _ in self.problem.limit_mib)
+        roomy = self.problem.replace(uniform_recompute=(choice,), limit_mib=limits)
+        found = self.run(roomy, self._within(1.0))
+        if found.termination is Termination.INTERRUPTED:
+            self.stopped = Termination.INTERRUPTED
+        return found.status == CUT_OFF
+
+    def _within(self, seconds: float | None) -> SolveOptions:
+        left = None if self.deadline is None else max(0.01, self.deadline - time.monotonic())
+        limit = left if seconds is None else seconds if left is None else min(left, seconds)
+        return self.options.replace(time_limit=limit, cutoff=self.to_beat)
+
+
+def _better(one: Solution | None, other: Solution) -> Solution | None:
+    """The one with the better plan."""
+    if other.objective is None:
+        return one
+    return other if one is None or one.objective is None or other.objective < one.objective else one
+
+
+def _judged(problem: PipelineProblem, plan: PipelinePlan, solver: str) -> Solution:
+    """A plan with its step time."""
+    from taylor.pipeline_solver.evaluate import step_time
+
+    return Solution(FEASIBLE, plan=plan, objective=step_time(problem, plan), solver=solver)
 
 
 def _nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Solution | None:
@@ -200,26 +283,16 @@ def _layers_within(problem: PipelineProblem, step_time: float) -> int:
     return most
 
 
-def _watch(
-    best: Solution | None,
-    floor: float,
-    gap: float,
-    began: float,
-    choice: tuple[str, int],
-    on_progress: OnProgress | None,
-) -> OnProgress:
-    """Passes progress on as that of the whole, and ends a choice that cannot win."""
-    thread = threading.get_ident()
-    to_beat = None if best is None else best.objective
+def _told(choices: _Choices, choice: tuple[str, int], on_progress: OnProgress | None) -> OnProgress | None:
+    """Passes progress on as that of the whole."""
+    if on_progress is None:
+        return None
 
-    def watch(progress: Progress) -> None:
-        if on_progress is not None:
-            found = [value for value in (progress.objective, to_beat) if value is not None]
-            note = f"{choice[0]} recompute of {choice[1]} layers a chunk: {progress.note}"
-            on_progress(Progress(time.monotonic() - began, min(found, default=None), floor or None, note))
-        # A solver may report from a thread of its own, where an exception would be lost.
-        reached = progress.bound is not None and to_beat is not None and progress.bound >= to_beat * (1.0 - gap / 2)
-        if reached and threading.get_ident() == thread:
-            raise _ChoiceCannotWin
+    def tell(progress: Progress) -> None:
+        known = None if choices.best is None else choices.best.objective
+        found = [value for value in (progress.objective, known) if value is not None]
+        note = f"{choice[0]} recompute of {choice[1]} layers a chunk: {progress.note}"
+        bound = choices.floor or None
+        on_progress(Progress(time.monotonic() - choices.began, min(found, default=None), bound, note))
 
-    return watch
+    return tell
