@@ -21,6 +21,7 @@ import pandas as pd
 
 from taylor.base.errors import TaylorError
 from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.workspaces import allocated_mib
 from taylor.parsers.read import read_config
 from taylor.register.registry import Registry
 
@@ -64,6 +65,7 @@ def measured_runs(folder: Path) -> tuple[list[MeasuredRun], list[str]]:
         except TaylorError as error:
             refused.append(str(error))
             continue
+        device = registry.device(row["device"])
         plan = config.plan or config.even_plan(config.strategy)
         stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
         heaviest = max(stages, key=lambda stage: stage.total)
@@ -73,8 +75,8 @@ def measured_runs(folder: Path) -> tuple[list[MeasuredRun], list[str]]:
                 row["set"],
                 row["file"],
                 heaviest.total,
-                config.memory_limit_mib(registry.device(row["device"])),
-                reporting.total - reporting.overhead,
+                config.memory_limit_mib(device),
+                allocated_mib(reporting, config.model, config.rules, device),
                 None if pd.isna(row["peak_mib"]) else float(row["peak_mib"]),
             )
         )

@@ -169,6 +169,10 @@ class TrainingRules:
         Every expert computes as many rows as its capacity, whatever it gets (``--moe-pad-expert-input-to-capacity``).
     aligned_rows : bool
         The router gives every expert a number of rows that narrow products can take.
+    engine_products : bool
+        Products of layers are transformer engine's, with a workspace beside torch's.
+    deterministic : bool
+        Every operation repeats exactly (``--deterministic-mode``).
     graphed : tuple of str
         Parts of a layer whose operations a CUDA graph starts: `GRAPHED_MIXER`, `GRAPHED_ROUTER`, `GRAPHED_EXPERTS`.
     """
@@ -212,6 +216,8 @@ class TrainingRules:
     overlap_tensor: bool = False
     static_experts: bool = False
     aligned_rows: bool = False
+    engine_products: bool = False
+    deterministic: bool = False
     graphed: tuple[str, ...] = ()
 
     @property

@@ -16,6 +16,7 @@ from taylor.base.files import read_text, write_atomic
 from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.time import estimate_ratios
+from taylor.cost_model.workspaces import allocated_mib
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL
@@ -253,7 +254,7 @@ def _from_table(options: CalibrateOptions) -> tuple[DeviceSpec, list[Measured], 
                 measured.append(step_measured(run.file.name, config, run.step_ms))
                 measured[-1].predict(device)
             if run.peak_mib is not None:
-                memory.append(_peak_mib(config) / run.peak_mib - 1)
+                memory.append(_peak_mib(config, device) / run.peak_mib - 1)
         except TaylorError as error:
             refused += 1
             log.warning("left out: %s", error)
@@ -300,11 +301,11 @@ def _from_profiles(options: CalibrateOptions) -> tuple[DeviceSpec, list[Measured
     return device, measured
 
 
-def _peak_mib(config: TrainingConfig) -> float:
+def _peak_mib(config: TrainingConfig, device: DeviceSpec) -> float:
     """What the heaviest stage allocates, MiB, without the runtime's own buffers."""
     plan = config.plan or config.even_plan(config.strategy)
     stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
-    return max(stage.total - stage.overhead for stage in stages)
+    return max(allocated_mib(stage, config.model, config.rules, device) for stage in stages)
 
 
 def _hashable(job: tuple[object, ...]) -> Hashable:

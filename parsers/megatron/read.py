@@ -63,6 +63,8 @@ TIME_ALONE = (
     "cuda-graph-scope",
 )
 """Flags that the time of a step knows, and whose memory no figure has."""
+MEMORY_ALONE = ("deterministic-mode",)
+"""Flags that memory knows, and whose time no figure has."""
 
 
 def config_from_launch(launch: Launch) -> TrainingConfig:
@@ -264,6 +266,8 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         overlap_shared=flags.has("moe-shared-expert-overlap"),
         static_experts=_is_static(flags),
         aligned_rows=flags.has("moe-router-padding-for-quantization", "moe-router-padding-for-fp8"),
+        engine_products=flags.text("transformer-impl", default="transformer_engine") == "transformer_engine",
+        deterministic=flags.has("deterministic-mode"),
         graphed=_graphed(flags),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )

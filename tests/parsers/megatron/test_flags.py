@@ -12,7 +12,13 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.flag_table import COSTS, NEUTRAL, READ, FlagRow, UnmodelledFlag
-from taylor.parsers.megatron.read import LAUNCHER_TELLTALES, LEGALITY_ALONE, TIME_ALONE, config_from_launch
+from taylor.parsers.megatron.read import (
+    LAUNCHER_TELLTALES,
+    LEGALITY_ALONE,
+    MEMORY_ALONE,
+    TIME_ALONE,
+    config_from_launch,
+)
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.megatron.unmodelled import (
     EXPERTS,
@@ -265,7 +271,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
     assert read - asked == set(), "rows called read that nothing asks for"
     assert asked - TABLE.rows.keys() == set(), "flags that are asked for and have no row"
     # The launcher is also told from the other, and strategies are judged, by flags whose effect no figure has.
-    unpriced = {*LAUNCHER_TELLTALES, *LEGALITY_ALONE, *TIME_ALONE}
+    unpriced = {*LAUNCHER_TELLTALES, *LEGALITY_ALONE, *TIME_ALONE, *MEMORY_ALONE}
     assert asked - read - unpriced == set(), "flags that are asked for: their rows must say read"
 
 

@@ -1,0 +1,39 @@
+"""Workspaces of the libraries that multiply matrices: torch's allocator counts them, and no tensor of a model is."""
+
+from __future__ import annotations
+
+from taylor.cost_model.memory import StageBreakdown
+from taylor.cost_model.strategy import TrainingRules
+from taylor.register.device import DeviceSpec
+from taylor.register.model import ModelSpec
+
+_HANDLES = 2
+"""torch keeps one workspace a handle, and a handle a thread: the script's and autograd's (PyTorch
+aten/src/ATen/cuda/CublasHandlePool.cpp, ``getCurrentCUDABlasHandle``)."""
+
+_TORCH_MIB, _TORCH_WIDE_MIB = 8.125, 32.0
+"""Of a handle: ``:4096:2:16:8``, and ``:4096:8`` from Hopper on (CublasHandlePool.cpp, ``parseChosenWorkspaceSize``)
+and where the job is deterministic (Megatron-LM d98e8a64 megatron/training/determinism.py:30)."""
+
+_TE_MIB, _TE_WIDE_MIB, _TE_STREAMS = 4.0, 32.0, 4
+"""TransformerEngine d0067d0 transformer_engine/pytorch/cpp_extensions/gemm.py:40 (wide from Hopper on): one, and one
+more a stream of its grouped products (transformer_engine/common/util/multi_stream.cpp, ``num_compute_streams``)."""
+
+
+def workspaces_mib(model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -> float:
+    """Workspaces on one device, MiB; 0 where the libraries are others than NVIDIA's.
+
+    They are part of `statics.overhead_mib`.
+    """
+    if "tf32" not in device.peak_tflops:
+        return 0.0
+    wide = "fp8" in device.peak_tflops
+    result = _HANDLES * (_TORCH_WIDE_MIB if wide or rules.deterministic else _TORCH_MIB)
+    if rules.engine_products:
+        result += (_TE_WIDE_MIB if wide else _TE_MIB) * (1 + (_TE_STREAMS if model.n_moe else 0))
+    return result
+
+
+def allocated_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -> float:
+    """What torch calls the peak of allocated memory on a stage: no context and no communication buffers, MiB."""
+    return stage.total - stage.overhead + workspaces_mib(model, rules, device)
