@@ -88,12 +88,12 @@ def test_an_evaluated_plan_is_not_compared_with_itself(tmp_path: Path) -> None:
 
 
 def test_too_little_room_is_bad_and_a_little_is_a_warning() -> None:
-    answers = [room_answer([900.0, peak], [1000.0, 1000.0], "estimate") for peak in (1000.5, 990.0, 800.0)]
+    answers = [room_answer([700.0, peak], [1000.0, 1000.0], "estimate") for peak in (1000.5, 990.0, 800.0)]
     assert [one.tone for one in answers] == [BAD, WARNING, GOOD]
     assert [one.answer for one in answers] == [
         "no, 0 MiB too much",
         "yes, 10 MiB free (tight)",
-        "yes, 100 MiB free",
+        "yes, 200 MiB free",
     ]
 
 
