@@ -45,7 +45,7 @@ FEW_TUPLES, MANY_COLUMNS = 2000, 20_000
 """Layer tuples of all stages, and configurations, up to which all are listed; of more, those that prices leave."""
 
 MANY_KINDS_TUPLES = 20_000
-"""The same with several interleaves and more than `FEW_KINDS` kinds, of a stage: then the compact MILP is quicker."""
+"""The same with several interleaves and more than `FEW_KINDS` kinds, of a stage."""
 
 MOST_COLUMNS = 200_000
 """Configurations that a tree may have."""
@@ -150,6 +150,8 @@ class _TreeRun:
         self.graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
         self.paths = PathCuts(problem, self.graph)
         self.limits = WorkLimits(problem, self.graph)
+        # With several interleaves and many kinds, positions are left to the walk and, at the end, to the MILP.
+        self.ordered = problem.interleaves == 1 or len(problem.placed_kinds) <= FEW_KINDS
         self.first: FirstPlans | None = None
         self.search: Search | None = None
         self.known: tuple[float, PipelinePlan | None] = (np.inf, None)
@@ -216,17 +218,11 @@ class _TreeRun:
             self.report("done")
 
     def _all_columns(self) -> ColumnSet | None:
-        """All configurations; None where they are many.
-
-        Raises
-        ------
-        TooManyColumns
-            Where they are, and cannot be priced.
-        """
+        """All configurations; None where they are many."""
         problem = self.problem
-        if problem.interleaves > 1 and len(problem.placed_kinds) > FEW_KINDS:
-            return build_columns(problem, stage_tuples(problem, MANY_KINDS_TUPLES), MOST_COLUMNS)
         try:
+            if not self.ordered:
+                return build_columns(problem, stage_tuples(problem, MANY_KINDS_TUPLES), MOST_COLUMNS)
             tuples = stage_tuples(problem, FEW_TUPLES)
             if sum(len(part.members) for part in tuples) > FEW_TUPLES:
                 return None
@@ -257,7 +253,7 @@ class _TreeRun:
 
     def _some(self, first: FirstPlans) -> None:
         """Price configurations against the best plan, and search those that it leaves."""
-        generation = Generation(self.problem, first.time, self.limits, self.paths, self.stopper)
+        generation = Generation(self.problem, first.time, self.limits, self.paths, self.stopper, self.ordered)
         for attempt in range(LONG_WALKS + 1):
             self.report(f"pricing stage configurations under {first.time:.6g}")
             self.bound = max(self.bound, min(generation.bound(first.time), first.time))
@@ -321,7 +317,7 @@ class _TreeRun:
             self._leave()
             self.search = tree = self._tree_of(found.columns, best if whole else target)
             _, plan = self.best()
-            chosen = found.columns.find(plan) if whole and plan is not None else None
+            chosen = found.columns.find(plan) if whole and plan is not None and self.ordered else None
             start_search(tree, chosen, found.first, found.held)
             done = self._searched(tree, patient)
             if self.hand_over:

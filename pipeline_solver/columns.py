@@ -39,6 +39,8 @@ class ColumnSet:
         Column c of class block b adds to duration class b·S + stage.
     group : int64 [n]
         Number of the layer tuple.
+    ordered : bool
+        Whether plans keep the kinds in the problem's order. Columns that leave it open bound the step time alone.
     """
 
     problem: PipelineProblem
@@ -47,6 +49,7 @@ class ColumnSet:
     recompute: NDArray[np.int16]
     durations: NDArray[np.float64]
     group: NDArray[np.int64]
+    ordered: bool = True
 
     def __len__(self) -> int:
         return len(self.layers)

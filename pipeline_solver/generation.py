@@ -17,7 +17,7 @@ from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.stage_pricing import all_below, cheapest, columns_of, reduced_costs, stage_options
+from taylor.pipeline_solver.stage_pricing import alike, all_below, cheapest, columns_of, reduced_costs, stage_options
 from taylor.pipeline_solver.stopping import LpTrouble, Stopper
 from taylor.pipeline_solver.work_limits import WorkLimits
 
@@ -75,13 +75,23 @@ class Generation:
         Grows by the paths met.
     stopper : Stopper
         Asked between LPs.
+    ordered : bool
+        False leaves the order of the kinds open and takes kinds that cost the same as one. What it proves holds,
+        but no plan comes of its columns.
     """
 
     def __init__(
-        self, problem: PipelineProblem, step_time: float, limits: WorkLimits, paths: PathCuts, stopper: Stopper
+        self,
+        problem: PipelineProblem,
+        step_time: float,
+        limits: WorkLimits,
+        paths: PathCuts,
+        stopper: Stopper,
+        ordered: bool = True,
     ) -> None:
-        self.problem, self.limits, self.paths, self.stopper = problem, limits, paths, stopper
-        self.options = stage_options(problem, limits.under(step_time))
+        self.limits, self.paths, self.stopper, self.ordered = limits, paths, stopper, ordered
+        self.problem = problem if ordered else alike(problem)
+        self.options = stage_options(problem, limits.under(step_time), None if ordered else self.problem)
         none = np.zeros((0, problem.interleaves), dtype=np.int64)
         self.chosen: list[NDArray[np.int64]] = [none for _ in self.options]
         self.known: list[set[bytes]] = [set() for _ in self.options]
@@ -104,7 +114,7 @@ class Generation:
             self._begin(limits)
         best = -np.inf
         for _ in range(ROUNDS):
-            columns, _ = columns_of(self.problem, self.options, self.chosen)
+            columns, _ = columns_of(self.problem, self.options, self.chosen, self.ordered)
             if (np.diff(columns.start) == 0).any():
                 return np.inf
             master = Master(columns, np.zeros(0, dtype=np.int64), self.paths.pool)
@@ -149,7 +159,7 @@ class Generation:
             left -= len(found)
             chosen.append(found)
             prices.append(price - self.last.constants[s])
-        columns, number = columns_of(self.problem, self.options, chosen)
+        columns, number = columns_of(self.problem, self.options, chosen, self.ordered)
         reduced = np.concatenate(prices)[number]
         first = [
             a + np.argsort(reduced[a:b], kind="stable")[: 5 * PRICED]

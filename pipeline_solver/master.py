@@ -152,6 +152,8 @@ class Master:
         by_stage = [np.arange(columns.start[s], columns.start[s + 1]) for s in range(self.S)]
         rows: list[_OrderRow] = []
         self.order_terms: list[tuple[int, int, tuple[int, int], bool]] = []
+        if not columns.ordered:
+            return rows
         count, switch = first, 0
 
         def holding(k: int, test: NDArray[np.bool_]) -> NDArray[np.int64]:

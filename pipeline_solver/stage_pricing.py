@@ -8,6 +8,7 @@ and the work that are left, finds the cheapest configurations, or all below a co
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from taylor.pipeline_solver.columns import ColumnSet, duration_blocks
 from taylor.pipeline_solver.compiled import compiled
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.master import Prices
-from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
 from taylor.pipeline_solver.stage_tuples import TooManyColumns, fixed_parts
 
 BUCKETS = 256
@@ -81,8 +82,23 @@ class StageOptions(NamedTuple):
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
 
-def stage_options(problem: PipelineProblem, work_limits: NDArray[np.float64]) -> list[StageOptions]:
-    """The options of every stage whose chunks keep within its work limit, float64 [S]."""
+def alike(problem: PipelineProblem) -> PipelineProblem:
+    """The problem with kinds that cost the same taken as one, which only columns without order can stand for."""
+    merged: dict[object, LayerKind] = {}
+    for kind in problem.kinds:
+        key = (kind.forward, kind.layer_mib, tuple(kind.activation_mib.items()), kind.pinned_last)
+        known = merged.get(key)
+        merged[key] = kind if known is None else replace(known, count=known.count + kind.count)
+    return problem.replace(kinds=tuple(merged.values()))
+
+
+def stage_options(
+    problem: PipelineProblem, work_limits: NDArray[np.float64], merged: PipelineProblem | None = None
+) -> list[StageOptions]:
+    """The options of every stage whose chunks keep within its work limit, float64 [S].
+
+    With `merged`, the problem with its kinds taken together by `alike`, chunks are told apart by those kinds alone.
+    """
     schedule = schedule_of(problem)
     lower, upper = chunk_bounds(problem, schedule)
     lightest = min(kind.forward for kind in problem.placed_kinds) * (1.0 + problem.backward_ratio)
@@ -92,7 +108,8 @@ def stage_options(problem: PipelineProblem, work_limits: NDArray[np.float64]) ->
         upper = np.minimum(upper, np.maximum(room - least, 0))
     known: RecomputeOptions = {}
     return [
-        _options_of(problem, schedule, s, lower, upper, float(work_limits[s]), known) for s in range(problem.stages)
+        _options_of(problem, schedule, s, lower, upper, float(work_limits[s]), known, merged)
+        for s in range(problem.stages)
     ]
 
 
@@ -104,18 +121,22 @@ def _options_of(
     upper: NDArray[np.int64],
     work_limit: float,
     known: RecomputeOptions,
+    merged: PipelineProblem | None,
 ) -> StageOptions:
     chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
     low = np.concatenate([[0], np.cumsum([lower[c] for c in chunks])])
     high = np.concatenate([[0], np.cumsum([upper[c] for c in chunks])])
     alive = alive_vectors(schedule)[s]
     room, besides = fixed_parts(problem, schedule, s, alive)
-    K, V = len(problem.placed_kinds), problem.interleaves
+    placed = problem.placed_kinds if merged is None else merged.placed_kinds
+    K, V = len(placed), problem.interleaves
     types, between, rows, chunk = [], [], [], []
     last_place = -1
     for v in range(V):
         place = schedule.position(v, s)
         found = chunk_types(problem, v, s, place, low, high, lower, upper, known)
+        if merged is not None:
+            found = _told_apart(problem, merged, found)
         types.append(found)
         between.append((low[place] - low[last_place + 1], high[place] - high[last_place + 1]))
         last_place = place
@@ -129,7 +150,7 @@ def _options_of(
     of = np.array(chunk, dtype=np.int64)
     held = table[:, 4 : 4 + K].astype(np.int64)
     choice, extra, activation, looser = table[:, 4 + K :].T
-    forward = held @ np.array([kind.forward for kind in problem.placed_kinds]) + besides[of]
+    forward = held @ np.array([kind.forward for kind in placed]) + besides[of]
     work = (1.0 + problem.backward_ratio) * forward + extra
     least = np.array([work[of == v].min() if (of == v).any() else 0.0 for v in range(V)])
     within = work - least[of] + least.sum() <= work_limit * (1 + 1e-9)
@@ -142,7 +163,7 @@ def _options_of(
         forward[within],
         extra[within],
         work[within],
-        (held @ np.array([kind.layer_mib for kind in problem.placed_kinds]))[within],
+        (held @ np.array([kind.layer_mib for kind in placed]))[within],
         activation[within],
         looser[within],
         table[within, 1:4].astype(np.int64),
@@ -152,12 +173,33 @@ def _options_of(
     )
 
 
+def _told_apart(problem: PipelineProblem, merged: PipelineProblem, found: list[ChunkType]) -> list[ChunkType]:
+    """Chunk types with their layers by the kinds of `merged`; of those that cost the same, one."""
+    names = [kind.name for kind in merged.placed_kinds]
+    of = np.zeros((len(problem.placed_kinds), len(names)), dtype=np.int64)
+    for j, kind in enumerate(problem.placed_kinds):
+        like = (kind.forward, kind.layer_mib, kind.activation_mib)
+        one = next(k for k in merged.placed_kinds if (k.forward, k.layer_mib, k.activation_mib) == like)
+        of[j, names.index(one.name)] = 1
+    result: dict[object, ChunkType] = {}
+    for kind in found:
+        layers = tuple(int(count) for count in np.array(kind.layers) @ of)
+        key = (layers, kind.extra.tobytes(), kind.activation.tobytes())
+        known = result.get(key)
+        first = kind.first if known is None else min(kind.first, known.first)
+        last = kind.last if known is None else max(kind.last, known.last)
+        result[key] = ChunkType(layers, first, last, kind.extra, kind.activation, kind.recompute)
+    return list(result.values())
+
+
 def reduced_costs(problem: PipelineProblem, stage: StageOptions, s: int, prices: Prices) -> NDArray[np.float64]:
     """What each option of stage `s` adds to a configuration's reduced cost, float64 [n]."""
     chunk = stage.chunk
     cost = stage.held @ prices.layer
     for block, price in zip(duration_blocks(problem, stage.forward, stage.extra), prices.duration, strict=True):
         cost = cost + price[chunk, s] * block
+    if not (prices.late.any() or prices.early.any()):
+        return cost
     K = stage.held.shape[1]
     holds = stage.held > 0
     least = np.where(holds.any(axis=1), holds.argmax(axis=1), K)
@@ -168,7 +210,7 @@ def reduced_costs(problem: PipelineProblem, stage: StageOptions, s: int, prices:
 
 
 def columns_of(
-    problem: PipelineProblem, options: list[StageOptions], chosen: list[NDArray[np.int64]]
+    problem: PipelineProblem, options: list[StageOptions], chosen: list[NDArray[np.int64]], ordered: bool = True
 ) -> tuple[ColumnSet, NDArray[np.int64]]:
     """The configurations of some choices of one option a chunk.
 
@@ -211,7 +253,7 @@ def columns_of(
     start = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])]).astype(np.int64)
     layers, recompute, forward, extra, group, number = (np.concatenate([part[i] for part in parts]) for i in range(6))
     durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra)))
-    return ColumnSet(problem, start, layers, recompute, durations, group), number
+    return ColumnSet(problem, start, layers, recompute, durations, group, ordered), number
 
 
 def cheapest(

@@ -20,7 +20,7 @@ MAX_TABLE = 20_000_000
 class StagePrograms:
     """Cheapest choice of one column a stage under any weights, exact in layer totals and order of kinds.
 
-    ``exact`` is false when the table would be too large; then `best` never finds anything.
+    ``exact`` is false when the table would be too large, or the columns have no order; then `best` finds nothing.
 
     The border between kind j and the next one lies in one row of chunks (an interleave). For each way
     to choose those rows, columns fall into classes by (layers by kind, what they hold before and after
@@ -37,8 +37,8 @@ class StagePrograms:
         K, V = len(kinds), problem.interleaves
         self.places: _Places | None = _places(columns) if V == 1 and K > FEW_KINDS else None
         self.cases: list[tuple[NDArray[np.int64], ...]] = []
-        self.exact = True
-        if self.places is not None:
+        self.exact = columns.ordered
+        if self.places is not None or not columns.ordered:
             return
         self.states = int(np.prod(self.counts + 1)) * 2 ** (K - 1)
         self.exact = self.states * problem.stages <= MAX_TABLE

@@ -18,7 +18,7 @@ def no_cutoff() -> float:
 
 
 class LpTrouble(Exception):
-    """The LPs of the tree keep failing numerically: what is proven so far stands, and no more will be."""
+    """The LPs can prove no more, mostly for they keep failing numerically: what is proven so far stands."""
 
 
 class OutOfTime(Exception):

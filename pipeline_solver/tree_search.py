@@ -162,6 +162,8 @@ class Search:
             if bound >= self.cutoff:
                 return []
         candidates = self.splits.ways(result.weights, mask)
+        if not candidates and not self.columns.ordered:
+            raise LpTrouble("the order of the kinds decides")
         if not candidates:
             chosen = np.array(
                 [

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from benchmarks.brute_force import comparable_problem, random_problem
+from benchmarks.brute_force import comparable_problem, enumerate_optimum, random_problem
+from taylor.pipeline_solver import branch_and_cut as tree
 from taylor.pipeline_solver import stage_pricing
 from taylor.pipeline_solver.columns import build_columns
 from taylor.pipeline_solver.cut_pool import PathCuts
@@ -14,6 +17,7 @@ from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.generation import Generation
 from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solution import OPTIMAL
 from taylor.pipeline_solver.stage_pricing import all_below, cheapest, columns_of, reduced_costs, stage_options
 from taylor.pipeline_solver.stage_tuples import TooManyColumns, stage_tuples
 from taylor.pipeline_solver.stopping import Stopper
@@ -133,3 +137,41 @@ def test_no_plan_beats_what_prices_prove_and_every_better_plan_is_among_what_the
         assert left is not None and left.columns.find(truth.plan) is not None
         proven += generation.bound(above) > 0.9 * truth.objective
     assert proven > 15
+
+
+def test_many_kinds_without_their_order_bound_every_plan_and_the_milp_closes_the_rest(monkeypatch):
+    """Kinds that cost the same are told apart by their place alone, which columns without order leave open."""
+    monkeypatch.setattr(tree, "MANY_KINDS_TUPLES", 0)
+    solved = closed = 0
+    rng = np.random.default_rng(17)
+    while solved < 12:
+        problem, truth = comparable_problem(rng, 20_000, 3)
+        if problem.interleaves == 1 or not len(problem.placed_kinds) >= 2 or np.isinf(truth.objective):
+            continue
+        first, second = problem.placed_kinds[:2]
+        if first.count + second.count < 4:
+            continue
+        halves = [
+            replace(kind, name=f"{kind.name}{half}", count=kind.count // 2 + half * (kind.count % 2))
+            for half in (0, 1)
+            for kind in (first, second)
+        ]
+        others = [kind for kind in problem.kinds if kind not in (first, second)]
+        stack = problem.replace(kinds=(*[kind for kind in halves if kind.count], *others))
+        if len(stack.placed_kinds) < 4:
+            continue
+        expected = enumerate_optimum(stack, 200_000)
+        if expected is None or np.isinf(expected.objective):
+            continue
+        graph = EventGraph.from_schedule(schedule_of(stack), stack.lag)
+        paths, limits = PathCuts(stack, graph), WorkLimits(stack, graph)
+        above = expected.objective * 1.05
+        generation = Generation(stack, above, limits, paths, Stopper(None), ordered=False)
+        assert len(generation.problem.kinds) < len(stack.kinds)
+        bound = generation.bound(above)
+        assert bound <= expected.objective * (1 + 1e-7)
+        solution = tree.branch_and_cut(stack)
+        assert solution.status == OPTIMAL and solution.objective == pytest.approx(expected.objective, rel=1e-6)
+        solved += 1
+        closed += bound > 0.9 * expected.objective
+    assert closed > 4
