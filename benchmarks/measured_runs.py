@@ -38,7 +38,7 @@ MEASURED = Path(__file__).resolve().parents[2] / "shared" / "data" / "measured_r
 
 
 STATED_BY_SOURCE: Mapping[str, Mapping[str, bool]] = {
-    "Megatron-LM README H100": {"overlap_gradients": True, "overlap_weights": True, "overlap_tensor": True},
+    "Megatron-LM README H100": {"overlap_tensor": True},
 }
 """Flags that a source names for all of its runs. Megatron-LM f2e5db402c README.md:66: "We perform fine-grained
 overlapping of data-parallel (--overlap-grad-reduce --overlap-param-gather), tensor-parallel (--tp-comm-overlap) and

@@ -158,11 +158,9 @@ class TrainingRules:
     overlap_experts : bool
         The experts' exchanges of one micro-batch run beside the computation of another's
         (``--overlap-moe-expert-parallel-comm``).
-    overlap_gradients, overlap_weights : bool
-        Gradients are reduced beside backward, weights gathered beside forward, as far as these last
-        (``--overlap-grad-reduce``, ``--overlap-param-gather``). Off: not said; a usual share is shown.
     overlap_tensor : bool
-        Tensor-parallel transfers run beside the products that need them (``--tp-comm-overlap``). Off: as the above.
+        Tensor-parallel transfers run beside the products that need them (``--tp-comm-overlap``). Off: a usual share
+        of them is shown.
     overlap_shared : bool
         Shared experts run beside the exchanges (``--moe-shared-expert-overlap``).
     static_experts : bool
@@ -211,8 +209,6 @@ class TrainingRules:
     gathers_tokens: bool = False
     overlap_experts: bool = False
     overlap_shared: bool = False
-    overlap_gradients: bool = False
-    overlap_weights: bool = False
     overlap_tensor: bool = False
     static_experts: bool = False
     aligned_rows: bool = False

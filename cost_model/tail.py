@@ -41,8 +41,7 @@ def tail_ms(
     Parameters
     ----------
     beside : StageTime
-        What runs beside the transfers. How much of it hides them is the device's credit (`Speed.shares`) where the
-        rules do not say that they overlap.
+        What runs beside the transfers. They show the device's usual share (`Speed.shares`), or what outlasts this.
     """
     speed = Speed.of(device, rules)
     split, routed, updated = _stage_parameters(model, degrees, rules)
@@ -56,19 +55,19 @@ def tail_ms(
     shares = speed.shares["data_shown"], speed.shares["data_shown_in_pipeline"]
     usual = np.where(np.equal(degrees.pp, 1), *shares)
 
-    def shown(parameter_bytes: int, work: Any, *, overlaps: bool) -> Any:
+    def shown(parameter_bytes: int, work: Any) -> Any:
         dense = gather_ms(split * parameter_bytes, dense_ranks, degrees.tp, device, speed.network)
         experts = gather_ms(routed * parameter_bytes, routed_ranks, expert_stride, device, speed.network)
         transfer = dense + np.where(np.greater(routed, 0), experts, 0.0)
         outlasting = shown_beside(transfer, work, degrees, split + routed, dense_ranks)
-        # Without the flag no more can hide than with it.
-        return outlasting if overlaps else np.maximum(usual * transfer, outlasting)
+        # What a device shows was measured on jobs that overlap: it holds what the work beside is slowed down by.
+        return np.maximum(usual * transfer, outlasting)
 
     if not rules.parallel_optimizer:
         whole = 2 * rules.gradient_bytes
-        return result + shown(whole, beside.backward, overlaps=rules.overlap_gradients)
-    result = result + shown(rules.gradient_bytes, beside.backward, overlaps=rules.overlap_gradients)
-    return result + shown(rules.compute_bytes, beside.forward, overlaps=rules.overlap_weights)
+        return result + shown(whole, beside.backward)
+    result = result + shown(rules.gradient_bytes, beside.backward)
+    return result + shown(rules.compute_bytes, beside.forward)
 
 
 def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:

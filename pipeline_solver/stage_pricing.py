@@ -179,16 +179,16 @@ def _told_apart(problem: PipelineProblem, merged: PipelineProblem, found: list[C
     of = np.zeros((len(problem.placed_kinds), len(names)), dtype=np.int64)
     for j, kind in enumerate(problem.placed_kinds):
         like = (kind.forward, kind.layer_mib, kind.activation_mib)
-        one = next(k for k in merged.placed_kinds if (k.forward, k.layer_mib, k.activation_mib) == like)
-        of[j, names.index(one.name)] = 1
+        name = next(k.name for k in merged.placed_kinds if (k.forward, k.layer_mib, k.activation_mib) == like)
+        of[j, names.index(name)] = 1
     result: dict[object, ChunkType] = {}
-    for kind in found:
-        layers = tuple(int(count) for count in np.array(kind.layers) @ of)
-        key = (layers, kind.extra.tobytes(), kind.activation.tobytes())
+    for one in found:
+        layers = tuple(int(count) for count in np.array(one.layers) @ of)
+        key = (layers, one.extra.tobytes(), one.activation.tobytes())
         known = result.get(key)
-        first = kind.first if known is None else min(kind.first, known.first)
-        last = kind.last if known is None else max(kind.last, known.last)
-        result[key] = ChunkType(layers, first, last, kind.extra, kind.activation, kind.recompute)
+        first = one.first if known is None else min(one.first, known.first)
+        last = one.last if known is None else max(one.last, known.last)
+        result[key] = ChunkType(layers, first, last, one.extra, one.activation, one.recompute)
     return list(result.values())
 
 

@@ -260,8 +260,6 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         dispatch_by_node=_dispatches_by_node(flags),
         gathers_tokens=_gathers_tokens(flags),
         overlap_experts=flags.has("overlap-moe-expert-parallel-comm", "moe-fb-overlap"),
-        overlap_gradients=flags.has("overlap-grad-reduce"),
-        overlap_weights=flags.has("overlap-param-gather"),
         overlap_tensor=flags.has("tp-comm-overlap"),
         overlap_shared=flags.has("moe-shared-expert-overlap"),
         static_experts=_is_static(flags),

@@ -18,9 +18,8 @@ def error(rows: list[Recipe]) -> float:
 def test_step_times_in_fp8_are_met_and_those_told_for_bf16_are_not() -> None:
     narrow, wide = recipes(RECIPES), recipes(RECIPES, narrow=False)
     assert len(narrow) == len(wide) == 65
-    # Short by a tenth: the scripts overlap their transfers, and what that slows down is not told.
-    assert 0.85 < median(row.ratio for row in narrow) < 1.1
-    assert error(narrow) < 0.17 < 0.25 < error(wide)
+    assert 0.9 < median(row.ratio for row in narrow) < 1.1
+    assert error(narrow) < 0.15 < 0.25 < error(wide)
     # Casts are operations of their own: where the host bounds small experts, they can cost more than they save.
     dense = [(told, other) for told, other in zip(narrow, wide, strict=True) if "llama" in told.script]
     assert dense and all(told.told_ms <= other.told_ms for told, other in dense)
