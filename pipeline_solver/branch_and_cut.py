@@ -51,8 +51,8 @@ MOST_COLUMNS = 200_000
 """Configurations that a tree may have."""
 
 LONG_WALKS = 3
-WALK_GAIN = 0.003
-"""With many columns, how often and for what gain of the first plan long walks go on."""
+WALK_GAIN, WALK_SHARE = 0.003, 0.1
+"""With many columns, how often long walks go on from the first plan, for what gain, and for what share of the time."""
 
 NODES_A_SHARE = 3
 FIRST_SLICE, LAST_SLICE = 2_000, 20_000
@@ -260,7 +260,8 @@ class _TreeRun:
             if self._closed() or attempt == LONG_WALKS:
                 break
             before = first.time
-            first.go_on(attempt)
+            left = self.left()
+            first.go_on(attempt, None if left is None else WALK_SHARE * left)
             if first.time > before * (1 - WALK_GAIN):
                 break
         self._raise_targets(generation)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from taylor.pipeline.plan import PipelinePlan
@@ -60,12 +62,13 @@ class FirstPlans:
         if self.state is not None:
             self._walk_from(self.state, min(SHORT_MOVES, SHORT_TASKS / self.size), 0.01)
 
-    def go_on(self, attempt: int) -> None:
-        """A long walk from the best plan."""
+    def go_on(self, attempt: int, seconds: float | None = None) -> None:
+        """A long walk from the best plan, of `seconds` at most: then it goes cold at once."""
         if self.state is not None:
-            self._walk_from(self.state, min(LONG_MOVES, LONG_TASKS / self.size), HOT[attempt % len(HOT)])
+            until = None if seconds is None else time.monotonic() + seconds
+            self._walk_from(self.state, min(LONG_MOVES, LONG_TASKS / self.size), HOT[attempt % len(HOT)], until)
 
-    def _walk_from(self, state: State, most_moves: float, hot: float) -> None:
+    def _walk_from(self, state: State, most_moves: float, hot: float, until: float | None = None) -> None:
         moves = max(LEAST_MOVES, int(most_moves))
         slices = max(1, int(np.ceil(moves * self.size / SLICE_TASKS)))
         scale = self.time if np.isfinite(self.time) else self.walk.time_of(state)
@@ -73,8 +76,13 @@ class FirstPlans:
         for before, after in zip(heats[:-1], heats[1:], strict=True):
             self.stopper.check()
             seed = int(self.random.integers(2**31))
-            over, time, best, state = self.walk.run(state, -(-moves // slices), seed, before, after)
-            self._take(over, time, best)
+            late = until is not None and time.monotonic() >= until
+            if late:
+                before, after, state = float(heats[-2]), float(heats[-1]), self.state or state
+            over, step_time, best, state = self.walk.run(state, -(-moves // slices), seed, before, after)
+            self._take(over, step_time, best)
+            if late:
+                return
 
     def _take(self, over: float, time: float, state: State) -> None:
         if (over, time) < (self.over, self.time):

@@ -229,7 +229,7 @@ def test_a_bad_environment_file_is_refused_with_the_entry_named(tmp_path, text, 
 
 def test_shell_and_toml_files_are_started_by_bash_and_by_torchtitan():
     tools = Tools("/usr/bin/python3")
-    (script,), (toml,), (yaml, *_) = (launchers_for(Path(name)) for name in ("a.sh", "a.toml", "a.yaml"))
+    (script, *_), (toml,), (yaml, *_) = (launchers_for(Path(name)) for name in ("a.sh", "a.toml", "a.yaml"))
     command = script.dryrun_command(Path("made.sh"), Path("a.sh"), tools)
     assert command[0] == "bash" and command[-2:] == ("a.sh", "made.sh")
     assert toml.dryrun_command(Path("a.toml"), Path("a.toml"), tools)[:3] == (

@@ -22,10 +22,10 @@ def test_a_job_writes_the_same_bytes_with_one_worker_and_with_two(name):
 
 def test_the_tree_is_the_same_however_many_processes_share_it(monkeypatch, tmp_path):
     """Slices of a few simplex iterations make every instance a matter of several rounds."""
-    monkeypatch.setattr(branch_and_cut, "FIRST_SLICE", 60)
+    monkeypatch.setattr(branch_and_cut, "FIRST_SLICE", 20)
     rng = np.random.default_rng(8)
     rounds = 0
-    for _ in range(6):
+    for _ in range(10):
         problem = medium_problem(rng)
         shown = []
         for workers in (1, 2, 3, 7):

@@ -61,5 +61,5 @@ def test_a_bound_above_the_optimum_and_an_objective_below_it_are_found_out():
 
 def test_middling_instances_need_a_tree():
     rng = np.random.default_rng(4)
-    nodes = [solve(solver.medium_problem(rng)).statistics.get("nodes", 0) for _ in range(10)]
+    nodes = [solve(solver.medium_problem(rng)).statistics.get("nodes", 0) for _ in range(30)]
     assert max(nodes) > 5

@@ -48,7 +48,7 @@ FURTHER = {
     + STOPS,
     "pipeline_parallel": "-hf --model --world_size --seq --gbs --fix -ratios -workers -mps_form --export --what_if "
     "-dryrun_data_dir --dryrun_timeout --dryrun_retries " + STOPS,
-    "timeline_tool": "--profile_dir --solution --unit_ms --step --window --trace --html --png",
+    "timeline_tool": "--profile_dir --solution --unit_ms --step --steps --window --trace --html --png",
 }
 """Flags beyond it: one more or less is a decision, and shows here."""
 
