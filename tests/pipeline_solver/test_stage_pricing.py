@@ -144,7 +144,7 @@ def test_many_kinds_without_their_order_bound_every_plan_and_the_milp_closes_the
     monkeypatch.setattr(tree, "MANY_KINDS_TUPLES", 0)
     solved = closed = 0
     rng = np.random.default_rng(17)
-    while solved < 12:
+    while solved < 6:
         problem, truth = comparable_problem(rng, 20_000, 3)
         if problem.interleaves == 1 or not len(problem.placed_kinds) >= 2 or np.isinf(truth.objective):
             continue
@@ -174,4 +174,4 @@ def test_many_kinds_without_their_order_bound_every_plan_and_the_milp_closes_the
         assert solution.status == OPTIMAL and solution.objective == pytest.approx(expected.objective, rel=1e-6)
         solved += 1
         closed += bound > 0.9 * expected.objective
-    assert closed > 4
+    assert closed > 2
