@@ -96,7 +96,6 @@ class Generation:
         self.chosen: list[NDArray[np.int64]] = [none for _ in self.options]
         self.known: list[set[bytes]] = [set() for _ in self.options]
         self.held: list[int] = []
-        self.solves = 0
         self.last: _Priced | None = None
 
     def bound(self, step_time: float) -> float:
@@ -122,7 +121,6 @@ class Generation:
             for cut in dict.fromkeys([*self.paths.seeds(), *self.held]):
                 master.hold(cut)
             _, result, _ = cut_loop(master, self.paths, self.stopper, np.inf, CUT_ROUNDS)
-            self.solves += master.solves
             if result is not None:
                 master.purge()
                 result = master.solve()
