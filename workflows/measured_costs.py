@@ -14,8 +14,8 @@ from taylor.cost_model.measured.fits import Law
 from taylor.cost_model.measured.galvatron.hetu import HetuCosts
 from taylor.cost_model.measured.galvatron.inputs import MEMORY_MODES, TIME_MODES, galvatron_inputs
 from taylor.cost_model.measured.galvatron.paddle import PaddleCosts
-from taylor.cost_model.measured.galvatron.space import layer_strategies
 from taylor.cost_model.measured.laws import ModelLaws
+from taylor.layerwise.space import SpaceLimits
 from taylor.parsers.galvatron.folder import MeasuredModel, ProfileFolder
 
 PROVIDERS = ("taylor", "galvatron")
@@ -126,9 +126,9 @@ def answer_costs(folder: ProfileFolder, request: CostRequest) -> CostAnswer:
     rows: list[CostRow] = []
     ends: dict[str, EndCosts] = {}
     left_out: list[str] = []
-    for stages, strategy in layer_strategies(request.world, request.layers):
-        if stages != setting.stages:
-            continue
+    space = SpaceLimits(disable_cp=True)
+    served = setting.stages in space.stage_numbers(request.world, request.layers)
+    for strategy in space.layers(request.world // setting.stages) if served else ():
         try:
             rows += cost_table(provider, provider.kinds, (strategy,), setting)
             ends.setdefault(strategy.end.name, provider.ends(strategy.end, setting))
@@ -169,9 +169,10 @@ def _provider(
         memory_mode=memory_mode,
         sequence_parallel=laws.sequence_parallel,
     )
-    layers = dict.fromkeys(inputs.layer, request.layers)
-    form = PaddleCosts if model.rules.name == "paddle" else HetuCosts
-    return form(inputs, hardware, layers), f", {time_mode} times and {memory_mode} memory", ()
+    modes = f", {time_mode} times and {memory_mode} memory"
+    if model.rules.name == "paddle":
+        return PaddleCosts(inputs, hardware), modes, ()
+    return HetuCosts(inputs, hardware, dict.fromkeys(inputs.layer, request.layers)), modes, ()
 
 
 def folder_record(folder: ProfileFolder) -> dict[str, Any]:

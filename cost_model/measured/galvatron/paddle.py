@@ -3,13 +3,13 @@
 paddle-galvatron b0bdd07 paddlenlp/experimental/galvatron/cost_model/time_cost_model.py and memory_cost_model.py. It
 differs from Hetu's in what it reduces (fp32 gradients), in the number of collectives, in the states (18 bytes a
 parameter, gradients kept whole while they are accumulated), and in a second way to overlap. Known weaknesses besides
-Hetu's: where ranks of TP and DP are as many, half the backward is taken to hide nothing; embedding and head look up no
-measured size; with Ulysses at the ends, the first stage's message is half of what it sends.
+Hetu's: where ranks of TP and DP are as many, half the backward is taken to hide nothing; every layer pays a 24th of the
+transfers between stages; embedding and head look up no measured size; with Ulysses at the ends, the first stage's
+message is half of what it sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,6 +33,8 @@ from taylor.cost_model.measured.profiles import PADDLE, LayerMemory, OtherMemory
 BACKWARD = 2.0
 COLLECTIVES = 4
 """Collectives of a layer, halves of an all-reduce or all-to-alls (`tp_comm_num`)."""
+TRANSFER_LAYERS = 24
+"""Layers that it spreads the transfers between stages over, whatever the model has (`dummy_layernum`)."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,6 @@ class PaddleCosts:
     inputs : GalvatronInputs
         Of the setting's sequence length.
     hardware : HardwareProfile
-    layers : mapping of kind to int
-        Layers of the model.
     by_bandwidth : bool
         Tensor parallel collectives are priced by the bandwidth of all-reduces (``--sp_space tp``), not by their
         measured times.
@@ -53,7 +53,6 @@ class PaddleCosts:
 
     inputs: GalvatronInputs
     hardware: HardwareProfile
-    layers: Mapping[str, int]
     by_bandwidth: bool = False
     name: str = "galvatron"
     memory: MemorySettings = MemorySettings(reserved_share=0.3, reserved_above_mib=21 * 1024 - 1)
@@ -79,7 +78,7 @@ class PaddleCosts:
         price = self._price(replicas)
         reduced = self._reduced(strategy, message, price, backward) if strategy.dp > 1 else backward
         gather = message * 0.5 * price if strategy.zero == 3 else 0.0
-        transfer = self._transfer_ms(samples, setting) / self.layers[kind] / 2
+        transfer = self._transfer_ms(samples, setting) / TRANSFER_LAYERS / 2
         return CostRow(
             forward_s=(compute + tensor / 2 + gather + transfer) / 1e3,
             backward_s=(backward + tensor / 2 + transfer) / 1e3,

@@ -13,10 +13,10 @@ from taylor.cost_model.measured.cost_table import Setting, cost_table, layer_act
 from taylor.cost_model.measured.galvatron.hetu import HetuCosts, state_share
 from taylor.cost_model.measured.galvatron.inputs import MessageLines, galvatron_inputs
 from taylor.cost_model.measured.galvatron.paddle import PaddleCosts
-from taylor.cost_model.measured.galvatron.space import batch_sizes, layer_strategies
 from taylor.cost_model.measured.galvatron.step import galvatron_step_s, gather_buffer_mib, stage_memory_mib
 from taylor.cost_model.measured.hardware import ALL_REDUCE, ALL_TO_ALL
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, even_division
+from taylor.layerwise.space import SpaceLimits, batch_sizes
 from taylor.parsers.galvatron.computation import read_computation
 from taylor.parsers.galvatron.folder import read_folders
 from taylor.parsers.galvatron.hardware import read_hardware
@@ -189,10 +189,10 @@ def test_hetus_batch_sizes_strategies_and_divisions(known):
     for row in known["bsz_known_answers"]:
         if "min" in row and "expect" in row:
             assert list(batch_sizes(row["min"], row["max"], row["scale"])) == row["expect"]
-    limits = {"most_stages": 8, "most_tp": 8, "most_sp": 8}
-    found = list(layer_strategies(8, 28, **limits))
-    assert len(found) == known["n_strategies"]["layer"] == 50
-    assert len({(stages, each.end) for stages, each in found}) == known["n_strategies"]["embedding"]
+    limits = SpaceLimits(most_stages=8, most_tp=8, most_sp=8)
+    stages = limits.stage_numbers(8, 28)
+    assert sum(len(limits.layers(8 // pp)) for pp in stages) == known["n_strategies"]["layer"] == 50
+    assert sum(len(limits.ends(8 // pp)) for pp in stages) == known["n_strategies"]["embedding"]
     for row in known["pp_division_even"]:
         assert list(even_division(sum(row["layers"]), row["pp"])) == row["expect"]
 
@@ -203,7 +203,7 @@ def toy(tmp_path):
     _, hardware = found.cluster(8)
     model = found.model(None)
     inputs = galvatron_inputs(model.computation, model.memory, 4096, time_mode="static", memory_mode="static")
-    return PaddleCosts(inputs, hardware, {"body": 24})
+    return PaddleCosts(inputs, hardware)
 
 
 @pytest.mark.parametrize(

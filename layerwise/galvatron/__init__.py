@@ -1,0 +1,1 @@
+"""Galvatron's own search, kept to compare with."""
