@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from taylor.workflows.candidate_file import CandidateFile
 from taylor.workflows.comparable import on_one_footing
 from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
+from taylor.workflows.far_solve import sharing
 from taylor.workflows.job_facts import JobFacts, tell_head, tell_unmodelled
 from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.options import DryRunOptions
@@ -177,11 +179,13 @@ def rank_folder(
     gbs: int | None = None,
     nd_path: Path | None = None,
     margin: MemoryMargin = MemoryMargin(),  # noqa: B008 - frozen
+    executor: Executor | None = None,
 ) -> Ranking:
     """Solve every candidate file of a folder and rank them.
 
     Ratios come from `parser_result`, else from the profiles in `profile_data`, else from estimates.
     The peak memory that a search told (`nd_path`, its candidates' CSV) stands beside the solved one.
+    Dry-runs and solves go to the `executor`, where one is given.
 
     Raises
     ------
@@ -199,7 +203,9 @@ def rank_folder(
     with ExitStack() as open_backends:
         by_launcher = {
             launcher: memory_by_dryruns(
-                open_backends.enter_context(open_backend(dryruns, example, options.output)),
+                open_backends.enter_context(
+                    open_backend(dryruns, example, options.output, sharing(executor, options.output))
+                ),
                 dryruns,
                 device,
                 options.output,
@@ -222,7 +228,7 @@ def rank_folder(
     known = [
         c if c.config is None else replace(c, nd_peak_mib=peaks.get(_degrees(c.config.strategy))) for c in candidates
     ]
-    return rank(known, options)
+    return rank(known, options, executor)
 
 
 def _degrees(strategy: Strategy) -> tuple[int, int, int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -21,11 +22,16 @@ DRYRUNS = Path("dryrun")
 
 
 def open_backend(
-    options: DryRunOptions, config: TrainingConfig, output: Path
+    options: DryRunOptions, config: TrainingConfig, output: Path, executor: Executor | None = None
 ) -> AbstractContextManager[DryRunBackend | None]:
     """The backend that dry-runs go to, as a context; None in it when memory has to be estimated.
 
     What ``auto`` came to is said in one line.
+
+    Parameters
+    ----------
+    executor : concurrent.futures.Executor, optional
+        Where they run; its machines must see the folder of the results. This machine when not given.
 
     Raises
     ------
@@ -34,6 +40,8 @@ def open_backend(
     """
     if options.backend == "estimate":
         return nullcontext(None)
+    if executor is not None:
+        output = output.absolute()  # another machine stands in another folder
     if options.backend == "torch":
         from taylor.dryrun.torch_backend import TorchBackend, require_torch, torch_version  # its data models take time
 
@@ -44,6 +52,7 @@ def open_backend(
             parallel=options.parallel_num,
             timeout_s=options.timeout_s,
             retries=options.retries,
+            executor=executor,
         )
     starter = Starter.find(
         launcher_of(config),
@@ -66,6 +75,7 @@ def open_backend(
         parallel=options.parallel_num,
         timeout_s=options.timeout_s,
         retries=options.retries,
+        executor=executor,
     )
 
 

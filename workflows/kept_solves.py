@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ from taylor.pipeline_solver.solve import solve
 
 FOLDER = "solved"
 """Folder of the kept solves, below the folder of the results."""
+
+DECIDING = ("highspy", "numba", "numpy")
+"""Libraries whose version may change a plan."""
 
 _SOLUTION = TypeAdapter(Solution)
 
@@ -184,8 +188,8 @@ def _digests(files: Sequence[Path]) -> dict[str, str] | None:
 
 @cache
 def code_hash() -> str:
-    """A hash of the code that solves."""
-    digest = hashlib.sha256()
+    """A hash of the code that solves, with the versions of the libraries that decide what it finds."""
+    digest = hashlib.sha256(repr([(name, version(name)) for name in DECIDING]).encode())
     root = Path(__file__).resolve().parent.parent
     for source in sorted([*(root / "pipeline_solver").glob("**/*.py"), *(root / "pipeline").glob("**/*.py")]):
         digest.update(source.read_bytes())

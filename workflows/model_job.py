@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -108,7 +109,9 @@ def model_file(model: str, output: Path, register_path: Path | None = None) -> P
     return write_atomic(output / "jobs" / re.sub(r"[^\w.+-]", "-", name) / "config.json", naming(name))
 
 
-def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path) -> Path:
+def choose_strategy(
+    job: ModelJob, how: SolveOptions, workers: int, output: Path, executor: Executor | None = None
+) -> Path:
     """Search the strategies of a job, solve the quickest, and write the best of them as a configuration.
 
     Parameters
@@ -119,6 +122,8 @@ def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path
         Strategies solved at once.
     output : Path
         Its folder ``jobs`` takes what is written.
+    executor : concurrent.futures.Executor, optional
+        Where they are solved, in place of this machine.
 
     Returns
     -------
@@ -139,7 +144,8 @@ def choose_strategy(job: ModelJob, how: SolveOptions, workers: int, output: Path
     limit = SECONDS_EACH if how.time_limit is None else min(SECONDS_EACH, how.time_limit)
     each = replace(how, time_limit=limit, workers=1)
     candidates = load_candidates(files, device, register_path=job.register_path, margin=job.margin)
-    ranking = rank(candidates, RankOptions(each, workers, report=False, output=folder, prove=1), own=False)
+    options = RankOptions(each, workers, report=False, output=folder, prove=1)
+    ranking = rank(candidates, options, executor, own=False)
     best = ranking.table.iloc[0]
     if not best["cost"] > 0:
         waiting = ranking.table[ranking.table["status"] == str(NO_SOLUTION)]

@@ -6,11 +6,14 @@ import math
 import multiprocessing
 import os
 import signal
+import uuid
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import RawArray
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from taylor.base.console import log
@@ -18,6 +21,9 @@ from taylor.base.errors import TaylorError
 from taylor.base.orphans import end_with_parent
 
 DIED = "its solver process died: was it killed, or is the memory full?"
+
+LOOK_SECONDS = 1.0
+"""How often an executor whose size changes is asked how many tasks it takes."""
 
 Outcome = TypeVar("Outcome")
 
@@ -29,11 +35,31 @@ class Failed:
     reason: str
 
 
+class FarExecutor(Executor):
+    """An executor whose processes are on other machines, and come and go.
+
+    A task that has a `key` is the same work as any other with that key.
+    """
+
+    @property
+    @abstractmethod
+    def at_once(self) -> int:
+        """How many tasks it can run at this moment."""
+
+    @abstractmethod
+    def everywhere(self, ask: Callable[[], bool]) -> bool:
+        """Whether every process says yes."""
+
+    @abstractmethod
+    def tell(self, name: str, index: int, value: float) -> None:
+        """Pass a number of `SharedNumbers` on to every process (`hear`), as soon as that can be; returns at once."""
+
+
 class SharedNumbers:
     """Numbers that a pool's tasks read while they run; this process alone sets them.
 
-    A task takes `reader(index)` along. Where a task runs in an executor of the user's, its reader gives what the number
-    was when the task was sent.
+    A task takes `reader(index)` along. Where a task runs in an executor of the user's that is no `FarExecutor`, its
+    reader gives what the number was when the task was sent.
 
     Parameters
     ----------
@@ -42,30 +68,55 @@ class SharedNumbers:
     """
 
     def __init__(self, count: int) -> None:
+        self.name = uuid.uuid4().hex
         self.values: Any = RawArray("d", [math.inf] * count)
+        self._far: FarExecutor | None = None
 
     def __setitem__(self, index: int, value: float) -> None:
+        if value == self.values[index]:
+            return
         self.values[index] = value
+        if self._far is not None:
+            self._far.tell(self.name, index, value)
 
-    def reader(self, index: int) -> NumberReader:
-        """What a task asks for a number."""
-        return NumberReader(index, self.values[index])
+    def reach(self, executor: Executor | None) -> None:
+        """Tell what changes from now on to an executor's processes too, where it can pass that on."""
+        self._far = executor if isinstance(executor, FarExecutor) else None
+
+    def reader(self, index: int, scale: float = 1.0) -> NumberReader:
+        """What a task asks for a number, in a unit of its own: `scale` times as large."""
+        return NumberReader(self.name, index, self.values[index], scale)
 
 
 @dataclass(frozen=True)
 class NumberReader:
     """Gives a shared number as it is now, or as it was when this was made if that is less."""
 
+    name: str
     index: int
     known: float
+    scale: float = 1.0
 
     def __call__(self) -> float:
         """The number."""
-        return min(self.known, _shared[self.index]) if _shared is not None else self.known
+        now = _heard.get((self.name, self.index), math.inf) if _shared is None else _shared[self.index]
+        return min(self.known, now) * self.scale
 
 
 _shared: Any = None
 """In a pool's process: the numbers that its parent shares with it."""
+
+_heard: dict[tuple[str, int], float] = {}
+"""In a process of a `FarExecutor`: the numbers that it was told."""
+
+MOST_HEARD = 1000
+
+
+def hear(values: Mapping[tuple[str, int], float]) -> None:
+    """Take numbers that a `FarExecutor` passes on; those of long ago are forgotten."""
+    _heard.update(values)
+    for old in list(_heard)[: max(len(_heard) - MOST_HEARD, 0)]:
+        del _heard[old]
 
 
 def run_in_processes(
@@ -90,7 +141,8 @@ def run_in_processes(
     on_done : callable
         Given a task's number and what it gave, as soon as it is done.
     executor : concurrent.futures.Executor, optional
-        Where the tasks run instead, all sent at once; a task that is lost there is not run again.
+        Where the tasks run instead, all sent at once, to a `FarExecutor` as many as it takes; a task that is lost
+        there is not run again.
     shared : SharedNumbers, optional
         Numbers that the tasks read.
 
@@ -100,42 +152,57 @@ def run_in_processes(
         After every process was ended.
     """
 
+    far = executor if isinstance(executor, FarExecutor) else None
+    if shared is not None:
+        shared.reach(executor)
+
     def run(numbers: Sequence[int], at_once: int) -> list[int]:
         """Run tasks in one pool; returns those that were lost with a process."""
         lost: list[int] = []
         turns = iter(numbers)
         with _pool(executor, min(at_once, len(numbers)), shared) as pool:
             running: dict[Future[Outcome], int] = {}
+            done: SimpleQueue[Future[Outcome]] = SimpleQueue()
 
             def send_next() -> bool:
-                """Send the next task that there is; whether there was one."""
+                """Send the next task that there is; whether one was sent."""
                 for number in turns:
                     task = tasks[number]()
                     if task is None:
                         continue
                     try:
-                        running[pool.submit(task)] = number
+                        future = pool.submit(task)
                     except BrokenExecutor:
                         lost.append(number)
+                        return False
+                    running[future] = number
+                    future.add_done_callback(done.put)
                     return True
                 return False
 
-            room = len(numbers) if executor is not None else at_once
-            while room > 0 and send_next():
-                room -= 1
+            def fill() -> None:
+                most = far.at_once if far is not None else len(numbers) if executor is not None else at_once
+                while len(running) < most and send_next():
+                    pass
+
+            fill()
             while running:
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    number = running.pop(future)
-                    try:
-                        outcome = _outcome(future)
-                    except BrokenExecutor:
-                        lost.append(number)
-                    else:
-                        on_done(number, outcome)
-                    send_next()
+                try:
+                    future = done.get(timeout=None if far is None else LOOK_SECONDS)
+                except Empty:
+                    fill()
+                    continue
+                number = running.pop(future)
+                try:
+                    outcome = _outcome(future)
+                except BrokenExecutor:
+                    lost.append(number)
+                else:
+                    on_done(number, outcome)
+                fill()
             lost += turns
-        return sorted(lost, key=numbers.index)
+        place = {number: index for index, number in enumerate(numbers)}
+        return sorted(lost, key=place.__getitem__)
 
     lost = run(list(tasks), workers) if tasks else []
     if lost and executor is None:

@@ -14,8 +14,9 @@ from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import CUT_OFF, Solution, Termination
 from taylor.pipeline_solver.solve import solve
+from taylor.workflows.far_solve import FarSolve, SharedFolder
 from taylor.workflows.kept_solves import SolveStore
-from taylor.workflows.process_pool import Failed, SharedNumbers, run_in_processes
+from taylor.workflows.process_pool import Failed, FarExecutor, SharedNumbers, run_in_processes
 
 ROOM = 1e-6
 """How much later than the step time to beat, as a share, a solve is cut off: so a plan that equals it is found."""
@@ -55,6 +56,8 @@ class RankSolves:
     on_found: Callable[[int, Solution | Failed], None]
     reached: dict[int, Solution] = field(default_factory=dict)
     steps_ms: dict[int, float] = field(default_factory=dict)
+    _best: dict[Hashable, dict[int, float]] = field(default_factory=dict)
+    _place: SharedFolder | None = None
 
     def run(self, workers: int, executor: Executor | None) -> None:
         """Solve them all, a process each.
@@ -64,8 +67,11 @@ class RankSolves:
         KeyboardInterrupt
             After every process was ended; what was found by then was told.
         """
+        if isinstance(executor, FarExecutor):
+            self._place = SharedFolder.marked(self.store.output)
         waiting = [number for number in self.problems if not self._found_again(number)]
-        numbers = SharedNumbers(1 + max(self.problems, default=0))
+        jobs = {job: index for index, job in enumerate(dict.fromkeys(self.rivals[number] for number in self.problems))}
+        numbers = SharedNumbers(1 + len(jobs))
         if self.prove is not None and len(self.problems) > self.prove:
             unseen = [number for number in waiting if number not in self.reached]
             with progress("looking", len(unseen)) as advance:
@@ -76,23 +82,33 @@ class RankSolves:
         else:
             # All are proven: the hardest (most stages) first, so that no long solve is left alone at the end.
             waiting.sort(key=lambda number: -self.problems[number].stages * self.problems[number].micro_batches)
+        told = _Told(numbers, jobs)
         with progress("solving", len(waiting)) as advance:
-            solves = {number: partial(self._solve_task, numbers, advance, number) for number in waiting}
-            run_in_processes(solves, workers, partial(self._solved, numbers, advance), executor, numbers)
+            solves = {number: partial(self._solve_task, told, advance, number) for number in waiting}
+            run_in_processes(solves, workers, partial(self._solved, told, advance), executor, numbers)
 
     def note_step(self, number: int, objective: float | None) -> None:
         """Take a step time that a candidate is known to reach, in body-layer forwards."""
         unit = self.problems[number].unit_ms
-        if objective is not None and unit is not None:
-            self.steps_ms[number] = min(objective * unit, self.steps_ms.get(number, math.inf))
+        if objective is None or unit is None:
+            return
+        step = min(objective * unit, self.steps_ms.get(number, math.inf))
+        self.steps_ms[number] = step
+        if self.prove is not None:
+            best = self._best.setdefault(self.rivals[number], {})
+            best[number] = step
+            if len(best) > self.prove:
+                del best[max(best, key=best.__getitem__)]
+
+    def _to_beat_ms(self, job: Hashable) -> float:
+        """The step time, ms, with which a candidate is just among the best of its job."""
+        best = self._best.get(job, {})
+        return math.inf if self.prove is None or len(best) < self.prove else max(best.values()) * (1.0 + ROOM)
 
     def _to_beat(self, number: int) -> float:
-        """The step time, in body-layer forwards, with which a candidate is just among the best of its job."""
+        """The same in body-layer forwards of a candidate."""
         unit = self.problems[number].unit_ms
-        rivals = [step for other, step in self.steps_ms.items() if self.rivals[other] == self.rivals[number]]
-        if self.prove is None or unit is None or len(rivals) < self.prove:
-            return math.inf
-        return sorted(rivals)[self.prove - 1] / unit * (1.0 + ROOM)
+        return math.inf if unit is None else self._to_beat_ms(self.rivals[number]) / unit
 
     def _found_again(self, number: int) -> bool:
         """Whether an earlier run has solved a candidate to its end; what it has else is as good as a look."""
@@ -109,8 +125,13 @@ class RankSolves:
         self.on_found(number, kept.solution)
         return True
 
+    def _task(self, number: int, how: SolveOptions, start: PipelinePlan | None) -> Callable[[], Solution]:
+        if self._place is None:
+            return partial(solve_one, self.problems[number], how, start)
+        return FarSolve(self.problems[number], how, start, self._place)
+
     def _look_task(self, number: int) -> Callable[[], Solution]:
-        return partial(solve_one, self.problems[number], self.how.replace(cutoff=nothing_to_beat), None)
+        return self._task(number, self.how.replace(cutoff=nothing_to_beat), None)
 
     def _looked(self, advance: Callable[[int, str], None], number: int, found: Solution | Failed) -> None:
         advance(1, "")
@@ -127,32 +148,43 @@ class RankSolves:
         self.on_found(number, found.ended_by(Termination.INTERRUPTED) if found.status is CUT_OFF else found)
 
     def _solve_task(
-        self, numbers: SharedNumbers, advance: Callable[[int, str], None], number: int
+        self, told: _Told, advance: Callable[[int, str], None], number: int
     ) -> Callable[[], Solution] | None:
         """The solve of a candidate, unless what is known of it is enough by now."""
         looked = self.reached.get(number)
-        to_beat = self._to_beat(number)
-        if looked is not None and (looked.status is not CUT_OFF or (looked.bound or 0.0) >= to_beat):
+        if looked is not None and (looked.status is not CUT_OFF or (looked.bound or 0.0) >= self._to_beat(number)):
             self.on_found(number, looked)
-            advance(1, str(looked.status))
+            advance(1, self._so_far(number))
             return None
-        numbers[number] = to_beat
-        how = self.how if self.prove is None else self.how.replace(cutoff=numbers.reader(number))
-        return partial(solve_one, self.problems[number], how, None if looked is None else looked.plan)
+        told.numbers[told.jobs[self.rivals[number]]] = self._to_beat_ms(self.rivals[number])
+        how, unit = self.how, self.problems[number].unit_ms
+        if self.prove is not None and unit is not None:
+            how = how.replace(cutoff=told.numbers.reader(told.jobs[self.rivals[number]], 1.0 / unit))
+        return self._task(number, how, None if looked is None else looked.plan)
 
-    def _solved(
-        self, numbers: SharedNumbers, advance: Callable[[int, str], None], number: int, found: Solution | Failed
-    ) -> None:
+    def _solved(self, told: _Told, advance: Callable[[int, str], None], number: int, found: Solution | Failed) -> None:
         if isinstance(found, Failed):
             self.on_found(number, found)
             advance(1, "failed")
             return
         self.note_step(number, found.objective)
-        for other in self.problems:
-            numbers[other] = self._to_beat(other)
+        told.numbers[told.jobs[self.rivals[number]]] = self._to_beat_ms(self.rivals[number])
         self.store.keep(self.problems[number], self.how, found)
         self.on_found(number, found)
-        advance(1, str(found.status))
+        advance(1, self._so_far(number))
+
+    def _so_far(self, number: int) -> str:
+        """The best step of a candidate's job, for whoever watches."""
+        best = min(self._best.get(self.rivals[number], {}).values(), default=None)
+        return "" if best is None else f"best so far {best:,.1f} ms a step"
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What running solves hear of: the step time to beat, ms, at the index of each job."""
+
+    numbers: SharedNumbers
+    jobs: Mapping[Hashable, int]
 
 
 def solve_one(problem: PipelineProblem, how: SolveOptions, start: PipelinePlan | None) -> Solution:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from taylor.register.device import DeviceSpec
 from taylor.workflows.candidates import load_candidates, memory_by_dryruns
 from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
+from taylor.workflows.far_solve import sharing
 from taylor.workflows.job_facts import JobFacts, degrees_text, tell_head, tell_notes
 from taylor.workflows.options import DryRunOptions
 from taylor.workflows.own_plans import runs_on
@@ -78,8 +80,10 @@ class StrategySearch:
     ranking: Ranking | None = None
 
 
-def search_strategies(options: StrategySearchOptions) -> StrategySearch:
+def search_strategies(options: StrategySearchOptions, executor: Executor | None = None) -> StrategySearch:
     """Search the strategies of one configuration and write candidates, reasons and files.
+
+    Dry-runs and solves go to the `executor`, where one is given.
 
     Raises
     ------
@@ -94,12 +98,17 @@ def search_strategies(options: StrategySearchOptions) -> StrategySearch:
     chosen = choose_device(config, options.device, options.register_path)
     device = chosen.spec
     _tell(options, JobFacts(config, chosen))
-    with open_backend(options.dryruns, config, options.ranking.output) as backend:
-        return _search(options, config, device, backend)
+    output = options.ranking.output
+    with open_backend(options.dryruns, config, output, sharing(executor, output)) as backend:
+        return _search(options, config, device, backend, executor)
 
 
 def _search(
-    options: StrategySearchOptions, config: TrainingConfig, device: DeviceSpec, backend: DryRunBackend | None
+    options: StrategySearchOptions,
+    config: TrainingConfig,
+    device: DeviceSpec,
+    backend: DryRunBackend | None,
+    executor: Executor | None,
 ) -> StrategySearch:
     corrected = _measured(options, config, device, backend)
     if corrected is None:
@@ -152,7 +161,8 @@ def _search(
         margin=options.margin,
     )
     candidates, compared = loaded[: len(dryrun_files)], loaded[len(dryrun_files) :]
-    ranking = rank(candidates, options.ranking, pruned=pruned_frame(result), own=compared[0] if compared else False)
+    own_file = compared[0] if compared else False
+    ranking = rank(candidates, options.ranking, executor, pruned=pruned_frame(result), own=own_file)
     return replace(done, ranking=ranking)
 
 

@@ -25,6 +25,7 @@ from taylor.command_lines.arguments import (
     refuse_unknown_solver,
     refuse_without_effect,
 )
+from taylor.command_lines.cluster import add_cluster_option, chosen_cluster
 from taylor.command_lines.model_start import MODEL_HELP, model_path
 from taylor.command_lines.ranking import add_ranking_options, print_files
 
@@ -136,6 +137,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     )
     add_planning_options(parser)
     add_environment_options(parser)
+    add_cluster_option(parser)
     return parser
 
 
@@ -226,7 +228,8 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
         if explanation.measured:
             print_table(comparison_table(explanation.measured, explanation.stages, explanation.limit_mib))
         return
-    done = search_strategies(options)
+    with chosen_cluster(args) as executor:
+        done = search_strategies(options, executor)
     for role, file in (
         ("candidates", done.candidates_csv),
         ("pruned", done.pruned_csv),

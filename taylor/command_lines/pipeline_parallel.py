@@ -28,6 +28,7 @@ from taylor.command_lines.arguments import (
     time_ratio,
     yes_no,
 )
+from taylor.command_lines.cluster import add_cluster_option, chosen_cluster
 from taylor.command_lines.model_start import MODEL_HELP, model_job, model_path
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.export import export_forms
@@ -45,7 +46,7 @@ WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export"}
 OF_A_SOLVE = {"o", "t", "what_if", "gap", "mps_form", "solver_name", "workers"}
 """What has no effect where nothing is solved."""
 
-OF_A_MODEL = {"seq", "fix"}
+OF_A_MODEL = {"seq", "fix", "cluster"}
 """What only a model's own configuration leaves open."""
 
 FIXED = TimeRatios()
@@ -196,6 +197,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     )
     results.add_argument("--png", metavar="FILE", help="picture of the pipeline (.png or .svg)")
     add_environment_options(parser)
+    add_cluster_option(parser)
     return parser
 
 
@@ -329,7 +331,8 @@ def _searched(args: argparse.Namespace, path: Path) -> Path:
     from taylor.workflows.options import Outputs
 
     how = SolveOptions(solver=args.solver_name, time_limit=args.t, gap=args.gap)
-    return choose_strategy(model_job(args, path), how, args.workers, Outputs().folder)
+    with chosen_cluster(args) as executor:
+        return choose_strategy(model_job(args, path), how, args.workers, Outputs().folder, executor)
 
 
 def main() -> int:

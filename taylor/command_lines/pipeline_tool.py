@@ -25,6 +25,7 @@ from taylor.command_lines.arguments import (
     refuse_unknown_solver,
     refuse_without_effect,
 )
+from taylor.command_lines.cluster import add_cluster_option, chosen_cluster
 from taylor.command_lines.model_start import MODEL_HELP, model_job, model_path
 from taylor.command_lines.ranking import add_ranking_options, print_files
 
@@ -101,6 +102,7 @@ def build_parser(program: str = "pipeline_tool.py") -> CommandParser:
     )
     add_planning_options(parser)
     add_environment_options(parser)
+    add_cluster_option(parser)
     return parser
 
 
@@ -120,25 +122,27 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
 
     switch = args.report.strip().lower()
     report: Path | bool = {"on": True, "y": True, "off": False, "n": False}.get(switch, Path(args.report))
-    ranking = rank_folder(
-        _strategies(args) if args.model else Path(args.yaml_path),
-        RankOptions(
-            SolveOptions(args.solver_name, args.time_limit, args.gap),
-            workers=args.workers,
-            report=report,
-            output=Path(args.output_path),
-            prove=args.prove,
-            train_tokens=args.train_tokens,
-        ),
-        device=args.device,
-        register_path=chosen_path(args.register_path),
-        dryruns=dryrun_options(args, args.mindformers_dir),
-        parser_result=path_or_none(args.parser_result),
-        profile_data=chosen_or_there(args.profile_data_dir),
-        gbs=None if args.model else args.gbs,
-        nd_path=chosen_or_there(args.nd_path),
-        margin=args.margin,
-    )
+    with chosen_cluster(args) as executor:
+        ranking = rank_folder(
+            _strategies(args) if args.model else Path(args.yaml_path),
+            RankOptions(
+                SolveOptions(args.solver_name, args.time_limit, args.gap),
+                workers=args.workers,
+                report=report,
+                output=Path(args.output_path),
+                prove=args.prove,
+                train_tokens=args.train_tokens,
+            ),
+            device=args.device,
+            register_path=chosen_path(args.register_path),
+            dryruns=dryrun_options(args, args.mindformers_dir),
+            parser_result=path_or_none(args.parser_result),
+            profile_data=chosen_or_there(args.profile_data_dir),
+            gbs=None if args.model else args.gbs,
+            nd_path=chosen_or_there(args.nd_path),
+            margin=args.margin,
+            executor=executor,
+        )
     print_ranking(ranking.table, limit=args.topn, details=args.verbose)
     print_files(ranking)
     print_ranking_verdict(ranking.table)

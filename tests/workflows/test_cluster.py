@@ -1,0 +1,188 @@
+"""A ranking on a cluster of two real workers: the same table, whoever dies on the way; and what addresses mean."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from benchmarks.reliability.load import write_candidates
+from taylor.base.errors import InputError, OutsideProgramError
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.register.registry import Registry
+from taylor.workflows.candidates import load_candidates
+from taylor.workflows.cluster import ClusterAddress, open_cluster
+from taylor.workflows.far_solve import FarSolve, SharedFolder, sharing
+from taylor.workflows.kept_solves import SolveStore
+from taylor.workflows.own_plans import problem_of
+from taylor.workflows.process_pool import Failed, SharedNumbers, run_in_processes
+from taylor.workflows.rank import RankOptions, rank
+
+
+@pytest.mark.parametrize(
+    "text, kind, workers, scheduler",
+    [
+        ("local:3", "local", 3, ""),
+        ("slurm:40", "slurm", 40, ""),
+        ("pbs", "pbs", 10, ""),
+        ("kubernetes:2", "kubernetes", 2, ""),
+        ("tcp://head.example:8786", "", 0, "tcp://head.example:8786"),
+        ("10.0.0.1:8786", "", 0, "10.0.0.1:8786"),
+    ],
+)
+def test_an_address_says_what_to_start_or_where_to_connect(text, kind, workers, scheduler):
+    assert ClusterAddress.parse(text) == ClusterAddress(kind, workers, scheduler)
+
+
+@pytest.mark.parametrize("text", ["local", "local:0", "local:many", "slurm:-1", "head", "tcp://head", "a b:1", "pbs:"])
+def test_what_is_no_address_is_refused_with_the_forms_that_there_are(text):
+    with pytest.raises(ValueError, match="local:N|number of workers"):
+        ClusterAddress.parse(text)
+
+
+@pytest.mark.parametrize(
+    "address, words",
+    [("nowhere", "scheduler's address"), ("slurm", "dask-jobqueue"), ("127.0.0.1:9", "is its scheduler running")],
+)
+def test_a_cluster_that_cannot_be_had_is_refused_by_the_flag_that_names_it(address, words, monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("taylor.workflows.cluster.CONNECT_SECONDS", 1.0)
+    with pytest.raises(InputError, match="--cluster") as refused, open_cluster(address):
+        pass
+    assert words in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    pytest.importorskip("distributed")
+    with open_cluster("local:2") as executor:
+        yield executor
+
+
+def square(number):
+    return number * number
+
+
+def worker_process(_):
+    time.sleep(0.5)
+    return os.getpid()
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task with a name."""
+
+    work: object
+    number: int
+    key: str | None = None
+
+    def __call__(self):
+        return self.work(self.number)
+
+
+def stumble(number):
+    raise ZeroDivisionError("of nobody's making")
+
+
+def refuse(number):
+    raise InputError("is odd", field="number", value=number)
+
+
+def die(number):
+    os._exit(9)
+
+
+def outcomes(tasks, executor, shared=None):
+    told = {}
+
+    def note(number, outcome):
+        assert number not in told
+        told[number] = outcome
+
+    run_in_processes({number: lambda task=task: task for number, task in tasks.items()}, 1, note, executor, shared)
+    return told
+
+
+def test_a_task_that_raises_or_kills_three_workers_fails_alone_and_says_so(cluster):
+    tasks = {number: Task(square, number, f"square-{number}") for number in range(20)}
+    told = outcomes({**tasks, 20: Task(stumble, 0), 21: Task(refuse, 21), 22: Task(die, 0)}, cluster)
+    assert {number: told[number] for number in range(20)} == {number: number * number for number in range(20)}
+    assert isinstance(told[20], Failed) and "ZeroDivisionError" in told[20].reason
+    assert isinstance(told[21], Failed) and "is odd (found 21)" in told[21].reason
+    assert isinstance(told[22], Failed) and "ended 3 workers" in told[22].reason
+
+
+def wait_for_less(reader):
+    end = time.monotonic() + 30
+    while reader() > 1 and time.monotonic() < end:
+        time.sleep(0.02)
+    return reader()
+
+
+def test_a_running_task_on_another_machine_hears_of_a_number_that_has_changed(cluster):
+    numbers = SharedNumbers(2)
+    numbers[1] = 7.0
+    told = {}
+
+    def note(number, outcome):
+        told[number] = outcome
+        numbers[1] = 0.5
+
+    waits = numbers.reader(1, scale=0.1)
+    assert waits() == pytest.approx(0.7)
+    tasks = {1: lambda: Task(wait_for_less, numbers.reader(1)), 2: lambda: Task(square, 2)}
+    run_in_processes(tasks, 1, note, cluster, numbers)
+    assert told == {1: 0.5, 2: 4}
+
+
+def test_the_table_is_that_of_one_process_though_workers_are_killed_and_nothing_is_solved_twice(
+    cluster, tmp_path: Path
+):
+    write_candidates(tmp_path, 8)
+    device = Registry.load(None).device("ascend-910b")
+    loaded = load_candidates(sorted((tmp_path / "files").glob("*.yaml")), device)
+
+    def table(folder: str, executor):
+        options = RankOptions(SolveOptions(), workers=1, report=False, output=tmp_path / folder, prove=None)
+        return rank(loaded, options, executor).table.drop(columns=["time", "file"]).to_csv()
+
+    alone = table("alone", None)
+    pids = set(outcomes({number: Task(worker_process, number) for number in range(4)}, cluster).values())
+    assert len(pids) == 2
+
+    def kill_some():
+        for pid in pids:
+            time.sleep(0.4)
+            os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_some)
+    killer.start()
+    assert table("cluster", cluster) == alone
+    killer.join()
+    # What a worker has found is on the disk before it is told: who is given the work again finds it there.
+    place = SharedFolder.marked(tmp_path / "cluster")
+    job = FarSolve(problem_of(loaded[0]), SolveOptions(), None, place)
+    kept = SolveStore(place.output).find(job.problem, job.how)
+    assert kept is not None and job() == kept.solution
+    assert sharing(cluster, tmp_path / "cluster") is cluster
+    assert table("cluster", cluster) == alone
+
+
+def test_a_folder_that_only_looks_the_same_is_not_taken_for_the_shared_one(tmp_path: Path):
+    place = SharedFolder.marked(tmp_path)
+    assert SharedFolder.marked(tmp_path) == place and place.seen_here()
+    (tmp_path / ".shared").write_text("another")
+    assert not place.seen_here()
+    (tmp_path / ".shared").unlink()
+    assert not place.seen_here()
+
+
+def test_workers_with_other_versions_are_sent_no_work(cluster, monkeypatch):
+    monkeypatch.setattr(cluster, "_versions", {**cluster._versions, "highspy": "0.1"})
+    with pytest.raises(OutsideProgramError, match="highspy .* instead of 0.1"):
+        cluster.submit(square, 3).result(timeout=60)

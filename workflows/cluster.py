@@ -1,0 +1,338 @@
+"""Runs tasks on a cluster of machines, by Dask: what to connect to or to start, and an executor over it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from taylor.base.console import log
+from taylor.base.errors import InputError, OutsideProgramError, TaylorError
+from taylor.workflows.cluster_jobs import OtherVersions, Told, differences, run_task, versions
+from taylor.workflows.process_pool import FarExecutor, hear
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+LOCAL = "local"
+MANAGERS = ("slurm", "pbs", "kubernetes")
+MOST_WORKERS = 100_000
+USUAL_JOBS = 10
+"""Jobs asked of a batch system where the address names no number."""
+
+STRIKES = 3
+"""A job that has ended so many workers is left out."""
+
+TELL_SECONDS = 0.5
+"""Numbers that change faster than this are passed on together: each time is a message to every worker."""
+
+COUNT_SECONDS = 2.0
+"""How often the workers are counted."""
+
+CONNECT_SECONDS = 20.0
+
+_ADDRESS = re.compile(r"(?:(?:tcp|tls|ws|wss|ucx)://)?[\w.\-\[\]:]+:\d{1,5}")
+
+
+@dataclass(frozen=True)
+class ClusterAddress:
+    """Where tasks run.
+
+    Parameters
+    ----------
+    kind : str
+        `LOCAL`, one of `MANAGERS`, or ``""`` for a scheduler that runs already.
+    workers : int
+        How many to start.
+    scheduler : str
+        The running scheduler's address.
+    """
+
+    kind: str
+    workers: int = 0
+    scheduler: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> ClusterAddress:
+        """Read ``local:N``, ``slurm[:N]``, ``pbs[:N]``, ``kubernetes[:N]`` or a scheduler's address.
+
+        Raises
+        ------
+        ValueError
+            When it is none of these.
+        """
+        kind, colon, count = text.strip().partition(":")
+        if kind in (LOCAL, *MANAGERS) and not (kind != LOCAL and not colon):
+            if not count.isdecimal() or not 1 <= int(count[:9]) <= MOST_WORKERS:
+                raise ValueError(f"{kind}: needs the number of workers behind it, as {kind}:8")
+            return cls(kind, int(count))
+        if kind in MANAGERS:
+            return cls(kind, USUAL_JOBS)
+        if not _ADDRESS.fullmatch(text.strip()):
+            raise ValueError("neither local:N, slurm, pbs, kubernetes nor a scheduler's address (tcp://HOST:PORT)")
+        return cls("", scheduler=text.strip())
+
+    def __str__(self) -> str:
+        return self.scheduler or f"{self.kind}:{self.workers}"
+
+
+class ClusterExecutor(FarExecutor):
+    """Tasks on a cluster's workers, as `concurrent.futures` has them; what Dask's own executor leaves out is here.
+
+    A task with a `key` is known to the scheduler by it. A task whose worker is lost is given to another; one that has
+    ended `STRIKES` workers fails. A worker with other versions than this machine's is retired, and its task is sent
+    again. Outcomes are fetched side by side, so that none waits for another.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Closed by its owner.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client: Any = client
+        self._versions = versions()
+        self._told: dict[tuple[str, int], float] = {}
+        self._telling = False
+        self._counted = (-COUNT_SECONDS, 1)
+        self._refused: set[str] = set()
+
+    @property
+    def at_once(self) -> int:
+        """Threads of all workers: one more task would wait behind another, and share the blame if that kills it."""
+        if time.monotonic() - self._counted[0] >= COUNT_SECONDS:
+            with suppress(OSError, TimeoutError):
+                self._counted = time.monotonic(), max(sum(self._client.nthreads().values()), 1)
+        return self._counted[1]
+
+    def everywhere(self, ask: Callable[[], bool]) -> bool:
+        """Whether every worker says yes."""
+        return all(answer is True for answer in self._client.run(ask, on_error="return").values())
+
+    def tell(self, name: str, index: int, value: float) -> None:
+        """Pass a number on to every worker, with others of the same half second."""
+        self._told[name, index] = value
+        if not self._telling:
+            self._telling = True
+            asyncio.run_coroutine_threadsafe(self._tell_all(), self._loop)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Send a task; its future takes what it gives or raises.
+
+        Raises
+        ------
+        TypeError
+            For keyword arguments, which no task here has.
+        """
+        if kwargs:
+            raise TypeError("tasks of a cluster take no keyword arguments")
+        return asyncio.run_coroutine_threadsafe(self._outcome(fn, args), self._loop)
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        loop: asyncio.AbstractEventLoop = self._client.loop.asyncio_loop
+        return loop
+
+    async def _outcome(self, task: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        from distributed.scheduler import KilledWorker
+
+        key, attempt, reason = getattr(task, "key", None), 0, ""
+        while attempt < STRIKES:
+            # A key of its own for another attempt: what failed is remembered under the first.
+            name = None if key is None else f"{key}{f'-{attempt}' if attempt else ''}"
+            future = self._client.submit(run_task, dict(self._versions), task, arguments, key=name, pure=False)
+            try:
+                told = await future
+            except KilledWorker as error:
+                raise TaylorError(
+                    f"it has ended {error.allowed_failures + 1} workers, the last {error.last_worker.address}, and is "
+                    "left out; is their memory too small for it?"
+                ) from None
+            except asyncio.CancelledError:
+                if self._client.status == "running":
+                    raise
+                raise OutsideProgramError("the cluster's scheduler is gone; what was finished is kept") from None
+            except Exception as error:  # of the cluster, not of the task: what that raises comes back as a value
+                attempt, reason = attempt + 1, f"{type(error).__name__}: {error}"
+                log.debug("attempt %d of a task failed: %s", attempt, reason)
+                continue
+            finally:
+                future.release()
+            if isinstance(told, OtherVersions):
+                await self._refuse_others(told)
+                continue
+            assert isinstance(told, Told)
+            if told.error is not None:
+                raise told.error
+            return told.value
+        raise TaylorError(f"{STRIKES} workers could not run it: {reason}")
+
+    async def _refuse_others(self, told: OtherVersions) -> None:
+        """Retire every worker with other versions.
+
+        Raises
+        ------
+        OutsideProgramError
+            When no other is left.
+        """
+        found = await self._client.run(versions, on_error="return")
+        others = {
+            worker: differences(self._versions, each) if isinstance(each, Mapping) else f"{type(each).__name__}: {each}"
+            for worker, each in found.items()
+        }
+        unlike = {worker: words for worker, words in others.items() if words}
+        for worker, words in unlike.items():
+            if worker not in self._refused:
+                self._refused.add(worker)
+                log.warning("worker %s is sent away: %s", worker, words)
+        if len(unlike) == len(found):
+            raise OutsideProgramError(
+                f"no worker of the cluster runs what this machine runs ({differences(self._versions, told.found)})"
+            )
+        await self._client.retire_workers(list(unlike))
+
+    async def _tell_all(self) -> None:
+        await asyncio.sleep(TELL_SECONDS)
+        self._telling = False
+        values, self._told = self._told, {}
+        with suppress(OSError, TimeoutError, asyncio.CancelledError):  # who does not hear works on as before
+            await self._client.run(hear, values, on_error="ignore")
+
+
+@contextmanager
+def open_cluster(text: str | None) -> Iterator[ClusterExecutor | None]:
+    """The executor of a cluster, as a context; None in it where no cluster is named.
+
+    Parameters
+    ----------
+    text : str or None
+        As `ClusterAddress.parse` reads it. What is started here ends with the block.
+
+    Raises
+    ------
+    InputError
+        When Dask is not installed, the address is none, or nothing answers there.
+    OutsideProgramError
+        When every worker runs other code.
+    """
+    if not text:
+        yield None
+        return
+    try:
+        address = ClusterAddress.parse(text)
+    except ValueError as error:
+        raise InputError(f"is {error}", field="--cluster", value=text) from None
+    try:
+        import dask
+        from distributed import Client
+    except ImportError:
+        cure = "pip install 'taylor-parallel[cluster]'"
+        raise InputError("needs Dask", field="--cluster", value=text, cure=cure) from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    with ExitStack() as opened:
+        # A lost worker's job is given to others; it is the third that convicts it.
+        opened.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": STRIKES - 1}))
+        try:
+            where = opened.enter_context(_started(address)) if address.kind else address.scheduler
+            client = opened.enter_context(Client(where, timeout=CONNECT_SECONDS, set_as_default=False))
+        except (OSError, TimeoutError, RuntimeError) as error:
+            raise InputError(
+                f"cannot be reached: {error}", field="--cluster", value=text, cure="is its scheduler running?"
+            ) from None
+        if not client.nthreads():
+            log.info("cluster: waiting for the first worker of %s (Ctrl-C ends the wait)", address)
+            client.wait_for_workers(1)
+        _require_alike(client, address)
+        yield ClusterExecutor(client)
+
+
+def _require_alike(client: Client, address: ClusterAddress) -> None:
+    """Refuse a cluster whose workers all run other code; say what it is.
+
+    Raises
+    ------
+    OutsideProgramError
+        When no worker could run a task.
+    """
+    here, found = versions(), client.run(versions, on_error="return")
+    unlike = {}
+    for worker, each in found.items():
+        words = differences(here, each) if isinstance(each, Mapping) else f"no Taylor that answers ({each})"
+        if words:
+            unlike[worker] = words
+    if found and len(unlike) == len(found):
+        worker, words = next(iter(unlike.items()))
+        raise OutsideProgramError(
+            f"--cluster {address}: its workers cannot run what this machine runs: {worker} has {words}; "
+            "install the same taylor there"
+        )
+    if unlike:
+        client.retire_workers(list(unlike))
+    for worker, words in unlike.items():
+        log.warning("worker %s is sent away: %s", worker, words)
+    threads = client.nthreads()
+    told = ", ".join(f"{name} {here[name]}" for name in here if name != "code")
+    log.info("cluster: %s, %d workers (%s)", address, len(threads), told)
+    if any(count > 1 for count in threads.values()):
+        log.warning("cluster: some workers have several threads, which share one interpreter: --nthreads 1 is faster")
+
+
+@contextmanager
+def _started(address: ClusterAddress) -> Iterator[Any]:
+    """The workers that an address asks for, started; they end with the block.
+
+    Raises
+    ------
+    InputError
+        When the library that starts them is missing, or does not know how.
+    """
+    if address.kind == LOCAL:
+        from distributed import LocalCluster
+
+        # Threads of numerical libraries would only take each other's cores.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        with LocalCluster(
+            n_workers=address.workers,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            silence_logs=logging.CRITICAL,
+        ) as cluster:
+            yield cluster
+        return
+    library = "dask-kubernetes" if address.kind == "kubernetes" else "dask-jobqueue"
+    try:
+        cluster = _managed(address)
+    except ImportError:
+        raise InputError(
+            f"needs {library}", field="--cluster", value=str(address), cure=f"pip install {library}"
+        ) from None
+    except Exception as error:  # each of these libraries has errors of its own
+        raise InputError(
+            f"could not be started: {type(error).__name__}: {error}",
+            field="--cluster",
+            value=str(address),
+            cure=f"the settings of {library} name queue, cores, memory and time of a job: docs/cluster.md",
+        ) from None
+    with cluster:
+        yield cluster
+
+
+def _managed(address: ClusterAddress) -> Any:
+    """The cluster object of a batch system, asked for its jobs; its own settings say what a job is."""
+    if address.kind == "kubernetes":
+        from dask_kubernetes.operator import KubeCluster
+
+        return KubeCluster(name=f"taylor-{os.getpid()}", n_workers=address.workers)
+    dask_jobqueue: Any = importlib.import_module("dask_jobqueue")
+    cluster = {"slurm": dask_jobqueue.SLURMCluster, "pbs": dask_jobqueue.PBSCluster}[address.kind]()
+    cluster.scale(jobs=address.workers)
+    return cluster
