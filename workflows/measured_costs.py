@@ -38,6 +38,8 @@ class CostRequest:
         One of `PROVIDERS`.
     time_mode, memory_mode : str or None
         Galvatron's modes; None: as the profiles allow.
+    by_bandwidth : bool
+        Of its port to Paddle: collectives among TP ranks by bandwidth (``--sp_space tp``).
     """
 
     world: int
@@ -47,6 +49,7 @@ class CostRequest:
     provider: str = "taylor"
     time_mode: str | None = None
     memory_mode: str | None = None
+    by_bandwidth: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def answer_costs(folder: ProfileFolder, request: CostRequest) -> CostAnswer:
     cluster, _ = folder.cluster(request.world)
     model = folder.model(request.model)
     setting = request.setting
-    provider, modes, warnings = _provider(folder, model, request)
+    provider, modes, warnings = provider_of(folder, model, request)
     rows: list[CostRow] = []
     ends: dict[str, EndCosts] = {}
     left_out: list[str] = []
@@ -144,10 +147,16 @@ def answer_costs(folder: ProfileFolder, request: CostRequest) -> CostAnswer:
     return CostAnswer(title, tuple(rows), ends, tuple(left_out), warnings)
 
 
-def _provider(
+def provider_of(
     folder: ProfileFolder, model: MeasuredModel, request: CostRequest
 ) -> tuple[CostProvider, str, tuple[str, ...]]:
-    """The source of costs, its modes for the title, and its warnings."""
+    """The source of costs, its modes for the title, and its warnings.
+
+    Raises
+    ------
+    InputError
+        When a profile is missing.
+    """
     _, hardware = folder.cluster(request.world)
     laws, setting = model_laws(model), request.setting
     if request.provider == "taylor":
@@ -171,7 +180,7 @@ def _provider(
     )
     modes = f", {time_mode} times and {memory_mode} memory"
     if model.rules.name == "paddle":
-        return PaddleCosts(inputs, hardware), modes, ()
+        return PaddleCosts(inputs, hardware, request.by_bandwidth), modes, ()
     return HetuCosts(inputs, hardware, dict.fromkeys(inputs.layer, request.layers)), modes, ()
 
 

@@ -108,7 +108,7 @@ class LayerwisePlan:
     Parameters
     ----------
     division : tuple of int
-        Layers of every stage, in model order [pp].
+        Layers of every chunk, in model order [vpp · pp]; with one interleave, of every stage.
     layers : tuple of LayerStrategy
         In model order.
     ends : EndStrategy
@@ -118,9 +118,11 @@ class LayerwisePlan:
     micro_batches : int
         Micro-batches a step.
     schedule : str
-        ``1f1b`` or ``gpipe``.
+        ``1f1b``, ``gpipe``, or one with several interleaves, by its name in `taylor.pipeline.schedule`.
     apart : tuple of int
         Layers whose tensor parallel ranks do not follow each other, by number.
+    interleaves : int
+        Chunks of every stage.
     """
 
     division: tuple[int, ...]
@@ -130,11 +132,12 @@ class LayerwisePlan:
     micro_batches: int
     schedule: str = "1f1b"
     apart: tuple[int, ...] = ()
+    interleaves: int = 1
 
     @property
     def stages(self) -> int:
         """Pipeline stages."""
-        return len(self.division)
+        return len(self.division) // self.interleaves
 
     @property
     def world(self) -> int:
@@ -142,14 +145,20 @@ class LayerwisePlan:
         return self.stages * self.layers[0].ranks
 
     def on_stage(self, stage: int) -> tuple[LayerStrategy, ...]:
-        """The layers of one stage."""
-        start = sum(self.division[:stage])
-        return self.layers[start : start + self.division[stage]]
+        """The layers of one stage, chunk after chunk."""
+        chunks = range(stage, len(self.division), self.stages)
+        return tuple(layer for chunk in chunks for layer in self.on_chunk(chunk))
+
+    def on_chunk(self, chunk: int) -> tuple[LayerStrategy, ...]:
+        """The layers of one chunk, by its place in model order."""
+        start = sum(self.division[:chunk])
+        return self.layers[start : start + self.division[chunk]]
 
     @property
     def uniform(self) -> bool:
         """Whether all layers are alike, recompute included, and their stages even with the remainder on the last."""
-        return len(set(self.layers)) == 1 and self.division == even_division(len(self.layers), self.stages)
+        even = even_division(len(self.layers), self.stages)
+        return self.interleaves == 1 and len(set(self.layers)) == 1 and self.division == even
 
     def runs(self) -> Iterator[tuple[int, int, LayerStrategy]]:
         """Layers of a stage that follow each other and are alike: stage, how many, and their strategy."""

@@ -63,8 +63,8 @@ class GalvatronSearch:
     one_for_all : bool
         Every layer has the same strategy (``fine_grained_mode`` 0), which embedding and head share.
     paddle : bool
-        Under the rules of the port to Paddle: the states of embedding and head always count as ZeRO-3's, their
-        activations on the first stage for as many micro-batches as there are stages, and no buffer is kept.
+        Under the rule of the port to Paddle that the embedding's activations count for as many micro-batches as
+        there are stages.
     """
 
     job: LayerwiseJob
@@ -136,10 +136,10 @@ class _Run:
         times = np.array([row.micro_batch_s for row in self.rows])
         pick = int(np.argmin(times))
         least = math.inf
-        for strategy, ends in self.ends:
+        for _, ends in self.ends:
             rows: list[list[CostRow]] = []
             for stage, count in enumerate(self.division):
-                room = self._room(stage, strategy, ends)
+                room = self._room(stage, ends)
                 mean = _hull(self.memory[stage], times, room / count)
                 if not math.isfinite(mean):
                     break
@@ -148,15 +148,12 @@ class _Run:
                 least = min(least, galvatron_step_s(rows, ends, self.task.micro_batches))
         return least
 
-    def _room(self, stage: int, strategy: EndStrategy, ends: EndCosts) -> int:
+    def _room(self, stage: int, ends: EndCosts) -> int:
         """Whole MiB that the layers of a stage may take."""
         held = ends.on_stage(stage, self.task.stages)
         alive = self.setting.alive(stage)
         if self.search.paddle:
             alive = self.task.stages if stage == 0 else 1
-            if strategy.zero != 3:
-                sharded = self.search.provider.ends(strategy.replace(zero=3), self.setting)
-                held = sharded.on_stage(stage, self.task.stages)
         kept = 0.0 if held is None else held.states_mib + alive * held.activation_mib
         buffer = 0
         if self.task.buffer_tp is not None and self.search.job.global_buffer:
@@ -190,8 +187,8 @@ class _Run:
         for strategy, costs in self.ends:
             layers: list[int] = []
             for stage, count in enumerate(self.division):
-                room = self._room(stage, strategy, costs)
-                most = max(self._room(stage, each, their) for each, their in self.ends)
+                room = self._room(stage, costs)
+                most = max(self._room(stage, their) for _, their in self.ends)
                 memory = self.memory[stage]
                 if room < count * int(memory.min()):
                     break
@@ -213,7 +210,7 @@ class _Run:
         for number, each in enumerate(self.strategies):
             costs = self.search.provider.ends(each.end, self.setting)
             if all(
-                count * int(self.memory[stage][number]) <= self._room(stage, each.end, costs)
+                count * int(self.memory[stage][number]) <= self._room(stage, costs)
                 for stage, count in enumerate(self.division)
             ):
                 yield [number] * self.search.job.layers, each.end, costs

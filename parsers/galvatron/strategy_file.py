@@ -350,7 +350,7 @@ def _refuse(problem: str, cure: str) -> InputError:
 
 def _hetu_entries(plan: LayerwisePlan) -> dict[str, object]:
     layers = plan.layers
-    _refuse_offload(plan)
+    _refuse_unsaid(plan)
     # One default serves all layers that are not ZeRO-3; a layer without replicas can be either.
     plain = {each.zero for each in (*layers, plan.ends) if each.zero != 3 and each.replicas > 1}
     if len(plain) > 1:
@@ -393,7 +393,7 @@ def _hetu_entries(plan: LayerwisePlan) -> dict[str, object]:
 
 def _paddle_entries(plan: LayerwisePlan) -> dict[str, object]:
     layers = plan.layers
-    _refuse_offload(plan)
+    _refuse_unsaid(plan)
     if any(each.cp > 1 for each in (*layers, plan.ends)):
         raise _refuse("splits the context, and Paddle's file has no such degree", "write Hetu's file")
     if any(each.ep > 1 or each.expert_tp > 1 for each in layers):
@@ -417,6 +417,8 @@ def _paddle_entries(plan: LayerwisePlan) -> dict[str, object]:
     }
 
 
-def _refuse_offload(plan: LayerwisePlan) -> None:
+def _refuse_unsaid(plan: LayerwisePlan) -> None:
+    if plan.interleaves > 1:
+        raise _refuse("has several chunks a stage, and no strategy file says so", "plan with one interleave")
     if any(each.offload for each in plan.layers):
         raise _refuse("sends activations to the host, and no strategy file says so", "plan without offload")

@@ -37,6 +37,7 @@ SUBCOMMANDS = {
     "timeline": Subcommand("timeline_tool", "worker logs, profiles and plans drawn as one timeline"),
     "compare": Subcommand("compare", "two results side by side, and why one is faster"),
     "galvatron": Subcommand("galvatron", "Galvatron's profiles and strategies: read, costed, written"),
+    "check": Subcommand("check", "a layer-wise strategy file, priced and held to its memory"),
     "profile hardware": Subcommand("profile_hardware", "a cluster's collectives and kernels measured, as tables"),
     "profile model": Subcommand("profile_model", "time and memory of a model's layers measured, as tables"),
     "calibrate": Subcommand("calibrate", "a device fitted to measured runs or profiles of your own"),
@@ -58,7 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="taylor",
         usage="taylor COMMAND ...",
         description="Plans the parallel training of large language models.",
-        epilog=f"commands (taylor COMMAND --help explains the flags):\n{listed}\n\n"
+        epilog=f"commands (taylor COMMAND --help explains the flags):\n{listed}\n"
         "example: taylor solve -yaml config.yaml -evaluate y",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,

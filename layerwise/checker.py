@@ -1,0 +1,281 @@
+"""What a layer-wise plan takes and needs, found without any of the solver's code, in exact arithmetic.
+
+The step is played task by task, memory is walked along every stage's own task order. Only the costs of layers, the
+order of tasks and what each waits for are shared with the solver.
+
+A chunk's forward is that of its layers and of the changes of layout inside it and at its start, half of each change;
+the other half is its backward's. The first chunk has the embedding too, the last one the head, whose layout its last
+layer's output takes. Hidden states go on to the next stage in the layout that the last layer left them in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from taylor.base.errors import InputError
+from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCost, Layout, Setting, hidden_mib
+from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerwisePlan
+from taylor.layerwise.job import LayerwiseJob
+from taylor.pipeline.dependencies import dependencies
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.schedule import BACKWARD, FORWARD, Schedule, ScheduleSpec
+
+TOLERANCE_MIB = Fraction(1, 10**6)
+"""How far a stage may pass its limit, for decimal figures of a profile are not exact in binary."""
+TIME_TOLERANCE = Fraction(1, 10**9)
+"""Relative error allowed to a claimed step time."""
+
+
+@dataclass(frozen=True)
+class StageFigures:
+    """One stage under a plan.
+
+    Parameters
+    ----------
+    forward_s, backward_s : float
+        Of one micro-batch, all chunks together, s.
+    tail_s : float
+        After its last task, s.
+    peak_mib : float
+        Memory at its worst moment, context included, MiB.
+    layers : int
+    """
+
+    forward_s: float
+    backward_s: float
+    tail_s: float
+    peak_mib: float
+    layers: int
+
+
+@dataclass(frozen=True)
+class LayerwiseCheck:
+    """What a check found.
+
+    Parameters
+    ----------
+    step_s : float
+        Step time, s; nan where the plan is none.
+    stages : tuple of StageFigures
+    usable_mib : float
+        What states, activations and the context may take of a rank's memory, MiB.
+    faults : tuple of str
+        One sentence a violation; empty when the plan holds.
+    """
+
+    step_s: float
+    stages: tuple[StageFigures, ...]
+    usable_mib: float
+    faults: tuple[str, ...]
+
+
+def check_plan(
+    job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvider, *, claimed_s: float | None = None
+) -> LayerwiseCheck:
+    """Play a plan, walk its memory, and say what is wrong with it.
+
+    Parameters
+    ----------
+    claimed_s : float, optional
+        The step time that somebody claims, s; it must agree to a relative 1e-9.
+
+    Raises
+    ------
+    InputError
+        When a cost is missing.
+    """
+    usable = provider.memory.usable_mib(job.limit_mib)
+    faults = _shape_faults(job, plan)
+    try:
+        spec = ScheduleSpec(plan.schedule)
+        schedule = build_schedule(spec, plan.stages, plan.interleaves, plan.micro_batches) if not faults else None
+    except ValueError as error:
+        faults, schedule = [*faults, f"{error}."], None
+    if schedule is None:
+        return LayerwiseCheck(math.nan, (), usable, tuple(faults))
+    played = _Play(job, plan, provider, schedule)
+    step = played.step_s()
+    peaks = [played.peak_mib(stage) for stage in range(plan.stages)]
+    for stage, peak in enumerate(peaks):
+        over = peak - Fraction(usable)
+        if over > TOLERANCE_MIB:
+            faults.append(
+                f"Stage {stage} needs {float(peak):.1f} MiB at its worst moment, {float(over):.1f} MiB above the "
+                f"{usable:.1f} MiB that it may take."
+            )
+    if claimed_s is not None and abs(Fraction(claimed_s) - step) > TIME_TOLERANCE * step:
+        faults.append(f"The step takes {float(step):.9g} s, not {claimed_s:.9g} s.")
+    figures = tuple(played.figures(stage, peak) for stage, peak in enumerate(peaks))
+    return LayerwiseCheck(float(step), figures, usable, tuple(faults))
+
+
+def _shape_faults(job: LayerwiseJob, plan: LayerwisePlan) -> list[str]:
+    faults = []
+    if sum(plan.division) != len(plan.layers) or len(plan.layers) != job.layers:
+        faults.append(
+            f"The chunks hold {sum(plan.division)} layers, the plan names {len(plan.layers)}, and the model has "
+            f"{job.layers}."
+        )
+    if len(plan.division) % plan.interleaves or min(plan.division) < 1:
+        faults.append(f"The division {list(plan.division)} leaves a chunk without layers, or a stage without chunks.")
+    if faults:
+        return faults
+    if job.world % plan.stages:
+        faults.append(f"{job.world} ranks make no {plan.stages} equal stages.")
+    if plan.global_batch % plan.micro_batches:
+        faults.append(f"The batch of {plan.global_batch} makes no {plan.micro_batches} equal micro-batches.")
+    samples = plan.global_batch // plan.micro_batches
+    named: list[tuple[str, EndStrategy]] = [("Embedding and head", plan.ends)]
+    named += [(f"Layer {number}", layer) for number, layer in enumerate(plan.layers)]
+    for name, strategy in named:
+        if strategy.ranks * plan.stages != job.world:
+            faults.append(f"{name} ({strategy.name}) fills {strategy.ranks} of {job.world // plan.stages} ranks.")
+        elif samples % strategy.dp:
+            faults.append(f"{name} ({strategy.name}) splits the {samples} samples of a micro-batch {strategy.dp} ways.")
+    return faults
+
+
+class _Play:
+    """One plan on its schedule, every figure a fraction."""
+
+    def __init__(self, job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvider, schedule: Schedule) -> None:
+        self.job, self.plan, self.provider, self.schedule = job, plan, provider, schedule
+        self.setting = _setting(job, plan)
+        ends = provider.ends(plan.ends, self.setting)
+        costs = {each: provider.layer(job.kind, each, self.setting) for each in set(plan.layers)}
+        self.chunks: list[list[CostRow]] = [
+            [costs[layer] for layer in plan.on_chunk(k)] for k in range(len(plan.division))
+        ]
+        self.ends: list[EndCost | None] = [None] * len(self.chunks)
+        self.ends[0] = ends.first
+        if ends.last is not None:
+            self.ends[-1] = ends.last
+        self.times, self.lags = self._chunk_times()
+
+    def _chunk_times(self) -> tuple[list[tuple[Fraction, Fraction]], list[Fraction]]:
+        """Forward and backward of every chunk, and the transfer behind it."""
+        times, lags = [], []
+        end = Layout.of(self.plan.ends, self.job.sequence_parallel)
+        layout = end
+        for k, rows in enumerate(self.chunks):
+            forward = sum((Fraction(row.forward_s) for row in rows), Fraction(0))
+            backward = sum((Fraction(row.backward_s) for row in rows), Fraction(0))
+            passed = [layout, *(row.layout for row in rows)] + [end] * (k == len(self.chunks) - 1)
+            for before, after in zip(passed[:-1], passed[1:], strict=True):
+                if before != after:
+                    change = Fraction(self.provider.layout_change_s(before, after, self.setting)) / 2
+                    forward, backward = forward + change, backward + change
+            held = self.ends[k]
+            if held is not None:
+                forward, backward = forward + Fraction(held.forward_s), backward + Fraction(held.backward_s)
+            layout = rows[-1].layout
+            times.append((forward, backward))
+            lags.append(Fraction(self.provider.handover_s(layout, self.setting)))
+        return times, lags
+
+    def _tail(self, stage: int) -> Fraction:
+        rows = [row.tail_s for k in self._of(stage) for row in self.chunks[k]]
+        ends = [each.tail_s for k in self._of(stage) if (each := self.ends[k]) is not None]
+        return sum(map(Fraction, [*rows, *ends]), Fraction(0))
+
+    def _of(self, stage: int) -> list[int]:
+        """The stage's chunks, by their places in model order."""
+        return [self.schedule.position(v, stage) for v in range(self.plan.interleaves)]
+
+    def step_s(self) -> Fraction:
+        """The step, played: every stage takes its tasks in order, each as soon as its input is there."""
+        stages, tasks = self.schedule.order.shape[:2]
+        waits = dependencies(self.schedule)
+        # All figures over one denominator: sums of whole numbers are exact and quick.
+        unit = math.lcm(
+            *(each.denominator for pair in self.times for each in pair), *(x.denominator for x in self.lags)
+        )
+        length = [[int(each * unit) for each in pair] for pair in self.times]
+        lags = [int(lag * unit) for lag in self.lags]
+        ended: dict[int, int] = {}
+        at, clock = [0] * stages, [0] * stages
+        moved = True
+        while moved:
+            moved = False
+            for s in range(stages):
+                while at[s] < tasks:
+                    needed = int(waits[s, at[s]])
+                    if needed >= 0 and needed not in ended:
+                        break
+                    direction, v = (int(each) for each in self.schedule.order[s, at[s], :2])
+                    k = self.schedule.position(v, s)
+                    ready = 0
+                    if needed >= 0:
+                        ready = ended[needed]
+                        if needed // tasks != s:
+                            ready += lags[k - 1 if direction == FORWARD else k]
+                    clock[s] = max(clock[s], ready) + length[k][direction]
+                    ended[s * tasks + at[s]] = clock[s]
+                    at[s] += 1
+                    moved = True
+        return max(Fraction(clock[s], unit) + self._tail(s) for s in range(stages))
+
+    def peak_mib(self, stage: int) -> Fraction:
+        """Memory of a stage at its worst moment."""
+        alive = dict.fromkeys(self._of(stage), 0)
+        seen: set[tuple[int, ...]] = set()
+        for direction, v, *_ in self.schedule.order[stage].tolist():
+            alive[self.schedule.position(v, stage)] += 1 if direction == FORWARD else -(direction == BACKWARD)
+            seen.add(tuple(alive.values()))
+        most = max(self._held(stage, counts) for counts in seen)
+        working = max(Fraction(row.working_mib) for k in alive for row in self.chunks[k])
+        return most + working + self._buffer(stage)
+
+    def _held(self, stage: int, counts: Sequence[int]) -> Fraction:
+        """States, and activations of so many micro-batches in each of the stage's chunks."""
+        whole = math.ceil if self.job.whole_mib else Fraction
+        ends = Fraction(self.provider.memory.context_mib)
+        total = Fraction(0)
+        for k, count in zip(self._of(stage), counts, strict=True):
+            for row in self.chunks[k]:
+                total += whole(Fraction(row.states_mib) + count * Fraction(row.activation_mib))
+            held = self.ends[k]
+            if held is not None:
+                ends += Fraction(held.states_mib) + count * Fraction(held.activation_mib)
+        return total + whole(ends)
+
+    def _buffer(self, stage: int) -> Fraction:
+        """Gathered hidden states, at the largest TP degree of the plan."""
+        most = max(each.tp for each in (*self.plan.layers, self.plan.ends))
+        if not self.job.global_buffer or most == 1:
+            return Fraction(0)
+        ranks = self.job.world // self.plan.stages
+        share = Fraction(hidden_mib(self.setting.micro_batch, self.setting)) * most / ranks
+        return Fraction(int(share)) if self.job.whole_mib else share
+
+    def figures(self, stage: int, peak: Fraction) -> StageFigures:
+        """The stage in floats."""
+        chunks = self._of(stage)
+        forward, backward = (float(sum((self.times[k][d] for k in chunks), Fraction(0))) for d in (0, 1))
+        return StageFigures(
+            forward, backward, float(self._tail(stage)), float(peak), sum(len(self.chunks[k]) for k in chunks)
+        )
+
+
+def _setting(job: LayerwiseJob, plan: LayerwisePlan) -> Setting:
+    return Setting(
+        plan.stages, plan.global_batch, plan.micro_batches, job.tokens, job.hidden, job.precision,
+        job.sequence_parallel, job.reduce_every_micro_batch, "gpipe" if plan.schedule == "gpipe" else "1f1b",
+        job.kv_hidden,
+    )  # fmt: skip
+
+
+def refuse_faults(found: LayerwiseCheck) -> None:
+    """Refuse a plan that a check found faults in.
+
+    Raises
+    ------
+    InputError
+        With the first fault.
+    """
+    if found.faults:
+        more = f" ({len(found.faults) - 1} more)" if len(found.faults) > 1 else ""
+        raise InputError(f"does not hold: {found.faults[0]}{more}", field="plan")

@@ -1,0 +1,34 @@
+"""`taylor check` prices a strategy file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from taylor.base.errors import InfeasibleError
+from taylor.command_lines.check import run
+from tests import galvatron_cases as cases
+
+
+@pytest.fixture
+def words(tmp_path):
+    file = tmp_path / "galvatron_config_toy.json"
+    file.write_text(json.dumps(cases.STRATEGY))
+    profiles = cases.write_folder(tmp_path / "profiles")
+    return [str(file), "--profiles", str(profiles), "--hidden", "1024", "--seq", "4096"]
+
+
+def test_a_strategy_file_is_priced_by_stage(words, capsys):
+    run([*words, "--memory", "80"])
+    told = capsys.readouterr().out
+    assert "samples/s" in told and "Galvatron's formula" in told
+    run([*words, "--memory", "80", "--json"])
+    data = json.loads(capsys.readouterr().out)
+    assert [stage["layers"] for stage in data["stages"]] == [2, 4]
+    assert data["faults"] == [] and data["step_s"] > 0
+
+
+def test_a_plan_that_needs_too_much_memory_does_not_hold(words):
+    with pytest.raises(InfeasibleError, match="Stage 0 needs"):
+        run([*words, "--memory", "2"])

@@ -1,0 +1,156 @@
+"""Layer-wise strategies from files: a job and its costs from profiles, a strategy file checked and priced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from taylor.base.errors import InputError
+from taylor.cost_model.measured.cost_table import CostProvider, MemorySettings, Setting
+from taylor.cost_model.measured.galvatron.step import galvatron_step_s
+from taylor.cost_model.measured.layer_strategy import LayerwisePlan
+from taylor.layerwise.checker import LayerwiseCheck, check_plan
+from taylor.layerwise.job import LayerwiseJob
+from taylor.parsers.galvatron.folder import ProfileFolder, read_folders
+from taylor.parsers.galvatron.strategy_file import StrategyFile, read_strategy
+from taylor.workflows.measured_costs import CostRequest, provider_of
+
+
+@dataclass(frozen=True)
+class LayerwiseRequest:
+    """A job and where its costs come from.
+
+    Parameters
+    ----------
+    folders : tuple of Path
+        Folders of profiles.
+    tokens, hidden : int
+        Tokens a sample, width of the hidden states.
+    limit_gb : float
+        Memory of a rank, GB of 1024 MiB.
+    costs : str
+        ``taylor`` or ``galvatron``.
+    model, time_mode, memory_mode, by_bandwidth
+        As `CostRequest`.
+    kv_hidden, reduce_every_micro_batch, sequence_parallel
+        As `Setting`.
+    global_buffer, whole_mib
+        As `LayerwiseJob`.
+    """
+
+    folders: tuple[Path, ...]
+    tokens: int
+    hidden: int
+    limit_gb: float
+    costs: str = "taylor"
+    model: str | None = None
+    time_mode: str | None = None
+    memory_mode: str | None = None
+    by_bandwidth: bool = False
+    kv_hidden: int | None = None
+    reduce_every_micro_batch: bool = False
+    sequence_parallel: bool = True
+    global_buffer: bool = False
+    whole_mib: bool = False
+
+    def job(self, world: int, layers: int) -> LayerwiseJob:
+        """The job on so many ranks."""
+        return LayerwiseJob(
+            world, layers, self.tokens, self.hidden, self.limit_gb * 1024,
+            sequence_parallel=self.sequence_parallel, reduce_every_micro_batch=self.reduce_every_micro_batch,
+            kv_hidden=self.kv_hidden, global_buffer=self.global_buffer, whole_mib=self.whole_mib,
+        )  # fmt: skip
+
+    def provider(self, folder: ProfileFolder, world: int, layers: int) -> tuple[CostProvider, tuple[str, ...]]:
+        """The source of costs, and its warnings.
+
+        Raises
+        ------
+        InputError
+            When a profile is missing.
+        """
+        setting = Setting(1, 1, 1, self.tokens, self.hidden, sequence_parallel=self.sequence_parallel)
+        request = CostRequest(
+            world, setting, layers, self.model, self.costs, self.time_mode, self.memory_mode, self.by_bandwidth
+        )
+        provider, _, warnings = provider_of(folder, folder.model(self.model), request)
+        return provider, warnings
+
+
+@dataclass(frozen=True)
+class CheckedFile:
+    """A strategy file, checked.
+
+    Parameters
+    ----------
+    file : StrategyFile
+    found : LayerwiseCheck
+    formula_s : float or None
+        The step by Galvatron's own formula, s; None where the plan does not hold together.
+    memory : MemorySettings
+    warnings : tuple of str
+    """
+
+    file: StrategyFile
+    found: LayerwiseCheck
+    formula_s: float | None
+    memory: MemorySettings
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def plan(self) -> LayerwisePlan:
+        """The plan that the file holds."""
+        return self.file.plan
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """As plain data."""
+        whole = self.formula_s is not None
+        return {
+            "step_s": self.found.step_s if whole else None,
+            "samples_a_s": self.plan.global_batch / self.found.step_s if whole else None,
+            "galvatron_formula_s": self.formula_s,
+            "usable_mib": self.found.usable_mib,
+            "stages": [asdict(stage) for stage in self.found.stages],
+            "faults": list(self.found.faults),
+            "notes": [*self.file.notes, *self.warnings],
+        }
+
+
+def check_file(path: Path, request: LayerwiseRequest, world: int | None = None) -> CheckedFile:
+    """Price a strategy file, a user's own or a rival's, and hold it to its memory.
+
+    Parameters
+    ----------
+    world : int, optional
+        Ranks, where the file does not say them.
+
+    Raises
+    ------
+    InputError
+        When the file or a profile cannot be used.
+    """
+    file = read_strategy(path, world)
+    plan = file.plan
+    folder = read_folders(list(request.folders))
+    job = request.job(plan.world, len(plan.layers))
+    provider, warnings = request.provider(folder, job.world, job.layers)
+    try:
+        found = check_plan(job, plan, provider)
+        formula = None if not found.stages else plan_formula_s(job, plan, provider)
+    except InputError as error:
+        raise InputError(f"cannot be priced: {error}", file=path) from error
+    return CheckedFile(file, found, formula, provider.memory, warnings)
+
+
+def plan_formula_s(job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvider) -> float | None:
+    """A plan's step by Galvatron's own formula, s; None with several interleaves, which it does not know."""
+    if plan.interleaves > 1:
+        return None
+    setting = Setting(
+        plan.stages, plan.global_batch, plan.micro_batches, job.tokens, job.hidden, job.precision,
+        job.sequence_parallel, job.reduce_every_micro_batch, plan.schedule, job.kv_hidden,
+    )  # fmt: skip
+    rows = [[provider.layer(job.kind, each, setting) for each in plan.on_stage(s)] for s in range(plan.stages)]
+    return galvatron_step_s(rows, provider.ends(plan.ends, setting), plan.micro_batches)
