@@ -12,6 +12,7 @@ from taylor.pipeline.orders import (
     gpipe_order,
     one_forward_one_backward_order,
     rounds_order,
+    zero_bubble_order,
 )
 from taylor.pipeline.schedule import BACKWARD, FORWARD, SCHEDULES, WEIGHT_GRADIENT, Schedule, ScheduleSpec
 from taylor.pipeline.v_orders import dual_pipe_v_order, torch_zbv_order, zero_bubble_v_order
@@ -67,6 +68,14 @@ def _rounds(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: in
     return rounds_order(stages, interleaves, sizes, step=step, seq_splits=spec.seq_splits)
 
 
+def _zero_bubble(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
+    put_off = spec.traits.put_off
+    if put_off is None:
+        raise AssertionError(f"{spec.name} puts no weight gradients off")
+    sizes = spec.round_sizes(stages, micro_batches) if interleaves > 1 else [micro_batches]
+    return zero_bubble_order(stages, interleaves, sizes, put_off=put_off)
+
+
 _ORDERS: dict[str, Callable[[ScheduleSpec, int, int, int], list[list[Task]]]] = {
     "gpipe": lambda spec, S, V, m: gpipe_order(S, V, m),
     "1f1b": lambda spec, S, V, m: one_forward_one_backward_order(S, m),
@@ -77,6 +86,9 @@ _ORDERS: dict[str, Callable[[ScheduleSpec, int, int, int], list[list[Task]]]] = 
     "zero_bubble_v": lambda spec, S, V, m: zero_bubble_v_order(S, m),
     "dualpipev": lambda spec, S, V, m: dual_pipe_v_order(S, m, whole_drain=spec.whole_drain),
     "zbv": lambda spec, S, V, m: torch_zbv_order(S, m),
+    "zb-h1": _zero_bubble,
+    "zb-h2": _zero_bubble,
+    "interleaved-zb": _zero_bubble,
 }
 """The task order of each schedule, from (spec, S, V, m)."""
 

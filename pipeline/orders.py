@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from taylor.pipeline.schedule import BACKWARD, FORWARD
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
 
 Task = tuple[int, int, int, int]
 """(direction, interleave, micro-batch, sequence split)."""
@@ -52,6 +52,34 @@ def rounds_order(
         start += size
     filled = (interleaves - 1) * sizes[0] * seq_splits + seq_splits - 1
     return [_alternate(forwards, backwards, filled + step * (stages - 1 - s)) for s in range(stages)]
+
+
+def zero_bubble_order(stages: int, interleaves: int, sizes: Sequence[int], *, put_off: int) -> list[list[Task]]:
+    """Zero-bubble orders on straight stages: weight gradients fill the gaps that 1F1B leaves.
+
+    Rounds of micro-batches as in `rounds_order`, with `put_off` more warm-up forwards for every stage that follows.
+    Stage s puts its first put_off·s weight gradients off; from then on every backward is followed by the oldest one
+    left, and the rest stand at the end. With `put_off` 1 every stage keeps as much as 1F1B's first one does:
+    ZB-H1 of Qi et al. 2023 (arXiv:2401.10241, figure 2), and with several interleaves
+    ``torch.distributed.pipelining.schedules.ScheduleInterleavedZeroBubble`` (torch 2.13, ``_get_1f1b_rank_ops`` with
+    ``enable_zero_bubble``). With 2 it is ZB-H2 (figure 3), which keeps 2S - 1.
+    """
+    rounds = rounds_order(stages, interleaves, sizes, step=put_off)
+    return [_with_weights(tasks, put_off * s) for s, tasks in enumerate(rounds)]
+
+
+def _with_weights(tasks: list[Task], put_off: int) -> list[Task]:
+    """The tasks with a weight gradient after each backward but the first `put_off`, oldest first."""
+    waiting = [(WEIGHT_GRADIENT, v, i, q) for direction, v, i, q in tasks if direction == BACKWARD]
+    result, met, taken = [], 0, 0
+    for task in tasks:
+        result.append(task)
+        if task[0] == BACKWARD:
+            met += 1
+            if met > put_off:
+                result.append(waiting[taken])
+                taken += 1
+    return result + waiting[taken:]
 
 
 def _alternate(forwards: list[Task], backwards: list[Task], warm_up: int) -> list[Task]:

@@ -47,6 +47,9 @@ class ScheduleTraits:
         Every forward comes before the first backward.
     needs_pipeline : bool
         Frameworks run it with two stages or more.
+    put_off : int or None
+        Of straight zero-bubble schedules: a stage begins to run its weight gradients so many micro-batches later than
+        the stage before it, and its warm-up is so many shorter. None of all other schedules.
     """
 
     least_interleaves: int = 1
@@ -62,6 +65,7 @@ class ScheduleTraits:
     remainder: str = TO_FIRST
     keeps_all: bool = False
     needs_pipeline: bool = False
+    put_off: int | None = None
 
     def offered_with(self, interleaves: int) -> bool:
         """Whether frameworks run the schedule with so many interleaves."""
@@ -81,6 +85,14 @@ _V_SHAPE = ScheduleTraits(
     needs_pipeline=True,
 )
 
+
+def _up_and_down(stages: Any) -> Any:
+    """Micro-batches that fill the way to the last stage and back, int or int array [n] as the stages are."""
+    return 2 * stages - 1
+
+
+_ZERO_BUBBLE = ScheduleTraits(split_backward=True, needs_pipeline=True)
+
 _TRAITS = {
     "gpipe": ScheduleTraits(most_interleaves=1, keeps_all=True),
     PLAIN: ScheduleTraits(most_interleaves=1, fixed_interleaves=1, one_forward_one_backward=True),
@@ -88,9 +100,14 @@ _TRAITS = {
     "megatron-interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, whole_rounds=True),
     "torch-interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, remainder=EVEN),
     "seqpipe": ScheduleTraits(sequence_splits=True, remainder=DEALT, needs_pipeline=True),
-    "zero_bubble_v": replace(_V_SHAPE, least_micro_batches=lambda stages: 2 * stages - 1),
+    "zero_bubble_v": replace(_V_SHAPE, least_micro_batches=_up_and_down),
     "dualpipev": replace(_V_SHAPE, least_micro_batches=lambda stages: 2 * stages),
     "zbv": _V_SHAPE,
+    "zb-h1": replace(_ZERO_BUBBLE, most_interleaves=1, fixed_interleaves=1, put_off=1),
+    "zb-h2": replace(
+        _ZERO_BUBBLE, most_interleaves=1, fixed_interleaves=1, put_off=2, least_micro_batches=_up_and_down
+    ),
+    "interleaved-zb": replace(_ZERO_BUBBLE, least_interleaves=2, remainder=EVEN, put_off=1),
 }
 
 SCHEDULES = tuple(_TRAITS)
@@ -174,8 +191,8 @@ class ScheduleSpec:
     def warm_up_step(self, interleaves: int) -> int | None:
         """Pieces that a stage sends forward before its first backward beyond those of the stage behind it.
 
-        None where the order has no such constant: GPipe runs all forwards first, and the V shapes' orders
-        are read off the schedule itself.
+        None where the order has no such constant: GPipe runs all forwards first, and the orders with weight
+        gradients apart are read off the schedule itself.
         """
         if not (self.traits.one_forward_one_backward or self.traits.sequence_splits):
             return None

@@ -330,7 +330,7 @@ MEGATRON = Framework(
 
 TORCHTITAN = Framework(
     name="torchtitan",
-    schedules=("1f1b", "gpipe", "torch-interleaved", "zbv"),
+    schedules=("1f1b", "gpipe", "torch-interleaved", "zbv", "interleaved-zb", "dualpipev"),
     interleaved_schedule="torch-interleaved",
     legality=(
         "kv-groups-by-tp",

@@ -30,8 +30,12 @@ SCHEDULES = {
     "gpipe": "GPipe",
     "torch-interleaved": "Interleaved1F1B",
     "zbv": "ZBVZeroBubble",
+    "interleaved-zb": "InterleavedZeroBubble",
+    "dualpipev": "DualPipeV",
 }
-"""What torchtitan calls its schedules."""
+"""What torchtitan calls its schedules: names of ``torch.distributed.pipelining.schedules`` (v0.2.2
+torchtitan/distributed/pipeline_parallel.py:``build_pipeline_schedule`` asks its ``get_schedule_class``, whatever they
+are; DualPipeV from torch 2.10 on)."""
 LAST_IN_V020 = {
     "training": ("seed", "deterministic", "debug_moe_force_load_balance"),
     "parallelism": ("enable_compiled_autograd",),

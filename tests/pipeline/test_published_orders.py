@@ -7,16 +7,19 @@ runs a whole backward, that is the input gradient and the weight gradient one af
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter, deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from taylor.cost_model.alive import alive_micro_batches
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, ScheduleSpec
+from taylor.pipeline_solver.event_graph import EventGraph
 
 Order = list[tuple[int, int, int]]
 
@@ -53,11 +56,16 @@ def torch_order(name: str, S: int, V: int, m: int) -> Callable[[int], Order]:
     kinds = schedules._ComputationType
     directions = {
         kinds.FORWARD: (FORWARD,), kinds.BACKWARD_INPUT: (BACKWARD,), kinds.BACKWARD_WEIGHT: (WEIGHT_GRADIENT,),
-        kinds.FULL_BACKWARD: (BACKWARD,),
+        kinds.FULL_BACKWARD: (BACKWARD, WEIGHT_GRADIENT) if name == "ScheduleDualPipeV" else (BACKWARD,),
     }  # fmt: skip
 
     def of_stage(s: int) -> Order:
-        actions = [action for action in bare._calculate_single_rank_operations(s) if action is not None]
+        actions = [
+            part
+            for action in bare._calculate_single_rank_operations(s)
+            if action is not None
+            for part in action.sub_actions or (action,)
+        ]
         return [
             (direction, action.stage_index // S, action.microbatch_index)
             for action in actions
@@ -93,6 +101,84 @@ def test_what_torchs_interleaving_refuses_is_refused(S: int, m: int, monkeypatch
         schedules.ScheduleInterleaved1F1B([SimpleNamespace(group_size=S, group_rank=0)] * 2, m)
     with pytest.raises(ValueError, match="equal rounds"):
         build_schedule(ScheduleSpec("torch-interleaved"), S, 2, m)
+
+
+def played(orders: list[Order], V: int, v_shape: bool, times: dict[tuple[int, int, int], float], lag: float) -> float:
+    """Step time of published orders, task after task; `times` by (stage, direction, interleave)."""
+    S, done, clock = len(orders), dict[tuple[int, int, int], float](), [0.0] * len(orders)
+    chunks = [(v, S - 1 - s if v_shape and v % 2 else s) for v in range(V) for s in range(S)]
+    left = [deque(order) for order in orders]
+    while any(left):
+        for s, order in enumerate(left):
+            while order:
+                direction, v, i = order[0]
+                place = chunks.index((v, s))
+                if direction == FORWARD:
+                    needed = (FORWARD, place - 1) if place else None
+                elif direction == BACKWARD:
+                    needed = (BACKWARD, place + 1) if place + 1 < len(chunks) else (FORWARD, place)
+                else:
+                    needed = (BACKWARD, place)
+                if needed is not None:
+                    if (*needed, i) not in done:
+                        break
+                    away = chunks[needed[1]][1] != s
+                    clock[s] = max(clock[s], done[(*needed, i)] + lag * away)
+                clock[s] += times[s, direction, v]
+                done[direction, place, i] = clock[s]
+                order.popleft()
+    return max(clock)
+
+
+def assert_same_times(spec: ScheduleSpec, S: int, V: int, m: int, published: Callable[[int], Order]) -> None:
+    """Step time of the published orders, played here, under times unlike on every chunk."""
+    rng = random.Random(f"{spec.name} {S} {V} {m}")
+    times = {(s, d, v): rng.uniform(0.5, 2.0) for s in range(S) for d in range(3) for v in range(V)}
+    graph = EventGraph.from_schedule(build_schedule(spec, S, V, m), 0.25)
+    durations = [times[s, d, v] for d in range(3) for v in range(V) for s in range(S)] + [0.0] * S
+    expected = played([published(s) for s in range(S)], V, spec.v_shape, times, 0.25)
+    assert graph.longest_path(np.array(durations)) == pytest.approx(expected, rel=1e-12)
+
+
+ZERO_BUBBLE = [(S, V, m) for S in (2, 3, 4, 5, 8) for V in (1, 2, 3) for m in range(1, 25) if not m % max(1, m // S)]
+
+
+@pytest.mark.parametrize("S", (2, 3, 4, 5, 8))
+def test_zero_bubble_on_straight_stages_is_torchs_order_and_takes_its_time(S: int) -> None:
+    assert len(ZERO_BUBBLE) >= 200
+    for _, V, m in (shape for shape in ZERO_BUBBLE if shape[0] == S):
+        spec = ScheduleSpec("interleaved-zb" if V > 1 else "zb-h1")
+        published = torch_order("ScheduleInterleavedZeroBubble", S, V, m)
+        assert_same(spec, S, V, m, published)
+        assert_same_times(spec, S, V, m, published)
+
+
+@pytest.mark.parametrize("S", (2, 3, 4, 5, 6, 7, 8))
+def test_dualpipev_is_torchs_order_and_takes_its_time(S: int) -> None:
+    for m in range(2 * S, 2 * S + 29):  # 203 shapes with all stages
+        published = torch_order("ScheduleDualPipeV", S, 2, m)
+        assert_same(ScheduleSpec("dualpipev"), S, 2, m, published)
+        assert_same_times(ScheduleSpec("dualpipev"), S, 2, m, published)
+
+
+@pytest.mark.parametrize(("name", "most"), [("zb-h1", lambda S: S), ("zb-h2", lambda S: 2 * S - 1)])
+def test_zero_bubble_keeps_its_paper_s_memory_on_every_stage(name: str, most: Callable[[int], int]) -> None:
+    # Qi et al. 2023 (arXiv:2401.10241), table 1: p and 2p - 1 activations.
+    for S, m in ((2, 4), (4, 8), (5, 12), (8, 40)):
+        alive = alive_micro_batches(ScheduleSpec(name), S, 1, m)
+        assert [max(map(sum, rows)) for rows in alive] == [most(S)] * S
+
+
+@pytest.mark.parametrize(("name", "put_off"), [("zb-h1", 1), ("zb-h2", 2)])
+def test_zero_bubble_idles_as_its_paper_says(name: str, put_off: int) -> None:
+    # The same table: (p - 1)(F + B - kW) idle from a stage's first task to its last, k = 1 and 2; none below 0.
+    f, b, w = 1.0, 1.25, 0.75
+    for S, m in ((2, 4), (4, 8), (5, 12), (8, 40)):
+        graph = EventGraph.from_schedule(build_schedule(ScheduleSpec(name), S, 1, m), 0.0)
+        durations = np.repeat([f, b, w, 0.0], S)
+        starts = graph.start_times(durations)
+        lasting = max(float(starts[s, -1] + w - starts[s, 0]) for s in range(S))
+        assert lasting == pytest.approx(m * (f + b + w) + (S - 1) * (f + b - put_off * w))
 
 
 # Megatron-LM's interleaving in groups ---------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     traits = ScheduleSpec(name).traits
     interleaves = traits.fixed_interleaves or draw(st.integers(1, 4))
     micro_batches = max(draw(st.integers(1, 14)), traits.least_micro_batches(stages))
-    if name in ("megatron-interleaved", "torch-interleaved"):
+    if name in ("megatron-interleaved", "torch-interleaved", "interleaved-zb"):
         micro_batches = stages * draw(st.integers(1, 4))
     splits = draw(st.integers(1, 4)) if name == "seqpipe" else 1
     return build_schedule(ScheduleSpec(name, draw(st.booleans()), splits), stages, interleaves, micro_batches)
@@ -158,7 +158,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
 @given(schedules())
 def test_every_schedule_runs_every_task_once_and_ends(schedule: Schedule) -> None:
     check_schedule(schedule)
-    directions = 3 if schedule.spec.name in V_SHAPES else 2
+    directions = 3 if schedule.spec.traits.split_backward else 2
     per_stage = directions * schedule.interleaves * schedule.micro_batches * schedule.spec.seq_splits
     for row in schedule.order:
         assert len({tuple(task) for task in row.tolist()}) == len(row) == per_stage
@@ -167,7 +167,7 @@ def test_every_schedule_runs_every_task_once_and_ends(schedule: Schedule) -> Non
 @settings(max_examples=60, deadline=None)
 @given(schedules())
 def test_alive_vectors_dominate_every_moment_and_none_dominates_another(schedule: Schedule) -> None:
-    frees = 2 if schedule.spec.name in V_SHAPES else 1
+    frees = 2 if schedule.spec.traits.split_backward else 1
     for s, rows in enumerate(alive_vectors(schedule)):
         held = np.zeros(schedule.interleaves)
         for direction, v, _, _ in schedule.order[s].tolist():
