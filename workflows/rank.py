@@ -68,12 +68,21 @@ class RankOptions:
 
 @dataclass(frozen=True, repr=False)
 class Ranking:
-    """The ranked table (best first, failures last), the files written, and the folder of the run."""
+    """The ranked table (best first, failures last), the files written, and the folder of the run.
+
+    Parameters
+    ----------
+    model, device, ranks : str, str, int
+        Of the first candidate that can be read.
+    """
 
     table: pd.DataFrame
     csv: Path
     report: Path | None
     folder: Path | None = None
+    model: str = ""
+    device: str = ""
+    ranks: int = 0
 
     def __repr__(self) -> str:
         return f"{self._head()}\n{self._shown().to_string(index=False)}"
@@ -158,7 +167,16 @@ def rank(
         drawn = {printable(candidates[number].path.name): problem for number, problem in problems.items()}
         write_ranking_page(report, table, drawn, candidates, pruned)
         write_atomic(run / csv.with_suffix(".html").name, report.read_bytes())
-    return Ranking(table, csv, report, run)
+    return Ranking(table, csv, report, run, *_job(candidates))
+
+
+def _job(candidates: Sequence[CandidateFile]) -> tuple[str, str, int]:
+    """Model, device and ranks of the first candidate that can be read."""
+    for one in candidates:
+        if one.config is not None:
+            device = "" if one.device is None else one.device.spec.name
+            return one.config.model.name, device, one.config.strategy.world_size
+    return "", "", 0
 
 
 def _own_plans(candidates: Sequence[CandidateFile], problems: Mapping[int, PipelineProblem]) -> dict[int, Solution]:

@@ -23,8 +23,8 @@ def build_parser(program: str = "taylor calibrate") -> CommandParser:
     group = parser.add_argument_group("what was measured")
     group.add_argument(
         "source", metavar="FOLDER",
-        help="folder with measured.csv (columns file, step_ms; also peak_mib, device, set), such a table itself, or a "
-        "folder of profiles",
+        help="folder with measured.csv (columns file, step_ms; also peak_mib, device, set), such a table itself, a "
+        "folder of profiles, or a store of results (taylor history --measured)",
     )  # fmt: skip
     group.add_argument("--configs", metavar="DIR", help="of profiles: folder of the configurations that were profiled")
     group.add_argument("--set", dest="group", metavar="NAME", help="only the runs whose column `set` says so")
@@ -48,14 +48,16 @@ def run(arguments: Sequence[str], program: str = "taylor calibrate") -> None:
     from taylor.base.files import refuse_unwritable
     from taylor.report.calibration import errors_table, figures_table, verdict
     from taylor.report.terminal import print_table
-    from taylor.workflows.calibrate import CalibrateOptions, calibrate_device, memory_sentence
+    from taylor.workflows.calibrate import CalibrateOptions, memory_sentence
+    from taylor.workflows.calibrate_store import calibrate_from
 
     output = path_or_none(args.output)
     if output is not None:
         if output.suffix not in (".yaml", ".yml"):
             raise InputError("must end in .yaml, as --device knows files by it", field="-o", value=str(output))
         refuse_unwritable(output, "-o")
-    done = calibrate_device(
+    done = calibrate_from(
+        args.source,
         CalibrateOptions(
             source=Path(args.source),
             configs=path_or_none(args.configs),
@@ -65,7 +67,7 @@ def run(arguments: Sequence[str], program: str = "taylor calibrate") -> None:
             name=args.name,
             output=output,
             register_path=path_or_none(args.register_path),
-        )
+        ),
     )
     for note in done.fit.notes:
         log.warning("%s", note)

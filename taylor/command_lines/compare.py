@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import re
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from taylor.base.console import log, run_command, start_logging
+from taylor.base.files import write_atomic
 from taylor.command_lines.arguments import CommandParser, path_or_none
+from taylor.command_lines.cluster import STORE_VARIABLE, store_to_read
 
 
 def build_parser(program: str = "taylor compare") -> CommandParser:
@@ -20,8 +26,9 @@ def build_parser(program: str = "taylor compare") -> CommandParser:
         "before.json after.json --html compared.html",
     )
     group = parser.add_argument_group("results")
-    group.add_argument("first", metavar="A", help="a result: what --result_json wrote")
+    group.add_argument("first", metavar="A", help="a result: what --result_json wrote, or a run of taylor history")
     group.add_argument("second", metavar="B", help="another one")
+    group.add_argument("--store", metavar="URL", default=os.environ.get(STORE_VARIABLE, ""), help="of those runs")
     group.add_argument("--html", metavar="FILE", help="page with both pipelines under each other")
     group.add_argument("--json", action="store_true", help="print the comparison as JSON")
     return parser
@@ -36,12 +43,14 @@ def run(arguments: Sequence[str], program: str = "taylor compare") -> None:
     from taylor.report.terminal import print_table
     from taylor.workflows.compare import compare_results, write_comparison_page
 
-    first, second, page = Path(args.first), Path(args.second), path_or_none(args.html)
+    page = path_or_none(args.html)
     if page is not None:
         refuse_unwritable(page, "--html")
-    told = compare_results(first, second)
-    if page is not None:
-        write_comparison_page(page, first, second)
+    with tempfile.TemporaryDirectory(prefix="taylor-") as folder:
+        first, second = (_result_file(args, text, Path(folder)) for text in (args.first, args.second))
+        told = compare_results(first, second)
+        if page is not None:
+            write_comparison_page(page, first, second)
     if args.json:
         print(json.dumps(told.to_dict(), indent=1, ensure_ascii=False))
         return
@@ -52,6 +61,14 @@ def run(arguments: Sequence[str], program: str = "taylor compare") -> None:
     if page is not None:
         print(f"html: {page}")
     print(told.verdict)
+
+
+def _result_file(args: argparse.Namespace, text: str, folder: Path) -> Path:
+    """The result that is named: a file, or a run of the store, written into a folder under its own name."""
+    path = Path(text)
+    if path.exists() or not re.fullmatch(r"[0-9a-f]{1,8}", text):
+        return path
+    return write_atomic(folder / f"{text}.json", store_to_read(args).result(text).to_json())
 
 
 def main() -> int:

@@ -25,9 +25,9 @@ from taylor.command_lines.arguments import (
     refuse_unknown_solver,
     refuse_without_effect,
 )
-from taylor.command_lines.cluster import add_cluster_option, chosen_cluster
+from taylor.command_lines.cluster import add_cluster_option, add_store_option, chosen_cluster, chosen_store
 from taylor.command_lines.model_start import MODEL_HELP, model_path
-from taylor.command_lines.ranking import add_ranking_options, print_files
+from taylor.command_lines.ranking import add_ranking_options, print_files, remember_ranking
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs")
 
@@ -138,6 +138,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     add_planning_options(parser)
     add_environment_options(parser)
     add_cluster_option(parser)
+    add_store_option(parser)
     return parser
 
 
@@ -158,7 +159,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     if not full:
         refuse_without_effect(
             args,
-            {"solver_name", "workers", "time_limit", "gap", "train_tokens", "prove", "topn"},
+            {"solver_name", "workers", "time_limit", "gap", "train_tokens", "prove", "topn", "store"},
             "without --full: nothing is solved",
             "add --full",
         )
@@ -228,6 +229,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
         if explanation.measured:
             print_table(comparison_table(explanation.measured, explanation.stages, explanation.limit_mib))
         return
+    store = chosen_store(args, options.ranking.output) if full else None
     with chosen_cluster(args) as executor:
         done = search_strategies(options, executor)
     for role, file in (
@@ -238,6 +240,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     ):
         print(f"{role:>12}: {file}")
     if done.ranking is not None:
+        remember_ranking(store, program, arguments, done.ranking)
         print_ranking(done.ranking.table, limit=args.topn, details=args.verbose)
         print_files(done.ranking)
         print_ranking_verdict(done.ranking.table)

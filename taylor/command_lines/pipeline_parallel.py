@@ -28,7 +28,7 @@ from taylor.command_lines.arguments import (
     time_ratio,
     yes_no,
 )
-from taylor.command_lines.cluster import add_cluster_option, chosen_cluster
+from taylor.command_lines.cluster import add_cluster_option, add_store_option, chosen_cluster, chosen_store
 from taylor.command_lines.model_start import MODEL_HELP, model_job, model_path
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.export import export_forms
@@ -198,6 +198,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     results.add_argument("--png", metavar="FILE", help="picture of the pipeline (.png or .svg)")
     add_environment_options(parser)
     add_cluster_option(parser)
+    add_store_option(parser)
     return parser
 
 
@@ -250,6 +251,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         mps_form=args.mps_form,
     )
     refuse_outputs(outputs)
+    store = chosen_store(args, outputs.folder)
     path = Path(sources[0]) if not args.model else model_path(args, outputs.folder)
     if args.world_size is not None and (args.hf or args.model):
         from taylor.workflows.model_job import SECONDS_CHOSEN
@@ -296,6 +298,12 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         how = SolveOptions(solver=args.solver_name, time_limit=args.t, gap=args.gap, workers=args.workers)
         with live_line("solving") as on_progress:
             solved = solve_file(job, how, outputs, on_progress)
+    if store is not None:
+        from taylor.workflows.history import remember_solve
+
+        remembered = remember_solve(store, program, arguments, solved)
+        if remembered is not None:
+            log.info("remembered as %s: taylor history %s", remembered, remembered)
     _print(solved, verbose=args.verbose)
 
 

@@ -25,9 +25,9 @@ from taylor.command_lines.arguments import (
     refuse_unknown_solver,
     refuse_without_effect,
 )
-from taylor.command_lines.cluster import add_cluster_option, chosen_cluster
+from taylor.command_lines.cluster import add_cluster_option, add_store_option, chosen_cluster, chosen_store
 from taylor.command_lines.model_start import MODEL_HELP, model_job, model_path
-from taylor.command_lines.ranking import add_ranking_options, print_files
+from taylor.command_lines.ranking import add_ranking_options, print_files, remember_ranking
 
 
 def build_parser(program: str = "pipeline_tool.py") -> CommandParser:
@@ -103,6 +103,7 @@ def build_parser(program: str = "pipeline_tool.py") -> CommandParser:
     add_planning_options(parser)
     add_environment_options(parser)
     add_cluster_option(parser)
+    add_store_option(parser)
     return parser
 
 
@@ -120,6 +121,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
     from taylor.workflows.candidates import rank_folder
     from taylor.workflows.rank import RankOptions
 
+    store = chosen_store(args, Path(args.output_path))
     switch = args.report.strip().lower()
     report: Path | bool = {"on": True, "y": True, "off": False, "n": False}.get(switch, Path(args.report))
     with chosen_cluster(args) as executor:
@@ -143,6 +145,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
             margin=args.margin,
             executor=executor,
         )
+    remember_ranking(store, program, arguments, ranking)
     print_ranking(ranking.table, limit=args.topn, details=args.verbose)
     print_files(ranking)
     print_ranking_verdict(ranking.table)

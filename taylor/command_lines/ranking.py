@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from taylor.base.console import log
 from taylor.base.errors import shortened
 from taylor.command_lines.arguments import positive_int
 
 if TYPE_CHECKING:
+    from taylor.workflows.history import Store
     from taylor.workflows.rank import Ranking
 
 ALL = "all"
@@ -48,3 +51,13 @@ def print_files(ranking: Ranking) -> None:
     for role, path in files.items():
         if path is not None:
             print(f"{role:>12}: {path}")
+
+
+def remember_ranking(store: Store | None, program: str, arguments: Sequence[str], ranking: Ranking) -> None:
+    """Store a ranking, where there is a store, and say how it is found again."""
+    if store is not None:
+        from taylor.workflows import history
+
+        name = history.remember_ranking(store, program, arguments, ranking)
+        if name is not None:
+            log.info("remembered as %s: taylor history %s", name, name)
