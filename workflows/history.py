@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import taylor
 from taylor.base.console import log
@@ -20,8 +20,10 @@ from taylor.base.errors import InputError, TaylorError
 from taylor.base.files import printable, read_text, write_atomic
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline_solver.result import Result
-from taylor.workflows.planned_file import PlannedFile
-from taylor.workflows.rank import Ranking
+
+if TYPE_CHECKING:  # an evaluation loads no tables
+    from taylor.workflows.planned_file import PlannedFile
+    from taylor.workflows.rank import Ranking
 
 FILE = "history.sqlite"
 """The store of a folder of results where no other is named."""

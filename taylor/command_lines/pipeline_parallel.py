@@ -251,7 +251,8 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         mps_form=args.mps_form,
     )
     refuse_outputs(outputs)
-    store = chosen_store(args, outputs.folder)
+    # An evaluation takes less time than its result as data: it is remembered where somebody names a store.
+    store = None if args.evaluate and not args.store else chosen_store(args, outputs.folder)
     path = Path(sources[0]) if not args.model else model_path(args, outputs.folder)
     if args.world_size is not None and (args.hf or args.model):
         from taylor.workflows.model_job import SECONDS_CHOSEN
