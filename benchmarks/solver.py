@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.compact_milp import solve_compact
+from taylor.pipeline_solver.exact import solve_exact
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.solution import Solution
@@ -134,7 +134,7 @@ SWEEP = [
 ]
 
 METHODS: dict[str, Method] = {
-    "branch-and-cut": branch_and_cut,
+    "exact": solve_exact,
     "compact MILP": solve_compact,
     "start-time MILP": solve_start_times,
 }
@@ -155,7 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.sweep:
         problems = {f"S={s} m={m} V={v} L={n}": deepseek(s, v, m, n) for s, m, v, n in SWEEP}
     # Kernels are compiled, or loaded, before any clock runs.
-    branch_and_cut(deepseek(4, 1, 8, 14), SolveOptions(time_limit=60.0))
+    solve_exact(deepseek(4, 1, 8, 14), SolveOptions(time_limit=60.0))
     console = Console(width=150)
     if options.suite:
         return run_suite(console, options.workers)
@@ -233,7 +233,7 @@ def _measure(problem: PipelineProblem, method: str, options: argparse.Namespace)
 
     began, used = time.monotonic(), cpu()
     extra: dict[str, object] = {} if method == "start-time MILP" else {"on_progress": watch}
-    workers = options.workers if method == "branch-and-cut" else 1
+    workers = options.workers if method == "exact" else 1
     asked = SolveOptions(time_limit=options.time_limit, gap=options.gap, workers=workers)
     solution = METHODS[method](problem, asked, **extra)
     seconds, used = time.monotonic() - began, cpu() - used

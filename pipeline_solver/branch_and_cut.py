@@ -9,6 +9,7 @@ result depends on the seed alone, whatever the number of worker processes.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.root import bound_root, start_search
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination, better_of
 from taylor.pipeline_solver.stage_tuples import FEW_KINDS, TooManyColumns, stage_tuples
 from taylor.pipeline_solver.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.tree_search import Search
@@ -84,6 +85,7 @@ def branch_and_cut(
     *,
     warm_start: PipelinePlan | None = None,
     on_progress: OnProgress | None = None,
+    cuts: Sequence[tuple[float, ...]] = (),
 ) -> Solution:
     """Find the plan of least step time, and prove it.
 
@@ -96,6 +98,8 @@ def branch_and_cut(
     warm_start : PipelinePlan, optional
         A plan that keeps the problem's rules, to start from.
     on_progress : callable, optional
+    cuts : sequence of tuple of float
+        Path cuts that are known, in the form of the result's.
 
     Returns
     -------
@@ -107,6 +111,8 @@ def branch_and_cut(
     """
     announce_compilation(KERNELS)
     run = _TreeRun(problem, options, on_progress)
+    for cut in cuts:
+        run.paths.pool.add(np.array(cut[: run.paths.classes]), cut[-1])
     try:
         with run.stopper.catching_interrupts():
             run.solve(warm_start)
@@ -133,7 +139,8 @@ def branch_and_cut(
         cuts=solution.cuts,
         on_progress=on_progress,
     )
-    return _merged(solution, closed, options.gap).replace(seconds=time.monotonic() - run.began)
+    whole = better_of(solution, closed, options.gap)
+    return whole.replace(solver=SOLVER_NAME, seconds=time.monotonic() - run.began)
 
 
 class _TreeRun:
@@ -435,25 +442,3 @@ class _TreeRun:
         # The pool's constant holds the path's lags and the tail it ends with, so the tail counts stay 0.
         tails = [0.0] * self.problem.stages
         return tuple((*pool.counts[g].tolist(), *tails, float(pool.constant[g])) for g in numbers)
-
-
-def _merged(first: Solution, second: Solution, gap: float) -> Solution:
-    """The better plan and the better bound of two solutions of one problem."""
-    if second.status == INFEASIBLE:
-        return second
-    plans = [part for part in (first, second) if part.objective is not None]
-    if not plans:
-        return second
-    best = min(plans, key=lambda part: float(part.objective or 0.0))
-    objective = float(best.objective or 0.0)
-    bound = min(objective, max(float(part.bound or 0.0) for part in (first, second)))
-    merged = best.replace(
-        bound=bound,
-        solver=SOLVER_NAME,
-        statistics={**second.statistics, **first.statistics},
-        cuts=tuple(dict.fromkeys((*first.cuts, *second.cuts))),
-    )
-    optimal = objective - bound <= gap * abs(objective)
-    if optimal:
-        return merged.closed(interrupted=second.termination is Termination.INTERRUPTED)
-    return merged.ended_by(second.termination or Termination.STALLED)

@@ -20,7 +20,7 @@ from taylor.pipeline_solver.chunk_types import (
     prefix_cost,
 )
 from taylor.pipeline_solver.compiled import compiled
-from taylor.pipeline_solver.durations import has_weight_gradient, schedule_of
+from taylor.pipeline_solver.durations import duration_blocks, has_weight_gradient, schedule_of
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.stage_tuples import StageTuples, TooManyColumns
 
@@ -141,18 +141,6 @@ def recompute_extra(columns: ColumnSet, rows: NDArray[np.int64]) -> NDArray[np.f
         d[:, V : 2 * V] - problem.backward_ratio * (1.0 - share) * d[:, :V]
     ) * problem.schedule.seq_splits
     return result
-
-
-def duration_blocks(
-    problem: PipelineProblem, forward: NDArray[np.float64], extra: NDArray[np.float64]
-) -> list[NDArray[np.float64]]:
-    """Time of a task of each direction from chunks' forward and recompute time, shaped as they are."""
-    weight = has_weight_gradient(problem)
-    share = problem.weight_gradient_share if weight else 0.0
-    blocks = [forward, problem.backward_ratio * (1.0 - share) * forward + extra]
-    if weight:
-        blocks.append(problem.backward_ratio * share * forward)
-    return [block / problem.schedule.seq_splits for block in blocks]
 
 
 def build_columns(problem: PipelineProblem, tuples: list[StageTuples], most: int) -> ColumnSet:

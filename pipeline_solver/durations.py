@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
-from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.problem import PipelineProblem
 
 
@@ -54,16 +54,19 @@ def assemble_durations(
     problem: PipelineProblem, forward: NDArray[np.float64], recompute: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Durations float64 [R] from each chunk's forward and recompute time, both float64 [V, S]."""
-    V, S = forward.shape
+    S = problem.stages
+    blocks = duration_blocks(problem, forward, recompute)
+    tail = np.array(problem.tail or [0.0] * S)
+    return np.concatenate([*(block.reshape(-1) for block in blocks), tail])
+
+
+def duration_blocks(
+    problem: PipelineProblem, forward: NDArray[np.float64], extra: NDArray[np.float64]
+) -> list[NDArray[np.float64]]:
+    """Time of a task of each direction from chunks' forward and recompute time, shaped as they are."""
     weight = has_weight_gradient(problem)
-    splits = problem.schedule.seq_splits
-    directions = 3 if weight else 2
-    result = np.zeros((directions * V + 1, S))
     share = problem.weight_gradient_share if weight else 0.0
-    result[FORWARD * V : FORWARD * V + V] = forward / splits
-    result[BACKWARD * V : BACKWARD * V + V] = (problem.backward_ratio * (1.0 - share) * forward + recompute) / splits
+    blocks = [forward, problem.backward_ratio * (1.0 - share) * forward + extra]
     if weight:
-        result[WEIGHT_GRADIENT * V : WEIGHT_GRADIENT * V + V] = problem.backward_ratio * share * forward / splits
-    if problem.tail:
-        result[directions * V] = problem.tail
-    return result.reshape(-1)
+        blocks.append(problem.backward_ratio * share * forward)
+    return [block / problem.schedule.seq_splits for block in blocks]

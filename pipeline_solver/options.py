@@ -13,9 +13,10 @@ class SolveOptions:
     Parameters
     ----------
     solver : str
-        In any case of letters: ``HIGHS`` (branch-and-cut over stage configurations, which hands over to the compact
-        MILP what stage splits leave open), ``HIGHS-MILP`` (the compact MILP under HiGHS), ``CBC`` (the same under
-        CBC), or any solver that Pyomo finds. See `solvers.SOLVERS`.
+        In any case of letters: ``HIGHS`` (with one interleave by the busiest stage; what that leaves open by
+        branch-and-cut over stage configurations, which hands over to the compact MILP what stage splits leave),
+        ``HIGHS-MILP`` (the compact MILP under HiGHS), ``CBC`` (the same under CBC), or any solver that Pyomo finds.
+        See `solvers.SOLVERS`.
     time_limit : float or None
         Seconds for the whole solve; None sets no limit.
     gap : float

@@ -185,3 +185,23 @@ class Solution:
         from taylor.pipeline_solver.solution_text import summary_html
 
         return summary_html(self)
+
+
+def better_of(first: Solution, second: Solution, gap: float) -> Solution:
+    """The better plan and the better bound of two solutions of one problem, the second begun after the first."""
+    if second.status is INFEASIBLE:
+        return second
+    plans = [part for part in (first, second) if part.objective is not None]
+    if not plans:
+        return second
+    best = min(plans, key=lambda part: float(part.objective or 0.0))
+    objective = float(best.objective or 0.0)
+    bound = min(objective, max(float(part.bound or 0.0) for part in (first, second)))
+    merged = best.replace(
+        bound=bound,
+        statistics={**second.statistics, **first.statistics},
+        cuts=tuple(dict.fromkeys((*first.cuts, *second.cuts))),
+    )
+    if objective - bound <= gap * abs(objective):
+        return merged.closed(interrupted=second.termination is Termination.INTERRUPTED)
+    return merged.ended_by(second.termination or Termination.STALLED)

@@ -62,10 +62,10 @@ def solver_named(name: str) -> SolverEntry:
     return known or SolverEntry(wanted, f"the compact MILP under Pyomo's {name.strip()}", partial(_pyomo, name))
 
 
-def _branch_and_cut() -> Solver:
-    from taylor.pipeline_solver.branch_and_cut import branch_and_cut
+def _exact() -> Solver:
+    from taylor.pipeline_solver.exact import solve_exact
 
-    return branch_and_cut
+    return solve_exact
 
 
 def _compact_highs() -> Solver:
@@ -84,7 +84,7 @@ def _pyomo(name: str) -> Solver:
 SOLVERS = {
     entry.name: entry
     for entry in (
-        SolverEntry("HIGHS", "branch-and-cut over stage configurations, LPs by HiGHS", _branch_and_cut, True),
+        SolverEntry("HIGHS", "the busiest stage, then branch-and-cut, LPs by HiGHS", _exact, True),
         SolverEntry("HIGHS-MILP", "the compact MILP under HiGHS", _compact_highs),
         SolverEntry("CBC", "the compact MILP under CBC", partial(_pyomo, "CBC")),
     )

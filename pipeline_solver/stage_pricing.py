@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.chunk_types import ChunkType, RecomputeOptions, chunk_bounds, chunk_types
-from taylor.pipeline_solver.columns import ColumnSet, duration_blocks
+from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.compiled import compiled
-from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.durations import duration_blocks, schedule_of
 from taylor.pipeline_solver.master import Prices
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
 from taylor.pipeline_solver.stage_tuples import TooManyColumns, fixed_parts

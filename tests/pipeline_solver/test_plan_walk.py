@@ -207,6 +207,6 @@ def test_a_plan_that_was_known_is_never_lost(solver):
 def test_a_known_plan_gives_a_wrong_proof_away(monkeypatch, claim):
     problem = reference_problem()
     known = solve(problem)
-    monkeypatch.setattr(tree, "branch_and_cut", lambda *_, **__: known.replace(**claim))
+    monkeypatch.setattr("taylor.pipeline_solver.exact.solve_exact", lambda *_, **__: known.replace(**claim))
     with pytest.raises(SolverDisagreement, match="is known"):
         solve(problem, warm_start=known.plan)

@@ -1,0 +1,117 @@
+"""The exact solver: with one interleave by the busiest stage; what that leaves open, by branch and cut."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.busiest_stage import BusiestStage
+from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.progress import OnProgress, Progress
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination, better_of
+from taylor.pipeline_solver.stage_runs import stage_runs
+from taylor.pipeline_solver.stopping import OutOfTime, Stopper
+
+SOLVER_NAME = "busiest stage"
+
+
+def solve_exact(
+    problem: PipelineProblem,
+    options: SolveOptions = DEFAULT_OPTIONS,
+    *,
+    warm_start: PipelinePlan | None = None,
+    on_progress: OnProgress | None = None,
+) -> Solution:
+    """Find the plan of least step time, and prove it.
+
+    Parameters
+    ----------
+    problem : PipelineProblem
+    options : SolveOptions
+    warm_start : PipelinePlan, optional
+        A plan that keeps the problem's rules, to start from.
+    on_progress : callable, optional
+
+    Returns
+    -------
+    Solution
+        As `branch_and_cut` gives it. A keyboard interrupt ends the search as a time limit does.
+    """
+    began = time.monotonic()
+    first = _by_busiest_stage(problem, options, warm_start, on_progress) if problem.interleaves == 1 else None
+    if first is not None and first.termination is not Termination.STALLED:
+        return first
+    from taylor.pipeline_solver.branch_and_cut import branch_and_cut  # here, for its compiled kernels take a while
+
+    if first is None:
+        return branch_and_cut(problem, options, warm_start=warm_start, on_progress=on_progress)
+    left = None if options.time_limit is None else max(0.0, options.time_limit - first.seconds)
+    rest = branch_and_cut(
+        problem,
+        options.replace(time_limit=left),
+        warm_start=first.plan,
+        on_progress=on_progress and partial(_told, on_progress, first),
+        cuts=first.cuts,
+    )
+    return better_of(first, rest, options.gap).replace(solver=rest.solver, seconds=time.monotonic() - began)
+
+
+def _by_busiest_stage(
+    problem: PipelineProblem, options: SolveOptions, warm_start: PipelinePlan | None, on_progress: OnProgress | None
+) -> Solution | None:
+    """What the busiest stage tells of a problem of one interleave; `STALLED` where that is not all.
+
+    None where the runs of layers are too many to list.
+    """
+    began = time.monotonic()
+    runs = stage_runs(problem)
+    if runs is None:
+        return None
+    deadline = None if options.time_limit is None else began + options.time_limit
+    stopper = Stopper(deadline, options.cutoff)
+    search = BusiestStage(runs, EventGraph.from_schedule(schedule_of(problem), problem.lag), stopper)
+    stopped, plans = Termination.STALLED, True
+    try:
+        with stopper.catching_interrupts():
+            if warm_start is not None:
+                search.offer(warm_start)
+            plans = search.search()
+    except (KeyboardInterrupt, OutOfTime) as stop:
+        stopped = Termination.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else Termination.TIME_LIMIT
+    found = Solution(
+        FEASIBLE,
+        bound=search.bound or None,
+        solver=SOLVER_NAME,
+        seconds=time.monotonic() - began,
+        statistics={"parts": search.parts},
+    )
+    if not plans:
+        return found.replace(status=INFEASIBLE, termination=Termination.INFEASIBLE, bound=None)
+    if search.bound >= stopper.cutoff() and stopped is not Termination.INTERRUPTED:
+        stopped = Termination.CUT_OFF
+    if search.plan is None:
+        return found.ended_by(stopped)
+    found = found.replace(plan=search.plan, objective=search.time, cuts=search.cuts())
+    if on_progress is not None:
+        on_progress(Progress(found.seconds, found.objective, found.bound, "the busiest stage"))
+    if search.time - search.bound <= options.gap * abs(search.time):
+        return found.closed(interrupted=stopped is Termination.INTERRUPTED)
+    return found.ended_by(stopped)
+
+
+def _told(on_progress: OnProgress, first: Solution, progress: Progress) -> None:
+    """Pass progress of the second search on, with what the first one knows."""
+    objectives = [value for value in (progress.objective, first.objective) if value is not None]
+    bounds = [value for value in (progress.bound, first.bound) if value is not None]
+    on_progress(
+        Progress(
+            first.seconds + progress.seconds,
+            min(objectives, default=None),
+            min([max(bounds), *objectives]) if bounds else None,
+            progress.note,
+        )
+    )
