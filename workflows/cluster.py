@@ -39,6 +39,9 @@ COUNT_SECONDS = 2.0
 
 CONNECT_SECONDS = 20.0
 
+ASK_SECONDS = 30.0
+"""How long all workers may take to answer; one that is just starting may never do."""
+
 _ADDRESS = re.compile(r"(?:(?:tcp|tls|ws|wss|ucx)://)?[\w.\-\[\]:]+:\d{1,5}")
 
 
@@ -115,7 +118,15 @@ class ClusterExecutor(FarExecutor):
 
     def everywhere(self, ask: Callable[[], bool]) -> bool:
         """Whether every worker says yes."""
-        return all(answer is True for answer in self._client.run(ask, on_error="return").values())
+        answers = asyncio.run_coroutine_threadsafe(self._ask(ask), self._loop).result()
+        return bool(answers) and all(answer is True for answer in answers.values())
+
+    def unlike(self) -> tuple[dict[str, str], int]:
+        """How the versions of each worker that has others differ, in words; and how many workers have answered.
+
+        Those that do not answer in time are passed over: each task that they are given is checked by itself.
+        """
+        return asyncio.run_coroutine_threadsafe(self._unlike(), self._loop).result()
 
     def tell(self, name: str, index: int, value: float) -> None:
         """Pass a number on to every worker, with others of the same half second."""
@@ -183,21 +194,32 @@ class ClusterExecutor(FarExecutor):
         OutsideProgramError
             When no other is left.
         """
-        found = await self._client.run(versions, on_error="return")
-        others = {
-            worker: differences(self._versions, each) if isinstance(each, Mapping) else f"{type(each).__name__}: {each}"
-            for worker, each in found.items()
-        }
-        unlike = {worker: words for worker, words in others.items() if words}
+        unlike, asked = await self._unlike()
         for worker, words in unlike.items():
             if worker not in self._refused:
                 self._refused.add(worker)
                 log.warning("worker %s is sent away: %s", worker, words)
-        if len(unlike) == len(found):
+        if unlike and len(unlike) == asked:
             raise OutsideProgramError(
                 f"no worker of the cluster runs what this machine runs ({differences(self._versions, told.found)})"
             )
         await self._client.retire_workers(list(unlike))
+
+    async def _unlike(self) -> tuple[dict[str, str], int]:
+        found = await self._ask(versions)
+        words = {
+            worker: differences(self._versions, each)
+            if isinstance(each, Mapping)
+            else f"no taylor that answers ({each})"
+            for worker, each in found.items()
+        }
+        return {worker: text for worker, text in words.items() if text}, len(found)
+
+    async def _ask(self, function: Callable[[], Any]) -> dict[str, Any]:
+        try:
+            return dict(await asyncio.wait_for(self._client.run(function, on_error="return"), ASK_SECONDS))
+        except (OSError, TimeoutError, asyncio.TimeoutError):
+            return {}
 
     async def _tell_all(self) -> None:
         await asyncio.sleep(TELL_SECONDS)
@@ -250,11 +272,12 @@ def open_cluster(text: str | None) -> Iterator[ClusterExecutor | None]:
         if not client.nthreads():
             log.info("cluster: waiting for the first worker of %s (Ctrl-C ends the wait)", address)
             client.wait_for_workers(1)
-        _require_alike(client, address)
-        yield ClusterExecutor(client)
+        executor = ClusterExecutor(client)
+        _require_alike(executor, client, address)
+        yield executor
 
 
-def _require_alike(client: Client, address: ClusterAddress) -> None:
+def _require_alike(executor: ClusterExecutor, client: Client, address: ClusterAddress) -> None:
     """Refuse a cluster whose workers all run other code; say what it is.
 
     Raises
@@ -262,13 +285,9 @@ def _require_alike(client: Client, address: ClusterAddress) -> None:
     OutsideProgramError
         When no worker could run a task.
     """
-    here, found = versions(), client.run(versions, on_error="return")
-    unlike = {}
-    for worker, each in found.items():
-        words = differences(here, each) if isinstance(each, Mapping) else f"no Taylor that answers ({each})"
-        if words:
-            unlike[worker] = words
-    if found and len(unlike) == len(found):
+    here = versions()
+    unlike, asked = executor.unlike()
+    if unlike and len(unlike) == asked:
         worker, words = next(iter(unlike.items()))
         raise OutsideProgramError(
             f"--cluster {address}: its workers cannot run what this machine runs: {worker} has {words}; "

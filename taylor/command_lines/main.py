@@ -36,6 +36,7 @@ SUBCOMMANDS = {
     "rank": Subcommand("pipeline_tool", "a folder of candidates, each solved and ranked by step time"),
     "timeline": Subcommand("timeline_tool", "worker logs, profiles and plans drawn as one timeline"),
     "history": Subcommand("history", "runs remembered, what was measured of them, plans found again"),
+    "serve": Subcommand("serve", "a local page: what if, the proven plan, ranking, history"),
     "compare": Subcommand("compare", "two results side by side, and why one is faster"),
     "galvatron": Subcommand("galvatron", "Galvatron's profiles and strategies: read, costed, written"),
     "check": Subcommand("check", "a layer-wise strategy file, priced and held to its memory"),

@@ -1,0 +1,1 @@
+"""The local page: what if the job ran otherwise, answered at once, and solved on request."""

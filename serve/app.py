@@ -1,0 +1,178 @@
+"""The page's server: a few addresses that answer in JSON, all behind a token, for this machine alone."""
+
+from __future__ import annotations
+
+import hmac
+import html
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from taylor.base.errors import InputError, TaylorError
+from taylor.base.files import read_text
+from taylor.register.registry import Registry
+from taylor.serve.jobs import Jobs
+from taylor.serve.question import Models, Question
+from taylor.workflows.compare import compare
+from taylor.workflows.history import Store
+
+ASSETS = Path(__file__).parent / "assets"
+
+MOST_BYTES = 64 * 1024
+"""Longest request that is read."""
+
+HOSTS = ["127.0.0.1", "localhost"]
+
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the server works with.
+
+    Parameters
+    ----------
+    token : str
+        Whoever has it in a link may ask.
+    """
+
+    token: str
+    models: Models
+    jobs: Jobs
+    store: Store | None
+
+
+Answer = Callable[[Page, Request], Awaitable[Any]]
+
+
+def application(page: Page) -> Starlette:
+    """The application, for a server that is bound to this machine."""
+
+    def route(path: str, answer: Answer, method: str) -> Route:
+        async def told(request: Request) -> Response:
+            given = request.headers.get("x-token") or request.query_params.get("token") or ""
+            if not hmac.compare_digest(given.encode(), page.token.encode()):
+                return _refusal("the token is missing or wrong: open the link that taylor serve printed", 403)
+            try:
+                found = await answer(page, request)
+            except InputError as error:
+                return _refusal(str(error), 400)
+            except TaylorError as error:
+                return _refusal(str(error), 422)
+            return found if isinstance(found, Response) else JSONResponse(found)
+
+        return Route(path, told, methods=[method])
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await page.jobs.close()
+
+    return Starlette(
+        routes=[
+            route("/", _front, "GET"),
+            route("/api/choices", _choices, "GET"),
+            route("/api/estimate", _estimate, "POST"),
+            route("/api/jobs/{kind}", _start, "POST"),
+            route("/api/job/{name}", _state, "GET"),
+            route("/api/job/{name}/stop", _stop, "POST"),
+            route("/api/job/{name}/{role}", _file, "GET"),
+            route("/api/history", _history, "GET"),
+            route("/api/compare/{first}/{second}", _compare, "GET"),
+        ],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)],
+        lifespan=lifespan,
+    )
+
+
+def _refusal(why: str, status: int) -> Response:
+    return JSONResponse({"error": why}, status_code=status)
+
+
+async def _body(request: Request) -> bytes:
+    """What was sent.
+
+    Raises
+    ------
+    InputError
+        When it is longer than any question.
+    """
+    data = b""
+    async for piece in request.stream():
+        data += piece
+        if len(data) > MOST_BYTES:
+            raise InputError(f"is longer than {MOST_BYTES} bytes", field="request")
+    return data
+
+
+async def _front(page: Page, request: Request) -> Response:
+    parts = {name: read_text(ASSETS / f"serve.{name}") for name in ("html", "css", "js")}
+    text = parts["html"].replace("/*CSS*/", parts["css"]).replace("/*JS*/", parts["js"])
+    headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+    return HTMLResponse(text.replace("%TOKEN%", html.escape(json.dumps(page.token))), headers=headers)
+
+
+async def _choices(page: Page, request: Request) -> Any:
+    return {"models": await run_in_threadpool(page.models.names), "devices": list(Registry.load(None).devices)}
+
+
+async def _estimate(page: Page, request: Request) -> Any:
+    return await run_in_threadpool(page.models.answer, Question.parse(await _body(request)))
+
+
+async def _start(page: Page, request: Request) -> Any:
+    ask = Question.parse(await _body(request))
+    kind = request.path_params["kind"]
+    if kind == "solve":
+        await run_in_threadpool(page.models.config, ask)  # refused before it waits
+    else:
+        page.models.path(ask.model)
+    return {"job": page.jobs.start(kind, ask)}
+
+
+async def _state(page: Page, request: Request) -> Any:
+    return page.jobs.state(request.path_params["name"])
+
+
+async def _stop(page: Page, request: Request) -> Any:
+    page.jobs.stop(request.path_params["name"])
+    return {}
+
+
+async def _file(page: Page, request: Request) -> Response:
+    path = page.jobs.file(request.path_params["name"], request.path_params["role"])
+    if path.suffix == ".html":
+        return FileResponse(path, media_type="text/html")
+    return FileResponse(path, media_type="application/octet-stream", filename=path.name)
+
+
+async def _history(page: Page, request: Request) -> Any:
+    if page.store is None:
+        return {"runs": []}
+    try:
+        return {"runs": [asdict(run) for run in await run_in_threadpool(page.store.runs)]}
+    except InputError:
+        return {"runs": []}  # nothing has been solved yet
+
+
+async def _compare(page: Page, request: Request) -> Any:
+    if page.store is None:
+        raise InputError("no run is remembered", field="--store")
+    first, second = request.path_params["first"], request.path_params["second"]
+    store = page.store
+
+    def told() -> dict[str, Any]:
+        return compare((first, second), (store.result(first), store.result(second))).to_dict()
+
+    return await run_in_threadpool(told)

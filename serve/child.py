@@ -1,0 +1,115 @@
+"""A process of the page's server that does the job of one folder: ``python -m taylor.serve.child FOLDER``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from taylor.base.errors import TaylorError
+from taylor.base.files import write_atomic
+from taylor.base.orphans import end_with_parent
+from taylor.parsers.registry import launcher_of
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.progress import Progress
+from taylor.serve.question import Models, Question
+from taylor.serve.script import megatron_script
+from taylor.workflows.candidates import load_candidates
+from taylor.workflows.history import Store, remember_ranking, remember_solve
+from taylor.workflows.model_job import ModelJob, write_strategies
+from taylor.workflows.options import FileJob, Outputs
+from taylor.workflows.rank import RankOptions, rank
+from taylor.workflows.solve_file import solve_file
+
+JOB, PROGRESS, DONE = "job.json", "progress.json", "done.json"
+
+FILES = {
+    "config": "config.json",
+    "script": "train.sh",
+    "result": "result.json",
+    "report": "report.html",
+    "table": "ranking.csv",
+}
+"""What a job may leave for its user, by the name in a link."""
+
+RANKED = 10
+
+
+def work(folder: Path) -> dict[str, Any]:
+    """Do the job of a folder.
+
+    Raises
+    ------
+    TaylorError
+        When there is no plan.
+    """
+    job = json.loads((folder / JOB).read_text(encoding="utf-8"))
+    ask = Question.model_validate(job["ask"])
+    models = Models(folder / "work", tuple(map(Path, job["folders"])))
+    store = Store(job["store"]) if job["store"] else None
+    return _rank(folder, ask, models, store) if job["kind"] == "rank" else _solve(folder, ask, models, store)
+
+
+def _solve(folder: Path, ask: Question, models: Models, store: Store | None) -> dict[str, Any]:
+    config = models.config(ask)
+    text = launcher_of(config).with_strategy(config, config.strategy, None, {})
+    path = write_atomic(folder / "work" / f"{config.path.stem.removesuffix('.model')}.json", text)
+    outputs = Outputs(
+        folder=folder / "work",
+        write_to=folder / FILES["config"],
+        result_json=folder / FILES["result"],
+        html=folder / FILES["report"],
+    )
+    job = FileJob(path=path, dryrun=False, check=False, device=ask.device)
+
+    def watch(progress: Progress) -> None:
+        unit = progress.unit_ms or 1.0
+        told = [None if value is None else value * unit for value in (progress.objective, progress.bound)]
+        write_atomic(folder / PROGRESS, json.dumps({"seconds": progress.seconds, "step": told[0], "bound": told[1]}))
+
+    planned = solve_file(job, SolveOptions(time_limit=ask.seconds), outputs, watch)
+    script = megatron_script(planned.config, planned.plan, planned.facts.device.spec.devices_per_node)
+    if script is not None:
+        write_atomic(folder / FILES["script"], script)
+    run = None if store is None else remember_solve(store, "taylor serve", [], planned)
+    told = planned.result().to_dict()
+    keep = ("status", "step_ms", "gap", "mfu", "tokens_per_second", "offset", "layers", "recompute", "peak_memory",
+            "memory_limit", "bubble")  # fmt: skip
+    unit = planned.problem.unit_ms or 1.0
+    bound = planned.solution.bound
+    return {"run": run, "bound_ms": None if bound is None else bound * unit} | {name: told[name] for name in keep}
+
+
+def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> dict[str, Any]:
+    job = ModelJob(models.path(ask.model), ask.ranks, ask.seq, ask.gbs, device=ask.device)
+    files = write_strategies(job, folder / "work", RANKED)
+    how = SolveOptions(time_limit=ask.seconds)
+    options = RankOptions(how, 1, report=folder / FILES["report"], output=folder / "work")
+    ranking = rank(load_candidates(files, ask.device), options, own=False)
+    write_atomic(folder / FILES["table"], ranking.csv.read_bytes())
+    run = None if store is None else remember_ranking(store, "taylor serve", [], ranking)
+    columns = ["dp", "tp", "pp", "ep", "cp", "vpp", "mbs", "cost", "gap", "mfu", "status"]
+    rows = json.loads(ranking.table[columns].to_json(orient="values"))
+    return {"run": run, "columns": columns, "rows": rows}
+
+
+def main() -> int:
+    """Do one job, and leave its answer or the reason why there is none."""
+    end_with_parent(int(os.environ["TAYLOR_SERVE_PARENT"]))
+    os.nice(5)  # the page answers first
+    folder = Path(sys.argv[1])
+    try:
+        told: dict[str, Any] = work(folder)
+    except TaylorError as error:
+        told = {"error": str(error)}
+    except Exception as error:  # a fault of ours must not leave the page waiting
+        told = {"error": f"{type(error).__name__}: {error}"}
+    write_atomic(folder / DONE, json.dumps(told, default=lambda value: asdict(value)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""What the page asks: a model on a device with a strategy; checked at the door, answered by closed forms at once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from taylor.base.errors import InputError
+from taylor.cost_model.time import estimate_ratios
+from taylor.dryrun.estimate import estimate_memory
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.pipeline_solver.evaluate import peak_memory_mib, step_time
+from taylor.register.registry import Registry
+from taylor.report.memory_parts import from_problem
+from taylor.workflows.devices import choose_device
+from taylor.workflows.job_facts import JobFacts
+from taylor.workflows.model_job import ModelJob, model_file, state_model
+from taylor.workflows.problem import build_problem, plan_in_terms_of
+from taylor.workflows.schedules import require_schedule, require_start
+from taylor.workflows.stated_file import read_for
+
+MOST_KNOWN = 64
+"""Models kept at hand."""
+
+MOST_FILES = 500
+"""Model files of a folder that are listed."""
+
+
+class Question(BaseModel):
+    """One setting of the page's sliders; unknown keys and values out of bounds are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(max_length=300)
+    device: str = Field(max_length=100)
+    ranks: int = Field(ge=1, le=10**6)
+    seq: int = Field(default=4096, ge=1, le=10**7)
+    gbs: int = Field(default=512, ge=1, le=10**7)
+    tp: int = Field(default=1, ge=1, le=4096)
+    pp: int = Field(default=1, ge=1, le=1024)
+    ep: int = Field(default=1, ge=1, le=4096)
+    cp: int = Field(default=1, ge=1, le=4096)
+    vpp: int = Field(default=1, ge=1, le=64)
+    mbs: int = Field(default=1, ge=1, le=4096)
+    recompute: float = Field(default=100.0, ge=0.0, le=100.0)
+    seconds: float = Field(default=30.0, gt=0.0, le=3600.0)
+
+    @classmethod
+    def parse(cls, data: bytes) -> Question:
+        """Read what a browser sent.
+
+        Raises
+        ------
+        InputError
+            With the field at fault.
+        """
+        try:
+            return cls.model_validate_json(data)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            raise InputError(first["msg"], field=".".join(map(str, first["loc"])) or "request") from None
+
+
+@dataclass
+class Models:
+    """The models that can be asked for: the registered ones, and files of the folders that the user gave.
+
+    Parameters
+    ----------
+    work : Path
+        Takes what is written on the way to an answer.
+    folders : sequence of Path
+        Nothing else on the disk is ever read.
+    """
+
+    work: Path
+    folders: tuple[Path, ...] = ()
+    _known: dict[tuple[str, int], TrainingConfig] = field(default_factory=dict)
+
+    def names(self) -> list[str]:
+        """Registered models, then files as ``NUMBER/PATH``, the number being that of their folder."""
+        files = [
+            f"{number}/{path.relative_to(folder)}"
+            for number, folder in enumerate(self.folders)
+            for path in sorted(folder.rglob("*.json"))[:MOST_FILES]
+        ]
+        return [*Registry.load(None).models, *files]
+
+    def path(self, name: str) -> Path:
+        """The configuration of a model.
+
+        Raises
+        ------
+        InputError
+            When it is neither registered nor in one of the folders.
+        """
+        number, slash, inside = name.partition("/")
+        if not slash:
+            if "\0" in name or Path(name).suffix == ".json" or Path(name).is_file():
+                raise InputError("is no registered model", field="model", value=name)
+            return model_file(name, self.work)
+        outside = InputError("lies in none of the folders given", field="model", value=name)
+        if not number.isdecimal() or "\0" in name or int(number[:6]) >= len(self.folders):
+            raise outside
+        folder = self.folders[int(number)].resolve()
+        path = (folder / inside).resolve()
+        if not path.is_relative_to(folder) or path.suffix != ".json" or not path.is_file():
+            raise outside
+        return path
+
+    def config(self, ask: Question) -> TrainingConfig:
+        """The configuration that a question means: the model with its strategy, and no plan.
+
+        Raises
+        ------
+        InputError
+            When the strategy is none for the ranks and the batch, or the job could not start with it.
+        """
+        key = (ask.model, ask.seq)
+        if ask.device not in Registry.load(None).devices:  # elsewhere a device may be a file
+            raise InputError("is no registered device", field="device", value=ask.device)
+        if key not in self._known:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            job = ModelJob(self.path(ask.model), ask.ranks, ask.seq, ask.gbs)
+            self._known[key] = read_for(state_model(job, self.work / "stated" / str(ask.seq)))
+        base = self._known[key]
+        each = ask.tp * ask.pp * ask.cp
+        if ask.ranks % each:
+            raise InputError(f"is not divisible by TP x PP x CP = {each}", field="ranks", value=ask.ranks)
+        dp = ask.ranks // each
+        if ask.gbs % (dp * ask.mbs):
+            raise InputError(f"is not divisible by DP x micro-batch = {dp * ask.mbs}", field="gbs", value=ask.gbs)
+        strategy = base.strategy.replace(
+            dp=dp, tp=ask.tp, pp=ask.pp, ep=ask.ep, cp=ask.cp, vpp=ask.vpp, mbs=ask.mbs, sp=ask.tp > 1,
+            micro_batches=ask.gbs // (dp * ask.mbs),
+        )  # fmt: skip
+        config = base.replace(strategy=strategy, plan=None)
+        config = config.replace(schedule=config.schedule_for(ask.vpp))
+        require_start(config)
+        require_schedule(config)
+        return config
+
+    def answer(self, ask: Question) -> dict[str, Any]:
+        """Step, MFU and memory by stage of the even plan, by closed forms and one walk over the step.
+
+        Raises
+        ------
+        InputError
+            When the strategy cannot run.
+        """
+        began = time.perf_counter()
+        config = self.config(ask)
+        device = choose_device(config, ask.device)
+        ratios = estimate_ratios(config.model, config.strategy, config.rules, device.spec)
+        memory = estimate_memory(config, device.spec)
+        problem = build_problem(config, memory, ratios)
+        even = plan_in_terms_of(problem, config.even_plan(config.strategy, FULL))
+        share = ask.recompute / 100.0
+        grid = tuple(tuple(round(share * count) for count in row) for row in even.total_layers())
+        plan = PipelinePlan(even.layers, {FULL: grid})
+        peaks = peak_memory_mib(problem, plan)
+        step = step_time(problem, plan) * (ratios.unit_ms or 1.0)
+        speed = JobFacts(config, device).throughput(step)
+        return {
+            "step_ms": step,
+            "mfu": speed.mfu,
+            "tokens_per_second": speed.tokens_per_second,
+            "dp": config.strategy.dp,
+            "micro_batches": config.strategy.micro_batches,
+            "limit_mib": memory.device_limit_mib,
+            "peak_mib": list(peaks),
+            "fits": max(peaks) <= memory.device_limit_mib,
+            "parts": {name: list(mib) for name, mib in from_problem(problem, plan, peaks).mib.items()},
+            "layers": [sum(stage) for stage in zip(*even.total_layers(), strict=True)],
+            "unmodelled": [flag.sentence for flag in config.unmodelled],
+            "answered_in_ms": 1000.0 * (time.perf_counter() - began),
+        }

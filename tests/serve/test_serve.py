@@ -1,0 +1,175 @@
+"""The page as a person uses it, in a real browser; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from taylor.cost_model.parameters import total_parameters
+from taylor.parsers.read import read_config
+from tests.conftest import ROOT
+from tests.report_browser import browser, missing
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+ASK = {"model": "llama3-70b", "device": "h100-80g", "ranks": 64, "tp": 8, "pp": 4}
+
+
+@pytest.fixture
+def link(tmp_path: Path):
+    """The link that the command prints."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [sys.executable, ROOT / "taylor" / "__main__.py", "serve", "--port", str(port), "--workers", "1"]
+    server = subprocess.Popen(
+        words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    line = server.stderr.readline()
+    while True:
+        with socket.socket() as knock:
+            if knock.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        assert server.poll() is None, line
+        time.sleep(0.1)
+    yield re.search(r"http://\S+", line)[0]
+    server.send_signal(signal.SIGINT)
+    assert server.wait(timeout=30) in (0, 130) and "Traceback" not in server.stderr.read()
+
+
+def until(what, seconds=60):
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end, "the page did not come to it"
+        time.sleep(0.1)
+    return found
+
+
+@pytest.mark.skipif(bool(missing()), reason=f"needs {missing()}")
+def test_a_person_comes_from_a_model_and_its_devices_to_a_start_script(link: str, tmp_path: Path):
+    with browser() as page:
+        downloads = {"behavior": "allow", "downloadPath": str(tmp_path / "got")}
+        page._send(
+            "POST", f"{page.session}/goog/cdp/execute", {"cmd": "Browser.setDownloadBehavior", "params": downloads}
+        )
+        page._send("POST", f"{page.session}/url", {"url": link})
+        until(lambda: page.run("return document.body.dataset.ready"))
+        page.run("for (const id of ['model', 'ranks', 'seconds']) document.getElementById(id).value = ''")
+        page.type("#model", "Llama3-70B")
+        page.type("#ranks", "64\t")
+        slow = until(lambda: page.run("return document.getElementById('figure-step')?.textContent"))
+        page.run("const s = document.getElementById('recompute'); s.value = 0; s.dispatchEvent(new Event('input'))")
+        until(lambda: page.run("return document.getElementById('figure-step')?.textContent") not in (None, slow))
+        assert page.run("return document.querySelectorAll('#memory rect').length") >= 8
+        page.click("#language")
+        assert page.run("return document.getElementById('solve').textContent") in ("求解", "Solve")
+        page.click("#solve")
+        until(lambda: page.run("return document.body.dataset.done"), 120)
+        page.click("#file-script")
+        script = tmp_path / "got" / "train.sh"
+        until(script.is_file)
+        assert page.run("return document.querySelectorAll('#history input').length") == 1
+        # What was half typed is refused; the page itself has no fault.
+        assert not [one for one in page.log("browser") if one["level"] == "SEVERE" and one["source"] != "network"]
+    config = read_config(script)
+    assert config.strategy.world_size == 64 and config.strategy.tp == 8 and config.strategy.pp == 4
+    assert total_parameters(config.model) == 70_553_706_496 and config.plan is not None and not config.unmodelled
+
+
+@pytest.fixture
+def client(tmp_path: Path):
+    testclient = pytest.importorskip("starlette.testclient")
+    from taylor.serve.app import Page, application
+    from taylor.serve.jobs import Jobs
+    from taylor.serve.question import Models
+
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "mine.json").write_text((ROOT / "config" / "qwen3_8b.json").read_text())
+    (tmp_path / "secret.json").write_text((ROOT / "config" / "qwen3_8b.json").read_text())
+    (tmp_path / "given" / "out.json").symlink_to(tmp_path / "secret.json")
+    folders = (tmp_path / "given",)
+    page = Page("right", Models(tmp_path / "work", folders), Jobs(tmp_path / "jobs", 1, folders), None)
+    with testclient.TestClient(application(page), base_url="http://127.0.0.1", headers={"X-Token": "right"}) as made:
+        yield made
+
+
+def ask(client, **changes):
+    return client.post("/api/estimate", content=json.dumps(ASK | changes))
+
+
+def test_a_wrong_token_or_another_host_is_told_nothing(client):
+    paths = ("/", "/api/choices", "/api/history", "/api/job/0123456789abcdef", "/api/job/0123456789abcdef/config")
+    for path in paths:
+        for token in ("", "wrong", "righ", "right ", "ünd"):
+            assert client.get(path, headers={"X-Token": token.encode()}).status_code == 403
+    assert client.get("/", headers={"Host": "evil.example"}).status_code == 400
+    assert client.get("/api/choices").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "model", ["../secret.json", "0/../secret.json", "0/out.json", "1/mine.json", "0/", "/etc/passwd", "0/mine\0.json",
+              "secret.json", "99999999999/mine.json", "no-such-model"],
+)  # fmt: skip
+def test_a_model_outside_the_folders_given_is_refused(client, model, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    refused = ask(client, model=model)
+    assert refused.status_code == 400 and "model" in refused.json()["error"]
+    inside = ask(client, model="0/mine.json", ranks=8, tp=2, pp=1)
+    assert inside.status_code == 200 and inside.json()["peak_mib"]
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"device": "../h100.yaml"}, "device"),
+        ({"ranks": 0}, "ranks"),
+        ({"ranks": 65}, "divisible"),
+        ({"tp": 3}, "divisible"),
+        ({"gbs": 511}, "gbs"),
+        ({"pp": 64, "tp": 1, "vpp": 2}, "layers"),
+        ({"recompute": float("nan")}, "recompute"),
+        ({"more": 1}, "more"),
+        ({"model": "x" * 301}, "model"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_answered_with_what_is_wrong(client, changes, words):
+    refused = ask(client, **changes)
+    assert refused.status_code in (400, 422) and words in refused.json()["error"], refused.text
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 60_000, b" " * 70_000, b'{"model": 1}'])
+def test_a_malformed_request_is_refused_and_the_next_one_is_answered(client, content):
+    for path in ("/api/estimate", "/api/jobs/solve", "/api/jobs/rank"):
+        assert client.post(path, content=content).status_code == 400
+    assert client.post("/api/jobs/erase", content=json.dumps(ASK)).status_code == 400
+    assert ask(client).status_code == 200
+
+
+def test_twenty_sessions_at_once_each_get_the_answer_to_their_own_question(client):
+    settings = [{"tp": 2**tp, "recompute": 25.0 * share} for tp in range(4) for share in range(5)]
+    alone = [ask(client, **one).json() for one in settings]
+    with ThreadPoolExecutor(20) as pool:
+        together = [reply.json() for reply in pool.map(lambda one: ask(client, **one), settings)]
+    for one, other in zip(alone, together, strict=True):
+        assert one | {"answered_in_ms": 0} == other | {"answered_in_ms": 0} and one["step_ms"] > 0
+
+
+def test_a_file_of_a_job_is_had_by_its_name_alone(client, tmp_path):
+    folder = tmp_path / "jobs" / "0123456789abcdef"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "job.json").write_text("{}")
+    assert client.get("/api/job/0123456789abcdef/config").content == b"{}"
+    for path in ("0123456789abcdef/job.json", "0123456789abcdef/..%2f..%2fsecret.json", "..%2f/config", "x/config"):
+        assert client.get(f"/api/job/{path}").status_code in (400, 404)
