@@ -89,6 +89,11 @@ class HighsModel:
             return MilpOutcome(status, None, float("-inf"))
         return MilpOutcome(status, self._values(), solver.getInfo().objective_function_value)
 
+    def duals(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Reduced costs and duals of the last LP, float64 [columns] and [rows]."""
+        solution = self._solver.getSolution()
+        return np.array(solution.col_dual), np.array(solution.row_dual)
+
     def solve_milp(
         self,
         *,

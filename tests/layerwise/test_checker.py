@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from benchmarks.layerwise_brute_force import DrawnCosts
 from taylor.cost_model.measured.cost_table import CostRow, EndCost, EndCosts, Layout
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, LayerwisePlan
 from taylor.layerwise.checker import check_plan
@@ -25,7 +26,7 @@ def costs():
     }
     ends = EndCosts(EndCost(0.1, 0.2, 0.3, 5.0, 0.5), EndCost(0.4, 0.8, 0.1, 6.0, 0.25))
     a, b = rows[SPLIT].layout, rows[WHOLE].layout
-    return cases.ToyCosts(rows, ends, {(a, b): 0.2, (b, a): 0.6}, {a: 0.05, b: 0.07})
+    return DrawnCosts(rows, ends, {(a, b): 0.2, (b, a): 0.6}, {a: 0.05, b: 0.07})
 
 
 def a_job(**changes):

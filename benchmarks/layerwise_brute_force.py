@@ -1,0 +1,278 @@
+"""The exact layer-wise search against every strategy of every layer in every division, on random small jobs.
+
+python -m benchmarks.layerwise_brute_force --cases 2000 --first 0
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from taylor.base.errors import InputError
+from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCost, EndCosts, Layout, MemorySettings
+from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, LayerwisePlan
+from taylor.layerwise.checker import check_plan
+from taylor.layerwise.exact.events import LaggedGraph
+from taylor.layerwise.exact.fixed import FixedProblem
+from taylor.layerwise.exact.solve import FixedSolution, solve_fixed
+from taylor.layerwise.job import LayerwiseJob, OuterChoice
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.schedule import FORWARD, Schedule, ScheduleSpec
+
+
+@dataclass(frozen=True)
+class DrawnCosts:
+    """A source of costs drawn at random.
+
+    Parameters
+    ----------
+    rows : dict of LayerStrategy to CostRow
+    end_costs : EndCosts
+    changes : dict of (Layout, Layout) to float
+    handovers : dict of Layout to float
+    """
+
+    rows: dict[LayerStrategy, CostRow]
+    end_costs: EndCosts
+    changes: dict[tuple[Layout, Layout], float]
+    handovers: dict[Layout, float]
+    name: str = "drawn"
+    kinds: tuple[str, ...] = ("body",)
+    memory: MemorySettings = MemorySettings()
+
+    def layer(self, kind: str, strategy: LayerStrategy, setting: Any) -> CostRow:
+        """See `CostProvider`."""
+        if strategy not in self.rows:
+            raise InputError("was not drawn", field="strategy", value=strategy.name)
+        return self.rows[strategy]
+
+    def ends(self, strategy: EndStrategy, setting: Any) -> EndCosts:
+        """See `CostProvider`."""
+        first, last = self.end_costs.first, self.end_costs.last
+        assert last is not None
+        if setting.stages > 1:
+            return self.end_costs
+        names = ("forward_s", "backward_s", "tail_s", "states_mib", "activation_mib")
+        return EndCosts(EndCost(*(getattr(first, name) + getattr(last, name) for name in names)))
+
+    def layout_change_s(self, before: Layout, after: Layout, setting: Any) -> float:
+        """See `CostProvider`."""
+        return self.changes.get((before, after), 0.0)
+
+    def handover_s(self, layout: Layout, setting: Any) -> float:
+        """See `CostProvider`."""
+        return self.handovers.get(layout, 0.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One random job."""
+
+    job: LayerwiseJob
+    outer: OuterChoice
+    costs: DrawnCosts
+
+    def solve(self, gap: float = 1e-10) -> FixedSolution:
+        """By the exact search."""
+        problem = FixedProblem.of(self.job, self.outer, self.costs, tuple(sorted(self.costs.rows)))
+        return solve_fixed(problem, self.outer, gap=gap)
+
+
+def drawn_costs(rng: np.random.Generator, choices: int, free: bool, working: bool) -> DrawnCosts:
+    """Costs of some choices on stages of four ranks, in two layouts at most."""
+    shapes = list(itertools.product((4, 2), (0, 2, 3), (False, True)))
+    rows = {}
+    for i in rng.permutation(len(shapes))[:choices]:
+        dp, zero, again = shapes[i]
+        strategy = LayerStrategy(tp=4 // dp, dp=dp, zero=zero, recompute=again)
+        f, b, tail, states, activation = rng.uniform((1, 1, 0, 1, 0.5), (2, 4, 3, 10, 5))
+        held = float(rng.uniform(0, 8)) if working else 0.0
+        rows[strategy] = CostRow(
+            f, b, tail, states, activation, "body", strategy, Layout.of(strategy, False), working_mib=held
+        )
+    ends = EndCosts(EndCost(*rng.uniform(0, 2, size=5)), EndCost(*rng.uniform(0, 2, size=5)))
+    every = sorted({row.layout for row in rows.values()} | {Layout(4, 1, 1)})
+    changes = {} if free else {(a, b): float(rng.uniform(0, 1)) for a in every for b in every if a != b}
+    handovers = {} if free else {layout: float(rng.uniform(0, 1)) for layout in every}
+    return DrawnCosts(rows, ends, changes, handovers)
+
+
+def random_case(seed: int) -> Case:
+    """At most 7 layers, 3 stages, 2 interleaves, 5 choices, 2 layouts; memory tight or not."""
+    rng = np.random.default_rng(seed)
+    stages = int(rng.integers(1, 4))
+    interleaves = int(rng.integers(1, 3)) if stages > 1 else 1
+    chunks = stages * interleaves
+    layers = int(rng.integers(chunks, 8))
+    m = int(rng.integers(stages if interleaves > 1 else 1, 7))
+    name = "interleaved" if interleaves > 1 else "gpipe" if rng.random() < 0.15 else "1f1b"
+    costs = drawn_costs(rng, int(rng.integers(1, 6)), rng.random() < 0.3, rng.random() < 0.3)
+    job = LayerwiseJob(4 * stages, layers, 16, 16, 1e9, whole_mib=bool(rng.random() < 0.3), sequence_parallel=False)
+    outer = OuterChoice(4 * m, m, stages, EndStrategy(dp=4), interleaves, ScheduleSpec(name))
+    if rng.random() < 0.7:
+        known = list(costs.rows)
+        division = rng.multinomial(layers - chunks, [1 / chunks] * chunks) + 1
+        chosen = tuple(known[i] for i in rng.integers(0, len(known), layers))
+        plan = LayerwisePlan(tuple(map(int, division)), chosen, outer.ends, 4 * m, m, name, interleaves=interleaves)
+        peak = max(stage.peak_mib for stage in check_plan(job, plan, costs).stages)
+        job = job.replace(limit_mib=peak * float(rng.uniform(0.8, 1.1)))
+    return Case(job, outer, costs)
+
+
+def divisions(layers: int, chunks: int) -> Iterator[tuple[int, ...]]:
+    """Every way to share layers over chunks, one at least each."""
+    for cuts in itertools.combinations(range(1, layers), chunks - 1):
+        yield tuple(b - a for a, b in itertools.pairwise((0, *cuts, layers)))
+
+
+Held = tuple[tuple[int, ...], Layout, float]
+"""Layers of a chunk by choice, the layout that it leaves, and what its changes of layout cost."""
+
+
+class BruteForce:
+    """All plans of one case; of those that differ in the order of a chunk's layers alone, the cheapest."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.rows = list(case.costs.rows.values())
+        outer = case.outer
+        self.schedule: Schedule = build_schedule(outer.schedule, outer.stages, outer.interleaves, outer.micro_batches)
+        self.graph = LaggedGraph.of(self.schedule)
+        self.end = Layout.of(outer.ends, False)
+        ends = case.costs.ends(outer.ends, case.job.setting(outer))
+        self.ends: list[EndCost | None] = [None] * self.schedule.chunks
+        self.ends[0] = ends.first
+        if ends.last is not None:
+            self.ends[-1] = ends.last
+        self.alive = [self._alive(s) for s in range(outer.stages)]
+
+    def _alive(self, stage: int) -> set[tuple[int, ...]]:
+        now = [0] * self.schedule.interleaves
+        seen = set()
+        for direction, v, *_ in self.schedule.order[stage].tolist():
+            now[v] += 1 if direction == FORWARD else -1
+            seen.add(tuple(now))
+        return seen
+
+    def best_s(self) -> float:
+        """The least step of all plans that fit, s; inf where none does."""
+        case = self.case
+        return min(
+            (self._best_of(division) for division in divisions(case.job.layers, self.schedule.chunks)), default=math.inf
+        )
+
+    def _chunk(self, layers: int, arrival: Layout) -> list[Held]:
+        """All contents of a chunk."""
+        found: dict[tuple[tuple[int, ...], Layout], float] = {((0,) * len(self.rows), arrival): 0.0}
+        for _ in range(layers):
+            after: dict[tuple[tuple[int, ...], Layout], float] = {}
+            for (counts, layout), cost in found.items():
+                for c, row in enumerate(self.rows):
+                    more = tuple(n + (i == c) for i, n in enumerate(counts))
+                    change = self.case.costs.changes.get((layout, row.layout), 0.0)
+                    key = (more, row.layout)
+                    after[key] = min(after.get(key, math.inf), cost + change)
+            found = after
+        return [(counts, layout, cost) for (counts, layout), cost in found.items()]
+
+    def _best_of(self, division: tuple[int, ...]) -> float:
+        best = math.inf
+        places = [self.schedule.chunk_at(k) for k in range(len(division))]
+        contents = {
+            (layers, arrival): self._chunk(layers, arrival)
+            for layers in set(division)
+            for arrival in {self.end, *(row.layout for row in self.rows)}
+        }
+        times = np.zeros(self.graph.classes)
+        chosen: list[Held] = []
+
+        def fits(stage: int) -> bool:
+            mine = [(v, chosen[k][0], self.ends[k]) for k, (v, s) in enumerate(places) if s == stage]
+            whole = math.ceil if self.case.job.whole_mib else float
+            working = max(self.rows[c].working_mib for _, counts, _ in mine for c, n in enumerate(counts) if n)
+            limit = self.case.job.limit_mib + 1e-6
+            for alive in self.alive[stage]:
+                need, ends = working, 0.0
+                for v, counts, end in mine:
+                    need += sum(
+                        n * whole(row.states_mib + alive[v] * row.activation_mib)
+                        for n, row in zip(counts, self.rows, strict=True)
+                    )
+                    if end is not None:
+                        ends += end.states_mib + alive[v] * end.activation_mib
+                if need + whole(ends) > limit:
+                    return False
+            return True
+
+        def place(k: int, layout: Layout) -> None:
+            nonlocal best
+            if k == len(division):
+                best = min(best, self.graph.step(times))
+                return
+            v, s = places[k]
+            for counts, departure, cost in contents[division[k], layout]:
+                if k == len(division) - 1:
+                    cost += self.case.costs.changes.get((departure, self.end), 0.0)
+                chosen.append((counts, departure, cost))
+                if v < self.schedule.interleaves - 1 or fits(s):
+                    end = self.ends[k]
+                    ends = (0.0, 0.0, 0.0) if end is None else (end.forward_s, end.backward_s, end.tail_s)
+                    f, b, t = (
+                        sum(n * getattr(row, name) for n, row in zip(counts, self.rows, strict=True))
+                        for name in ("forward_s", "backward_s", "tail_s")
+                    )
+                    times[self.graph.class_of(0, k)] = f + ends[0] + cost / 2
+                    times[self.graph.class_of(1, k)] = b + ends[1] + cost / 2
+                    times[self.graph.tail(s)] += t + ends[2]
+                    if k < len(division) - 1:
+                        times[self.graph.lag(k)] = self.case.costs.handovers.get(departure, 0.0)
+                    place(k + 1, departure)
+                    times[self.graph.tail(s)] -= t + ends[2]
+                chosen.pop()
+
+        place(0, self.end)
+        return best
+
+
+def compare(seed: int) -> tuple[str, float]:
+    """What is wrong with one case's solution, empty where nothing is; and the seconds of the brute force."""
+    case = random_case(seed)
+    found = case.solve()
+    began = time.monotonic()
+    best = BruteForce(case).best_s()
+    seconds = time.monotonic() - began
+    if not (best == found.step_s or abs(best - found.step_s) <= 1e-9 * best):
+        return f"found {found.step_s!r}, and the best of all is {best!r}", seconds
+    if found.plan is not None:
+        costs: CostProvider = case.costs
+        return " ".join(check_plan(case.job, found.plan, costs, claimed_s=found.step_s).faults), seconds
+    return "", seconds
+
+
+def main() -> None:
+    """Compare many cases and print those that differ."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--first", type=int, default=0)
+    args = parser.parse_args()
+    wrong, spent = 0, 0.0
+    for seed in range(args.first, args.first + args.cases):
+        fault, seconds = compare(seed)
+        spent += seconds
+        if fault:
+            wrong += 1
+            print(f"case {seed}: {fault}", flush=True)
+        if (seed - args.first + 1) % 100 == 0:
+            print(f"{seed - args.first + 1} cases, {wrong} wrong, {spent:.0f} s in the brute force", flush=True)
+    print(f"{args.cases} cases, {wrong} wrong")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""One outer choice as arrays: what a layer costs on every stage, what a stage may hold, what changes of layout cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCost, Layout, Setting
+from taylor.cost_model.measured.galvatron.step import gather_buffer_mib
+from taylor.cost_model.measured.layer_strategy import LayerStrategy
+from taylor.layerwise.job import LayerwiseJob, OuterChoice
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.schedule import Schedule
+
+Array = NDArray[np.float64]
+TOLERANCE_MIB = 1e-6
+
+
+@dataclass(frozen=True)
+class FixedProblem:
+    """Layers to spread over S stages x V interleaves, each under one of C choices.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    layers : int
+    strategies : tuple of LayerStrategy [C]
+    forward, backward, tail, working : float64 [C]
+        Of a layer, s and MiB.
+    layout : int64 [C]
+        Number of each choice's layout.
+    memory : tuple of float64 [P, V, C], one a stage
+        Memory of a layer in a chunk at each of the stage's worst moments, MiB.
+    room : tuple of float64 [P], one a stage
+        What layers, their working memory included, may take at these moments, MiB.
+    end_forward, end_backward : float64 [V · S]
+        Of embedding and head in every chunk, in model order, s.
+    end_tail : float64 [S]
+    change : float64 [Y, Y]
+        Time of a change of layout, both directions together, s.
+    handover : float64 [Y]
+        Transfer between stages in a layout, s.
+    end_layout : int
+        Layout of embedding and head.
+    """
+
+    schedule: Schedule
+    layers: int
+    strategies: tuple[LayerStrategy, ...]
+    forward: Array
+    backward: Array
+    tail: Array
+    working: Array
+    layout: NDArray[np.int64]
+    memory: tuple[Array, ...]
+    room: tuple[Array, ...]
+    end_forward: Array
+    end_backward: Array
+    end_tail: Array
+    change: Array
+    handover: Array
+    end_layout: int
+
+    @property
+    def stages(self) -> int:
+        """S."""
+        return self.schedule.stages
+
+    @property
+    def interleaves(self) -> int:
+        """V."""
+        return self.schedule.interleaves
+
+    @property
+    def chunks(self) -> int:
+        """V · S."""
+        return self.schedule.chunks
+
+    @classmethod
+    def of(
+        cls, job: LayerwiseJob, outer: OuterChoice, provider: CostProvider, strategies: Sequence[LayerStrategy]
+    ) -> FixedProblem:
+        """Price a job under one outer choice.
+
+        Parameters
+        ----------
+        strategies : sequence of LayerStrategy
+            The choices; those that cannot share out a micro-batch, or whose TP degree is above the buffer's, are left
+            out.
+
+        Raises
+        ------
+        InputError
+            When a cost is missing.
+        ValueError
+            When the schedule cannot run with these numbers.
+        """
+        setting = job.setting(outer)
+        schedule = build_schedule(outer.schedule, outer.stages, outer.interleaves, outer.micro_batches)
+        most_tp = job.world if outer.buffer_tp is None else outer.buffer_tp
+        no_buffer = job.global_buffer and outer.buffer_tp is None
+        chosen = tuple(
+            each
+            for each in strategies
+            if setting.micro_batch % each.dp == 0 and each.tp <= (1 if no_buffer else most_tp)
+        )
+        rows = [provider.layer(job.kind, each, setting) for each in chosen]
+        ends = provider.ends(outer.ends, setting)
+        held: list[EndCost | None] = [None] * schedule.chunks
+        held[0] = ends.first
+        if ends.last is not None:
+            held[-1] = ends.last
+        tails = np.zeros(outer.stages)
+        for position, each in enumerate(held):
+            if each is not None:
+                tails[schedule.chunk_at(position)[1]] += each.tail_s
+        memory, room = _memory(job, outer, provider, setting, schedule, rows, held)
+        change, handover, numbers = _layouts(rows, Layout.of(outer.ends, job.sequence_parallel), provider, setting)
+        return cls(
+            schedule,
+            job.layers,
+            chosen,
+            np.array([row.forward_s for row in rows]),
+            np.array([row.backward_s for row in rows]),
+            np.array([row.tail_s for row in rows]),
+            np.array([row.working_mib for row in rows]),
+            np.array(numbers[1:], dtype=np.int64),
+            memory,
+            room,
+            np.array([0.0 if each is None else each.forward_s for each in held]),
+            np.array([0.0 if each is None else each.backward_s for each in held]),
+            tails,
+            change,
+            handover,
+            numbers[0],
+        )
+
+
+def _memory(
+    job: LayerwiseJob, outer: OuterChoice, provider: CostProvider, setting: Setting, schedule: Schedule,
+    rows: Sequence[CostRow], held: Sequence[EndCost | None],
+) -> tuple[tuple[Array, ...], tuple[Array, ...]]:  # fmt: skip
+    """Memory of a layer, and the room for layers, at every stage's worst moments."""
+    whole = np.ceil if job.whole_mib else np.asarray
+    buffer = 0.0
+    if outer.buffer_tp is not None and job.global_buffer:
+        buffer = gather_buffer_mib(setting, job.ranks(outer), outer.buffer_tp)
+        buffer = float(int(buffer)) if job.whole_mib else buffer
+    states = np.array([row.states_mib for row in rows])
+    activation = np.array([row.activation_mib for row in rows])
+    usable = provider.memory.usable_mib(job.limit_mib)
+    memory, room = [], []
+    for stage, alive in enumerate(alive_vectors(schedule)):
+        memory.append(whole(states + alive[:, :, None] * activation))
+        ends = np.full(len(alive), provider.memory.context_mib)
+        for v in range(outer.interleaves):
+            end = held[schedule.position(v, stage)]
+            if end is not None:
+                ends += end.states_mib + alive[:, v] * end.activation_mib
+        room.append(usable - whole(ends) - buffer + TOLERANCE_MIB)
+    return tuple(memory), tuple(room)
+
+
+def _layouts(
+    rows: Sequence[CostRow], end: Layout, provider: CostProvider, setting: Setting
+) -> tuple[Array, Array, list[int]]:
+    """Changes and transfers by layout; the numbers of the ends' layout and of every row's.
+
+    Layouts that cost nothing to change and as much to hand over as any other are one.
+    """
+    every = sorted({end, *(row.layout for row in rows)})
+    change = np.array(
+        [[0.0 if a == b else provider.layout_change_s(a, b, setting) for b in every] for a in every], dtype=float
+    )
+    handover = np.array([provider.handover_s(each, setting) for each in every])
+    if not change.any() and len(set(handover.tolist())) == 1:
+        return change[:1, :1], handover[:1], [0] * (len(rows) + 1)
+    return change, handover, [every.index(end), *(every.index(row.layout) for row in rows)]
+
+
+def least_path(change: Array, arrival: int, used: Sequence[int], last: int) -> tuple[float, tuple[int, ...]]:
+    """The cheapest order of some layouts behind an arriving one, with a given one last: its cost and the order."""
+    best: tuple[float, tuple[int, ...]] = (math.inf, ())
+    others = [each for each in used if each != last]
+
+    def extend(at: int, left: list[int], cost: float, path: tuple[int, ...]) -> None:
+        nonlocal best
+        if not left:
+            total = cost + float(change[at, last])
+            if total < best[0]:
+                best = total, (*path, last)
+            return
+        for each in left:
+            extend(each, [x for x in left if x != each], cost + float(change[at, each]), (*path, each))
+
+    extend(arrival, others, 0.0, ())
+    return best

@@ -1,0 +1,203 @@
+"""One content a stage: the plan of least step among those that are listed, by cuts of its paths."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.layerwise.exact.contents import Contents
+from taylor.layerwise.exact.events import Array, LaggedGraph
+from taylor.layerwise.exact.fixed import FixedProblem
+from taylor.layerwise.exact.relaxation import TIGHT, cut_row
+from taylor.pipeline_solver.highs_model import HighsModel
+from taylor.pipeline_solver.linear_form import LinearForm, Row
+from taylor.pipeline_solver.milp import MilpStatus
+
+MOST_ROUNDS = 400
+ROUNDING = 1e-7
+"""Share of the step by which LPs may be wrong."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the master found.
+
+    Parameters
+    ----------
+    bound : float
+        No selection of the listed contents has a shorter step, s; inf where there is none below the cut-off.
+    step : float
+        Step of the best one, s; inf where there is none.
+    chosen : int64 [S] or None
+        Its content of every stage.
+    cuts : tuple of float64 [classes]
+        All paths known.
+    """
+
+    bound: float
+    step: float
+    chosen: NDArray[np.int64] | None
+    cuts: tuple[Array, ...]
+
+
+class Master:
+    """The master of one list of contents."""
+
+    def __init__(
+        self, problem: FixedProblem, graph: LaggedGraph, contents: Sequence[Contents], cuts: Sequence[Array]
+    ) -> None:
+        self.problem, self.graph = problem, graph
+        self.contents = list(contents)
+        self.cuts = list(cuts)
+        self.whole = [np.arange(len(each)) for each in contents]
+
+    def times_of(self, chosen: NDArray[np.int64]) -> Array:
+        """Times of one content a stage, float64 [classes]."""
+        problem, graph = self.problem, self.graph
+        times = np.zeros(graph.classes)
+        for s, (part, at) in enumerate(zip(self.contents, chosen, strict=True)):
+            for number, value in zip(graph.classes_of(s), part.times[at], strict=True):
+                times[number] = value
+            for v in range(problem.interleaves):
+                k = problem.schedule.position(v, s)
+                if k < problem.chunks - 1:
+                    times[graph.lag(k)] = problem.handover[part.departure[at, v]]
+        return times
+
+    def _form(self, ceiling: float) -> LinearForm:
+        """The master as arrays: the step, the classes' times, then the contents."""
+        problem, graph = self.problem, self.graph
+        first = 1 + graph.classes
+        starts = first + np.cumsum([0, *(len(part) for part in self.contents)])
+        # The layers of every stage are variables of their own, for the solver to branch on.
+        number = int(starts[-1])
+        count = number + problem.stages
+        rows: list[Row] = []
+        parts: dict[int, tuple[list[int], list[float]]] = {k: ([1 + k], [1.0]) for k in range(graph.classes)}
+        total: tuple[list[int], list[float]] = ([], [])
+        flow: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
+        for s, part in enumerate(self.contents):
+            mine = list(range(int(starts[s]), int(starts[s + 1])))
+            rows.append(Row(f"stage_{s}", tuple(mine), (1.0,) * len(mine), 1.0, 1.0))
+            held = part.layers.astype(float).tolist()
+            rows.append(Row(f"held_{s}", (number + s, *mine), (-1.0, *held), 0.0, 0.0))
+            total[0].append(number + s)
+            total[1].append(1.0)
+            for k, column in zip(graph.classes_of(s), part.times.T, strict=True):
+                parts[k][0].extend(mine)
+                parts[k][1].extend((-column).tolist())
+            for v in range(problem.interleaves):
+                k = problem.schedule.position(v, s)
+                if k < problem.chunks - 1:
+                    parts[graph.lag(k)][0].extend(mine)
+                    parts[graph.lag(k)][1].extend((-problem.handover[part.departure[:, v]]).tolist())
+                if len(problem.handover) > 1:
+                    for boundary, layouts, sign in ((k, part.departure[:, v], 1.0), (k - 1, part.arrival[:, v], -1.0)):
+                        if 0 <= boundary < problem.chunks - 1:
+                            for column, layout in zip(mine, layouts.tolist(), strict=True):
+                                row = flow.setdefault((boundary, layout), ([], []))
+                                row[0].append(column)
+                                row[1].append(sign)
+        rows.append(Row("layers", tuple(total[0]), tuple(total[1]), problem.layers, problem.layers))
+        rows += [Row(f"time_{k}", tuple(a), tuple(b), 0.0, 0.0) for k, (a, b) in parts.items()]
+        for (boundary, layout), (columns, signs) in flow.items():
+            merged: dict[int, float] = {}
+            for column, sign in zip(columns, signs, strict=True):
+                merged[column] = merged.get(column, 0.0) + sign
+            kept = {column: sign for column, sign in merged.items() if sign}
+            rows.append(Row(f"flow_{boundary}_{layout}", tuple(kept), tuple(kept.values()), 0.0, 0.0))
+        rows += [cut_row(each, 1) for each in self.cuts]
+        upper = np.full(count, np.inf)
+        upper[0] = ceiling
+        upper[first:number] = 1.0
+        upper[number:] = problem.layers
+        cost = np.zeros(count)
+        cost[0] = 1.0
+        integer = np.zeros(count, dtype=bool)
+        integer[first:] = True
+        return LinearForm(tuple(f"x{k}" for k in range(count)), np.zeros(count), upper, cost, integer, rows)
+
+    def solve(self, ceiling: float, gap: float, deadline: float | None) -> Selection:
+        """The best selection whose step is at most `ceiling`, to a relative gap."""
+        bound = self._reduce(ceiling, deadline)
+        if not np.isfinite(bound) or min(map(len, self.contents)) == 0:
+            return Selection(np.inf, np.inf, None, tuple(self.cuts))
+        form = self._form(ceiling * (1 + ROUNDING) if np.isfinite(ceiling) else np.inf)
+        first = 1 + self.graph.classes
+        starts = first + np.cumsum([0, *(len(part) for part in self.contents)])
+        model = HighsModel(form)
+        best, best_step = None, np.inf
+        for _ in range(MOST_ROUNDS):
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.05)
+            start = None
+            if best is not None:
+                start = np.zeros(len(form.names))
+                start[starts[:-1] + best] = 1.0
+                times = self.times_of(best)
+                start[0], start[1:first] = best_step, times
+                start[starts[-1] :] = [part.layers[at] for part, at in zip(self.contents, best, strict=True)]
+            found = model.solve_milp(gap=min(gap / 4, 1e-4), time_limit=left, start=start)
+            if found.status is MilpStatus.INFEASIBLE:
+                bound = np.inf
+                break
+            if np.isfinite(found.bound):
+                bound = max(bound, found.bound)
+            if found.values is None:
+                break
+            weights = found.values[first:]
+            chosen = np.array(
+                [int(np.argmax(weights[a - first : b - first])) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+            )
+            times = self.times_of(chosen)
+            step, counts = self.graph.path(times)
+            if step < best_step:
+                best, best_step = chosen, step
+            if best_step * (1 - gap) <= bound or found.status is MilpStatus.STOPPED:
+                break
+            new = [counts]
+            other = self.graph.path(times, 1)[1]
+            if not np.array_equal(other, counts):
+                new.append(other)
+            self.cuts += new
+            model.add_rows([cut_row(each, 1) for each in new])
+        chosen_all = None if best is None else np.array([w[i] for w, i in zip(self.whole, best, strict=True)])
+        return Selection(min(bound, best_step), best_step, chosen_all, tuple(self.cuts))
+
+    def _reduce(self, ceiling: float, deadline: float | None) -> float:
+        """The LP's bound, all its paths known; contents that no plan under the ceiling can have are dropped."""
+        if min(map(len, self.contents)) == 0:
+            return np.inf
+        form = self._form(np.inf)
+        model = HighsModel(form, relaxed=True)
+        first = 1 + self.graph.classes
+        bound = 0.0
+        for _ in range(MOST_ROUNDS):
+            found = model.solve_lp()
+            if found.status is MilpStatus.INFEASIBLE:
+                return np.inf
+            if found.status is not MilpStatus.OPTIMAL or found.values is None:
+                return bound
+            bound = found.bound
+            if deadline is not None and time.monotonic() > deadline:
+                return bound
+            times = found.values[1:first]
+            step, counts = self.graph.path(times)
+            if step <= bound * (1 + TIGHT):
+                break
+            self.cuts.append(counts)
+            model.add_rows([cut_row(counts, 1)])
+        if np.isfinite(ceiling):
+            reduced, _ = model.duals()
+            at = first
+            kept_parts, whole = [], []
+            for part, numbers in zip(self.contents, self.whole, strict=True):
+                kept = bound + reduced[at : at + len(part)] <= ceiling * (1 + ROUNDING)
+                at += len(part)
+                kept_parts.append(part.take(kept))
+                whole.append(numbers[kept])
+            self.contents, self.whole = kept_parts, whole
+        return bound

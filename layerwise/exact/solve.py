@@ -1,0 +1,184 @@
+"""The exact search: ever more contents listed, until the best plan among them is proven best of all.
+
+The relaxation bounds the step and prices contents. Contents within a budget of the bound are listed and the best
+selection of them found: a plan below bound plus budget is made of them alone, so that either the selection is proven or
+the bound rises by the budget, which then grows.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, LayerwisePlan
+from taylor.layerwise.exact.contents import Contents, StageListing, TooManyContents, coarsened
+from taylor.layerwise.exact.events import LaggedGraph
+from taylor.layerwise.exact.fixed import FixedProblem, least_path
+from taylor.layerwise.exact.master import ROUNDING, Master
+from taylor.layerwise.exact.relaxation import relax
+from taylor.layerwise.job import OuterChoice
+
+FIRST_BUDGET, GROWTH = 0.002, 3.0
+"""The first budget, as a share of the bound, and what it grows by."""
+COARSE = 1e-6
+"""Gaps from which contents that hardly differ count as one, so that together they cost a quarter of the gap."""
+
+
+@dataclass(frozen=True)
+class FixedSolution:
+    """The plan of one outer choice.
+
+    Parameters
+    ----------
+    step_s, bound_s : float
+        Its step, inf where there is no plan; and what no plan is below, inf where none fits.
+    plan : LayerwisePlan or None
+    contents : int
+        Contents listed, of all stages.
+    seconds : float
+    """
+
+    step_s: float
+    bound_s: float
+    plan: LayerwisePlan | None
+    contents: int
+    seconds: float
+
+    @property
+    def gap(self) -> float:
+        """Proven relative gap."""
+        return 0.0 if self.plan is None else max(0.0, 1 - self.bound_s / self.step_s)
+
+
+def solve_fixed(
+    problem: FixedProblem,
+    outer: OuterChoice,
+    *,
+    gap: float = 1e-3,
+    cutoff_s: float = np.inf,
+    time_limit: float | None = None,
+) -> FixedSolution:
+    """Find the plan of least step under one outer choice, and prove it to a relative gap.
+
+    Parameters
+    ----------
+    cutoff_s : float
+        Plans that take as long are of no interest: once the bound is there the search ends.
+    time_limit : float, optional
+        Seconds; then the best plan so far is returned with its bound.
+    """
+    began = time.monotonic()
+    deadline = None if time_limit is None else began + time_limit
+    graph = LaggedGraph.of(problem.schedule)
+
+    def done(step: float, bound: float, plan: LayerwisePlan | None, listed: int) -> FixedSolution:
+        return FixedSolution(step, bound, plan, listed, time.monotonic() - began)
+
+    relaxed = relax(problem, graph) if len(problem.strategies) and problem.layers >= problem.chunks else None
+    if relaxed is None:
+        return done(np.inf, np.inf, None, 0)
+    bound, base = relaxed.bound, relaxed.bound
+    if bound >= cutoff_s:
+        return done(np.inf, bound, None, 0)
+    cuts = relaxed.cuts
+    listings = [StageListing(problem, graph, s, relaxed.prices) for s in range(problem.stages)]
+    best: LayerwisePlan | None = None
+    best_step = np.inf
+    listed = 0
+    share = gap / 8 if gap >= COARSE else 0.0
+    budget = FIRST_BUDGET * base
+    while True:
+        limit = min(best_step, cutoff_s)
+        target = min(base + budget, limit)
+        try:
+            parts = [listing.list(budget + ROUNDING * base, target * (1 + ROUNDING)) for listing in listings]
+        except TooManyContents:
+            break
+        whole = not any(listing.cut_short for listing in listings)
+        listed = sum(map(len, parts))
+        parts = _within(parts, budget + ROUNDING * base)
+        if not whole:
+            parts = _below(problem, graph, parts, target * (1 + ROUNDING))
+        if min(map(len, parts)):
+            ceiling = min(limit, np.inf if whole else target * (1 + 2 * share))
+            parts = [coarsened(part, share, share * base) for part in parts]
+            master = Master(problem, graph, parts, cuts)
+            found = master.solve(ceiling, gap / 4, deadline)
+            cuts = found.cuts
+            if found.chosen is not None and found.step < best_step:
+                best_step = found.step
+                best = _plan(problem, outer, parts, found.chosen)
+            # What the kept contents cannot do below a step, no content can below hardly less.
+            reached = min(min(found.bound, ceiling) / (1 + 2 * share), np.inf if whole else target)
+        else:
+            reached = np.inf if whole else target
+        bound = max(bound, min(reached, limit, best_step))
+        if whole or bound >= min(best_step * (1 - gap), cutoff_s):
+            break
+        if deadline is not None and time.monotonic() > deadline:
+            break
+        budget *= GROWTH
+        if np.isfinite(best_step):
+            budget = min(budget, best_step - base)
+    return done(best_step, bound if best is not None or np.isfinite(bound) else np.inf, best, listed)
+
+
+def _within(parts: list[Contents], budget: float) -> list[Contents]:
+    """Contents whose slack leaves room for the least of all other stages."""
+    if not min(map(len, parts)):
+        return parts
+    least = np.array([part.slack.min() for part in parts])
+    return [part.take(part.slack <= budget - (least.sum() - least[s])) for s, part in enumerate(parts)]
+
+
+def _below(problem: FixedProblem, graph: LaggedGraph, parts: list[Contents], ceiling: float) -> list[Contents]:
+    """Contents whose step is below a ceiling when all other stages take their least times, and whose layers add up."""
+    before = None
+    while min(map(len, parts)) and before != (before := list(map(len, parts))):
+        few = np.array([part.layers.min() for part in parts])
+        many = np.array([part.layers.max() for part in parts])
+        for s, part in enumerate(parts):
+            least = problem.layers - (many.sum() - many[s])
+            most = problem.layers - (few.sum() - few[s])
+            parts[s] = part.take((part.layers >= least) & (part.layers <= most))
+        if not min(map(len, parts)):
+            break
+        classes = [graph.classes_of(s) for s in range(problem.stages)]
+        times = np.zeros(graph.classes)
+        times[2 * problem.chunks + problem.stages :] = problem.handover.min()
+        for s, part in enumerate(parts):
+            times[classes[s]] = part.times.min(axis=0)
+        for s, part in enumerate(parts):
+            own = times[classes[s]].copy()
+            steps = np.empty(len(part))
+            for at, figures in enumerate(part.times):
+                times[classes[s]] = figures
+                steps[at] = graph.step(times)
+            times[classes[s]] = own
+            parts[s] = part.take(steps <= ceiling)
+    return parts
+
+
+def _plan(problem: FixedProblem, outer: OuterChoice, parts: list[Contents], chosen: np.ndarray) -> LayerwisePlan:
+    """The plan of one content a stage: in every chunk equal layouts stand together, recomputed layers first."""
+    layers: list[LayerStrategy] = []
+    division = []
+    for position in range(problem.chunks):
+        v, s = problem.schedule.chunk_at(position)
+        part, at = parts[s], chosen[s]
+        counts = part.counts[at, v]
+        used = sorted({int(problem.layout[c]) for c in np.nonzero(counts)[0]})
+        _, order = least_path(problem.change, int(part.arrival[at, v]), used, int(part.departure[at, v]))
+        for layout in order:
+            members = [c for c in np.nonzero(counts)[0] if problem.layout[c] == layout]
+            members.sort(key=lambda c: (not problem.strategies[c].recompute, -problem.strategies[c].zero, c))
+            for c in members:
+                layers += [problem.strategies[c]] * int(counts[c])
+        division.append(int(counts.sum()))
+    ends: EndStrategy = outer.ends
+    return LayerwisePlan(
+        tuple(division), tuple(layers), ends, outer.global_batch, outer.micro_batches, outer.schedule.name,
+        interleaves=outer.interleaves,
+    )  # fmt: skip

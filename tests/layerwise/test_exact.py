@@ -1,0 +1,100 @@
+"""The exact search of one outer choice, and of the choices around it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.layerwise_brute_force import BruteForce, compare, random_case
+from taylor.layerwise.checker import check_plan
+from taylor.layerwise.exact.contents import StageListing, coarsened
+from taylor.layerwise.exact.events import LaggedGraph
+from taylor.layerwise.exact.fixed import FixedProblem, least_path
+from taylor.layerwise.exact.relaxation import relax
+from taylor.layerwise.exact.solve import solve_fixed
+from taylor.layerwise.galvatron.tasks import hetu_tasks
+from taylor.layerwise.search import OuterSpace, cut_off, search
+from taylor.layerwise.space import SpaceLimits
+from tests import layerwise_cases as cases
+
+FEW = [seed for seed in range(90) if random_case(seed).job.layers <= 4][:14]
+
+
+@pytest.mark.parametrize("seed", FEW)
+def test_no_plan_of_a_small_job_is_better(seed):
+    assert compare(seed)[0] == ""
+
+
+@pytest.mark.parametrize("seed", FEW[:6])
+def test_the_relaxation_bounds_every_plan(seed):
+    case = random_case(seed)
+    problem = FixedProblem.of(case.job, case.outer, case.costs, tuple(sorted(case.costs.rows)))
+    relaxed = relax(problem, LaggedGraph.of(problem.schedule))
+    best = BruteForce(case).best_s()
+    assert relaxed is None or relaxed.bound <= best * (1 + 1e-7)
+    assert relaxed is not None or best == np.inf
+
+
+@pytest.mark.parametrize("seed", FEW[:6])
+def test_with_a_gap_the_plan_is_that_close_and_says_so(seed):
+    case = random_case(seed)
+    exact, rough = case.solve(), case.solve(gap=0.05)
+    assert (rough.plan is None) == (exact.plan is None)
+    if exact.plan is not None:
+        assert rough.gap <= 0.05 and rough.bound_s <= exact.step_s * (1 + 1e-9)
+        assert exact.step_s <= rough.step_s * (1 + 1e-9)
+
+
+def test_a_step_to_beat_ends_the_search_without_a_plan():
+    case = random_case(FEW[0])
+    problem = FixedProblem.of(case.job, case.outer, case.costs, tuple(sorted(case.costs.rows)))
+    known = case.solve()
+    none = solve_fixed(problem, case.outer, cutoff_s=known.step_s * 0.99)
+    assert none.plan is None and none.bound_s >= known.step_s * 0.98
+
+
+def test_layouts_are_passed_in_the_cheapest_order():
+    change = np.array([[0, 1, 5], [1, 0, 1], [5, 1, 0]], dtype=float)
+    assert least_path(change, 0, [1, 2], 2) == (2.0, (1, 2))
+    assert least_path(change, 0, [0, 1], 0) == (2.0, (1, 0))
+
+
+def test_coarse_contents_are_few_and_hardly_slower():
+    case = random_case(4)
+    problem = FixedProblem.of(case.job, case.outer, case.costs, tuple(sorted(case.costs.rows)))
+    every = StageListing(problem, LaggedGraph.of(problem.schedule), 0, None).list(np.inf)
+    few = coarsened(every, 0.2, 0.5)
+    assert 0 < len(few) < len(every)
+    for times, layers in zip(every.times, every.layers, strict=True):
+        mine = few.times[few.layers == layers]
+        assert ((mine[:, :-1] <= times[:-1] * 1.2).all(axis=1) & (mine[:, -1] <= times[-1] + 0.5)).any()
+
+
+def test_a_search_is_as_good_as_its_best_outer_choice():
+    case = random_case(18)
+    job = case.job.replace(world=8, layers=4, limit_mib=1e9)
+    space = OuterSpace((8,), (2,), (2,), (1, 2), interleaved="interleaved", limits=SpaceLimits(zeros=(0, 2, 3)))
+    found = search(job, case.costs, space, gap=1e-9)
+    steps = []
+    for outer in space.choices(job):
+        problem = FixedProblem.of(job, outer, case.costs, tuple(sorted(case.costs.rows)))
+        steps.append(solve_fixed(problem, outer, gap=1e-10).step_s)
+    assert found.step_s == pytest.approx(min(steps), rel=1e-8)
+    assert check_plan(job, found.plan, case.costs, claimed_s=found.step_s).faults == ()
+    assert any("was not drawn" in reason for reason in found.left_out)
+
+
+@cases.needs_data
+@pytest.mark.parametrize(
+    ("stages", "limit_gb", "layers", "galvatron_s", "most_s"),
+    [((), 24, 28, 29.6861, 29.2988), ((8,), 80, 28, 49.680, 28.787), ((8,), 80, 32, 35.781, 31.085)],
+)
+def test_galvatrons_plans_are_beaten_on_the_same_costs(tmp_path, stages, limit_gb, layers, galvatron_s, most_s):
+    rival = cases.hetu_search(tmp_path, layers=layers, limit_gb=limit_gb)
+    theirs = rival.best(hetu_tasks(8, layers, cases.HETU_SPACE, (64,), 32, *(stages or (None,))))
+    checked = check_plan(rival.job, theirs.plan, rival.provider)
+    assert checked.step_s == pytest.approx(galvatron_s, abs=6e-4)
+    found = search(rival.job, rival.provider, OuterSpace((64,), (32,), stages, limits=cases.HETU_SPACE))
+    assert found.step_s <= most_s + 6e-4 and found.gap <= 1e-3
+    assert check_plan(rival.job, found.plan, rival.provider, claimed_s=found.step_s).faults == ()
+    assert all(each.most_samples_a_s <= found.samples_a_s * 1.002 for each in cut_off(found))
