@@ -14,9 +14,9 @@ from taylor.pipeline_solver.stopping import Stopper
 MAX_HELD_CUTS = 120
 """Cuts that an LP may hold before the slack ones are dropped; longer LPs cost more than they prove."""
 
-STALL_ROUNDS = 6
-STALL_SHARE = 0.1
-"""A node branches when the last `STALL_ROUNDS` cut rounds closed less than this share of what is left."""
+NODE_STALL = 6, 0.1
+ROOT_STALL = 25, 0.01
+"""A node branches when its last cut rounds, so many, closed less than this share of what is left."""
 
 
 def cut_loop(
@@ -88,17 +88,17 @@ def cut_loop(
         master.add_columns(result.entering)
         if not converged and max(new) < 0 and not violated and not len(result.entering):
             return bound, result, length
-        if not root and _stalled(history, cutoff):
+        if _stalled(history, cutoff, *(ROOT_STALL if root else NODE_STALL)):
             return bound, result, length
         if root and turn > 40 and len(master.held) > 3 * MAX_HELD_CUTS:
             master.purge()
     return bound, result, length
 
 
-def _stalled(history: list[float], cutoff: float) -> bool:
+def _stalled(history: list[float], cutoff: float, rounds: int, share: float) -> bool:
     """Whether further cuts promise less than branching: the last ones closed little of what is left."""
-    if len(history) <= STALL_ROUNDS or not np.isfinite(history[-1 - STALL_ROUNDS]):
+    if len(history) <= rounds or not np.isfinite(history[-1 - rounds]):
         return False
-    gained = history[-1] - history[-1 - STALL_ROUNDS]
+    gained = history[-1] - history[-1 - rounds]
     left = cutoff - history[-1] if np.isfinite(cutoff) else 1e-2 * abs(history[-1])
-    return gained < STALL_SHARE * left
+    return gained < share * left

@@ -25,7 +25,9 @@ from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.first_plans import FirstPlans
 from taylor.pipeline_solver.generation import Generation
 from taylor.pipeline_solver.least_memory import most_frugal_plan, over_limit
+from taylor.pipeline_solver.master import PRICE_ABOVE
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
+from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.root import bound_root, start_search
@@ -67,8 +69,24 @@ STAGED_SHARE = 0.5
 """Rounds after which a tree is left when it has not closed this share of its root's gap, and again each time as
 many: then the bound is raised target by target, each half-way to the one before, in trees of fewer columns."""
 
+FAR = 0.02
+"""Gap from which targets lie half-way to the best plan, where columns are probed."""
+
 LEAST_STEP = 2e-4
 """Step of a target, as a share of the step time, below which its tree is searched to the end."""
+
+MOST_PROBED = 20_000
+"""Columns that are probed at most: of more, each LP takes long and the tree does better."""
+PROBED_STAGES = 4
+"""Stages that are probed before the shares tell each other what they found."""
+PROBE_GAIN = 0.1
+"""Share of the columns that probing must rule out to go on."""
+PROBE_LEAST = 0.75
+"""Share of many columns that the first probing leaves at most, or a lower step time is the next target."""
+IN_VAIN = 0.98
+"""Share of the columns that half of the stages leave at most, or the rest is not probed."""
+PROBE_ANEW = 0.7
+"""Share of the columns left below which the tree begins anew."""
 
 HAND_OVER_ROUNDS = 3
 """With one interleave, rounds after which the compact MILP goes on with the plan and the cuts: HiGHS's own
@@ -156,6 +174,7 @@ class _TreeRun:
         self.on_progress = on_progress
         self.graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
         self.paths = PathCuts(problem, self.graph)
+        self.prices = PricePool()
         self.limits = WorkLimits(problem, self.graph)
         # With several interleaves and many kinds, positions are left to the walk and, at the end, to the MILP.
         self.ordered = problem.interleaves == 1 or len(problem.placed_kinds) <= FEW_KINDS
@@ -271,7 +290,7 @@ class _TreeRun:
             first.go_on(attempt, None if left is None else WALK_SHARE * left)
             if first.time > before * (1 - WALK_GAIN):
                 break
-        self._raise_targets(generation)
+        self._raise_targets(generation, self.best_time())
 
     def _closed(self) -> bool:
         """Whether nothing is left to prove."""
@@ -292,14 +311,13 @@ class _TreeRun:
         return first
 
     def _tree_of(self, columns: ColumnSet, target: float = np.inf) -> Search:
-        return Search(self.problem, columns, self.paths, self.closing_gap, self.seed, self.stopper, target)
+        return Search(self.problem, columns, self.paths, self.closing_gap, self.seed, self.stopper, target, self.prices)
 
-    def _raise_targets(self, generation: Generation, target: float = np.inf) -> None:
+    def _raise_targets(self, generation: Generation, target: float) -> None:
         """Prove step times up to the best plan's one after the other, each in a tree of its own.
 
         Under a target the reduced costs leave far fewer columns than under the best plan, and the LP can mix no
-        others: such a tree is done long before the whole one has raised its bound as far. The first is `target`, or
-        the best plan's step time where that is less.
+        others: such a tree is done long before the whole one has raised its bound as far. The first is `target`.
         """
         while not self._closed():
             best = self.best_time()
@@ -322,6 +340,9 @@ class _TreeRun:
                 self.bound, target = target, 0.5 * (target + best)
                 continue
             whole = target >= best
+            if whole and best - self.bound > FAR * best and len(found.columns) <= MOST_PROBED:
+                target = 0.5 * (self.bound + best)
+                continue
             self._leave()
             self.search = tree = self._tree_of(found.columns, best if whole else target)
             _, plan = self.best()
@@ -374,9 +395,37 @@ class _TreeRun:
             return True
         pool = WorkerPool(self.workers, tree, self.seed)
         try:
+            if tree.alive.sum() <= MOST_PROBED and not self._probe(tree, pool, patient):
+                return False
             return self._rounds(tree, pool, root, patient)
         finally:
             pool.close()
+
+    def _probe(self, tree: Search, pool: WorkerPool, patient: bool) -> bool:
+        """Rule out classes of columns as long as it is worth it; the tree begins anew with what is left.
+
+        False when many are left all the same, unless `patient`: a lower step time rules out more.
+        """
+        began = left = int(tree.alive.sum())
+        while left:
+            self.stopper.check()
+            before = left
+            for first in range(0, self.problem.stages, PROBED_STAGES):
+                pool.probe(tree, range(first, min(first + PROBED_STAGES, self.problem.stages)))
+                known, tree.alive = tree.floors.tighten(tree.alive, tree.cutoff)
+                left = int(tree.alive.sum()) if known < tree.cutoff else 0
+                if not left or (first >= self.problem.stages // 2 and left > IN_VAIN * before):
+                    break
+            self.report(f"{left} of {began} configurations left below {tree.cutoff:.6g}")
+            if before == began and not patient and left > max(PRICE_ABOVE, PROBE_LEAST * before):
+                return False
+            if before - left < PROBE_GAIN * before:
+                break
+        if not left:
+            tree.open.clear()
+        elif left < PROBE_ANEW * began:
+            tree.replace_open([(tree.lower_bound(), tree.alive.copy())])
+        return True
 
     def _rounds(self, tree: Search, pool: WorkerPool, root: float, patient: bool) -> bool:
         """Work on a tree round by round; whether it was done."""

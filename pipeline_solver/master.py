@@ -22,6 +22,10 @@ INFINITY = highspy.kHighsInf
 PRICE_ABOVE = 3000
 """Columns beyond which the LP holds only some, and takes the others by reduced cost."""
 
+AFRESH = 1, 4
+"""Simplex strategies with which an LP that failed is solved afresh: the dual one, as ever, and the primal one, which
+tells what is infeasible where the dual one can't."""
+
 PRICED_A_ROUND = 60
 """Columns of one stage that may enter after one LP."""
 
@@ -306,10 +310,14 @@ class Master:
                 info = lp.getInfo()
                 self.iterations += max(0, info.simplex_iteration_count)
                 return LpResult(-np.inf, float(info.objective_function_value))
-        if status not in (states.kOptimal, states.kInfeasible):
+        for strategy in AFRESH:
+            if status in (states.kOptimal, states.kInfeasible):
+                break
             lp.clearSolver()
+            lp.setOptionValue("simplex_strategy", strategy)
             lp.run()
             status = lp.getModelStatus()
+            lp.setOptionValue("simplex_strategy", AFRESH[0])
         info = lp.getInfo()
         self.iterations += max(0, info.simplex_iteration_count)
         if status == states.kInfeasible:

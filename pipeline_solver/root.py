@@ -60,12 +60,14 @@ def start_search(
     if first is not None:
         plans.try_choice(first)
         active = np.union1d(active, first)
-    if plans.best is not None:
+    if plans.best is not None and np.isinf(search.target):
         plans.anneal(plans.best, plans.anneal_moves() // 2, 0.01)
         active = np.union1d(active, plans.best)
     search.master = Master(plans.columns, active, plans.pool)
     for cut in dict.fromkeys([*cuts, *held]):
         search.master.hold(cut)
+    _, search.alive = search.floors.tighten(search.alive, search.cutoff)
+    search.master.allow(search.alive)
 
 
 def bound_root(search: Search) -> float:

@@ -11,6 +11,8 @@ from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.cut_pool import CutPool
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.incumbents import Incumbents
+from taylor.pipeline_solver.master import Prices
+from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.problem import PipelineProblem
 
 
@@ -58,6 +60,24 @@ class Best:
 
 
 @dataclass(frozen=True)
+class Priced:
+    """Some of a pool's LP values and prices."""
+
+    values: list[float]
+    prices: list[Prices]
+
+    @classmethod
+    def of(cls, pool: PricePool, first: int) -> Priced:
+        """The pool's prices from number `first` on."""
+        return cls(pool.values[first:], pool.prices[first:])
+
+    def add_to(self, pool: PricePool) -> None:
+        """Let a pool know them too."""
+        for value, prices in zip(self.values, self.prices, strict=True):
+            pool.add(value, prices)
+
+
+@dataclass(frozen=True)
 class OpenNode:
     """An open node: its proven bound, and its columns packed to bits, uint8 [columns / 8]."""
 
@@ -91,6 +111,7 @@ class RootState:
 
     cuts: Cuts
     best: Best
+    prices: Priced
     held: list[int]
     alive: NDArray[np.bool_]
     root_floor: NDArray[np.float64]
@@ -122,3 +143,25 @@ class ShareAnswer:
     solves: int
     out_of_time: bool
     trouble: str
+
+
+@dataclass(frozen=True)
+class ProbeTask:
+    """Stages whose columns a share probes; `alive` uint8 [columns / 8], packed, are those that are left."""
+
+    stages: tuple[int, ...]
+    alive: NDArray[np.uint8]
+    cuts: Cuts
+    prices: Priced
+    best: Best
+
+
+@dataclass(frozen=True)
+class ProbeAnswer:
+    """The columns that a probing share has left, packed, and what it learned."""
+
+    alive: NDArray[np.uint8]
+    cuts: Cuts
+    prices: Priced
+    solves: int
+    out_of_time: bool

@@ -12,7 +12,8 @@ from taylor.pipeline_solver.bounding import MAX_HELD_CUTS, cut_loop
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.incumbents import Incumbents
-from taylor.pipeline_solver.master import Master
+from taylor.pipeline_solver.master import LpResult, Master
+from taylor.pipeline_solver.price_pool import ColumnFloors, PricePool
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.splits import Split, StageSplits
 from taylor.pipeline_solver.stopping import LpTrouble, Stopper
@@ -45,6 +46,8 @@ class Search:
         So are nodes whose bound reaches this step time: a tree that only proves that no plan lies below it.
     stopper : Stopper
         Asked between steps; what it raises leaves `open` whole.
+    prices : PricePool
+        Of earlier LPs of the problem; grows where columns are probed.
     """
 
     def __init__(
@@ -56,8 +59,11 @@ class Search:
         seed: int,
         stopper: Stopper,
         target: float = np.inf,
+        prices: PricePool | None = None,
     ) -> None:
         self.problem, self.columns = problem, columns
+        self.prices = PricePool() if prices is None else prices
+        self.floors = ColumnFloors(columns, self.prices)
         self.gap, self.stopper, self.target = gap, stopper, target
         self.plans = Incumbents(problem, columns, paths, seed)
         self.nodes = 0
@@ -93,6 +99,10 @@ class Search:
     def note_root_bound(self, bound: float) -> None:
         """Keep what is proven while the root is not finished."""
         self.root_bound = bound
+
+    def keep_prices(self, result: LpResult) -> None:
+        """Keep the prices of the last LP."""
+        self.prices.add(result.value, self.lp().prices())
 
     def push(self, bound: float, mask: NDArray[np.bool_]) -> None:
         """Add an open node."""
@@ -144,6 +154,10 @@ class Search:
         """Bound a node; its children, or nothing when it is closed."""
         master = self.lp()
         self.nodes += 1
+        known, mask = self.floors.tighten(mask, self.cutoff)
+        if known >= self.cutoff:
+            return []
+        parent_bound = max(known, parent_bound)
         master.allow(mask)
         bound, result, length = cut_loop(master, self.plans.paths, self.stopper, self.cutoff, NODE_ROUNDS)
         bound = max(bound, parent_bound)

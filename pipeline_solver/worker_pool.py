@@ -6,19 +6,30 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Callable
+
+import numpy as np
 
 from taylor.base.errors import OutsideProgramError
 from taylor.base.orphans import end_with_parent
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.master import Master
-from taylor.pipeline_solver.share_messages import Best, Cuts, OpenNode, Origin, RootState, ShareAnswer, ShareTask
+from taylor.pipeline_solver.price_pool import PricePool
+from taylor.pipeline_solver.probing import probe
+from taylor.pipeline_solver.share_messages import (
+    Best, Cuts, OpenNode, Origin, Priced, ProbeAnswer, ProbeTask, RootState, ShareAnswer, ShareTask,
+)  # fmt: skip
+
 from taylor.pipeline_solver.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.tree_search import Search
 
 SHARES = 4
 """Shares that a round deals out, whatever the number of processes: the search, and so its result, is the same."""
+
+PROBING_SHARES = 2
+"""Shares that probe columns: what one has met makes its next LPs short, so more of them do more in all."""
 
 SHARED_CUTS = 400
 """Cuts that a share tells the others after a round at most, the newest ones."""
@@ -47,6 +58,7 @@ class WorkerPool:
         state = RootState(
             cuts=Cuts.of(plans.pool, 0),
             best=Best.of(plans),
+            prices=Priced.of(search.prices, 0),
             held=list(master.held),
             alive=search.alive,
             root_floor=search.root_floor,
@@ -55,6 +67,7 @@ class WorkerPool:
         )
         origin = Origin(search.problem, search.columns, plans.paths.graph, search.gap, search.target)
         self.known = [plans.pool.size] * SHARES
+        self.known_prices = len(search.prices)
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
         self.own: list[_Share] = []
@@ -90,13 +103,16 @@ class WorkerPool:
         When interrupted, `search.open` holds every node that was dealt out.
         """
         plans = search.plans
-        nodes = [OpenNode.of(bound, mask) for bound, _, mask in sorted(search.open, key=lambda entry: entry[:2])]
+        nodes = [
+            OpenNode.of(bound, mask & search.alive)
+            for bound, _, mask in sorted(search.open, key=lambda entry: entry[:2])
+        ]
         tasks = [
             ShareTask(nodes[k::SHARES], Cuts.of(plans.pool, self.known[k]), Best.of(plans), iteration_budget)
             for k in range(SHARES)
         ]
         size = plans.pool.size
-        answers = self._answers(tasks, search)
+        answers: list[ShareAnswer] = self._answers(tasks, search)
         for answer in answers:
             answer.cuts.add_to(plans.pool)
             plans.take(answer.best.chosen, answer.best.step_time)
@@ -119,11 +135,35 @@ class WorkerPool:
         if trouble:
             raise LpTrouble(trouble)
 
-    def _answers(self, tasks: list[ShareTask], search: Search) -> list[ShareAnswer]:
+    def probe(self, search: Search, stages: Sequence[int]) -> None:
+        """Let the shares probe the columns of some stages; what one has ruled out is gone for all."""
+        pool, prices = search.plans.pool, search.prices
+        alive, size, known = np.packbits(search.alive), pool.size, len(prices)
+        tasks = [
+            ProbeTask(
+                tuple(stages[k::PROBING_SHARES]) if k < PROBING_SHARES else (),
+                alive,
+                Cuts.of(pool, self.known[k]),
+                Priced.of(prices, self.known_prices),
+                Best.of(search.plans),
+            )
+            for k in range(SHARES)
+        ]
+        answers: list[ProbeAnswer] = self._answers(tasks, search)
+        for answer in answers:
+            answer.cuts.add_to(pool)
+            answer.prices.add_to(prices)
+            search.foreign_solves += answer.solves
+            search.alive &= np.unpackbits(answer.alive, count=len(search.alive)).astype(bool)
+        self.known, self.known_prices = [size] * SHARES, known
+        if any(answer.out_of_time for answer in answers):
+            raise OutOfTime
+
+    def _answers(self, tasks: Sequence[Any], search: Search) -> list[Any]:
         """The shares' answers in their order, whoever works on them."""
         if self.own:
             try:
-                return [share.work(task) for share, task in zip(self.own, tasks, strict=True)]
+                return [share.answer(task) for share, task in zip(self.own, tasks, strict=True)]
             except KeyboardInterrupt:
                 for share in self.own:
                     search.plans.take(share.search.plans.best, share.search.plans.best_time)
@@ -134,7 +174,7 @@ class WorkerPool:
                 pipe.send(tasks[k::count])
             except ConnectionError:
                 raise OutsideProgramError(DIED) from None
-        answers: dict[int, ShareAnswer] = {}
+        answers: dict[int, Any] = {}
         for k, pipe in enumerate(self.pipes):
             answers |= zip(range(k, SHARES, count), _answer(pipe, search.stopper), strict=True)
         return [answers[k] for k in range(SHARES)]
@@ -160,7 +200,9 @@ class _Share:
             seed,
             stopper,
             origin.target,
+            PricePool(),
         )
+        state.prices.add_to(search.prices)
         state.cuts.add_to(search.plans.pool)
         search.plans.take(state.best.chosen, state.best.step_time)
         search.alive, search.root_floor = state.alive.copy(), state.root_floor
@@ -169,6 +211,31 @@ class _Share:
             master.rebuild(state.active, partial=state.partial)
         for cut in state.held:
             master.hold(cut)
+
+    def answer(self, task: ShareTask | ProbeTask) -> ShareAnswer | ProbeAnswer:
+        """Do what is asked."""
+        return self.work(task) if isinstance(task, ShareTask) else self.probe(task)
+
+    def probe(self, task: ProbeTask) -> ProbeAnswer:
+        """Probe the columns of some stages."""
+        search, plans, master = self.search, self.search.plans, self.search.lp()
+        task.cuts.add_to(plans.pool)
+        task.prices.add_to(search.prices)
+        plans.take(task.best.chosen, task.best.step_time)
+        search.alive &= np.unpackbits(task.alive, count=len(search.alive)).astype(bool)
+        known, prices, solves = plans.pool.size, len(search.prices), master.solves
+        out_of_time = False
+        try:
+            probe(search, task.stages)
+        except OutOfTime:
+            out_of_time = True
+        return ProbeAnswer(
+            np.packbits(search.alive),
+            Cuts.of(plans.pool, max(known, plans.pool.size - SHARED_CUTS)),
+            Priced.of(search.prices, prices),
+            master.solves - solves,
+            out_of_time,
+        )
 
     def work(self, task: ShareTask) -> ShareAnswer:
         """Work on some nodes with what the others have learned; what is left of them and what was learned here."""
@@ -198,13 +265,13 @@ class _Share:
         )
 
 
-def _answer(pipe: Connection, stopper: Stopper) -> list[ShareAnswer]:
+def _answer(pipe: Connection, stopper: Stopper) -> list[Any]:
     """What a worker sends; an interrupt ends the wait, a time limit is the worker's to notice."""
     try:
         while not pipe.poll(POLL_SECONDS):
             if stopper.interrupted:
                 stopper.check()
-        answers: list[ShareAnswer] = pipe.recv()
+        answers: list[Any] = pipe.recv()
     except (EOFError, ConnectionError):
         raise OutsideProgramError(DIED) from None
     return answers
@@ -232,4 +299,4 @@ def _work(
             tasks = pipe.recv()
         except (EOFError, OSError):
             return
-        pipe.send([share.work(task) for share, task in zip(shares, tasks, strict=True)])
+        pipe.send([share.answer(task) for share, task in zip(shares, tasks, strict=True)])
