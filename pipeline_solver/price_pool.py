@@ -110,7 +110,7 @@ def column_costs(columns: ColumnSet, prices: list[Prices]) -> NDArray[np.float64
     """Reduced cost of every column under each of the prices, float64 [prices, columns]."""
     K = columns.layers.shape[2]
     layer = np.array([one.layer for one in prices])
-    costs = layer @ columns.totals.T
+    costs: NDArray[np.float64] = layer @ columns.totals.T
     late, early = np.array([one.late for one in prices]), np.array([one.early for one in prices])
     for s, (a, b) in enumerate(zip(columns.start[:-1], columns.start[1:], strict=True)):
         duration = np.array([one.duration[:, :, s].reshape(-1) for one in prices])

@@ -19,9 +19,17 @@ from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.probing import probe
 from taylor.pipeline_solver.share_messages import (
-    Best, Cuts, OpenNode, Origin, Priced, ProbeAnswer, ProbeTask, RootState, ShareAnswer, ShareTask,
+    Best,
+    Cuts,
+    OpenNode,
+    Origin,
+    Priced,
+    ProbeAnswer,
+    ProbeTask,
+    RootState,
+    ShareAnswer,
+    ShareTask,
 )  # fmt: skip
-
 from taylor.pipeline_solver.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.tree_search import Search
 
