@@ -18,6 +18,9 @@ from taylor.base.errors import InputError
 
 NOISE = 0.025
 """Share by which a measurement may be off either way: half the spread from which on a run counts as disturbed."""
+UNTOLD = 0.1
+"""Share by which a measurement may be off where the points do not tell it, as two never do: twice the spread from which
+on a run counts as disturbed. It falls as they tell more."""
 FAR = 4.0
 """Distance beyond the measured points from which on an answer is warned of."""
 
@@ -110,10 +113,11 @@ class Law:
 
     @property
     def noise(self) -> float:
-        """Share by which a point may be off: `NOISE`, or what the law leaves of the points where that is more."""
+        """Share by which a point may be off: what the law leaves of the points, at the least `NOISE`, and `UNTOLD`
+        over the root of one more than the points that tell it: those beyond the law's coefficients."""
         left = max(map(abs, self.residuals.values()))
-        used = sum(each > 0 for each in self.coefficients)
-        return max(NOISE, left * math.sqrt(len(self.points) / max(len(self.points) - used, 1)))
+        telling = max(len(self.points) - sum(each > 0 for each in self.coefficients), 0)
+        return max(NOISE, UNTOLD / math.sqrt(1 + telling), left * math.sqrt(len(self.points) / max(telling, 1)))
 
     def interval(self, x: float) -> tuple[float, float]:
         """Bounds of a measurement at a cause.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 
 import pytest
 from hypothesis import given
@@ -105,8 +106,19 @@ def test_laws_of_4k_to_16k_hold_up_to_32k(tables, name, what, powers, share):
 
 
 @needs_data
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_interval_covers_every_length_held_out_of_few(tables, number):
+    for (_, what), times in tables.items():
+        for lengths in combinations(sorted(times), number):
+            found = law({x: times[x] for x in lengths}, CURVE if what == "layer" else LINE)
+            for x in set(times) - set(lengths):
+                low, high = found.interval(x)
+                assert low <= times[x] <= high
+
+
+@needs_data
 @pytest.mark.parametrize("longest", [12288, 16384, 20480, 24576])
-def test_the_interval_covers_every_length_held_out_of_three_and_more(tables, longest):
+def test_the_interval_covers_every_longer_length_held_out(tables, longest):
     for (_, what), times in tables.items():
         found = law({x: ms for x, ms in times.items() if x <= longest}, CURVE if what == "layer" else LINE)
         for x, measured in times.items():
