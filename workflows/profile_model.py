@@ -117,28 +117,27 @@ def _measure(
     patterns: Sequence[re.Pattern[str]],
 ) -> list[str]:
     """Measure the runs of one length, or all of them shorter where one runs out of memory; what to know of that."""
-    asked = length = runs[0].length
+    wanted = length = runs[0].length
     while True:
         try:
-            for run in (replace(each, length=length) for each in runs):
-                if all(kept.settled(name) for name in _names(run, options.plan)):
-                    continue
-                _tell(run)
-                if options.command:
-                    found = _by_command(run, options, folder, patterns)
-                else:
-                    found = _built_in(run, options, folder)
-                for name, sample in found.items():
-                    kept.keep(name, sample)
+            asked = (replace(each, length=length) for each in runs)
+            left = [run for run in asked if not all(kept.settled(name) for name in _names(run, options.plan))]
+            if options.command:
+                for run in left:
+                    _tell(run)
+                    kept.keep_all(_by_command(run, options, folder, patterns))
+            else:
+                for tp in sorted({run.tp for run in left}):
+                    _built_in([run for run in left if run.tp == tp], options, kept, folder)
             break
         except _OutOfMemory:
             if length < 2:
                 raise OutsideProgramError("not even one token fits the memory") from None
             length //= 2
-    if length == asked:
+    if length == wanted:
         return []
     return [
-        f"{asked} tokens do not fit the memory: measured with {length}; the search must extrapolate, so use its "
+        f"{wanted} tokens do not fit the memory: measured with {length}; the search must extrapolate, so use its "
         "sequence modes (--time_mode sequence, --memory_mode sequence), with several lengths measured"
     ]
 
@@ -152,17 +151,24 @@ def _names(run: ModelRun, plan: ModelPlan) -> list[str]:
     return [run.key] if plan.kind == COMPUTATION else [f"{run.key} {name}" for name in (STATES, ACTIVATION, PEAK)]
 
 
-def _built_in(run: ModelRun, options: ModelProfileOptions, folder: Path) -> dict[str, Sample]:
+def _built_in(runs: Sequence[ModelRun], options: ModelProfileOptions, kept: Kept, folder: Path) -> None:
+    """Start the ranks once for all runs of one degree; each is kept as soon as it is measured."""
     place = folder / "run"
-    write_atomic(place / "run.json", json.dumps({"plan": asdict(options.plan), "run": asdict(run)}))
+    asked = {
+        "plan": asdict(options.plan), "runs": [asdict(run) for run in runs], "kept": str(kept.file.resolve()),
+        "facts": kept.facts,
+    }  # fmt: skip
+    write_atomic(place / "run.json", json.dumps(asked))
     (place / "answer.json").unlink(missing_ok=True)
-    run_ranks(WORKER, [str(place.resolve())], run.tp, place, options.timeout_s)
+    for run in runs:
+        _tell(run)
+    run_ranks(WORKER, [str(place.resolve())], runs[0].tp, place, options.timeout_s)
+    kept.read()
     answer: Any = read_kept(place / "answer.json")
     if answer is None:
-        raise OutsideProgramError(f"the run of {run.key} left no answer ({place / 'logs'})")
+        raise OutsideProgramError(f"the runs of TP {runs[0].tp} left no answer ({place / 'logs'})")
     if "out_of_memory" in answer:
         raise _OutOfMemory
-    return {key: Sample(**one) for key, one in answer["samples"].items()}
 
 
 def _by_command(

@@ -1,6 +1,7 @@
 """One rank of a run of built-in layers: ``python -m taylor.profiling.measuring.model_worker FOLDER``.
 
-Reads ``run.json`` there and writes ``answer.json``: time or memory of a few decoder layers with embedding and head.
+Reads ``run.json`` there, keeps the time or memory of a few decoder layers with embedding and head where it says, one
+run after the other, and writes ``answer.json`` at the end.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from taylor.base.kept import write_kept
 from taylor.profiling.measuring.model_plan import ACTIVATION, COMPUTATION, PEAK, STATES, ModelPlan, ModelRun
-from taylor.profiling.measuring.samples import settle
+from taylor.profiling.measuring.samples import Kept, Sample, settle
 from taylor.profiling.measuring.torch_device import TorchDevice
 
 RUN, ANSWER = "run.json", "answer.json"
@@ -101,7 +101,7 @@ def build(plan: ModelPlan, run: ModelRun, on: TorchDevice) -> Any:
     return Model().to(on.device)
 
 
-def measure(plan: ModelPlan, run: ModelRun, on: TorchDevice) -> dict[str, Any]:
+def measure(plan: ModelPlan, run: ModelRun, on: TorchDevice) -> dict[str, Sample]:
     """Forward of a computation profile, ms; memory of a memory profile, MiB."""
     torch = on.torch
     model = build(plan, run, on)
@@ -122,9 +122,9 @@ def measure(plan: ModelPlan, run: ModelRun, on: TorchDevice) -> dict[str, Any]:
             on.wait()
             return 1e3 * (time.perf_counter() - began)
 
-        return {run.key: asdict(settle(once, plan.repeats, plan.attempts, on.memory_free()))}
+        return {run.key: settle(once, plan.repeats, plan.attempts, on.memory_free())}
     found = _memory(model, forward, on)
-    return {f"{run.key} {name}": {"value": value, "spread": 0.0, "attempts": 1} for name, value in found.items()}
+    return {f"{run.key} {name}": Sample(value, 0.0, 1) for name, value in found.items()}
 
 
 def _memory(model: Any, forward: Callable[[], Any], on: TorchDevice) -> dict[str, float]:
@@ -167,21 +167,29 @@ def _memory(model: Any, forward: Callable[[], Any], on: TorchDevice) -> dict[str
 
 
 def main(folder: Path) -> None:
-    """Measure one run."""
+    """Measure some runs of one tensor parallel degree, in order, up to one that does not fit the memory."""
     asked = json.loads((folder / RUN).read_text(encoding="utf-8"))
     plan = ModelPlan(**(asked["plan"] | {name: tuple(asked["plan"][name]) for name in ("batches", "lengths")}))
-    run = ModelRun(**{**asked["run"], "layers": tuple(asked["run"]["layers"])})
+    runs = [ModelRun(**{**one, "layers": tuple(one["layers"])}) for one in asked["runs"]]
+    kept = Kept(Path(asked["kept"]), asked["facts"])
     on = TorchDevice.here(int(os.environ.get("LOCAL_RANK", "0")))
+    first, several = int(os.environ.get("RANK", "0")) == 0, runs[0].tp > 1
     dist = on.torch.distributed
-    if run.tp > 1:
+    if several:
         dist.init_process_group(on.backend)
-    try:
-        found: dict[str, Any] = {"samples": measure(plan, run, on), "facts": on.facts}
-    except on.torch.OutOfMemoryError as error:
-        found = {"out_of_memory": str(error)[:500]}
-    if int(os.environ.get("RANK", "0")) == 0:
-        write_kept(folder / ANSWER, found)
-    if run.tp > 1 and "out_of_memory" not in found:
+    said: dict[str, Any] = {"facts": on.facts}
+    for run in runs:
+        try:
+            found = measure(plan, run, on)
+        except on.torch.OutOfMemoryError as error:
+            said["out_of_memory"] = str(error)[:500]
+            break
+        if first:
+            kept.keep_all(found)
+            print(f"{run.key}: measured", flush=True)
+    if first:
+        write_kept(folder / ANSWER, said)
+    if several and "out_of_memory" not in said:
         dist.barrier()
         dist.destroy_process_group()
 

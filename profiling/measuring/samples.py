@@ -85,9 +85,14 @@ class Kept:
 
     def __init__(self, file: Path, facts: Mapping[str, Any]) -> None:
         self.file, self.facts = file, dict(facts)
-        held = read_kept(file)
+        self.samples: dict[str, Sample] = {}
+        self.read()
+
+    def read(self) -> None:
+        """Take over what another process has kept since."""
+        held = read_kept(self.file)
         same = isinstance(held, dict) and held.get("facts") == self.facts
-        self.samples: dict[str, Sample] = _samples(held["samples"]) if same else {}
+        self.samples = _samples(held["samples"]) if same else {}
 
     def settled(self, key: str) -> bool:
         """Whether a measurement is there and was not disturbed."""
@@ -95,9 +100,14 @@ class Kept:
 
     def keep(self, key: str, sample: Sample) -> None:
         """Add a measurement, or put a better one in its place."""
-        old = self.samples.get(key)
-        if old is None or sample.spread <= old.spread or not sample.disturbed:
-            self.samples[key] = sample
+        self.keep_all({key: sample})
+
+    def keep_all(self, found: Mapping[str, Sample]) -> None:
+        """Add measurements that are kept together or not at all."""
+        for key, sample in found.items():
+            old = self.samples.get(key)
+            if old is None or sample.spread <= old.spread or not sample.disturbed:
+                self.samples[key] = sample
         write_kept(self.file, {"facts": self.facts, "samples": {k: asdict(one) for k, one in self.samples.items()}})
 
 

@@ -21,7 +21,7 @@ from taylor.parsers.galvatron.computation import read_computation
 from taylor.parsers.galvatron.hardware import read_hardware
 from taylor.parsers.galvatron.memory import read_memory
 from taylor.profiling.measuring.hardware_tables import hardware_tables, measured_device
-from taylor.profiling.measuring.model_plan import MEMORY, ModelPlan, model_runs
+from taylor.profiling.measuring.model_plan import MEMORY, STATES, ModelPlan, ModelRun, model_runs
 from taylor.profiling.measuring.plan import ALL_REDUCE, TRANSFER, HardwareJob, HardwarePlan, group_of, hardware_jobs
 from taylor.profiling.measuring.samples import MOST_SPREAD, Kept, Sample, read_samples, settle
 from taylor.register.registry import Registry
@@ -154,7 +154,7 @@ def test_a_computation_profile_of_built_in_layers_reads_as_galvatron_s(tmp_path:
 
 
 @needs_torch
-def test_a_memory_profile_tells_the_states_of_a_layer_and_is_not_run_twice(tmp_path: Path) -> None:
+def test_a_memory_profile_tells_the_states_of_a_layer(tmp_path: Path) -> None:
     words = ["profile", "model", *TINY, "--profile_type", "memory", "--max_tp_deg", "2",
              "--profile_fixed_seq_length_list", "32", "--output_path", str(tmp_path)]  # fmt: skip
     command.run(words)
@@ -174,10 +174,36 @@ def test_a_memory_profile_tells_the_states_of_a_layer_and_is_not_run_twice(tmp_p
     # Of a recomputed layer its input stays, in fp32: a residual stream under autocast.
     assert kept[1] == pytest.approx(32 * 64 * 4 / 2**20, rel=1e-3)
     assert kept[0] > 5 * kept[1]
-    stamp = (tmp_path / "measuring" / "memory" / "run" / "answer.json").stat().st_mtime_ns
-    command.run(words)
-    assert (tmp_path / "measuring" / "memory" / "run" / "answer.json").stat().st_mtime_ns == stamp
     assert read_memory([file])
+
+
+@needs_torch
+def test_a_model_profile_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    kept = tmp_path / "measuring" / "memory" / "measured.json"
+    words = [sys.executable, "-m", "taylor", "profile", "model", *TINY, "--profile_type", "memory",
+             "--profile_mode", "sequence", "--profile_fixed_seq_length_list", "16,32",
+             "--output_path", str(tmp_path)]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    first = subprocess.Popen(words, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not read_samples(kept) and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    time.sleep(1)
+    before = read_samples(kept)
+    assert before and len(before) % 3 == 0
+    subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True)
+    after = read_samples(kept)
+    assert before.items() <= after.items()
+    assert len(after) == 3 * 4 * 2
+    again = json.loads((tmp_path / "measuring" / "memory" / "run" / "run.json").read_text())["runs"]
+    assert not [run for run in again if f"{key_of(run)} {STATES}" in before]
+    assert read_memory([tmp_path / "memory_profiling_bf16_tiny_all.json"])
+
+
+def key_of(run: dict) -> str:
+    return ModelRun(**{**run, "layers": tuple(run["layers"])}).key
 
 
 SCRIPT = """
