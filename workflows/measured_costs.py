@@ -19,6 +19,7 @@ from taylor.layerwise.space import SpaceLimits
 from taylor.parsers.galvatron.folder import MeasuredModel, ProfileFolder
 
 PROVIDERS = ("taylor", "galvatron")
+"""Sources of costs on a folder of profiles; `workflows.estimated_costs` is the one without."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,37 @@ def answer_costs(folder: ProfileFolder, request: CostRequest) -> CostAnswer:
     """
     cluster, _ = folder.cluster(request.world)
     model = folder.model(request.model)
-    setting = request.setting
     provider, modes, warnings = provider_of(folder, model, request)
+    of = f"{model.name} on {cluster}"
+    return costs_of(provider, request, of, modes=modes, warnings=warnings, source=folder.folders[0])
+
+
+def costs_of(
+    provider: CostProvider,
+    request: CostRequest,
+    of: str,
+    *,
+    modes: str = "",
+    warnings: tuple[str, ...] = (),
+    source: Path | None = None,
+) -> CostAnswer:
+    """The table that one source of costs gives.
+
+    Parameters
+    ----------
+    of : str
+        Model and cluster, for the title.
+    modes : str
+        How the source was asked, for the title.
+    source : Path or None
+        The folder at fault where none of the strategies can be costed.
+
+    Raises
+    ------
+    InputError
+        When none of the strategies can be costed.
+    """
+    setting = request.setting
     rows: list[CostRow] = []
     ends: dict[str, EndCosts] = {}
     left_out: list[str] = []
@@ -139,9 +169,9 @@ def answer_costs(folder: ProfileFolder, request: CostRequest) -> CostAnswer:
             left_out.append(f"{strategy.name}: {error}")
     if not rows:
         why = left_out[0] if left_out else f"{request.world} ranks make no {setting.stages} stages"
-        raise InputError(f"none of the strategies can be costed: {why}", file=folder.folders[0])
+        raise InputError(f"none of the strategies can be costed: {why}", file=source)
     title = (
-        f"{model.name} on {cluster}: {setting.stages} stages, batch {setting.global_batch} in "
+        f"{of}: {setting.stages} stages, batch {setting.global_batch} in "
         f"{setting.micro_batches} micro-batches, {setting.tokens} tokens; costs of {provider.name}{modes}"
     )
     return CostAnswer(title, tuple(rows), ends, tuple(left_out), warnings)

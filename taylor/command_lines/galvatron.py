@@ -7,10 +7,14 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InputError
 from taylor.command_lines.arguments import CommandParser, path_or_none
+
+if TYPE_CHECKING:
+    from taylor.workflows.measured_costs import CostAnswer, CostRequest
 
 
 def build_parser(program: str = "taylor galvatron") -> CommandParser:
@@ -24,8 +28,11 @@ def build_parser(program: str = "taylor galvatron") -> CommandParser:
     group = parser.add_argument_group("files")
     told = "folders with profiles, or one file: a strategy (galvatron_config_*.json, fine_grained_config.json), or a "
     told += "job, arguments or history of Paddle's auto tuner"
-    group.add_argument("paths", nargs="+", metavar="PATH", help=told)
-    group.add_argument("--model", metavar="NAME", help="the model, where a folder has several: bf16_llama2-7b")
+    group.add_argument("paths", nargs="*", metavar="PATH", help=told)
+    model = (
+        "the model, where a folder has several: bf16_llama2-7b; of --costs estimate a registered one or a config.json"
+    )
+    group.add_argument("--model", metavar="NAME", help=model)
     group.add_argument("--json", action="store_true", help="print as JSON")
     group = parser.add_argument_group("costs of a job")
     group.add_argument("--world_size", type=int, metavar="N", help="ranks; of a strategy file that does not say them")
@@ -37,9 +44,11 @@ def build_parser(program: str = "taylor galvatron") -> CommandParser:
     group.add_argument("--stages", type=int, default=1, metavar="N", help="pipeline stages (default: 1)")
     group.add_argument("--kv_hidden", type=int, metavar="N", help="width of keys, where fewer heads have them")
     group.add_argument(
-        "--costs", default="taylor", choices=("taylor", "galvatron"),
-        help="true rules on the measured tables, or Galvatron's own model (default: taylor)",
+        "--costs", default="taylor", choices=("taylor", "galvatron", "estimate"),
+        help="true rules on the measured tables, Galvatron's own model, or closed forms that need no profiles: --model "
+        "and --device (default: taylor)",
     )  # fmt: skip
+    group.add_argument("--device", metavar="NAME", help="of --costs estimate: a registered device, or its file")
     group.add_argument("--time_mode", metavar="MODE", help="of Galvatron's model: static, batch or sequence")
     group.add_argument("--memory_mode", metavar="MODE", help="of Galvatron's model: static or sequence")
     group.add_argument(
@@ -62,7 +71,14 @@ def run(arguments: Sequence[str], program: str = "taylor galvatron") -> None:
     from taylor.workflows.measured_costs import is_folder
 
     paths = [Path(path) for path in args.paths]
-    if not is_folder(paths):
+    if args.costs == "estimate":
+        _estimate(args)
+    elif args.device is not None:
+        raise InputError("has no effect on measured costs", field="--device", cure="leave it out, or --costs estimate")
+    elif not paths:
+        cure = "name the folders of the profiles, or --costs estimate with --model and --device"
+        raise InputError("is missing", field="PATH", cure=cure)
+    elif not is_folder(paths):
         if not _tuner(args, paths[0]):
             _strategy(args, paths[0])
     elif args.to is not None:
@@ -90,11 +106,35 @@ def _folder(args: argparse.Namespace, paths: list[Path]) -> None:
 
 
 def _costs(args: argparse.Namespace, paths: list[Path]) -> None:
-    from taylor.cost_model.measured.cost_table import Setting
     from taylor.parsers.galvatron.folder import read_folders
-    from taylor.report.measured import costs_table, ends_table
-    from taylor.report.terminal import print_table
-    from taylor.workflows.measured_costs import CostRequest, answer_costs
+    from taylor.workflows.measured_costs import answer_costs
+
+    request = _request(args, "galvatron" if args.costs == "galvatron" else "taylor")
+    _print_costs(answer_costs(read_folders(paths), request), as_json=args.json)
+
+
+def _estimate(args: argparse.Namespace) -> None:
+    from taylor.workflows.estimated_costs import estimate_costs, named_model
+
+    if args.paths:
+        cure = "leave the folders out, or --costs taylor reads them"
+        raise InputError("takes no profiles", field="--costs", value="estimate", cure=cure)
+    for name in ("time_mode", "memory_mode"):
+        if getattr(args, name) is not None:
+            raise InputError("is of Galvatron's model alone", field=f"--{name}", cure="leave it out")
+    for name in ("model", "device", "world_size"):
+        if getattr(args, name) is None:
+            raise InputError("is missing, and the estimate needs it", field=f"--{name}", cure="give it")
+    model = named_model(args.model)
+    args.layers = args.layers or sum(model.kind_counts.values())
+    args.hidden = args.hidden or model.hidden
+    _print_costs(estimate_costs(model, args.device, _request(args, "estimate")), as_json=args.json)
+
+
+def _request(args: argparse.Namespace, provider: str) -> CostRequest:
+    """The job that costs are asked for, checked."""
+    from taylor.cost_model.measured.cost_table import Setting
+    from taylor.workflows.measured_costs import CostRequest
 
     for name in ("layers", "hidden", "seq", "gbs"):
         if getattr(args, name) is None:
@@ -109,13 +149,16 @@ def _costs(args: argparse.Namespace, paths: list[Path]) -> None:
         args.stages, args.gbs, args.micro_batches, args.seq, args.hidden, kv_hidden=args.kv_hidden,
         reduce_every_micro_batch=args.reduce_every_micro_batch,
     )  # fmt: skip
-    request = CostRequest(
-        args.world_size, setting, args.layers, args.model, args.costs, args.time_mode, args.memory_mode
-    )
-    answer = answer_costs(read_folders(paths), request)
+    return CostRequest(args.world_size, setting, args.layers, args.model, provider, args.time_mode, args.memory_mode)
+
+
+def _print_costs(answer: CostAnswer, *, as_json: bool) -> None:
+    from taylor.report.measured import costs_table, ends_table
+    from taylor.report.terminal import print_table
+
     for warning in answer.warnings:
         log.warning("%s", warning)
-    if args.json:
+    if as_json:
         print(json.dumps(answer.to_dict(), indent=1, ensure_ascii=False))
         return
     print(answer.title)

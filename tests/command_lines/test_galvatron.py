@@ -58,6 +58,15 @@ def test_a_job_gets_the_cost_of_every_strategy(galvatron, costs):
     assert set(told["ends"]) == {name.replace(" recompute", "") for name in names}
 
 
+def test_a_job_without_profiles_gets_estimated_costs(galvatron):
+    job = (*JOB[:2], *JOB[6:])
+    done = galvatron("--costs", "estimate", "--model", "llama2-7b", "--device", "h100-80g", *job, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert "dp8 zero3" in [row["name"] for row in told["layers"]]
+    assert "llama2-7b on 8 h100-80g" in told["title"] and "estimate" in told["title"]
+
+
 def test_an_answer_beyond_the_profiles_is_warned_of_with_its_bounds(galvatron):
     far = [word if word != "4096" else "65536" for word in JOB]
     done = galvatron("profiles", *far)
@@ -84,6 +93,10 @@ def test_a_strategy_goes_to_the_other_form_and_back(galvatron, tmp_path):
         (("profiles", "strategy.json"), "stands beside others"),
         (("strategy.json", "-o", "x.json"), "needs the form to write"),
         (("profiles", "--to", "hetu"), "takes one strategy file"),
+        ((), "PATH: is missing"),
+        (("profiles", *JOB, "--device", "h100-80g"), "no effect on measured costs"),
+        (("--costs", "estimate", "--model", "llama2-7b"), "--device: is missing"),
+        (("profiles", *JOB, "--costs", "estimate"), "takes no profiles"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(galvatron, words, told):
