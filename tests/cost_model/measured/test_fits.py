@@ -6,7 +6,7 @@ import json
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
@@ -26,6 +26,7 @@ def law(points, powers=CURVE):
 positive = st.floats(1e-3, 1e3)
 
 
+@settings(deadline=None)
 @given(positive, positive, positive, st.floats(0.2, 5))
 def test_a_law_is_found_again_from_points_on_it(square, line, start, beyond):
     def true(x):
@@ -38,6 +39,7 @@ def test_a_law_is_found_again_from_points_on_it(square, line, start, beyond):
         assert found.at(x) == pytest.approx(true(x), rel=0.01)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-0.02, 0.02), min_size=4, max_size=4), st.floats(1, 4))
 def test_the_interval_holds_what_small_noise_hides(noise, beyond):
     def true(x):
