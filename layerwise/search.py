@@ -148,7 +148,7 @@ def search(
     provider: CostProvider,
     space: OuterSpace,
     *,
-    gap: float = 1e-3,
+    gap: float = 1e-4,
     time_limit: float | None = None,
     tell: Tell | None = None,
 ) -> SearchResult:

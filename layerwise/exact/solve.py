@@ -115,7 +115,8 @@ def solve_fixed(
         else:
             reached = np.inf if whole else target
         bound = max(bound, min(reached, limit, best_step))
-        if whole or bound >= min(best_step * (1 - gap), cutoff_s):
+        # Once everything below the step to beat was listed, more contents tell no more.
+        if whole or base + budget >= limit or bound >= min(best_step * (1 - gap), cutoff_s):
             break
         if deadline is not None and time.monotonic() > deadline:
             break
