@@ -82,11 +82,13 @@ def cut_loop(
                 centre_length, centre = middle_length, middle
         if length < centre_length:
             centre_length, centre = length, durations
+        # A path may be known and yet not in this LP: then it is as good as new.
+        missing = [g for g in [*violated, *new] if not master.holds(g)]
         if not converged:
-            for g in [*violated, *new]:
+            for g in missing:
                 master.hold(g)
         master.add_columns(result.entering)
-        if not converged and max(new) < 0 and not violated and not len(result.entering):
+        if not converged and not missing and not len(result.entering):
             return bound, result, length
         if _stalled(history, cutoff, *(ROOT_STALL if root else NODE_STALL)):
             return bound, result, length

@@ -486,7 +486,7 @@ class _TreeRun:
             return ()
         held = self.search.master.held if self.search is not None and self.search.master is not None else []
         durations = chunk_durations(self.problem, plan)[: self.paths.classes]
-        own = [self.paths.cut_on(durations, prefer) for prefer in (0, 1)]
+        own = [self.paths.path(durations, prefer)[1] for prefer in (0, 1)]
         numbers = dict.fromkeys([*own, *held, *range(max(0, pool.size - REPORTED_CUTS), pool.size)])
         # The pool's constant holds the path's lags and the tail it ends with, so the tail counts stay 0.
         tails = [0.0] * self.problem.stages

@@ -60,17 +60,11 @@ class PathCuts:
         self.pool = CutPool(self.classes)
 
     def path(self, durations: NDArray[np.float64], prefer: int = 0) -> tuple[float, int]:
-        """Step time under durations [classes] and the number of its path's cut in the pool (-1: known)."""
+        """Step time under durations [classes] and the number of its path's cut in the pool, known or new."""
         length, counts, lag = self.graph.critical_path(np.concatenate([durations, self.tails]), prefer)
-        constant = lag + float(counts[self.classes :] @ self.tails)
-        return length, self.pool.add(counts[: self.classes].copy(), constant)
-
-    def cut_on(self, durations: NDArray[np.float64], prefer: int = 0) -> int:
-        """Number of the cut of a longest path under durations [classes], known or new."""
-        _, counts, lag = self.graph.critical_path(np.concatenate([durations, self.tails]), prefer)
         used, constant = counts[: self.classes].copy(), lag + float(counts[self.classes :] @ self.tails)
         self.pool.add(used, constant)
-        return self.pool.number(used, constant)
+        return length, self.pool.number(used, constant)
 
     def seeds(self) -> list[int]:
         """For each stage the path that fills up to it, runs all its tasks and drains after it."""

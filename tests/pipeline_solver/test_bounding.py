@@ -1,0 +1,31 @@
+"""The bound of a node."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from taylor.pipeline_solver import cut_pool
+from taylor.pipeline_solver.bounding import cut_loop
+from taylor.pipeline_solver.columns import build_columns
+from taylor.pipeline_solver.cut_pool import PathCuts
+from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.master import Master
+from taylor.pipeline_solver.stage_tuples import stage_tuples
+from taylor.pipeline_solver.stopping import Stopper
+from tests.solver_cases import reference_problem
+
+
+def test_a_path_that_is_known_and_not_in_the_lp_still_cuts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = reference_problem()
+    columns = build_columns(problem, stage_tuples(problem, 2000), 20_000)
+    paths = PathCuts(problem, EventGraph.from_schedule(schedule_of(problem), problem.lag))
+    every = np.arange(len(columns))
+    # Of the many paths met, the newest are tried on a new point; here the longest is never among them.
+    monkeypatch.setattr(cut_pool, "RECENT", 0)
+    first = cut_loop(Master(columns, every, paths.pool), paths, Stopper(None), np.inf, 600, lambda bound: None)
+    again = cut_loop(Master(columns, every, paths.pool), paths, Stopper(None), np.inf, 600, lambda bound: None)
+    for bound, _, length in (first, again):
+        assert bound == pytest.approx(length, rel=1e-6)
+    assert again[0] == pytest.approx(first[0], rel=1e-6)
