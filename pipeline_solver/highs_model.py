@@ -77,9 +77,10 @@ class HighsModel:
     def solve_lp(self, time_limit: float | None = None) -> MilpOutcome:
         """Solve a relaxed model; `bound` is the optimum."""
         solver = self._solver
-        self._limit_time(time_limit)
+        # Of LPs HiGHS counts the time of all runs of one object.
+        self._limit_time(time_limit, solver.getRunTime())
         solver.run()
-        if solver.getModelStatus() not in (_Model.kOptimal, _Model.kInfeasible):
+        if solver.getModelStatus() not in (_Model.kOptimal, _Model.kInfeasible, _Model.kTimeLimit):
             solver.clearSolver()
             solver.run()
         status = STATUS_OF_HIGHS.get(solver.getModelStatus(), MilpStatus.FAILED)
@@ -110,7 +111,8 @@ class HighsModel:
         solver.setOptionValue("mip_rel_gap", gap)
         if node_limit is not None:
             solver.setOptionValue("mip_max_nodes", min(node_limit, 2**31 - 1))
-        self._limit_time(time_limit)
+        # Of MILPs it counts that of the present run alone.
+        self._limit_time(time_limit, 0.0)
         if start is not None:
             point = highspy.HighsSolution()
             point.col_value = list(start)
@@ -158,9 +160,7 @@ class HighsModel:
     def _values(self) -> NDArray[np.float64]:
         return np.array(self._solver.getSolution().col_value)
 
-    def _limit_time(self, seconds: float | None) -> None:
-        # HiGHS counts its clock on over all runs of one object.
-        used = self._solver.getRunTime()
+    def _limit_time(self, seconds: float | None, used: float) -> None:
         self._solver.setOptionValue("time_limit", float("inf") if seconds is None else used + max(seconds, 0.0))
 
 

@@ -16,6 +16,7 @@ from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.compact_milp import CompactModel, solve_compact
 from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.highs_model import HighsModel
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Termination
 from taylor.pipeline_solver.solve import SolverDisagreement, complete, solve
@@ -168,3 +169,12 @@ def test_the_same_problem_gives_the_same_plan_twice():
     first, second = (solve(reference_problem(), SolveOptions(solver="HIGHS-MILP", seed=3)) for _ in range(2))
     assert first.plan == second.plan
     assert check(reference_problem(), first.plan, first.objective) == []
+
+
+def test_every_round_of_the_milp_may_take_what_is_left_and_no_more():
+    """HiGHS counts a MILP's time from the beginning of its run, whatever the runs before it took."""
+    model = CompactModel.build(small_problem())
+    solver = HighsModel(model.form)
+    for seconds in (50.0, 30.0):
+        solver.solve_milp(gap=0.0, time_limit=seconds)
+        assert solver._solver.getOptionValue("time_limit")[1] == seconds
