@@ -146,6 +146,16 @@ def comparable_problem(
             return problem, found
 
 
+def with_unlike_stages(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
+    """The problem on stages of unlike speed and memory, two kinds of them or as many as stages."""
+    S = problem.stages
+    kinds = int(rng.integers(2, 4)) if rng.random() < 0.7 else S
+    of = np.sort(rng.integers(0, kinds, S)) if rng.random() < 0.5 else rng.integers(0, kinds, S)
+    slowness, room = np.round(rng.uniform(0.4, 2.5, kinds), 3), rng.uniform(0.75, 1.4, kinds)
+    limits = np.round(np.array(problem.limit_mib) * room[of], 1)
+    return problem.replace(slowness=tuple(slowness[of].tolist()), limit_mib=tuple(limits.tolist()))
+
+
 def random_plan(problem: PipelineProblem, rng: np.random.Generator, attempts: int = 20) -> PipelinePlan | None:
     """Any plan that keeps the problem's rules and fits its memory; None where so many attempts find none."""
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
@@ -308,7 +318,7 @@ def _times(
     forward += problem.embedding_forward * (place == 0) + problem.head_forward * (place == schedule.chunks - 1)
     again = sum(problem.recompute_ratio[mode] * kind.forward for kind, mode in layers if mode != NONE)
     backward = problem.backward_ratio * forward
-    splits = problem.schedule.seq_splits
+    splits = problem.schedule.seq_splits / (problem.slowness[s] if problem.slowness else 1.0)
     if schedule.spec.traits.split_backward:
         weight = problem.weight_gradient_share * backward
         return forward / splits, (backward - weight + again) / splits, weight / splits

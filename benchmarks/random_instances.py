@@ -3,7 +3,7 @@
     python -m benchmarks.random_instances [--instances 2000] [--processes 2] [--fresh]
 
 Each instance is a small pipeline: two or three kinds in any order, up to five interleaves, chunks that may stay empty,
-memory that binds or does not, recompute to choose. Its optimum is compared with the best of all plans, to 1e-9. Of
+memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. Its optimum is compared with the best of all plans, to 1e-9. Of
 every fifth the model file is solved by HiGHS and by CBC, from its cuts alone where the file says that they suffice.
 Six plans of each, the two best and some drawn at random, go through the checker with the time and the memory that the
 solver's own evaluation gives. Portions are kept in ``output/random_instances``: a killed campaign goes on where it was,
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.brute_force import BruteForce, enumerate_optimum, random_plan
+from benchmarks.brute_force import BruteForce, enumerate_optimum, random_plan, with_unlike_stages
 from benchmarks.reliability.campaign import Figure, Part, Portion, Result, faults_of, run_part, split, total
 from taylor.base.console import start_logging
 from taylor.pipeline.plan import FULL, NONE, SELECT
@@ -67,7 +67,7 @@ def alternating_problem(rng: np.random.Generator) -> PipelineProblem:
     room = float(weight * (rng.uniform(0.75, 1.3) if rng.random() < 0.7 else 4.0))
     name = "1f1b" if interleaves == 1 else str(rng.choice(["interleaved", "megatron-interleaved"], p=[0.8, 0.2]))
     micro_batches = int(rng.integers(1, 4)) * stages if name == "megatron-interleaved" else int(rng.integers(1, 9))
-    return PipelineProblem(
+    problem = PipelineProblem(
         stages,
         interleaves,
         micro_batches,
@@ -83,6 +83,7 @@ def alternating_problem(rng: np.random.Generator) -> PipelineProblem:
         min_layers=0 if may_be_empty else 1,
         max_layers={(int(rng.integers(interleaves)), int(rng.integers(stages))): 2} if rng.random() < 0.15 else {},
     )
+    return with_unlike_stages(problem, rng) if rng.random() < 0.3 else problem
 
 
 def instance(seed: int, number: int) -> tuple[PipelineProblem, BruteForce]:

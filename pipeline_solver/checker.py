@@ -135,7 +135,7 @@ def _exact_times(
     splits = 1 + int(schedule.order[:, :, 3].max())
     with_weight_tasks = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
     exact = {
-        (direction, v, s): duration / splits
+        (direction, v, s): duration / splits * (Fraction(problem.slowness[s]) if problem.slowness else 1)
         for v in range(problem.interleaves)
         for s in range(problem.stages)
         for direction, duration in enumerate(_chunk_times(problem, plan, schedule, v, s, with_weight_tasks))

@@ -140,6 +140,8 @@ def recompute_extra(columns: ColumnSet, rows: NDArray[np.int64]) -> NDArray[np.f
     result: NDArray[np.float64] = (
         d[:, V : 2 * V] - problem.backward_ratio * (1.0 - share) * d[:, :V]
     ) * problem.schedule.seq_splits
+    if problem.slowness:
+        result /= np.array(problem.slowness)[columns.stage[rows], None]
     return result
 
 
@@ -161,7 +163,8 @@ def build_columns(problem: PipelineProblem, tuples: list[StageTuples], most: int
         groups += len(tuples[s].members)
     start = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])]).astype(np.int64)
     layers, recompute, forward, extra, group = (np.concatenate([part[i] for part in parts]) for i in range(5))
-    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra)))
+    pace = np.repeat(problem.pace, np.diff(start))[:, None]
+    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, pace)))
     return ColumnSet(problem, start, layers, recompute, durations, group)
 
 

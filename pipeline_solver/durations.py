@@ -55,18 +55,24 @@ def assemble_durations(
 ) -> NDArray[np.float64]:
     """Durations float64 [R] from each chunk's forward and recompute time, both float64 [V, S]."""
     S = problem.stages
-    blocks = duration_blocks(problem, forward, recompute)
+    blocks = duration_blocks(problem, forward, recompute, np.array(problem.pace))
     tail = np.array(problem.tail or [0.0] * S)
     return np.concatenate([*(block.reshape(-1) for block in blocks), tail])
 
 
 def duration_blocks(
-    problem: PipelineProblem, forward: NDArray[np.float64], extra: NDArray[np.float64]
+    problem: PipelineProblem,
+    forward: NDArray[np.float64],
+    extra: NDArray[np.float64],
+    pace: NDArray[np.float64] | float,
 ) -> list[NDArray[np.float64]]:
-    """Time of a task of each direction from chunks' forward and recompute time, shaped as they are."""
+    """Time of a task of each direction from chunks' forward and recompute time, shaped as they are.
+
+    `pace` is that of their stages (`PipelineProblem.pace`), in a shape that goes with theirs.
+    """
     weight = has_weight_gradient(problem)
     share = problem.weight_gradient_share if weight else 0.0
     blocks = [forward, problem.backward_ratio * (1.0 - share) * forward + extra]
     if weight:
         blocks.append(problem.backward_ratio * share * forward)
-    return [block / problem.schedule.seq_splits for block in blocks]
+    return [block / problem.schedule.seq_splits * pace for block in blocks]

@@ -169,10 +169,12 @@ class Generation:
         """Let the LP begin with configurations of even chunks, some with more work, some with less."""
         problem = self.problem
         mean = sum(kind.count * kind.forward for kind in problem.kinds)
-        mean = (mean + problem.head_forward + problem.embedding_forward) / (problem.stages * problem.interleaves)
+        mean += problem.head_forward + problem.embedding_forward
+        speed = 1.0 / np.array(problem.pace)
+        means = mean / problem.interleaves * speed / speed.sum()
         for s, stage in enumerate(self.options):
             for share in FIRST_SPREAD:
-                cost = np.abs(stage.forward - share * mean) + 0.3 * stage.extra
+                cost = np.abs(stage.forward - share * means[s]) + 0.3 * stage.extra
                 self._join(s, cheapest(stage, cost, limits[s], np.inf, FIRST_OF_EACH)[0])
 
     def _price(self, master: Master, value: float, limits: NDArray[np.float64]) -> int:

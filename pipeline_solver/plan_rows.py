@@ -243,19 +243,18 @@ def add_durations(
         variable = pyo.Var(index, domain=pyo.NonNegativeReals)
         model.add_component(DIRECTION_NAMES[direction], variable)
         for s, v in index:
+            slow = problem.pace[s] / splits
             terms = [
-                factor / splits * kind.forward * layers[kind.name][s, v]
-                for kind in kinds
-                if (s, v) in layers[kind.name]
+                factor * slow * kind.forward * layers[kind.name][s, v] for kind in kinds if (s, v) in layers[kind.name]
             ]
             if direction == 1:
                 terms += [
-                    problem.recompute_ratio[mode] / splits * kind.forward * recompute[mode, kind.name][s, v]
+                    problem.recompute_ratio[mode] * slow * kind.forward * recompute[mode, kind.name][s, v]
                     for kind in kinds
                     if (s, v) in layers[kind.name]
                     for mode in problem.searched_modes
                 ]
-            extra = factor / splits * _extra_forward(problem, schedule.position(v, s), schedule.chunks)
+            extra = factor * slow * _extra_forward(problem, schedule.position(v, s), schedule.chunks)
             model.duration[DIRECTION_NAMES[direction], s, v] = variable[s, v] - pyo.quicksum(terms) == extra
             durations[(direction * problem.interleaves + v) * problem.stages + s] = variable[s, v]
     return durations

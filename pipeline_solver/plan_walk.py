@@ -67,6 +67,8 @@ class Line(NamedTuple):
         What a piece of the sequence takes of a chunk's forward time: forward, input gradient, weight gradient.
     splits : float
         Pieces of a sequence.
+    pace : float64 [S]
+        How many times as long the tasks of a stage take.
     """
 
     stage: NDArray[np.int64]
@@ -81,6 +83,7 @@ class Line(NamedTuple):
     room: NDArray[np.float64]
     shares: NDArray[np.float64]
     splits: float
+    pace: NDArray[np.float64]
 
 
 class State(NamedTuple):
@@ -179,14 +182,15 @@ class PlanWalk:
         C = len(line.stage)
         weight = self.stack.forward if by_work else np.arange(L + 1, dtype=float)
         besides = line.besides if by_work else np.zeros(C)
-        target = (weight[-1] + besides.sum()) / C
+        speed = 1.0 / line.pace[line.stage] if by_work else np.ones(C)
+        targets = (weight[-1] + besides.sum()) * np.cumsum(speed) / speed.sum()
         rest_low = np.concatenate([np.cumsum(line.lower[::-1])[::-1], [0]])
         rest_high = np.concatenate([np.cumsum(line.upper[::-1])[::-1], [0]])
         begin = np.zeros(C + 1, dtype=np.int64)
         before = 0.0
         for k in range(C):
             before += besides[k]
-            wanted = target * (k + 1) - before
+            wanted = targets[k] - before
             at = int(np.searchsorted(weight, wanted))
             if at > 0 and (at > L or weight[at] - wanted > wanted - weight[at - 1]):
                 at -= 1
@@ -289,4 +293,5 @@ def _line(problem: PipelineProblem) -> Line:
         room,
         shares,
         float(splits),
+        np.array(problem.pace, dtype=np.float64),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from typing import Any, Mapping, Sequence
 
 from taylor.pipeline.plan import FULL, NONE, SELECT
@@ -68,6 +69,9 @@ class PipelineProblem:
         Transfer time on an edge that crosses stages.
     tail : tuple of float [S] or empty
         Time after a stage's last task (gradient reduction, optimizer) before the step ends.
+    slowness : tuple of float [S] or empty
+        How many times as long the tasks of a stage take as the times that are given for them: stages on cards of
+        unlike speed. Empty where all stages are alike; transfers and tails are as given.
     weight_gradient_share : float
         Share of a backward (recompute left out) that is the weight gradient, for schedules that split it.
     min_layers : int
@@ -104,6 +108,7 @@ class PipelineProblem:
     embedding_forward: float = 0.0
     lag: float = 0.0
     tail: tuple[float, ...] = ()
+    slowness: tuple[float, ...] = ()
     weight_gradient_share: float = 0.5
     min_layers: int = 1
     fixed_layers: Mapping[tuple[int, int], int] = field(default_factory=dict)
@@ -125,6 +130,9 @@ class PipelineProblem:
         if self.tail and len(self.tail) != self.stages:
             raise ValueError("tail must be empty or have one entry a stage")
         _require(all(tail >= 0 for tail in self.tail), "tail must be >= 0 on every stage", self.tail)
+        if self.slowness and len(self.slowness) != self.stages:
+            raise ValueError("slowness must be empty or have one entry a stage")
+        _require(all(0 < slow < inf for slow in self.slowness), "slowness must be > 0 on every stage", self.slowness)
         for mode, ratio in self.recompute_ratio.items():
             _require(mode in (FULL, SELECT), f"recompute_ratio may name {FULL} and {SELECT}", mode)
             _require(ratio >= 0, f"recompute_ratio of {mode} must be >= 0", ratio)
@@ -174,6 +182,11 @@ class PipelineProblem:
         return tuple(mode for mode in (FULL, SELECT) if mode in self.recompute_ratio and mode not in self.unsearched)
 
     @property
+    def pace(self) -> tuple[float, ...]:
+        """`slowness` with its ones written out, float [S]."""
+        return self.slowness or (1.0,) * self.stages
+
+    @property
     def layers(self) -> int:
         """Layers that the solver places."""
         return sum(kind.count for kind in self.free_kinds)
@@ -212,6 +225,8 @@ class PipelineProblem:
             f"backward {self.backward_ratio:g}, {ratios + ', ' if ratios else ''}head {self.head_forward:g}, "
             f"embedding {self.embedding_forward:g}, transfer {self.lag:g}{unit}"
         )
+        if self.slowness:
+            lines.append(f"stages take {', '.join(f'{slow:g}' for slow in self.slowness)} times as long")
         given = len(self.fixed_layers) + len(self.max_layers) + len(self.fixed_recompute)
         if given:
             lines.append(f"given or bounded by chunk: {given} count{'s' if given > 1 else ''} of layers or recompute")

@@ -10,7 +10,7 @@ from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, PROVEN_GAP, Solution, Termination
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, PROVEN_GAP, BubbleShares, Solution, Termination
 from taylor.pipeline_solver.solvers import solver_named
 
 
@@ -86,6 +86,17 @@ def _no_worse(problem: PipelineProblem, solution: Solution, known: PipelinePlan)
     return solution.replace(status=FEASIBLE, plan=known, objective=time_known).ended_by(end)
 
 
+def _work_bound(problem: PipelineProblem, objective: float, bubble: BubbleShares) -> float:
+    """Step time that the work asks for, which no recompute adds to: whatever the plan, the stages share it."""
+    if not problem.slowness:
+        return objective * (1.0 - bubble.total)
+    forward = (
+        problem.head_forward + problem.embedding_forward + sum(kind.count * kind.forward for kind in problem.kinds)
+    )
+    speed = sum(1.0 / slow for slow in problem.slowness)
+    return problem.micro_batches * (1.0 + problem.backward_ratio) * forward / speed
+
+
 def complete(problem: PipelineProblem, solution: Solution) -> Solution:
     """Check a solver's plan and fill in its memory and bubble; say why there is none.
 
@@ -111,7 +122,6 @@ def complete(problem: PipelineProblem, solution: Solution) -> Solution:
         raise SolverDisagreement(f"{solution.solver} gave a plan that does not hold: {' '.join(faults)}")
     bubble, peaks = bubble_shares(problem, solution.plan), peak_memory_mib(problem, solution.plan)
     if solution.objective is not None and solution.bound is not None:
-        # Whatever the plan, an average stage does all work that no recompute adds to.
-        work = solution.objective * (1.0 - bubble.total)
+        work = _work_bound(problem, solution.objective, bubble)
         solution = solution.replace(bound=max(solution.bound, min(work, solution.objective)))
     return solution.replace(peak_memory_mib=peaks, bubble=bubble)

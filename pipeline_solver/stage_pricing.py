@@ -104,7 +104,7 @@ def stage_options(
     lightest = min(kind.forward for kind in problem.placed_kinds) * (1.0 + problem.backward_ratio)
     if lightest > 0:
         least = lower.sum(axis=0) - lower
-        room = (work_limits * (1 + 1e-9) / lightest).astype(np.int64)
+        room = (work_limits * (1 + 1e-9) / (lightest * np.array(problem.pace))).astype(np.int64)
         upper = np.minimum(upper, np.maximum(room - least, 0))
     known: RecomputeOptions = {}
     return [
@@ -151,7 +151,7 @@ def _options_of(
     held = table[:, 4 : 4 + K].astype(np.int64)
     choice, extra, activation, looser = table[:, 4 + K :].T
     forward = held @ np.array([kind.forward for kind in placed]) + besides[of]
-    work = (1.0 + problem.backward_ratio) * forward + extra
+    work = ((1.0 + problem.backward_ratio) * forward + extra) * problem.pace[s]
     least = np.array([work[of == v].min() if (of == v).any() else 0.0 for v in range(V)])
     within = work - least[of] + least.sum() <= work_limit * (1 + 1e-9)
     return StageOptions(
@@ -196,7 +196,8 @@ def reduced_costs(problem: PipelineProblem, stage: StageOptions, s: int, prices:
     """What each option of stage `s` adds to a configuration's reduced cost, float64 [n]."""
     chunk = stage.chunk
     cost = stage.held @ prices.layer
-    for block, price in zip(duration_blocks(problem, stage.forward, stage.extra), prices.duration, strict=True):
+    blocks = duration_blocks(problem, stage.forward, stage.extra, problem.pace[s])
+    for block, price in zip(blocks, prices.duration, strict=True):
         cost = cost + price[chunk, s] * block
     if not (prices.late.any() or prices.early.any()):
         return cost
@@ -252,7 +253,8 @@ def columns_of(
         before += len(rows)
     start = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])]).astype(np.int64)
     layers, recompute, forward, extra, group, number = (np.concatenate([part[i] for part in parts]) for i in range(6))
-    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra)))
+    pace = np.repeat(problem.pace, np.diff(start))[:, None]
+    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, pace)))
     return ColumnSet(problem, start, layers, recompute, durations, group, ordered), number
 
 

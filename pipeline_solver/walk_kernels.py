@@ -179,6 +179,8 @@ def chunk_blocks(stack, line, begin, taken, k, blocks, values):  # type: ignore[
     for b in range(blocks):
         values[b] = line.shares[b] * forward
     values[1] += recompute_time(stack, begin, taken, k) / line.splits
+    for b in range(blocks):
+        values[b] *= line.pace[line.stage[k]]
 
 
 @compiled

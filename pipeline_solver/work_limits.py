@@ -38,11 +38,12 @@ class WorkLimits:
         return (best - self._around(least)) / self.problem.micro_batches + 1e-9 * best
 
     def bound(self) -> float:
-        """Step time that all work asks for, spread evenly over the stages, with the fill and drain around it."""
+        """Step time that all work asks for, with the fill and drain around it: spread so that all stages end at once."""
         problem = self.problem
         forward = problem.head_forward + problem.embedding_forward + sum(k.count * k.forward for k in problem.kinds)
         work = problem.micro_batches * (1.0 + problem.backward_ratio) * forward
-        return float((work + self._around(self._least_forward()).sum()) / problem.stages)
+        speed = 1.0 / np.array(problem.pace)
+        return float((work + (self._around(self._least_forward()) * speed).sum()) / speed.sum())
 
     def _around(self, least: NDArray[np.float64]) -> NDArray[np.float64]:
         """What stands before the first and after the last task of each stage at the least, tails too, float64 [S]."""
@@ -51,6 +52,7 @@ class WorkLimits:
         least = least / self.problem.schedule.seq_splits
         share = self.problem.weight_gradient_share if graph.directions == 3 else 0.0
         blocks = [least, self.problem.backward_ratio * (1 - share) * least, self.problem.backward_ratio * share * least]
+        blocks = [block * np.array(self.problem.pace) for block in blocks]
         tails = np.array([self.problem.tail or [0.0] * S])
         shortest = np.concatenate([*blocks[: graph.directions], tails]).reshape(-1)
         # Where each task of a stage takes longer than all else, the longest path runs through all of them.

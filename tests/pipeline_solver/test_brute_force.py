@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from benchmarks.brute_force import comparable_problem, enumerate_optimum, faults
+from benchmarks.brute_force import comparable_problem, enumerate_optimum, faults, with_unlike_stages
 from taylor.pipeline.plan import FULL
 from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.options import SolveOptions
@@ -71,3 +73,20 @@ def test_no_limit_that_is_relaxed_worsens_the_optimum():
         solution = solve(relaxed, SolveOptions(solver="HIGHS-MILP"))
         if truth.plan is not None:
             assert solution.objective <= truth.objective * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("solver", ["HIGHS", "HIGHS-MILP"])
+def test_the_optimum_on_stages_of_unlike_speed_and_memory_equals_that_over_every_plan(solver):
+    rng = np.random.default_rng(500)
+    for _ in range(12):
+        problem, truth = comparable_problem(rng, 20_000)
+        problem = with_unlike_stages(problem, rng)
+        truth = enumerate_optimum(problem, 100_000)
+        if truth is not None:
+            assert faults(problem, truth, solver) == [], problem
+
+
+def test_a_stage_that_takes_twice_as_long_holds_half_as_many_layers():
+    problem = small_problem(limit_mib=(1000.0, 1000.0), slowness=(1.0, 2.0), micro_batches=64)
+    problem = problem.replace(kinds=(replace(problem.kinds[0], count=12),))
+    assert solve(problem).plan.total_layers() == ((8, 4),)
