@@ -2,12 +2,13 @@
 
     python -m benchmarks.random_instances [--instances 2000] [--processes 2] [--fresh]
 
-Each instance is a small pipeline: two or three kinds in any order, up to five interleaves, chunks that may stay empty,
-memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. Its optimum is compared with the best of all plans, to 1e-9. Of
-every fifth the model file is solved by HiGHS and by CBC, from its cuts alone where the file says that they suffice.
-Six plans of each, the two best and some drawn at random, go through the checker with the time and the memory that the
-solver's own evaluation gives. Portions are kept in ``output/random_instances``: a killed campaign goes on where it was,
-other code begins anew. The exit code is 1 when anything differs.
+Each instance is a small pipeline: two or three kinds in any order, up to five interleaves, chunks that may stay
+empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. Its
+optimum is compared with the best of all plans, to 1e-9. Of every fifth the model file is solved by HiGHS and by CBC,
+from its cuts alone where the file says that they suffice. Six plans of each, the two best and some drawn at random,
+go through the checker with the time and the memory that the solver's own evaluation gives. Portions are kept in
+``output/random_instances``: a killed campaign goes on where it was, other code begins anew. The exit code is 1 when
+anything differs.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class WorkLimits:
         return (best - self._around(least)) / self.problem.micro_batches + 1e-9 * best
 
     def bound(self) -> float:
-        """Step time that all work asks for, with the fill and drain around it: spread so that all stages end at once."""
+        """Step time that all work asks for, spread by the stages' speed, with the fill and drain around it."""
         problem = self.problem
         forward = problem.head_forward + problem.embedding_forward + sum(k.count * k.forward for k in problem.kinds)
         work = problem.micro_batches * (1.0 + problem.backward_ratio) * forward

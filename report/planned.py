@@ -71,7 +71,7 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
         recomputes = np.concatenate([recomputes, np.zeros(problem.stages)])
     return Timeline(
         title=title,
-        row_names=tuple(f"stage {s}" for s in range(problem.stages)),
+        row_names=tuple(_row_name(problem, s) for s in range(problem.stages)),
         stage=fields[0],
         direction=fields[1],
         interleave=fields[2],
@@ -86,6 +86,12 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
         bubble=bubble_shares(problem, plan),
         plan=plan,
     )
+
+
+def _row_name(problem: PipelineProblem, stage: int) -> str:
+    """A stage's name, with how much slower it is than the times are told for."""
+    slow = problem.pace[stage]
+    return f"stage {stage}" + (f" ({slow:.3g} x)" if slow != 1.0 else "")
 
 
 def with_dryrun(timeline: Timeline, stages: Iterable[StageMemory]) -> Timeline:

@@ -16,6 +16,7 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.register.model import DENSE, MOE, MTP, ModelSpec
 from taylor.register.registry import Registry
 from taylor.workflows.devices import ChosenDevice
+from taylor.workflows.stage_devices import OnStages
 from taylor.workflows.time_ratios import SettledRatios
 
 LISTED_FLAGS = 60
@@ -37,12 +38,15 @@ class JobFacts:
         None where every candidate has its own.
     train_tokens : float or None
         Tokens of the whole training.
+    stages : OnStages or None
+        What each stage lies on, where not all lie on `device`.
     """
 
     config: TrainingConfig
     device: ChosenDevice
     ratios: SettledRatios | None = None
     train_tokens: float | None = None
+    stages: OnStages | None = None
 
     def head(self, register_path: Path | None = None) -> list[str]:
         """The first lines of a command that plans this very job."""
@@ -82,20 +86,26 @@ class JobFacts:
         by = "what the device offers" if self.config.device_limit_mib is None else "by the file"
         margin = f" less a margin of {self.config.margin}" if self.config.margin else ""
         limit = self.config.memory_limit_mib(self.device.spec)
+        if self.stages is not None:
+            return f"{self.stages.described}; memory limit of each {by}{margin}"
         return f"{described}; memory limit {limit:,.0f} MiB, {by}{margin}"
 
     @property
     def assumptions(self) -> list[str]:
         """A sentence for each value that no input gave."""
         sentences = [self.device.assumption, *self.config.notes]
+        if self.stages is not None:
+            sentences += self.stages.assumptions
         if self.ratios is not None:
             sentences += self.ratios.assumptions
         return [sentence for sentence in sentences if sentence]
 
     def throughput(self, step_ms: float) -> Throughput:
         """What a step time means for the job."""
-        config = self.config
-        return throughput(config.model, config.strategy, config.rules, self.device.spec, step_ms, self.train_tokens)
+        config, device = self.config, self.device.spec
+        if self.stages is not None:
+            device = self.stages.average(device, config.rules.precision)
+        return throughput(config.model, config.strategy, config.rules, device, step_ms, self.train_tokens)
 
     def to_dict(self) -> dict[str, Any]:
         """Model, device, strategy and batch as plain data."""
@@ -108,6 +118,7 @@ class JobFacts:
                 "layers": model.kind_counts,
             },
             "device": {"name": self.device.spec.name, "memory_mib": self.device.spec.memory_mib},
+            **({} if self.stages is None else {"stage_devices": [spec.name for spec in self.stages.specs]}),
             "strategy": asdict(strategy),
             "batch": {
                 "global": strategy.global_batch,

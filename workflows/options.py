@@ -10,6 +10,10 @@ from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.profile import TimeRatios
 from taylor.pipeline.schedule import AUTO
 
+LISTED, GROUPS, ANY = "listed", "groups", "any"
+STAGE_ORDERS = (LISTED, GROUPS, ANY)
+"""Orders of stages on several kinds of devices: as listed; each row of stages as a whole, in any order; any order."""
+
 
 @dataclass(frozen=True)
 class RatioChoice:
@@ -103,6 +107,10 @@ class FileJob:
         What the plan leaves free on every device.
     train_tokens : float or None
         Tokens of the whole training, for its length in days.
+    stage_devices : tuple of (str, int)
+        Registered devices and how many stages in a row lie on each, where not all lie on one; empty: all do.
+    stage_order : str
+        One of `STAGE_ORDERS`: which orders of those stages are tried.
     """
 
     path: Path
@@ -120,6 +128,8 @@ class FileJob:
     dryrun_data: Path | None = None
     margin: MemoryMargin = MemoryMargin()
     train_tokens: float | None = None
+    stage_devices: tuple[tuple[str, int], ...] = ()
+    stage_order: str = GROUPS
 
     @property
     def given_vpp(self) -> int | None:

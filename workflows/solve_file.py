@@ -27,6 +27,7 @@ from taylor.workflows.memory_check import CheckStopped, solve_checked
 from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.planned_file import PlannedFile, refuse_outputs, store_result
 from taylor.workflows.schedules import require_writable
+from taylor.workflows.stage_orders import solve_orders
 from taylor.workflows.stated_file import StatedFile, asked_schedule
 from taylor.workflows.verdict import step_text
 
@@ -56,6 +57,7 @@ def solve_file(
         results.
     """
     refuse_outputs(outputs)
+    _refuse_choices_of_stages(job)
     file = StatedFile.read(job)
     history: list[tuple[float, float | None, float | None]] = []
 
@@ -71,7 +73,7 @@ def solve_file(
     with file.open_backend(outputs.folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
         measured = not job.dryrun or memory.source != "estimate"
-        if job.check and backend is not None and measured:
+        if job.check and backend is not None and measured and file.stages is None:
             try:
                 planned = _solve_checked(file, memory, backend, how, outputs, watch)
             except CheckStopped as stop:
@@ -108,9 +110,21 @@ def solve_stated(
     """
     if file.job.has_choices:
         return _solve_choices(file, memory, how, on_progress or (lambda progress: None), store)
+    if file.stages is not None:
+        return solve_orders(file, memory, how, on_progress, store)
     problem = file.problem(memory)
     solution = plan_or_raise(problem, how, on_progress, str(file.config.path), store, file.known_plan(problem))
     return PlannedFile(file.config, file.facts, memory, problem, solution, own=own_solution(file, memory))
+
+
+def _refuse_choices_of_stages(job: FileJob) -> None:
+    if job.stage_devices and job.has_choices:
+        raise InputError(
+            "auto is not combined with stages on several kinds of devices",
+            field="-vpp, -schedule",
+            value=AUTO,
+            cure="choose on one kind of device first, then name the choice beside --stage_devices",
+        )
 
 
 def plan_or_raise(

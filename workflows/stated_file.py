@@ -32,6 +32,7 @@ from taylor.workflows.options import Export, FileJob
 from taylor.workflows.problem import build_problem, plan_in_terms_of
 from taylor.workflows.replayed_memory import replayed_memory
 from taylor.workflows.schedules import require_schedule, require_start, tell_interleaving
+from taylor.workflows.stage_devices import OnStages
 from taylor.workflows.time_ratios import SettledRatios, settle_ratios
 
 
@@ -72,6 +73,8 @@ class StatedFile:
         What it is planned for.
     ratios : SettledRatios
         The times that it is planned with.
+    stages : OnStages or None
+        What each stage lies on, where not all lie on the chosen device.
     """
 
     job: FileJob
@@ -79,6 +82,7 @@ class StatedFile:
     running: TrainingConfig
     chosen: ChosenDevice
     ratios: SettledRatios
+    stages: OnStages | None = None
 
     @classmethod
     def read(cls, job: FileJob) -> StatedFile:
@@ -92,7 +96,9 @@ class StatedFile:
         """
         config = read_for(job.path, job.register_path, job.dryruns.env_json, job.margin)
         require_start(config)
-        file = cls.of(job, config, choose_device(config, job.device, job.register_path))
+        # The times of stages on several devices are told in those of the first.
+        named = job.stage_devices[0][0] if job.stage_devices else job.device
+        file = cls.of(job, config, choose_device(config, named, job.register_path))
         tell_head(file.facts.head(job.register_path))
         tell_notes(config)
         given = job.low_memory is not None
@@ -106,7 +112,7 @@ class StatedFile:
         schedule = asked_schedule(job, config)
         _refuse_idle_switch(job, config, schedule, vpp)
         ratios = settle_ratios(job.ratios, config, chosen.spec)
-        return cls(job, config, config, chosen, ratios).running_as(vpp, schedule)
+        return cls(job, config, config, chosen, ratios, OnStages.of(job, config)).running_as(vpp, schedule)
 
     @property
     def device(self) -> DeviceSpec:
@@ -116,7 +122,7 @@ class StatedFile:
     @property
     def facts(self) -> JobFacts:
         """What is known of the job before it is planned."""
-        return JobFacts(self.running, self.chosen, self.ratios, self.job.train_tokens)
+        return JobFacts(self.running, self.chosen, self.ratios, self.job.train_tokens, self.stages)
 
     def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
         """The same with a number of interleaves and the schedule that it means."""
@@ -202,7 +208,8 @@ class StatedFile:
         InputError
             When there are fewer layers than chunks, or the profile lacks a mode that is searched.
         """
-        return build_problem(self.running, memory, self.ratios.ratios, search_select=self.job.search_select)
+        problem = build_problem(self.running, memory, self.ratios.ratios, search_select=self.job.search_select)
+        return problem if self.stages is None else self.stages.on(problem, self.running)
 
     def known_plan(self, problem: PipelineProblem) -> PipelinePlan | None:
         """The file's own plan in terms of a problem, for its solve to begin from; None where it has another shape."""

@@ -10,6 +10,7 @@ from taylor.pipeline_solver.solution import CUT_OFF, OPTIMAL, PROVEN_GAP, Soluti
 from taylor.report.compress import compress, gap_text
 from taylor.workflows.alternatives import choice_name
 from taylor.workflows.planned_file import EQUAL_SHARE, PlannedFile, over_limit
+from taylor.workflows.stage_devices import order_name
 
 MEMORY_WORDS = {
     "estimate": "memory estimated by closed forms",
@@ -119,7 +120,9 @@ def gain_line(planned: PlannedFile) -> str:
     """The step beside that of the file's own plan, under the same memory and times."""
     own, solution, problem = planned.own, planned.solution, planned.problem
     step = step_text(problem, solution.objective)
-    if planned.alternatives:
+    if planned.facts.stages is not None:
+        step = f"{order_name(planned.facts.stages.specs)}: {step}"
+    elif planned.alternatives:
         step = f"{choice_name(problem.interleaves, problem.schedule)}: {step}"
     if own is solution:
         return f"{step} a step by the file's own plan; nothing was solved"

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export"}
 """All that has an effect where a saved solution is printed."""
 
-OF_A_SOLVE = {"o", "t", "what_if", "gap", "mps_form", "solver_name", "workers"}
+OF_A_SOLVE = {"o", "stage_order", "t", "what_if", "gap", "mps_form", "solver_name", "workers"}
 """What has no effect where nothing is solved."""
 
 OF_A_MODEL = {"seq", "fix", "cluster"}
@@ -56,6 +56,19 @@ FIXED = TimeRatios()
 def count_or_auto(text: str) -> int | str:
     """The type of a count that may be left to the tool."""
     return AUTO if text.strip().lower() == AUTO else positive_int(text)
+
+
+def stage_devices(text: str) -> tuple[tuple[str, int], ...]:
+    """The type of ``NAME:N,NAME:N``; a number that is left out is 1."""
+    rows = []
+    for part in text.split(","):
+        name, _, count = part.strip().partition(":")
+        if not name:
+            raise argparse.ArgumentTypeError(f"{text!r} must name devices with their stages: h100-80g:4,a100-80g:4")
+        rows.append((name, positive_int(count) if count else 1))
+    if sum(count for _, count in rows) > 4096:
+        raise argparse.ArgumentTypeError("more than 4096 stages are named")
+    return tuple(rows)
 
 
 def export_form(text: str) -> Export:
@@ -141,6 +154,19 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     )
     solving.add_argument(
         "-schedule", choices=(*SCHEDULES, AUTO), metavar="NAME", help="one of " + ", ".join((*SCHEDULES, AUTO))
+    )
+    solving.add_argument(
+        "--stage_devices",
+        type=stage_devices,
+        default=(),
+        metavar="NAME:N,...",
+        help="stages on several kinds of devices, so many in a row on each (default: all on --device)",
+    )
+    solving.add_argument(
+        "--stage_order",
+        choices=("listed", "groups", "any"),
+        default="groups",
+        help="their orders to try: as listed, the rows of stages in any order, or any order (default: %(default)s)",
     )
     solving.add_argument(
         "-low_mem", type=yes_no, metavar="y/n", help="low-memory interleaving (default: from the file)"
@@ -233,6 +259,8 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         refuse_without_effect(args, OF_A_MODEL, "without --model or -hf: the file says it itself")
     elif args.world_size is None:
         refuse_without_effect(args, {*OF_A_MODEL, "gbs"}, "without --world_size", "name the ranks to plan for")
+    if not args.stage_devices:
+        refuse_without_effect(args, {"stage_order"}, "without --stage_devices", "name what the stages lie on")
     if args.memory:
         refuse_without_effect(args, {"dryrun_data_dir"}, "with -memory, which states the memory")
     from taylor.workflows.evaluate_file import evaluate_file
@@ -284,6 +312,8 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         dryrun_data=path_or_none(args.dryrun_data_dir),
         margin=args.margin,
         train_tokens=args.train_tokens,
+        stage_devices=args.stage_devices,
+        stage_order=args.stage_order,
     )
     if not (args.hf or args.model) and (args.world_size is not None or args.gbs is not None):
         from taylor.workflows.restated_file import restate
