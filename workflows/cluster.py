@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from taylor.base.console import log
 from taylor.base.errors import InputError, OutsideProgramError, TaylorError
 from taylor.workflows.cluster_jobs import OtherVersions, Told, differences, run_task, versions
-from taylor.workflows.process_pool import FarExecutor, hear
+from taylor.workflows.process_pool import LOOK_SECONDS, FarExecutor, hear
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -271,7 +271,8 @@ def open_cluster(text: str | None) -> Iterator[ClusterExecutor | None]:
             ) from None
         if not client.nthreads():
             log.info("cluster: waiting for the first worker of %s (Ctrl-C ends the wait)", address)
-            client.wait_for_workers(1)
+            while not client.nthreads():
+                time.sleep(LOOK_SECONDS)
         executor = ClusterExecutor(client)
         _require_alike(executor, client, address)
         yield executor
