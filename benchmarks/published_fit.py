@@ -30,7 +30,7 @@ DENSE_OVER_MOE = 0.397
 """Measured dense/MoE forward ratio of DeepSeek-V3 at DP16 TP4 PP16 EP8 on Ascend, 256 rows an expert: settles how fast
 experts' weights are read."""
 
-STARTS_FROM = {"h100-80g": ("a100-80g", ("matmul",))}
+STARTS_FROM = {"h100-80g": ("a100-80g", ("matmul", "attention"))}
 """Devices with few published rows: whose efficiencies they start from, and which of them their rows settle."""
 
 TRANSFERRED = {

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Mapping
 
-import numpy as np
-
 from taylor.cost_model.strategy import TrainingRules
 from taylor.register.device import DeviceSpec
 
@@ -14,11 +12,11 @@ ASSUMED_EFFICIENCY: Mapping[str, float] = {
     "matmul": 0.7,
     "attention": 0.5,
     "memory": 0.8,
-    "operands": 0.8,
+    "operands": 1.85,
+    "results": 0.61,
     "network": 0.7,
     "expert_operands": 1.85,
     "expert_results": 0.61,
-    "accumulation_shown": 0.0,
     "softmax_flops": 0.0,
     "tensor_shown_forward": 1.0,
     "tensor_shown_backward": 0.5,
@@ -29,15 +27,13 @@ ASSUMED_EFFICIENCY: Mapping[str, float] = {
 }
 """What a device's registration says under `efficiency`, and what holds where it does not.
 
-Shares of the peak: of matrix products, of memory bandwidth by element-wise kernels (a low share stands for unfused
-ones, which move more than is counted) and by a product's operands, and of link bandwidth. Registered devices carry
-fitted ones. Those of routed experts' operands (above 1: most of the reading runs beside arithmetic) and results:
-`cost_model.expert_products`.
+Shares of the peak: of the arithmetic of matrix products, of memory bandwidth by element-wise kernels (a low share
+stands for unfused ones, which move more than is counted), and of link bandwidth. Registered devices carry fitted ones.
+Those of products' operands (above 1: most of the reading runs beside arithmetic) and results, of dense layers and of
+routed experts: `cost_model.product_times`.
 
 Credits, the share of a time that a step shows:
 
-- ``accumulation_shown``: reading and writing the accumulated gradients, which a weight gradient's product does in every
-  micro-batch. The registered devices' matrix shares hold it already: theirs is none, a calibrated device's is 1.
 - ``tensor_shown_forward``, ``tensor_shown_backward``: tensor-parallel communication; backward hides the rest beside the
   weight gradients' products as far as these last (Korthikanti et al. 2022 §4.2.2; Megatron's asynchronous all-reduce).
 - ``data_shown``, ``data_shown_in_pipeline``: gradient reduction and weight gathering without a pipeline, where buckets
@@ -83,6 +79,11 @@ class Speed:
         """Time of memory traffic, ms."""
         return amount / (self.device.memory_gb_s * self.shares[group] * 1e6)
 
-    def product(self, group: str, flops: Any, operands: Any) -> Any:
-        """Time of a matrix product: its FLOPs or its operands, whichever takes longer, ms."""
-        return np.maximum(self.flops(group, flops), self.bytes(operands, "operands"))
+    def product(self, flops: Any, read_bytes: Any, written_bytes: Any) -> Any:
+        """Time of a dense matrix product, ms: its arithmetic, its operands, its results."""
+        return self.flops("matmul", flops) + self.bytes(read_bytes, "operands") + self.bytes(written_bytes, "results")
+
+    def grouped(self, flops: Any, read_bytes: Any, written_bytes: Any) -> Any:
+        """Time of a grouped product of experts, ms, likewise."""
+        read, written = self.bytes(read_bytes, "expert_operands"), self.bytes(written_bytes, "expert_results")
+        return self.flops("matmul", flops) + read + written

@@ -171,6 +171,8 @@ class TrainingRules:
         Products of layers are transformer engine's, with a workspace beside torch's.
     deterministic : bool
         Every operation repeats exactly (``--deterministic-mode``).
+    compiled : bool
+        Element-wise operations are fused by a compiler (``compile.enable``) where the framework runs them one by one.
     graphed : tuple of str
         Parts of a layer whose operations a CUDA graph starts: `GRAPHED_MIXER`, `GRAPHED_ROUTER`, `GRAPHED_EXPERTS`.
     """
@@ -214,6 +216,7 @@ class TrainingRules:
     aligned_rows: bool = False
     engine_products: bool = False
     deterministic: bool = False
+    compiled: bool = False
     graphed: tuple[str, ...] = ()
 
     @property
@@ -222,6 +225,11 @@ class TrainingRules:
         states = self.framework.states
         fused = states.fused_accumulation if self.fused_accumulation is None else self.fused_accumulation
         return fused and not self.parameter_shard
+
+    @property
+    def unfused_elements(self) -> bool:
+        """Whether norms, rotary embedding and activation functions run as single operations."""
+        return self.framework.single_operations and not self.compiled
 
     @property
     def pads_expert_rows(self) -> bool:

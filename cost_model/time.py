@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, sequence_split
 from taylor.cost_model.collectives import all_to_all_ms, gather_ms, send_ms
 from taylor.cost_model.expert_exchange import expert_exchange_ms, shared_experts_ms, shown_exchange_ms
-from taylor.cost_model.expert_products import expert_products, gradient_traffic
+from taylor.cost_model.expert_products import expert_products
 from taylor.cost_model.launches import host_time, shown_forward
 from taylor.cost_model.overlap import shown_in_rings
 from taylor.cost_model.parameters import (
     layer_groups,
     module_body_groups,
 )
+from taylor.cost_model.product_times import dense_products
 from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.saved_operators import mixer_products
 from taylor.cost_model.selective_time import LayerPieces, selective_ms
@@ -57,7 +58,7 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     """Roofline and collectives of one layer (Williams et al. 2009, doi:10.1145/1498765.1498785), ms."""
     speed = Speed.of(device, rules, in_layer=True)
     work = layer_work(model, kind, degrees, rules)
-    matmul = speed.product("matmul", work.matmul_flops, work.matmul_bytes)
+    dense = dense_products(work, rules, speed)
     grouped = expert_products(model, kind, degrees, rules, speed)
     softmax = speed.shares["softmax_flops"] * work.attention_scores
     attention = speed.flops("attention", work.attention_flops + softmax)
@@ -65,19 +66,16 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     tensor = _tensor_ms(model, kind, degrees, rules, device, speed)
     expert = expert_exchange_ms(model, kind, degrees, rules, device, speed)
     ring = _context_ms(model, kind, degrees, rules, device, speed)
-    compute = matmul + grouped.forward + attention + scores + traffic + speed.bytes(work.cast_bytes)
+    compute = dense.forward + grouped.forward + attention + scores + traffic + speed.bytes(work.cast_bytes)
     attention_back = attention * (FLASH_BACKWARD if rules.flash_attention else 2.0)
-    compute_back = 2 * matmul + grouped.backward + attention_back + BACKWARD_TRAFFIC * (scores + traffic)
-    accumulated = speed.bytes(gradient_traffic(rules) * work.matrices, "operands")
-    compute_back = compute_back + speed.shares["accumulation_shown"] * accumulated
+    compute_back = dense.backward + grouped.backward + attention_back + BACKWARD_TRAFFIC * (scores + traffic)
     compute_back = compute_back + speed.bytes(work.gradient_cast_bytes)
-    # The weight gradients take as long as the forward's products.
-    shown = tensor - np.minimum((1 - speed.shares["tensor_shown_backward"]) * tensor, matmul)
+    shown = tensor - np.minimum((1 - speed.shares["tensor_shown_backward"]) * tensor, dense.weight_gradients)
     shown_ahead = speed.shares["tensor_shown_forward"] * tensor
     if rules.overlap_tensor:
         # Only under sequence parallelism (Megatron-LM d98e8a64 megatron/training/arguments.py, `tp_comm_overlap`).
-        shown_ahead = np.where(degrees.sp, shown_in_rings(tensor, matmul, degrees), shown_ahead)
-        shown = np.where(degrees.sp, shown_in_rings(tensor, 2 * matmul, degrees), shown)
+        shown_ahead = np.where(degrees.sp, shown_in_rings(tensor, dense.forward, degrees), shown_ahead)
+        shown = np.where(degrees.sp, shown_in_rings(tensor, dense.backward, degrees), shown)
     exchanged = shown_exchange_ms(expert, compute + compute_back, rules)
     # A ring's hops hide behind the attention of the block at hand.
     forward = compute + shown_ahead + exchanged + np.maximum(ring - attention, 0)
@@ -87,11 +85,12 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         forward = forward - np.minimum(shared, exchanged)
         backward = backward - np.minimum(2 * shared, exchanged)
     if rules.parameter_shard:
-        gather, scatter = _shard_ms(model, kind, degrees, rules, device, speed)
+        shards = _shard_times(model, kind, degrees, rules, device, speed)
         # Gathered a layer ahead, so only what outlasts the layer's own work is seen.
-        forward = forward + np.maximum(gather - compute, 0)
-        again = 0.0 if rules.stay_gathered else gather
-        backward = backward + np.maximum(again + scatter - compute_back, 0)
+        forward = forward + np.maximum(shards.gather - compute, 0) + shards.taken_out
+        again = not rules.stay_gathered
+        backward = backward + np.maximum(again * shards.gather + shards.scatter - compute_back, 0)
+        backward = backward + again * shards.taken_out + shards.put_in
     host = host_time(model, kind, degrees, rules, device)
     of_experts = grouped.forward + exchanged + speed.bytes(work.expert_activation_bytes)
     forward = shown_forward(forward, of_experts, host, static=rules.static_experts)
@@ -106,7 +105,7 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
 def head_time(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> tuple[Any, Any]:
     """Forward times of LM head with loss, and of the embedding, for one micro-batch, ms."""
     speed, work = Speed.of(device, rules), head_work(model, degrees, rules)
-    product = speed.product("matmul", work.flops, work.bytes)
+    product = speed.product(work.flops, work.read_bytes, work.written_bytes)
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
     gather = gather_ms(boundary, degrees.tp, 1, device, speed.network)
     return product + speed.bytes(work.element_bytes) + gather, speed.bytes(work.embedding_bytes) + gather
@@ -284,12 +283,31 @@ def _context_width(attention: AttentionSpec, degrees: Degrees) -> Any:
     return np.maximum(attention.n_kv_heads / degrees.tp, 1) * (attention.head_dim + attention.v_width)
 
 
-def _shard_ms(
+class _ShardTimes(NamedTuple):
+    """FSDP's transfers of one layer, and the copies around them that the computation waits for, ms."""
+
+    gather: Any
+    scatter: Any
+    taken_out: Any
+    put_in: Any
+
+
+def _shard_times(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
-) -> tuple[Any, Any]:
-    """FSDP's gathering of one layer's weights, and the scattering of its gradient."""
+) -> _ShardTimes:
+    """FSDP's gathering of one layer's weights, and the scattering of its gradient.
+
+    The gathered weights are copied out of the transfer's buffer, the gradients into it in the type of the reduction
+    (`StateRules.copies_transfers`); not so in a pipeline whose weights stay gathered.
+    """
     groups = module_body_groups(model) if kind == MTP else layer_groups(model, kind)
     state = group_bytes(groups, degrees, rules.gathered())
     ranks = np.minimum(np.maximum(degrees.op, 1), degrees.dp * degrees.cp)
     gather = gather_ms(state.weights, ranks, degrees.tp, device, speed.network)
-    return gather, gather_ms(state.gradients, ranks, degrees.tp, device, speed.network)
+    scatter = gather_ms(state.gradients, ranks, degrees.tp, device, speed.network)
+    states = rules.framework.states
+    if not states.copies_transfers:
+        return _ShardTimes(gather, scatter, 0.0, 0.0)
+    once = np.logical_and(states.whole_in_pipeline, np.greater(degrees.pp, 1))
+    taken_out = np.where(once, 0.0, speed.bytes(2 * state.weights))
+    return _ShardTimes(gather, scatter, taken_out, np.where(once, 0.0, speed.bytes(state.weights + state.gradients)))

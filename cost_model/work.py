@@ -21,6 +21,8 @@ from taylor.cost_model.strategy_table import Degrees
 from taylor.register.layers import AttentionSpec, LayerSpec, MoeSpec
 from taylor.register.model import MTP, ModelSpec
 
+_FP32 = 4
+
 
 @dataclass(frozen=True)
 class LayerWork:
@@ -30,10 +32,8 @@ class LayerWork:
     ----------
     matmul_flops, grouped_flops, attention_flops : FLOP
         Dense matrix products, grouped products of routed experts, attention cores.
-    matmul_bytes : bytes
-        Operands and results of the dense products, once each.
-    matrices : elements
-        Weights that the dense products read.
+    matrices, product_inputs, product_outputs : elements
+        Weights, inputs and results of the dense products, once each.
     attention_scores : scores
         Scores that a flash kernel takes the softmax of.
     element_bytes : bytes
@@ -51,8 +51,9 @@ class LayerWork:
     """
 
     matmul_flops: Any
-    matmul_bytes: Any
     matrices: Any
+    product_inputs: Any
+    product_outputs: Any
     grouped_flops: Any
     attention_flops: Any
     attention_scores: Any
@@ -109,13 +110,18 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     widths: Any = sum((3 if gated else 2) * width for width, gated in inner) / tp
     mlp_traffic = 2 * h * len(inner) + widths
     mlp_inputs: Any = sum(h + width / tp for width, _ in inner)
+    inputs = mixer.product_inputs + mlp_inputs
+    outputs = mixer.product_traffic + mlp_traffic - inputs
     cast = 0.0 if rules.narrow is None else b + 2 * rules.narrow.input_bytes
     # Behind a norm the largest value is known; rows that come from other ranks are read for it.
     expert_cast = cast + (b if rules.narrow is not None and rules.narrow.maximum_first else 0)
     # A norm reads and writes a hidden vector, a residual sum reads two and writes one; dropout adds its mask.
     blocks = (layer.mixer is not None) + layer.has_block
-    hidden_traffic = (2 * layer.norm_count + 3 * blocks) * b + (blocks if rules.dropout else 0)
-    activation = b * widths
+    norms = layer.norm_count * (_single_norm_bytes(b) if rules.unfused_elements else 2 * b)
+    hidden_traffic = norms + 3 * blocks * b + (blocks if rules.dropout else 0)
+    # One by one, the gate's function writes a result that the product with the other half reads.
+    apart: Any = sum(2 * width for width, gated in inner if gated) / tp if rules.unfused_elements else 0.0
+    activation = b * (widths + apart)
     element = hidden_traffic * h / sequence + mixer.element + activation
     experts = _NO_EXPERTS if layer.moe is None else _expert_work(model, layer.moe, degrees, rules)
     activation = activation + experts.activation
@@ -124,7 +130,8 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     return LayerWork(
         matmul_flops=2 * tokens * matrices,
         matrices=matrices,
-        matmul_bytes=b * (matrices + tokens * (mixer.product_traffic + mlp_traffic)),
+        product_inputs=tokens * inputs,
+        product_outputs=tokens * outputs,
         grouped_flops=experts.grouped_flops,
         attention_flops=tokens * mixer.core_flops,
         attention_scores=tokens * mixer.core_scores,
@@ -132,13 +139,9 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         score_bytes=tokens * mixer.scores,
         activation_bytes=tokens * activation,
         expert_activation_bytes=tokens * experts.activation,
-        norm_bytes=tokens * 2 * layer.norm_count * b * h / sequence,
-        cast_bytes=tokens * (cast * (mixer.product_inputs + mlp_inputs) + expert_cast * experts.inputs),
-        gradient_cast_bytes=tokens
-        * (
-            cast * (mixer.product_traffic - mixer.product_inputs + mlp_traffic - mlp_inputs)
-            + expert_cast * experts.outputs
-        ),
+        norm_bytes=tokens * norms * h / sequence,
+        cast_bytes=tokens * (cast * inputs + expert_cast * experts.inputs),
+        gradient_cast_bytes=tokens * (cast * outputs + expert_cast * experts.outputs),
     )
 
 
@@ -172,8 +175,11 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     seen = attention.seen(rules.seq_length, causal=rules.flash_attention)
     # Scores: written by QK, masked and normalised, dropped out, read by AV.
     score = (13 if rules.dropout else 8) * heads * rules.seq_length
-    rotary = 0.0 if model.learned_positions else 2 * rules.compute_bytes * (q + k)
-    gating = rules.compute_bytes * (gate + 2 * heads * attention.v_width) if attention.gate else 0.0
+    b = rules.compute_bytes
+    # One by one: to fp32, the complex product, back.
+    turned = (b + _FP32) + 2 * _FP32 + (_FP32 + b) if rules.unfused_elements else 2 * b
+    rotary = 0.0 if model.learned_positions else turned * (q + k)
+    gating = b * (gate + 2 * heads * attention.v_width) if attention.gate else 0.0
     return _MixerWork(
         product_traffic=2 * model.hidden + q + k + v + v * copies + gate,
         product_inputs=model.hidden + v * copies,
@@ -191,6 +197,7 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
     split = 1 if rules.whole_experts else degrees.tp
     width, weights = moe.expert_hidden / split, expert_parameters(model, moe) / split
     fan = 3 if moe.gated else 2
+    moved = fan + (2 if moe.gated and rules.unfused_elements else 0)
     # Read and written, there and back.
     copies: Any = 4
     if rules.gathers_tokens:
@@ -205,7 +212,7 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
         grouped_flops=2 * slots * weights,
         inputs=(outer + width) * slots / tokens,
         outputs=(outer + (fan - 1) * width) * slots / tokens,
-        activation=fan * b * width * slots / tokens,
+        activation=moved * b * width * slots / tokens,
         permutation=copies * b * outer * slots / tokens,
         # In fp32.
         router_scores=4 * 4 * moe.n_experts / sequence,
@@ -213,12 +220,19 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
     )
 
 
+def _single_norm_bytes(b: int) -> int:
+    """Bytes an element of an RMS norm of single operations in fp32: cast, square, mean, times its inverse root, times
+    the weight, cast back."""
+    return (b + _FP32) + 2 * _FP32 + _FP32 + 2 * _FP32 + 2 * _FP32 + (_FP32 + b)
+
+
 @dataclass(frozen=True)
 class HeadWork:
     """Forward work of LM head and loss, and of the embedding, for one micro-batch on one device."""
 
     flops: Any
-    bytes: Any
+    read_bytes: Any
+    written_bytes: Any
     element_bytes: Any
     embedding_bytes: Any
 
@@ -233,7 +247,8 @@ def head_work(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> HeadW
     loss = tokens * vocab * (b + 3 * 4)
     return HeadWork(
         flops=2 * tokens * (times * h * vocab + projection),
-        bytes=b * (times * (h * vocab + tokens * (h + vocab)) + projection),
+        read_bytes=b * (times * (h * vocab + tokens * h) + projection),
+        written_bytes=b * times * tokens * vocab,
         element_bytes=times * (loss + 2 * b * tokens * h / sequence_split(degrees)),
         embedding_bytes=2 * b * tokens * h / sequence_split(degrees),
     )

@@ -58,6 +58,9 @@ class StateRules:
         end of the step, and gradients are added up unsharded until the last micro-batch. torchtitan's
         default ``fsdp_reshard_after_forward`` does the former; torch's pipeline stages turn resharding and
         reduction off for all but the last backward.
+    copies_transfers : bool
+        Of fully sharded parameters: what was gathered is copied out of one buffer, and gradients are copied into one,
+        beside nothing else (torch 2.13 torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:489, 603).
     fused_accumulation : bool
         Matrix products add a weight's gradient to the accumulated one as they run (Megatron's
         ``gradient_accumulation_fusion``). Off: they make a gradient in the compute type first.
@@ -94,6 +97,7 @@ class StateRules:
     casts_embedding_rows: bool = False
     usually_whole_experts: bool = False
     whole_in_pipeline: bool = False
+    copies_transfers: bool = False
     fused_accumulation: bool = False
     follows_weight_type: bool = False
     keeps_weights_whole: bool = False
@@ -223,6 +227,10 @@ class Framework:
     starts_experts_singly : bool
         Python starts every operation as the step runs, a product an expert (transformer engine's ``GroupedLinear``).
         Off: the step is compiled, or it is not known how many operations there are.
+    single_operations : bool
+        Norms, rotary embedding and activation functions run one operation after the other unless they are compiled,
+        norms and rotary embedding in fp32 (torchtitan v0.2.2 torchtitan/models/llama3/model/model.py
+        ``apply_rotary_emb``, ``FeedForward``, and torch's ``nn.RMSNorm``). Off: in one kernel each.
     """
 
     name: str
@@ -233,6 +241,7 @@ class Framework:
     activations: ActivationRules
     statics: StaticRules
     starts_experts_singly: bool = False
+    single_operations: bool = False
 
 
 MINDFORMERS = Framework(
@@ -343,6 +352,7 @@ TORCHTITAN = Framework(
     ),
     states=StateRules(
         whole_in_pipeline=True,
+        copies_transfers=True,
         groups_replicas=True,
     ),
     activations=ActivationRules(
@@ -358,6 +368,7 @@ TORCHTITAN = Framework(
         buffers_every_micro_batch=True,
         overhead_mib=1024.0,
     ),
+    single_operations=True,
 )
 
 PADDLENLP = Framework(

@@ -292,7 +292,7 @@ def _check_device(device: DeviceSpec, path: Path) -> None:
         if (
             share > 1
             and not name.endswith(("_us", "_ms", "_flops", "_factor", "_tokens"))
-            and name != "expert_operands"
+            and name not in ("operands", "expert_operands")
         ):
             raise InputError("must be a share in (0, 1]", file=path, field=f"efficiency.{name}", value=share)
 

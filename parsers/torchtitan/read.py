@@ -289,8 +289,15 @@ def _read_rules(top: Fields, sharded: bool) -> TrainingRules:
         stay_gathered=sharded and reshard == "never",
         compute_bytes=4 if training.raw("mixed_precision_param") == "float32" else 2,
         expert_tensor_parallel=experts.integer("expert_tensor_parallel_degree", default=1) != 1,
+        compiled=_compiles(top),
         ep_holds_cp=any(top.section(place).has(*names) for place, names in LAST_IN_V020.items()),
     )
+
+
+def _compiles(top: Fields) -> bool:
+    """A section of its own since August 2025 (v0.2.2 torchtitan/config/job_config.py:722)."""
+    sections = (("compile", "enable"), ("training", "compile"))
+    return any(top.section(name).boolean(key, default=False) for name, key in sections)
 
 
 def _stores_half(training: Fields) -> bool:

@@ -49,7 +49,7 @@ FIGURES = (
     Figure("matrix products", ("matmul",), SHARE, 0.1),
     Figure("attention", ("attention",), SHARE, 0.3),
     Figure("memory", ("memory",), SHARE, 0.3),
-    Figure("operands of products", ("operands",), SHARE, 0.3),
+    Figure("operands of products", ("operands", "results"), SHARE, 0.3),
     Figure("links", ("network",), SHARE, 0.3),
     Figure("grouped products", ("expert_operands", "expert_results"), SHARE, 0.2),
     Figure("shown of TP in forward", ("tensor_shown_forward",), CREDIT, 0.5),
@@ -61,12 +61,10 @@ FIGURES = (
     Figure("beside a step, ms", ("step_ms",), COST, 50.0, most=1e4),
 )
 OPERANDS_MOST = 10.0
-"""Of experts' operands, whose reading runs beside arithmetic."""
+OPERANDS = ("operands", "expert_operands")
+"""Shares of bandwidth that may lie above 1, and how far: operands are read beside arithmetic."""
 FURTHEST = 4.0
 """Standard deviations that nothing moves beyond."""
-
-STATED = {"accumulation_shown": 1.0}
-"""What holds of every calibrated device: its matrix share is that of products alone (`cost_model.speed`)."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class Figures:
     @property
     def known(self) -> Mapping[str, float]:
         """What holds before anything is measured, by entry."""
-        return {**ASSUMED_EFFICIENCY, **self.device.efficiency, **STATED}
+        return {**ASSUMED_EFFICIENCY, **self.device.efficiency}
 
     @property
     def size(self) -> int:
@@ -116,7 +114,7 @@ class Figures:
                     found[key] = min(figure.most, max(moved + self.device.efficiency.get(key, 0.0), 0.0))
                     continue
                 together = COMMON_WIDTH * float(point[0]) if figure.kind == SHARE else 0.0
-                most = OPERANDS_MOST if key == "expert_operands" else figure.most
+                most = OPERANDS_MOST if key in OPERANDS else figure.most
                 found[key] = min(most, found[key] * float(np.exp(together + moved)))
         return found
 
@@ -147,4 +145,4 @@ class Figures:
         if figure.kind == COST:
             return value, max(value - 1.96 * deviation, 0.0), min(value + 1.96 * deviation, figure.most), learned
         far = float(np.exp(1.96 * deviation))
-        return value, value / far, min(value * far, OPERANDS_MOST if key == "expert_operands" else figure.most), learned
+        return value, value / far, min(value * far, OPERANDS_MOST if key in OPERANDS else figure.most), learned
