@@ -174,6 +174,8 @@ def test_a_half_of_measured_runs_tells_the_other_within_5_percent(name: str) -> 
 
 
 @needs_runs
-def test_any_one_run_of_the_zero_bubble_paper_is_better_than_none() -> None:
+def test_one_run_of_the_zero_bubble_paper_is_usually_better_than_none_and_never_much_worse() -> None:
     (one,) = calibrated_halves.measured_sets(RUNS, ["papers-zero"])
-    assert all(after < before for _, before, after in calibrated_halves.singles(one))
+    gains = [before - after for _, before, after in calibrated_halves.singles(one)]
+    assert sum(gain > 0 for gain in gains) > len(gains) / 2
+    assert min(gains) > -0.02
