@@ -27,13 +27,13 @@ from taylor.pipeline_solver.generation import Generation
 from taylor.pipeline_solver.least_memory import most_frugal_plan, over_limit
 from taylor.pipeline_solver.master import PRICE_ABOVE
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
-from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.root import bound_root, start_search
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination, better_of
 from taylor.pipeline_solver.stage_tuples import FEW_KINDS, TooManyColumns, stage_tuples
 from taylor.pipeline_solver.stopping import LpTrouble, OutOfTime, Stopper
+from taylor.pipeline_solver.tree_memory import TreeMemory
 from taylor.pipeline_solver.tree_search import Search
 from taylor.pipeline_solver.work_limits import WorkLimits
 from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
@@ -173,15 +173,16 @@ class _TreeRun:
         self.stopper = Stopper(deadline, options.cutoff)
         self.on_progress = on_progress
         self.graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
-        self.paths = PathCuts(problem, self.graph)
-        self.prices = PricePool()
+        self.memory = memory = options.memory or TreeMemory()
+        self.paths = memory.paths = memory.paths or PathCuts(problem, self.graph)
+        self.prices = memory.prices
         self.limits = WorkLimits(problem, self.graph)
         # With several interleaves and many kinds, positions are left to the walk and, at the end, to the MILP.
         self.ordered = problem.interleaves == 1 or len(problem.placed_kinds) <= FEW_KINDS
         self.first: FirstPlans | None = None
         self.search: Search | None = None
         self.known: tuple[float, PipelinePlan | None] = (np.inf, None)
-        self.bound = 0.0
+        self.bound = memory.bound
         self.infeasible = False
         self.finished = False
         self.hand_over = False
@@ -280,10 +281,11 @@ class _TreeRun:
     def _some(self, first: FirstPlans) -> None:
         """Price configurations against the best plan, and search those that it leaves."""
         generation = Generation(self.problem, first.time, self.limits, self.paths, self.stopper, self.ordered)
-        for attempt in range(LONG_WALKS + 1):
+        walks = 0 if self.memory.bound else LONG_WALKS
+        for attempt in range(walks + 1):
             self.report(f"pricing stage configurations under {first.time:.6g}")
             self.bound = max(self.bound, min(generation.bound(first.time), first.time))
-            if self._closed() or attempt == LONG_WALKS:
+            if self._closed() or attempt == walks:
                 break
             before = first.time
             left = self.left()
@@ -417,7 +419,7 @@ class _TreeRun:
                 if not left or (first >= self.problem.stages // 2 and left > IN_VAIN * before):
                     break
             self.report(f"{left} of {began} configurations left below {tree.cutoff:.6g}")
-            if before == began and not patient and left > max(PRICE_ABOVE, PROBE_LEAST * before):
+            if before == began and not patient and left > max(PRICE_ABOVE, PROBE_LEAST * len(tree.columns)):
                 return False
             if before - left < PROBE_GAIN * before:
                 break
@@ -471,6 +473,7 @@ class _TreeRun:
             stopped = Termination.CUT_OFF
         if self.infeasible:
             return base.replace(status=INFEASIBLE, termination=Termination.INFEASIBLE)
+        self.memory.bound = max(self.memory.bound, min(self.bound, self.best_time()))
         best, plan = self.best()
         if plan is None:
             return base.replace(bound=self.bound or None).ended_by(stopped)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
+
+if TYPE_CHECKING:
+    from taylor.pipeline_solver.tree_memory import TreeMemory
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,9 @@ class SolveOptions:
     cutoff : callable or None
         Gives the step time that a plan has to beat, in body-layer forward times; asked for now and then, and never
         greater than before. Once it is proven that no plan does, the solve ends: `Status.CUT_OFF`, with the bound.
+    memory : TreeMemory or None
+        What an earlier solve of the same problem by branch and cut has left; this one adds to it. The compact MILP
+        makes no use of it.
 
     Raises
     ------
@@ -41,6 +47,7 @@ class SolveOptions:
     seed: int = 0
     workers: int = 1
     cutoff: Callable[[], float] | None = None
+    memory: TreeMemory | None = None
 
     def __post_init__(self) -> None:
         if self.time_limit is not None and not self.time_limit >= 0:

@@ -22,6 +22,7 @@ from taylor.pipeline_solver.solution import (
     Termination,
 )
 from taylor.pipeline_solver.solvers import Solver
+from taylor.pipeline_solver.tree_memory import TreeMemory
 
 UNRESTRICTED_OBJECTIVE, UNRESTRICTED_BOUND = "unrestricted_objective", "unrestricted_bound"
 """Names of the statistics that hold the step time and the bound without the rule."""
@@ -146,6 +147,7 @@ class _Choices:
         self.began, self.deadline, self.floor = began, deadline, floor
         self.best, self.on_progress = best, on_progress
         self.proven: dict[tuple[str, int], float] = {}
+        self.memories: dict[tuple[str, int], TreeMemory] = {}
         self.untried = _distinct(problem)
         self.stopped: Termination | None = None
 
@@ -197,7 +199,8 @@ class _Choices:
         if known is not None and uniform_choice(one, known) is None:
             known = None  # a plan for another choice says nothing of this one
         told = _told(self, choice, self.on_progress)
-        found = self.run(one, self._within(seconds), warm_start=known, on_progress=told)
+        memory = self.memories.setdefault(choice, TreeMemory())
+        found = self.run(one, self._within(seconds).replace(memory=memory), warm_start=known, on_progress=told)
         if found.termination is Termination.INTERRUPTED:
             self.stopped = Termination.INTERRUPTED
         self.best = _better(self.best, found)

@@ -1,0 +1,27 @@
+"""What a solve by branch and cut leaves for another one of the same problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from taylor.pipeline_solver.cut_pool import PathCuts
+from taylor.pipeline_solver.price_pool import PricePool
+
+
+@dataclass
+class TreeMemory:
+    """Bound, paths and prices; a solve starts from them and adds to them.
+
+    Parameters
+    ----------
+    bound : float
+        Step time that no plan of the problem beats, in body-layer forward times.
+    paths : PathCuts or None
+        Paths met; they hold for any problem of the same schedule and lag.
+    prices : PricePool
+        LP prices met.
+    """
+
+    bound: float = 0.0
+    paths: PathCuts | None = None
+    prices: PricePool = field(default_factory=PricePool)
