@@ -163,7 +163,7 @@ def model_file_faults(problem: PipelineProblem, solution: Solution, optimum: flo
         solver.readModel(str(path))
         solver.run()
         if solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
-            # HiGHS's presolve has called a model infeasible that has a plan: seen with 1.15.1 (instance 1765 of seed 0).
+            # HiGHS's presolve (1.15.1) calls the file of instance 1765 of seed 0 infeasible, which has a plan.
             solver.clearSolver()
             solver.setOptionValue("presolve", "off")
             solver.run()
