@@ -25,7 +25,6 @@ from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.first_plans import FirstPlans
 from taylor.pipeline_solver.generation import Generation
 from taylor.pipeline_solver.least_memory import most_frugal_plan, over_limit
-from taylor.pipeline_solver.master import PRICE_ABOVE
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
@@ -34,9 +33,9 @@ from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Term
 from taylor.pipeline_solver.stage_tuples import FEW_KINDS, TooManyColumns, stage_tuples
 from taylor.pipeline_solver.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.tree_memory import TreeMemory
+from taylor.pipeline_solver.tree_run import MOST_PROBED, TreeEnd, TreeRun
 from taylor.pipeline_solver.tree_search import Search
 from taylor.pipeline_solver.work_limits import WorkLimits
-from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
 
 SOLVER_NAME = "branch-and-cut"
 KERNELS = (
@@ -57,42 +56,14 @@ LONG_WALKS = 3
 WALK_GAIN, WALK_SHARE = 0.003, 0.1
 """With many columns, how often long walks go on from the first plan, for what gain, and for what share of the time."""
 
-NODES_A_SHARE = 3
-FIRST_SLICE, LAST_SLICE = 2_000, 20_000
-"""Simplex iterations that a share of the tree gets in the first rounds and at most."""
-
 LEAST_GAP = 2e-7
 """Gap below which LP tolerances decide, not the search."""
-
-STAGED_AFTER = 3
-STAGED_SHARE = 0.5
-"""Rounds after which a tree is left when it has not closed this share of its root's gap, and again each time as
-many: then the bound is raised target by target, each half-way to the one before, in trees of fewer columns."""
 
 FAR = 0.02
 """Gap from which targets lie half-way to the best plan, where columns are probed."""
 
 LEAST_STEP = 2e-4
 """Step of a target, as a share of the step time, below which its tree is searched to the end."""
-
-MOST_PROBED = 20_000
-"""Columns that are probed at most: of more, each LP takes long and the tree does better."""
-PROBED_STAGES = 4
-"""Stages that are probed before the shares tell each other what they found."""
-PROBE_GAIN = 0.1
-"""Share of the columns that probing must rule out to go on."""
-PROBE_LEAST = 0.75
-"""Share of many columns that the first probing leaves at most, or a lower step time is the next target."""
-IN_VAIN = 0.98
-"""Share of the columns that half of the stages leave at most, or the rest is not probed."""
-PROBE_ANEW = 0.7
-"""Share of the columns left below which the tree begins anew."""
-
-HAND_OVER_ROUNDS = 3
-"""With one interleave, rounds after which the compact MILP goes on with the plan and the cuts: HiGHS's own
-cuts close what splits of stages leave open when many stages hold one or two layers each."""
-MANY_STAGES = 24
-"""Stages from which it goes on after the first round: further ones close little of the gap there."""
 
 REPORTED_CUTS = 500
 
@@ -268,10 +239,10 @@ class _TreeRun:
             self.infeasible = True
             return
         start_search(search, columns.find(warm_start) if warm_start is not None else None)
-        whole = self._searched(search)
-        if whole is None or self.hand_over:
+        end = self._searched(search)
+        if end is None or self.hand_over:
             return
-        if not whole:
+        if end is TreeEnd.LEFT:
             generation = Generation(self.problem, self.best_time(), self.limits, self.paths, self.stopper)
             self._raise_targets(generation, 0.5 * (self.bound + self.best_time()))
             return
@@ -350,10 +321,10 @@ class _TreeRun:
             _, plan = self.best()
             chosen = found.columns.find(plan) if whole and plan is not None and self.ordered else None
             start_search(tree, chosen, found.first, found.held)
-            done = self._searched(tree, patient)
+            end = self._searched(tree, patient)
             if self.hand_over:
                 return
-            target = 0.5 * (self.bound + (target if done is False else best))
+            target = 0.5 * (self.bound + (target if end is TreeEnd.LEFT else best))
         self.finished = self.bound < self.stopper.cutoff()
 
     def _leave(self) -> None:
@@ -367,93 +338,34 @@ class _TreeRun:
         self.counts["nodes"] += search.nodes
         self.counts["lp_solves"] += search.lp_solves()
 
-    def _searched(self, tree: Search, patient: bool = False) -> bool | None:
-        """Search a tree to its end; what it proves on the way counts.
-
-        Returns
-        -------
-        bool or None
-            False when it was left because it raises its bound too slowly, unless `patient`; None when its columns
-            hold no plan at all.
-        """
+    def _searched(self, tree: Search, patient: bool = False) -> TreeEnd | None:
+        """Search a tree; what it proves on the way counts. None when its columns hold no plan at all."""
         self.counts["columns"] = max(self.counts["columns"], len(tree.columns))
         self.report("solving the root")
         root = bound_root(tree)
         if np.isinf(root) and root > 0 and tree.plans.best is None and np.isinf(tree.target):
             self.infeasible = True
             return None
-        root = min(root, tree.cutoff)
-        self.bound = max(self.bound, root)
+        self.bound = max(self.bound, min(root, tree.cutoff))
         if tree.open and tree.plans.programs.places is not None:
             # Many kinds: splits of stages close slowly what the MILP's rows by kind hold together.
-            self.hand_over = True
-            return False
-        self._note(tree)
-        if tree.open:
-            tree.process(FIRST_SLICE, most_open=NODES_A_SHARE * SHARES)
-            self._note(tree)
-        if not tree.open or tree.open[0][0] >= tree.cutoff:
-            self.bound = max(self.bound, tree.cutoff)
-            return True
-        pool = WorkerPool(self.workers, tree, self.seed)
+            return self._ended(TreeEnd.HANDED_OVER)
+        run = TreeRun(tree, self.workers, self.seed, self._note)
         try:
-            if tree.alive.sum() <= MOST_PROBED and not self._probe(tree, pool, patient):
-                return False
-            return self._rounds(tree, pool, root, patient)
+            end = run.search(patient)
         finally:
-            pool.close()
+            self.rounds += run.rounds
+        if end is TreeEnd.DONE:
+            self.bound = max(self.bound, tree.cutoff)
+        return self._ended(end)
 
-    def _probe(self, tree: Search, pool: WorkerPool, patient: bool) -> bool:
-        """Rule out classes of columns as long as it is worth it; the tree begins anew with what is left.
+    def _ended(self, end: TreeEnd) -> TreeEnd:
+        self.hand_over = self.hand_over or end is TreeEnd.HANDED_OVER
+        return end
 
-        False when many are left all the same, unless `patient`: a lower step time rules out more.
-        """
-        began = left = int(tree.alive.sum())
-        while left:
-            self.stopper.check()
-            before = left
-            for first in range(0, self.problem.stages, PROBED_STAGES):
-                pool.probe(tree, range(first, min(first + PROBED_STAGES, self.problem.stages)))
-                known, tree.alive = tree.floors.tighten(tree.alive, tree.cutoff)
-                left = int(tree.alive.sum()) if known < tree.cutoff else 0
-                if not left or (first >= self.problem.stages // 2 and left > IN_VAIN * before):
-                    break
-            self.report(f"{left} of {began} configurations left below {tree.cutoff:.6g}")
-            if before == began and not patient and left > max(PRICE_ABOVE, PROBE_LEAST * len(tree.columns)):
-                return False
-            if before - left < PROBE_GAIN * before:
-                break
-        if not left:
-            tree.open.clear()
-        elif left < PROBE_ANEW * began:
-            tree.replace_open([(tree.lower_bound(), tree.alive.copy())])
-        return True
-
-    def _rounds(self, tree: Search, pool: WorkerPool, root: float, patient: bool) -> bool:
-        """Work on a tree round by round; whether it was done."""
-        slice_size, rounds = FIRST_SLICE, 0
-        looked, proven = STAGED_AFTER, root
-        while tree.open and tree.open[0][0] < tree.cutoff:
-            self.stopper.check()
-            pool.round(tree, slice_size)
-            rounds += 1
-            self.rounds += 1
-            enough = 1 if self.problem.stages >= MANY_STAGES else HAND_OVER_ROUNDS
-            if self.problem.interleaves == 1 and rounds >= enough and tree.open:
-                self.hand_over = True
-                return False
-            slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
-            self._note(tree)
-            if rounds == looked and self.problem.interleaves > 1 and not patient:
-                if self.bound - proven < STAGED_SHARE * (tree.cutoff - proven):
-                    return False
-                looked, proven = 2 * looked, self.bound
-        self.bound = max(self.bound, tree.cutoff)
-        return True
-
-    def _note(self, tree: Search) -> None:
-        self.bound = max(self.bound, tree.lower_bound())
-        self.report(f"{tree.nodes} nodes, {len(tree.open)} open below {tree.cutoff:.6g}, {self.paths.pool.size} cuts")
+    def _note(self, bound: float, text: str) -> None:
+        self.bound = max(self.bound, bound)
+        self.report(text)
 
     def solution(self) -> Solution:
         """What has been found and proven."""

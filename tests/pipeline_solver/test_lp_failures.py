@@ -11,7 +11,7 @@ import pytest
 from benchmarks.brute_force import random_problem
 from benchmarks.reliability.solver import medium_problem, stopped_faults
 from taylor.base.errors import OutsideProgramError
-from taylor.pipeline_solver import branch_and_cut, worker_pool
+from taylor.pipeline_solver import tree_run, worker_pool
 from taylor.pipeline_solver.master import LpResult, Master
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solve import solve
@@ -36,7 +36,7 @@ def test_failing_lps_never_prove_a_wrong_optimum(monkeypatch, share, workers):
         return real(self, iteration_limit)
 
     solved = problems_and_solutions()
-    monkeypatch.setattr(branch_and_cut, "FIRST_SLICE", 60)
+    monkeypatch.setattr(tree_run, "FIRST_SLICE", 60)
     for problem, truth in solved:
         with monkeypatch.context() as patched:
             patched.setattr(Master, "solve", failing)
@@ -47,7 +47,7 @@ def test_failing_lps_never_prove_a_wrong_optimum(monkeypatch, share, workers):
 
 
 def test_a_solver_process_that_dies_is_told_with_what_helps(monkeypatch):
-    monkeypatch.setattr(branch_and_cut, "FIRST_SLICE", 10)
+    monkeypatch.setattr(tree_run, "FIRST_SLICE", 10)
     monkeypatch.setattr(worker_pool, "_work", lambda *_: os._exit(9))
     rng = np.random.default_rng(8)
     with pytest.raises(OutsideProgramError, match="Fewer -workers"):

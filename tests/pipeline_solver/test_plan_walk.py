@@ -10,7 +10,7 @@ import pytest
 from benchmarks.brute_force import comparable_problem, random_problem
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline_solver import branch_and_cut as tree
-from taylor.pipeline_solver import plan_walk, walk_kernels
+from taylor.pipeline_solver import plan_walk, tree_run, walk_kernels
 from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.evaluate import evaluate, peak_memory_mib
@@ -22,6 +22,7 @@ from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, Pipe
 from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL
 from taylor.pipeline_solver.solve import SolverDisagreement, solve
 from taylor.pipeline_solver.stopping import Stopper
+from taylor.pipeline_solver.tree_run import TreeEnd
 from tests.solver_cases import reference_problem
 
 KERNELS = [
@@ -143,21 +144,22 @@ def test_a_bound_that_is_raised_target_by_target_proves_the_same_optimum(monkeyp
         stages=6, micro_batches=12, static_mib=few, limit_mib=(57000.0,) * 6, kinds=kinds, lag=0.1
     )
     expected = tree.branch_and_cut(problem)
-    for name, value in (
-        ("STAGED_AFTER", 1),
-        ("STAGED_SHARE", 2.0),
-        ("FIRST_SLICE", 3),
-        ("NODES_A_SHARE", 0),
-        ("LEAST_STEP", 0.01),
-        ("MOST_PROBED", probed),
+    for module, name, value in (
+        (tree_run, "STAGED_AFTER", 1),
+        (tree_run, "STAGED_SHARE", 2.0),
+        (tree_run, "FIRST_SLICE", 3),
+        (tree_run, "NODES_A_SHARE", 0),
+        (tree_run, "MOST_PROBED", probed),
+        (tree, "MOST_PROBED", probed),
+        (tree, "LEAST_STEP", 0.01),
     ):
-        monkeypatch.setattr(tree, name, value)
+        monkeypatch.setattr(module, name, value)
     targets = []
     searched = tree._TreeRun._searched
 
     def noted(run, search, patient=False):
         done = searched(run, search, patient)
-        targets.append((search.target, run.bound, done))
+        targets.append((search.target, run.bound, done is TreeEnd.DONE))
         return done
 
     priced = []

@@ -9,7 +9,7 @@ from benchmarks.reliability.determinism import same_bytes
 from benchmarks.reliability.kills import killed
 from benchmarks.reliability.outputs import differences, without_times
 from benchmarks.reliability.solver import medium_problem
-from taylor.pipeline_solver import branch_and_cut
+from taylor.pipeline_solver import tree_run
 from taylor.pipeline_solver.model_files import write_mps
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solve import solve
@@ -22,7 +22,7 @@ def test_a_job_writes_the_same_bytes_with_one_worker_and_with_two(name):
 
 def test_the_tree_is_the_same_however_many_processes_share_it(monkeypatch, tmp_path):
     """Slices of a few simplex iterations make every instance a matter of several rounds."""
-    monkeypatch.setattr(branch_and_cut, "FIRST_SLICE", 20)
+    monkeypatch.setattr(tree_run, "FIRST_SLICE", 20)
     rng = np.random.default_rng(8)
     rounds = 0
     for _ in range(10):

@@ -1,0 +1,135 @@
+"""One tree searched to its end: a first look, classes of columns probed, then rounds over its shares."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Callable
+
+from taylor.pipeline_solver.master import PRICE_ABOVE
+from taylor.pipeline_solver.tree_search import Search
+from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
+
+NODES_A_SHARE = 3
+FIRST_SLICE, LAST_SLICE = 2_000, 20_000
+"""Simplex iterations that a share of the tree gets in the first rounds and at most."""
+
+STAGED_AFTER = 3
+STAGED_SHARE = 0.5
+"""Rounds after which a tree is left when it has not closed this share of its root's gap, and again each time as
+many: then the bound is raised target by target, each half-way to the one before, in trees of fewer columns."""
+
+MOST_PROBED = 20_000
+"""Columns that are probed at most: of more, each LP takes long and the tree does better."""
+PROBED_STAGES = 4
+"""Stages that are probed before the shares tell each other what they found."""
+PROBE_GAIN = 0.1
+"""Share of the columns that probing must rule out to go on."""
+PROBE_LEAST = 0.75
+"""Share of many columns that the first probing leaves at most, or a lower step time is the next target."""
+IN_VAIN = 0.98
+"""Share of the columns that half of the stages leave at most, or the rest is not probed."""
+PROBE_ANEW = 0.7
+"""Share of the columns left below which the tree begins anew."""
+
+HAND_OVER_ROUNDS = 3
+"""With one interleave, rounds after which the compact MILP goes on with the plan and the cuts: HiGHS's own
+cuts close what splits of stages leave open when many stages hold one or two layers each."""
+MANY_STAGES = 24
+"""Stages from which it goes on after the first round: further ones close little of the gap there."""
+
+
+class TreeEnd(Enum):
+    """How the search of a tree has ended: to its end, left because it is slow, or left to the compact MILP."""
+
+    DONE = "done"
+    LEFT = "left"
+    HANDED_OVER = "handed over"
+
+
+class TreeRun:
+    """The search of one tree whose root is bounded.
+
+    Parameters
+    ----------
+    workers : int
+        Processes.
+    note : callable
+        Called with what is proven, and what to tell of it.
+    """
+
+    def __init__(self, tree: Search, workers: int, seed: int, note: Callable[[float, str], None]) -> None:
+        self.tree, self.workers, self.seed, self.note = tree, workers, seed, note
+        self.rounds = 0
+
+    def search(self, patient: bool = False) -> TreeEnd:
+        """Search the tree; a `patient` search never leaves it because it raises its bound too slowly."""
+        tree = self.tree
+        root = min(tree.root_bound, tree.cutoff)
+        self._tell()
+        if tree.open:
+            tree.process(FIRST_SLICE, most_open=NODES_A_SHARE * SHARES)
+            self._tell()
+        if not tree.open or tree.open[0][0] >= tree.cutoff:
+            return TreeEnd.DONE
+        pool = WorkerPool(self.workers, tree, self.seed)
+        try:
+            if tree.alive.sum() <= MOST_PROBED and not self._probe(pool, patient):
+                return TreeEnd.LEFT
+            return self._rounds(pool, root, patient)
+        finally:
+            pool.close()
+
+    def _probe(self, pool: WorkerPool, patient: bool) -> bool:
+        """Rule out classes of columns as long as it is worth it; the tree begins anew with what is left.
+
+        False when many are left all the same, unless `patient`: a lower step time rules out more.
+        """
+        tree, stages = self.tree, self.tree.problem.stages
+        began = left = int(tree.alive.sum())
+        while left:
+            tree.stopper.check()
+            before = left
+            for first in range(0, stages, PROBED_STAGES):
+                pool.probe(tree, range(first, min(first + PROBED_STAGES, stages)))
+                known, tree.alive = tree.floors.tighten(tree.alive, tree.cutoff)
+                left = int(tree.alive.sum()) if known < tree.cutoff else 0
+                if not left or (first >= stages // 2 and left > IN_VAIN * before):
+                    break
+            self.note(tree.lower_bound(), f"{left} of {began} configurations left below {tree.cutoff:.6g}")
+            if before == began and not patient and left > max(PRICE_ABOVE, PROBE_LEAST * len(tree.columns)):
+                return False
+            if before - left < PROBE_GAIN * before:
+                break
+        if not left:
+            tree.open.clear()
+        elif left < PROBE_ANEW * began:
+            tree.replace_open([(tree.lower_bound(), tree.alive.copy())])
+        return True
+
+    def _rounds(self, pool: WorkerPool, root: float, patient: bool) -> TreeEnd:
+        """Work on the tree round by round."""
+        tree, problem = self.tree, self.tree.problem
+        slice_size, rounds = FIRST_SLICE, 0
+        looked, proven = STAGED_AFTER, root
+        while tree.open and tree.open[0][0] < tree.cutoff:
+            tree.stopper.check()
+            pool.round(tree, slice_size)
+            rounds += 1
+            self.rounds += 1
+            enough = 1 if problem.stages >= MANY_STAGES else HAND_OVER_ROUNDS
+            if problem.interleaves == 1 and rounds >= enough and tree.open:
+                return TreeEnd.HANDED_OVER
+            slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
+            self._tell()
+            if rounds == looked and problem.interleaves > 1 and not patient:
+                bound = tree.lower_bound()
+                if bound - proven < STAGED_SHARE * (tree.cutoff - proven):
+                    return TreeEnd.LEFT
+                looked, proven = 2 * looked, bound
+        return TreeEnd.DONE
+
+    def _tell(self) -> None:
+        tree = self.tree
+        cuts = tree.plans.pool.size
+        text = f"{tree.nodes} nodes, {len(tree.open)} open below {tree.cutoff:.6g}, {cuts} cuts"
+        self.note(tree.lower_bound(), text)
