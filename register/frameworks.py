@@ -402,3 +402,6 @@ FRAMEWORKS = {each.name: each for each in (MINDFORMERS, MEGATRON, TORCHTITAN, PA
 
 DEFAULT_FRAMEWORK = MINDFORMERS
 """Assumed where rules are made without a file that tells its framework."""
+
+UNDER_GALVATRON = MEGATRON
+"""Whose rules closed forms take for a strategy of Galvatron: its runtime uses Megatron's parallel layers."""

@@ -9,7 +9,7 @@ from taylor.cost_model.measured.cost_table import Setting
 from taylor.cost_model.measured.estimate import EstimatedCosts
 from taylor.cost_model.strategy import TrainingRules
 from taylor.parsers.read import read_config
-from taylor.register.frameworks import MEGATRON
+from taylor.register.frameworks import UNDER_GALVATRON
 from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 from taylor.workflows.measured_costs import CostAnswer, CostRequest, costs_of
@@ -47,5 +47,5 @@ def estimate_costs(model: ModelSpec, device: str, request: CostRequest) -> CostA
             cure="leave it out",
         )  # fmt: skip
     card = Registry.load().device(device)
-    provider = EstimatedCosts(model, TrainingRules(framework=MEGATRON), card)
+    provider = EstimatedCosts(model, TrainingRules(framework=UNDER_GALVATRON), card)
     return costs_of(provider, request, f"{model.name} on {request.world} {card.name}")
