@@ -110,9 +110,9 @@ class BusiestStage:
         self._tables: dict[tuple[float, ...], NDArray[np.float64]] = {}
 
     def offer(self, plan: PipelinePlan) -> None:
-        """Take a plan when it is better than the best one."""
+        """Take a plan when it is better than the best one, by more than rounding."""
         time = self.graph.longest_path(chunk_durations(self.runs.problem, plan))
-        if time < self.time:
+        if time < self.time * (1.0 - 1e-12):
             self.time, self.plan = time, plan
 
     def search(self) -> bool:
@@ -179,7 +179,7 @@ class BusiestStage:
                     c, place = divmod(best, total.shape[1])
                     chosen = [*ahead.runs(s, place, self.runs.counts), (c, place)]
                     chosen += behind.runs_after(s, place + int(self.runs.counts[c]), self.runs.counts)
-        if np.isfinite(least) and not self._closed(least):
+        if np.isfinite(least) and (self.plan is None or not self._closed(least)):
             self.offer(self.runs.plan(chosen))
         return least
 

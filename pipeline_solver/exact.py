@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline_solver.busiest_stage import BusiestStage
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
@@ -78,8 +78,11 @@ def _by_busiest_stage(
     try:
         with stopper.catching_interrupts():
             if warm_start is not None:
-                search.offer(warm_start)
+                search.offer(_of_all_modes(problem, warm_start))
             plans = search.search()
+            if on_progress is not None and search.plan is not None:
+                seconds = time.monotonic() - began
+                on_progress(Progress(seconds, search.time, search.bound or None, "the busiest stage"))
     except (KeyboardInterrupt, OutOfTime) as stop:
         stopped = Termination.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else Termination.TIME_LIMIT
     found = Solution(
@@ -96,11 +99,16 @@ def _by_busiest_stage(
     if search.plan is None:
         return found.ended_by(stopped)
     found = found.replace(plan=search.plan, objective=search.time, cuts=search.cuts())
-    if on_progress is not None:
-        on_progress(Progress(found.seconds, found.objective, found.bound, "the busiest stage"))
     if search.time - search.bound <= options.gap * abs(search.time):
         return found.closed(interrupted=stopped is Termination.INTERRUPTED)
     return found.ended_by(stopped)
+
+
+def _of_all_modes(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePlan:
+    """The plan with a row of zeros for each searched mode that it does not name, as found plans have."""
+    nothing = as_grid([[0] * problem.stages])
+    unnamed = {mode: nothing for mode in problem.searched_modes if mode not in plan.recompute}
+    return PipelinePlan(plan.layers, {**plan.recompute, **unnamed})
 
 
 def _told(on_progress: OnProgress, first: Solution, progress: Progress) -> None:

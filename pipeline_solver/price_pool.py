@@ -7,11 +7,14 @@ trees of the same problem. The more columns are ruled out, the higher every old 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.pipeline_solver.columns import ColumnSet
-from taylor.pipeline_solver.master import Prices
+if TYPE_CHECKING:  # a pool alone loads no compiler and no solver
+    from taylor.pipeline_solver.columns import ColumnSet
+    from taylor.pipeline_solver.master import Prices
 
 MOST_PRICES = 400
 """Prices that a set of columns is held against at most, the newest ones."""

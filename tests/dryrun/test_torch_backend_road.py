@@ -74,8 +74,10 @@ def test_the_check_ends_with_a_plan_that_holds_in_few_dry_runs(tmp_path, standin
     limit = solved.memory.device_limit_mib
     assert len(solved.dryrun.stages) == 4
     assert all(peak.peak_mib <= limit for peak in solved.dryrun.stages)
-    # Two samples a micro-batch do not fit without recompute, and one stage at least is filled well.
-    assert any(map(any, solved.solution.plan.recompute["full"]))
+    # Two samples a micro-batch do not fit in even stages without recompute: layers are recomputed, or move to later
+    # stages, whichever takes less; and one stage at least is filled well.
+    plan = solved.solution.plan
+    assert any(map(any, plan.recompute["full"])) or plan.layers["dense"][0][0] < 20
     assert max(peak.peak_mib for peak in solved.dryrun.stages) > 0.9 * limit
     # Six unknowns and three runs more, then four stages a round of the check.
     assert len(standin.starts()) <= 9 + 3 * 4

@@ -43,11 +43,11 @@ STOPS = "-gap --gap --margin --train_tokens"
 FURTHER = {
     "parallel_tool": "--fix --max_data_parallel --max_tensor_parallel --max_pipeline_parallel --max_context_parallel "
     "--hf_path --model --seq --disable_rule --list_rules --explain --workers --time_limit --dryrun_timeout "
-    "--dryrun_retries --prove --topn " + STOPS,
+    "--dryrun_retries --prove --topn --cluster --store " + STOPS,
     "pipeline_tool": "--model --world_size --seq --fix --dryrun_timeout --dryrun_retries --prove --output_path "
-    + STOPS,
+    "--cluster --store " + STOPS,
     "pipeline_parallel": "-hf --model --world_size --seq --gbs --fix -ratios -workers -mps_form --export --what_if "
-    "-dryrun_data_dir --dryrun_timeout --dryrun_retries " + STOPS,
+    "-dryrun_data_dir --dryrun_timeout --dryrun_retries --stage_devices --stage_order --cluster --store " + STOPS,
     "timeline_tool": "--profile_dir --solution --unit_ms --step --steps --window --trace --html --png",
 }
 """Flags beyond it: one more or less is a decision, and shows here."""
