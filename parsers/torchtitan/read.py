@@ -33,9 +33,8 @@ SCHEDULES = {
     "interleaved-zb": "InterleavedZeroBubble",
     "dualpipev": "DualPipeV",
 }
-"""What torchtitan calls its schedules: names of ``torch.distributed.pipelining.schedules`` (v0.2.2
-torchtitan/distributed/pipeline_parallel.py:``build_pipeline_schedule`` asks its ``get_schedule_class``, whatever they
-are; DualPipeV from torch 2.10 on)."""
+"""What torchtitan calls its schedules: names of ``torch.distributed.pipelining.schedules``, whose
+``get_schedule_class`` torchtitan/distributed/pipeline_parallel.py (commit 02ef790) asks; torch 2.13 has all of these."""
 LAST_IN_V020 = {
     "training": ("seed", "deterministic", "debug_moe_force_load_balance"),
     "parallelism": ("enable_compiled_autograd",),
