@@ -29,6 +29,9 @@ SAME_WORK = 1e-9
 CLOSED = 1e-10
 """Share of the step time that a part's bound may lie below it and still holds nothing better."""
 
+LOOKED_AT = 64
+"""Parts that are looked at whatever step time is to be beaten."""
+
 MOST_PARTS = 4_000
 """Parts that are looked at, at most."""
 
@@ -155,7 +158,9 @@ class BusiestStage:
         )
 
     def _closed(self, bound: float) -> bool:
-        return bound >= min(self.time * (1.0 - CLOSED), self.stopper.cutoff())
+        # The first parts are looked at whatever is to be beaten, so that what is cut off has a good plan as well.
+        to_beat = self.stopper.cutoff() if self.parts >= LOOKED_AT else np.inf
+        return bound >= min(self.time * (1.0 - CLOSED), to_beat)
 
     def _look_at(self, part: Part) -> float:
         """The bound of a part, inf where it holds no plan; the plan that attains it is offered."""
@@ -179,7 +184,7 @@ class BusiestStage:
                     c, place = divmod(best, total.shape[1])
                     chosen = [*ahead.runs(s, place, self.runs.counts), (c, place)]
                     chosen += behind.runs_after(s, place + int(self.runs.counts[c]), self.runs.counts)
-        if np.isfinite(least) and (self.plan is None or not self._closed(least)):
+        if np.isfinite(least) and not self._closed(least):
             self.offer(self.runs.plan(chosen))
         return least
 

@@ -99,7 +99,7 @@ def _by_busiest_stage(
     if search.plan is None:
         return found.ended_by(stopped)
     found = found.replace(plan=search.plan, objective=search.time, cuts=search.cuts())
-    if search.time - search.bound <= options.gap * abs(search.time):
+    if stopped is not Termination.CUT_OFF and search.time - search.bound <= options.gap * abs(search.time):
         return found.closed(interrupted=stopped is Termination.INTERRUPTED)
     return found.ended_by(stopped)
 

@@ -138,8 +138,8 @@ class RankSolves:
         if isinstance(found, Failed):
             self.on_found(number, found)
             return
+        self._note(number, found)  # first, for a table that Ctrl-C ends here holds what the store holds
         self.store.keep(self.problems[number], self.how, found)
-        self._note(number, found)
 
     def _note(self, number: int, found: Solution) -> None:
         """Take what a look has found; unless it is the last word, it stands as a solve that was broken off."""

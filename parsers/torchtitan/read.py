@@ -34,7 +34,8 @@ SCHEDULES = {
     "dualpipev": "DualPipeV",
 }
 """What torchtitan calls its schedules: names of ``torch.distributed.pipelining.schedules``, whose
-``get_schedule_class`` torchtitan/distributed/pipeline_parallel.py (commit 02ef790) asks; torch 2.13 has all of these."""
+``get_schedule_class`` torchtitan/distributed/pipeline_parallel.py (commit 02ef790) asks; torch 2.13 has all
+of these."""
 LAST_IN_V020 = {
     "training": ("seed", "deterministic", "debug_moe_force_load_balance"),
     "parallelism": ("enable_compiled_autograd",),

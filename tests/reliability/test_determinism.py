@@ -38,7 +38,7 @@ def test_the_tree_is_the_same_however_many_processes_share_it(monkeypatch, tmp_p
 
 
 def test_a_small_job_killed_and_started_again_ends_as_if_undisturbed():
-    result = killed("search", 3, 0)
+    result = killed("search", 5, 0)
     assert result["faults"] == [] and result["before_the_end"]
 
 
