@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree imports demo pictures test reliability random recipes cluster test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree imports demo pictures test reliability random random-choices recipes cluster test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -60,6 +60,10 @@ reliability: $(STAMP)
 # Two thousand stacks of alternating kinds, each against the enumeration of all its plans: about an hour on two cores.
 random: $(STAMP)
 	$(BIN)/python -m benchmarks.random_instances
+
+# The same with up to five choices a layer (offload, recompute by module) and limits of the host: about half an hour.
+random-choices: $(STAMP)
+	$(BIN)/python -m benchmarks.random_instances --choices
 
 # Workers killed, eight beside one, a thousand simulated: docs/cluster.md. About an hour on two cores.
 cluster: $(STAMP)

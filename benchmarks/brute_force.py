@@ -14,7 +14,7 @@ import math
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Iterator
 
@@ -25,7 +25,7 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule, ScheduleSpec
 from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
 
 Choice = tuple[int, ...]
 """Layers of one chunk: how many by kind, then how many by recompute mode (full, select)."""
@@ -59,7 +59,7 @@ def enumerate_optimum(problem: PipelineProblem, most_plans: int = 2_000_000) -> 
         best_one = min(counted, key=lambda one: one.objective)
         return BruteForce(best_one.objective, best_one.plan, sum(one.plans for one in counted))
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
-    modes = [mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio]
+    modes = [*(mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio), *problem.choices]
     best, best_plan, tried = math.inf, None, 0
     stage_choices: dict[tuple[int, tuple[tuple[int, ...], ...]], list[tuple[Choice, ...]]] = {}
     for split in _splits(problem, schedule):
@@ -156,10 +156,49 @@ def with_unlike_stages(problem: PipelineProblem, rng: np.random.Generator) -> Pi
     return problem.replace(slowness=tuple(slowness[of].tolist()), limit_mib=tuple(limits.tolist()))
 
 
+def with_choices(problem: PipelineProblem, rng: np.random.Generator, most_choices: int = 5) -> PipelineProblem:
+    """The problem with choices beside its recompute modes, so many in all at most; two of three with a host limit.
+
+    Some cost time and save little, so that what dominates them must be told.
+    """
+    names = tuple(
+        f"choice{index}" for index in range(int(rng.integers(1, most_choices + 1 - len(problem.recompute_ratio))))
+    )
+    kinds = []
+    for kind in problem.kinds:
+        kept, choices = dict(kind.activation_mib), {}
+        for name in names:
+            away = float(rng.uniform(0.1, 1.0)) * kept[NONE]
+            kept[name] = round(kept[NONE] - away, 1)
+            hosted = rng.random() < 0.6
+            spread = np.round(rng.uniform(0, 0.5, 3) * (rng.random(3) < 0.6), 3)
+            moved = float(rng.uniform(0, 0.7)) * kind.layer_mib if rng.random() < 0.3 else 0.0
+            choices[name] = LayerChoice(
+                float(spread[0]),
+                float(spread[1]),
+                float(spread[2]) if rng.random() < 0.3 else 0.0,
+                -round(moved, 1),
+                round(away, 1) if hosted else 0.0,
+                round(moved, 1),
+            )
+        kinds.append(replace(kind, activation_mib=kept, choices=choices))
+    mean = sum(
+        k.count * max(c.host_states_mib + problem.stages * c.host_mib for c in k.choices.values()) for k in kinds
+    )
+    host = np.round(mean / problem.stages * rng.uniform(0.1, 1.2, problem.stages), 1)
+    limits = np.round(np.array(problem.limit_mib) * rng.uniform(0.8, 1.0), 1)
+    return problem.replace(
+        kinds=tuple(kinds),
+        choices=names,
+        host_limit_mib=tuple(host.tolist()) if rng.random() < 0.67 else (),
+        limit_mib=tuple(limits.tolist()),
+    )
+
+
 def random_plan(problem: PipelineProblem, rng: np.random.Generator, attempts: int = 20) -> PipelinePlan | None:
     """Any plan that keeps the problem's rules and fits its memory; None where so many attempts find none."""
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
-    modes = [mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio]
+    modes = [*(mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio), *problem.choices]
     splits = list(_splits(problem, schedule))
     for _ in range(attempts if splits else 0):
         split = splits[int(rng.integers(len(splits)))]
@@ -223,9 +262,8 @@ def _stage_choices(
         options.append(
             [
                 (*counts, *taken)
-                for taken in itertools.product(range(total + 1), repeat=len(modes))
-                if sum(taken) <= total
-                and all(
+                for taken in _counts(total, len(modes))
+                if all(
                     taken[index] == problem.fixed_recompute.get((mode, v, s), taken[index])
                     for index, mode in enumerate(modes)
                 )
@@ -237,8 +275,21 @@ def _stage_choices(
             ]
         )
     for choice in itertools.product(*options):
-        if _peak(problem, schedule, s, choice, modes) <= problem.limit_mib[s] + 1e-6:
+        device, host = _peaks(problem, schedule, s, choice, modes)
+        if device <= problem.limit_mib[s] + 1e-6 and (
+            not problem.host_limit_mib or host <= problem.host_limit_mib[s] + 1e-6
+        ):
             yield choice
+
+
+def _counts(total: int, modes: int) -> Iterator[Choice]:
+    """All counts of so many modes that are `total` together at most."""
+    if not modes:
+        yield ()
+        return
+    for first in range(total + 1):
+        for rest in _counts(total - first, modes - 1):
+            yield (first, *rest)
 
 
 def _modes_of(problem: PipelineProblem, choice: Choice, modes: list[str]) -> list[tuple[LayerKind, str]]:
@@ -253,18 +304,28 @@ def _pinned(problem: PipelineProblem, schedule: Schedule, v: int, s: int) -> lis
     return [kind for kind in problem.kinds if kind.pinned_last for _ in range(kind.count)]
 
 
-def _peak(problem: PipelineProblem, schedule: Schedule, s: int, choice: tuple[Choice, ...], modes: list[str]) -> float:
-    held, kept = problem.static_mib[s], []
+def _peaks(
+    problem: PipelineProblem, schedule: Schedule, s: int, choice: tuple[Choice, ...], modes: list[str]
+) -> tuple[float, float]:
+    """Peak memory of the device and of its host."""
+    held, kept = [problem.static_mib[s], 0.0], []
     for v, one in enumerate(choice):
         layers = _modes_of(problem, one, modes) + [(kind, NONE) for kind in _pinned(problem, schedule, v, s)]
-        held += sum(kind.layer_mib for kind, _ in layers)
-        kept.append(sum(kind.activation_mib[mode] for kind, mode in layers) / problem.schedule.seq_splits)
+        held[0] += sum(kind.layer_mib for kind, _ in layers)
+        alive = [sum(kind.activation_mib[mode] for kind, mode in layers), 0.0]
+        for kind, mode in layers:
+            if mode in problem.choices:
+                held[0] += kind.choices[mode].states_mib
+                held[1] += kind.choices[mode].host_states_mib
+                alive[1] += kind.choices[mode].host_mib
+        kept.append([value / problem.schedule.seq_splits for value in alive])
     last = WEIGHT_GRADIENT if schedule.spec.traits.split_backward else BACKWARD
-    peak = held
+    peak = list(held)
     for direction, v, _, _ in schedule.order[s].tolist():
-        held += kept[v] * ((direction == FORWARD) - (direction == last))
-        peak = max(peak, held)
-    return peak
+        for side in range(2):
+            held[side] += kept[v][side] * ((direction == FORWARD) - (direction == last))
+            peak[side] = max(peak[side], held[side])
+    return peak[0], peak[1]
 
 
 def _play_all(
@@ -316,13 +377,17 @@ def _times(
     place = schedule.position(v, s)
     forward = sum(kind.forward for kind, _ in layers) + sum(k.forward for k in _pinned(problem, schedule, v, s))
     forward += problem.embedding_forward * (place == 0) + problem.head_forward * (place == schedule.chunks - 1)
-    again = sum(problem.recompute_ratio[mode] * kind.forward for kind, mode in layers if mode != NONE)
+    ratios = problem.recompute_ratio
+    again = sum(ratios[mode] * kind.forward for kind, mode in layers if mode in ratios)
+    chosen = [kind.choices[mode] for kind, mode in layers if mode in problem.choices]
     backward = problem.backward_ratio * forward
+    more = [sum(getattr(one, name) for one in chosen) for name in ("forward", "backward", "weight_gradient")]
     splits = problem.schedule.seq_splits / (problem.slowness[s] if problem.slowness else 1.0)
     if schedule.spec.traits.split_backward:
         weight = problem.weight_gradient_share * backward
-        return forward / splits, (backward - weight + again) / splits, weight / splits
-    return forward / splits, (backward + again) / splits
+        inputs = backward - weight + again + more[1]
+        return (forward + more[0]) / splits, inputs / splits, (weight + more[2]) / splits
+    return (forward + more[0]) / splits, (backward + again + more[1] + more[2]) / splits
 
 
 def _as_plan(

@@ -1,9 +1,11 @@
 """Stacks in which kinds of layers alternate, by the thousand: the solver against the enumeration of every plan.
 
-    python -m benchmarks.random_instances [--instances 2000] [--processes 2] [--fresh]
+    python -m benchmarks.random_instances [--instances 2000] [--choices] [--processes 2] [--fresh]
 
 Each instance is a small pipeline: two or three kinds in any order, up to five interleaves, chunks that may stay
-empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. Its
+empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. With
+``--choices`` a layer has up to five modes and choices, which add to forward, backward or weight gradient and leave
+activations or states on the host, whose memory is limited in two of three; half of them have any schedule. Its
 optimum is compared with the best of all plans, to 1e-9. Of every fifth the model file is solved by HiGHS and by CBC,
 from its cuts alone where the file says that they suffice. Six plans of each, the two best and some drawn at random,
 go through the checker with the time and the memory that the solver's own evaluation gives. Portions are kept in
@@ -19,17 +21,25 @@ import math
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.brute_force import BruteForce, enumerate_optimum, random_plan, with_unlike_stages
+from benchmarks.brute_force import (
+    BruteForce,
+    enumerate_optimum,
+    random_plan,
+    random_problem,
+    with_choices,
+    with_unlike_stages,
+)
 from benchmarks.reliability.campaign import Figure, Part, Portion, Result, faults_of, run_part, split, total
 from taylor.base.console import start_logging
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.checker import check, exact_peak_memory
-from taylor.pipeline_solver.evaluate import peak_memory_mib, step_time
+from taylor.pipeline_solver.checker import check, exact_host_memory, exact_peak_memory
+from taylor.pipeline_solver.evaluate import host_memory_mib, peak_memory_mib, step_time
 from taylor.pipeline_solver.model_files import CUTS_SUFFICE, write_mps
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
@@ -41,6 +51,7 @@ OF_A_PORTION = 20
 MOST_PLANS = 60_000
 PLANS_CHECKED = 7
 EVERY_MODEL_FILE = 5
+MOST_CHOICES = 5
 SAME = 1e-9
 """Relative difference at which two step times count as the same."""
 SAME_BY_A_READER = 1e-6
@@ -87,23 +98,40 @@ def alternating_problem(rng: np.random.Generator) -> PipelineProblem:
     return with_unlike_stages(problem, rng) if rng.random() < 0.3 else problem
 
 
-def instance(seed: int, number: int) -> tuple[PipelineProblem, BruteForce]:
+def choice_problem(rng: np.random.Generator) -> PipelineProblem:
+    """A small instance with up to five modes and choices a layer, a third of them on stages unlike each other."""
+    problem = alternating_problem(rng) if rng.random() < 0.5 else random_problem(rng)
+    if not problem.slowness and rng.random() < 0.2:
+        problem = with_unlike_stages(problem, rng)
+    return with_choices(problem, rng, MOST_CHOICES)
+
+
+def instance(seed: int, number: int, choices: bool = False) -> tuple[PipelineProblem, BruteForce]:
     """The instance of a number, the same on every machine, with its optimum: the first of few enough plans."""
-    rng = np.random.default_rng([seed, number])
+    rng = np.random.default_rng([seed, number, 2] if choices else [seed, number])
     while True:
-        problem = alternating_problem(rng)
-        splits = math.comb(problem.layers + problem.stages * problem.interleaves - 1, problem.layers)
+        problem = choice_problem(rng) if choices else alternating_problem(rng)
+        splits = _least_plans(problem)
         found = enumerate_optimum(problem, MOST_PLANS) if splits <= MOST_PLANS else None
         if found is not None:
             return problem, found
 
 
-def portion(seed: int, first: int, count: int) -> Result:
+def _least_plans(problem: PipelineProblem) -> float:
+    """A count of plans that an instance to be enumerated must not exceed: its splits, with choices of even chunks."""
+    chunks, modes = problem.stages * problem.interleaves, len(problem.searched_modes)
+    splits = math.comb(problem.layers + chunks - 1, problem.layers)
+    if not problem.choices:
+        return splits
+    return splits * math.comb(-(-problem.layers // chunks) + modes, modes) ** min(2.0, chunks / 2)
+
+
+def portion(seed: int, first: int, count: int, choices: bool = False) -> Result:
     """Some instances in turn."""
     faults: list[str] = []
     plans = checked = files = infeasible = 0
     for number in range(first, first + count):
-        problem, truth = instance(seed, number)
+        problem, truth = instance(seed, number, choices)
         plans, infeasible = plans + truth.plans, infeasible + (truth.plan is None)
         try:
             solution = solve(problem, SolveOptions(gap=0.0))
@@ -121,8 +149,9 @@ def portion(seed: int, first: int, count: int) -> Result:
             checked += len(some)
             for plan in some:
                 found += [f"checker: {fault}" for fault in check(problem, plan, step_time(problem, plan))]
-                peaks = zip(peak_memory_mib(problem, plan), exact_peak_memory(problem, plan), strict=True)
-                if any(abs(told - float(exact)) > 1e-6 for told, exact in peaks):
+                device = zip(peak_memory_mib(problem, plan), exact_peak_memory(problem, plan), strict=True)
+                host = zip(host_memory_mib(problem, plan), exact_host_memory(problem, plan), strict=True)
+                if any(abs(told - float(exact)) > 1e-6 for told, exact in (*device, *host)):
                     found.append("the evaluation's memory is not the checker's")
         faults += [f"instance {number}: {fault}" for fault in found]
     return {"instances": count, "plans": plans, "checked": checked, "files": files, "infeasible": infeasible,
@@ -177,7 +206,7 @@ def model_file_faults(problem: PipelineProblem, solution: Solution, optimum: flo
     ]
 
 
-def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
+def figures(results: Mapping[str, Result], name: str = "random instances") -> Sequence[Figure]:
     """The campaign in one row."""
     every = list(results.values())
     wrong = faults_of(every)
@@ -186,18 +215,23 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
         f"plans tried, {total(every, 'files')} model files under HiGHS and CBC, {total(every, 'checked')} plans "
         f"through the checker: {len(wrong)} differences"
     )
-    return [Figure("random instances", "equal to brute force to 1e-9", measured, not wrong, "; ".join(wrong))]
+    return [Figure(name, "equal to brute force to 1e-9", measured, not wrong, "; ".join(wrong))]
 
 
-def campaign(instances: int = INSTANCES, seed: int = 0) -> Part:
+def campaign(instances: int = INSTANCES, seed: int = 0, choices: bool = False) -> Part:
     """The campaign in portions."""
     firsts = list(itertools.accumulate(split(instances, -(-instances // OF_A_PORTION)), initial=0))
     portions = [
-        Portion(f"{seed}-{first:05d}", portion, {"seed": seed, "first": first, "count": after - first})
+        Portion(
+            f"{seed}-{first:05d}",
+            portion,
+            {"seed": seed, "first": first, "count": after - first, **({"choices": True} if choices else {})},
+        )
         for first, after in itertools.pairwise(firsts)
     ]
     sources = ("pipeline", "pipeline_solver", "benchmarks/brute_force.py", "benchmarks/random_instances.py")
-    return Part("instances", lambda _: portions, figures, at_once=64, sources=sources)
+    told = partial(figures, name="random instances with choices") if choices else figures
+    return Part("choices" if choices else "instances", lambda _: portions, told, at_once=64, sources=sources)
 
 
 def _kind(rng: np.random.Generator, name: str, count: int, modes: list[str]) -> LayerKind:
@@ -211,13 +245,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run what is missing of the campaign, name every difference and print the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--instances", type=int, default=INSTANCES)
+    parser.add_argument("--choices", action="store_true", help="up to five choices a layer, with limits of the host")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where portions are kept")
     parser.add_argument("--fresh", action="store_true", help="solve again what an earlier run left")
     chosen = parser.parse_args(arguments)
     start_logging()
-    part = campaign(chosen.instances, chosen.seed)
+    part = campaign(chosen.instances, chosen.seed, chosen.choices)
     (row,) = run_part(part, chosen.folder, processes=chosen.processes, fresh=chosen.fresh)
     if not row.passed:
         print(row.how.replace("; instance", "\ninstance"))

@@ -10,7 +10,8 @@ from taylor.pipeline.chunks import chunk_order, position_of
 FULL, SELECT, NONE = "full", "select", "none"
 RECOMPUTE_MODES = (FULL, SELECT, NONE)
 """Recompute modes in the order in which a chunk's layers take them: the first layers are fully
-recomputed, the next ones selectively, the rest keep everything (MindFormers and Megatron `block`)."""
+recomputed, the next ones selectively, the rest keep everything (MindFormers and Megatron `block`).
+Further choices of a problem (recompute of some modules, offload) lie before the rest, in its own order."""
 
 RUN_MARK = "#"
 """Between a kind and the number of its run, where several runs of one kind lie apart: ``gdn+moe#2``."""
@@ -110,8 +111,8 @@ class PipelinePlan:
         Layers by kind, kinds in model order; entry ``[v][s]`` is interleave v of stage s. Where layers of a kind lie
         apart each run of them has an entry, named after its kind (`kind_of`).
     recompute : mapping of str to int [vpp, pp]
-        Layers of each chunk under a recompute mode (`FULL`, `SELECT`); a layer counts once, and a
-        mode that is absent recomputes nothing.
+        Layers of each chunk under a recompute mode (`FULL`, `SELECT`) or another choice of the problem, such as
+        recompute of some modules or offload; a layer counts once, and a mode that is absent holds for none.
 
     Raises
     ------
@@ -136,6 +137,11 @@ class PipelinePlan:
                 recomputed = sum(grid[v][s] for grid in self.recompute.values())
                 if recomputed > held:
                     raise ValueError(f"chunk [{v}][{s}] holds {held} layers but recomputes {recomputed}")
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Modes in the order in which a chunk's layers take them: full, select, other choices as they are named."""
+        return (FULL, SELECT, *(mode for mode in self.recompute if mode not in RECOMPUTE_MODES))
 
     @property
     def interleaves(self) -> int:
@@ -182,11 +188,12 @@ class PipelinePlan:
     def recompute_by_kind(self) -> dict[str, dict[str, Grid]]:
         """Layers by kind and mode (`NONE` included), each int [vpp, pp].
 
-        The first layers of a chunk are fully recomputed, the next selectively, in layer order, so
-        the chunk's counts by mode say which kinds are meant.
+        The first layers of a chunk are fully recomputed, the next selectively, the next by other choices, in layer
+        order, so the chunk's counts by mode say which kinds are meant.
         """
+        named = self.modes
         result = {
-            kind: {mode: [[0] * self.stages for _ in range(self.interleaves)] for mode in RECOMPUTE_MODES}
+            kind: {mode: [[0] * self.stages for _ in range(self.interleaves)] for mode in (*named, NONE)}
             for kind in self.layers
         }
         for v in range(self.interleaves):
@@ -194,7 +201,7 @@ class PipelinePlan:
                 left = {mode: grid[v][s] for mode, grid in self.recompute.items()}
                 for kind, grid in self.layers.items():
                     held = grid[v][s]
-                    for mode in (FULL, SELECT):
+                    for mode in named:
                         taken = min(held, left.get(mode, 0))
                         result[kind][mode][v][s] = taken
                         left[mode] = left.get(mode, 0) - taken

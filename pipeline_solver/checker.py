@@ -20,7 +20,7 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 from taylor.pipeline_solver.enclosed_time import enclosed_step_time
-from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerChoice, LayerKind, PipelineProblem
 
 EXACT_TOLERANCE_MIB = Fraction(str(MEMORY_TOLERANCE_MIB))
 """The memory tolerance as the decimal fraction that it is written as."""
@@ -64,6 +64,13 @@ def check(problem: PipelineProblem, plan: PipelinePlan, objective: float | None 
                 f"Stage {stage} needs {float(peak):.6f} MiB at its worst moment, {float(peak - limit):.6f} MiB "
                 f"above its limit of {float(limit):.6f} MiB."
             )
+    for stage, peak in enumerate(exact_host_memory(problem, plan, schedule)):
+        limit = Fraction(problem.host_limit_mib[stage]) if problem.host_limit_mib else peak
+        if peak > limit + EXACT_TOLERANCE_MIB:
+            faults.append(
+                f"Stage {stage} keeps {float(peak):.6f} MiB on its host at its worst moment, {float(peak - limit):.6f} "
+                f"MiB above its limit of {float(limit):.6f} MiB."
+            )
     if objective is not None:
         faults += _time_faults(problem, plan, schedule, Fraction(objective))
     return faults
@@ -95,24 +102,46 @@ def exact_peak_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
     backward task that needs them (the weight gradient where the schedule splits it off) is over.
     """
     schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
-    splits = 1 + int(schedule.order[:, :, 3].max())
-    direction, interleave = schedule.order[:, :, 0], schedule.order[:, :, 1]
-    frees = WEIGHT_GRADIENT if (direction == WEIGHT_GRADIENT).any() else BACKWARD
-    change = (direction == FORWARD).astype(np.int64) - (direction == frees)
     peaks = []
     for s in range(problem.stages):
         chunks = [_chunk_layers(problem, plan, schedule, v, s) for v in range(problem.interleaves)]
         held = Fraction(problem.static_mib[s])
         held += sum((Fraction(kind.layer_mib) for layers in chunks for kind, _ in layers), Fraction(0))
-        kept = [
-            sum((Fraction(kind.activation_mib[mode]) for kind, mode in layers), Fraction(0)) / splits
-            for layers in chunks
-        ]
-        alive = np.cumsum([np.where(interleave[s] == v, change[s], 0) for v in range(len(kept))], axis=1)
-        moments = set(map(tuple, alive[:, direction[s] == FORWARD].T.tolist()))
-        most = max(sum((n * one for n, one in zip(moment, kept, strict=True)), Fraction(0)) for moment in moments)
-        peaks.append(held + max(most, Fraction(0)))
+        held += sum((Fraction(one.states_mib) for layers in chunks for one in _chosen(problem, layers)), Fraction(0))
+        kept = [sum((Fraction(kind.activation_mib[mode]) for kind, mode in layers), Fraction(0)) for layers in chunks]
+        peaks.append(held + _most_alive(schedule, s, kept))
     return peaks
+
+
+def exact_host_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None) -> list[Fraction]:
+    """What a device of every stage keeps on its host at the worst moment, MiB [S]; alive as the activations are."""
+    if not problem.choices:
+        return [Fraction(0)] * problem.stages
+    schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    peaks = []
+    for s in range(problem.stages):
+        chunks = [_chosen(problem, _chunk_layers(problem, plan, schedule, v, s)) for v in range(problem.interleaves)]
+        held = sum((Fraction(one.host_states_mib) for chunk in chunks for one in chunk), Fraction(0))
+        kept = [sum((Fraction(one.host_mib) for one in chunk), Fraction(0)) for chunk in chunks]
+        peaks.append(held + _most_alive(schedule, s, kept))
+    return peaks
+
+
+def _most_alive(schedule: Schedule, s: int, kept: list[Fraction]) -> Fraction:
+    """What live micro-batches keep on a stage at the worst moment, where one keeps so much in each chunk [V]."""
+    splits = 1 + int(schedule.order[:, :, 3].max())
+    direction, interleave = schedule.order[s, :, 0], schedule.order[s, :, 1]
+    frees = WEIGHT_GRADIENT if (schedule.order[:, :, 0] == WEIGHT_GRADIENT).any() else BACKWARD
+    change = (direction == FORWARD).astype(np.int64) - (direction == frees)
+    alive = np.cumsum([np.where(interleave == v, change, 0) for v in range(len(kept))], axis=1)
+    moments = set(map(tuple, alive[:, direction == FORWARD].T.tolist()))
+    most = max(sum((n * one / splits for n, one in zip(moment, kept, strict=True)), Fraction(0)) for moment in moments)
+    return max(most, Fraction(0))
+
+
+def _chosen(problem: PipelineProblem, layers: list[Layer]) -> list[LayerChoice]:
+    """What the layers under the problem's own choices cost."""
+    return [kind.choices[mode] for kind, mode in layers if mode in problem.choices]
 
 
 def _time_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, claimed: Fraction) -> list[str]:
@@ -156,7 +185,10 @@ def _shape_faults(problem: PipelineProblem, plan: PipelinePlan) -> list[str]:
         faults.append(f"The plan holds layers of kind {', '.join(unknown)}, which the problem does not have.")
     if [name for name in names if name in plan.layers] != [name for name in plan.layers if name in names]:
         faults.append(f"The plan's kinds stand in another order than the model's: {', '.join(names)}.")
-    allowed = [mode for mode in problem.recompute_ratio if mode not in problem.unsearched]
+    allowed = [mode for mode in problem.recompute_ratio if mode not in problem.unsearched] + list(problem.choices)
+    named = [mode for mode in plan.recompute if mode in problem.choices]
+    if named != [name for name in problem.choices if name in named]:
+        faults.append(f"The plan's choices stand in another order than the problem's: {', '.join(problem.choices)}.")
     for mode, grid in plan.recompute.items():
         if mode not in allowed and any(map(any, grid)):
             faults.append(f"The plan recomputes layers in mode {mode}, which the problem does not allow.")
@@ -226,11 +258,12 @@ def _free_total(problem: PipelineProblem, plan: PipelinePlan, v: int, s: int) ->
 
 
 def _chunk_layers(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, v: int, s: int) -> list[Layer]:
-    """Every layer of a chunk in model order with its recompute mode: the first ones full, the next selective."""
+    """Every layer of a chunk in model order with its mode: the first ones full, the next selective, other choices."""
     kinds = [
         kind for kind in problem.kinds for _ in range(plan.layers[kind.name][v][s] if kind.name in plan.layers else 0)
     ]
-    modes = [mode for mode in (FULL, SELECT) if mode in plan.recompute for _ in range(plan.recompute[mode][v][s])]
+    order = [mode for mode in (FULL, SELECT, *problem.choices) if mode in plan.recompute]
+    modes = [mode for mode in order for _ in range(plan.recompute[mode][v][s])]
     modes += [NONE] * (len(kinds) - len(modes))
     return list(zip(kinds, modes, strict=True))
 
@@ -246,15 +279,19 @@ def _chunk_times(
         forward += Fraction(problem.embedding_forward)
     if place == schedule.chunks - 1:
         forward += Fraction(problem.head_forward)
+    ratios = problem.recompute_ratio
     again = sum(
-        (Fraction(problem.recompute_ratio[mode]) * Fraction(kind.forward) for kind, mode in layers if mode != NONE),
-        Fraction(0),
+        (Fraction(ratios[mode]) * Fraction(kind.forward) for kind, mode in layers if mode in ratios), Fraction(0)
     )
     backward = Fraction(problem.backward_ratio) * forward
+    weight = Fraction(problem.weight_gradient_share) * backward if with_weight_tasks else Fraction(0)
+    chosen = _chosen(problem, layers)
+    more_weight = sum((Fraction(one.weight_gradient) for one in chosen), Fraction(0))
+    forward += sum((Fraction(one.forward) for one in chosen), Fraction(0))
+    backward += again + sum((Fraction(one.backward) for one in chosen), Fraction(0))
     if not with_weight_tasks:
-        return forward, backward + again
-    weight = Fraction(problem.weight_gradient_share) * backward
-    return forward, backward - weight + again, weight
+        return forward, backward + more_weight
+    return forward, backward - weight, weight + more_weight
 
 
 def _play(schedule: Schedule, durations: dict[tuple[int, int, int], int], lag: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Sequence
 
@@ -12,37 +13,88 @@ from numpy.typing import NDArray
 
 from taylor.pipeline.plan import NONE
 from taylor.pipeline.schedule import Schedule
-from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
+from taylor.pipeline_solver.durations import times_of
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerChoice, LayerKind, PipelineProblem
 
 ROUNDING = 1e-13
 """Share of a memory by which sums of the same figures may differ."""
 
-RecomputeOptions = dict[
-    tuple[tuple[int, ...], tuple[int, ...]], tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
-]
-"""By (layers of a chunk by kind, recompute given): recompute time, memory and counts of the choices worth having."""
+
+@dataclass(frozen=True)
+class ChunkChoices:
+    """The recompute and other choices of a chunk's layers that are worth having.
+
+    With recompute alone the time rises from one to the next and the memory falls; other choices are in no such order:
+    none of them is as good as another in every time and memory.
+
+    Parameters
+    ----------
+    extra : float64 [3, n]
+        What each adds to forward, backward and weight gradient.
+    activation : float64 [n]
+        Memory a micro-batch.
+    recompute : int [n, modes]
+    states, host, host_states : float64 [n]
+        States on the device beyond those of the layers, and what lies on the host: a micro-batch, and states.
+    """
+
+    extra: NDArray[np.float64]
+    activation: NDArray[np.float64]
+    recompute: NDArray[np.int64]
+    states: NDArray[np.float64]
+    host: NDArray[np.float64]
+    host_states: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.activation)
+
+    def take(self, rows: NDArray[np.int64]) -> ChunkChoices:
+        """Some of them."""
+        return ChunkChoices(
+            self.extra[:, rows],
+            self.activation[rows],
+            self.recompute[rows],
+            self.states[rows],
+            self.host[rows],
+            self.host_states[rows],
+        )
+
+    def need(self, alive: NDArray[np.float64]) -> NDArray[np.float64]:
+        """MiB on the device beside the layers' states while so many micro-batches are alive, float64 [P, n]."""
+        need: NDArray[np.float64] = alive[:, None] * self.activation + self.states
+        return need
+
+    def host_need(self, alive: NDArray[np.float64]) -> NDArray[np.float64]:
+        """MiB on the host while so many micro-batches are alive, float64 [P, n]."""
+        need: NDArray[np.float64] = alive[:, None] * self.host + self.host_states
+        return need
+
+    @property
+    def vectors(self) -> NDArray[np.float64]:
+        """All that is to be small, float64 [7, n]."""
+        return np.vstack([self.extra, self.activation, self.states, self.host, self.host_states])
+
+
+RecomputeOptions = dict[tuple[tuple[int, ...], tuple[int, ...]], ChunkChoices]
+"""By (layers of a chunk by kind, recompute given): the choices worth having."""
 
 
 @dataclass(frozen=True)
 class ChunkType:
-    """One way to fill a chunk: a contiguous run of layers, and the recompute choices worth having.
+    """One way to fill a chunk: a contiguous run of layers, and the choices of them.
 
     Parameters
     ----------
     layers : tuple of int [K]
     first, last : int
         Least and greatest index in the model of the layer that the chunk starts with.
-    extra, activation : float64 [n]
-        Recompute time and memory a micro-batch of each choice; the first rises, the second falls.
-    recompute : int [n, modes]
+    choices : ChunkChoices
     """
 
     layers: tuple[int, ...]
     first: int
     last: int
-    extra: NDArray[np.float64]
-    activation: NDArray[np.float64]
-    recompute: NDArray[np.int64]
+    choices: ChunkChoices
 
 
 def chunk_bounds(problem: PipelineProblem, schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -77,7 +129,7 @@ def chunk_types(
     after_low, after_high = int(low[-1] - low[place + 1]), int(high[-1] - high[place + 1])
     # The lightest layers first: what `count` layers weigh at the least.
     light = np.cumsum(
-        [0.0] + [mib for mib, n in sorted((k.layer_mib, k.count) for k in problem.placed_kinds) for _ in range(n)]
+        [0.0] + [mib for mib, n in sorted((k.least_mib, k.count) for k in problem.placed_kinds) for _ in range(n)]
     )
     for count in range(int(lower[v, s]), int(upper[v, s]) + 1):
         if problem.static_mib[s] + light[count] > problem.limit_mib[s] + MEMORY_TOLERANCE_MIB:
@@ -92,9 +144,8 @@ def chunk_types(
         key = (held, fixed)
         if key not in options:
             options[key] = _recompute_options(problem, held, fixed)
-        extra, activation, recompute = options[key]
-        if len(extra):
-            result.append(ChunkType(held, first, last, extra, activation, recompute))
+        if len(options[key]):
+            result.append(ChunkType(held, first, last, options[key]))
     return result
 
 
@@ -123,9 +174,9 @@ def prefix_cost(
     modes: Sequence[str],
     held: Sequence[int] | NDArray[np.int16],
     taken: list[int],
-) -> tuple[float, float]:
-    """Recompute time and activation memory of a chunk whose first layers take the modes in order."""
-    extra = memory = 0.0
+) -> tuple[NDArray[np.float64], float]:
+    """What a chunk whose first layers take the modes in order adds to its times [3], and its activation memory."""
+    extra, memory = np.zeros(3), 0.0
     left = dict(zip(modes, taken, strict=True))
     for kind, count in zip(kinds, held, strict=True):
         if not count:
@@ -135,58 +186,136 @@ def prefix_cost(
             n = min(rest, left[mode])
             left[mode] -= n
             rest -= n
-            extra += problem.recompute_ratio[mode] * kind.forward * n
+            extra += times_of(problem.choice_of(kind, mode)) * n
             memory += kind.activation_mib[mode] * n
         memory += kind.activation_mib[NONE] * rest
     return extra, memory
 
 
-def _prefix_costs(
-    problem: PipelineProblem, kinds: list[tuple[LayerKind, int]], taken: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """`prefix_cost` of many choices at once: taken int64 [n, modes], the kinds with their layers; float64 [n] each."""
+def _costs(problem: PipelineProblem, kinds: list[tuple[LayerKind, int]], taken: NDArray[np.int64]) -> ChunkChoices:
+    """Many choices at once: taken int64 [n, modes], the kinds with their layers."""
+    counts = np.array([count for _, count in kinds], dtype=np.int64)
+    ends = np.cumsum(taken, axis=1)
+    starts = ends - taken
 
     def upto(costs: list[float]) -> NDArray[np.float64]:
         """What the first layers cost together, for every number of them."""
         return np.concatenate([[0.0], np.cumsum(np.repeat(costs, counts))])
 
-    counts = np.array([count for _, count in kinds], dtype=np.int64)
-    ends = np.cumsum(taken, axis=1)
-    starts = ends - taken
-    extra = np.zeros(len(taken))
-    memory = np.zeros(len(taken))
-    for index, mode in enumerate(problem.searched_modes):
-        time = upto([problem.recompute_ratio[mode] * kind.forward for kind, _ in kinds])
-        kept = upto([kind.activation_mib[mode] for kind, _ in kinds])
-        extra += time[ends[:, index]] - time[starts[:, index]]
-        memory += kept[ends[:, index]] - kept[starts[:, index]]
+    def total(of: Callable[[LayerKind, str], float]) -> NDArray[np.float64]:
+        """A cost of the layers under each mode, float64 [n]."""
+        result = np.zeros(len(taken))
+        for index, mode in enumerate(problem.searched_modes):
+            sums = upto([of(kind, mode) for kind, _ in kinds])
+            result += sums[ends[:, index]] - sums[starts[:, index]]
+        return result
+
+    def of_choices(name: str) -> NDArray[np.float64]:
+        """A cost that recompute alone has not."""
+        if not problem.choices:
+            return np.zeros(len(taken))
+        return total(lambda kind, mode: getattr(problem.choice_of(kind, mode), name))
+
     rest = upto([kind.activation_mib[NONE] for kind, _ in kinds])
+    memory = total(lambda kind, mode: kind.activation_mib[mode])
     memory += rest[-1] - (rest[ends[:, -1]] if taken.shape[1] else 0.0)
-    return extra, memory
+    backward = total(lambda kind, mode: problem.choice_of(kind, mode).backward)
+    return ChunkChoices(
+        np.array([of_choices("forward"), backward, of_choices("weight_gradient")]),
+        memory,
+        taken,
+        of_choices("states_mib"),
+        of_choices("host_mib"),
+        of_choices("host_states_mib"),
+    )
 
 
-def _recompute_options(
-    problem: PipelineProblem, held: tuple[int, ...], fixed: tuple[int, ...]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Pareto-minimal (time, memory) choices of a chunk, by rising time."""
+def _recompute_options(problem: PipelineProblem, held: tuple[int, ...], fixed: tuple[int, ...]) -> ChunkChoices:
+    """The choices of a chunk that no other is as good as, by rising recompute time."""
     kinds = [(kind, count) for kind, count in zip(problem.placed_kinds, held, strict=True) if count]
     modes = problem.searched_modes
     total = sum(held)
+    if problem.choices and not problem.uniform_recompute and max(fixed) < 0:
+        return _undominated(problem, _costs(problem, kinds, _grown(problem, kinds)))
     choices: list[list[int]] = [[]]
-    for given in fixed:
-        counts = range(total + 1) if given < 0 else [given]
-        choices = [[*taken, n] for taken in choices for n in counts if sum(taken) + n <= total]
     if problem.uniform_recompute:
         ((mode, most),) = problem.uniform_recompute  # the choices are solved one by one
-        choices = [taken for taken in choices if taken == [min(most, total) * (of == mode) for of in modes]]
-    extra, memory = _prefix_costs(problem, kinds, np.array(choices, dtype=np.int64).reshape(len(choices), len(modes)))
-    scored = sorted(zip(extra.tolist(), memory.tolist(), choices, strict=True))
-    kept: list[tuple[float, float, list[int]]] = []
-    for longer, least, taken in scored:
-        if not kept or least < kept[-1][1] * (1 - ROUNDING):
-            kept.append((longer, least, taken))
-    return (
-        np.array([entry[0] for entry in kept]),
-        np.array([entry[1] for entry in kept]),
-        np.array([entry[2] for entry in kept], dtype=np.int64).reshape(len(kept), len(modes)),
-    )
+        only = [min(most, total) * (of == mode) for of in modes]
+        choices = [only] if all(given in (-1, n) for given, n in zip(fixed, only, strict=True)) else []
+    else:
+        for given in fixed:
+            counts = range(total + 1) if given < 0 else [given]
+            choices = [[*taken, n] for taken in choices for n in counts if sum(taken) + n <= total]
+    found = _costs(problem, kinds, np.array(choices, dtype=np.int64).reshape(len(choices), len(modes)))
+    if problem.choices:
+        return _undominated(problem, found)
+    scored = sorted(zip(found.extra[1].tolist(), found.activation.tolist(), choices, range(len(choices)), strict=True))
+    kept: list[int] = []
+    last = 0.0
+    for _, least, _, row in scored:
+        if not kept or least < last * (1 - ROUNDING):
+            kept.append(row)
+            last = least
+    return found.take(np.array(kept, dtype=np.int64))
+
+
+def _grown(problem: PipelineProblem, kinds: list[tuple[LayerKind, int]]) -> NDArray[np.int64]:
+    """Counts by mode, int64 [n, modes], of which some undominated choice of a chunk is one: grown layer by layer.
+
+    What the layers so far cost counts together with the mode of the last of them, for modes come in order: a start is
+    left out where another one, in that mode or one before it, costs no more in anything.
+    """
+    modes = problem.searched_modes
+    M = len(modes)
+    starts = [(np.zeros((1, 7)), np.zeros((1, M), dtype=np.int64))] + [
+        (np.zeros((0, 7)), np.zeros((0, M), dtype=np.int64)) for _ in modes
+    ]
+    for kind, count in kinds:
+        steps = [_vector(problem, kind, mode) for mode in (*modes, NONE)]
+        for _ in range(count):
+            grown = []
+            known = np.zeros((0, 7))
+            for index, step in enumerate(steps):
+                costs = np.vstack([part[0] for part in starts[: index + 1]]) + step
+                counts = np.vstack([part[1] for part in starts[: index + 1]])
+                if index < M:
+                    counts[:, index] += 1
+                rows = undominated(np.vstack([known, costs]), len(known))
+                grown.append((costs[rows], counts[rows]))
+                known = np.vstack([known, costs[rows]])
+            starts = grown
+    return np.vstack([counts for _, counts in starts])
+
+
+def _vector(problem: PipelineProblem, kind: LayerKind, mode: str) -> NDArray[np.float64]:
+    """What a layer costs under a mode: times, activation, states, host memory, float64 [7]."""
+    one = LayerChoice() if mode == NONE else problem.choice_of(kind, mode)
+    host = (one.host_mib, one.host_states_mib) if problem.bounds_host else (0.0, 0.0)
+    return np.array([*times_of(one), kind.activation_mib[mode], one.states_mib, *host])
+
+
+def _undominated(problem: PipelineProblem, found: ChunkChoices) -> ChunkChoices:
+    """The choices that no other is as good as, by rising time of all their tasks."""
+    vectors = found.vectors if problem.bounds_host else found.vectors[:5]
+    rows = undominated(vectors.T, 0)
+    return found.take(rows[np.argsort(found.extra[:, rows].sum(axis=0), kind="stable")])
+
+
+def undominated(vectors: NDArray[np.float64], known: int) -> NDArray[np.int64]:
+    """Rows after the first `known` ones, counted from there, that no other row is as good as in every column.
+
+    Of rows that are the same up to rounding one stays. The known ones stay whatever they are.
+    """
+    if not len(vectors):
+        return np.zeros(0, dtype=np.int64)
+    # What differs by rounding alone is the same number: else a row may go before one that is as good and better.
+    step = 10 * ROUNDING * np.abs(vectors).max(axis=0)
+    costs = np.rint(vectors / np.where(step > 0, step, 1.0))
+    kept = list(range(known))
+    table = np.empty_like(costs)
+    table[:known] = costs[:known]
+    for row in (known + np.lexsort(costs[known:].T[::-1])).tolist():
+        if not (table[: len(kept)] <= costs[row]).all(axis=1).any():
+            table[len(kept)] = costs[row]
+            kept.append(row)
+    return np.array(sorted(kept[known:]), dtype=np.int64) - known

@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import PipelinePlan, as_grid
-from taylor.pipeline_solver.chunk_types import (
-    prefix_cost,
-)
+from taylor.pipeline_solver.choice_columns import resource_needs, undominated_choices
+from taylor.pipeline_solver.chunk_types import prefix_cost
 from taylor.pipeline_solver.compiled import compiled
-from taylor.pipeline_solver.durations import duration_blocks, has_weight_gradient, schedule_of
+from taylor.pipeline_solver.durations import duration_blocks, schedule_of
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
-from taylor.pipeline_solver.stage_tuples import StageTuples, TooManyColumns
+from taylor.pipeline_solver.stage_tuples import StageTuples, TooManyColumns, fixed_parts
+
+EXTRA = 3
+"""Place of what choices add to the times among the parts of a stage's columns."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,9 @@ class ColumnSet:
                     prefix_cost(problem, placed, modes, layers[v, s], [int(grid[v, s]) for grid in grids])[0]
                     for v in range(problem.interleaves)
                 ]
-            )
+            ).T
             cost = recompute_extra(self, rows)
-            rows = rows[(cost <= extra + 1e-9).all(axis=1)]
+            rows = rows[(cost <= extra[:, None] + 1e-9).all(axis=(0, 2))]
             if not len(rows):
                 return None
             chosen[s] = rows[0]
@@ -133,15 +135,19 @@ class ColumnSet:
 
 
 def recompute_extra(columns: ColumnSet, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Recompute time of each chunk of some columns, float64 [rows, V]."""
+    """What recompute and other choices add to each chunk's times in some columns, float64 [3, rows, V]."""
     problem, V = columns.problem, columns.problem.interleaves
-    share = problem.weight_gradient_share if has_weight_gradient(problem) else 0.0
-    d = columns.durations[rows]
-    result: NDArray[np.float64] = (
-        d[:, V : 2 * V] - problem.backward_ratio * (1.0 - share) * d[:, :V]
-    ) * problem.schedule.seq_splits
-    if problem.slowness:
-        result /= np.array(problem.slowness)[columns.stage[rows], None]
+    schedule = schedule_of(problem)
+    placed = np.array([kind.forward for kind in problem.placed_kinds])
+    forward = columns.layers[rows] @ placed
+    pace = np.array(problem.pace)[columns.stage[rows], None]
+    for s in range(problem.stages):
+        forward[columns.stage[rows] == s] += fixed_parts(problem, schedule, s, np.zeros((1, V)))[1]
+    plain = duration_blocks(problem, forward, np.zeros((3, *forward.shape)), pace)
+    result = np.zeros((3, len(rows), V))
+    for block, base in enumerate(plain):
+        taken = columns.durations[rows, block * V : (block + 1) * V]
+        result[block] = (taken - base) * problem.schedule.seq_splits / pace
     return result
 
 
@@ -159,60 +165,62 @@ def build_columns(problem: PipelineProblem, tuples: list[StageTuples], most: int
     parts = []
     groups = 0
     for s in range(S):
-        parts.append(_stage_columns(problem, tuples[s], alive[s], most, groups))
+        parts.append(_stage_columns(problem, tuples[s], s, alive[s], most, groups))
         groups += len(tuples[s].members)
     start = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])]).astype(np.int64)
-    layers, recompute, forward, extra, group = (np.concatenate([part[i] for part in parts]) for i in range(5))
+    layers, recompute, forward, extra, group = (
+        np.concatenate([part[i] for part in parts], axis=1 if i == EXTRA else 0) for i in range(5)
+    )
     pace = np.repeat(problem.pace, np.diff(start))[:, None]
     durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, pace)))
     return ColumnSet(problem, start, layers, recompute, durations, group)
 
 
 def _stage_columns(
-    problem: PipelineProblem, tuples: StageTuples, alive: NDArray[np.float64], most: int, first_group: int
+    problem: PipelineProblem, tuples: StageTuples, s: int, alive: NDArray[np.float64], most: int, first_group: int
 ) -> tuple[NDArray[Any], ...]:
-    """Layers, recompute, forward, recompute time and group of one stage's columns."""
+    """Layers, recompute, forward, what choices add to the times and group of one stage's columns."""
     V, K, M = problem.interleaves, len(problem.placed_kinds), len(problem.searched_modes)
     if not len(tuples.members):
         return (
             np.zeros((0, V, K), np.int16),
             np.zeros((0, V, M), np.int16),
             np.zeros((0, V)),
-            np.zeros((0, V)),
+            np.zeros((3, 0, V)),
             np.zeros(0, np.int64),
         )
-    widest = max(len(kind.extra) for row in tuples.types for kind in row)
+    widest = max(len(kind.choices) for row in tuples.types for kind in row)
     types = max(len(row) for row in tuples.types)
-    extra = np.zeros((V, types, widest))
+    extra = np.zeros((3, V, types, widest))
     activation = np.zeros((V, types, widest))
     sizes = np.zeros((V, types), dtype=np.int64)
     for v, row in enumerate(tuples.types):
         for t, kind in enumerate(row):
-            n = sizes[v, t] = len(kind.extra)
-            extra[v, t, :n], activation[v, t, :n] = kind.extra, kind.activation
-    owner, option, complete = minimal_choices(
-        tuples.members,
-        np.ascontiguousarray(tuples.room_mib),
-        alive,
-        extra,
-        activation,
-        sizes,
-        MEMORY_TOLERANCE_MIB,
-        most,
-    )
+            n = sizes[v, t] = len(kind.choices)
+            extra[:, v, t, :n], activation[v, t, :n] = kind.choices.extra, kind.choices.activation
+    room = np.ascontiguousarray(tuples.room_mib)
+    if problem.choices:
+        need, room = resource_needs(problem, tuples, alive, s, (types, widest))
+        owner, option, complete = undominated_choices(
+            tuples.members, room, need, extra, sizes, MEMORY_TOLERANCE_MIB, most
+        )
+    else:
+        owner, option, complete = minimal_choices(
+            tuples.members, room, alive, extra[1], activation, sizes, MEMORY_TOLERANCE_MIB, most
+        )
     if not complete:
         raise TooManyColumns(f"a stage has more than {most} configurations")
     layers = np.empty((len(owner), V, K), dtype=np.int16)
     recompute = np.empty((len(owner), V, M), dtype=np.int16)
-    time = np.empty((len(owner), V))
+    time = np.empty((3, len(owner), V))
     for v, row in enumerate(tuples.types):
         member, chosen = tuples.members[owner, v], option[:, v]
         layers[:, v] = np.array([kind.layers for kind in row])[member]
         table = np.zeros((len(row), widest, M), dtype=np.int16)
         for t, kind in enumerate(row):
-            table[t, : len(kind.extra)] = kind.recompute
+            table[t, : len(kind.choices)] = kind.choices.recompute
         recompute[:, v] = table[member, chosen]
-        time[:, v] = extra[v, member, chosen]
+        time[:, :, v] = extra[:, v, member, chosen]
     return layers, recompute, tuples.forward[owner], time, owner + first_group
 
 

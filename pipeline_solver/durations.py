@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
+from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import Schedule
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.problem import LayerChoice, PipelineProblem
 
 
 def schedule_of(problem: PipelineProblem) -> Schedule:
@@ -25,7 +25,7 @@ def chunk_durations(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.
     """Duration of every class, float64 [R] (`event_graph` numbers them), in body-layer forward times.
 
     Forward f = Σ φ·x, plus the embedding on the first and the head on the last chunk; backward
-    β·f + Σ ρ·φ·r. Where the schedule has weight-gradient tasks these take the share
+    β·f + Σ ρ·φ·r, and what other choices add. Where the schedule has weight-gradient tasks these take the share
     `weight_gradient_share` of β·f, and recompute stays with the input gradient. A task on one piece
     of a split sequence takes 1/splits of its chunk's time.
 
@@ -43,21 +43,20 @@ def chunk_durations(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.
     first, last = schedule.chunk_at(0), schedule.chunk_at(schedule.chunks - 1)
     forward[first] += problem.embedding_forward
     forward[last] += problem.head_forward
-    extra = np.zeros((V, S))
+    extra = np.zeros((3, V, S))
+    kinds = {kind.name: kind for kind in problem.kinds}
     for name, modes in plan.recompute_by_kind().items():
-        for mode in filter(plan.uses, (FULL, SELECT)):
-            extra += problem.recompute_ratio[mode] * phi[name] * np.array(modes[mode], dtype=np.float64)
-    return assemble_durations(problem, forward, extra)
-
-
-def assemble_durations(
-    problem: PipelineProblem, forward: NDArray[np.float64], recompute: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Durations float64 [R] from each chunk's forward and recompute time, both float64 [V, S]."""
-    S = problem.stages
-    blocks = duration_blocks(problem, forward, recompute, np.array(problem.pace))
+        for mode in filter(plan.uses, plan.modes):
+            held = np.array(modes[mode], dtype=np.float64)
+            extra += np.multiply.outer(times_of(problem.choice_of(kinds[name], mode)), held)
+    blocks = duration_blocks(problem, forward, extra, np.array(problem.pace))
     tail = np.array(problem.tail or [0.0] * S)
     return np.concatenate([*(block.reshape(-1) for block in blocks), tail])
+
+
+def times_of(choice: LayerChoice) -> NDArray[np.float64]:
+    """What a choice adds to forward, backward and weight gradient of a layer, float64 [3]."""
+    return np.array([choice.forward, choice.backward, choice.weight_gradient])
 
 
 def duration_blocks(
@@ -66,13 +65,22 @@ def duration_blocks(
     extra: NDArray[np.float64],
     pace: NDArray[np.float64] | float,
 ) -> list[NDArray[np.float64]]:
-    """Time of a task of each direction from chunks' forward and recompute time, shaped as they are.
+    """Time of a task of each direction from chunks' forward time and what recompute and other choices add to it.
 
-    `pace` is that of their stages (`PipelineProblem.pace`), in a shape that goes with theirs.
+    Parameters
+    ----------
+    forward : float64 [...]
+    extra : float64 [3, ...]
+        Added to forward, backward and weight gradient.
+    pace : float64
+        That of the chunks' stages (`PipelineProblem.pace`), in a shape that goes with theirs.
     """
     weight = has_weight_gradient(problem)
     share = problem.weight_gradient_share if weight else 0.0
-    blocks = [forward, problem.backward_ratio * (1.0 - share) * forward + extra]
+    blocks = [forward, problem.backward_ratio * (1.0 - share) * forward + extra[1]]
     if weight:
         blocks.append(problem.backward_ratio * share * forward)
+    if problem.choices:  # recompute alone adds to nothing but the backward
+        blocks[0] = forward + extra[0]
+        blocks[-1] = blocks[-1] + extra[2]
     return [block / problem.schedule.seq_splits * pace for block in blocks]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +32,21 @@ def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
         When the plan uses a recompute mode whose costs the problem does not know.
     """
     began = time.monotonic()
-    unknown = [mode for mode in plan.recompute if mode not in problem.recompute_ratio and plan.uses(mode)]
+    known = {*problem.recompute_ratio, *problem.choices}
+    unknown = [mode for mode in plan.recompute if mode not in known and plan.uses(mode)]
     if unknown:
         raise ValueError(f"the plan recomputes by {unknown[0]}, whose costs the problem does not know")
     peaks = peak_memory_mib(problem, plan)
     over = [
         f"stage {stage} needs {peak:.0f} MiB, {peak - limit:.0f} MiB above its limit of {limit:.0f} MiB"
         for stage, (peak, limit) in enumerate(zip(peaks, problem.limit_mib, strict=True))
+        if peak > limit + MEMORY_TOLERANCE_MIB
+    ]
+    over += [
+        f"stage {stage} needs {peak:.0f} MiB of the host, {peak - limit:.0f} MiB above its limit of {limit:.0f} MiB"
+        for stage, (peak, limit) in enumerate(
+            zip(host_memory_mib(problem, plan), problem.host_limit_mib or [inf] * problem.stages, strict=True)
+        )
         if peak > limit + MEMORY_TOLERANCE_MIB
     ]
     return Solution(
@@ -62,7 +71,6 @@ def step_time(problem: PipelineProblem, plan: PipelinePlan) -> float:
 
 def peak_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
     """Peak memory of every stage, MiB [S]: static + layers + what live micro-batches keep, at the worst moment."""
-    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     fixed = np.array(problem.static_mib, dtype=float)
     kept = np.zeros((problem.interleaves, problem.stages))
     by_kind = plan.recompute_by_kind()
@@ -73,6 +81,26 @@ def peak_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float
         for mode, grid in by_kind[kind.name].items():
             if any(map(any, grid)):
                 kept += kind.activation_mib[mode] * np.array(grid)
+                if mode in problem.choices:
+                    fixed += kind.choices[mode].states_mib * np.array(grid).sum(axis=0)
+    return _at_worst(problem, fixed, kept)
+
+
+def host_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
+    """What one device of every stage keeps on its host at the worst moment, MiB [S]."""
+    fixed, kept = np.zeros(problem.stages), np.zeros((problem.interleaves, problem.stages))
+    by_kind = plan.recompute_by_kind()
+    for kind in problem.kinds:
+        for name in problem.choices if kind.name in plan.layers else ():
+            grid = np.array(by_kind[kind.name].get(name, np.zeros(kept.shape)))
+            fixed += kind.choices[name].host_states_mib * grid.sum(axis=0)
+            kept += kind.choices[name].host_mib * grid
+    return _at_worst(problem, fixed, kept)
+
+
+def _at_worst(problem: PipelineProblem, fixed: NDArray[np.float64], kept: NDArray[np.float64]) -> tuple[float, ...]:
+    """What is fixed [S], and what live micro-batches keep in each chunk [V, S] at the worst moment, together."""
+    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     return tuple(
         float(fixed[s] + (vectors @ kept[:, s]).max(initial=0.0)) for s, vectors in enumerate(alive_vectors(schedule))
     )

@@ -7,6 +7,8 @@ import time
 import numpy as np
 
 from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.durations import chunk_durations
+from taylor.pipeline_solver.evaluate import host_memory_mib, peak_memory_mib
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.plan_walk import PlanWalk, State
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
@@ -38,6 +40,7 @@ class FirstPlans:
     """
 
     def __init__(self, problem: PipelineProblem, graph: EventGraph, seed: int, stopper: Stopper) -> None:
+        self.problem, self.graph = problem, graph
         self.walk = PlanWalk(problem, graph)
         self.random = np.random.default_rng(seed)
         self.stopper = stopper
@@ -85,5 +88,17 @@ class FirstPlans:
                 return
 
     def _take(self, over: float, time: float, state: State) -> None:
+        if self.problem.choices and (over, time) < (self.over, self.time):
+            over, time = self._exact(state)
         if (over, time) < (self.over, self.time):
             self.over, self.time, self.state = over, time, state
+
+    def _exact(self, state: State) -> tuple[float, float]:
+        """MiB over the limits and step time of a state: the walk knows but the sum of what a choice adds to the tasks,
+        and nothing of states and the host."""
+        plan = self.walk.plan_of(state)
+        needs = [(peak_memory_mib(self.problem, plan), self.problem.limit_mib)]
+        if self.problem.bounds_host:
+            needs.append((host_memory_mib(self.problem, plan), self.problem.host_limit_mib))
+        over = sum(max(0.0, need - limit) for pair in needs for need, limit in zip(*pair, strict=True))
+        return over, self.graph.longest_path(chunk_durations(self.problem, plan))

@@ -174,7 +174,7 @@ class Generation:
         means = mean / problem.interleaves * speed / speed.sum()
         for s, stage in enumerate(self.options):
             for share in FIRST_SPREAD:
-                cost = np.abs(stage.forward - share * means[s]) + 0.3 * stage.extra
+                cost = np.abs(stage.forward - share * means[s]) + 0.3 * stage.extra.sum(axis=0)
                 self._join(s, cheapest(stage, cost, limits[s], np.inf, FIRST_OF_EACH)[0])
 
     def _price(self, master: Master, value: float, limits: NDArray[np.float64]) -> int:

@@ -82,6 +82,8 @@ def write_mps(
         f"{solution.status}; objective {solution.objective!r}; proven bound {solution.bound!r}",
         "x_KIND[stage,interleave]: layers; recompute_KIND, select_KIND: those fully, selectively recomputed",
     ]
+    if problem.choices:
+        comments.append(f"choice_NAME_KIND: those under another choice, in this order: {', '.join(problem.choices)}")
     if problem.slowness:
         comments.append(f"stages take {', '.join(f'{slow:g}' for slow in problem.slowness)} times as long")
     if form == "full":

@@ -19,7 +19,6 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.plan_rows import (
-    MODE_PREFIX,
     Chunk,
     add_durations,
     add_layer_rows,
@@ -27,6 +26,7 @@ from taylor.pipeline_solver.plan_rows import (
     add_order_rows,
     add_recompute_rows,
     layer_bounds,
+    mode_prefix,
     safe_name,
 )
 from taylor.pipeline_solver.problem import PipelineProblem
@@ -104,7 +104,8 @@ class PlanModel:
                 entry.set_value(plan.layers[name][v][s], skip_validation=True)
         for (mode, name), variable in self.recompute.items():
             for (s, v), entry in variable.items():
-                entry.set_value(by_kind[name][mode][v][s], skip_validation=True)
+                held = by_kind[name][mode][v][s] if mode in by_kind[name] else 0
+                entry.set_value(held, skip_validation=True)
         for index, variable in self.begun.items():
             late, seen = list(self.layers)[index:], False
             for (s, v), entry in variable.items():  # in model order
@@ -114,7 +115,8 @@ class PlanModel:
             modes = self.problem.searched_modes
             modes = modes[: modes.index(mode) + 1]
             for (s, v), entry in variable.items():
-                taken = any(by_kind[name][of][v][s] for name in list(self.layers)[index:] for of in modes)
+                late = list(self.layers)[index:]
+                taken = any(by_kind[name][of][v][s] for name in late for of in modes if of in by_kind[name])
                 entry.set_value(int(taken), skip_validation=True)
         if self.uniform is not None and (chosen := uniform_choice(self.problem, plan)) is not None:
             self.uniform[chosen].set_value(1, skip_validation=True)
@@ -147,14 +149,14 @@ def plan_model(problem: PipelineProblem, schedule: Schedule | None = None) -> Pl
         layers[kind.name] = variable
         for mode in problem.searched_modes:
             counted = pyo.Var(held, domain=pyo.NonNegativeIntegers, bounds=_bounds(most, kind.name))
-            model.add_component(f"{MODE_PREFIX[mode]}_{name}", counted)
+            model.add_component(f"{mode_prefix(mode)}_{name}", counted)
             recompute[mode, kind.name] = counted
     add_layer_rows(model, problem, kinds, chunks, layers)
     begun = add_order_rows(model, kinds, chunks, layers, most)
     reached = add_recompute_rows(model, problem, kinds, chunks, layers, recompute, most)
     add_memory_rows(model, problem, schedule, kinds, layers, recompute)
     durations = add_durations(model, problem, schedule, kinds, layers, recompute)
-    prefixes = {mode: MODE_PREFIX[mode] for mode in problem.searched_modes}
+    prefixes = {mode: mode_prefix(mode) for mode in problem.searched_modes}
     uniform, whole = add_uniform_rows(model, problem, prefixes, kinds, chunks, layers, recompute, most)
     return PlanModel(problem, schedule, model, layers, recompute, durations, begun, reached, uniform, whole)
 

@@ -12,11 +12,16 @@ from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 
-MODE_PREFIX = {FULL: "recompute", SELECT: "select"}
+_PREFIXES = {FULL: "recompute", SELECT: "select"}
 DIRECTION_NAMES = ("forward", "backward", "weight_gradient")
 
 Chunk = tuple[int, int]
 """(stage, interleave), the index of every variable."""
+
+
+def mode_prefix(mode: str) -> str:
+    """How the names of a mode's variables begin."""
+    return _PREFIXES.get(mode) or f"choice_{safe_name(mode)}"
 
 
 def safe_name(text: str) -> str:
@@ -148,28 +153,28 @@ def add_recompute_rows(
         for position, mode in enumerate(modes):
             # Layers in this mode or an earlier one: a later kind has some only when the earlier kinds have no others.
             reached = pyo.Var(mixed, domain=pyo.Binary)
-            model.add_component(f"{MODE_PREFIX[mode]}_reaches_{name}", reached)
+            model.add_component(f"{mode_prefix(mode)}_reaches_{name}", reached)
             switches[mode, index] = reached
             for chunk in mixed:
                 if chunk in layers[late.name]:
                     taken = pyo.quicksum(recompute[taking, late.name][chunk] for taking in modes[: position + 1])
-                    model.first_layers[name, MODE_PREFIX[mode], "late", chunk[0], chunk[1]] = (
+                    model.first_layers[name, mode_prefix(mode), "late", chunk[0], chunk[1]] = (
                         taken <= most[late.name, chunk] * reached[chunk]
                     )
                 if chunk in layers[early.name]:
                     taken = pyo.quicksum(recompute[taking, early.name][chunk] for taking in modes[: position + 1])
-                    model.first_layers[name, MODE_PREFIX[mode], "early", chunk[0], chunk[1]] = (
+                    model.first_layers[name, mode_prefix(mode), "early", chunk[0], chunk[1]] = (
                         layers[early.name][chunk] - taken + most[early.name, chunk] * reached[chunk]
                         <= most[early.name, chunk]
                     )
                 if index > 1 and chunk in switches[mode, index - 1]:
-                    model.first_layers[name, MODE_PREFIX[mode], "later", chunk[0], chunk[1]] = (
+                    model.first_layers[name, mode_prefix(mode), "later", chunk[0], chunk[1]] = (
                         reached[chunk] <= switches[mode, index - 1][chunk]
                     )
     for (mode, v, s), given in problem.fixed_recompute.items():
         able = [kind for kind in kinds if mode in modes and (s, v) in layers[kind.name]]
         counted = _total(model, (recompute[mode, kind.name][s, v] for kind in able))
-        model.given_recompute[MODE_PREFIX[mode], s, v] = counted == given
+        model.given_recompute[mode_prefix(mode), s, v] = counted == given
     return switches
 
 
@@ -194,6 +199,23 @@ def add_memory_rows(
             ]
             room = problem.limit_mib[s] - problem.static_mib[s] - pinned_mib(problem, schedule, s, alive)
             model.memory[s if len(vectors) == 1 else (s, moment)] = _total(model, terms) <= room
+    if not problem.bounds_host:
+        return
+    model.host_memory = pyo.Constraint(pyo.Any)
+    for s, vectors in enumerate(alive_vectors(schedule)):
+        for moment, alive in enumerate(vectors.tolist()):
+            weights = [
+                (kind.choices[name].host_states_mib + alive[v] * kind.choices[name].host_mib, counted[s, v])
+                for (name, of), counted in recompute.items()
+                if name in problem.choices
+                for kind in kinds
+                if kind.name == of
+                for v in range(problem.interleaves)
+                if (s, v) in layers[of]
+            ]
+            terms = [weight * variable for weight, variable in weights if weight]
+            if terms:
+                model.host_memory[s, moment] = pyo.quicksum(terms) <= problem.host_limit_mib[s]
 
 
 def _memory_terms(
@@ -207,7 +229,8 @@ def _memory_terms(
     kept = kind.activation_mib[NONE]
     weights = [(kind.layer_mib + alive * kept, layers[kind.name][chunk])]
     for mode in problem.searched_modes:
-        weights.append((alive * (kind.activation_mib[mode] - kept), recompute[mode, kind.name][chunk]))
+        states = kind.choices[mode].states_mib if mode in problem.choices else 0.0
+        weights.append((states + alive * (kind.activation_mib[mode] - kept), recompute[mode, kind.name][chunk]))
     return [weight * variable for weight, variable in weights if weight]
 
 
@@ -247,17 +270,22 @@ def add_durations(
             terms = [
                 factor * slow * kind.forward * layers[kind.name][s, v] for kind in kinds if (s, v) in layers[kind.name]
             ]
-            if direction == 1:
-                terms += [
-                    problem.recompute_ratio[mode] * slow * kind.forward * recompute[mode, kind.name][s, v]
-                    for kind in kinds
-                    if (s, v) in layers[kind.name]
-                    for mode in problem.searched_modes
-                ]
+            for kind in kinds:
+                for mode in problem.searched_modes if (s, v) in layers[kind.name] else ():
+                    if added := _added(problem, kind, mode, direction, weight_tasks):
+                        terms.append(added * slow * recompute[mode, kind.name][s, v])
             extra = factor * slow * _extra_forward(problem, schedule.position(v, s), schedule.chunks)
             model.duration[DIRECTION_NAMES[direction], s, v] = variable[s, v] - pyo.quicksum(terms) == extra
             durations[(direction * problem.interleaves + v) * problem.stages + s] = variable[s, v]
     return durations
+
+
+def _added(problem: PipelineProblem, kind: LayerKind, mode: str, direction: int, weight_tasks: bool) -> float:
+    """Time that a mode adds to a task of one layer in a direction."""
+    one = problem.choice_of(kind, mode)
+    if direction == 1 and not weight_tasks:
+        return one.backward + one.weight_gradient
+    return (one.forward, one.backward, one.weight_gradient)[direction]
 
 
 def _extra_forward(problem: PipelineProblem, place: int, chunks: int) -> float:

@@ -17,7 +17,7 @@ from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import NONE, PipelinePlan
 from taylor.pipeline_solver.annealing import Tasks
 from taylor.pipeline_solver.chunk_types import chunk_bounds
-from taylor.pipeline_solver.durations import has_weight_gradient, schedule_of
+from taylor.pipeline_solver.durations import has_weight_gradient, schedule_of, times_of
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.stage_tuples import fixed_parts
@@ -34,7 +34,7 @@ class Stack(NamedTuple):
     kept : float64 [modes + 1, L + 1]
         Activations of a micro-batch, MiB; without recompute first, then by searched mode.
     extra : float64 [modes, L + 1]
-        Recompute time.
+        Recompute time; of other choices what they add to all tasks together.
     """
 
     forward: NDArray[np.float64]
@@ -241,7 +241,7 @@ def _stack(problem: PipelineProblem) -> Stack:
         return np.concatenate([[0.0], np.cumsum(np.repeat(values, [kind.count for kind in kinds]))])
 
     kept = [sums([kind.activation_mib[mode] for kind in kinds]) for mode in (NONE, *modes)]
-    extra = [sums([problem.recompute_ratio[mode] * kind.forward for kind in kinds]) for mode in modes]
+    extra = [sums([float(times_of(problem.choice_of(kind, mode)).sum()) for kind in kinds]) for mode in modes]
     return Stack(
         sums([kind.forward for kind in kinds]),
         sums([kind.layer_mib for kind in kinds]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import Any, Mapping, Sequence
@@ -12,6 +13,33 @@ from taylor.pipeline.schedule import ScheduleSpec
 
 MEMORY_TOLERANCE_MIB = 1e-6
 """One byte: how far a stage may pass its limit, for decimal figures of a profile are not exact in binary."""
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """What a choice (recompute of some modules, offload, …) changes in one layer, beside what the layer keeps alive.
+
+    Parameters
+    ----------
+    forward, backward, weight_gradient : float
+        Time that it adds to a task of one micro-batch, in body-layer forward times: what runs again, and what of a
+        transfer no computation hides. Where weight gradients are no tasks of their own theirs belongs to the backward.
+    states_mib : float
+        MiB of weights, gradients and optimizer states more on the device; below 0 where they lie on the host.
+    host_mib, host_states_mib : float
+        MiB on the host: of every live micro-batch, and of states.
+    link_time : float
+        Time for which the link to the host carries a micro-batch's data, in each direction. It costs nothing
+        by itself: what is not hidden is in `forward` and `backward`.
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    weight_gradient: float = 0.0
+    states_mib: float = 0.0
+    host_mib: float = 0.0
+    host_states_mib: float = 0.0
+    link_time: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -29,10 +57,13 @@ class LayerKind:
     layer_mib : float
         Weights, gradients and optimizer states of one layer, MiB.
     activation_mib : mapping of mode to float
-        What one micro-batch leaves alive in one layer, MiB, for ``none`` and every mode of `recompute_ratio`.
+        What one micro-batch leaves alive in one layer, MiB, for ``none``, every mode of `recompute_ratio` and every
+        one of `PipelineProblem.choices`.
     pinned_last : bool
         All layers of the kind sit on the last chunk and count neither in the least number of layers
         nor in the offset (MTP of mcore-style files). They are never recomputed.
+    choices : mapping of choice to LayerChoice
+        What each of `PipelineProblem.choices` costs in a layer of the kind.
     """
 
     name: str
@@ -41,6 +72,18 @@ class LayerKind:
     layer_mib: float
     activation_mib: Mapping[str, float]
     pinned_last: bool = False
+    choices: Mapping[str, LayerChoice] = field(default_factory=dict)
+
+    @property
+    def least_mib(self) -> float:
+        """States of a layer on the device under the choice that leaves the least of them there."""
+        return self.layer_mib + min([0.0, *(one.states_mib for one in self.choices.values())])
+
+    @property
+    def costs(self) -> tuple[Any, ...]:
+        """All that tells a layer of the kind from one of another kind."""
+        choices = tuple(sorted(self.choices.items(), key=lambda item: item[0]))
+        return (self.forward, self.layer_mib, tuple(self.activation_mib.items()), choices)
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,6 +106,11 @@ class PipelineProblem:
         ρ of every recompute mode that a plan may hold (``full``, ``select``).
     unsearched : tuple of str
         Those of them that the solver may not choose: a given plan that holds them can be evaluated.
+    choices : tuple of str
+        Further choices of a layer beside the recompute modes, priced by `LayerKind.choices`. In a chunk they follow
+        the recompute modes in this order: a layer is under one of them, or under none.
+    host_limit_mib : tuple of float [S] or empty
+        Memory of the host that one device of a stage may take; empty where nothing limits it.
     head_forward, embedding_forward : float
         Added to the forward of the last and of the first chunk.
     lag : float
@@ -104,6 +152,8 @@ class PipelineProblem:
     backward_ratio: float = 2.0
     recompute_ratio: Mapping[str, float] = field(default_factory=lambda: {FULL: 1.0})
     unsearched: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    host_limit_mib: tuple[float, ...] = ()
     head_forward: float = 0.0
     embedding_forward: float = 0.0
     lag: float = 0.0
@@ -143,6 +193,20 @@ class PipelineProblem:
         )
         if any(count < 0 or (count and mode not in self.searched_modes) for mode, count in self.uniform_recompute):
             raise ValueError("uniform_recompute must name modes of recompute_ratio that are searched, counts >= 0")
+        _require(
+            len({*self.choices, FULL, SELECT, NONE}) == len(self.choices) + 3,
+            f"choices must be named once, and otherwise than {FULL}, {SELECT} and {NONE}",
+            self.choices,
+        )
+        names = [re.sub(r"\W", "_", name) for name in self.choices]
+        _require(
+            all(name and name[0].isalpha() for name in names) and len(set(names)) == len(names),
+            "choices must begin with a letter and differ in their letters and digits",
+            self.choices,
+        )
+        if self.host_limit_mib and len(self.host_limit_mib) != self.stages:
+            raise ValueError("host_limit_mib must be empty or have one entry a stage")
+        _require(all(mib >= 0 for mib in self.host_limit_mib), "host_limit_mib must be >= 0", self.host_limit_mib)
         self._check_kinds()
         pinned = {
             "fixed_layers": list(self.fixed_layers),
@@ -162,9 +226,17 @@ class PipelineProblem:
         for kind in self.kinds:
             if not (kind.count >= 0 and kind.forward >= 0 and kind.layer_mib >= 0):
                 raise ValueError(f"kind {kind.name}: count, forward and layer_mib must be >= 0")
-            missing = [mode for mode in (NONE, *self.recompute_ratio) if mode not in kind.activation_mib]
+            missing = [mode for mode in (NONE, *self.recompute_ratio, *self.choices) if mode not in kind.activation_mib]
             if missing:
                 raise ValueError(f"kind {kind.name}: activation_mib lacks {', '.join(missing)}")
+            if lacking := [name for name in self.choices if name not in kind.choices]:
+                raise ValueError(f"kind {kind.name}: choices lacks {', '.join(lacking)}")
+            for name in self.choices:
+                one = kind.choices[name]
+                times = (one.forward, one.backward, one.weight_gradient, one.link_time)
+                kept = (one.host_mib, one.host_states_mib, kind.layer_mib + one.states_mib)
+                if not all(0 <= value < inf for value in (*times, *kept)):
+                    raise ValueError(f"kind {kind.name}: choice {name} must have times and memory >= 0, found {one}")
 
     @property
     def free_kinds(self) -> tuple[LayerKind, ...]:
@@ -178,8 +250,27 @@ class PipelineProblem:
 
     @property
     def searched_modes(self) -> tuple[str, ...]:
-        """Recompute modes that the solver may choose, in the order in which a chunk's layers take them."""
-        return tuple(mode for mode in (FULL, SELECT) if mode in self.recompute_ratio and mode not in self.unsearched)
+        """Modes and choices that the solver may choose, in the order in which a chunk's layers take them."""
+        modes = (mode for mode in (FULL, SELECT) if mode in self.recompute_ratio and mode not in self.unsearched)
+        return (*modes, *self.choices)
+
+    @property
+    def bounds_host(self) -> bool:
+        """Whether what layers keep on the host can matter."""
+        kept = (kind.choices[name] for kind in self.free_kinds for name in self.choices)
+        return bool(self.host_limit_mib) and any(one.host_mib or one.host_states_mib for one in kept)
+
+    def choice_of(self, kind: LayerKind, mode: str) -> LayerChoice:
+        """What a layer of a kind costs more under a mode of `searched_modes` than under none.
+
+        Raises
+        ------
+        KeyError
+            When the problem does not know the mode's price.
+        """
+        if mode in self.choices:
+            return kind.choices[mode]
+        return LayerChoice(backward=self.recompute_ratio[mode] * kind.forward)
 
     @property
     def pace(self) -> tuple[float, ...]:
@@ -207,7 +298,8 @@ class PipelineProblem:
             f"{self.schedule.name}"
         ]
         for kind in self.kinds:
-            kept = ", ".join(f"{mode} {mib:g}" for mode, mib in kind.activation_mib.items())
+            modes = {mode: mib for mode, mib in kind.activation_mib.items() if mode not in self.choices}
+            kept = ", ".join(f"{mode} {mib:g}" for mode, mib in modes.items())
             pinned = " on the last chunk" if kind.pinned_last else ""
             lines.append(
                 f"{kind.count} {kind.name} layers{pinned}: forward {kind.forward:g}, {kind.layer_mib:,g} MiB each; "
@@ -225,6 +317,9 @@ class PipelineProblem:
             f"backward {self.backward_ratio:g}, {ratios + ', ' if ratios else ''}head {self.head_forward:g}, "
             f"embedding {self.embedding_forward:g}, transfer {self.lag:g}{unit}"
         )
+        for name in self.choices:
+            kept = ", ".join(f"{kind.name} {kind.activation_mib[name]:g}" for kind in self.free_kinds)
+            lines.append(f"choice {name}: a micro-batch keeps {kept} MiB")
         if self.slowness:
             lines.append(f"stages take {', '.join(f'{slow:g}' for slow in self.slowness)} times as long")
         given = len(self.fixed_layers) + len(self.max_layers) + len(self.fixed_recompute)

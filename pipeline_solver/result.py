@@ -242,8 +242,10 @@ def problem_data(problem: PipelineProblem) -> dict[str, Any]:
     unpinned = {"fixed_layers", "max_layers", "fixed_recompute"}
     if not problem.uniform_recompute:
         unpinned.add("uniform_recompute")
-    if not problem.unsearched:
-        unpinned.add("unsearched")
+    unpinned |= {name for name in ("unsearched", "choices", "host_limit_mib") if not getattr(problem, name)}
+    if not problem.choices:
+        for kind in data["kinds"]:
+            kind.pop("choices")
     return {key: value for key, value in data.items() if key not in unpinned}
 
 
@@ -254,7 +256,8 @@ def _uncounted(problem: PipelineProblem) -> tuple[str, ...]:
 
 def _recompute(problem: PipelineProblem, plan: PipelinePlan) -> dict[str, list[list[int]]]:
     """Recomputed layers of every mode that is searched or that the plan holds, [vpp][pp] each."""
-    modes = [mode for mode in problem.recompute_ratio if mode in problem.searched_modes or plan.uses(mode)]
+    known = (*problem.recompute_ratio, *problem.choices)
+    modes = [mode for mode in known if mode in problem.searched_modes or plan.uses(mode)]
     return {mode: _lists(plan.recomputed(mode)) for mode in modes}
 
 

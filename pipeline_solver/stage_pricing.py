@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.chunk_types import ChunkType, RecomputeOptions, chunk_bounds, chunk_types
-from taylor.pipeline_solver.columns import ColumnSet
+from taylor.pipeline_solver.columns import EXTRA, ColumnSet
 from taylor.pipeline_solver.compiled import compiled
 from taylor.pipeline_solver.durations import duration_blocks, schedule_of
 from taylor.pipeline_solver.master import Prices
@@ -26,6 +26,9 @@ from taylor.pipeline_solver.stage_tuples import TooManyColumns, fixed_parts
 
 BUCKETS = 256
 """Parts of the memory and of the work in which the least cost of the chunks to come is tabled."""
+
+RIVALS = 4
+"""Quicker choices, those that take the least more, that a choice is compared with where choices are in no order."""
 
 MAX_STEPS = 100_000_000
 """Options that one search looks at, at most: about two seconds."""
@@ -43,20 +46,21 @@ class StageOptions(NamedTuple):
         Number in ``types[v]``, and of its recompute choice.
     held : int64 [n, K]
         Layers by kind.
-    forward, extra : float64 [n]
-        Forward time with what the chunk does besides layers, and recompute time.
+    forward : float64 [n]
+        Forward time with what the chunk does besides layers, and without what its choice adds.
+    extra : float64 [3, n]
+        What recompute and other choices add to forward, backward and weight gradient.
     work : float64 [n]
         Time of one micro-batch, forward and backward.
-    states, activation : float64 [n]
-        MiB of states, and of one micro-batch.
-    looser : float64 [n]
-        MiB of a micro-batch more that the next cheaper recompute choice keeps; inf where there is none.
+    need : float64 [n, R]
+        MiB of each resource: the device's memory at each alive vector and, where it is bounded, the host's.
+    beyond : float64 [n, rivals, R]
+        MiB more of each that a quicker choice of the same layers takes; inf where there is no further one.
     window : int64 [n, 3]
         Least and greatest position of the first layer, and the number of layers.
     between : int64 [V, 2]
         Least and greatest number of layers between the stage's previous chunk and this one.
-    alive : float64 [P, V]
-    room : float64 [P]
+    room : float64 [R]
         MiB left for layers.
     """
 
@@ -68,12 +72,10 @@ class StageOptions(NamedTuple):
     forward: NDArray[np.float64]
     extra: NDArray[np.float64]
     work: NDArray[np.float64]
-    states: NDArray[np.float64]
-    activation: NDArray[np.float64]
-    looser: NDArray[np.float64]
+    need: NDArray[np.float64]
+    beyond: NDArray[np.float64]
     window: NDArray[np.int64]
     between: NDArray[np.int64]
-    alive: NDArray[np.float64]
     room: NDArray[np.float64]
 
     @property
@@ -86,7 +88,7 @@ def alike(problem: PipelineProblem) -> PipelineProblem:
     """The problem with kinds that cost the same taken as one, which only columns without order can stand for."""
     merged: dict[object, LayerKind] = {}
     for kind in problem.kinds:
-        key = (kind.forward, kind.layer_mib, tuple(kind.activation_mib.items()), kind.pinned_last)
+        key = (*kind.costs, kind.pinned_last)
         known = merged.get(key)
         merged[key] = kind if known is None else replace(known, count=known.count + kind.count)
     return problem.replace(kinds=tuple(merged.values()))
@@ -130,7 +132,9 @@ def _options_of(
     room, besides = fixed_parts(problem, schedule, s, alive)
     placed = problem.placed_kinds if merged is None else merged.placed_kinds
     K, V = len(placed), problem.interleaves
-    types, between, rows, chunk = [], [], [], []
+    host = len(alive) if problem.bounds_host else 0
+    layer_mib = np.array([kind.layer_mib for kind in placed])
+    types, between, rows, needs, rivals, chunk = [], [], [], [], [], []
     last_place = -1
     for v in range(V):
         place = schedule.position(v, s)
@@ -141,17 +145,24 @@ def _options_of(
         between.append((low[place] - low[last_place + 1], high[place] - high[last_place + 1]))
         last_place = place
         for t, kind in enumerate(found):
-            n = len(kind.extra)
-            looser = np.concatenate([[np.inf], -np.diff(kind.activation)])
+            n = len(kind.choices)
             numbers = np.array([t, kind.first, kind.last, sum(kind.layers), *kind.layers], dtype=float)
-            rows.append(np.column_stack([np.tile(numbers, (n, 1)), np.arange(n), kind.extra, kind.activation, looser]))
+            rows.append(np.column_stack([np.tile(numbers, (n, 1)), np.arange(n), kind.choices.extra.T]))
+            need = kind.choices.need(alive[:, v]) + np.array(kind.layers) @ layer_mib
+            if host:
+                need = np.vstack([need, kind.choices.host_need(alive[:, v])])
+            needs.append(need.T)
+            rivals.append(_more(problem, kind, need.T, alive[:, v]))
             chunk += [v] * n
+    R = len(alive) + host
     table = np.vstack(rows) if rows else np.zeros((0, 4 + K + 4))
+    need = np.vstack(needs) if needs else np.zeros((0, R))
+    more = np.concatenate(rivals) if rivals else np.zeros((0, 1, R))
     of = np.array(chunk, dtype=np.int64)
     held = table[:, 4 : 4 + K].astype(np.int64)
-    choice, extra, activation, looser = table[:, 4 + K :].T
+    choice, extra = table[:, 4 + K], np.ascontiguousarray(table[:, 5 + K :].T)
     forward = held @ np.array([kind.forward for kind in placed]) + besides[of]
-    work = ((1.0 + problem.backward_ratio) * forward + extra) * problem.pace[s]
+    work = ((1.0 + problem.backward_ratio) * forward + extra.sum(axis=0)) * problem.pace[s]
     least = np.array([work[of == v].min() if (of == v).any() else 0.0 for v in range(V)])
     within = work - least[of] + least.sum() <= work_limit * (1 + 1e-9)
     return StageOptions(
@@ -161,16 +172,32 @@ def _options_of(
         choice[within].astype(np.int64),
         held[within],
         forward[within],
-        extra[within],
+        extra[:, within],
         work[within],
-        (held @ np.array([kind.layer_mib for kind in placed]))[within],
-        activation[within],
-        looser[within],
+        need[within],
+        more[within],
         table[within, 1:4].astype(np.int64),
         np.array(between, dtype=np.int64),
-        np.ascontiguousarray(alive, dtype=np.float64),
-        room,
+        np.append(room, [problem.host_limit_mib[s]] * host) if host else room,
     )
+
+
+def _more(
+    problem: PipelineProblem, kind: ChunkType, need: NDArray[np.float64], alive: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """What quicker choices of a chunk take more of each resource than each choice, float64 [n, rivals, R]."""
+    n, resources = need.shape
+    if not problem.choices:  # the next quicker one takes the least more
+        steps = -np.diff(kind.choices.activation)[:, None] * alive
+        return np.vstack([np.full((1, resources), np.inf), steps])[:, None, :]
+    extra = kind.choices.extra
+    more = np.full((n, RIVALS, resources), np.inf)
+    for i in range(n):
+        quicker = np.flatnonzero((extra <= extra[:, i : i + 1]).all(axis=0) & (extra < extra[:, i : i + 1]).any(axis=0))
+        steps = need[quicker] - need[i]
+        few = np.argsort(steps.max(axis=1, initial=-np.inf), kind="stable")[:RIVALS]
+        more[i, : len(few)] = steps[few]
+    return more
 
 
 def _told_apart(problem: PipelineProblem, merged: PipelineProblem, found: list[ChunkType]) -> list[ChunkType]:
@@ -178,17 +205,16 @@ def _told_apart(problem: PipelineProblem, merged: PipelineProblem, found: list[C
     names = [kind.name for kind in merged.placed_kinds]
     of = np.zeros((len(problem.placed_kinds), len(names)), dtype=np.int64)
     for j, kind in enumerate(problem.placed_kinds):
-        like = (kind.forward, kind.layer_mib, kind.activation_mib)
-        name = next(k.name for k in merged.placed_kinds if (k.forward, k.layer_mib, k.activation_mib) == like)
+        name = next(other.name for other in merged.placed_kinds if other.costs == kind.costs)
         of[j, names.index(name)] = 1
     result: dict[object, ChunkType] = {}
     for one in found:
         layers = tuple(int(count) for count in np.array(one.layers) @ of)
-        key = (layers, one.extra.tobytes(), one.activation.tobytes())
+        key = (layers, one.choices.vectors.tobytes())
         known = result.get(key)
         first = one.first if known is None else min(one.first, known.first)
         last = one.last if known is None else max(one.last, known.last)
-        result[key] = ChunkType(layers, first, last, one.extra, one.activation, one.recompute)
+        result[key] = ChunkType(layers, first, last, one.choices)
     return list(result.values())
 
 
@@ -230,12 +256,12 @@ def columns_of(
     for stage, rows in zip(options, chosen, strict=True):
         _, group = np.unique(stage.type[rows], axis=0, return_inverse=True)
         group = group.reshape(-1)
-        order = np.lexsort((stage.extra[rows].sum(axis=1), group))
+        order = np.lexsort((stage.extra[:, rows].sum(axis=(0, 2)), group))
         rows = rows[order]
         recompute = np.zeros((len(rows), V, M), dtype=np.int16)
         for v in range(V):
             found = [
-                stage.types[v][t].recompute[c]
+                stage.types[v][t].choices.recompute[c]
                 for t, c in zip(stage.type[rows[:, v]], stage.choice[rows[:, v]], strict=True)
             ]
             recompute[:, v] = np.array(found, dtype=np.int16).reshape(len(rows), M)
@@ -244,7 +270,7 @@ def columns_of(
                 stage.held[rows].astype(np.int16),
                 recompute,
                 stage.forward[rows],
-                stage.extra[rows],
+                stage.extra[:, rows],
                 group[order] + groups,
                 order + before,
             )
@@ -252,7 +278,9 @@ def columns_of(
         groups += int(group.max(initial=-1)) + 1
         before += len(rows)
     start = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])]).astype(np.int64)
-    layers, recompute, forward, extra, group, number = (np.concatenate([part[i] for part in parts]) for i in range(6))
+    layers, recompute, forward, extra, group, number = (
+        np.concatenate([part[i] for part in parts], axis=1 if i == EXTRA else 0) for i in range(6)
+    )
     pace = np.repeat(problem.pace, np.diff(start))[:, None]
     durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, pace)))
     return ColumnSet(problem, start, layers, recompute, durations, group, ordered), number
@@ -314,9 +342,7 @@ def _found(
     start = np.concatenate([[0], np.cumsum(np.bincount(chunk, minlength=V))]).astype(np.int64)
     if (np.diff(start) == 0).any():
         return nothing
-    need = np.column_stack(
-        [(stage.alive[:, chunk] * stage.activation[order] + stage.states[order]).T, stage.work[order]]
-    )
+    need = np.column_stack([stage.need[order], stage.work[order]])
     room = np.append(stage.room + MEMORY_TOLERANCE_MIB, work_limit)
     if (room < 0).any():
         return nothing
@@ -325,8 +351,7 @@ def _found(
         cost[order],
         np.ascontiguousarray(need),
         room,
-        stage.alive,
-        stage.looser[order],
+        np.ascontiguousarray(stage.beyond[order]),
         stage.window[order],
         stage.between,
         below,
@@ -340,7 +365,7 @@ def _found(
 
 @compiled
 def _search(  # type: ignore[no-untyped-def]
-    start, cost, need, room, alive, looser, window, between, below, most, keep, buckets, max_steps
+    start, cost, need, room, beyond, window, between, below, most, keep, buckets, max_steps
 ):
     V = len(start) - 1
     P = len(room)
@@ -411,19 +436,22 @@ def _search(  # type: ignore[no-untyped-def]
             v += 1
             at[v] = start[v]
             continue
-        # A choice is dominated where a chunk may take its next cheaper one and the stage still fits.
+        # A choice is dominated where a chunk may take a quicker one and the stage still fits.
         minimal = True
         for w in range(V):
             j = at[w] - 1
-            if looser[j] == np.inf:
-                continue
-            over = False
-            for p in range(P - 1):
-                if used[V, p] + alive[p, w] * looser[j] > room[p]:
-                    over = True
+            for k in range(beyond.shape[1]):
+                if beyond[j, k, 0] == np.inf:
                     break
-            if not over:
-                minimal = False
+                over = False
+                for p in range(P - 1):
+                    if used[V, p] + beyond[j, k, p] > room[p]:
+                        over = True
+                        break
+                if not over:
+                    minimal = False
+                    break
+            if not minimal:
                 break
         if not minimal:
             continue

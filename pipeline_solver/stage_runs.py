@@ -33,8 +33,10 @@ class StageRuns:
     ----------
     counts : int64 [C]
         Numbers of layers that a stage may hold.
-    forward, extra : float64 [S, C, L + 1]
-        Forward and recompute time of a run, head and embedding included; inf and 0 where there is no such run.
+    forward : float64 [S, C, L + 1]
+        Forward time of a run, head and embedding included; inf where there is no such run.
+    extra : float64 [3, S, C, L + 1]
+        What its recompute and other choices add to forward, backward and weight gradient; 0 where there is none.
     kind : int64 [S, C, L + 1]
         Index into the stage's part of `types`.
     types : list by stage of list of ChunkType
@@ -78,14 +80,15 @@ class StageRuns:
                 row[-1] = kind.count
             layers[kind.name] = as_grid([row])
         recompute = {
-            mode: as_grid([[int(self.types[s][t].recompute[self.choice[s][t], j]) for s, t in picked]])
+            mode: as_grid([[int(self.types[s][t].choices.recompute[self.choice[s][t], j]) for s, t in picked]])
             for j, mode in enumerate(problem.searched_modes)
         }
         return PipelinePlan(layers, recompute)
 
 
 def stage_runs(problem: PipelineProblem) -> StageRuns | None:
-    """All runs of a problem of one interleave; None where they are too many for a table.
+    """All runs of a problem of one interleave; None where they are too many for a table, or one of them has several
+    choices of which none is the quickest in every task.
 
     A stage that can hold nothing has no finite entry.
     """
@@ -100,7 +103,7 @@ def stage_runs(problem: PipelineProblem) -> StageRuns | None:
     shape = (problem.stages, len(counts), problem.layers + 1)
     if np.prod(shape) > MOST_RUNS:
         return None
-    forward, extra = np.full(shape, np.inf), np.zeros(shape)
+    forward, extra = np.full(shape, np.inf), np.zeros((3, *shape))
     kind = np.full(shape, -1, dtype=np.int64)
     types, choices = [], []
     for s, part in enumerate(tuples):
@@ -108,13 +111,21 @@ def stage_runs(problem: PipelineProblem) -> StageRuns | None:
         choice = np.full(len(of_stage), -1, dtype=np.int64)
         for row, member in enumerate(part.members[:, 0].tolist()):
             held = of_stage[member]
-            need = held.activation[:, None] * alive[s][:, 0]
-            fits = (need <= part.room_mib[row] + MEMORY_TOLERANCE_MIB).all(axis=1)
+            need = held.choices.need(alive[s][:, 0])
+            fits = (need <= part.room_mib[row][:, None] + MEMORY_TOLERANCE_MIB).all(axis=0)
+            if problem.bounds_host:
+                host = held.choices.host_need(alive[s][:, 0])
+                fits &= (host <= problem.host_limit_mib[s] + MEMORY_TOLERANCE_MIB).all(axis=0)
             if not fits.any():
                 continue
-            choice[member] = first = int(fits.argmax())
-            place = (s, int(np.searchsorted(counts, sums[s][row])), slice(held.first, held.last + 1))
-            forward[place], extra[place], kind[place] = part.forward[row, 0], held.extra[first], member
+            times = held.choices.extra[:, fits]
+            quickest = int((times.sum(axis=0)).argmin())
+            if problem.choices and (times[:, quickest] > times.min(axis=1)).any():
+                return None
+            choice[member] = first = int(np.flatnonzero(fits)[quickest])
+            c, places = int(np.searchsorted(counts, sums[s][row])), slice(held.first, held.last + 1)
+            forward[s, c, places], kind[s, c, places] = part.forward[row, 0], member
+            extra[:, s, c, places] = held.choices.extra[:, first, None]
         types.append(of_stage)
         choices.append(choice)
     return StageRuns(problem, counts, forward, extra, kind, types, choices)

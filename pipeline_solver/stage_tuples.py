@@ -125,14 +125,14 @@ def _tuples_of_stage(
         # Layers of the chunks between this stage's previous chunk and this one.
         gap_low, gap_high = low[place] - low[last_place + 1], high[place] - high[last_place + 1]
         new_weights, new_forward = held @ layer_mib, held @ phi + pinned_forward[v]
-        least = np.array([kind.activation.min() for kind in found])
+        least = np.array([kind.choices.need(alive[:, v]).min(axis=1) for kind in found])
         kept: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         # In blocks: all pairs of tuples and chunk types at once may not fit into memory.
         for start in range(0, len(members), BLOCK):
             part = slice(start, start + BLOCK)
             begin = np.maximum(ends[part, :1] + gap_low, first)
             until = np.minimum(ends[part, 1:] + gap_high, last)
-            need = frugal[part, None, :] + least[None, :, None] * alive[:, v]
+            need = frugal[part, None, :] + least[None]
             held_mib = weights[part, None] + new_weights
             fits = (held_mib[:, :, None] + need <= room + MEMORY_TOLERANCE_MIB).all(axis=2)
             rows, columns = np.nonzero((begin <= until) & fits)
@@ -144,7 +144,7 @@ def _tuples_of_stage(
         forward = np.hstack([forward[old], new_forward[new][:, None]])
         totals = totals[old] + held[new]
         weights = weights[old] + new_weights[new]
-        frugal = frugal[old] + least[new][:, None] * alive[:, v]
+        frugal = frugal[old] + least[new]
         begin = np.maximum(ends[old, 0] + gap_low, first[new])
         until = np.minimum(ends[old, 1] + gap_high, last[new])
         ends = np.stack([begin, until], axis=1) + count[new][:, None]

@@ -211,7 +211,7 @@ class _Choices:
     def _hopeless_beyond(self, choice: tuple[str, int]) -> bool:
         """Whether the choice, and with it any that recomputes more, cannot win even with all memory there is."""
         limits = tuple(NO_LIMIT_MIB for _ in self.problem.limit_mib)
-        roomy = self.problem.replace(uniform_recompute=(choice,), limit_mib=limits)
+        roomy = self.problem.replace(uniform_recompute=(choice,), limit_mib=limits, host_limit_mib=())
         found = self.run(roomy, self._within(1.0))
         if found.termination is Termination.INTERRUPTED:
             self.stopped = Termination.INTERRUPTED
@@ -252,7 +252,7 @@ def _nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Solut
             free.layers,
             {
                 of: tuple(tuple(min(most, count) if of == mode else 0 for count in row) for row in held)
-                for of in problem.recompute_ratio
+                for of in (*problem.recompute_ratio, *problem.choices)
             },
         )
         peaks = zip(peak_memory_mib(problem, plan), problem.limit_mib, strict=True)

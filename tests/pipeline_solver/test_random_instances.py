@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+
 from benchmarks import random_instances
 from benchmarks.brute_force import BruteForce
-from benchmarks.random_instances import campaign, instance, main, portion
+from benchmarks.random_instances import campaign, choice_problem, instance, main, portion
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solve import solve
 
@@ -16,6 +18,19 @@ def test_the_optima_of_a_sample_are_those_over_every_plan():
     assert found["faults"] == [] and found["checked"] > 60
     assert found["files"] == 3  # every fifth but the first, which has no plan
     assert instance(0, 100)[1].plan is None
+
+
+def test_the_optima_with_choices_and_limits_of_the_host_are_those_over_every_plan():
+    found = portion(seed=0, first=20, count=6, choices=True)
+    assert found["faults"] == [] and found["checked"] > 15 and found["files"] >= 1
+
+
+def test_drawn_choices_are_up_to_five_and_some_are_limited_by_the_host():
+    problems = [choice_problem(np.random.default_rng([4, number])) for number in range(40)]
+    assert {len(problem.searched_modes) for problem in problems} >= {2, 3, 4, 5}
+    assert max(len(problem.searched_modes) for problem in problems) == 5
+    assert {problem.bounds_host for problem in problems} == {True, False}
+    assert any(problem.slowness for problem in problems)
 
 
 def test_a_number_is_the_same_instance_in_every_run():
