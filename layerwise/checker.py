@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+from numpy.typing import NDArray
+
 from taylor.base.errors import InputError
 from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCost, Layout, Setting, hidden_mib
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerwisePlan
@@ -23,6 +26,7 @@ from taylor.pipeline.dependencies import dependencies
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import BACKWARD, FORWARD, Schedule, ScheduleSpec
 
+Array = NDArray[np.float64]
 TOLERANCE_MIB = Fraction(1, 10**6)
 """How far a stage may pass its limit, for decimal figures of a profile are not exact in binary."""
 TIME_TOLERANCE = Fraction(1, 10**9)
@@ -96,7 +100,7 @@ def check_plan(
         faults, schedule = [*faults, f"{error}."], None
     if schedule is None:
         return LayerwiseCheck(math.nan, (), usable, tuple(faults))
-    played = _Play(job, plan, provider, schedule)
+    played = Played(job, plan, provider, schedule)
     step = played.step_s()
     peaks = [played.peak_mib(stage) for stage in range(plan.stages)]
     for stage, peak in enumerate(peaks):
@@ -108,7 +112,7 @@ def check_plan(
             )
     if claimed_s is not None and abs(Fraction(claimed_s) - step) > TIME_TOLERANCE * step:
         faults.append(f"The step takes {float(step):.9g} s, not {claimed_s:.9g} s.")
-    figures = tuple(played.figures(stage, peak) for stage, peak in enumerate(peaks))
+    figures = tuple(played.figures(stage) for stage in range(plan.stages))
     return LayerwiseCheck(float(step), figures, usable, tuple(faults))
 
 
@@ -138,10 +142,15 @@ def _shape_faults(job: LayerwiseJob, plan: LayerwisePlan) -> list[str]:
     return faults
 
 
-class _Play:
-    """One plan on its schedule, every figure a fraction."""
+class Played:
+    """One plan that holds together, on its schedule; every figure a fraction until it is told."""
 
-    def __init__(self, job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvider, schedule: Schedule) -> None:
+    def __init__(
+        self, job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvider, schedule: Schedule | None = None
+    ) -> None:
+        if schedule is None:
+            spec = ScheduleSpec(plan.schedule)
+            schedule = build_schedule(spec, plan.stages, plan.interleaves, plan.micro_batches)
         self.job, self.plan, self.provider, self.schedule = job, plan, provider, schedule
         self.setting = _setting(job, plan)
         ends = provider.ends(plan.ends, self.setting)
@@ -186,7 +195,12 @@ class _Play:
         return [self.schedule.position(v, stage) for v in range(self.plan.interleaves)]
 
     def step_s(self) -> Fraction:
-        """The step, played: every stage takes its tasks in order, each as soon as its input is there."""
+        """The step, played to its last task's end and the tails behind."""
+        ended, unit = self._played()
+        return max(Fraction(ends[-1], unit) + self._tail(s) for s, ends in enumerate(ended))
+
+    def _played(self) -> tuple[list[list[int]], int]:
+        """Every stage takes its tasks in order, each as soon as its input is there: when they end, over a unit."""
         stages, tasks = self.schedule.order.shape[:2]
         waits = dependencies(self.schedule)
         # All figures over one denominator: sums of whole numbers are exact and quick.
@@ -195,39 +209,80 @@ class _Play:
         )
         length = [[int(each * unit) for each in pair] for pair in self.times]
         lags = [int(lag * unit) for lag in self.lags]
-        ended: dict[int, int] = {}
-        at, clock = [0] * stages, [0] * stages
+        ended: list[list[int]] = [[] for _ in range(stages)]
         moved = True
         while moved:
             moved = False
             for s in range(stages):
-                while at[s] < tasks:
-                    needed = int(waits[s, at[s]])
-                    if needed >= 0 and needed not in ended:
+                while len(ended[s]) < tasks:
+                    at = len(ended[s])
+                    needed = int(waits[s, at])
+                    owner, place = divmod(needed, tasks)
+                    if needed >= 0 and len(ended[owner]) <= place:
                         break
-                    direction, v = (int(each) for each in self.schedule.order[s, at[s], :2])
+                    direction, v = (int(each) for each in self.schedule.order[s, at, :2])
                     k = self.schedule.position(v, s)
                     ready = 0
                     if needed >= 0:
-                        ready = ended[needed]
-                        if needed // tasks != s:
+                        ready = ended[owner][place]
+                        if owner != s:
                             ready += lags[k - 1 if direction == FORWARD else k]
-                    clock[s] = max(clock[s], ready) + length[k][direction]
-                    ended[s * tasks + at[s]] = clock[s]
-                    at[s] += 1
+                    before = ended[s][-1] if at else 0
+                    ended[s].append(max(before, ready) + length[k][direction])
                     moved = True
-        return max(Fraction(clock[s], unit) + self._tail(s) for s in range(stages))
+        return ended, unit
+
+    def tasks(self) -> tuple[Array, Array]:
+        """Start and end of every task, s, float64 [S, tasks]."""
+        ended, unit = self._played()
+        ends = np.array([[float(Fraction(each, unit)) for each in row] for row in ended])
+        length = np.empty_like(ends)
+        for s in range(len(ended)):
+            for at, (direction, v, *_) in enumerate(self.schedule.order[s].tolist()):
+                length[s, at] = float(self.times[self.schedule.position(v, s)][direction])
+        return ends - length, ends
+
+    def parts(self, stage: int) -> dict[str, float]:
+        """What fills a stage at its worst moment, MiB by category."""
+        counts = max(self._moments(stage), key=lambda each: self._held(stage, each))
+        parts = {"context": float(self.provider.memory.context_mib), "layers": 0.0, "embedding and head": 0.0,
+                 "activations": 0.0}  # fmt: skip
+        for k, count in zip(self._of(stage), counts, strict=True):
+            for row in self.chunks[k]:
+                parts["layers"] += row.states_mib
+                parts["activations"] += count * row.activation_mib
+            held = self.ends[k]
+            if held is not None:
+                parts["embedding and head"] += held.states_mib
+                parts["activations"] += count * held.activation_mib
+        working, buffer = float(self._working(stage)), float(self._buffer(stage))
+        rounded = float(self.peak_mib(stage)) - sum(parts.values()) - working - buffer
+        return parts | {"while a layer runs": working, "gathered hidden states": buffer, "rounding": rounded}
 
     def peak_mib(self, stage: int) -> Fraction:
         """Memory of a stage at its worst moment."""
+        most = max(self._held(stage, counts) for counts in self._moments(stage))
+        return most + self._working(stage) + self._buffer(stage)
+
+    def _moments(self, stage: int) -> list[tuple[int, ...]]:
+        """Micro-batches alive in each of the stage's chunks, behind each of its tasks; every case once."""
         alive = dict.fromkeys(self._of(stage), 0)
-        seen: set[tuple[int, ...]] = set()
+        seen: dict[tuple[int, ...], None] = {}
         for direction, v, *_ in self.schedule.order[stage].tolist():
             alive[self.schedule.position(v, stage)] += 1 if direction == FORWARD else -(direction == BACKWARD)
-            seen.add(tuple(alive.values()))
-        most = max(self._held(stage, counts) for counts in seen)
-        working = max(Fraction(row.working_mib) for k in alive for row in self.chunks[k])
-        return most + working + self._buffer(stage)
+            seen[tuple(alive.values())] = None
+        return list(seen)
+
+    def _working(self, stage: int) -> Fraction:
+        """What the backward of one layer holds besides, at most."""
+        return max(Fraction(row.working_mib) for k in self._of(stage) for row in self.chunks[k])
+
+    def alive_mib(self, stage: int, direction: int, v: int) -> float:
+        """What the start of a forward adds to a stage, and the end of a backward takes away, MiB."""
+        k = self.schedule.position(v, stage)
+        held = self.ends[k]
+        kept = sum(row.activation_mib for row in self.chunks[k]) + (held.activation_mib if held is not None else 0.0)
+        return kept if direction == FORWARD else -kept
 
     def _held(self, stage: int, counts: Sequence[int]) -> Fraction:
         """States, and activations of so many micro-batches in each of the stage's chunks."""
@@ -251,12 +306,16 @@ class _Play:
         share = Fraction(hidden_mib(self.setting.micro_batch, self.setting)) * most / ranks
         return Fraction(int(share)) if self.job.whole_mib else share
 
-    def figures(self, stage: int, peak: Fraction) -> StageFigures:
+    def figures(self, stage: int) -> StageFigures:
         """The stage in floats."""
         chunks = self._of(stage)
         forward, backward = (float(sum((self.times[k][d] for k in chunks), Fraction(0))) for d in (0, 1))
         return StageFigures(
-            forward, backward, float(self._tail(stage)), float(peak), sum(len(self.chunks[k]) for k in chunks)
+            forward,
+            backward,
+            float(self._tail(stage)),
+            float(self.peak_mib(stage)),
+            sum(len(self.chunks[k]) for k in chunks),
         )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from taylor.base.errors import InputError
 from taylor.cost_model.measured.cost_table import CostProvider
-from taylor.cost_model.measured.layer_strategy import LayerwisePlan
+from taylor.cost_model.measured.layer_strategy import LayerStrategy, LayerwisePlan
 from taylor.layerwise.exact.events import LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem
 from taylor.layerwise.exact.relaxation import Relaxed, relax
@@ -25,6 +25,7 @@ from taylor.layerwise.space import SpaceLimits, divisors
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
 
 Tell = Callable[[str], None]
+Moved = Callable[[int, str], None]
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class OuterSpace:
     interleaved : str
         With several.
     limits : SpaceLimits
+    one_for_all : bool
+        Every layer has the same strategy, which embedding and head share.
     """
 
     batches: tuple[int, ...]
@@ -53,6 +56,7 @@ class OuterSpace:
     schedule: str = PLAIN
     interleaved: str = "megatron-interleaved"
     limits: SpaceLimits = field(default_factory=SpaceLimits)
+    one_for_all: bool = False
 
     def choices(self, job: LayerwiseJob) -> Iterator[OuterChoice]:
         """Every outer choice of a job; each stage and each interleave has a layer, each rank a sample."""
@@ -95,11 +99,14 @@ class Tried:
         No plan of it has a shorter step, s; inf where none fits.
     solution : FixedSolution or None
         None: cut off by its bound.
+    only : LayerStrategy or None
+        The strategy of all layers, where they share one.
     """
 
     outer: OuterChoice
     bound_s: float
     solution: FixedSolution | None = None
+    only: LayerStrategy | None = None
 
     @property
     def most_samples_a_s(self) -> float:
@@ -123,6 +130,8 @@ class SearchResult:
     left_out : tuple of str
         Outer choices and strategies without a cost, each with what is missing.
     seconds : float
+    interrupted : bool
+        Ctrl-C ended the search; the plan is the best until then.
     """
 
     plan: LayerwisePlan | None
@@ -131,6 +140,7 @@ class SearchResult:
     tried: tuple[Tried, ...]
     left_out: tuple[str, ...]
     seconds: float
+    interrupted: bool = False
 
     @property
     def samples_a_s(self) -> float:
@@ -151,8 +161,11 @@ def search(
     gap: float = 1e-4,
     time_limit: float | None = None,
     tell: Tell | None = None,
+    moved: Moved | None = None,
 ) -> SearchResult:
     """Find the plan of most samples a second in a space, with a proven gap.
+
+    Ctrl-C ends the search as a time limit does.
 
     Parameters
     ----------
@@ -162,72 +175,128 @@ def search(
         Seconds; the best plan so far is returned then, with what is proven.
     tell : callable, optional
         Told of every better plan.
+    moved : callable, optional
+        Told the steps done, of two for each outer choice, and what is done next.
     """
-    began = time.monotonic()
-    deadline = None if time_limit is None else began + time_limit
-    left_out: dict[str, None] = {}
-    bounded: list[tuple[float, int, OuterChoice, FixedProblem]] = []
-    tried: list[Tried] = []
-    for number, outer in enumerate(space.choices(job)):
-        problem = _problem(job, provider, space.limits, outer, left_out)
-        relaxed: Relaxed | None = None
-        if problem is not None and len(problem.strategies):
-            relaxed = relax(problem, LaggedGraph.of(problem.schedule))
-        if problem is None or relaxed is None:
-            tried.append(Tried(outer, np.inf))
-            continue
-        bounded.append((relaxed.bound / outer.global_batch, number, outer, problem))
-    bounded.sort(key=lambda each: each[:2])
-    best: FixedSolution | None = None
-    slowest = np.inf  # seconds a sample of the best plan
-    solved: list[Tried] = []
-    for bound, _, outer, problem in bounded:
-        if bound >= slowest * (1 - gap) or (deadline is not None and time.monotonic() > deadline):
-            solved.append(Tried(outer, bound * outer.global_batch))
-            continue
-        left = None if deadline is None else max(deadline - time.monotonic(), 0.1)
-        found = solve_fixed(
-            problem, outer, gap=gap / 2, cutoff_s=slowest * outer.global_batch * (1 - gap / 2), time_limit=left
-        )
-        solved.append(Tried(outer, max(found.bound_s, bound * outer.global_batch), found))
-        if found.plan is not None and found.step_s / outer.global_batch < slowest:
-            best, slowest = found, found.step_s / outer.global_batch
-            if tell is not None:
-                tell(f"{found.step_s:.6g} s, {1 / slowest:.6g} samples/s")
-    most = max((each.most_samples_a_s for each in solved), default=0.0)
-    if best is not None:
-        most = max(most, 1 / slowest)
-    solved.sort(key=lambda each: -each.most_samples_a_s)
-    return SearchResult(
-        None if best is None else best.plan,
-        np.inf if best is None else best.step_s,
-        most,
-        tuple([*solved, *tried]),
-        tuple(left_out),
-        time.monotonic() - began,
-    )
-
-
-def _problem(
-    job: LayerwiseJob, provider: CostProvider, limits: SpaceLimits, outer: OuterChoice, left_out: dict[str, None]
-) -> FixedProblem | None:
-    """One outer choice priced; None where its ends have no cost, or no layer has one."""
-    setting = job.setting(outer)
-    strategies = []
-    for each in limits.layers(job.ranks(outer)):
-        if setting.micro_batch % each.dp:
-            continue
-        try:
-            provider.layer(job.kind, each, setting)
-        except InputError as error:
-            left_out[f"{each.name} on {outer.stages} stages: {error}"] = None
-        else:
-            strategies.append(each)
+    run = _Search(job, provider, space, gap, time_limit, tell or _silent, moved or _silent)
     try:
-        return FixedProblem.of(job, outer, provider, strategies)
-    except InputError as error:
-        left_out[f"ends {outer.ends.name} on {outer.stages} stages: {error}"] = None
-        return None
+        run.bound()
+        run.solve()
+    except KeyboardInterrupt:
+        run.interrupted = True
+    return run.result()
+
+
+def _silent(*told: object) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A bounded choice that may be solved."""
+
+    bound: float
+    number: int
+    outer: OuterChoice
+    problem: FixedProblem
+    only: LayerStrategy | None
+
+
+class _Search:
+    """One search under way."""
+
+    def __init__(
+        self, job: LayerwiseJob, provider: CostProvider, space: OuterSpace, gap: float, time_limit: float | None,
+        tell: Tell, moved: Moved,
+    ) -> None:  # fmt: skip
+        self.job, self.provider, self.space, self.gap, self.tell, self.moved = job, provider, space, gap, tell, moved
+        self.began = time.monotonic()
+        self.deadline = None if time_limit is None else self.began + time_limit
+        self.left_out: dict[str, None] = {}
+        self.open: list[_Open] = []
+        self.closed: list[Tried] = []
+        self.best: FixedSolution | None = None
+        self.slowest = np.inf  # seconds a sample of the best plan
+        self.interrupted = False
+        self.all_bounded = False
+
+    def bound(self) -> None:
+        """Bound every outer choice."""
+        for number, outer in enumerate(self.space.choices(self.job)):
+            self.moved(1, f"{outer.stages} stages, {outer.micro_batches} micro-batches")
+            problems = self._problems(outer)
+            if not problems:
+                self.closed.append(Tried(outer, np.inf))
+            for only, problem in problems:
+                relaxed: Relaxed | None = None
+                if len(problem.strategies):
+                    relaxed = relax(problem, LaggedGraph.of(problem.schedule))
+                if relaxed is None:
+                    self.closed.append(Tried(outer, np.inf, only=only))
+                else:
+                    self.open.append(_Open(relaxed.bound / outer.global_batch, number, outer, problem, only))
+        self.open.sort(key=lambda each: (each.bound, each.number))
+        self.all_bounded = True
+
+    def solve(self) -> None:
+        """Solve the outer choices whose bounds are below the best plan, best bound first."""
+        while self.open:
+            each = self.open[0]
+            bound_s = each.bound * each.outer.global_batch
+            late = self.deadline is not None and time.monotonic() > self.deadline
+            if each.bound >= self.slowest * (1 - self.gap) or late:
+                self._close(Tried(each.outer, bound_s, only=each.only))
+                continue
+            left = None if self.deadline is None else max(self.deadline - time.monotonic(), 0.1)
+            cutoff = self.slowest * each.outer.global_batch * (1 - self.gap / 2)
+            found = solve_fixed(each.problem, each.outer, gap=self.gap / 2, cutoff_s=cutoff, time_limit=left)
+            self._close(Tried(each.outer, max(found.bound_s, bound_s), found, each.only))
+            if found.plan is not None and found.step_s / each.outer.global_batch < self.slowest:
+                self.best, self.slowest = found, found.step_s / each.outer.global_batch
+                self.tell(f"{found.step_s:.6g} s, {1 / self.slowest:.6g} samples/s")
+            if found.interrupted:
+                raise KeyboardInterrupt
+
+    def _close(self, tried: Tried) -> None:
+        self.open.pop(0)
+        self.closed.append(tried)
+        self.moved(1, "")
+
+    def result(self) -> SearchResult:
+        """What was found and what is proven."""
+        waiting = [Tried(each.outer, each.bound * each.outer.global_batch, only=each.only) for each in self.open]
+        tried = sorted([*self.closed, *waiting], key=lambda each: -each.most_samples_a_s)
+        most = max((each.most_samples_a_s for each in tried), default=0.0) if self.all_bounded else np.inf
+        if self.best is not None:
+            most = max(most, 1 / self.slowest)
+        return SearchResult(
+            None if self.best is None else self.best.plan, np.inf if self.best is None else self.best.step_s, most,
+            tuple(tried), tuple(self.left_out), time.monotonic() - self.began, self.interrupted,
+        )  # fmt: skip
+
+    def _problems(self, outer: OuterChoice) -> list[tuple[LayerStrategy | None, FixedProblem]]:
+        """One outer choice priced, once for every strategy where all layers share one.
+
+        Empty where its ends have no cost, or no layer has one.
+        """
+        setting = self.job.setting(outer)
+        strategies = []
+        for each in self.space.limits.layers(self.job.ranks(outer)):
+            if setting.micro_batch % each.dp or (self.space.one_for_all and each.end != outer.ends):
+                continue
+            try:
+                self.provider.layer(self.job.kind, each, setting)
+            except InputError as error:
+                self.left_out[f"{each.name} on {outer.stages} stages: {error}"] = None
+            else:
+                strategies.append(each)
+        try:
+            if self.space.one_for_all:
+                return [(each, FixedProblem.of(self.job, outer, self.provider, [each])) for each in strategies]
+            return [(None, FixedProblem.of(self.job, outer, self.provider, strategies))]
+        except InputError as error:
+            self.left_out[f"ends {outer.ends.name} on {outer.stages} stages: {error}"] = None
+            return []
 
 
 def cut_off(result: SearchResult) -> Sequence[Tried]:

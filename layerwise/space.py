@@ -29,6 +29,9 @@ class SpaceLimits:
         Activations may go to the host.
     all_degrees : bool
         Every divisor of the ranks is a degree, not powers of two alone.
+    by_replicas : bool
+        ZeRO spreads states over all ranks that hold the same parameters, as runtimes do; Galvatron's search looks at
+        it with data parallel ranks alone.
     """
 
     disable_dp: bool = False
@@ -48,6 +51,7 @@ class SpaceLimits:
     zeros: tuple[int, ...] = (2, 3)
     offload: bool = False
     all_degrees: bool = False
+    by_replicas: bool = False
 
     def stage_numbers(self, world: int, layers: int) -> tuple[int, ...]:
         """Numbers of stages that share the ranks evenly, each with a layer at least."""
@@ -74,7 +78,7 @@ class SpaceLimits:
     def layers(self, ranks: int) -> tuple[LayerStrategy, ...]:
         """The strategies of a layer on a stage of so many ranks, sorted.
 
-        A layer without data parallel ranks has no ZeRO (Hetu-Galvatron cea12ff
+        A layer without data parallel ranks has no ZeRO in Galvatron's search (Hetu-Galvatron cea12ff
         galvatron/core/search_engine/search_engine.py:113-174).
 
         Raises
@@ -85,7 +89,8 @@ class SpaceLimits:
         found = set()
         for tp, sp, cp, dp in self._shapes(ranks):
             zeros = [zero for zero in self.zeros if zero != 3 or not self.disable_sharding]
-            for zero in zeros if dp > 1 else (0,):
+            replicas = dp * sp * cp if self.by_replicas else dp
+            for zero in zeros if replicas > 1 else (0,):
                 found.add(LayerStrategy(tp, sp, cp, dp, zero))
                 if not self.disable_recompute:
                     found.add(LayerStrategy(tp, sp, cp, dp, zero, recompute=True))

@@ -1,11 +1,17 @@
-"""A layer-wise plan's figures for a terminal: by stage, and of the step."""
+"""A layer-wise plan's figures for a terminal: by stage, of the step, and what a search did."""
 
 from __future__ import annotations
+
+import math
 
 from rich.table import Table
 
 from taylor.cost_model.measured.layer_strategy import LayerwisePlan
 from taylor.layerwise.checker import LayerwiseCheck
+from taylor.layerwise.search import SearchResult, Tried
+
+MOST_TRIED = 12
+"""Outer choices that a terminal shows."""
 
 
 def stage_table(found: LayerwiseCheck) -> Table:
@@ -32,3 +38,55 @@ def check_pairs(found: LayerwiseCheck, plan: LayerwisePlan, formula_s: float | N
         off = formula_s / found.step_s - 1
         pairs.append(("Galvatron's formula", f"{formula_s:.6g} s, {abs(off):.2%} {'above' if off > 0 else 'below'}"))
     return pairs
+
+
+TRIED_COLUMNS = ("batch", "micro-batches", "stages", "interleaves", "ends", "bound s", "step s", "outcome")
+
+
+def outcome_of(tried: Tried) -> str:
+    """What became of one outer choice, in a few words."""
+    if not math.isfinite(tried.bound_s):
+        return "nothing fits"
+    if tried.solution is None:
+        return "cut off by its relaxation"
+    if tried.solution.plan is None:
+        return "cut off by its contents"
+    return "solved"
+
+
+def tried_row(tried: Tried) -> list[str]:
+    """One outer choice, by `TRIED_COLUMNS`."""
+    outer, solution = tried.outer, tried.solution
+    ends = outer.ends.name if tried.only is None else f"all {tried.only.name}"
+    if outer.buffer_tp is not None:
+        ends += f", buffer tp{outer.buffer_tp}"
+    step = "" if solution is None or solution.plan is None else f"{solution.step_s:.6g}"
+    bound = f"{tried.bound_s:.6g}" if math.isfinite(tried.bound_s) else ""
+    numbers = (outer.global_batch, outer.micro_batches, outer.stages, outer.interleaves)
+    return [*map(str, numbers), ends, bound, step, outcome_of(tried)]
+
+
+def tried_table(result: SearchResult) -> Table:
+    """The most promising outer choices, and what became of them."""
+    table = Table(header_style="bold", pad_edge=False, box=None)
+    for name in TRIED_COLUMNS:
+        table.add_column(name, justify="left" if name in ("ends", "outcome") else "right", no_wrap=True)
+    for tried in result.tried[:MOST_TRIED]:
+        table.add_row(*tried_row(tried))
+    return table
+
+
+def tried_text(result: SearchResult) -> str:
+    """How many outer choices met which end."""
+    counts: dict[str, int] = {}
+    for tried in result.tried:
+        counts[outcome_of(tried)] = counts.get(outcome_of(tried), 0) + 1
+    parts = [f"{count} {name}" for name, count in counts.items()]
+    return f"{len(result.tried)} choices of batch, micro-batches, stages and ends: " + ", ".join(parts)
+
+
+def proof_text(result: SearchResult) -> str:
+    """What is proven of a search's plan."""
+    if not math.isfinite(result.most_samples_a_s):
+        return "nothing is proven yet: not every choice was bounded"
+    return f"no plan of the space has more than {result.most_samples_a_s:.6g} samples/s, gap {result.gap:.3%}"

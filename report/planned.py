@@ -52,7 +52,7 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
     columns = [stage, order[..., 0], order[..., 1], order[..., 2], order[..., 3]]
     fields = [np.ascontiguousarray(column).reshape(-1).astype(np.int64) for column in columns]
     starts, ends, recomputes = start.reshape(-1), end.reshape(-1), recompute.reshape(-1)
-    flows = _hand_overs(schedule)
+    flows = hand_overs(schedule)
     if any(problem.tail):
         last = end[:, -1]
         fields = [
@@ -120,7 +120,7 @@ def with_dryrun(timeline: Timeline, stages: Iterable[StageMemory]) -> Timeline:
             levels += [live + rise, live + change]
             live += change
         limit = timeline.memory[memory.stage].limit_mib if timeline.memory else None
-        curves[memory.stage] = _without_dips(np.array(times), np.array(levels), limit)
+        curves[memory.stage] = without_dips(np.array(times), np.array(levels), limit)
     return replace(timeline, dryrun=tuple(curves) if any(len(curve.time) for curve in curves) else ())
 
 
@@ -156,10 +156,10 @@ def _memory(
     moment = np.where(direction == FORWARD, start, end)[counts]
     change = (np.where(direction == FORWARD, 1.0, -1.0) * kept[interleave])[counts]
     mib = held + np.cumsum(change)
-    return _without_dips(np.concatenate([[0.0], moment]), np.concatenate([[held], mib]), problem.limit_mib[stage])
+    return without_dips(np.concatenate([[0.0], moment]), np.concatenate([[held], mib]), problem.limit_mib[stage])
 
 
-def _without_dips(time: FloatArray, mib: FloatArray, limit_mib: float | None) -> MemorySteps:
+def without_dips(time: FloatArray, mib: FloatArray, limit_mib: float | None) -> MemorySteps:
     """Steps without those that last no time, save where one is a peak of its own."""
     instant = np.append(time[1:] == time[:-1], False)
     before, after = np.concatenate([mib[:1], mib[:-1]]), np.append(mib[1:], mib[-1])
@@ -168,7 +168,7 @@ def _without_dips(time: FloatArray, mib: FloatArray, limit_mib: float | None) ->
     return MemorySteps(time[keep], mib[keep], None if limit_mib is None else float(limit_mib))
 
 
-def _hand_overs(schedule: Schedule) -> IntArray:
+def hand_overs(schedule: Schedule) -> IntArray:
     """Task pairs between which a micro-batch changes stage, int [k, 2], as indices into the flat order."""
     needs = dependencies(schedule).reshape(-1)
     tasks = schedule.order.shape[1]

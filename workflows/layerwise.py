@@ -36,7 +36,7 @@ class LayerwiseRequest:
         As `CostRequest`.
     kv_hidden, reduce_every_micro_batch, sequence_parallel
         As `Setting`.
-    global_buffer, whole_mib
+    global_buffer, whole_mib, precision
         As `LayerwiseJob`.
     """
 
@@ -54,11 +54,12 @@ class LayerwiseRequest:
     sequence_parallel: bool = True
     global_buffer: bool = False
     whole_mib: bool = False
+    precision: str = "bf16"
 
     def job(self, world: int, layers: int) -> LayerwiseJob:
         """The job on so many ranks."""
         return LayerwiseJob(
-            world, layers, self.tokens, self.hidden, self.limit_gb * 1024,
+            world, layers, self.tokens, self.hidden, self.limit_gb * 1024, precision=self.precision,
             sequence_parallel=self.sequence_parallel, reduce_every_micro_batch=self.reduce_every_micro_batch,
             kv_hidden=self.kv_hidden, global_buffer=self.global_buffer, whole_mib=self.whole_mib,
         )  # fmt: skip

@@ -82,6 +82,8 @@ def undominated(keys, figures, order, starts):  # type: ignore[no-untyped-def]
                         break
                 if worse:
                     beaten = True
+                    # What beats one is likely to beat the next.
+                    kept[k], kept[0] = kept[0], kept[k]
                     break
             if beaten:
                 keep[row] = False
@@ -146,6 +148,7 @@ class _Labels:
     used: NDArray[np.int64]
     times: Array
     memory: Array
+    working: Array
     slack: Array
 
     def take(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> _Labels:
@@ -219,20 +222,14 @@ class StageListing:
         problem = self.problem
         ends = sum(problem.end_forward[k] + problem.end_backward[k] for k in self.places)
         self.most_busy = (ceiling - problem.end_tail[self.stage]) / problem.schedule.micro_batches - ends
-        parts = []
-        for most_working in np.unique(problem.working):
-            allowed = self.useful[problem.working[self.useful] <= most_working]
-            if not len(allowed) or problem.working[allowed].max() < most_working:
-                continue
-            found = self._within(allowed, self.room - most_working, budget)
-            if found is not None:
-                parts.append(found)
-        if not parts:
+        labels = self._within(self.room, budget)
+        if labels is None:
             return Contents(
                 np.zeros((0, self.V, self.C), np.int16), np.zeros((0, self.V), np.int16),
                 np.zeros((0, self.V), np.int16), np.zeros((0, 2 * self.V + 1)), np.zeros(0),
             )  # fmt: skip
-        labels = _Labels.joined(parts)
+        none = np.zeros(len(labels.slack))
+        labels = replace(labels, working=none)
         labels = self._best(replace(labels, memory=np.zeros((len(labels.slack), 0))))
         times = labels.times.copy()
         for v, place in enumerate(self.places):
@@ -241,15 +238,17 @@ class StageListing:
         times[:, -1] += problem.end_tail[self.stage]
         return Contents(labels.counts, labels.ends[:, :, 0], labels.ends[:, :, 1], times, labels.slack)
 
-    def _within(self, allowed: NDArray[np.int64], room: Array, budget: float) -> _Labels | None:
-        """Contents of some choices within some room, all chunks."""
+    def _within(self, room: Array, budget: float) -> _Labels | None:
+        """Contents within some room, all chunks."""
         V, P = self.V, len(room)
         labels = _Labels(
             np.zeros((1, V, self.C), np.int16), np.zeros((1, V, 2), np.int16), np.zeros(1, np.int64),
-            np.zeros((1, 2 * V + 1)), np.zeros((1, P)), np.zeros(1),
+            np.zeros((1, 2 * V + 1)), np.zeros((1, P)), np.zeros(1), np.zeros(1),
         )  # fmt: skip
         for v in range(V):
-            for choice in sorted(allowed.tolist(), key=lambda c: (self.problem.layout[c], c)):
+            # The dear ones first, while contents are few: what costs nothing multiplies them.
+            prices = np.zeros(self.C) if self.prices is None else self.prices.layer[self.stage, v]
+            for choice in sorted(self.useful.tolist(), key=lambda c: (-prices[c], self.problem.layout[c], c)):
                 labels = self._extended(labels, v, choice, room, budget)
             labels = self._closed(labels, v, budget)
             if not len(labels.slack):
@@ -277,7 +276,8 @@ class StageListing:
         chunks_left = self.V - 1 - v
         while len(now.slack):
             memory = now.memory + weight
-            fits = (memory <= room).all(axis=1)
+            working = np.maximum(now.working, problem.working[choice])
+            fits = (memory + working[:, None] <= room).all(axis=1)
             fits &= now.counts.sum(axis=(1, 2)) + 1 + chunks_left <= self.most_layers
             within = now.slack + price <= budget
             more = problem.forward[choice] + problem.backward[choice]
@@ -291,7 +291,7 @@ class StageListing:
             times[:, v] += problem.forward[choice]
             times[:, self.V + v] += problem.backward[choice]
             times[:, -1] += problem.tail[choice]
-            now = _Labels(counts, now.ends, now.used | bit, times, memory[chosen], now.slack + price)
+            now = _Labels(counts, now.ends, now.used | bit, times, memory[chosen], working[chosen], now.slack + price)
             parts.append(now)
             if sum(len(part.slack) for part in parts) > self.most:
                 raise TooManyContents
@@ -349,7 +349,7 @@ class StageListing:
         keys = layers
         for column in (filled, labels.used, *ends.T):
             keys = keys * (int(column.max()) + 1) + column
-        figures = np.hstack([labels.times, labels.memory])
+        figures = np.hstack([labels.times, labels.memory, labels.working[:, None]])
         scale = np.maximum(np.abs(figures).max(axis=0), 1e-300)
         figures = np.ascontiguousarray(np.round(figures / scale, 12))
         order = np.lexsort((figures.sum(axis=1), keys))

@@ -141,6 +141,8 @@ class Master:
                 start[0], start[1:first] = best_step, times
                 start[starts[-1] :] = [part.layers[at] for part, at in zip(self.contents, best, strict=True)]
             found = model.solve_milp(gap=min(gap / 4, 1e-4), time_limit=left, start=start)
+            if found.interrupted:
+                raise KeyboardInterrupt
             if found.status is MilpStatus.INFEASIBLE:
                 bound = np.inf
                 break

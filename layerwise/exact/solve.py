@@ -38,6 +38,8 @@ class FixedSolution:
     contents : int
         Contents listed, of all stages.
     seconds : float
+    interrupted : bool
+        Ctrl-C ended the search; the plan is the best until then.
     """
 
     step_s: float
@@ -45,6 +47,7 @@ class FixedSolution:
     plan: LayerwisePlan | None
     contents: int
     seconds: float
+    interrupted: bool = False
 
     @property
     def gap(self) -> float:
@@ -73,8 +76,10 @@ def solve_fixed(
     deadline = None if time_limit is None else began + time_limit
     graph = LaggedGraph.of(problem.schedule)
 
-    def done(step: float, bound: float, plan: LayerwisePlan | None, listed: int) -> FixedSolution:
-        return FixedSolution(step, bound, plan, listed, time.monotonic() - began)
+    def done(
+        step: float, bound: float, plan: LayerwisePlan | None, listed: int, interrupted: bool = False
+    ) -> FixedSolution:
+        return FixedSolution(step, bound, plan, listed, time.monotonic() - began, interrupted)
 
     relaxed = relax(problem, graph) if len(problem.strategies) and problem.layers >= problem.chunks else None
     if relaxed is None:
@@ -89,41 +94,45 @@ def solve_fixed(
     listed = 0
     share = gap / 8 if gap >= COARSE else 0.0
     budget = FIRST_BUDGET * base
-    while True:
-        limit = min(best_step, cutoff_s)
-        target = min(base + budget, limit)
-        try:
-            parts = [listing.list(budget + ROUNDING * base, target * (1 + ROUNDING)) for listing in listings]
-        except TooManyContents:
-            break
-        whole = not any(listing.cut_short for listing in listings)
-        listed = sum(map(len, parts))
-        parts = _within(parts, budget + ROUNDING * base)
-        if not whole:
-            parts = _below(problem, graph, parts, target * (1 + ROUNDING))
-        if min(map(len, parts)):
-            ceiling = min(limit, np.inf if whole else target * (1 + 2 * share))
-            parts = [coarsened(part, share, share * base) for part in parts]
-            master = Master(problem, graph, parts, cuts)
-            found = master.solve(ceiling, gap / 4, deadline)
-            cuts = found.cuts
-            if found.chosen is not None and found.step < best_step:
-                best_step = found.step
-                best = _plan(problem, outer, parts, found.chosen)
-            # What the kept contents cannot do below a step, no content can below hardly less.
-            reached = min(min(found.bound, ceiling) / (1 + 2 * share), np.inf if whole else target)
-        else:
-            reached = np.inf if whole else target
-        bound = max(bound, min(reached, limit, best_step))
-        # Once everything below the step to beat was listed, more contents tell no more.
-        if whole or base + budget >= limit or bound >= min(best_step * (1 - gap), cutoff_s):
-            break
-        if deadline is not None and time.monotonic() > deadline:
-            break
-        budget *= GROWTH
-        if np.isfinite(best_step):
-            budget = min(budget, best_step - base)
-    return done(best_step, bound if best is not None or np.isfinite(bound) else np.inf, best, listed)
+    interrupted = False
+    try:
+        while True:
+            limit = min(best_step, cutoff_s)
+            target = min(base + budget, limit)
+            try:
+                parts = [listing.list(budget + ROUNDING * base, target * (1 + ROUNDING)) for listing in listings]
+            except TooManyContents:
+                break
+            whole = not any(listing.cut_short for listing in listings)
+            listed = sum(map(len, parts))
+            parts = _within(parts, budget + ROUNDING * base)
+            if not whole:
+                parts = _below(problem, graph, parts, target * (1 + ROUNDING))
+            if min(map(len, parts)):
+                ceiling = min(limit, np.inf if whole else target * (1 + 2 * share))
+                parts = [coarsened(part, share, share * base) for part in parts]
+                master = Master(problem, graph, parts, cuts)
+                found = master.solve(ceiling, gap / 4, deadline)
+                cuts = found.cuts
+                if found.chosen is not None and found.step < best_step:
+                    best_step = found.step
+                    best = _plan(problem, outer, parts, found.chosen)
+                # What the kept contents cannot do below a step, no content can below hardly less.
+                reached = min(min(found.bound, ceiling) / (1 + 2 * share), np.inf if whole else target)
+            else:
+                reached = np.inf if whole else target
+            bound = max(bound, min(reached, limit, best_step))
+            # Once everything below the step to beat was listed, more contents tell no more.
+            if whole or base + budget >= limit or bound >= min(best_step * (1 - gap), cutoff_s):
+                break
+            if deadline is not None and time.monotonic() > deadline:
+                break
+            budget *= GROWTH
+            if np.isfinite(best_step):
+                budget = min(budget, best_step - base)
+    except KeyboardInterrupt:
+        interrupted = True
+    return done(best_step, bound, best, listed, interrupted)
 
 
 def _within(parts: list[Contents], budget: float) -> list[Contents]:

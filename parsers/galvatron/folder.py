@@ -21,6 +21,8 @@ _OVERLAP = "overlap_coefficient.json"
 _COMPUTATION = re.compile(r"computation_profiling_(?P<name>(?:bf16|fp16|fp32)_.+?)(?:_all|_rank\[0\])?\.json")
 _MEMORY = re.compile(r"memory_profiling_(?P<name>(?:bf16|fp16|fp32)_.+?)(?:_all)?(?P<end>_first|_last)?\.json")
 _STRATEGY = re.compile(r"galvatron_config_.*\.json|fine_grained_config.*\.json")
+_NAMED = re.compile(re.escape(_OVERLAP))
+_NAMES = "computation_profiling_bf16_NAME.json, memory_profiling_bf16_NAME.json, sp_time_1nodes_8gpus_per_node.json, …"
 
 
 @dataclass(frozen=True, order=True)
@@ -111,6 +113,8 @@ class ProfileFolder:
             When there is none, or several.
         """
         fitting = [each for each in self.models.values() if name is None or name in each.name]
+        exact = [each for each in fitting if name in (each.name, each.name.partition("_")[2])]
+        fitting = exact or fitting
         whole = [each for each in fitting if each.computation is not None and each.memory is not None] or fitting
         if name is None and len(whole) > 1:
             useful = [each for each in whole if each.memory is not None and each.memory.tables]
@@ -128,12 +132,17 @@ class ProfileFolder:
 def read_folders(folders: Sequence[Path]) -> ProfileFolder:
     """Read all of Galvatron's files that lie directly in some folders; other files are passed over.
 
+    Parameters
+    ----------
+    folders : sequence of Path
+        Folders, and files by name.
+
     Raises
     ------
     InputError
         When a folder is none or holds no such file, or a file is wrong.
     """
-    files = [file for folder in folders for file in _files(folder)]
+    files = list(dict.fromkeys(file for folder in folders for file in _files(folder)))
     clusters: dict[Cluster, list[Path]] = {}
     overlaps: list[Path] = []
     computations: dict[str, Path] = {}
@@ -170,6 +179,10 @@ def read_folders(folders: Sequence[Path]) -> ProfileFolder:
 
 
 def _files(folder: Path) -> list[Path]:
+    if folder.suffix == ".json" and folder.is_file():
+        if not any(form.fullmatch(folder.name) for form in (_CLUSTER, _COMPUTATION, _MEMORY, _STRATEGY, _NAMED)):
+            raise InputError("is not named as Galvatron names its files", file=folder, cure=f"name it as {_NAMES}")
+        return [folder]
     if not folder.is_dir():
         raise InputError("is no folder", file=folder, cure="give the folder that the profilers wrote to")
     try:

@@ -39,6 +39,7 @@ SUBCOMMANDS = {
     "serve": Subcommand("serve", "a local page: what if, the proven plan, ranking, history"),
     "compare": Subcommand("compare", "two results side by side, and why one is faster"),
     "galvatron": Subcommand("galvatron", "Galvatron's profiles and strategies: read, costed, written"),
+    "layerwise": Subcommand("layerwise", "the best strategy of every layer, division and micro-batches"),
     "check": Subcommand("check", "a layer-wise strategy file, priced and held to its memory"),
     "profile hardware": Subcommand("profile_hardware", "a cluster's collectives and kernels measured, as tables"),
     "profile model": Subcommand("profile_model", "time and memory of a model's layers measured, as tables"),

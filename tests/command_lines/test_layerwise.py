@@ -1,0 +1,119 @@
+"""`taylor layerwise`: a job searched layer by layer, from profiles or a search file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from taylor.base.errors import InfeasibleError, InputError, NoSolutionError
+from taylor.command_lines import check, layerwise
+from taylor.layerwise import search as searching
+from taylor.parsers.galvatron.strategy_file import read_strategy
+from tests import galvatron_cases as cases
+
+JOB = ["--hidden", "1024", "--seq", "4096"]
+SMALL = ["--world_size", "8", "--layers", "6", *JOB, "--gbs", "16", "--micro_batches", "8", "--memory", "8"]
+
+SEARCH_FILE = """
+SEQ: 4096
+search_engine:
+  model_info: {hidden_size: 1024, num_layers: 6, model_size: toy}
+  common_train_info: {seq_length: "${SEQ}", global_memory_buffer: false}
+  parallelism_info: {default_dp_type: zero2, pipeline_type: pipedream_flush, mixed_precision: bf16}
+  hardware_info: {num_nodes: 1, num_gpus_per_node: 8, memory_constraint: 8}
+  batch_size_info: {settle_bsz: 16, settle_chunk: 8}
+  profiling_info: {time_profile_mode: sequence}
+"""
+
+
+@pytest.fixture
+def profiles(tmp_path):
+    return str(cases.write_folder(tmp_path / "profiles"))
+
+
+def searched(words, capsys):
+    layerwise.run([*words, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_plan_is_written_as_the_runtime_reads_it_and_beats_galvatrons_own(profiles, tmp_path, capsys):
+    found = searched([profiles, *SMALL, "-o", str(tmp_path), "--html", str(tmp_path / "page.html")], capsys)
+    assert found["status"] == "optimal" and found["gap"] <= 1e-3
+    assert found["samples_a_s"] >= found["galvatron"]["samples_a_s"] * (1 - 1e-3)
+    strategy = found["files"]["strategy"]
+    assert strategy.endswith("galvatron_config_toy_1nodes_8gpus_per_node_8GB_bf16_bsz16.json")
+    plan = read_strategy(tmp_path / strategy).plan
+    assert list(plan.division) == found["plan"]["division"]
+    check.run([strategy, "--profiles", profiles, *JOB, "--memory", "8", "--json"])
+    assert json.loads(capsys.readouterr().out)["step_s"] == pytest.approx(found["step_s"], rel=1e-9)
+    page = (tmp_path / "page.html").read_text()
+    assert "What was tried, and what cut it off" in page and "Galvatron&#x27;s plan" in page
+
+
+def test_a_search_file_says_the_whole_job_and_the_command_line_wins(profiles, tmp_path, capsys):
+    file = tmp_path / "search_dist.yaml"
+    file.write_text(SEARCH_FILE)
+    words = [str(file), profiles, "--rival", "n", "-o", str(tmp_path)]
+    found = searched(words, capsys)
+    assert (found["world"], found["layers"], found["plan"]["global_batch"]) == (8, 6, 16)
+    assert found["plan"]["micro_batches"] == 8 and found["galvatron"] is None
+    other = searched([*words, "--gbs", "32", "--micro_batches", "4", "--fine_grained_mode", "0"], capsys)
+    assert (other["plan"]["global_batch"], other["plan"]["micro_batches"]) == (32, 4)
+    assert len({json.dumps(layer) for layer in other["plan"]["layers"]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--profile_gpu_num", "16"], "--profile_gpu_num: contradicts the search's 8 ranks (found 16)"),
+        (["--layernum", "8"], "--layernum: contradicts the profiles' 6 layers"),
+        (["--num_layertype", "2"], "has 1 numbers, and --num_layertype is 2"),
+        (["--micro_batches", "5"], "does not divide the batch of 16 (found '5')"),
+        (["--min_bsz", "8"], "--min_bsz: contradicts the settled batch of 16"),
+        (["--mixed_precision", "fp16"], "was measured in bf16"),
+        (["--disable_pp", "y", "--pp", "2"], "--pp: contradicts --disable_pp"),
+        (["--zeros", "0,2"], "Hetu's runtime takes one of them"),
+        (["--default_dp_type", "ddp", "--zeros", "2,3"], "contradicts --zeros"),
+        (["--memory_profile_mode", "sequence", "--sequence_parallel", "n"], "which is off"),
+        (["--time_profile_mode", "hybrid"], "is no mode of its search"),
+        (["--search_granularity", "coarse-grained", "--fine_grained_mode", "1"], "contradicts --fine_grained_mode"),
+        (["--world_size", "16"], "no cluster with 16 ranks"),
+    ],
+)
+def test_contradictions_between_options_name_the_flag_the_value_and_the_cure(profiles, words, told):
+    with pytest.raises(InputError) as error:
+        layerwise.run([profiles, *SMALL, *words])
+    assert told in str(error.value) and error.value.cure
+
+
+def test_a_wrong_value_of_a_search_file_is_named_with_its_file_and_field(profiles, tmp_path):
+    file = tmp_path / "search.yaml"
+    for old, new, told in (
+        ("settle_chunk: 8", "settle_chunk: 3", "batch_size_info.settle_chunk: does not divide the batch of 16"),
+        ("default_dp_type: zero2", "default_dp_type: zero9", "parallelism_info.default_dp_type: is unknown"),
+        ('"${SEQ}"', '"${SEQ"', "seq_length: must be a whole number"),
+        ('"${SEQ}"', '"${NONE}"', "refers to NONE, which is not there"),
+        ("SEQ: 4096", 'SEQ: "${SEQ}"', "refers to itself"),
+    ):
+        file.write_text(SEARCH_FILE.replace(old, new))
+        with pytest.raises(InputError, match="search.yaml") as error:
+            layerwise.run([str(file), profiles])
+        assert told in str(error.value)
+
+
+def test_what_fits_nowhere_is_proven_infeasible(profiles, tmp_path):
+    with pytest.raises(InfeasibleError, match="fits 0.5 GB on 8 ranks"):
+        layerwise.run([profiles, *SMALL[:-1], "0.5", "-o", str(tmp_path)])
+
+
+def test_interrupting_keeps_the_best_plan_and_says_so(profiles, tmp_path, capsys, monkeypatch):
+    words, whole = [profiles, *SMALL, "-o", str(tmp_path), "--json"], searching.solve_fixed
+    monkeypatch.setattr(searching, "solve_fixed", lambda *a, **k: replace(whole(*a, **k), interrupted=True))
+    assert layerwise.run(words) == 130
+    found = json.loads(capsys.readouterr().out)
+    assert read_strategy(tmp_path / found["files"]["strategy"]).plan.global_batch == 16
+    monkeypatch.setattr(searching, "solve_fixed", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(NoSolutionError, match="Ctrl-C"):
+        layerwise.run(words)
