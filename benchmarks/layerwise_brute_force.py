@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,24 +34,33 @@ class DrawnCosts:
     Parameters
     ----------
     rows : dict of LayerStrategy to CostRow
+        Of the first kind of layers.
     end_costs : EndCosts
     changes : dict of (Layout, Layout) to float
     handovers : dict of Layout to float
+    later : dict of LayerStrategy to CostRow
+        Of the second kind, where there are two.
     """
 
     rows: dict[LayerStrategy, CostRow]
     end_costs: EndCosts
     changes: dict[tuple[Layout, Layout], float]
     handovers: dict[Layout, float]
+    later: dict[LayerStrategy, CostRow] = field(default_factory=dict)
     name: str = "drawn"
-    kinds: tuple[str, ...] = ("body",)
+    kinds: tuple[str, ...] = ("body", "later")
     memory: MemorySettings = MemorySettings()
 
     def layer(self, kind: str, strategy: LayerStrategy, setting: Any) -> CostRow:
         """See `CostProvider`."""
-        if strategy not in self.rows:
+        rows = self.of(kind)
+        if strategy not in rows:
             raise InputError("was not drawn", field="strategy", value=strategy.name)
-        return self.rows[strategy]
+        return rows[strategy]
+
+    def of(self, kind: str) -> dict[LayerStrategy, CostRow]:
+        """The rows of one kind."""
+        return self.later if kind == "later" else self.rows
 
     def ends(self, strategy: EndStrategy, setting: Any) -> EndCosts:
         """See `CostProvider`."""
@@ -81,12 +90,18 @@ class Case:
 
     def solve(self, gap: float = 1e-10) -> FixedSolution:
         """By the exact search."""
-        problem = FixedProblem.of(self.job, self.outer, self.costs, tuple(sorted(self.costs.rows)))
-        return solve_fixed(problem, self.outer, gap=gap)
+        return solve_fixed(self.problem(), self.outer, gap=gap)
+
+    def problem(self) -> FixedProblem:
+        """The exact search's input."""
+        known = {kind: sorted(self.costs.of(kind)) for kind, _ in self.job.stack}
+        return FixedProblem.of(self.job, self.outer, self.costs, known)
 
 
-def drawn_costs(rng: np.random.Generator, choices: int, free: bool, working: bool) -> DrawnCosts:
-    """Costs of some choices on stages of four ranks, in two layouts at most."""
+def drawn_rows(
+    rng: np.random.Generator, choices: int, working: bool, kind: str = "body"
+) -> dict[LayerStrategy, CostRow]:
+    """Costs of some choices of a layer on stages of four ranks, in two layouts at most."""
     shapes = list(itertools.product((4, 2), (0, 2, 3), (False, True)))
     rows = {}
     for i in rng.permutation(len(shapes))[:choices]:
@@ -95,8 +110,14 @@ def drawn_costs(rng: np.random.Generator, choices: int, free: bool, working: boo
         f, b, tail, states, activation = rng.uniform((1, 1, 0, 1, 0.5), (2, 4, 3, 10, 5))
         held = float(rng.uniform(0, 8)) if working else 0.0
         rows[strategy] = CostRow(
-            f, b, tail, states, activation, "body", strategy, Layout.of(strategy, False), working_mib=held
+            f, b, tail, states, activation, kind, strategy, Layout.of(strategy, False), working_mib=held
         )
+    return rows
+
+
+def drawn_costs(rng: np.random.Generator, choices: int, free: bool, working: bool) -> DrawnCosts:
+    """Costs of some choices, of embedding and head, of changes of layout and transfers."""
+    rows = drawn_rows(rng, choices, working)
     ends = EndCosts(EndCost(*rng.uniform(0, 2, size=5)), EndCost(*rng.uniform(0, 2, size=5)))
     every = sorted({row.layout for row in rows.values()} | {Layout(4, 1, 1)})
     changes = {} if free else {(a, b): float(rng.uniform(0, 1)) for a in every for b in every if a != b}
@@ -105,7 +126,7 @@ def drawn_costs(rng: np.random.Generator, choices: int, free: bool, working: boo
 
 
 def random_case(seed: int) -> Case:
-    """At most 7 layers, 3 stages, 2 interleaves, 5 choices, 2 layouts; memory tight or not."""
+    """At most 7 layers of one kind or two, 3 stages, 2 interleaves, 5 choices, 2 layouts; memory tight or not."""
     rng = np.random.default_rng(seed)
     stages = int(rng.integers(1, 4))
     interleaves = int(rng.integers(1, 3)) if stages > 1 else 1
@@ -116,10 +137,17 @@ def random_case(seed: int) -> Case:
     costs = drawn_costs(rng, int(rng.integers(1, 6)), rng.random() < 0.3, rng.random() < 0.3)
     job = LayerwiseJob(4 * stages, layers, 16, 16, 1e9, whole_mib=bool(rng.random() < 0.3), sequence_parallel=False)
     outer = OuterChoice(4 * m, m, stages, EndStrategy(dp=4), interleaves, ScheduleSpec(name))
+    further = np.random.default_rng((seed, 1))
+    if layers > 1 and further.random() < 0.4:
+        first = int(further.integers(1, layers))
+        later = drawn_rows(further, int(further.integers(1, 4)), bool(further.random() < 0.3), "later")
+        costs = replace(costs, rows=dict(list(costs.rows.items())[:3]), later=later)
+        job = job.replace(kinds=(("body", first), ("later", layers - first)))
     if rng.random() < 0.7:
-        known = list(costs.rows)
         division = rng.multinomial(layers - chunks, [1 / chunks] * chunks) + 1
-        chosen = tuple(known[i] for i in rng.integers(0, len(known), layers))
+        drawn = rng.random(layers)
+        known = [list(costs.of(kind)) for kind in job.kind_of]
+        chosen = tuple(some[int(share * len(some))] for some, share in zip(known, drawn, strict=True))
         plan = LayerwisePlan(tuple(map(int, division)), chosen, outer.ends, 4 * m, m, name, interleaves=interleaves)
         peak = max(stage.peak_mib for stage in check_plan(job, plan, costs).stages)
         job = job.replace(limit_mib=peak * float(rng.uniform(0.8, 1.1)))
@@ -141,7 +169,8 @@ class BruteForce:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.rows = list(case.costs.rows.values())
+        self.kind_of = case.job.kind_of
+        self.rows = [row for kind, _ in case.job.stack for row in case.costs.of(kind).values()]
         outer = case.outer
         self.schedule: Schedule = build_schedule(outer.schedule, outer.stages, outer.interleaves, outer.micro_batches)
         self.graph = LaggedGraph.of(self.schedule)
@@ -168,13 +197,15 @@ class BruteForce:
             (self._best_of(division) for division in divisions(case.job.layers, self.schedule.chunks)), default=math.inf
         )
 
-    def _chunk(self, layers: int, arrival: Layout) -> list[Held]:
-        """All contents of a chunk."""
+    def _chunk(self, start: int, layers: int, arrival: Layout) -> list[Held]:
+        """All contents of a chunk that begins with a layer."""
         found: dict[tuple[tuple[int, ...], Layout], float] = {((0,) * len(self.rows), arrival): 0.0}
-        for _ in range(layers):
+        for kind in self.kind_of[start : start + layers]:
             after: dict[tuple[tuple[int, ...], Layout], float] = {}
             for (counts, layout), cost in found.items():
                 for c, row in enumerate(self.rows):
+                    if row.kind != kind:
+                        continue
                     more = tuple(n + (i == c) for i, n in enumerate(counts))
                     change = self.case.costs.changes.get((layout, row.layout), 0.0)
                     key = (more, row.layout)
@@ -185,9 +216,10 @@ class BruteForce:
     def _best_of(self, division: tuple[int, ...]) -> float:
         best = math.inf
         places = [self.schedule.chunk_at(k) for k in range(len(division))]
+        starts = [sum(division[:k]) for k in range(len(division))]
         contents = {
-            (layers, arrival): self._chunk(layers, arrival)
-            for layers in set(division)
+            (start, layers, arrival): self._chunk(start, layers, arrival)
+            for start, layers in zip(starts, division, strict=True)
             for arrival in {self.end, *(row.layout for row in self.rows)}
         }
         times = np.zeros(self.graph.classes)
@@ -217,7 +249,7 @@ class BruteForce:
                 best = min(best, self.graph.step(times))
                 return
             v, s = places[k]
-            for counts, departure, cost in contents[division[k], layout]:
+            for counts, departure, cost in contents[starts[k], division[k], layout]:
                 if k == len(division) - 1:
                     cost += self.case.costs.changes.get((departure, self.end), 0.0)
                 chosen.append((counts, departure, cost))

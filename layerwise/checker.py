@@ -154,9 +154,11 @@ class Played:
         self.job, self.plan, self.provider, self.schedule = job, plan, provider, schedule
         self.setting = _setting(job, plan)
         ends = provider.ends(plan.ends, self.setting)
-        costs = {each: provider.layer(job.kind, each, self.setting) for each in set(plan.layers)}
+        stack = list(zip(job.kind_of, plan.layers, strict=True))
+        costs = {each: provider.layer(*each, self.setting) for each in set(stack)}
+        starts = [sum(plan.division[:k]) for k in range(len(plan.division) + 1)]
         self.chunks: list[list[CostRow]] = [
-            [costs[layer] for layer in plan.on_chunk(k)] for k in range(len(plan.division))
+            [costs[each] for each in stack[start:end]] for start, end in zip(starts[:-1], starts[1:], strict=True)
         ]
         self.ends: list[EndCost | None] = [None] * len(self.chunks)
         self.ends[0] = ends.first

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCosts, Setting
-from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy
+from taylor.cost_model.measured.cost_table import Setting
+from taylor.cost_model.measured.layer_strategy import EndStrategy
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
 
 
@@ -19,19 +19,22 @@ class LayerwiseJob:
     world : int
         Ranks.
     layers : int
-        Layers of the model, all of one kind.
+        Layers of the model.
     tokens, hidden : int
         Tokens a sample, width of the hidden states.
     limit_mib : float
         Memory of a rank, MiB.
     kind : str
-        The layers' kind, as the source of costs calls it.
+        The layers' kind, as the source of costs calls it, where all are of one.
     precision, sequence_parallel, reduce_every_micro_batch, kv_hidden
         As `Setting`.
     global_buffer : bool
         Gathered hidden states keep a buffer beside the layers (Megatron's global memory buffer).
     whole_mib : bool
         A layer's memory on its stage counts in whole MiB, as in Galvatron's search.
+    kinds : tuple of (str, int)
+        Kinds of layers with how many of each, in model order: encoder and decoder, dense and MoE layers. Empty: all
+        are of one kind.
     """
 
     world: int
@@ -46,6 +49,21 @@ class LayerwiseJob:
     kv_hidden: int | None = None
     global_buffer: bool = False
     whole_mib: bool = False
+    kinds: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        assert not self.kinds or sum(count for _, count in self.kinds) == self.layers
+        assert len({name for name, _ in self.kinds}) == len(self.kinds), "layers of a kind stand together"
+
+    @property
+    def stack(self) -> tuple[tuple[str, int], ...]:
+        """Kinds of layers with how many of each, in model order."""
+        return self.kinds or ((self.kind, self.layers),)
+
+    @property
+    def kind_of(self) -> tuple[str, ...]:
+        """The kind of every layer."""
+        return tuple(name for name, count in self.stack for _ in range(count))
 
     def replace(self, **changes: Any) -> LayerwiseJob:
         """A copy with some fields changed."""
@@ -95,33 +113,3 @@ class OuterChoice:
     interleaves: int = 1
     schedule: ScheduleSpec = field(default_factory=lambda: ScheduleSpec(PLAIN))
     buffer_tp: int | None = None
-
-
-@dataclass(frozen=True)
-class Priced:
-    """A job's costs under one outer choice.
-
-    Parameters
-    ----------
-    rows : mapping of LayerStrategy to CostRow
-        The choices of a layer that have a cost.
-    ends : EndCosts
-    """
-
-    rows: dict[LayerStrategy, CostRow]
-    ends: EndCosts
-
-    @classmethod
-    def of(
-        cls, job: LayerwiseJob, outer: OuterChoice, provider: CostProvider, strategies: tuple[LayerStrategy, ...]
-    ) -> Priced:
-        """Ask for every strategy's costs.
-
-        Raises
-        ------
-        InputError
-            When a cost is missing.
-        """
-        setting = job.setting(outer)
-        rows = {each: provider.layer(job.kind, each, setting) for each in strategies}
-        return cls(rows, provider.ends(outer.ends, setting))

@@ -280,20 +280,23 @@ class _Search:
         Empty where its ends have no cost, or no layer has one.
         """
         setting = self.job.setting(outer)
-        strategies = []
+        known: dict[str, list[LayerStrategy]] = {name: [] for name, _ in self.job.stack}
         for each in self.space.limits.layers(self.job.ranks(outer)):
             if setting.micro_batch % each.dp or (self.space.one_for_all and each.end != outer.ends):
                 continue
-            try:
-                self.provider.layer(self.job.kind, each, setting)
-            except InputError as error:
-                self.left_out[f"{each.name} on {outer.stages} stages: {error}"] = None
-            else:
-                strategies.append(each)
+            for kind, strategies in known.items():
+                try:
+                    self.provider.layer(kind, each, setting)
+                except InputError as error:
+                    of = "" if len(known) == 1 else f" of {kind} layers"
+                    self.left_out[f"{each.name}{of} on {outer.stages} stages: {error}"] = None
+                else:
+                    strategies.append(each)
         try:
             if self.space.one_for_all:
-                return [(each, FixedProblem.of(self.job, outer, self.provider, [each])) for each in strategies]
-            return [(None, FixedProblem.of(self.job, outer, self.provider, strategies))]
+                shared = [each for each in next(iter(known.values())) if all(each in some for some in known.values())]
+                return [(each, FixedProblem.of(self.job, outer, self.provider, [each])) for each in shared]
+            return [(None, FixedProblem.of(self.job, outer, self.provider, known))]
         except InputError as error:
             self.left_out[f"ends {outer.ends.name} on {outer.stages} stages: {error}"] = None
             return []

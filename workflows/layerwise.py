@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ class LayerwiseRequest:
         As `Setting`.
     global_buffer, whole_mib, precision
         As `LayerwiseJob`.
+    by_kind : tuple of int
+        Layers of each kind, in model order; empty: of one kind.
     """
 
     folders: tuple[Path, ...]
@@ -55,13 +57,37 @@ class LayerwiseRequest:
     global_buffer: bool = False
     whole_mib: bool = False
     precision: str = "bf16"
+    by_kind: tuple[int, ...] = ()
 
-    def job(self, world: int, layers: int) -> LayerwiseJob:
-        """The job on so many ranks."""
+    def job(self, world: int, layers: int, names: Sequence[str] = ()) -> LayerwiseJob:
+        """The job on so many ranks.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The kinds of layers that have costs, in model order.
+
+        Raises
+        ------
+        InputError
+            When layers are not told for each of them.
+        """
+        counts = self.by_kind or (layers,)
+        if names and len(names) != len(counts):
+            raise InputError(
+                f"has {len(counts)} numbers, and the profiles have {len(names)} kinds of layers: {', '.join(names)}",
+                field="--layers", value=",".join(map(str, counts)), cure="give the layers of each, in this order",
+            )  # fmt: skip
+        if sum(counts) != layers:
+            raise InputError(
+                f"makes {sum(counts)} layers, and the plan has {layers}", field="--layers",
+                value=",".join(map(str, counts)), cure="correct it",
+            )  # fmt: skip
         return LayerwiseJob(
             world, layers, self.tokens, self.hidden, self.limit_gb * 1024, precision=self.precision,
             sequence_parallel=self.sequence_parallel, reduce_every_micro_batch=self.reduce_every_micro_batch,
             kv_hidden=self.kv_hidden, global_buffer=self.global_buffer, whole_mib=self.whole_mib,
+            kinds=tuple(zip(names, counts, strict=True)),
         )  # fmt: skip
 
     def provider(self, folder: ProfileFolder, world: int, layers: int) -> tuple[CostProvider, tuple[str, ...]]:
@@ -135,8 +161,8 @@ def check_file(path: Path, request: LayerwiseRequest, world: int | None = None) 
     file = read_strategy(path, world)
     plan = file.plan
     folder = read_folders(list(request.folders))
-    job = request.job(plan.world, len(plan.layers))
-    provider, warnings = request.provider(folder, job.world, job.layers)
+    provider, warnings = request.provider(folder, plan.world, len(plan.layers))
+    job = request.job(plan.world, len(plan.layers), provider.kinds)
     try:
         found = check_plan(job, plan, provider)
         formula = None if not found.stages else plan_formula_s(job, plan, provider)
@@ -153,5 +179,7 @@ def plan_formula_s(job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvide
         plan.stages, plan.global_batch, plan.micro_batches, job.tokens, job.hidden, job.precision,
         job.sequence_parallel, job.reduce_every_micro_batch, plan.schedule, job.kv_hidden,
     )  # fmt: skip
-    rows = [[provider.layer(job.kind, each, setting) for each in plan.on_stage(s)] for s in range(plan.stages)]
+    every = [provider.layer(*each, setting) for each in zip(job.kind_of, plan.layers, strict=True)]
+    starts = [sum(plan.division[:s]) for s in range(plan.stages + 1)]
+    rows = [every[start:end] for start, end in zip(starts[:-1], starts[1:], strict=True)]
     return galvatron_step_s(rows, provider.ends(plan.ends, setting), plan.micro_batches)

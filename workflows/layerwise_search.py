@@ -41,8 +41,8 @@ class SearchRequest:
     of : LayerwiseRequest
         The job and its costs.
     world : int
-    layers : int or None
-        None: as the model of the estimate has them.
+    layers : tuple of int or None
+        By kind, in model order; None: as the model of the estimate has them.
     space : OuterSpace
     zeros : tuple of int or None
         ZeRO stages of replicated layers; None: as the launcher's own search looks at.
@@ -57,7 +57,7 @@ class SearchRequest:
 
     of: LayerwiseRequest
     world: int
-    layers: int | None
+    layers: tuple[int, ...] | None
     space: OuterSpace
     zeros: tuple[int, ...] | None = None
     device: str | None = None
@@ -216,7 +216,7 @@ def search_job(
         assert not found.faults, found.faults
         formula = plan_formula_s(job, result.plan, provider)
     rival = None
-    if request.rival and priced.folder is not None and not result.interrupted:
+    if request.rival and priced.folder is not None and len(job.stack) == 1 and not result.interrupted:
         if tell is not None:
             tell("Galvatron's own search, to compare with")
         rival = _rival(request, priced, space)
@@ -263,8 +263,9 @@ def _priced(request: SearchRequest) -> _PricedJob:
     limits = replace(request.space.limits, zeros=zeros, by_replicas=True)
     if of.by_bandwidth:
         limits = replace(limits, disable_sp=True)
-    job = of.job(request.world, request.layers)
-    provider, warnings = of.provider(folder, job.world, job.layers)
+    total = sum(request.layers)
+    provider, warnings = of.provider(folder, request.world, total)
+    job = replace(of, by_kind=request.layers).job(request.world, total, provider.kinds)
     return _PricedJob(job, provider, limits, launcher, model.name, folder, cluster, warnings)
 
 
@@ -284,16 +285,22 @@ def _estimated(request: SearchRequest) -> _PricedJob:
         )
     counts = model.kind_counts
     total = sum(counts.values())
-    if request.layers not in (None, total):
+    if request.layers not in (None, (total,), tuple(counts.values())):
         raise InputError(
             f"is not the number of layers of {model.name}, {total}", field="--layers", value=request.layers,
             cure="leave it out",
         )  # fmt: skip
     provider = EstimatedCosts(model, TrainingRules(framework=UNDER_GALVATRON), device)
+    runs = list(model.layer_counts())
+    if len(runs) > len(counts):
+        raise InputError(
+            f"has kinds of layers that alternate: {', '.join(runs[:6])} …", field="--model", value=model.name,
+            cure="plan it with taylor solve",
+        )  # fmt: skip
     job = replace(of, hidden=model.hidden, limit_gb=of.limit_gb or device.usable_memory_mib / 1024).job(
         request.world, total
     )
-    job = job.replace(kind=next(iter(counts)))
+    job = job.replace(kinds=tuple(counts.items()))
     limits = replace(request.space.limits, zeros=request.zeros or (2, 3), by_replicas=True)
     assumed = (f"costs: closed forms of {model.name} on {device.name}, nothing was measured",)
     return _PricedJob(job, provider, limits, HETU, model.name, None, None, assumed)

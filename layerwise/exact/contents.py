@@ -1,8 +1,8 @@
 """What a stage may hold: layers by chunk and choice, those that could be in a plan better than a given step.
 
-Layers are alike, so a chunk is counted by choice. Contents are made choice after choice; of those with as many layers
-and the same layouts at both ends of every chunk, one that is no better in any time and any memory than another goes. So
-does one whose prices (`relaxation`) already take the bound above the step that is to be beaten.
+Layers of a kind are alike, so a chunk is counted by choice. Contents are made choice after choice; of those with as
+many layers and the same layouts at both ends of every chunk, one that is no better in any time and any memory than
+another goes. So does one whose prices (`relaxation`) already take the bound above the step that is to be beaten.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.layerwise.exact.events import Array, LaggedGraph
-from taylor.layerwise.exact.fixed import FixedProblem, least_path
+from taylor.layerwise.exact.fixed import FixedProblem, least_order
 from taylor.layerwise.exact.relaxation import Prices
 from taylor.pipeline.schedule import BACKWARD, FORWARD
 from taylor.pipeline_solver.compiled import compiled
@@ -38,6 +38,8 @@ class Contents:
         Forward, then backward of each chunk, then the stage's tail, s; embedding and head included.
     slack : float64 [n]
         How far the content takes the bound up at least, s.
+    held : int64 [n, V, K]
+        Layers by chunk and kind.
     """
 
     counts: NDArray[np.int16]
@@ -45,21 +47,29 @@ class Contents:
     departure: NDArray[np.int16]
     times: Array
     slack: Array
+    held: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.slack)
 
     @property
+    def by_kind(self) -> NDArray[np.int64]:
+        """Layers of the stage by kind, int64 [n, K]."""
+        total: NDArray[np.int64] = self.held.sum(axis=1)
+        return total
+
+    @property
     def layers(self) -> NDArray[np.int64]:
         """Layers of the stage, int64 [n]."""
-        total: NDArray[np.int64] = self.counts.sum(axis=(1, 2), dtype=np.int64)
+        total: NDArray[np.int64] = self.held.sum(axis=(1, 2))
         return total
 
     def take(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> Contents:
         """Some of them."""
         return Contents(
-            self.counts[which], self.arrival[which], self.departure[which], self.times[which], self.slack[which]
-        )
+            self.counts[which], self.arrival[which], self.departure[which], self.times[which], self.slack[which],
+            self.held[which],
+        )  # fmt: skip
 
 
 @compiled
@@ -96,6 +106,8 @@ def undominated(keys, figures, order, starts):  # type: ignore[no-untyped-def]
 def coarsened(contents: Contents, share: float, room_s: float) -> Contents:
     """Some of a stage's contents, such that each has one with as many layers and equal layouts that is hardly slower.
 
+    Kinds count as layers do, and which of them each chunk has.
+
     Parameters
     ----------
     share : float
@@ -105,7 +117,7 @@ def coarsened(contents: Contents, share: float, room_s: float) -> Contents:
     """
     if share <= 0 or len(contents) < 2:
         return contents
-    keys = contents.layers
+    keys = _grouped(contents.held)
     for column in (*contents.arrival.astype(np.int64).T, *contents.departure.astype(np.int64).T):
         keys = keys * (int(column.max()) + 1) + column
     order = np.lexsort((contents.slack, keys))
@@ -113,6 +125,15 @@ def coarsened(contents: Contents, share: float, room_s: float) -> Contents:
     limits = contents.times * (1 + share)
     limits[:, -1] = contents.times[:, -1] + room_s
     return contents.take(_hardly_slower(contents.times, limits, order, starts))
+
+
+def _grouped(held: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One number for equal layers of each kind, and equal kinds in each chunk, int64 [n]."""
+    count, V, K = held.shape
+    keys = (held > 0).reshape(count, -1) @ (1 << np.arange(V * K))
+    for column in held.sum(axis=1).T:
+        keys = keys * (int(column.max()) + 1) + column
+    return keys
 
 
 @compiled
@@ -195,13 +216,13 @@ class StageListing:
         self.useful = self._useful_choices()
 
     def _useful_choices(self) -> NDArray[np.int64]:
-        """The choices that no other of the same layout equals or beats in every time and any memory of the stage."""
+        """The choices that no other of the same kind and layout equals or beats in every time and any memory."""
         problem = self.problem
         flat = self.memory.reshape(-1, self.C)
         figures = np.vstack([problem.forward, problem.backward, problem.tail, problem.working, flat])
         useful: list[int] = []
         for c in range(self.C):
-            same = np.nonzero(problem.layout == problem.layout[c])[0]
+            same = np.nonzero((problem.layout == problem.layout[c]) & (problem.kind == problem.kind[c]))[0]
             no_worse = (figures[:, same] <= figures[:, [c]]).all(axis=0)
             equal = (figures[:, same] == figures[:, [c]]).all(axis=0)
             if not (no_worse & ((same < c) | ~equal)).any():
@@ -227,6 +248,7 @@ class StageListing:
             return Contents(
                 np.zeros((0, self.V, self.C), np.int16), np.zeros((0, self.V), np.int16),
                 np.zeros((0, self.V), np.int16), np.zeros((0, 2 * self.V + 1)), np.zeros(0),
+                np.zeros((0, self.V, len(problem.by_kind)), np.int64),
             )  # fmt: skip
         none = np.zeros(len(labels.slack))
         labels = replace(labels, working=none)
@@ -236,7 +258,8 @@ class StageListing:
             times[:, v] += problem.end_forward[place]
             times[:, self.V + v] += problem.end_backward[place]
         times[:, -1] += problem.end_tail[self.stage]
-        return Contents(labels.counts, labels.ends[:, :, 0], labels.ends[:, :, 1], times, labels.slack)
+        held = problem.held(labels.counts)
+        return Contents(labels.counts, labels.ends[:, :, 0], labels.ends[:, :, 1], times, labels.slack, held)
 
     def _within(self, room: Array, budget: float) -> _Labels | None:
         """Contents within some room, all chunks."""
@@ -272,13 +295,17 @@ class StageListing:
         price = 0.0 if self.prices is None else float(self.prices.layer[self.stage, v, choice])
         weight = self.memory[:, v, choice]
         parts, now = [labels], labels
-        bit = 1 << int(problem.layout[choice])
+        kind = int(problem.kind[choice])
+        bit = 1 << (kind * self.layouts + int(problem.layout[choice]))
+        alike = problem.kind == kind
         chunks_left = self.V - 1 - v
         while len(now.slack):
             memory = now.memory + weight
             working = np.maximum(now.working, problem.working[choice])
             fits = (memory + working[:, None] <= room).all(axis=1)
             fits &= now.counts.sum(axis=(1, 2)) + 1 + chunks_left <= self.most_layers
+            if len(problem.by_kind) > 1:
+                fits &= now.counts[:, :, alike].sum(axis=(1, 2)) + 1 <= problem.by_kind[kind]
             within = now.slack + price <= budget
             more = problem.forward[choice] + problem.backward[choice]
             within &= now.times[:, :-1].sum(axis=1) + more <= self.most_busy
@@ -324,11 +351,16 @@ class StageListing:
     def _ways(self, used: int, v: int) -> Iterator[tuple[int, int, float, float]]:
         """Arrival, departure, cost of changes, and price of the transfer behind, of a chunk with some layouts."""
         problem, place = self.problem, self.places[v]
-        members = [each for each in range(self.layouts) if used >> each & 1]
+        bits = [each for each in range(self.layouts * len(problem.by_kind)) if used >> each & 1]
+        by_kind = [
+            [bit % self.layouts for bit in bits if bit // self.layouts == k] for k in range(len(problem.by_kind))
+        ]
+        segments = [layouts for layouts in by_kind if layouts]
+        members = segments[-1]
         final = place == problem.chunks - 1
         arrivals: Iterable[int] = (problem.end_layout,) if place == 0 else range(self.layouts)
         for arrival in arrivals:
-            ways = [(least_path(problem.change, arrival, members, last)[0], last) for last in members]
+            ways = [(least_order(problem.change, arrival, segments, last)[0], last) for last in members]
             if final:
                 cost, last = min((cost + float(problem.change[last, problem.end_layout]), last) for cost, last in ways)
                 yield arrival, last, cost, 0.0
@@ -344,10 +376,8 @@ class StageListing:
             return labels
         # The last chunk's departure is nobody's concern: its change to the head's layout is paid.
         ends = labels.ends.astype(np.int64).reshape(count, -1)
-        layers = labels.counts.sum(axis=(1, 2), dtype=np.int64)
-        filled = (labels.counts.sum(axis=2) > 0) @ (1 << np.arange(self.V))
-        keys = layers
-        for column in (filled, labels.used, *ends.T):
+        keys = _grouped(self.problem.held(labels.counts))
+        for column in (labels.used, *ends.T):
             keys = keys * (int(column.max()) + 1) + column
         figures = np.hstack([labels.times, labels.memory, labels.working[:, None]])
         scale = np.maximum(np.abs(figures).max(axis=0), 1e-300)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +23,15 @@ TOLERANCE_MIB = 1e-6
 
 @dataclass(frozen=True)
 class FixedProblem:
-    """Layers to spread over S stages x V interleaves, each under one of C choices.
+    """Layers of K kinds to spread over S stages x V interleaves, each under one of C choices of its kind.
 
     Parameters
     ----------
     schedule : Schedule
-    layers : int
+    by_kind : tuple of int [K]
+        Layers of each kind, in model order.
+    kind : int64 [C]
+        Kind of the layers that each choice is for.
     strategies : tuple of LayerStrategy [C]
     forward, backward, tail, working : float64 [C]
         Of a layer, s and MiB.
@@ -50,7 +53,8 @@ class FixedProblem:
     """
 
     schedule: Schedule
-    layers: int
+    by_kind: tuple[int, ...]
+    kind: NDArray[np.int64]
     strategies: tuple[LayerStrategy, ...]
     forward: Array
     backward: Array
@@ -65,6 +69,23 @@ class FixedProblem:
     change: Array
     handover: Array
     end_layout: int
+
+    @property
+    def layers(self) -> int:
+        """Layers of all kinds."""
+        return sum(self.by_kind)
+
+    def held(self, counts: NDArray[np.int16]) -> NDArray[np.int64]:
+        """Layers by chunk and kind, int64 [n, V, K], of counts [n, V, C]."""
+        parts = [counts[:, :, self.kind == k].sum(axis=2, dtype=np.int64) for k in range(len(self.by_kind))]
+        return np.stack(parts, axis=2)
+
+    def segments(self, choices: Iterable[int]) -> tuple[list[int], ...]:
+        """The layouts of some choices by kind, in model order; kinds that have none are left out."""
+        found: dict[int, set[int]] = {}
+        for c in choices:
+            found.setdefault(int(self.kind[c]), set()).add(int(self.layout[c]))
+        return tuple(sorted(found[k]) for k in sorted(found))
 
     @property
     def stages(self) -> int:
@@ -83,15 +104,19 @@ class FixedProblem:
 
     @classmethod
     def of(
-        cls, job: LayerwiseJob, outer: OuterChoice, provider: CostProvider, strategies: Sequence[LayerStrategy]
+        cls,
+        job: LayerwiseJob,
+        outer: OuterChoice,
+        provider: CostProvider,
+        strategies: Sequence[LayerStrategy] | Mapping[str, Sequence[LayerStrategy]],
     ) -> FixedProblem:
         """Price a job under one outer choice.
 
         Parameters
         ----------
-        strategies : sequence of LayerStrategy
-            The choices; those that cannot share out a micro-batch, or whose TP degree is above the buffer's, are left
-            out.
+        strategies : sequence of LayerStrategy, or mapping of kind to such
+            The choices, of all kinds or of each; those that cannot share out a micro-batch, or whose TP degree is
+            above the buffer's, are left out.
 
         Raises
         ------
@@ -104,12 +129,14 @@ class FixedProblem:
         schedule = build_schedule(outer.schedule, outer.stages, outer.interleaves, outer.micro_batches)
         most_tp = job.world if outer.buffer_tp is None else outer.buffer_tp
         no_buffer = job.global_buffer and outer.buffer_tp is None
-        chosen = tuple(
-            each
-            for each in strategies
+        names = [name for name, _ in job.stack]
+        chosen = [
+            (k, each)
+            for k, name in enumerate(names)
+            for each in (strategies[name] if isinstance(strategies, Mapping) else strategies)
             if setting.micro_batch % each.dp == 0 and each.tp <= (1 if no_buffer else most_tp)
-        )
-        rows = [provider.layer(job.kind, each, setting) for each in chosen]
+        ]
+        rows = [provider.layer(names[k], each, setting) for k, each in chosen]
         ends = provider.ends(outer.ends, setting)
         held: list[EndCost | None] = [None] * schedule.chunks
         held[0] = ends.first
@@ -123,8 +150,9 @@ class FixedProblem:
         change, handover, numbers = _layouts(rows, Layout.of(outer.ends, job.sequence_parallel), provider, setting)
         return cls(
             schedule,
-            job.layers,
-            chosen,
+            tuple(count for _, count in job.stack),
+            np.array([k for k, _ in chosen], dtype=np.int64),
+            tuple(each for _, each in chosen),
             np.array([row.forward_s for row in rows]),
             np.array([row.backward_s for row in rows]),
             np.array([row.tail_s for row in rows]),
@@ -200,3 +228,26 @@ def least_path(change: Array, arrival: int, used: Sequence[int], last: int) -> t
 
     extend(arrival, others, 0.0, ())
     return best
+
+
+def least_order(
+    change: Array, arrival: int, segments: Sequence[Sequence[int]], last: int
+) -> tuple[float, tuple[tuple[int, int], ...]]:
+    """The same of layouts by kind: kinds follow each other, each with its layouts in the cheapest order.
+
+    Returns
+    -------
+    float, tuple of (int, int)
+        The cost, and segment and layout in order; the last segment ends in `last`.
+    """
+    ways: dict[int, tuple[float, tuple[tuple[int, int], ...]]] = {arrival: (0.0, ())}
+    for number, layouts in enumerate(segments):
+        ends = [last] if number == len(segments) - 1 else layouts
+        after: dict[int, tuple[float, tuple[tuple[int, int], ...]]] = {}
+        for end in ends:
+            for before, (cost, order) in ways.items():
+                more, path = least_path(change, before, layouts, end)
+                if end not in after or cost + more < after[end][0]:
+                    after[end] = cost + more, (*order, *((number, each) for each in path))
+        ways = after
+    return ways[last]

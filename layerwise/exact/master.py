@@ -73,20 +73,20 @@ class Master:
         problem, graph = self.problem, self.graph
         first = 1 + graph.classes
         starts = first + np.cumsum([0, *(len(part) for part in self.contents)])
-        # The layers of every stage are variables of their own, for the solver to branch on.
-        number = int(starts[-1])
-        count = number + problem.stages
+        # The layers of every stage and kind are variables of their own, for the solver to branch on; then, of every
+        # chunk and kind but the last, whether a later kind has begun by then.
+        number, K = int(starts[-1]), len(problem.by_kind)
+        begun = number + problem.stages * K
+        count = begun + problem.chunks * (K - 1)
         rows: list[Row] = []
         parts: dict[int, tuple[list[int], list[float]]] = {k: ([1 + k], [1.0]) for k in range(graph.classes)}
-        total: tuple[list[int], list[float]] = ([], [])
         flow: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
         for s, part in enumerate(self.contents):
             mine = list(range(int(starts[s]), int(starts[s + 1])))
             rows.append(Row(f"stage_{s}", tuple(mine), (1.0,) * len(mine), 1.0, 1.0))
-            held = part.layers.astype(float).tolist()
-            rows.append(Row(f"held_{s}", (number + s, *mine), (-1.0, *held), 0.0, 0.0))
-            total[0].append(number + s)
-            total[1].append(1.0)
+            for k, held in enumerate(part.by_kind.T.astype(float).tolist()):
+                rows.append(Row(f"held_{s}_{k}", (number + s * K + k, *mine), (-1.0, *held), 0.0, 0.0))
+            rows += self._order_rows(part, s, mine, begun)
             for k, column in zip(graph.classes_of(s), part.times.T, strict=True):
                 parts[k][0].extend(mine)
                 parts[k][1].extend((-column).tolist())
@@ -102,7 +102,9 @@ class Master:
                                 row = flow.setdefault((boundary, layout), ([], []))
                                 row[0].append(column)
                                 row[1].append(sign)
-        rows.append(Row("layers", tuple(total[0]), tuple(total[1]), problem.layers, problem.layers))
+        for k, layers in enumerate(problem.by_kind):
+            of_kind = tuple(number + s * K + k for s in range(problem.stages))
+            rows.append(Row(f"layers_{k}", of_kind, (1.0,) * problem.stages, layers, layers))
         rows += [Row(f"time_{k}", tuple(a), tuple(b), 0.0, 0.0) for k, (a, b) in parts.items()]
         for (boundary, layout), (columns, signs) in flow.items():
             merged: dict[int, float] = {}
@@ -114,12 +116,41 @@ class Master:
         upper = np.full(count, np.inf)
         upper[0] = ceiling
         upper[first:number] = 1.0
-        upper[number:] = problem.layers
+        upper[number:begun] = problem.layers
+        upper[begun:] = 1.0
         cost = np.zeros(count)
         cost[0] = 1.0
         integer = np.zeros(count, dtype=bool)
         integer[first:] = True
         return LinearForm(tuple(f"x{k}" for k in range(count)), np.zeros(count), upper, cost, integer, rows)
+
+    def _order_rows(self, part: Contents, stage: int, columns: list[int], begun: int) -> list[Row]:
+        """No layer of a kind stands behind one of a later kind."""
+        problem, K = self.problem, len(self.problem.by_kind)
+        rows = []
+        for v in range(problem.interleaves if K > 1 else 0):
+            k = problem.schedule.position(v, stage)
+            has = part.held[:, v] > 0
+            for j in range(K - 1):
+                mark = begun + k * (K - 1) + j
+                later = [columns[i] for i in np.nonzero(has[:, j + 1 :].any(axis=1))[0]]
+                rows.append(Row(f"later_{k}_{j}", (mark, *later), (-1.0, *[1.0] * len(later)), upper=0.0))
+                if k:
+                    sooner = [columns[i] for i in np.nonzero(has[:, : j + 1].any(axis=1))[0]]
+                    values = (1.0, *[1.0] * len(sooner))
+                    rows.append(Row(f"sooner_{k}_{j}", (mark - (K - 1), *sooner), values, upper=1.0))
+        return rows
+
+    def _marks(self, chosen: NDArray[np.int64]) -> list[float]:
+        """Layers of every stage and kind, and which later kinds have begun by every chunk, of one selection."""
+        problem, K = self.problem, len(self.problem.by_kind)
+        held = [float(n) for part, at in zip(self.contents, chosen, strict=True) for n in part.by_kind[at]]
+        marks = []
+        for k in range(problem.chunks):
+            v, s = problem.schedule.chunk_at(k)
+            has = self.contents[s].held[chosen[s], v] > 0
+            marks += [float(has[j + 1 :].any()) for j in range(K - 1)]
+        return held + marks
 
     def solve(self, ceiling: float, gap: float, deadline: float | None) -> Selection:
         """The best selection whose step is at most `ceiling`, to a relative gap."""
@@ -139,7 +170,7 @@ class Master:
                 start[starts[:-1] + best] = 1.0
                 times = self.times_of(best)
                 start[0], start[1:first] = best_step, times
-                start[starts[-1] :] = [part.layers[at] for part, at in zip(self.contents, best, strict=True)]
+                start[starts[-1] :] = self._marks(best)
             found = model.solve_milp(gap=min(gap / 4, 1e-4), time_limit=left, start=start)
             if found.interrupted:
                 raise KeyboardInterrupt

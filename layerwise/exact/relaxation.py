@@ -66,8 +66,10 @@ def relax(problem: FixedProblem, graph: LaggedGraph) -> Relaxed | None:
         return range(start, start + C)
 
     rows: list[Row] = []
-    every = tuple(range(first_cell, count))
-    rows.append(Row("layers", every, (1.0,) * cells, problem.layers, problem.layers))
+    kinds = np.tile(problem.kind, S * V)
+    for k, layers in enumerate(problem.by_kind):
+        mine = tuple((first_cell + np.nonzero(kinds == k)[0]).tolist())
+        rows.append(Row(f"layers_{k}", mine, (1.0,) * len(mine), layers, layers))
     chunk_rows = len(rows)
     for s in range(S):
         for v in range(V):

@@ -15,7 +15,7 @@ import numpy as np
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, LayerwisePlan
 from taylor.layerwise.exact.contents import Contents, StageListing, TooManyContents, coarsened
 from taylor.layerwise.exact.events import LaggedGraph
-from taylor.layerwise.exact.fixed import FixedProblem, least_path
+from taylor.layerwise.exact.fixed import FixedProblem, least_order
 from taylor.layerwise.exact.master import ROUNDING, Master
 from taylor.layerwise.exact.relaxation import relax
 from taylor.layerwise.job import OuterChoice
@@ -147,12 +147,13 @@ def _below(problem: FixedProblem, graph: LaggedGraph, parts: list[Contents], cei
     """Contents whose step is below a ceiling when all other stages take their least times, and whose layers add up."""
     before = None
     while min(map(len, parts)) and before != (before := list(map(len, parts))):
-        few = np.array([part.layers.min() for part in parts])
-        many = np.array([part.layers.max() for part in parts])
+        few = np.array([part.by_kind.min(axis=0) for part in parts])
+        many = np.array([part.by_kind.max(axis=0) for part in parts])
         for s, part in enumerate(parts):
-            least = problem.layers - (many.sum() - many[s])
-            most = problem.layers - (few.sum() - few[s])
-            parts[s] = part.take((part.layers >= least) & (part.layers <= most))
+            least = problem.by_kind - (many.sum(axis=0) - many[s])
+            most = problem.by_kind - (few.sum(axis=0) - few[s])
+            held = part.by_kind
+            parts[s] = part.take(((held >= least) & (held <= most)).all(axis=1))
         if not min(map(len, parts)):
             break
         classes = [graph.classes_of(s) for s in range(problem.stages)]
@@ -179,10 +180,13 @@ def _plan(problem: FixedProblem, outer: OuterChoice, parts: list[Contents], chos
         v, s = problem.schedule.chunk_at(position)
         part, at = parts[s], chosen[s]
         counts = part.counts[at, v]
-        used = sorted({int(problem.layout[c]) for c in np.nonzero(counts)[0]})
-        _, order = least_path(problem.change, int(part.arrival[at, v]), used, int(part.departure[at, v]))
-        for layout in order:
-            members = [c for c in np.nonzero(counts)[0] if problem.layout[c] == layout]
+        used = np.nonzero(counts)[0].tolist()
+        kinds = sorted({int(problem.kind[c]) for c in used})
+        _, order = least_order(
+            problem.change, int(part.arrival[at, v]), problem.segments(used), int(part.departure[at, v])
+        )
+        for segment, layout in order:
+            members = [c for c in used if problem.layout[c] == layout and problem.kind[c] == kinds[segment]]
             members.sort(key=lambda c: (not problem.strategies[c].recompute, -problem.strategies[c].zero, c))
             for c in members:
                 layers += [problem.strategies[c]] * int(counts[c])

@@ -273,6 +273,14 @@ def positive_int(text: str) -> int:
     return value
 
 
+def int_list(text: str) -> tuple[int, ...]:
+    """The type of ``4`` and ``4,8``."""
+    values = tuple(positive_int(part) for part in text.split(","))
+    if len(values) > 1000:
+        raise argparse.ArgumentTypeError("more than 1000 numbers are given")
+    return values
+
+
 def non_negative_int(text: str) -> int:
     """The type of a count that may be 0."""
     return 0 if text.strip() == "0" else positive_int(text)

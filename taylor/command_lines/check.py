@@ -10,7 +10,7 @@ from pathlib import Path
 
 from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InfeasibleError
-from taylor.command_lines.arguments import CommandParser, positive_float, positive_int
+from taylor.command_lines.arguments import CommandParser, int_list, positive_float, positive_int
 
 
 def build_parser(program: str = "taylor check") -> CommandParser:
@@ -37,6 +37,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--hidden", type=positive_int, required=True, metavar="N", help="width of the hidden states")
     group.add_argument("--seq", type=positive_int, required=True, metavar="N", help="tokens a sample")
     group.add_argument("--memory", type=positive_float, required=True, metavar="GB", help="memory of a rank, GB")
+    group.add_argument("--layers", type=int_list, default=(), metavar="N,...", help="layers by kind, where several are")
     group.add_argument("--kv_hidden", type=positive_int, metavar="N", help="width of keys, where fewer heads have them")
     group.add_argument(
         "--reduce_every_micro_batch", action="store_true", help="gradients are reduced in every micro-batch"
@@ -72,7 +73,7 @@ def run(arguments: Sequence[str], program: str = "taylor check") -> None:
     request = LayerwiseRequest(
         tuple(Path(each) for each in args.profiles), args.seq, args.hidden, args.memory, args.costs, args.model,
         args.time_mode, args.memory_mode, args.sp_space == "tp", args.kv_hidden, args.reduce_every_micro_batch,
-        global_buffer=args.global_memory_buffer, whole_mib=args.whole_mib,
+        global_buffer=args.global_memory_buffer, whole_mib=args.whole_mib, by_kind=args.layers,
     )  # fmt: skip
     checked = check_file(Path(args.file), request, args.world_size)
     for note in (*checked.file.notes, *checked.warnings):

@@ -12,6 +12,7 @@ from taylor.base.console import log, progress, run_command, start_logging
 from taylor.base.errors import EXIT_INTERRUPTED, InfeasibleError, NoSolutionError
 from taylor.command_lines.arguments import (
     CommandParser,
+    int_list,
     non_negative_float,
     path_or_none,
     positive_float,
@@ -22,14 +23,6 @@ from taylor.command_lines.arguments import (
 
 if TYPE_CHECKING:
     from taylor.workflows.layerwise_search import SearchedJob
-
-
-def int_list(text: str) -> tuple[int, ...]:
-    """The type of ``4`` and ``4,8``."""
-    values = tuple(positive_int(part) for part in text.split(","))
-    if len(values) > 1000:
-        raise argparse.ArgumentTypeError("more than 1000 numbers are given")
-    return values
 
 
 def zero_list(text: str) -> tuple[int, ...]:

@@ -172,7 +172,7 @@ def _world(options: Options) -> int:
     return int(world)
 
 
-def _layers(options: Options, estimate: bool) -> int | None:
+def _layers(options: Options, estimate: bool) -> tuple[int, ...] | None:
     by_kind, total = options.get("layers"), options.get("layernum")
     if isinstance(by_kind, int):
         by_kind = (by_kind,)
@@ -189,9 +189,7 @@ def _layers(options: Options, estimate: bool) -> int | None:
         raise options.error(
             "layernum", f"contradicts the profiles' {sum(by_kind)} layers (--layernum_list)", f"take {sum(by_kind)}"
         )
-    if len(by_kind) > 1:
-        raise options.error("layers", "names several kinds of layers", "plan one kind")
-    return int(sum(by_kind))
+    return tuple(by_kind)
 
 
 def _refuse_modes(options: Options, job: LayerwiseRequest) -> None:

@@ -64,6 +64,30 @@ def test_a_search_file_says_the_whole_job_and_the_command_line_wins(profiles, tm
     assert len({json.dumps(layer) for layer in other["plan"]["layers"]}) == 1
 
 
+def test_encoder_and_decoder_have_strategies_of_their_own(tmp_path, capsys):
+    folder = cases.write_folder(tmp_path / "profiles")
+    for each in folder.glob("*_profiling_*"):
+        each.unlink()
+    held = {"parameter_size": 200.0, "tp_activation_per_bsz_dict": {n: 400.0 / n for n in (1, 2, 4, 8)}}
+    held["tp_activation_per_bsz_dict"]["checkpoint"] = 40.0
+    less = held | {"parameter_size": 100.0}
+    ends = {"model_states": {n: 2000.0 / n for n in (1, 2, 4, 8)}, "activation": {n: 80.0 / n for n in (1, 2, 4, 8)}}
+    memory = {"layertype_0_sp": {"4096": held}, "layertype_1_sp": {"4096": less}}
+    memory |= {f"other_memory_pp_{end}_sp": {"4096": ends} for end in ("off", "on_first", "on_last")}
+    times = {"layertype_0_bsz1_seq4096": 9.0, "layertype_1_bsz1_seq4096": 4.0, "layertype_other_bsz1_seq4096": 3.0}
+    (folder / "memory_profiling_bf16_t5_all.json").write_text(json.dumps(memory))
+    (folder / "computation_profiling_bf16_t5_all.json").write_text(json.dumps(times))
+    words = [str(folder), *SMALL, "--layers", "2,6", "--pp", "2", "-o", str(tmp_path)]
+    found = searched(words, capsys)
+    assert found["status"] == "optimal" and sum(found["plan"]["division"]) == 8
+    price = [found["files"]["strategy"], "--profiles", str(folder), *JOB, "--memory", "8", "--json", "--layers"]
+    check.run([*price, "2,6"])
+    assert json.loads(capsys.readouterr().out)["step_s"] == pytest.approx(found["step_s"], rel=1e-9)
+    for layers, told in (("8", "2 kinds of layers: encoder, decoder"), ("2,5", "makes 7 layers")):
+        with pytest.raises(InputError, match=told):
+            check.run([*price, layers])
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -28,7 +28,7 @@ def test_no_plan_of_a_small_job_is_better(seed):
 @pytest.mark.parametrize("seed", FEW[:6])
 def test_the_relaxation_bounds_every_plan(seed):
     case = random_case(seed)
-    problem = FixedProblem.of(case.job, case.outer, case.costs, tuple(sorted(case.costs.rows)))
+    problem = case.problem()
     relaxed = relax(problem, LaggedGraph.of(problem.schedule))
     best = BruteForce(case).best_s()
     assert relaxed is None or relaxed.bound <= best * (1 + 1e-7)
@@ -47,7 +47,7 @@ def test_with_a_gap_the_plan_is_that_close_and_says_so(seed):
 
 def test_a_step_to_beat_ends_the_search_without_a_plan():
     case = random_case(FEW[0])
-    problem = FixedProblem.of(case.job, case.outer, case.costs, tuple(sorted(case.costs.rows)))
+    problem = case.problem()
     known = case.solve()
     none = solve_fixed(problem, case.outer, cutoff_s=known.step_s * 0.99)
     assert none.plan is None and none.bound_s >= known.step_s * 0.98
@@ -61,7 +61,7 @@ def test_layouts_are_passed_in_the_cheapest_order():
 
 def test_coarse_contents_are_few_and_hardly_slower():
     case = random_case(4)
-    problem = FixedProblem.of(case.job, case.outer, case.costs, tuple(sorted(case.costs.rows)))
+    problem = case.problem()
     every = StageListing(problem, LaggedGraph.of(problem.schedule), 0, None).list(np.inf)
     few = coarsened(every, 0.2, 0.5)
     assert 0 < len(few) < len(every)
