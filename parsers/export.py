@@ -9,6 +9,7 @@ from taylor.parsers import registry
 from taylor.parsers.launcher import ExportForm
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.schedule import Schedule
 from taylor.register.model import MTP
 
 
@@ -34,7 +35,22 @@ def export_plan(plan: PipelinePlan, form: str, *, mtp_counted: bool = True, v_sh
     forms = export_forms()
     if form not in forms:
         raise InputError("is not a known form of export", field="form", value=form, cure=f"use {', '.join(forms)}")
-    return forms[form].text(plan, mtp_counted, v_shape)
+    text = forms[form].text
+    if text is None:
+        raise InputError("says an order of tasks, not a plan", field="form", value=form, cure="export a schedule so")
+    return text(plan, mtp_counted, v_shape)
+
+
+def export_order(schedule: Schedule, form: str) -> str | None:
+    """The order of a schedule's tasks in a form of `export_forms`; None where it says plans.
+
+    Raises
+    ------
+    InputError
+        When the form cannot say the order.
+    """
+    order = export_forms()[form].order
+    return None if order is None else order(schedule)
 
 
 def export_forms() -> dict[str, ExportForm]:

@@ -16,7 +16,7 @@ from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline.schedule import Schedule, ScheduleSpec
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,18 @@ class ExportForm:
 
     Parameters
     ----------
-    text : callable
+    text : callable or None
         Takes a plan, whether MTP layers count in the offset, and whether odd interleaves run through the
         stages in reverse; raises `InputError` where the form cannot say the plan.
     places_only : bool
         It says where layers stand and nothing of recompute.
+    order : callable or None
+        Of a form that says the order of tasks and no plan: takes a schedule, and raises as `text` does, which is None.
     """
 
-    text: Callable[[PipelinePlan, bool, bool], str]
+    text: Callable[[PipelinePlan, bool, bool], str] | None
     places_only: bool = False
+    order: Callable[[Schedule], str] | None = None
 
 
 class Launcher(ABC):

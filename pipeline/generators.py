@@ -14,8 +14,18 @@ from taylor.pipeline.orders import (
     rounds_order,
     zero_bubble_order,
 )
-from taylor.pipeline.schedule import BACKWARD, FORWARD, SCHEDULES, WEIGHT_GRADIENT, Schedule, ScheduleSpec
+from taylor.pipeline.schedule import (
+    BACKWARD,
+    FORWARD,
+    SCHEDULES,
+    SEARCHED,
+    SEARCHED_V,
+    WEIGHT_GRADIENT,
+    Schedule,
+    ScheduleSpec,
+)
 from taylor.pipeline.v_orders import dual_pipe_v_order, torch_zbv_order, zero_bubble_v_order
+from taylor.pipeline.words import tasks_of
 
 
 @lru_cache(maxsize=64)
@@ -76,6 +86,18 @@ def _zero_bubble(spec: ScheduleSpec, stages: int, interleaves: int, micro_batche
     return zero_bubble_order(stages, interleaves, sizes, put_off=put_off)
 
 
+def _searched(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
+    if not spec.words:
+        if spec.v_shape:
+            return torch_zbv_order(stages, micro_batches)
+        sizes = spec.round_sizes(stages, micro_batches) if interleaves > 1 else [micro_batches]
+        return zero_bubble_order(stages, interleaves, sizes, put_off=1)
+    tasks = 3 * interleaves * micro_batches
+    if len(spec.words) != stages or any(word.count(" ") + 1 != tasks for word in spec.words):
+        raise ValueError(f"the order of a {spec.name} schedule must have {stages} words of {tasks} tasks")
+    return [tasks_of(word) for word in spec.words]
+
+
 _ORDERS: dict[str, Callable[[ScheduleSpec, int, int, int], list[list[Task]]]] = {
     "gpipe": lambda spec, S, V, m: gpipe_order(S, V, m),
     "1f1b": lambda spec, S, V, m: one_forward_one_backward_order(S, m),
@@ -89,6 +111,8 @@ _ORDERS: dict[str, Callable[[ScheduleSpec, int, int, int], list[list[Task]]]] = 
     "zb-h1": _zero_bubble,
     "zb-h2": _zero_bubble,
     "interleaved-zb": _zero_bubble,
+    SEARCHED: _searched,
+    SEARCHED_V: _searched,
 }
 """The task order of each schedule, from (spec, S, V, m)."""
 

@@ -113,6 +113,11 @@ _TRAITS = {
 SCHEDULES = tuple(_TRAITS)
 """Every known schedule by name."""
 
+SEARCHED, SEARCHED_V = "searched", "searched-v"
+"""Orders that are chosen for a plan (`ScheduleSpec.words`), on straight stages and on a V."""
+
+_TRAITS |= {SEARCHED: _ZERO_BUBBLE, SEARCHED_V: _V_SHAPE}
+
 
 class InterleavingFramework(Protocol):
     """What `ScheduleSpec.for_interleaves` asks of a framework (`register.frameworks.Framework` has it)."""
@@ -133,8 +138,8 @@ class ScheduleSpec:
     Parameters
     ----------
     name : str
-        One of `SCHEDULES`. ``1f1b`` with several interleaves is not a schedule: `for_interleaves` names
-        the one that a framework runs then.
+        One of `SCHEDULES`, or `SEARCHED` or `SEARCHED_V`. ``1f1b`` with several interleaves is not a schedule:
+        `for_interleaves` names the one that a framework runs then.
     low_memory : bool
         Of schedules with a low-memory switch: one more warm-up forward a stage instead of two. MindSpore
         runs it where its environment asks for it, and not otherwise.
@@ -145,6 +150,9 @@ class ScheduleSpec:
     whole_drain : bool
         Of DualPipeV: no weight gradient is put off, not even where the pipeline drains. MindSpeed runs it so without
         ``--dualpipev-dw-detach``.
+    words : tuple of str
+        Of searched orders: the order of every stage (`pipeline.words`). Empty before there is one: what is asked
+        of the schedule then (memory to plan with) is answered by ZB-H1, its interleaved form, or torch's ZBV.
     """
 
     name: str = PLAIN
@@ -152,6 +160,7 @@ class ScheduleSpec:
     seq_splits: int = 1
     group_size: int | None = None
     whole_drain: bool = False
+    words: tuple[str, ...] = ()
 
     def for_interleaves(self, interleaves: int, framework: InterleavingFramework) -> ScheduleSpec:
         """The schedule that runs when a framework is asked for this one with a number of interleaves.
@@ -168,7 +177,7 @@ class ScheduleSpec:
 
     def renamed(self, name: str) -> ScheduleSpec:
         """Another schedule of the same job: its switches stay, and its sequence splits where that one has them."""
-        other = replace(self, name=name)
+        other = replace(self, name=name, words=())
         return other if other.traits.sequence_splits else replace(other, seq_splits=1)
 
     @property
@@ -182,6 +191,11 @@ class ScheduleSpec:
         if self.name not in _TRAITS:
             raise ValueError(f"unknown schedule {self.name!r}; known are {', '.join(SCHEDULES)}")
         return _TRAITS[self.name]
+
+    @property
+    def searched(self) -> bool:
+        """Whether the order is chosen for the plan, and no generator's."""
+        return self.name in (SEARCHED, SEARCHED_V)
 
     @property
     def v_shape(self) -> bool:

@@ -36,8 +36,8 @@ class Alternative:
         ``impossible`` (the schedule does not exist for these numbers; `note` says why).
     objective, bound : float or None
         In body-layer forward times, comparable between choices.
-    stages : str
-        The devices in the order of the stages, where that is what was tried.
+    label : str
+        What was tried, where that is not interleaves and schedule: the devices in the order of the stages.
     """
 
     interleaves: int
@@ -47,12 +47,12 @@ class Alternative:
     bound: float | None = None
     seconds: float = 0.0
     note: str = ""
-    stages: str = ""
+    label: str = ""
 
     @property
     def name(self) -> str:
-        """Schedule and interleaves as a person writes them, and what the stages lie on where that was tried."""
-        return self.stages or choice_name(self.interleaves, self.schedule)
+        """What was tried as a person writes it: schedule and interleaves unless it has a label."""
+        return self.label or choice_name(self.interleaves, self.schedule)
 
     def to_dict(self) -> dict[str, Any]:
         """The alternative as plain data."""

@@ -9,6 +9,7 @@ from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.interface import DryRunResult
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import SELECT
+from taylor.pipeline.schedule import SEARCHED, SEARCHED_V
 from taylor.pipeline_solver.evaluate import evaluate
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
@@ -33,6 +34,10 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
         MindSpore's dry-runs were asked for and every one failed.
     """
     refuse_outputs(outputs)
+    if job.schedule in (SEARCHED, SEARCHED_V):
+        raise InputError(
+            "is chosen for a plan that is solved", field="-schedule", value=job.schedule, cure="leave out -evaluate"
+        )
     job = replace(job, vpp=job.given_vpp, schedule=job.given_schedule)
     file = StatedFile.read(job)
     if file.config.plan is not None and file.config.plan.uses(SELECT):

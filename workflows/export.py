@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
-from taylor.parsers.export import export_forms, export_plan
+from taylor.parsers.export import export_forms, export_order, export_plan
+from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan, as_grid, deal_kinds, values_in_order
-from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline.schedule import Schedule, ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.result import read_result
 from taylor.register.model import DENSE, MTP
@@ -26,8 +29,11 @@ def refuse_impossible(exports: Sequence[Export], interleaves: int, schedule: Sch
         When that is so.
     """
     least = PipelinePlan({DENSE: as_grid([[1]] * interleaves)}, {})
+    # No tasks, for a form that says orders: it refuses what no order of such a schedule can be said in.
+    idle = Schedule(schedule, 1, interleaves, 1, np.zeros((1, 0, 4), dtype=np.int32))
     for one in exports:
-        export_plan(least, one.form, v_shape=schedule.v_shape)
+        if export_order(idle, one.form) is None:
+            export_plan(least, one.form, v_shape=schedule.v_shape)
 
 
 def export_texts(
@@ -50,7 +56,11 @@ def export_texts(
     told = with_mtp(plan, mtp_layers, v_shape)
     texts = []
     forms = export_forms()
+    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     for one in exports:
+        if (order := export_order(schedule, one.form)) is not None:
+            texts.append((one, order))
+            continue
         texts.append((one, export_plan(told, one.form, mtp_counted=not pinned, v_shape=v_shape)))
         if forms[one.form].places_only and any(any(map(any, grid)) for grid in plan.recompute.values()):
             log.warning("export %s: says where layers stand, not which are recomputed; json says both", one.form)

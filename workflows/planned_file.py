@@ -21,6 +21,7 @@ from taylor.pipeline_solver.result import Result
 from taylor.pipeline_solver.solution import Solution
 from taylor.register.model import MTP
 from taylor.workflows.alternatives import Alternative
+from taylor.workflows.chosen_order import ChosenOrder
 from taylor.workflows.dryrun_result import dryrun_dict, stage_memories
 from taylor.workflows.export import export_what_can_be, store_exports
 from taylor.workflows.job_facts import JobFacts
@@ -58,6 +59,8 @@ class PlannedFile:
         The plan in the words of other launchers.
     own : Solution or None
         The file's own plan evaluated, under the same memory and times; None where it has none that can be.
+    order : ChosenOrder or None
+        What is known of the order of tasks, where it was chosen for the plan.
     """
 
     config: TrainingConfig
@@ -70,6 +73,7 @@ class PlannedFile:
     files: dict[str, str] = field(default_factory=dict)
     exports: Sequence[tuple[Export, str]] = ()
     own: Solution | None = None
+    order: ChosenOrder | None = None
 
     @property
     def name(self) -> str:
@@ -122,6 +126,7 @@ class PlannedFile:
             **dict.fromkeys(one.name for one in fields(Throughput)),
             **({} if speed is None else asdict(speed)),
             "own_plan": None if own is None else self._own_dict(own),
+            **({} if self.order is None else {"order": self.order.to_dict()}),
         }
 
     def _own_dict(self, own: Solution) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from taylor.workflows.memory_check import CheckStopped, solve_checked
 from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.planned_file import PlannedFile, refuse_outputs, store_result
 from taylor.workflows.schedules import require_writable
+from taylor.workflows.searched_order import is_searched, refuse_with_searched, solve_searched
 from taylor.workflows.stage_orders import solve_orders
 from taylor.workflows.stated_file import StatedFile, asked_schedule
 from taylor.workflows.verdict import step_text
@@ -58,6 +59,7 @@ def solve_file(
     """
     refuse_outputs(outputs)
     _refuse_choices_of_stages(job)
+    refuse_with_searched(job)
     file = StatedFile.read(job)
     history: list[tuple[float, float | None, float | None]] = []
 
@@ -73,7 +75,7 @@ def solve_file(
     with file.open_backend(outputs.folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
         measured = not job.dryrun or memory.source != "estimate"
-        if job.check and backend is not None and measured and file.stages is None:
+        if job.check and backend is not None and measured and file.stages is None and not is_searched(job):
             try:
                 planned = _solve_checked(file, memory, backend, how, outputs, watch)
             except CheckStopped as stop:
@@ -108,6 +110,8 @@ def solve_stated(
     InfeasibleError, NoSolutionError
         When there is no plan.
     """
+    if is_searched(file.job):
+        return solve_searched(file, memory, how, on_progress, store)
     if file.job.has_choices:
         return _solve_choices(file, memory, how, on_progress or (lambda progress: None), store)
     if file.stages is not None:

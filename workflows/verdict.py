@@ -116,6 +116,25 @@ def alternative_lines(planned: PlannedFile) -> list[tuple[str, str]]:
     return lines
 
 
+def order_lines(planned: PlannedFile) -> list[tuple[str, str]]:
+    """What an order that was chosen for the plan gains, how good it is known to be, and who can run it."""
+    order, problem = planned.order, planned.problem
+    if order is None:
+        return []
+    known, found = order.known_step, order.found
+    gain = known / found.step - 1.0
+    better = "as fast as" if gain < EQUAL_SHARE else f"{100 * gain:.1f} % faster than"
+    proof = (
+        "no order of this plan takes less"
+        if found.proven
+        else (f"no order of this plan takes less than {step_text(problem, found.bound)}")
+    )
+    return [
+        ("order", f"{better} the best plan with {order.known} ({step_text(problem, known)}); {proof}"),
+        ("order", "no launcher takes it as it stands; torch's pipelining does from --export torch-actions=FILE"),
+    ]
+
+
 def gain_line(planned: PlannedFile) -> str:
     """The step beside that of the file's own plan, under the same memory and times."""
     own, solution, problem = planned.own, planned.solution, planned.problem

@@ -11,6 +11,7 @@ from taylor.cost_model.strategy import Strategy
 from taylor.parsers.launcher import ExportForm, Launcher, Tools, UsualDevice
 from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.torchtitan import recompute, write
+from taylor.parsers.torchtitan.actions import actions_table
 from taylor.parsers.torchtitan.read import NAME, PARTS, config_from_source
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
@@ -32,7 +33,10 @@ class Torchtitan(Launcher):
     telltale = re.compile(r"^\s*\[model\][\s\S]*^\s*\[training\]|^\s*\[training\][\s\S]*^\s*\[model\]", re.MULTILINE)
     plan_keys = write.PLAN_KEYS
     usual_device = UsualDevice("h100-80g", "torchtitan files")
-    export_forms = {"torchtitan": ExportForm(export_parts, places_only=True)}
+    export_forms = {
+        "torchtitan": ExportForm(export_parts, places_only=True),
+        "torch-actions": ExportForm(None, order=actions_table),
+    }
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""

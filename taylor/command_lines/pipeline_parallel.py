@@ -33,7 +33,7 @@ from taylor.command_lines.model_start import MODEL_HELP, model_job, model_path
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.export import export_forms
 from taylor.pipeline.plan import FULL, SELECT
-from taylor.pipeline.schedule import AUTO, SCHEDULES
+from taylor.pipeline.schedule import AUTO, SCHEDULES, SEARCHED, SEARCHED_V
 
 if TYPE_CHECKING:
     from taylor.workflows.options import Export
@@ -153,7 +153,10 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         help="interleaves; auto tries what can run (default: from the file)",
     )
     solving.add_argument(
-        "-schedule", choices=(*SCHEDULES, AUTO), metavar="NAME", help="one of " + ", ".join((*SCHEDULES, AUTO))
+        "-schedule",
+        choices=(*SCHEDULES, SEARCHED, SEARCHED_V, AUTO),
+        metavar="NAME",
+        help="one of " + ", ".join((*SCHEDULES, SEARCHED, SEARCHED_V, AUTO)),
     )
     solving.add_argument(
         "--stage_devices",
@@ -344,7 +347,7 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
     from taylor.report.terminal import print_pairs, print_pipeline, print_plan, print_table, print_verdict
     from taylor.workflows.dryrun_result import closed_forms, stage_memories
     from taylor.workflows.export import print_exports
-    from taylor.workflows.verdict import alternative_lines, over_text, summary, units_line, verdict
+    from taylor.workflows.verdict import alternative_lines, order_lines, over_text, summary, units_line, verdict
 
     if over := over_text(solved.solution, "the plan does not fit:"):
         print(over)
@@ -358,6 +361,7 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
         assert solved.dryrun is not None
         print_table(comparison_table(measured, closed_forms(solved.dryrun.run), solved.memory.device_limit_mib))
     print_pairs(alternative_lines(solved))
+    print_pairs(order_lines(solved))
     print_exports(solved.exports)
     print_pairs(solved.files.items())
     print_verdict(verdict(solved))

@@ -41,7 +41,14 @@ def test_exports_say_the_plan_in_each_launchers_words() -> None:
 
 
 def test_the_yaml_fragment_says_what_a_written_file_says(tmp_path: Path) -> None:
-    assert set(export_forms()) == {"megatron-layout", "mindspeed-list", "mindformers", "torchtitan", "json"}
+    assert set(export_forms()) == {
+        "megatron-layout",
+        "mindspeed-list",
+        "mindformers",
+        "torchtitan",
+        "torch-actions",
+        "json",
+    }
     config = read_config(ROOT / "config" / "pretrain_llama3_70b.yaml")
     plan = PipelinePlan(
         {DENSE: ((9, 11, 10, 10, 10, 10, 10, 10),)},
