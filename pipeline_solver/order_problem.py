@@ -49,11 +49,13 @@ class OrderProblem:
         Raises
         ------
         ValueError
-            When it does not, or cuts sequences into pieces.
+            When it does not, or cuts sequences into pieces, or the host's memory has a limit too.
         """
         schedule = schedule_of(problem)
         if schedule.directions <= WEIGHT_GRADIENT or problem.schedule.seq_splits > 1:
             raise ValueError("an order is chosen where weight gradients are tasks of their own and sequences are whole")
+        if problem.choices and problem.host_limit_mib:
+            raise ValueError("an order is not chosen where the host's memory has a limit too")
         S, V = problem.stages, problem.interleaves
         times = chunk_durations(problem, plan)
         kept = np.zeros((V, S))
@@ -63,7 +65,10 @@ class OrderProblem:
             held += kind.layer_mib * np.array(plan.layers[kind.name], dtype=np.float64).sum(axis=0)
             for mode, grid in modes[kind.name].items():
                 if mode == NONE or plan.uses(mode):
-                    kept += kind.activation_mib[mode] * np.array(grid, dtype=np.float64)
+                    layers = np.array(grid, dtype=np.float64)
+                    kept += kind.activation_mib[mode] * layers
+                    if mode in problem.choices:
+                        held += kind.choices[mode].states_mib * layers.sum(axis=0)
         room = np.array(problem.limit_mib) + MEMORY_TOLERANCE_MIB - held
         return cls(schedule, times[: 3 * V * S].reshape(3 * V, S), problem.lag, times[3 * V * S :], kept, room)
 
