@@ -74,6 +74,11 @@ class HighsModel:
             np.array([value for row in rows for value in row.coefficients], dtype=np.float64),
         )
 
+    def set_bounds(self, column: int, lower: float, upper: float) -> None:
+        """Change what one column may be, from its next run on."""
+        low, high = _finite(np.array([lower, upper]))
+        self._solver.changeColBounds(column, float(low), float(high))
+
     def solve_lp(self, time_limit: float | None = None) -> MilpOutcome:
         """Solve a relaxed model; `bound` is the optimum."""
         solver = self._solver

@@ -6,9 +6,12 @@ reduced cost says how far a layer of that choice in that chunk raises the bound.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from taylor.layerwise.exact.events import Array, LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem
@@ -53,12 +56,36 @@ class Relaxed:
     cuts: tuple[Array, ...]
 
 
-def relax(problem: FixedProblem, graph: LaggedGraph) -> Relaxed | None:
-    """Solve the relaxation; None where nothing fits."""
+@dataclass(frozen=True)
+class _Form:
+    """The relaxation's rows, and where its columns and rows begin."""
+
+    rows: list[Row]
+    first_cell: int
+    count: int
+    chunk_rows: int
+    memory_rows: int
+    time_rows: int
+
+    def linear(self, names: int, integer_from: int) -> LinearForm:
+        """With further columns behind its own, whole numbers from one on."""
+        cost = np.zeros(names)
+        cost[0] = 1.0
+        integer = np.zeros(names, dtype=bool)
+        integer[integer_from:] = True
+        upper = np.full(names, np.inf)
+        return LinearForm(tuple(f"x{each}" for each in range(names)), np.zeros(names), upper, cost, integer, self.rows)
+
+
+FIRST_TIME = 1
+"""Column of the first class's time; the step is column 0."""
+
+
+def _form(problem: FixedProblem, graph: LaggedGraph, layers: NDArray[np.int64] | None) -> _Form:
     S, V, C = problem.stages, problem.interleaves, len(problem.strategies)
     cells = S * V * C
-    classes, first_time = graph.classes, 1
-    first_cell = first_time + classes
+    classes = graph.classes
+    first_cell = FIRST_TIME + classes
     count = first_cell + cells
 
     def cell(s: int, v: int) -> range:
@@ -67,13 +94,18 @@ def relax(problem: FixedProblem, graph: LaggedGraph) -> Relaxed | None:
 
     rows: list[Row] = []
     kinds = np.tile(problem.kind, S * V)
-    for k, layers in enumerate(problem.by_kind):
+    for k, total in enumerate(problem.by_kind):
         mine = tuple((first_cell + np.nonzero(kinds == k)[0]).tolist())
-        rows.append(Row(f"layers_{k}", mine, (1.0,) * len(mine), layers, layers))
+        rows.append(Row(f"layers_{k}", mine, (1.0,) * len(mine), total, total))
     chunk_rows = len(rows)
     for s in range(S):
         for v in range(V):
-            rows.append(Row(f"chunk_{s}_{v}", tuple(cell(s, v)), (1.0,) * C, 1.0))
+            columns = tuple(cell(s, v))
+            if layers is not None:
+                given = float(layers[s, v])
+                rows.append(Row(f"chunk_{s}_{v}", columns, (1.0,) * C, given, given))
+            else:
+                rows.append(Row(f"chunk_{s}_{v}", columns, (1.0,) * C, 1.0))
     memory_rows = len(rows)
     least = float(problem.working.min())
     for s in range(S):
@@ -100,46 +132,117 @@ def relax(problem: FixedProblem, graph: LaggedGraph) -> Relaxed | None:
         fixed[graph.tail(s)] = problem.end_tail[s]
         columns = tuple(each for v in range(V) for each in cell(s, v))
         parts[graph.tail(s)] = columns, tuple((-problem.tail).tolist()) * V
-    for number, (columns, values) in enumerate(parts):
+    for number, (of, values) in enumerate(parts):
         side = float(fixed[number])
-        rows.append(Row(f"time_{number}", (first_time + number, *columns), (1.0, *values), side, side))
-    upper = np.full(count, np.inf)
-    cost = np.zeros(count)
-    cost[0] = 1.0
-    form = LinearForm(
-        tuple(f"x{each}" for each in range(count)), np.zeros(count), upper, cost, np.zeros(count, dtype=bool), rows
-    )
-    model = HighsModel(form, relaxed=True)
-    cuts: list[Array] = []
+        rows.append(Row(f"time_{number}", (FIRST_TIME + number, *of), (1.0, *values), side, side))
+    return _Form(rows, first_cell, count, chunk_rows, memory_rows, time_rows)
+
+
+def relax(
+    problem: FixedProblem, graph: LaggedGraph, layers: NDArray[np.int64] | None = None, cuts: Sequence[Array] = ()
+) -> Relaxed | None:
+    """Solve the relaxation; None where nothing fits.
+
+    Parameters
+    ----------
+    layers : int64 [S, V], optional
+        Layers of every chunk, where they are given.
+    cuts : sequence of float64 [classes]
+        Paths that are known.
+    """
+    S, V, C = problem.stages, problem.interleaves, len(problem.strategies)
+    form = _form(problem, graph, layers)
+    known = list(cuts)
+    form.rows.extend(cut_row(each, FIRST_TIME) for each in known)
+    model = HighsModel(form.linear(form.count, form.count), relaxed=True)
     bound = 0.0
     for _ in range(MOST_ROUNDS):
         found = model.solve_lp()
         if found.status is not MilpStatus.OPTIMAL or found.values is None:
             return None
         bound = found.bound
-        times = found.values[first_time:first_cell]
-        step, counts = graph.path(times)
+        step, new = _new_paths(graph, found.values[FIRST_TIME : form.first_cell])
         if step <= bound * (1 + TIGHT):
             break
-        new = [counts]
-        other = graph.path(times, 1)[1]
-        if not np.array_equal(other, counts):
-            new.append(other)
-        cuts += new
-        model.add_rows([cut_row(each, first_time) for each in new])
+        known += new
+        model.add_rows([cut_row(each, FIRST_TIME) for each in new])
     reduced, duals = model.duals()
     memory: list[Array] = []
-    at = memory_rows
+    at = form.memory_rows
     for s in range(S):
         memory.append(np.maximum(-duals[at : at + len(problem.room[s])], 0.0))
         at += len(problem.room[s])
+    more = np.maximum(duals[form.chunk_rows : form.memory_rows], 0.0).reshape(S, V)
     prices = Prices(
-        np.maximum(reduced[first_cell:], 0.0).reshape(S, V, C),
-        np.maximum(duals[chunk_rows:memory_rows], 0.0).reshape(S, V),
+        np.maximum(reduced[form.first_cell :], 0.0).reshape(S, V, C),
+        more if layers is None else np.zeros((S, V)),  # Where the number is given none has more.
         tuple(memory),
-        np.maximum(duals[time_rows : time_rows + classes], 0.0),
+        np.maximum(duals[form.time_rows : form.time_rows + graph.classes], 0.0),
     )
-    return Relaxed(bound, prices, tuple(cuts))
+    return Relaxed(bound, prices, tuple(known))
+
+
+def relax_above(
+    problem: FixedProblem, graph: LaggedGraph, caps: NDArray[np.int64], cuts: Sequence[Array], deadline: float
+) -> float:
+    """The relaxation's bound with whole layers in one stage at least, s; inf where nothing fits.
+
+    Of caps that add up to the layers of the model, either every stage holds just as many, or one holds more.
+
+    Parameters
+    ----------
+    caps : int64 [S]
+    deadline : float
+        A moment of `time.monotonic`.
+    """
+    S = problem.stages
+    assert caps.sum() == problem.layers
+    form = _form(problem, graph, None)
+    cells = problem.interleaves * len(problem.strategies)
+    for s in range(S):
+        start = form.first_cell + s * cells
+        form.rows.append(
+            Row(f"held_{s}", (*range(start, start + cells), form.count + s), (*[1.0] * cells, -1.0), 0.0, 0.0)
+        )
+    form.rows.extend(cut_row(each, FIRST_TIME) for each in cuts)
+    model = HighsModel(form.linear(form.count + S, form.count + S), relaxed=True)
+    bounds = np.zeros(S + 1)
+
+    def solve(s: int) -> bool:
+        """One stage above its cap, or (S) all at theirs: the bound, and whether further paths may take it up."""
+        changed = range(S) if s == S else (s,)
+        for each in changed:
+            least, most = (caps[each], caps[each]) if s == S else (caps[each] + 1, np.inf)
+            model.set_bounds(form.count + each, float(least), float(most))
+        found = model.solve_lp(max(deadline - time.monotonic(), 0.05))
+        for each in changed:
+            model.set_bounds(form.count + each, 0.0, np.inf)
+        if found.status is MilpStatus.INFEASIBLE:
+            bounds[s] = np.inf
+            return False
+        if found.status is not MilpStatus.OPTIMAL or found.values is None:
+            return False
+        bounds[s] = max(bounds[s], found.bound)
+        step, new = _new_paths(graph, found.values[FIRST_TIME : form.first_cell])
+        if step > found.bound * (1 + 1e-4):
+            model.add_rows([cut_row(each, FIRST_TIME) for each in new])
+            return True
+        return False
+
+    for s in range(S + 1):
+        solve(s)
+    for _ in range(MOST_ROUNDS):
+        least = int(np.argmin(bounds))
+        if not np.isfinite(bounds[least]) or time.monotonic() > deadline or not solve(least):
+            break
+    return float(bounds.min())
+
+
+def _new_paths(graph: LaggedGraph, times: Array) -> tuple[float, list[Array]]:
+    """The step, and the one or two longest paths that make it."""
+    step, counts = graph.path(times)
+    other = graph.path(times, 1)[1]
+    return step, [counts] if np.array_equal(other, counts) else [counts, other]
 
 
 def cut_row(counts: Array, first_time: int) -> Row:

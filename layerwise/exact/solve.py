@@ -8,6 +8,7 @@ the bound rises by the budget, which then grows.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +17,17 @@ from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy
 from taylor.layerwise.exact.contents import Contents, StageListing, TooManyContents, coarsened
 from taylor.layerwise.exact.events import LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem, least_order
+from taylor.layerwise.exact.large import Assembled, LargeSearch
 from taylor.layerwise.exact.master import ROUNDING, Master
 from taylor.layerwise.exact.relaxation import relax
 from taylor.layerwise.job import OuterChoice
 
 FIRST_BUDGET, GROWTH = 0.002, 3.0
 """The first budget, as a share of the bound, and what it grows by."""
+MANY_CHUNKS = 24
+"""From so many chunks on a plan is put together before contents are listed."""
+MOST_CONTENTS = 60_000
+"""Contents of all stages that a master takes."""
 COARSE = 1e-6
 """Gaps from which contents that hardly differ count as one, so that together they cost a quarter of the gap."""
 
@@ -62,6 +68,7 @@ def solve_fixed(
     gap: float = 1e-3,
     cutoff_s: float = np.inf,
     time_limit: float | None = None,
+    tell: Callable[[float, float], None] | None = None,
 ) -> FixedSolution:
     """Find the plan of least step under one outer choice, and prove it to a relative gap.
 
@@ -71,6 +78,8 @@ def solve_fixed(
         Plans that take as long are of no interest: once the bound is there the search ends.
     time_limit : float, optional
         Seconds; then the best plan so far is returned with its bound.
+    tell : callable, optional
+        Told of every better plan: its step and the bound, s.
     """
     began = time.monotonic()
     deadline = None if time_limit is None else began + time_limit
@@ -81,27 +90,50 @@ def solve_fixed(
     ) -> FixedSolution:
         return FixedSolution(step, bound, plan, listed, time.monotonic() - began, interrupted)
 
-    relaxed = relax(problem, graph) if len(problem.strategies) and problem.layers >= problem.chunks else None
-    if relaxed is None:
+    if not len(problem.strategies) or problem.layers < problem.chunks:
         return done(np.inf, np.inf, None, 0)
-    bound, base = relaxed.bound, relaxed.bound
-    if bound >= cutoff_s:
-        return done(np.inf, bound, None, 0)
-    cuts = relaxed.cuts
-    listings = [StageListing(problem, graph, s, relaxed.prices) for s in range(problem.stages)]
     best: LayerwisePlan | None = None
     best_step = np.inf
-    listed = 0
-    share = gap / 8 if gap >= COARSE else 0.0
-    budget = FIRST_BUDGET * base
+    bound, listed = 0.0, 0
+    large = LargeSearch(problem, graph, np.inf if deadline is None else deadline)
+
+    def kept(found: Assembled | None) -> None:
+        nonlocal best, best_step
+        if found is not None and found.step < min(best_step, cutoff_s):
+            best, best_step = assembled_plan(problem, outer, found), found.step
+            if tell is not None:
+                tell(best_step, bound)
+
     interrupted = False
     try:
-        while True:
+        many = problem.chunks >= MANY_CHUNKS
+        if many:
+            kept(large.first())
+        relaxed = relax(problem, graph)
+        if relaxed is None:
+            return done(np.inf, np.inf, None, 0)
+        bound = base = relaxed.bound
+        if many and bound < min(best_step * (1 - gap), cutoff_s):
+            bound = max(bound, large.bound(relaxed))
+            large.improve(relaxed, bound / (1 - gap), kept)
+        if bound >= min(best_step * (1 - gap), cutoff_s):
+            return done(best_step, min(bound, best_step), best, 0)
+        cuts = relaxed.cuts
+        listings = [StageListing(problem, graph, s, relaxed.prices) for s in range(problem.stages)]
+        share = gap / 8 if gap >= COARSE else 0.0
+        budget = FIRST_BUDGET * base
+        while deadline is None or time.monotonic() < deadline:
             limit = min(best_step, cutoff_s)
             target = min(base + budget, limit)
             try:
                 parts = [listing.list(budget + ROUNDING * base, target * (1 + ROUNDING)) for listing in listings]
+                if sum(map(len, parts)) > MOST_CONTENTS:
+                    raise TooManyContents
             except TooManyContents:
+                if not many:
+                    kept(large.first())
+                    bound = max(bound, min(large.bound(relaxed), limit))
+                    large.improve(relaxed, bound / (1 - gap), kept)
                 break
             whole = not any(listing.cut_short for listing in listings)
             listed = sum(map(len, parts))
@@ -117,6 +149,8 @@ def solve_fixed(
                 if found.chosen is not None and found.step < best_step:
                     best_step = found.step
                     best = _plan(problem, outer, parts, found.chosen)
+                    if tell is not None:
+                        tell(best_step, bound)
                 # What the kept contents cannot do below a step, no content can below hardly less.
                 reached = min(min(found.bound, ceiling) / (1 + 2 * share), np.inf if whole else target)
             else:
@@ -125,14 +159,12 @@ def solve_fixed(
             # Once everything below the step to beat was listed, more contents tell no more.
             if whole or base + budget >= limit or bound >= min(best_step * (1 - gap), cutoff_s):
                 break
-            if deadline is not None and time.monotonic() > deadline:
-                break
             budget *= GROWTH
             if np.isfinite(best_step):
                 budget = min(budget, best_step - base)
     except KeyboardInterrupt:
         interrupted = True
-    return done(best_step, bound, best, listed, interrupted)
+    return done(best_step, min(bound, best_step), best, listed, interrupted)
 
 
 def _within(parts: list[Contents], budget: float) -> list[Contents]:
@@ -173,26 +205,39 @@ def _below(problem: FixedProblem, graph: LaggedGraph, parts: list[Contents], cei
 
 
 def _plan(problem: FixedProblem, outer: OuterChoice, parts: list[Contents], chosen: np.ndarray) -> LayerwisePlan:
-    """The plan of one content a stage: in every chunk equal layouts stand together, recomputed layers first."""
-    layers: list[LayerStrategy] = []
-    division = []
+    """The plan of one content a stage."""
+    held = []
     for position in range(problem.chunks):
         v, s = problem.schedule.chunk_at(position)
         part, at = parts[s], chosen[s]
-        counts = part.counts[at, v]
+        held.append((part.counts[at, v], int(part.arrival[at, v]), int(part.departure[at, v])))
+    return _written(problem, outer, held)
+
+
+def assembled_plan(problem: FixedProblem, outer: OuterChoice, found: Assembled) -> LayerwisePlan:
+    """The plan of what was put together."""
+    held = []
+    for position in range(problem.chunks):
+        v, s = problem.schedule.chunk_at(position)
+        held.append((found.counts[s][v], int(found.arrival[position]), int(found.departure[position])))
+    return _written(problem, outer, held)
+
+
+def _written(problem: FixedProblem, outer: OuterChoice, held: Sequence[tuple[np.ndarray, int, int]]) -> LayerwisePlan:
+    """Every chunk's counts, arrival and departure as a plan: equal layouts together, recomputed layers first."""
+    layers: list[LayerStrategy] = []
+    for counts, arrival, departure in held:
         used = np.nonzero(counts)[0].tolist()
         kinds = sorted({int(problem.kind[c]) for c in used})
-        _, order = least_order(
-            problem.change, int(part.arrival[at, v]), problem.segments(used), int(part.departure[at, v])
-        )
+        _, order = least_order(problem.change, arrival, problem.segments(used), departure)
         for segment, layout in order:
             members = [c for c in used if problem.layout[c] == layout and problem.kind[c] == kinds[segment]]
             members.sort(key=lambda c: (not problem.strategies[c].recompute, -problem.strategies[c].zero, c))
             for c in members:
                 layers += [problem.strategies[c]] * int(counts[c])
-        division.append(int(counts.sum()))
     ends: EndStrategy = outer.ends
+    division = tuple(int(counts.sum()) for counts, _, _ in held)
     return LayerwisePlan(
-        tuple(division), tuple(layers), ends, outer.global_batch, outer.micro_batches, outer.schedule.name,
+        division, tuple(layers), ends, outer.global_batch, outer.micro_batches, outer.schedule.name,
         interleaves=outer.interleaves,
     )  # fmt: skip

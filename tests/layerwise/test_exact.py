@@ -7,11 +7,13 @@ import pytest
 
 from benchmarks.layerwise_brute_force import BruteForce, compare, random_case
 from taylor.layerwise.checker import check_plan
+from taylor.layerwise.exact import solve as solving
 from taylor.layerwise.exact.contents import StageListing, coarsened
 from taylor.layerwise.exact.events import LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem, least_path
+from taylor.layerwise.exact.large import LargeSearch
 from taylor.layerwise.exact.relaxation import relax
-from taylor.layerwise.exact.solve import solve_fixed
+from taylor.layerwise.exact.solve import assembled_plan, solve_fixed
 from taylor.layerwise.galvatron.tasks import hetu_tasks
 from taylor.layerwise.search import OuterSpace, cut_off, search
 from taylor.layerwise.space import SpaceLimits
@@ -51,6 +53,33 @@ def test_a_step_to_beat_ends_the_search_without_a_plan():
     known = case.solve()
     none = solve_fixed(problem, case.outer, cutoff_s=known.step_s * 0.99)
     assert none.plan is None and none.bound_s >= known.step_s * 0.98
+
+
+@pytest.mark.parametrize("seed", FEW[::2])
+def test_a_plan_put_together_holds_and_its_bound_is_below_the_best(seed):
+    case = random_case(seed)
+    problem, best = case.problem(), case.solve()
+    graph = LaggedGraph.of(problem.schedule)
+    large, relaxed = LargeSearch(problem, graph, np.inf), relax(problem, graph)
+    assert relaxed is None or relaxed.bound <= large.bound(relaxed) <= best.step_s * (1 + 1e-7)
+    if relaxed is not None:
+        large.first()
+        large.improve(relaxed, 0.0, lambda found: None)
+    if large.best is not None:
+        plan = assembled_plan(problem, case.outer, large.best)
+        assert check_plan(case.job, plan, case.costs, claimed_s=large.best.step).faults == ()
+        assert large.best.step >= best.step_s * (1 - 1e-9)
+
+
+def test_what_is_too_much_to_list_is_put_together(monkeypatch):
+    case = random_case(FEW[0])
+    known = case.solve()
+    monkeypatch.setattr(solving, "MOST_CONTENTS", 0)
+    found, told = solve_fixed(case.problem(), case.outer, gap=1e-6), []
+    assert found.bound_s <= known.step_s * (1 + 1e-9) <= found.step_s * (1 + 2e-9)
+    monkeypatch.setattr(solving, "MANY_CHUNKS", 1)
+    again = solve_fixed(case.problem(), case.outer, gap=1e-6, tell=lambda *figures: told.append(figures))
+    assert again.step_s == told[-1][0] and again.bound_s <= known.step_s * (1 + 1e-9)
 
 
 def test_layouts_are_passed_in_the_cheapest_order():
