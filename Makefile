@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree imports demo pictures test reliability random random-choices recipes cluster test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree imports demo pictures test reliability random random-choices random-layerwise recipes cluster test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -64,6 +64,10 @@ random: $(STAMP)
 # The same with up to five choices a layer (offload, recompute by module) and limits of the host: about half an hour.
 random-choices: $(STAMP)
 	$(BIN)/python -m benchmarks.random_instances --choices
+
+# Layer-wise plans against brute force, under the checker and beside Galvatron's own: hours on two cores.
+random-layerwise: $(STAMP)
+	$(BIN)/python -m benchmarks.layerwise_campaign
 
 # Workers killed, eight beside one, a thousand simulated: docs/cluster.md. About an hour on two cores.
 cluster: $(STAMP)
