@@ -232,8 +232,7 @@ class _Reader:
             raise options.error("fine_grained_mode", "must be 0 or 1", mode)
         self._put("fine_grained_mode", options, "fine_grained_mode", 1 if mode is None else int(mode))
         if options.raw("parallel_search") in (True, 1):
-            worker = options.integer("worker", default=0, low=0, high=4096)
-            self._put("workers", options, "worker", worker or None)
+            self.notes.append(f"{options.path('parallel_search')} has no effect: one process searches")
         if options.raw("log_dir") is not None:
             self.notes.append(f"{options.path('log_dir')} has no effect: what was tried is in the results")
         self._put("output_config_path", options, "output_config_path", options.text("output_config_path", default=None))

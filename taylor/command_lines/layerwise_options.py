@@ -47,8 +47,12 @@ class Options:
     @property
     def notes(self) -> tuple[str, ...]:
         """What has no effect."""
-        told = () if self.search_file is None else self.search_file.notes
-        return told if self.args.log_dir is None else (*told, "--log_dir has no effect: see --result_json")
+        told = list(() if self.search_file is None else self.search_file.notes)
+        if self.args.log_dir is not None:
+            told.append("--log_dir has no effect: see --result_json")
+        if self.args.parallel_search or self.args.worker:
+            told.append("--parallel_search and --worker have no effect: one process searches")
+        return tuple(told)
 
     @property
     def batch_settled(self) -> bool:

@@ -127,6 +127,13 @@ def test_a_wrong_value_of_a_search_file_is_named_with_its_file_and_field(profile
         assert told in str(error.value)
 
 
+def test_options_without_effect_are_said_to_have_none(profiles, tmp_path, capsys):
+    words = ["--parallel_search", "1", "--log_dir", "logs", "--rival", "n", "-o", str(tmp_path)]
+    layerwise.run([profiles, *SMALL, *words])
+    told = capsys.readouterr().err
+    assert "--parallel_search and --worker have no effect" in told and "--log_dir has no effect" in told
+
+
 def test_what_fits_nowhere_is_proven_infeasible(profiles, tmp_path):
     with pytest.raises(InfeasibleError, match="fits 0.5 GB on 8 ranks"):
         layerwise.run([profiles, *SMALL[:-1], "0.5", "-o", str(tmp_path)])
