@@ -59,6 +59,8 @@ class PlannedFile:
         The plan in the words of other launchers.
     own : Solution or None
         The file's own plan evaluated, under the same memory and times; None where it has none that can be.
+    even : Solution or None
+        The best plan of evenly spread layers, where stages are unlike each other.
     order : ChosenOrder or None
         What is known of the order of tasks, where it was chosen for the plan.
     """
@@ -73,6 +75,7 @@ class PlannedFile:
     files: dict[str, str] = field(default_factory=dict)
     exports: Sequence[tuple[Export, str]] = ()
     own: Solution | None = None
+    even: Solution | None = None
     order: ChosenOrder | None = None
 
     @property
@@ -126,6 +129,7 @@ class PlannedFile:
             **dict.fromkeys(one.name for one in fields(Throughput)),
             **({} if speed is None else asdict(speed)),
             "own_plan": None if own is None else self._own_dict(own),
+            **({} if self.even is None else {"even_split": self._own_dict(self.even)}),
             **({} if self.order is None else {"order": self.order.to_dict()}),
         }
 

@@ -11,10 +11,13 @@ from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError
 from taylor.cost_model.profile import MemoryProfile
 from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import even_sizes, grid_in_order
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.solution import CUT_OFF, FEASIBLE, INFEASIBLE, Solution, Termination
+from taylor.pipeline_solver.solve import solve
 from taylor.pipeline_solver.work_limits import WorkLimits
 from taylor.workflows.alternatives import Alternative
 from taylor.workflows.evaluate_file import own_solution
@@ -22,6 +25,9 @@ from taylor.workflows.kept_solves import SolveStore, solve_or_find
 from taylor.workflows.planned_file import PlannedFile
 from taylor.workflows.stage_devices import order_name
 from taylor.workflows.stated_file import StatedFile
+
+SECONDS_EVEN = 10.0
+"""Most time for the plan of even layers that the best one is compared with."""
 
 
 def solve_orders(
@@ -99,7 +105,22 @@ def solve_orders(
     if interrupted:
         solution = solution.ended_by(Termination.INTERRUPTED)
     own = own_solution(chosen, memory)
-    return PlannedFile(file.config, chosen.facts, memory, problems[number], solution, tuple(tried), own=own)
+    problem = problems[number]
+    even = _even_split(problem, how)
+    return PlannedFile(file.config, chosen.facts, memory, problem, solution, tuple(tried), own=own, even=even)
+
+
+def _even_split(problem: PipelineProblem, how: SolveOptions) -> Solution | None:
+    """The best recompute where layers are spread as if all stages were alike; None where nobody may spread them so."""
+    sizes = even_sizes(problem.layers, problem.stages * problem.interleaves)
+    grid = grid_in_order(sizes, problem.stages, problem.schedule.v_shape)
+    even = {(v, s): count for v, row in enumerate(grid) for s, count in enumerate(row)}
+    if problem.fixed_layers or any(even[chunk] > most for chunk, most in problem.max_layers.items()):
+        return None
+    if min(even.values()) < problem.min_layers:
+        return None
+    limit = SECONDS_EVEN if how.time_limit is None else min(SECONDS_EVEN, how.time_limit)
+    return solve(problem.replace(fixed_layers=even), how.replace(time_limit=limit, cutoff=None))
 
 
 def _proven_of_all(solution: Solution, bound: float, gap: float) -> Solution:

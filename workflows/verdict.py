@@ -116,6 +116,18 @@ def alternative_lines(planned: PlannedFile) -> list[tuple[str, str]]:
     return lines
 
 
+def split_lines(planned: PlannedFile) -> list[tuple[str, str]]:
+    """The plan of evenly spread layers on the same stages, where these are unlike each other."""
+    even, solution = planned.even, planned.solution
+    if even is None or not solution.objective:
+        return []
+    if even.objective is None:
+        return [("even split", f"no plan: {even.message or even.status}")]
+    slower = 100 * (even.objective / solution.objective - 1.0)
+    told = f"{slower:.1f} % slower" if slower >= 0.05 else "as fast"
+    return [("even split", f"{step_text(planned.problem, even.objective)}, {told}")]
+
+
 def order_lines(planned: PlannedFile) -> list[tuple[str, str]]:
     """What an order that was chosen for the plan gains, how good it is known to be, and who can run it."""
     order, problem = planned.order, planned.problem

@@ -10,7 +10,7 @@ from taylor.cost_model.strategy import Strategy
 from taylor.parsers.launcher import Launcher, UsualDevice
 from taylor.parsers.megatron import recompute, write
 from taylor.parsers.megatron.launch import Launch
-from taylor.parsers.megatron.own_plan import V_SCHEDULE
+from taylor.parsers.megatron.own_plan import V_SCHEDULE, ZERO_BUBBLE
 from taylor.parsers.megatron.read import config_from_launch, is_mindspeed
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
@@ -59,7 +59,9 @@ class FlagLauncher(Launcher):
         return write.with_strategy(self.launch(config.path), config, strategy, plan, extra).text
 
     def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
-        """The flags know 1F1B, plain and interleaved, and in MindSpeed the V."""
+        """The flags know 1F1B, plain and interleaved, in MindSpeed the V, in zero bubble's own Megatron-LM its orders."""
+        if schedule.name in ("zb-h1", "zb-h2"):
+            return self.launch(config.path).flags.has(ZERO_BUBBLE)
         if schedule.name == V_SCHEDULE.name:
             return is_mindspeed(self.launch(config.path).flags)
         return schedule.name in (PLAIN, MEGATRON.interleaved_schedule)

@@ -22,6 +22,10 @@ V_METHOD = "dualpipev"
 """MindSpeed's value of ``--schedules-method``."""
 V_SCHEDULE = ScheduleSpec("dualpipev")
 DETACH = "dualpipev-dw-detach"
+ZERO_BUBBLE, PENDING = "enable-zero-bubble", "zero-bubble-max-pending-backward"
+"""Zero bubble's own Megatron-LM (sail-sg/zero-bubble-pipeline-parallelism 39f2c18 megatron/core/zbpp_utils.py)."""
+ITS_OTHERS = ("zero-bubble-v-schedule", "enable-1f1b-v")
+"""Its schedules on a V, whose orders are found anew as training starts."""
 LAYOUT = "pipeline-model-parallel-layout"
 PER_CHUNK = "num-layers-per-virtual-pipeline-stage"
 PER_RANK = "num-virtual-stages-per-pipeline-rank"
@@ -45,6 +49,8 @@ def read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:
         return replace(V_SCHEDULE, whole_drain=not flags.has(DETACH)), 2
     if method is not None:
         raise flags.error("schedules-method", "is not a known schedule", method, f"use {V_METHOD} or leave it out")
+    if (zero_bubble := _zero_bubble(flags, pp)) is not None:
+        return zero_bubble, 1
     layers = counted_layers(flags)
     interleaves = 1
     hybrid = read_hybrid(flags)
@@ -69,6 +75,32 @@ def read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:
         interleaves = layers // (pp * each)
     group = flags.integer("microbatch-group-size-per-virtual-pipeline-stage", default=None)
     return ScheduleSpec(group_size=group).for_interleaves(interleaves, frameworks.MEGATRON), interleaves
+
+
+def _zero_bubble(flags: Flags, stages: int) -> ScheduleSpec | None:
+    """The schedule that zero bubble's own flags choose; None where the launch has none of them.
+
+    Its order is found as training starts, from the times measured by then and under a limit of so many micro-batches
+    of the first stages' memory (runtime.py:1587-1611 in ``zerobubble``): 2S - 1 are ZB-H2's, S are ZB-H1's. Without a
+    number the limit is what is left of the memory, and ZB-H1 stands for it.
+    """
+    for name in ITS_OTHERS:
+        if flags.has(name):
+            cure = "plan with -schedule zbv, whose order torch runs, in a script without it"
+            raise flags.error(name, "chooses its order as training starts: it is not known here", True, cure)
+    if not flags.has(ZERO_BUBBLE):
+        return None
+    if stages == 1:
+        raise flags.error(ZERO_BUBBLE, "needs two stages or more", True, "leave it out")
+    if flags.has(PER_CHUNK) or flags.has(PER_RANK):
+        raise flags.error(ZERO_BUBBLE, "runs one interleave", True, f"leave out --{PER_CHUNK}")
+    if flags.text(PENDING, default="auto") == "auto":
+        return ScheduleSpec("zb-h1")
+    pending = flags.integer(PENDING, low=1, high=1_000_000)
+    if pending < stages:
+        cure = f"use {stages} (ZB-H1) or {2 * stages} (ZB-H2)"
+        raise flags.error(PENDING, f"is less than the {stages} stages: no known order keeps so little", pending, cure)
+    return ScheduleSpec("zb-h2" if pending >= 2 * stages - 1 else "zb-h1")
 
 
 def counted_layers(flags: Flags) -> int:

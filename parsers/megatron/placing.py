@@ -11,7 +11,17 @@ from taylor.parsers.megatron.frequency import list_text
 from taylor.parsers.megatron.hybrid import HybridLayers, pattern_text, read_hybrid
 from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN, kind_flags, says_dense_first, starts_with
 from taylor.parsers.megatron.layout import LayoutProblem, ends_placement, layout_text
-from taylor.parsers.megatron.own_plan import DETACH, FIRST, LAST, LAYOUT, PER_CHUNK, PER_RANK, V_METHOD
+from taylor.parsers.megatron.own_plan import (
+    DETACH,
+    FIRST,
+    LAST,
+    LAYOUT,
+    PENDING,
+    PER_CHUNK,
+    PER_RANK,
+    V_METHOD,
+    ZERO_BUBBLE,
+)
 from taylor.parsers.megatron.read import is_mindspeed
 from taylor.parsers.megatron.stack import FULL_INTERVAL, LINEAR_FREQ, WINDOW_FREQ, linear_layers, windowed_layers
 from taylor.parsers.text.flag_edit import Setting
@@ -77,6 +87,7 @@ def placing_flags(flags: Flags, model: ModelSpec, plan: PipelinePlan, schedule: 
         wanted[DETACH] = not schedule.whole_drain
     elif not v_shape and flags.has("schedules-method"):
         wanted["schedules-method"] = wanted[DETACH] = False
+    wanted |= _zero_bubble(flags, schedule, plan.stages)
     mindspeed = is_mindspeed(flags)
     experts = [[layer.moe is not None for layer in of] for of in layers]
     mixed = len({each for of in experts for each in of}) > 1
@@ -87,6 +98,14 @@ def placing_flags(flags: Flags, model: ModelSpec, plan: PipelinePlan, schedule: 
     by_list = mindspeed and plan.interleaves == 1 and not by_number
     by_list = by_list and (flags.has("num-layer-list") or not flags.has("noop-layers"))
     even = len(set(held)) == 1
+    if not even and wanted.get(ZERO_BUBBLE, flags.has(ZERO_BUBBLE)):
+        # Its Megatron-LM is core 0.9, which has neither a layout nor flags for the ends.
+        raise InputError(
+            "spreads layers evenly in zero bubble's own Megatron-LM: it cannot say the plan",
+            file=flags.file,
+            field="--num-layers",
+            cure="solve with -write n",
+        )
     mtp_elsewhere = MTP in plan.layers and not values_in_order(plan.layers[MTP], v_shape)[-1]
     slots: list[list[int | None]] = [list(range(count)) for count in held]
     if flags.has(LAYOUT) or mtp_elsewhere:
@@ -108,6 +127,16 @@ def placing_flags(flags: Flags, model: ModelSpec, plan: PipelinePlan, schedule: 
     if any(map(any, experts)):
         wanted |= kind_flags(flags, [None if each is None else each.moe is not None for each in positions], mindspeed)
     return wanted | _mixer_flags(flags, positions)
+
+
+def _zero_bubble(flags: Flags, schedule: ScheduleSpec, stages: int) -> Wanted:
+    """Zero bubble's own flags for its schedules, and none for others; nothing where the launch says it already."""
+    pending = {"zb-h1": stages, "zb-h2": 2 * stages}.get(schedule.name)
+    if pending is None:
+        return {name: False for name in (ZERO_BUBBLE, PENDING) if flags.has(name)}
+    if flags.has(ZERO_BUBBLE) and flags.text(PENDING, default="auto") == "auto" and schedule.name == "zb-h1":
+        return {}
+    return {ZERO_BUBBLE: True, PENDING: str(pending)}
 
 
 def _mixer_flags(flags: Flags, positions: Sequence[LayerSpec | None]) -> Wanted:

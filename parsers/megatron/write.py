@@ -9,7 +9,7 @@ from taylor.cost_model.strategy import Strategy
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.optimizer import split_flags
-from taylor.parsers.megatron.own_plan import DETACH, LAYOUT
+from taylor.parsers.megatron.own_plan import DETACH, LAYOUT, PENDING, ZERO_BUBBLE
 from taylor.parsers.megatron.placing import KIND_FLAGS, PLACING, Wanted, chunk_layers, placing_flags
 from taylor.parsers.megatron.read import EXTEND, config_from_launch
 from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS, recompute_flags
@@ -19,7 +19,17 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import MTP, ModelSpec
 
 PLAN_FLAGS = frozenset(
-    {*PLACING, *RECOMPUTE_FLAGS, *KIND_FLAGS, "num-layers", "schedules-method", DETACH, "global-batch-size"}
+    {
+        *PLACING,
+        *RECOMPUTE_FLAGS,
+        *KIND_FLAGS,
+        "num-layers",
+        "schedules-method",
+        DETACH,
+        ZERO_BUBBLE,
+        PENDING,
+        "global-batch-size",
+    }
 )
 """What a plan may change in a script."""
 _BESIDE_LAYERS = ("num-layers", "pipeline-model-parallel-size")

@@ -347,7 +347,15 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
     from taylor.report.terminal import print_pairs, print_pipeline, print_plan, print_table, print_verdict
     from taylor.workflows.dryrun_result import closed_forms, stage_memories
     from taylor.workflows.export import print_exports
-    from taylor.workflows.verdict import alternative_lines, order_lines, over_text, summary, units_line, verdict
+    from taylor.workflows.verdict import (
+        alternative_lines,
+        order_lines,
+        over_text,
+        split_lines,
+        summary,
+        units_line,
+        verdict,
+    )
 
     if over := over_text(solved.solution, "the plan does not fit:"):
         print(over)
@@ -361,6 +369,7 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
         assert solved.dryrun is not None
         print_table(comparison_table(measured, closed_forms(solved.dryrun.run), solved.memory.device_limit_mib))
     print_pairs(alternative_lines(solved))
+    print_pairs(split_lines(solved))
     print_pairs(order_lines(solved))
     print_exports(solved.exports)
     print_pairs(solved.files.items())

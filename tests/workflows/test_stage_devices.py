@@ -48,6 +48,10 @@ def test_every_order_is_solved_or_bounded_and_the_best_is_the_best_of_all(tmp_pa
     assert planned.solution.objective == pytest.approx(least, rel=2e-3)
     assert planned.solution.bound is not None and planned.solution.bound <= least * (1 + 1e-9)
     assert check(planned.problem, planned.plan, planned.solution.objective) == []
+    even = planned.even
+    assert even is not None and even.plan is not None and even.objective is not None
+    assert check(planned.problem, even.plan, even.objective) == []
+    assert even.plan.total_layers() == ((16, 16),) and even.objective >= planned.solution.objective
 
 
 def test_times_limits_and_tails_are_those_of_each_stage_s_own_device(tmp_path: Path) -> None:

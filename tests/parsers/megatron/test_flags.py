@@ -241,6 +241,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
         {},
         {"position-embedding-type": False},
         {"schedules-method": "dualpipev"},
+        _flags_of("--enable-zero-bubble"),
         _flags_of("--num-layer-list 20,20,20,20"),
         _flags_of("--noop-layers 0,1 --num-layers 84 --pipeline-model-parallel-size 2"),
         _flags_of("--decoder-first-pipeline-num-layers 19 --decoder-last-pipeline-num-layers 19"),
@@ -326,6 +327,7 @@ READ_VALUES: tuple[Setting, ...] = (
 )
 READ_BESIDE: dict[str, dict[str, Setting]] = {
     "dualpipev-dw-detach": _flags_of("--schedules-method dualpipev"),
+    "zero-bubble-max-pending-backward": _flags_of("--enable-zero-bubble"),
     "recompute-method": _flags_of("--recompute-granularity full"),
     "recompute-num-layers": _flags_of("--recompute-granularity full --recompute-method block"),
     "recompute-activation-function-num-layers": {"recompute-activation-function": True},

@@ -367,6 +367,32 @@ def test_the_v_schedule_puts_weight_gradients_off_only_where_it_is_told_to(
     assert (drain == [BACKWARD, WEIGHT_GRADIENT] * 4) == whole
 
 
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ("", "zb-h1"),
+        (" --zero-bubble-max-pending-backward 4", "zb-h1"),
+        (" --zero-bubble-max-pending-backward 8", "zb-h2"),
+    ],
+)
+def test_zero_bubble_s_own_flags_choose_its_schedule_and_are_written_for_it(
+    tmp_path: Path, more: str, name: str
+) -> None:
+    file = script_of(tmp_path, f"{BASE}--enable-zero-bubble{more}")
+    config = read_config(file)
+    assert (config.schedule.name, config.strategy.vpp) == (name, 1)
+    assert config.plan is not None
+    for other in ("zb-h1", "zb-h2", "1f1b"):
+        wanted = config.replace(schedule=ScheduleSpec(other))
+        assert launcher_of(config).can_write(config, wanted.schedule)
+        again = read_config(write_plan(wanted, config.plan, output=tmp_path / f"{other}.sh"))
+        assert again.schedule.name == other and again.plan == config.plan
+    uneven = PipelinePlan({DENSE: ((5, 7, 6, 6),)}, {FULL: ((0,) * 4,)})
+    with pytest.raises(InputError, match="spreads layers evenly"):
+        write_plan(config, uneven, output=tmp_path / "uneven.sh")
+    assert not launcher_of(config).can_write(read_config(script_of(tmp_path, BASE)), ScheduleSpec("zb-h1"))
+
+
 def test_an_unknown_module_of_selective_recompute_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--recompute-modules: names no part of a layer.*'mlps'.*core_attn"):
         read_config(script_of(tmp_path, f"{BASE}--recompute-modules mlps"))
@@ -464,6 +490,10 @@ PP = "--pipeline-model-parallel-size"
         ("--hidden-size 1024", "--hidden-size 1000", "--hidden-size", "16 attention heads"),
         ("--global-batch-size 64", "--global-batch-size 63", "--global-batch-size", "63"),
         ("--bf16", "--schedules-method zigzag", "--schedules-method", "'zigzag'"),
+        ("--bf16", "--zero-bubble-v-schedule", "--zero-bubble-v-schedule", "as training starts"),
+        ("--bf16", "--enable-1f1b-v", "--enable-1f1b-v", "as training starts"),
+        ("--bf16", "--enable-zero-bubble --zero-bubble-max-pending-backward 3", "max-pending-backward", "4 stages"),
+        ("--bf16", "--enable-zero-bubble --num-layers-per-virtual-pipeline-stage 2", "--enable-zero", "one interleave"),
         ("--bf16", "--recompute-granularity some", "--recompute-granularity", "'some'"),
         ("--bf16", "--recompute-granularity full", "--recompute-method", "None"),
         ("--bf16", "--num-experts 8 --moe-layer-freq 0", "--moe-layer-freq", "0"),
