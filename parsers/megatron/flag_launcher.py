@@ -59,7 +59,7 @@ class FlagLauncher(Launcher):
         return write.with_strategy(self.launch(config.path), config, strategy, plan, extra).text
 
     def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
-        """The flags know 1F1B, plain and interleaved, in MindSpeed the V, in zero bubble's own Megatron-LM its orders."""
+        """The flags know 1F1B, plain and interleaved; MindSpeed's the V, zero bubble's own its two orders."""
         if schedule.name in ("zb-h1", "zb-h2"):
             return self.launch(config.path).flags.has(ZERO_BUBBLE)
         if schedule.name == V_SCHEDULE.name:

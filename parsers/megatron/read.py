@@ -17,7 +17,15 @@ from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.layout import LayoutProblem
 from taylor.parsers.megatron.model import read_model
 from taylor.parsers.megatron.optimizer import MEGATRON_FSDP, optimizer_degree, read_optimizer, read_sharding
-from taylor.parsers.megatron.own_plan import LAYOUT, counted_layers, misfit_layout, read_plan, read_schedule
+from taylor.parsers.megatron.own_plan import (
+    LAYOUT,
+    PENDING,
+    ZERO_BUBBLE,
+    counted_layers,
+    misfit_layout,
+    read_plan,
+    read_schedule,
+)
 from taylor.parsers.megatron.precision import read_narrow
 from taylor.parsers.megatron.recompute import activation_notes, kept_modules, read_modules
 from taylor.parsers.megatron.unmodelled import EXPERTS, MINDSPEED, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
@@ -98,6 +106,10 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         notes.append(f"the file settles no plan: {problem}")
     if not schedule.fits_rounds(strategy.pp, strategy.micro_batches):
         notes.append(f"its pipeline {schedule.rounds_wanted(strategy.pp)}, found {strategy.micro_batches}")
+    if flags.has(ZERO_BUBBLE) and flags.text(PENDING, default="auto") == "auto":
+        notes.append(
+            f"--{PENDING} auto takes the memory that is left: planned as ZB-H1 (-schedule zb-h2 plans the other)"
+        )
     rules = _read_rules(flags, notes)
     if rules.expert_ways is not None:
         notes.append(

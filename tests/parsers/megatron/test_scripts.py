@@ -381,6 +381,7 @@ def test_zero_bubble_s_own_flags_choose_its_schedule_and_are_written_for_it(
     file = script_of(tmp_path, f"{BASE}--enable-zero-bubble{more}")
     config = read_config(file)
     assert (config.schedule.name, config.strategy.vpp) == (name, 1)
+    assert any("planned as ZB-H1" in note for note in config.notes) == (not more)
     assert config.plan is not None
     for other in ("zb-h1", "zb-h2", "1f1b"):
         wanted = config.replace(schedule=ScheduleSpec(other))
