@@ -86,7 +86,7 @@ def layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees,
     if layer.moe is not None:
         kept = kept + _experts(model, layer.moe, degrees, rules, again, _experts_entry(layer))
     counted = (layer.mixer is not None) + (layer.mlp is not None) + (layer.moe is not None)
-    further = max(0, layer.norm_count - counted) * _norm_input_bytes(rules) * model.hidden / sequence_split(degrees)
+    further = max(0, layer.norm_count - counted) * norm_input_bytes(rules) * model.hidden / sequence_split(degrees)
     return tokens * (kept + further)
 
 
@@ -144,7 +144,7 @@ def residual_bytes(rules: TrainingRules) -> int:
     return _FP32 if rules.framework.activations.fp32_residual else rules.compute_bytes
 
 
-def _norm_input_bytes(rules: TrainingRules) -> int:
+def norm_input_bytes(rules: TrainingRules) -> int:
     """Bytes an element of what a norm keeps of its input."""
     return _FP32 if rules.framework.activations.fp32_norm_input else residual_bytes(rules)
 
@@ -164,7 +164,7 @@ def _norm_and_input(
 ) -> Any:
     """A norm's input, the block's input behind it in so many bytes an element, its dropout mask: bytes a token."""
     ways, split = sequence_split(degrees), input_split(degrees, rules)
-    kept = _norm_input_bytes(rules) + (1 if rules.dropout else 0) if entry is _Entry.ALONE else 0
+    kept = norm_input_bytes(rules) + (1 if rules.dropout else 0) if entry is _Entry.ALONE else 0
     block_input: Any = input_bytes / split
     if entry is _Entry.WITH_ITS_NORM and rules.narrow is None:
         # Each block gathers an input of its own.

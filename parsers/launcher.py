@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Callable
 
 from taylor.base.errors import InputError
+from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
@@ -256,6 +257,10 @@ class Launcher(ABC):
             every chunk has a choice of its own.
         """
         return ()
+
+    def module_words(self, config: TrainingConfig) -> ModuleWords:
+        """The modules of a layer that a file can let run again or move to the host, by the launcher's own words."""
+        return ModuleWords()
 
     def dataset_keys(self, dataset: str) -> dict[str, object]:
         """The entries, by dotted key, that make a file read this data set; none where that is not known."""

@@ -13,6 +13,14 @@ RECOMPUTE_MODES = (FULL, SELECT, NONE)
 recomputed, the next ones selectively, the rest keep everything (MindFormers and Megatron `block`).
 Further choices of a problem (recompute of some modules, offload) lie before the rest, in its own order."""
 
+
+def mode_title(mode: str) -> str:
+    """A mode as tables and logs name it: what is no recompute alone (``offload:core_attn``) by its own name."""
+    if mode == FULL:
+        return "recompute"
+    return mode if ":" in mode else f"{mode} recompute"
+
+
 RUN_MARK = "#"
 """Between a kind and the number of its run, where several runs of one kind lie apart: ``gdn+moe#2``."""
 

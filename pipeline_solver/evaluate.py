@@ -98,6 +98,18 @@ def host_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float
     return _at_worst(problem, fixed, kept)
 
 
+def host_link_shares(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
+    """Share of the step for which the link to the host is busy in each direction, by stage [S]."""
+    step = step_time(problem, plan)
+    busy = np.zeros(problem.stages)
+    by_kind = plan.recompute_by_kind()
+    for kind in problem.kinds:
+        for name in problem.choices if kind.name in plan.layers else ():
+            held = np.array(by_kind[kind.name].get(name, ((0,) * problem.stages,)))
+            busy += problem.micro_batches * kind.choices[name].link_time * held.sum(axis=0)
+    return tuple((busy / step).tolist()) if step > 0 else (0.0,) * problem.stages
+
+
 def _at_worst(problem: PipelineProblem, fixed: NDArray[np.float64], kept: NDArray[np.float64]) -> tuple[float, ...]:
     """What is fixed [S], and what live micro-batches keep in each chunk [V, S] at the worst moment, together."""
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)

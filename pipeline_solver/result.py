@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Sequence
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, deal_kinds, values_in_order
+from taylor.pipeline_solver.evaluate import host_link_shares, host_memory_mib
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import BubbleShares, Solution, Status, Termination
 from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
@@ -113,6 +114,9 @@ class Result:
         }
         if self.dryrun is not None:
             data["dryrun"] = [dict(stage) for stage in self.dryrun]
+        if problem.choices and plan is not None:
+            data["host_memory"] = [round(value, 3) for value in host_memory_mib(problem, plan)]
+            data["host_link"] = [round(value, 6) for value in host_link_shares(problem, plan)]
         data["message"] = solution.message
         if UNRESTRICTED_BOUND in found:
             # What any recompute by chunk would reach, where the file can only express one choice for all.

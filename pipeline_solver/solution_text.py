@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Sequence
 
-from taylor.pipeline.plan import FULL, Grid
+from taylor.pipeline.plan import FULL, Grid, mode_title
 from taylor.pipeline_solver.solution import Solution
 
 
@@ -64,7 +64,7 @@ def stage_rows(solution: Solution) -> list[list[str]]:
     modes = [mode for mode, grid in plan.recompute.items() if mode == FULL or any(map(any, grid))]
     peaks, limits = solution.peak_memory_mib, solution.memory_limit_mib
     kinds = plan.by_kind()
-    head = ["stage", *kinds, *("recompute" if mode == FULL else f"{mode} recompute" for mode in modes)]
+    head = ["stage", *kinds, *map(mode_title, modes)]
     rows = [[*head, *(["peak MiB"] if peaks else []), *(["limit MiB", "free MiB"] if peaks and limits else [])]]
     for s in range(plan.stages):
         grids = [*kinds.values(), *(plan.recompute[mode] for mode in modes)]

@@ -1,8 +1,9 @@
 """Problems in which one recompute choice holds for every chunk alike, as the flags of some launchers ask.
 
 The choice is a small number, so the problem is solved once for each: a choice is cut off as soon as its
-proven bound reaches the best plan so far. Before them the problem without the rule is solved: its plan may
-keep the rule by itself, its bound holds for every choice, and what it reaches tells what the rule costs.
+proven bound reaches the best plan so far. Before them, where recompute is all there is to choose, the problem
+without the rule is solved: its plan may keep the rule by itself, its bound holds for every choice, and what it
+reaches tells what the rule costs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from taylor.pipeline_solver.solution import (
     CUT_OFF,
     FEASIBLE,
     INFEASIBLE,
+    NO_SOLUTION,
     OPTIMAL,
     Solution,
     Termination,
@@ -84,11 +86,15 @@ def solve_uniform(
         left = None if deadline is None else max(0.01, share * (deadline - time.monotonic()))
         return options.replace(time_limit=left)
 
-    free = run(
-        problem.replace(uniform_recompute=()), within(FIRST_SHARE), warm_start=warm_start, on_progress=on_progress
-    )
+    if problem.choices:
+        # By layer they are far more than one after the other, and what they reach then bounds these loosely.
+        free, known = Solution(NO_SOLUTION), dict[str, float]()
+    else:
+        free = run(
+            problem.replace(uniform_recompute=()), within(FIRST_SHARE), warm_start=warm_start, on_progress=on_progress
+        )
+        known = {UNRESTRICTED_BOUND: free.bound or 0.0}
     floor = free.bound or 0.0
-    known = {UNRESTRICTED_BOUND: floor}
     if free.objective is not None:
         known[UNRESTRICTED_OBJECTIVE] = free.objective
     proven = free.status == OPTIMAL and free.plan is not None and uniform_choice(problem, free.plan) is not None
@@ -118,8 +124,8 @@ def solve_uniform(
     if best is None or best.objective is None:
         none = Solution(INFEASIBLE, Termination.INFEASIBLE, solver=free.solver, seconds=seconds, statistics=known)
         return none if stopped is None else none.replace(bound=floor).ended_by(stopped)
-    # Without the rule there is what there is with it.
-    known[UNRESTRICTED_OBJECTIVE] = min(known.get(UNRESTRICTED_OBJECTIVE, float("inf")), best.objective)
+    if known:  # Without the rule there is what there is with it.
+        known[UNRESTRICTED_OBJECTIVE] = min(known.get(UNRESTRICTED_OBJECTIVE, float("inf")), best.objective)
     bound = min(bound, best.objective)
     whole = best.replace(bound=bound, seconds=seconds, statistics={**best.statistics, **known})
     optimal = best.objective - bound <= gap * abs(best.objective)
@@ -170,10 +176,12 @@ class _Choices:
             mode, most = choice = self.untried[0]
             # A plan that beats the best has no chunk of more layers: counts from there on are the same choice.
             room = self.problem.layers if self.best is None else _layers_within(self.problem, self.to_beat())
-            if mode not in closed and not any(of == mode and room <= count <= most for of, count in done):
+            if mode in self.problem.choices and self._hopeless(choice):
+                self.proven[choice] = self.to_beat()
+            elif mode not in closed and not any(of == mode and room <= count <= most for of, count in done):
                 found = self._try(choice, None if limit is None else max(0.5, CHOICE_SHARE * limit))
                 done.append(choice)
-                if found.status == CUT_OFF and most and self._hopeless_beyond(choice):
+                if found.status == CUT_OFF and most and self._hopeless(choice):
                     closed.add(mode)
             self.untried.remove(choice)
         while not self._over():
@@ -208,8 +216,8 @@ class _Choices:
         self.proven[choice] = max(reached, self.proven.get(choice, 0.0))
         return found
 
-    def _hopeless_beyond(self, choice: tuple[str, int]) -> bool:
-        """Whether the choice, and with it any that recomputes more, cannot win even with all memory there is."""
+    def _hopeless(self, choice: tuple[str, int]) -> bool:
+        """Whether the choice, and with it any of its mode for more layers, cannot win even with all memory there is."""
         limits = tuple(NO_LIMIT_MIB for _ in self.problem.limit_mib)
         roomy = self.problem.replace(uniform_recompute=(choice,), limit_mib=limits, host_limit_mib=())
         found = self.run(roomy, self._within(1.0))
@@ -266,11 +274,13 @@ def _nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Solut
 
 
 def _distinct(problem: PipelineProblem) -> list[tuple[str, int]]:
-    """The choices that differ, counts rising: no chunk has more layers than the others leave, nothing is nothing."""
+    """The choices that differ, those beside recompute first, counts rising: no chunk has more layers than the others
+    leave, and nothing is nothing."""
     most = max(1, problem.layers - (problem.stages * problem.interleaves - 1) * max(problem.min_layers, 0))
     first_mode = problem.uniform_recompute[0][0]
     choices = {(mode if count else first_mode, min(count, most)) for mode, count in problem.uniform_recompute}
-    return sorted(choices, key=lambda choice: (choice[1], choice[0]))
+    named = {mode: place for place, mode in enumerate(problem.choices)}
+    return sorted(choices, key=lambda choice: (named.get(choice[0], len(named)), choice[1], choice[0]))
 
 
 def _layers_within(problem: PipelineProblem, step_time: float) -> int:

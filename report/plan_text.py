@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from taylor.base.console import wrapped
-from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.pipeline.plan import FULL, PipelinePlan, mode_title
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.solution import Solution
 
@@ -53,7 +53,7 @@ def _forms(plan: PipelinePlan) -> Iterable[Columns]:
     """What the columns of layers and recompute may tell, from the most to the least."""
     kinds = plan.by_kind()
     redone = {mode: grid for mode, grid in plan.recompute.items() if mode == FULL or any(map(any, grid))}
-    names = {mode: "recompute" if mode == FULL else f"{mode} rec." for mode in redone}
+    names = {mode: mode_title(mode).replace("select recompute", "select rec.") for mode in redone}
 
     def listed(grid: Sequence[Sequence[int]]) -> Callable[[int], str]:
         return lambda stage: "+".join(str(row[stage]) for row in grid)

@@ -129,7 +129,7 @@ def _kept_mib(problem: PipelineProblem, plan: PipelinePlan) -> FloatArray:
     activation = {kind.name: kind.activation_mib for kind in problem.kinds}
     total = np.zeros((problem.interleaves, problem.stages))
     for kind, modes in plan.recompute_by_kind().items():
-        for mode in (*problem.recompute_ratio, NONE):
+        for mode in (*problem.recompute_ratio, *problem.choices, NONE):
             total += activation[kind][mode] * np.asarray(modes[mode], dtype=np.float64)
     return total / problem.schedule.seq_splits
 

@@ -76,7 +76,7 @@ def own_solution(file: StatedFile, memory: MemoryProfile) -> Solution | None:
         problem = own.problem(own.memory_like(memory))
     except InputError:
         return None
-    if any(plan.uses(mode) for mode in plan.recompute if mode not in problem.recompute_ratio):
+    if any(plan.uses(mode) for mode in plan.recompute if mode not in (*problem.recompute_ratio, *problem.choices)):
         return None
     return evaluate(problem, plan_in_terms_of(problem, plan))
 

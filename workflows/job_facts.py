@@ -40,6 +40,8 @@ class JobFacts:
         Tokens of the whole training.
     stages : OnStages or None
         What each stage lies on, where not all lie on `device`.
+    further : tuple of str
+        Further sentences of what was assumed.
     """
 
     config: TrainingConfig
@@ -47,11 +49,16 @@ class JobFacts:
     ratios: SettledRatios | None = None
     train_tokens: float | None = None
     stages: OnStages | None = None
+    further: tuple[str, ...] = ()
 
     def head(self, register_path: Path | None = None) -> list[str]:
         """The first lines of a command that plans this very job."""
         lines = [f"{self.config.path}: {self.model_line(register_path)}", self.strategy_line(), self.device_line()]
-        return lines if self.ratios is None else [*lines, f"time ratios {self.ratios.described}"]
+        return (
+            [*lines, *self.further]
+            if self.ratios is None
+            else [*lines, f"time ratios {self.ratios.described}", *self.further]
+        )
 
     def model_line(self, register_path: Path | None = None) -> str:
         """Kind of file, model, parameters beside the published count, layers by kind."""
@@ -93,7 +100,7 @@ class JobFacts:
     @property
     def assumptions(self) -> list[str]:
         """A sentence for each value that no input gave."""
-        sentences = [self.device.assumption, *self.config.notes]
+        sentences = [self.device.assumption, *self.config.notes, *self.further]
         if self.stages is not None:
             sentences += self.stages.assumptions
         if self.ratios is not None:

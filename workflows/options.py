@@ -95,6 +95,8 @@ class FileJob:
         Folder of further model and device registrations.
     search_select : bool or None
         Whether selective recompute may be chosen beside full recompute; None: where the file's own plan holds it.
+    recompute_modules, offload : bool
+        Whether recompute of some modules of a layer, and the move of some modules' inputs to the host, may be chosen.
     vpp : int, `AUTO` or None
         Interleaves; None keeps the file's.
     schedule : str or None
@@ -122,6 +124,8 @@ class FileJob:
     device: str | None = None
     register_path: Path | None = None
     search_select: bool | None = None
+    recompute_modules: bool = False
+    offload: bool = False
     vpp: int | str | None = None
     schedule: str | None = None
     low_memory: bool | None = None

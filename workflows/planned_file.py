@@ -105,7 +105,7 @@ class PlannedFile:
         plan, problem = self.config.plan, self.problem
         if plan is None or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
             return {}
-        if any(plan.uses(mode) for mode in plan.recompute if mode not in problem.recompute_ratio):
+        if any(plan.uses(mode) for mode in plan.recompute if mode not in (*problem.recompute_ratio, *problem.choices)):
             return {}
         return {"as in the file": plan_in_terms_of(self.problem, plan)}
 

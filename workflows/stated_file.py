@@ -12,6 +12,7 @@ import numpy as np
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.design import modes_at_hand
@@ -28,6 +29,7 @@ from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.export import refuse_impossible
 from taylor.workflows.job_facts import JobFacts, tell_head, tell_notes
 from taylor.workflows.memory_source import obtain_memory
+from taylor.workflows.module_choices import assumptions, offered_words, with_module_choices
 from taylor.workflows.options import Export, FileJob
 from taylor.workflows.problem import build_problem, plan_in_terms_of
 from taylor.workflows.replayed_memory import replayed_memory
@@ -75,6 +77,8 @@ class StatedFile:
         The times that it is planned with.
     stages : OnStages or None
         What each stage lies on, where not all lie on the chosen device.
+    modules : ModuleWords or None
+        The modules to choose from, where recompute or offload by module was asked for.
     """
 
     job: FileJob
@@ -83,6 +87,7 @@ class StatedFile:
     chosen: ChosenDevice
     ratios: SettledRatios
     stages: OnStages | None = None
+    modules: ModuleWords | None = None
 
     @classmethod
     def read(cls, job: FileJob) -> StatedFile:
@@ -112,7 +117,9 @@ class StatedFile:
         schedule = asked_schedule(job, config)
         _refuse_idle_switch(job, config, schedule, vpp)
         ratios = settle_ratios(job.ratios, config, chosen.spec)
-        return cls(job, config, config, chosen, ratios, OnStages.of(job, config)).running_as(vpp, schedule)
+        asked = {"recompute": job.recompute_modules, "offload": job.offload}
+        modules = offered_words(config, chosen.spec, **asked) if any(asked.values()) else None
+        return cls(job, config, config, chosen, ratios, OnStages.of(job, config), modules).running_as(vpp, schedule)
 
     @property
     def device(self) -> DeviceSpec:
@@ -122,7 +129,8 @@ class StatedFile:
     @property
     def facts(self) -> JobFacts:
         """What is known of the job before it is planned."""
-        return JobFacts(self.running, self.chosen, self.ratios, self.job.train_tokens, self.stages)
+        further = () if self.modules is None else tuple(assumptions(self.device, self.modules))
+        return JobFacts(self.running, self.chosen, self.ratios, self.job.train_tokens, self.stages, further)
 
     def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
         """The same with a number of interleaves and the schedule that it means."""
@@ -209,6 +217,8 @@ class StatedFile:
             When there are fewer layers than chunks, or the profile lacks a mode that is searched.
         """
         problem = build_problem(self.running, memory, self.ratios.ratios, search_select=self.job.search_select)
+        if self.modules is not None:
+            problem = with_module_choices(problem, self.running, self.device, self.modules)
         return problem if self.stages is None else self.stages.on(problem, self.running)
 
     def known_plan(self, problem: PipelineProblem) -> PipelinePlan | None:
@@ -216,7 +226,7 @@ class StatedFile:
         plan = self.config.plan
         if plan is None or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
             return None
-        if any(plan.uses(mode) for mode in plan.recompute if mode not in problem.recompute_ratio):
+        if any(plan.uses(mode) for mode in plan.recompute if mode not in (*problem.recompute_ratio, *problem.choices)):
             return None
         return plan_in_terms_of(problem, plan)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from taylor.cost_model.known_error import MEMORY_ERRORS
 from taylor.cost_model.throughput import Throughput
-from taylor.pipeline.plan import FULL
+from taylor.pipeline.plan import RECOMPUTE_MODES, PipelinePlan, mode_title
+from taylor.pipeline_solver.evaluate import host_link_shares, host_memory_mib
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import CUT_OFF, OPTIMAL, PROVEN_GAP, Solution, Termination
 from taylor.report.compress import compress, gap_text
@@ -43,10 +44,24 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
         uncounted = [kind.name for kind in problem.kinds if kind.pinned_last]
         pairs.append(("offset", _spaced(compress(solution.plan.offset(uncounted)))))
         pairs += [
-            ("recompute" if mode == FULL else f"{mode} recompute", _spaced(compress(grid)))
+            (mode_title(mode), _spaced(compress(grid)))
             for mode, grid in solution.plan.recompute.items()
+            if mode in RECOMPUTE_MODES or solution.plan.uses(mode)
         ]
+        if max(host_memory_mib(problem, solution.plan)) > 0:
+            pairs.append(("host", _host_text(problem, solution.plan)))
     return pairs
+
+
+def _host_text(problem: PipelineProblem, plan: PipelinePlan) -> str:
+    """What lies on the host at the worst moment, and how long the link to it is busy."""
+    held, busy = host_memory_mib(problem, plan), host_link_shares(problem, plan)
+    fullest, busiest = held.index(max(held)), busy.index(max(busy))
+    limit = f" of {problem.host_limit_mib[fullest]:,.0f}" if problem.host_limit_mib else ""
+    return (
+        f"at most {held[fullest]:,.0f}{limit} MiB a device, on stage {fullest}; the link to it busy "
+        f"{100 * busy[busiest]:.1f} % of the step in each direction, on stage {busiest}"
+    )
 
 
 def units_line(planned: PlannedFile) -> str:

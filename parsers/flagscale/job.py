@@ -241,6 +241,8 @@ def _holds(flags: Flags, name: str, setting: Setting) -> bool:
     flag = flags.by_name.get(name)
     if isinstance(setting, bool) or flag is None:
         return (flag is not None) is setting
+    if isinstance(setting, tuple):
+        return tuple(word.text for word in flag.values) == setting
     return bool(flag.values) and flag.values[0].text == setting
 
 
@@ -249,7 +251,7 @@ def _yaml_value(setting: Setting) -> Any:
     if isinstance(setting, str) and re.fullmatch(r"\d{1,18}(\.\d{1,18})?", setting):
         number = float(setting) if "." in setting else int(setting)
         return number if str(number) == setting else setting
-    return setting
+    return list(setting) if isinstance(setting, tuple) else setting
 
 
 def _mlp_width(flags: Flags) -> int | None:

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.launcher import Launcher, UsualDevice
 from taylor.parsers.megatron import recompute, write
@@ -50,7 +51,9 @@ class FlagLauncher(Launcher):
     ) -> tuple[str, str]:
         """See `Launcher.with_plan`."""
         launch = self.launch(config.path)
-        return launch.text, write.with_plan(launch, config, plan, micro_batches).text
+        plan, modules = recompute.by_module(plan)
+        written = write.with_plan(launch, config, plan, micro_batches)
+        return launch.text, (written.with_flags(modules, recompute.RECOMPUTE_FLAGS) if modules else written).text
 
     def with_strategy(
         self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
@@ -69,6 +72,11 @@ class FlagLauncher(Launcher):
     def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
         """One recompute choice for all chunks."""
         return recompute.nearest_plan(plan)
+
+    def module_words(self, config: TrainingConfig) -> ModuleWords:
+        """Megatron's modules; MindSpeed has no fine-grained offload."""
+        words = recompute.MODULE_WORDS
+        return ModuleWords(words.recompute) if is_mindspeed(self.launch(config.path).flags) else words
 
     def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
         """The first N layers of every chunk, or all selectively."""

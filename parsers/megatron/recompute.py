@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from taylor.cost_model import offload
+from taylor.cost_model.module_choices import ModuleWords, words_of
 from taylor.parsers.megatron.layout import Placement
 from taylor.parsers.text.fields import MAX_LAYERS
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flags
 from taylor.parsers.text.shell_words import Word
-from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from taylor.pipeline.plan import FULL, RECOMPUTE_MODES, SELECT, PipelinePlan, as_grid
 from taylor.register import frameworks
 from taylor.register.model import MTP
 
@@ -46,6 +48,22 @@ Megatron-LM main, megatron/core/transformer: attention.py:392-395 and 444-497 (c
 multi_latent_attention.py:171-174 and 983-988 (mla_up_proj), moe/moe_layer.py:247-257 (moe, shared_experts),
 moe/experts.py:269-272 (moe_act).
 """
+OFFLOADING, OFFLOAD_MODULES = "fine-grained-activation-offloading", "offload-modules"
+MODULE_INPUTS = {
+    "attn_norm": offload.ATTENTION_NORM,
+    "qkv_linear": offload.PROJECTION_INPUT,
+    "core_attn": offload.CORE_INPUTS,
+    "attn_proj": offload.CONTEXT,
+    "mlp_norm": offload.BLOCK_NORM,
+    "expert_fc1": offload.EXPERT_INPUT,
+    "moe_act": offload.EXPERT_INNER,
+}
+"""What each module of ``--offload-modules`` moves to the host: its input.
+
+Megatron-LM d98e8a64 docs/user-guide/features/fine_grained_activation_offloading.md; megatron/core/transformer
+transformer_config.py:2127-2199 says which go together.
+"""
+MODULE_WORDS = ModuleWords(MODULE_PARTS, MODULE_INPUTS)
 ACTIVATION_PARTS = (frameworks.DENSE_ACTIVATION, frameworks.SHARED_ACTIVATION, frameworks.EXPERT_ACTIVATION)
 """What MindSpeed's ``--recompute-activation-function`` runs again; its result is given up.
 
@@ -59,9 +77,43 @@ here has (transformer_config.py:572-577)."""
 
 
 def uniform_choices(layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    """The first N layers of every chunk fully recomputed, for every N, or all layers selectively."""
-    choices = [*((FULL, count) for count in range(layers + 1)), (SELECT, layers)]
+    """The first N layers of every chunk fully recomputed, for every N, or all layers selectively or by module."""
+    named = [mode for mode in modes if mode not in RECOMPUTE_MODES]
+    choices = [*((FULL, count) for count in range(layers + 1)), *((mode, layers) for mode in (SELECT, *named))]
     return tuple(choice for choice in choices if choice[0] in modes)
+
+
+def module_flags(name: str | None) -> dict[str, Setting]:
+    """Flags of the modules that run again and of those whose inputs are moved, where one choice holds for all layers.
+
+    Parameters
+    ----------
+    name : str or None
+        A choice of `cost_model.module_choices`; None: nothing by module, whatever the script had.
+    """
+    again, moved = ((), ()) if name is None else words_of(name)
+    wanted: dict[str, Setting] = {OFFLOADING: bool(moved), OFFLOAD_MODULES: moved or False}
+    if again:
+        # The modules say it all: the older flag would add the experts to them.
+        wanted |= {MODULES: again, EXPERTS_AGAIN: False}
+    return wanted
+
+
+def by_module(plan: PipelinePlan) -> tuple[PipelinePlan, dict[str, Setting]]:
+    """A plan whose layers are all under one choice by module, or none, as one without such, and the choice's flags.
+
+    What runs again by module is Megatron's selective recompute. A plan that was not asked for modules has no flags.
+    """
+    named = [mode for mode in plan.recompute if mode not in RECOMPUTE_MODES]
+    used = [mode for mode in named if plan.uses(mode)]
+    if not named:
+        return plan, {}
+    rest = {mode: grid for mode, grid in plan.recompute.items() if mode not in named}
+    if not used:
+        return PipelinePlan(plan.layers, rest), module_flags(None)
+    again, _ = words_of(used[0])
+    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    return PipelinePlan(plan.layers, {SELECT: body} if again else {}), module_flags(used[0])
 
 
 def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
@@ -77,6 +129,8 @@ def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
         The plan, and one sentence for each thing that had to change.
     """
     body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    if any(plan.recomputed(mode) == body for mode in plan.recompute if mode not in RECOMPUTE_MODES):
+        return plan, ()
     full, select = plan.recomputed(FULL), plan.recomputed(SELECT)
     shape = [(v, s) for v in range(plan.interleaves) for s in range(plan.stages)]
     if not any(full[v][s] for v, s in shape) and all(select[v][s] == body[v][s] for v, s in shape):

@@ -12,8 +12,8 @@ from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.text.shell_words import Word
 
 Splice = tuple[int, int, str]
-Setting = str | bool
-"""A flag's value as text, True for a flag without one, False to remove it."""
+Setting = str | bool | tuple[str, ...]
+"""A flag's value as text, or its values; True for a flag without one, False to remove it."""
 _USE = re.compile(r"[ \t\\\r\n\"]*(\$\w+|\$\{\w+\})(?=[\s\"\\;|)]|\Z)")
 _PLAIN = re.compile(r"[\w.,:/@%+=\-]+")
 
@@ -52,6 +52,9 @@ def edit_flags(
     for name, setting in wanted.items():
         if _holds(flags_of(script, form), name, setting):
             continue
+        if isinstance(setting, tuple) and name in flags_of(script, form).by_name:
+            # As many words as there are: what is there goes as a whole.
+            script = _reparse(script, _splices(script, form, name, False, wanted, near))
         script = _reparse(script, _splices(script, form, name, setting, wanted, near))
     _verify(before, flags_of(script, form), wanted, computed)
     return script
@@ -72,6 +75,8 @@ def _holds(flags: Flags, name: str, setting: Setting) -> bool:
         return False
     if setting is True:
         return True
+    if isinstance(setting, tuple):
+        return tuple(word.text for word in flag.values) == setting
     return bool(flag.values) and flag.values[0].text == setting
 
 
@@ -167,7 +172,8 @@ def _insertion(
         if span is None:
             continue
         flag_text = form.written(name)
-        written = flag_text if setting is True else f"{flag_text} {_quoted(script, span[0], str(setting))}"
+        values = setting if isinstance(setting, tuple) else () if setting is True else (str(setting),)
+        written = " ".join([flag_text, *(_quoted(script, span[0], value) for value in values)])
         start, end = _line(text, span[0])
         indent = text[start : span[0]]
         if indent.strip():

@@ -147,6 +147,21 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         help="search selective recompute too (default: n, but for a file that itself recomputes so)",
     )
     solving.add_argument(
+        "--recompute_modules",
+        type=yes_no,
+        default=False,
+        metavar="y/n",
+        help="choose recompute by module too, where the file can say it: core attention, norms, MLP, experts, … "
+        "(default: n)",
+    )
+    solving.add_argument(
+        "--offload",
+        type=yes_no,
+        default=False,
+        metavar="y/n",
+        help="choose modules whose saved inputs lie on the host, where the file can say it (default: n)",
+    )
+    solving.add_argument(
         "-vpp",
         type=count_or_auto,
         metavar="N|auto",
@@ -309,6 +324,8 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         device=args.device,
         register_path=chosen_path(args.register_path),
         search_select=args.select if "select" in args.given else None,
+        recompute_modules=args.recompute_modules,
+        offload=args.offload,
         vpp=args.vpp,
         schedule=args.schedule,
         low_memory=args.low_mem,

@@ -1,0 +1,245 @@
+"""Choices of a layer by module: what runs again and what lies on the host, with its time and memory.
+
+A choice names some of the modules that a launcher can say. What runs again costs its time in the backward
+(`selective_time`); what is moved to the host costs what the link takes longer than the layer computes: the transfer
+of a layer runs beside the computation of the next one, in the backward beside the one before. The first layers of a
+chunk are under a choice together, so each has one layer's computation to hide behind, not more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from taylor.cost_model.activations import activation_bytes
+from taylor.cost_model.offload import CONTEXT, CORE_INPUTS, KEPT_NOTHING_OF, offloaded_bytes
+from taylor.cost_model.statics import MIB
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.time import layer_time
+from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.register.device import DeviceSpec
+from taylor.register.frameworks import EXPERT_ACTIVATION, EXPERT_BLOCK, SHARED_EXPERTS
+from taylor.register.model import ModelSpec
+
+MOST_CHOICES = 6
+"""Choices by module that a job is offered at most."""
+
+HOST_LINK_SHARE = 0.8
+"""Share of the link's stated bandwidth that transfers of pinned memory are taken to reach. Assumed."""
+
+OFFLOAD_MARK = "offload:"
+"""In a choice's name, before the modules whose inputs lie on the host."""
+
+
+@dataclass(frozen=True)
+class ModuleWords:
+    """The modules that a launcher's files can name.
+
+    Parameters
+    ----------
+    recompute : mapping of word to str
+        What runs again: a part of `register.frameworks`.
+    offload : mapping of word to str
+        What is moved to the host: one of `offload.OFFLOADED`.
+    """
+
+    recompute: Mapping[str, str] = field(default_factory=dict)
+    offload: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModuleCost:
+    """What a choice costs in one layer of a kind, for one micro-batch.
+
+    Parameters
+    ----------
+    forward, backward : float
+        Time that it adds, over the layer's forward time.
+    link : float
+        Time for which the link to the host is busy in each direction, over the layer's forward time.
+    kept_mib, host_mib : float
+        Left alive on the device, and on the host.
+    """
+
+    forward: float
+    backward: float
+    link: float
+    kept_mib: float
+    host_mib: float
+
+
+@dataclass(frozen=True)
+class ModuleChoice:
+    """Modules that run again, modules whose inputs lie on the host, and the cost by kind of layer."""
+
+    recompute: tuple[str, ...]
+    offload: tuple[str, ...]
+    costs: Mapping[str, ModuleCost]
+
+    @property
+    def name(self) -> str:
+        """As reports say it: ``layernorm+moe_act``, ``offload:core_attn+attn_proj``, ``moe_act+offload:core_attn``."""
+        moved = OFFLOAD_MARK + "+".join(self.offload) if self.offload else ""
+        return "+".join(word for word in (*self.recompute, moved) if word)
+
+
+def words_of(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Modules that run again and modules that are moved, from a choice's name."""
+    again, _, moved = name.partition(OFFLOAD_MARK)
+    return tuple(filter(None, again.split("+"))), tuple(filter(None, moved.split("+")))
+
+
+def module_choices(
+    model: ModelSpec,
+    strategy: Strategy,
+    rules: TrainingRules,
+    device: DeviceSpec,
+    words: ModuleWords,
+    most: int = MOST_CHOICES,
+) -> list[ModuleChoice]:
+    """Choices by module that are worth offering, by rising time over the whole model.
+
+    Without a link to the host in the register nothing is moved. Of all sets of modules those stay that no other one,
+    nor none or full recompute, is as good as in time and memory of the
+    model's layers; of many, those between which the front has its largest steps.
+    """
+    kinds = {kind: count for kind, count in model.body_counts.items() if count}
+    if device.host_link_gb_s is None:
+        words = ModuleWords(words.recompute)
+    bench = _Bench(model, strategy, rules, device, words, tuple(kinds))
+    found = [ModuleChoice(again, moved, bench.costs(again, moved)) for again, moved in _sets(bench.telling_words())]
+    plain = [ModuleChoice((), (), {kind: bench.of_mode(kind, mode) for kind in kinds}) for mode in (NONE, FULL)]
+
+    def total(one: ModuleChoice) -> tuple[float, float]:
+        times = (n * (one.costs[kind].forward + one.costs[kind].backward) for kind, n in kinds.items())
+        return sum(times), sum(n * one.costs[kind].kept_mib for kind, n in kinds.items())
+
+    scored = sorted(((*total(one), len(one.recompute) + len(one.offload), one) for one in (*plain, *found)), key=_first)
+    front: list[tuple[float, float, ModuleChoice]] = []
+    for time, mib, _, one in scored:
+        if not front or mib < front[-1][1] * (1 - 1e-6):
+            front.append((time, mib, one))
+    front = [entry for entry in front if entry[2] not in plain]
+    return [one for _, _, one in _spread(front, total(plain[0])[1], most)]
+
+
+class _Bench:
+    """What sets of modules cost in each kind of layer; what is asked again is remembered."""
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        strategy: Strategy,
+        rules: TrainingRules,
+        device: DeviceSpec,
+        words: ModuleWords,
+        kinds: tuple[str, ...],
+    ) -> None:
+        self.model, self.strategy, self.rules, self.device, self.words = model, strategy, rules, device, words
+        self.kinds = kinds
+        self.times = {kind: layer_time(model, kind, strategy, rules, device) for kind in kinds}
+        self.kept = {kind: self._kept(kind, NONE, rules) for kind in kinds}
+        self.moved = {
+            (kind, word): float(offloaded_bytes(model, kind, (part,), strategy, rules)) / MIB
+            for kind in kinds
+            for word, part in words.offload.items()
+        }
+        self._again: dict[tuple[str, tuple[str, ...]], tuple[float, float]] = {}
+
+    def telling_words(self) -> ModuleWords:
+        """The words that free memory in some layer of the model."""
+        recompute = {
+            word: part
+            for word, part in self.words.recompute.items()
+            if any(self.again(kind, (word,))[1] < self.kept[kind] * (1 - 1e-9) for kind in self.kinds)
+        }
+        offload = {
+            word: part
+            for word, part in self.words.offload.items()
+            if any(self.moved[kind, word] > 0 for kind in self.kinds)
+        }
+        return ModuleWords(recompute, offload)
+
+    def again(self, kind: str, words: tuple[str, ...]) -> tuple[float, float]:
+        """Time, ms, of what runs again, and MiB kept, in a layer of a kind."""
+        if not words:
+            return 0.0, self.kept[kind]
+        if (kind, words) not in self._again:
+            rules = self.rules.replace(selective=tuple(self.words.recompute[word] for word in words))
+            time = layer_time(self.model, kind, self.strategy, rules, self.device).recompute[SELECT]
+            self._again[kind, words] = float(time), self._kept(kind, SELECT, rules)
+        return self._again[kind, words]
+
+    def costs(self, again: tuple[str, ...], moved: tuple[str, ...]) -> dict[str, ModuleCost]:
+        """What a set of modules costs in each kind of layer."""
+        return {kind: self._cost(kind, again, moved) for kind in self.kinds}
+
+    def of_mode(self, kind: str, mode: str) -> ModuleCost:
+        """What no recompute, or full recompute, costs."""
+        time = self.times[kind]
+        again = 0.0 if mode == NONE else float(time.recompute[mode] / time.forward)
+        return ModuleCost(0.0, again, 0.0, self._kept(kind, mode, self.rules), 0.0)
+
+    def _cost(self, kind: str, again: tuple[str, ...], moved: tuple[str, ...]) -> ModuleCost:
+        forward, backward = float(self.times[kind].forward), float(self.times[kind].backward)
+        repeated, kept = self.again(kind, again)
+        host = sum(self.moved[kind, word] for word in moved)
+        link = host * MIB / (1e6 * HOST_LINK_SHARE * (self.device.host_link_gb_s or 0.0)) if host else 0.0
+        return ModuleCost(
+            max(0.0, link - forward) / forward,
+            (repeated + max(0.0, link - backward - repeated)) / forward,
+            link / forward,
+            max(0.0, kept - host),
+            host,
+        )
+
+    def _kept(self, kind: str, mode: str, rules: TrainingRules) -> float:
+        return float(activation_bytes(self.model, kind, mode, self.strategy, rules)) / MIB
+
+
+def _first(entry: tuple[float, float, int, ModuleChoice]) -> tuple[float, float, int]:
+    return entry[0], entry[1], entry[2]
+
+
+def _spread(
+    front: list[tuple[float, float, ModuleChoice]], whole: float, most: int
+) -> list[tuple[float, float, ModuleChoice]]:
+    """Of a front (time rising, memory falling) the most telling: each next one is where the largest step is left."""
+    if len(front) <= most:
+        return front
+    chosen = {0, len(front) - 1}
+    while len(chosen) < most:
+        left = sorted(chosen)
+        gaps = [
+            ((front[a][1] - front[b][1]) * (front[b][0] - front[a][0]), a, b)
+            for a, b in zip(left, left[1:], strict=False)
+            if b > a + 1
+        ]
+        if not gaps:
+            break
+        _, a, b = max(gaps)
+        middle = (front[a][1] + front[b][1]) / 2
+        chosen.add(min(range(a + 1, b), key=lambda index: abs(front[index][1] - middle)))
+    return [front[index] for index in sorted(chosen)]
+
+
+def _sets(words: ModuleWords) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Sets of modules that a job can start with, but for the empty one."""
+    for again in _subsets(list(words.recompute)):
+        parts = {words.recompute[word] for word in again}
+        if EXPERT_BLOCK in parts and parts & {EXPERT_ACTIVATION, SHARED_EXPERTS}:
+            continue  # run again with the block
+        for moved in _subsets(list(words.offload)):
+            inputs = {words.offload[word] for word in moved}
+            if CONTEXT in inputs and CORE_INPUTS not in inputs:
+                continue  # Megatron-LM d98e8a64 megatron/core/transformer/transformer_config.py:2148
+            if any(parts & set(KEPT_NOTHING_OF.get(part, ())) for part in inputs):
+                continue
+            if again or moved:
+                yield again, moved
+
+
+def _subsets(items: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for size in range(len(items) + 1):
+        yield from combinations(items, size)

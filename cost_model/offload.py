@@ -1,0 +1,97 @@
+"""What a layer's modules leave on the host when their saved inputs are offloaded; scalars and arrays alike.
+
+Megatron-LM d98e8a64 moves what a module saves for its backward to pinned host memory and back, a stream for each
+direction (megatron/core/pipeline_parallel/fine_grained_activation_offload.py; which modules: megatron/core/transformer
+attention.py:397-409, transformer_layer.py:1544-1556, moe/experts.py:254-266). Counted are their inputs, as the
+closed forms of `activations` count them: of the attention core queries, keys and values, not its result, which the
+output projection's module moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from taylor.cost_model.activations import (
+    input_split,
+    micro_batch_tokens,
+    norm_input_bytes,
+    routed_slots,
+    sequence_split,
+)
+from taylor.cost_model.parameters import expert_outer
+from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Degrees
+from taylor.register.frameworks import ATTENTION_CORE, EXPERT_BLOCK, LATENT_UP, NORMS
+from taylor.register.layers import AttentionSpec, LayerSpec
+from taylor.register.model import ModelSpec
+
+ATTENTION_NORM, BLOCK_NORM = "attention's norm", "the norm before MLP or experts"
+PROJECTION_INPUT, CORE_INPUTS, CONTEXT = "input of queries, keys and values", "queries, keys and values", "context"
+EXPERT_INPUT, EXPERT_INNER = "experts' input", "input of the experts' activation function"
+OFFLOADED = (ATTENTION_NORM, PROJECTION_INPUT, CORE_INPUTS, CONTEXT, BLOCK_NORM, EXPERT_INPUT, EXPERT_INNER)
+"""What can be moved, each the input of a module."""
+
+KEPT_NOTHING_OF: dict[str, tuple[str, ...]] = {
+    PROJECTION_INPUT: (NORMS, LATENT_UP),
+    CORE_INPUTS: (ATTENTION_CORE, LATENT_UP),
+    EXPERT_INPUT: (EXPERT_BLOCK,),
+    EXPERT_INNER: (EXPERT_BLOCK,),
+}
+"""Parts of a layer that run again and so leave an input nothing to be moved, or make it anew."""
+
+
+def offloaded_bytes(
+    model: ModelSpec, kind: str, inputs: Collection[str], degrees: Degrees, rules: TrainingRules
+) -> Any:
+    """Bytes of one micro-batch that a layer of a kind moves to the host.
+
+    Parameters
+    ----------
+    inputs : collection of str
+        Of `OFFLOADED`; what a layer does not have is nothing.
+    """
+    tokens = micro_batch_tokens(degrees, rules)
+    return sum(
+        tokens * _of_layer(model, layer, part, degrees, rules) for layer in model.layers_of(kind) for part in inputs
+    )
+
+
+def _of_layer(model: ModelSpec, layer: LayerSpec, part: str, degrees: Degrees, rules: TrainingRules) -> Any:
+    """Bytes a token."""
+    attention, moe = layer.attention, layer.moe
+    norm = norm_input_bytes(rules) * model.hidden / sequence_split(degrees)
+    if part == BLOCK_NORM:
+        # Experts have a norm of their own; before an MLP it may be one with the product.
+        alone = moe is not None or (layer.mlp is not None and not rules.fused_norms)
+        return norm if alone else 0.0
+    if part in (EXPERT_INPUT, EXPERT_INNER):
+        if moe is None:
+            return 0.0
+        width = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
+        inner = rules.compute_bytes * (2 if moe.gated else 1) * width
+        return routed_slots(moe, degrees, rules) * (
+            rules.saved_input_bytes * expert_outer(model, moe) if part == EXPERT_INPUT else inner
+        )
+    if attention is None:
+        return 0.0
+    if part == ATTENTION_NORM:
+        return norm if attention.latent is not None or not rules.fused_norms else 0.0
+    if part == PROJECTION_INPUT:
+        return rules.saved_input_bytes * model.hidden / input_split(degrees, rules)
+    if part == CONTEXT:
+        return rules.saved_input_bytes * attention.n_heads / degrees.tp * attention.v_width
+    return rules.compute_bytes * _core_inputs(attention, degrees)
+
+
+def _core_inputs(attention: AttentionSpec, degrees: Degrees) -> Any:
+    """Elements a token of queries, keys and values."""
+    heads = attention.n_heads / degrees.tp
+    if attention.latent is not None:
+        return heads * (2 * attention.qk_width + attention.v_width)
+    if attention.reused_kv:
+        return heads * attention.qk_width
+    kv_heads = np.maximum(attention.n_kv_heads / degrees.tp, 1)
+    return heads * attention.qk_width + kv_heads * (attention.head_dim + attention.v_width)

@@ -1,0 +1,131 @@
+"""Adds to a pipeline problem what a job asked to choose from by module: recompute of some, offload of others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from taylor.base.errors import InputError
+from taylor.cost_model.activations import activation_bytes
+from taylor.cost_model.module_choices import (
+    HOST_LINK_SHARE,
+    ModuleChoice,
+    ModuleCost,
+    ModuleWords,
+    module_choices,
+)
+from taylor.cost_model.statics import MIB
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.plan import NONE, kind_of
+from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
+from taylor.register.device import DeviceSpec
+
+HOST_SHARE = 0.8
+"""Share of a device's part of the host memory that offload may take. Assumed: the rest is the system's and loaders'."""
+
+
+def offered_words(config: TrainingConfig, device: DeviceSpec, *, recompute: bool, offload: bool) -> ModuleWords:
+    """The modules that a job's file can name, of those asked for.
+
+    Raises
+    ------
+    InputError
+        When files of the launcher can say no such thing, or the device has no link to its host in the register.
+    """
+    launcher = launcher_of(config)
+    words = launcher.module_words(config)
+    asked = {"--recompute_modules": (recompute, words.recompute), "--offload": (offload, words.offload)}
+    for flag, (wanted, known) in asked.items():
+        if wanted and not known:
+            raise InputError(
+                f"cannot be said by {launcher.title}",
+                file=config.path,
+                field=flag,
+                value="y",
+                cure="plan a Megatron-LM script, or leave it out",
+            )
+    if offload and device.host_link_gb_s is None:
+        raise InputError(
+            f"needs the bandwidth between {device.name} and its host, which no source states",
+            field="--offload",
+            value="y",
+            cure="register the device with its host_link_gb_s, or measure it with taylor profile hardware",
+        )
+    return ModuleWords(words.recompute if recompute else {}, words.offload if offload else {})
+
+
+def with_module_choices(
+    problem: PipelineProblem, config: TrainingConfig, device: DeviceSpec, words: ModuleWords
+) -> PipelineProblem:
+    """The problem with choices by module, priced by the closed forms in proportion to its own times and memory.
+
+    What is on its way to or from the host, one layer's part, is spread over a stage's even share of layers.
+    """
+    found = module_choices(config.model, config.strategy, config.rules, device, words)
+    layers = sum(config.model.layer_counts().values())
+    launcher = launcher_of(config)
+    per_stage = max(1.0, problem.layers / problem.stages)
+    kinds = tuple(_with_choices(kind, found, config, per_stage) for kind in problem.kinds)
+    names = tuple(one.name for one in found)
+    modes = (*problem.searched_modes, *names)
+    offloaded = any(one.offload for one in found)
+    limit = host_limit_mib(device) if offloaded else None
+    chosen = problem.replace(kinds=kinds, choices=names, uniform_recompute=launcher.uniform_recompute(layers, modes))
+    if limit is None or max(_most_on_host(chosen)) <= limit:
+        return chosen
+    return chosen.replace(host_limit_mib=(limit,) * problem.stages)
+
+
+def _most_on_host(problem: PipelineProblem) -> list[float]:
+    """MiB of the host that no plan passes on each stage: as many layers as the device holds, all of them moved."""
+    lightest = max(1e-9, min(kind.least_mib for kind in problem.free_kinds))
+    most = max(one.host_mib for kind in problem.free_kinds for one in kind.choices.values())
+    free = (limit - static for limit, static in zip(problem.limit_mib, problem.static_mib, strict=True))
+    held = [min(problem.layers, max(0.0, room) // lightest) for room in free]
+    alive = [float(vectors.sum(axis=1).max()) for vectors in alive_vectors(schedule_of(problem))]
+    return [layers * n * most for layers, n in zip(held, alive, strict=True)]
+
+
+def host_limit_mib(device: DeviceSpec) -> float | None:
+    """Host memory that offload of one device may take; None where the register states none."""
+    return None if device.host_memory_mib is None else HOST_SHARE * device.host_memory_mib
+
+
+def assumptions(device: DeviceSpec, words: ModuleWords) -> list[str]:
+    """A sentence for each value of offload that no input gave."""
+    if not words.offload:
+        return []
+    limit = host_limit_mib(device)
+    kept = (
+        "no host memory is stated, so nothing limits it"
+        if limit is None
+        else f"at most {limit:,.0f} MiB of the host for each device, {HOST_SHARE:.0%} of its part"
+    )
+    link = f"{HOST_LINK_SHARE:.0%} of the {device.host_link_gb_s:g} GB/s between device and host in each direction"
+    return [f"offload: {link}, a layer's transfers beside one layer's computation; {kept}"]
+
+
+def _with_choices(kind: LayerKind, found: list[ModuleChoice], config: TrainingConfig, per_stage: float) -> LayerKind:
+    name = kind_of(kind.name)
+    activation, choices = dict(kind.activation_mib), {}
+    for one in found:
+        # A kind without costs of its own is charged as the body.
+        cost = one.costs.get(name) or one.costs[config.model.body_kind]
+        plain = name if name in one.costs else config.model.body_kind
+        told = float(activation_bytes(config.model, plain, NONE, config.strategy, config.rules)) / MIB
+        activation[one.name], choices[one.name] = _priced(kind, cost, told, per_stage)
+    return replace(kind, activation_mib=activation, choices=choices)
+
+
+def _priced(kind: LayerKind, cost: ModuleCost, told_mib: float, per_stage: float) -> tuple[float, LayerChoice]:
+    """What is kept, and the rest of a choice's costs, with the profile's memory in place of the closed form's."""
+    scale = kind.activation_mib[NONE] / told_mib if told_mib else 1.0
+    return scale * cost.kept_mib, LayerChoice(
+        forward=cost.forward * kind.forward,
+        backward=cost.backward * kind.forward,
+        states_mib=scale * cost.host_mib / per_stage,
+        host_mib=scale * cost.host_mib,
+        link_time=cost.link * kind.forward,
+    )
