@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree imports demo pictures test reliability random random-choices random-layerwise recipes cluster test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree imports demo pictures test profilers reliability random random-choices random-layerwise recipes cluster test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -52,6 +52,10 @@ test-mindspore: $(STAMP)
 # Plans from dry-runs whose peaks scatter by 2 %, twelve seeds a model: minutes a seed.
 dryrun-noise: $(STAMP)
 	TAYLOR_DRYRUN_SEEDS=12 $(BIN)/python -m pytest -n auto tests/dryrun/test_check.py tests/dryrun/fitting/test_probes.py -k noise
+
+# Both profilers over gloo with four processes: minutes on two cores.
+profilers: $(STAMP)
+	TAYLOR_PROFILE_MAX_TP=4 $(BIN)/python -m pytest tests/profiling/test_measuring.py
 
 # What must never go wrong, measured anew: docs/reliability.md. A killed campaign goes on where it was.
 reliability: $(STAMP)

@@ -29,8 +29,11 @@ from tests.conftest import ROOT
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 TINY = ["--hidden", "64", "--heads", "4", "--ffn", "128", "--vocab", "256", "--model_name", "tiny"]
+RANKS = 4
+# A memory profile starts 1 + 2 + … + MAX_TP processes, each of which loads torch: 4 by `make profilers`.
+MAX_TP = int(os.environ.get("TAYLOR_PROFILE_MAX_TP", "2"))
 # One sample has no spread, so that what was measured stands.
-FAST = ["--num_gpus_per_node", "2", "--end_mb", "2", "--bandwidth_mb", "1", "--width", "64", "--repeats", "1"]
+FAST = ["--num_gpus_per_node", str(RANKS), "--end_mb", "2", "--bandwidth_mb", "1", "--width", "64", "--repeats", "1"]
 
 
 @given(st.integers(0, 4), st.integers(0, 4), st.booleans())
@@ -134,11 +137,12 @@ def test_a_hardware_profile_that_was_killed_goes_on_where_it_was(killed_then_res
     for key, sample in before.items():
         assert after[key] == sample
         assert f"{key}:" not in said
-    plan = HardwarePlan(1, 2, end_mib=2, bandwidth_mib=1)
+    plan = HardwarePlan(1, RANKS, end_mib=2, bandwidth_mib=1)
     assert set(after) == {job.key for job in hardware_jobs(plan)} - {"host_link"}
     profile = read_hardware([path for path in folder.glob("*.json")])
     assert profile.overlap_slowdown is not None and profile.overlap_slowdown >= 1
-    assert Registry.load().device(str(folder / "h100-80g-measured.yaml")).devices_per_node == 2
+    assert set(profile.all_reduce) == {2, 4}
+    assert Registry.load().device(str(folder / "h100-80g-measured.yaml")).devices_per_node == RANKS
 
 
 @needs_torch
@@ -155,22 +159,23 @@ def test_a_computation_profile_of_built_in_layers_reads_as_galvatron_s(tmp_path:
 
 @needs_torch
 def test_a_memory_profile_tells_the_states_of_a_layer(tmp_path: Path) -> None:
-    words = ["profile", "model", *TINY, "--profile_type", "memory", "--max_tp_deg", "2",
+    words = ["profile", "model", *TINY, "--profile_type", "memory", "--max_tp_deg", str(MAX_TP),
              "--profile_fixed_seq_length_list", "32", "--output_path", str(tmp_path)]  # fmt: skip
     command.run(words)
     file = tmp_path / "memory_profiling_bf16_tiny_all.json"
     table = json.loads(file.read_text())
-    assert set(table) == {"1_1_2", "1_1_2_c", "1_2_1", "1_2_1_c"}
+    degrees = [tp for tp in (1, 2, 4) if tp <= MAX_TP]
+    assert set(table) == {f"1_{tp}_{MAX_TP // tp}{mark}" for tp in degrees for mark in ("", "_c")}
     parameters = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64
-    # Weight, gradient and two moments in fp32.
-    whole = table["1_1_2"]
-    layer = whole["layernum[2]_bsz2_seq32_rank0_ms"] - whole["layernum[1]_bsz2_seq32_rank0_ms"]
-    assert layer == pytest.approx(16 * parameters / 2**20, rel=1e-3)
-    kept = [
-        table[f"1_1_2{mark}"]["layernum[2]_bsz2_seq32_rank0_act"]
-        - table[f"1_1_2{mark}"]["layernum[1]_bsz2_seq32_rank0_act"]
-        for mark in ("", "_c")
-    ]
+
+    def a_layer(what: str, tp: int = 1, mark: str = "") -> float:
+        runs, dp = table[f"1_{tp}_{MAX_TP // tp}{mark}"], MAX_TP // tp
+        return runs[f"layernum[2]_bsz{dp}_seq32_rank0_{what}"] - runs[f"layernum[1]_bsz{dp}_seq32_rank0_{what}"]
+
+    # Weight, gradient and two moments in fp32; norms are whole on every rank.
+    for tp in degrees:
+        assert a_layer("ms", tp) == pytest.approx(16 * ((parameters - 128) / tp + 128) / 2**20, rel=1e-3)
+    kept = [a_layer("act", mark=mark) for mark in ("", "_c")]
     # Of a recomputed layer its input stays, in fp32: a residual stream under autocast.
     assert kept[1] == pytest.approx(32 * 64 * 4 / 2**20, rel=1e-3)
     assert kept[0] > 5 * kept[1]
