@@ -126,12 +126,14 @@ def sequence_split(degrees: Degrees) -> Any:
 def routed_slots(moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """Expert slots a token of the rank brings to the busiest rank: top-k, times capacity or imbalance.
 
-    Whole experts: tokens are spread over TP before they are routed, so a rank serves its share. Split
-    experts: tokens are gathered over TP instead.
+    Tokens are spread over TP before they are routed, so a rank serves its share, gathered from as many ranks as split
+    an expert (Megatron-LM d98e8a64 megatron/core/transformer/moe/token_dispatcher.py: ``tp_size`` is that of the
+    experts' own group).
     """
     factor = rules.capacity_factor if rules.capacity_factor is not None else rules.imbalance
     slots = moe.top_k * factor
-    return slots / sequence_split(degrees) if rules.whole_experts else slots
+    spread = np.where(degrees.sp, degrees.tp / rules.experts_over(degrees.tp), 1)
+    return slots / spread
 
 
 def input_split(degrees: Degrees, rules: TrainingRules) -> Any:
@@ -316,7 +318,7 @@ def _experts(
     if SHARED_EXPERTS not in again:
         inner = _inner_bytes(rules, moe.gated, rebuilt=SHARED_ACTIVATION in again)
         shared = inner * moe.shared_width / degrees.tp
-    width, outer = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp), expert_outer(model, moe)
+    width, outer = moe.expert_hidden / rules.experts_over(degrees.tp), expert_outer(model, moe)
     # What runs again is given up as it was; a copy that cannot be made of it a second time stays.
     activated = 0.0 if EXPERT_ACTIVATION in again and _quantizes_again(rules) else rules.saved_input_bytes
     slot = rules.saved_input_bytes * outer + (rules.compute_bytes * (2 if moe.gated else 1) + activated) * width

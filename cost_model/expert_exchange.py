@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from taylor.cost_model.activations import micro_batch_tokens, routed_slots, sequence_split
+from taylor.cost_model.activations import micro_batch_tokens, routed_slots
 from taylor.cost_model.collectives import Copies, all_to_all_ms, gather_ms
 from taylor.cost_model.parameters import expert_outer
 from taylor.cost_model.saved_operators import mlp_products
@@ -65,8 +65,9 @@ def _routed_ms(
     if rules.gathers_tokens:
         # Megatron-LM d98e8a64 megatron/core/transformer/moe/token_dispatcher.py `MoEAllGatherTokenDispatcher`: gathered
         # over the ranks of EP, and of TP where it splits the experts; the results are scattered back as sums.
-        own = tokens / sequence_split(degrees) if rules.whole_experts else tokens
-        ranks = degrees.ep if rules.whole_experts else degrees.ep * degrees.tp
+        split = rules.experts_over(degrees.tp)
+        own = tokens * np.where(degrees.sp, split / degrees.tp, 1)
+        ranks = degrees.ep * split
         gathered = own * degrees.ep * expert_outer(model, moe) * rules.compute_bytes
         return 2 * gather_ms(gathered, ranks, 1, device, speed.network)
     slots = tokens * routed_slots(moe, degrees, rules)
@@ -74,5 +75,7 @@ def _routed_ms(
     copies = Copies(moe.top_k, moe.n_groups, moe.top_groups) if rules.dispatch_by_node else None
     if rules.whole_experts:
         return 2 * all_to_all_ms(volume, degrees.ep, 1, device, speed.network, copies)
-    exchange = all_to_all_ms(volume / sequence_split(degrees), degrees.ep, degrees.tp, device, speed.network, copies)
-    return 2 * exchange + 2 * gather_ms(volume, degrees.tp, 1, device, speed.network)
+    split = rules.experts_over(degrees.tp)
+    own = volume / np.where(degrees.sp, split, 1)
+    exchange = all_to_all_ms(own, degrees.ep, split, device, speed.network, copies)
+    return 2 * exchange + 2 * gather_ms(volume, split, 1, device, speed.network)

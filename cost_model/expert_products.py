@@ -29,7 +29,7 @@ def _layer_products(
     model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules, speed: Speed
 ) -> ProductTimes:
     rows = micro_batch_tokens(degrees, rules) * routed_slots(moe, degrees, rules)
-    outer, width = expert_outer(model, moe), moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
+    outer, width = expert_outer(model, moe), moe.expert_hidden / rules.experts_over(degrees.tp)
     local = moe.n_experts / degrees.ep
     operand, result = rules.saved_input_bytes, rules.compute_bytes
     forward: Any = 0.0

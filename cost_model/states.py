@@ -52,13 +52,12 @@ def replicas(degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
     """How many ranks hold the same shard: of a TP-split, a TP-replicated and a routed parameter.
 
     Replicas of a TP-split parameter lie on DP·CP; of a replicated one on DP·CP·TP where the framework
-    counts TP ranks as replicas, else on DP·CP. Whole experts have replicas on TP ranks too, split ones
-    on DP·CP alone.
+    counts TP ranks as replicas, else on DP·CP. Routed ones lie on what EP and their own TP leave of DP·CP·TP.
     """
     data = degrees.dp * degrees.cp
     every = data * degrees.tp
     whole = every if rules.framework.states.tp_ranks_are_replicas else data
-    return data, whole, np.maximum((every if rules.whole_experts else data) / degrees.ep, 1)
+    return data, whole, np.maximum(every / rules.experts_over(degrees.tp) / degrees.ep, 1)
 
 
 def group_bytes(
@@ -75,7 +74,7 @@ def group_bytes(
     """
     split, whole, routed = replicas(degrees, rules)
     full = np.greater_equal(degrees.op, split)
-    expert_split = degrees.ep if rules.whole_experts else degrees.ep * degrees.tp
+    expert_split = degrees.ep * rules.experts_over(degrees.tp)
     states = rules.framework.states
     splits_latent = states.splits_latent_projections
     parts = [

@@ -281,9 +281,10 @@ def _expert_room_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: 
     tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
     gates, outer = 2 if moe.gated else 1, expert_outer(model, moe)
     slots = routed_slots(moe, degrees, rules) * tokens
-    width = moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
+    split = rules.experts_over(degrees.tp)
+    width = moe.expert_hidden / split
     exchanged = np.where(np.greater(degrees.ep, 1), tokens * moe.top_k / ways, 0.0)
-    other = exchanged if rules.whole_experts else np.where(np.greater(ways, 1), slots / ways, exchanged)
+    other = exchanged if rules.whole_experts else np.where(np.greater(ways, 1), slots / split, exchanged)
     # Before and behind the exchange; behind it and behind the second product; gate and up.
     room = np.maximum((slots + other) * outer, np.maximum((outer + width) * slots, gates * width * slots))
     room = rules.compute_bytes * room

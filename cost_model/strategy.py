@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
 from taylor.cost_model.optimizer import OptimizerStates
 from taylor.register.frameworks import DEFAULT_FRAMEWORK, Framework
 from taylor.register.narrow_products import NarrowProducts
@@ -110,7 +112,7 @@ class TrainingRules:
         ``--moe-tp-extend-ep``, MindFormers' ``use_gmm``), experts are whole and EP comes from DP·CP·TP. None:
         as the framework usually does it (`StateRules.usually_whole_experts`).
     expert_ways : int or None
-        Ranks of TP that split an expert where the file names another number than 1 or TP; memory and time count TP.
+        Ranks that split an expert where the file names another number than 1 or TP.
     overhead_mib : float or None
         Memory of runtime and communication buffers on a device, MiB; None = the framework's usual one.
     core_models : bool
@@ -259,6 +261,12 @@ class TrainingRules:
         if self.expert_tensor_parallel is None:
             return self.framework.states.usually_whole_experts
         return not self.expert_tensor_parallel
+
+    def experts_over(self, tp: Any) -> Any:
+        """Ranks that share every routed expert under a tensor parallel degree, a scalar or an array [n]."""
+        if self.whole_experts:
+            return np.ones_like(tp)
+        return tp if self.expert_ways is None else np.full_like(tp, self.expert_ways)
 
     @property
     def recomputed_parts(self) -> tuple[str, ...]:

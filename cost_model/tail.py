@@ -74,7 +74,7 @@ def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
     """Parameters of an average stage on one device: TP-split, routed, and those its optimizer updates."""
     split: Any = 0.0
     routed: Any = 0.0
-    expert_split = degrees.ep if rules.whole_experts else degrees.ep * degrees.tp
+    expert_split = degrees.ep * rules.experts_over(degrees.tp)
     for kind, count in model.kind_counts.items():
         groups = layer_groups(model, kind)
         split = split + count * (groups.total - groups.routed) / degrees.tp / degrees.pp

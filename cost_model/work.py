@@ -194,7 +194,7 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
     h, outer, b = model.hidden, expert_outer(model, moe), rules.compute_bytes
     tokens, sequence = micro_batch_tokens(degrees, rules), sequence_split(degrees)
     slots = tokens * routed_slots(moe, degrees, rules)
-    split = 1 if rules.whole_experts else degrees.tp
+    split = rules.experts_over(degrees.tp)
     width, weights = moe.expert_hidden / split, expert_parameters(model, moe) / split
     fan = 3 if moe.gated else 2
     moved = fan + (2 if moe.gated and rules.unfused_elements else 0)

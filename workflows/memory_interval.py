@@ -101,7 +101,7 @@ def layer_elements(model: ModelSpec, kind: str, degrees: Degrees, rules: Trainin
         inner += 0.0 if layer.mlp is None else layer.mlp.width / degrees.tp
         heads += 0.0 if layer.attention is None else layer.attention.n_heads / degrees.tp
         if layer.moe is not None:
-            width = layer.moe.expert_hidden / (1 if rules.whole_experts else degrees.tp)
+            width = layer.moe.expert_hidden / rules.experts_over(degrees.tp)
             inner += routed_slots(layer.moe, degrees, rules) * width + layer.moe.shared_width / degrees.tp
             router += layer.moe.n_experts * model.hidden
     sizes = {

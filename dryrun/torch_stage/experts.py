@@ -186,7 +186,8 @@ class Experts:
         self.site, self.queue, self.moe = site, queue, moe
         tp, ep = site.strategy.tp, site.strategy.ep
         h = site.model.hidden
-        width = moe.expert_hidden if site.rules.whole_experts else -(-moe.expert_hidden // tp)
+        split = int(site.rules.experts_over(tp))
+        width = -(-moe.expert_hidden // split)
         held = -(-moe.n_experts // ep)
         outer, joined = h if moe.latent is None else moe.latent, width * (2 if moe.gated else 1)
         self.router = Weight(site, (moe.n_experts, h), REPLICATED, counted=False)
@@ -201,12 +202,12 @@ class Experts:
         shared = moe.shared_width
         self.shared = Mlp(site, queue, MlpSpec(shared, moe.gated)) if shared else None
         factor = site.rules.capacity_factor if site.rules.capacity_factor is not None else site.rules.imbalance
-        # Experts that TP splits see the tokens of every TP rank: gathered before the block, or slot by slot.
+        # Split experts see the tokens of every rank that shares them: gathered before the block, or slot by slot.
         self.gathers = site.framework.activations.saves_gathered_inputs and site.shard_ways > 1
         routed = site.tokens if self.gathers and not site.rules.whole_experts else site.shard_tokens
         self.sent = routed * moe.top_k
         self.received = math.ceil(self.sent * factor)
-        self.tp_ways = 1 if site.rules.whole_experts or self.gathers else site.shard_ways
+        self.tp_ways = 1 if self.gathers or site.shard_ways == 1 else split
 
     def weights(self) -> list[Weight]:
         """Every weight of the block."""

@@ -185,5 +185,5 @@ def _ways(site: Site, group: str) -> int:
     if group == SPLIT or (group == LATENT and site.framework.states.splits_latent_projections):
         return tp
     if group == ROUTED:
-        return ep if site.rules.whole_experts else ep * tp
+        return ep * int(site.rules.experts_over(tp))
     return 1

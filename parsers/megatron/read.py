@@ -111,11 +111,6 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
             f"--{PENDING} auto takes the memory that is left: planned as ZB-H1 (-schedule zb-h2 plans the other)"
         )
     rules = _read_rules(flags, notes)
-    if rules.expert_ways is not None:
-        notes.append(
-            f"--expert-tensor-parallel-size {rules.expert_ways}: memory and time of the experts are those of tensor "
-            f"parallel {strategy.tp}"
-        )
     if (kept := kept_modules(flags)) and any(kind.linear is not None for kind in model.kinds):
         notes.append(f"--recompute-modules {' '.join(kept)}: counted as kept")
     notes += activation_notes(flags, plan)

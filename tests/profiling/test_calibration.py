@@ -169,13 +169,12 @@ def test_a_half_of_measured_runs_tells_the_other_within_5_percent(name: str) -> 
         half = calibrated_halves.judge(one, first)
         assert half.moved != REGISTER
         assert half.median_after <= 0.05
-        # Nothing is left to learn where the registered device is within the noise of repeated runs.
+        # Nothing is left to learn where the registered device is within the noise of repeated runs: nemo-moe's halves
+        # are told 0.9 and 0.7 % off by it.
         assert half.median_after < max(half.median_before, 0.02)
 
 
 @needs_runs
-def test_one_run_of_the_zero_bubble_paper_is_usually_better_than_none_and_never_much_worse() -> None:
+def test_any_one_run_of_the_zero_bubble_paper_is_better_than_none() -> None:
     (one,) = calibrated_halves.measured_sets(RUNS, ["papers-zero"])
-    gains = [before - after for _, before, after in calibrated_halves.singles(one)]
-    assert sum(gain > 0 for gain in gains) > len(gains) / 2
-    assert min(gains) > -0.02
+    assert all(after < before for _, before, after in calibrated_halves.singles(one))
