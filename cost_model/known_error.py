@@ -1,36 +1,143 @@
-"""How far memory figures are usually off, by where they come from: stated, so that a margin can be judged."""
+"""How far figures of time and memory are usually off: the one source of every interval, and of what «fits» means.
+
+An error is the spread of measured over told figures, fitted to published runs. What sets a job apart from these widens
+it: flags that no figure takes into account, a device that no row was measured on.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from statistics import NormalDist, median
+
+DEFAULT_RISK = 0.05
+"""How often a measured figure may lie beyond an end of its interval."""
+
+FLAG_WIDTH = 0.1
+"""What a flag that no figure takes into account may change a time by, as a deviation of its logarithm."""
+DEVICE_WIDTH = 0.15
+"""How far all speeds of a device that was not measured may be off together, likewise; a calibration is drawn towards
+the register by it."""
+FRAMEWORK_WIDTH = 0.085
+"""How far all peaks under a framework without measured ones may be off together, likewise: fits to MindFormers' own
+dry-runs lie up to 15 % above the closed forms (19 of 20, taken as that of a normal distribution)."""
+MEASURED_FRAMEWORK = "megatron"
+"""Under which the published peaks were measured."""
 
 
 @dataclass(frozen=True)
 class KnownError:
-    """What is known of a source of memory figures.
+    """How far measured figures lie from told ones.
 
     Parameters
     ----------
-    share : float
-        How far above the figure a peak lies at most in 19 of 20 cases, as a share of the figure.
+    below, above : float
+        As shares of the figure: 19 of 20 measured ones are at most so far below it, and 19 of 20 so far above.
     typical : float
         How far it is off in the median.
-    sentence : str
-        The same in words.
+    source : str
+        What the figures come from, in words.
     """
 
-    share: float
+    below: float
+    above: float
     typical: float
-    sentence: str
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.below < 1 and 0 <= self.above < math.inf):
+            raise ValueError(f"an error lies between shares of 0 to 1 below and 0 on above, found {self}")
+
+    @classmethod
+    def seen(cls, ratios: Iterable[float]) -> KnownError:
+        """The error that measured over told figures show.
+
+        Its ends are ranks of the ratios, so that one more of the same kind lies beyond an end in one of 20 cases
+        (Vovk et al. 2005, split conformal prediction); below 19 of them it is the outermost.
+
+        Raises
+        ------
+        ValueError
+            Without any.
+        """
+        ordered = sorted(ratios)
+        if not ordered:
+            raise ValueError("an error is that of at least one figure")
+        rank = (len(ordered) + 1) * DEFAULT_RISK
+        # Rounded, so that 20 times a twentieth is one.
+        beyond = max(math.floor(round(rank, 9)), 1)
+        low, high = ordered[beyond - 1], ordered[-beyond]
+        typical = median(abs(1 / ratio - 1) for ratio in ordered)
+        return cls(max(1 - low, 0.0), max(high - 1, 0.0), typical)
+
+    def upper(self, risk: float = DEFAULT_RISK) -> float:
+        """What the figure is multiplied by so that a measured one is higher with this risk.
+
+        Other risks than one of 20 follow a normal distribution of the logarithm, each side with its own deviation.
+        """
+        return math.exp(math.log1p(self.above) * _deviations(risk))
+
+    def lower(self, risk: float = DEFAULT_RISK) -> float:
+        """What the figure is multiplied by so that a measured one is lower with this risk."""
+        return math.exp(math.log1p(-self.below) * _deviations(risk))
+
+    def widened(self, deviation: float) -> KnownError:
+        """With a further, independent deviation of the logarithm."""
+        far = deviation * _STANDARD
+        low, high = math.hypot(math.log1p(-self.below), far), math.hypot(math.log1p(self.above), far)
+        return replace(self, below=-math.expm1(-low), above=math.expm1(high))
+
+    @property
+    def sentence(self) -> str:
+        """The same in words."""
+        return (
+            f"{self.source} typically {100 * self.typical:.0f} % off, 19 of 20 are at most {100 * self.above:.0f} % "
+            "above it"
+        )
 
 
-_MEASURED = KnownError(0.02, 0.02, "a fit to dry-runs is up to 2 % off")
+def _deviations(risk: float) -> float:
+    """Deviations from the figure to an end with this risk, over those to one of 20; none from one half on."""
+    return max(NormalDist().inv_cdf(1 - risk), 0.0) / _STANDARD
+
+
+_STANDARD = NormalDist().inv_cdf(1 - DEFAULT_RISK)
+
+_MEASURED = KnownError(0.02, 0.02, 0.01, "a fit to dry-runs is")
 
 MEMORY_ERRORS = {
-    "estimate": KnownError(0.19, 0.03, "the estimate is typically 3 % off, 19 of 20 peaks are at most 19 % above it"),
+    "estimate": KnownError(0.03, 0.08, 0.02, "the estimate is"),
     "dry-run": _MEASURED,
     "saved": _MEASURED,
 }
-"""By `MemoryProfile.source`. The estimate: over 58 published peaks, the upper end over the 53 of them whose files tell
-what ran (``python -m benchmarks.measured_runs``).
-Dry-runs: under noise of 2 % (`docs/dryrun.md`)."""
+"""By `MemoryProfile.source`. The estimate: peaks of the published runs whose files tell what ran, without flags that no
+figure has (``python -m benchmarks.measured_runs``). Dry-runs: under noise of 2 % (`docs/dryrun.md`)."""
+
+STEP_ERROR = KnownError(0.15, 0.18, 0.08, "estimated steps are")
+"""Of steps on a device that was measured, without flags that no figure has: the same table."""
+
+NEIGHBOUR_ERROR = 0.08
+"""Share that two told steps of one model on one device must lie apart to be in the right order in 19 of 20 cases: what
+pairs of runs of the same model and software do, the same table."""
+
+
+def memory_error(source: str, framework: str | None = None) -> KnownError | None:
+    """Of peaks by their `MemoryProfile.source` and the job's framework; None where nothing is known of the source."""
+    known = MEMORY_ERRORS.get(source)
+    if known is None or source != "estimate" or framework == MEASURED_FRAMEWORK:
+        return known
+    return known.widened(FRAMEWORK_WIDTH)
+
+
+def step_error(flags: int, *, measured_device: bool) -> KnownError:
+    """Of an estimated step.
+
+    Parameters
+    ----------
+    flags : int
+        How many flags of the job cost time and are in no figure.
+    measured_device : bool
+        Whether the device's shares were fitted to runs on it.
+    """
+    return STEP_ERROR.widened(math.hypot(FLAG_WIDTH * math.sqrt(flags), 0.0 if measured_device else DEVICE_WIDTH))

@@ -1,4 +1,4 @@
-"""Memory kept free on every device below its limit, as a job asks for it."""
+"""Memory kept free on every device below its limit, as a job asks for it: an amount, or the room for a known error."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from taylor.base.errors import InputError
+from taylor.cost_model.known_error import DEFAULT_RISK, KnownError
 
 
 @dataclass(frozen=True)
@@ -18,21 +19,31 @@ class MemoryMargin:
         MiB of every device.
     share : float
         Share of every device's limit, taken beside `mib`.
+    risk : float or None
+        How often the real peak may be over what that leaves; None lets the told peak reach it.
 
     Raises
     ------
     ValueError
-        When one is negative or no number, or the share leaves nothing.
+        When one is negative or no number, the share leaves nothing, or the risk is not between 0 and 1.
     """
 
     mib: float = 0.0
     share: float = 0.0
+    risk: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.mib < math.inf:
             raise ValueError(f"a margin must be a finite number of MiB >= 0, found {self.mib}")
         if not 0 <= self.share < 1:
             raise ValueError(f"a margin must be a share from 0 to below 1, found {self.share}")
+        if self.risk is not None and not 0 < self.risk < 1:
+            raise ValueError(f"a risk must lie between 0 and 1, found {self.risk}")
+
+    @property
+    def told_risk(self) -> float:
+        """The risk by which a plan is told to fit."""
+        return DEFAULT_RISK if self.risk is None else self.risk
 
     @classmethod
     def parse(cls, text: str) -> MemoryMargin:
@@ -48,15 +59,20 @@ class MemoryMargin:
             return cls(share=float(stripped[:-1]) / 100.0)
         return cls(mib=float(stripped))
 
-    def below(self, limit_mib: float) -> float:
-        """What is left of a limit, MiB.
+    def below(self, limit_mib: float, known: KnownError | None = None) -> float:
+        """What told peaks may take of a limit, MiB.
+
+        Parameters
+        ----------
+        known : KnownError, optional
+            Of the told peaks; None where nothing is known.
 
         Raises
         ------
         InputError
             When nothing is.
         """
-        left = limit_mib * (1.0 - self.share) - self.mib
+        left = (limit_mib * (1.0 - self.share) - self.mib) / self._room(known)
         if left <= 0:
             raise InputError(
                 f"leaves nothing of a device's {limit_mib:,.0f} MiB",
@@ -66,14 +82,18 @@ class MemoryMargin:
             )
         return left
 
-    def around(self, left_mib: float) -> float:
+    def around(self, left_mib: float, known: KnownError | None = None) -> float:
         """The limit of which `left_mib` is left; the inverse of `below`."""
-        return (left_mib + self.mib) / (1.0 - self.share)
+        return (left_mib * self._room(known) + self.mib) / (1.0 - self.share)
+
+    def _room(self, known: KnownError | None) -> float:
+        return 1.0 if known is None or self.risk is None else known.upper(self.risk)
 
     def __bool__(self) -> bool:
-        return bool(self.mib or self.share)
+        return bool(self.mib or self.share or self.risk is not None)
 
     def __str__(self) -> str:
         parts = [f"{100 * self.share:g} %"] if self.share else []
-        parts += [f"{self.mib:,.0f} MiB"] if self.mib or not self.share else []
-        return " and ".join(parts)
+        parts += [f"{self.mib:,.0f} MiB"] if self.mib else []
+        parts += [f"room for {100 * self.risk:g} % risk"] if self.risk is not None else []
+        return " and ".join(parts) or "0 MiB"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
+from taylor.cost_model.known_error import KnownError, memory_error, step_error
 from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
@@ -88,8 +89,13 @@ class TrainingConfig:
         """Layer kinds that join the last chunk and do not count in the offset."""
         return () if self.mtp_counted else (MTP,)
 
-    def memory_limit_mib(self, device: DeviceSpec) -> float:
+    def memory_limit_mib(self, device: DeviceSpec, source: str = "estimate") -> float:
         """What a plan may take of one device: the file's own limit, else what the device offers, less the margin.
+
+        Parameters
+        ----------
+        source : str
+            Where the plan's peaks come from (`MemoryProfile.source`).
 
         Raises
         ------
@@ -97,7 +103,16 @@ class TrainingConfig:
             When the margin leaves nothing.
         """
         whole = device.usable_memory_mib if self.device_limit_mib is None else self.device_limit_mib
-        return self.margin.below(float(whole))
+        return self.margin.below(float(whole), self.memory_error(source))
+
+    def memory_error(self, source: str) -> KnownError | None:
+        """How far the job's peaks are off by where they come from; None where nothing is known of that."""
+        return memory_error(source, self.rules.framework.name)
+
+    def step_error(self, device: DeviceSpec) -> KnownError:
+        """How far the job's estimated steps are off."""
+        flags = sum(flag.time is not None for flag in self.unmodelled)
+        return step_error(flags, measured_device=device.is_measured)
 
     def schedule_for(self, interleaves: int) -> ScheduleSpec:
         """The schedule that the job runs with a number of interleaves."""

@@ -38,6 +38,10 @@ class LinkTier:
     full_mesh: bool = False
 
 
+TAKEN_OVER = "taken over from"
+"""How the `stack` of a device begins whose efficiencies are another one's."""
+
+
 @dataclass(frozen=True)
 class DeviceSpec:
     """One accelerator, the links around it, and its share of the host.
@@ -93,6 +97,11 @@ class DeviceSpec:
         stated = self.peak_tflops
         half = stated["bf16"] if "bf16" in stated else stated["fp16"]
         return stated.get(precision, half)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its efficiencies were fitted to runs on it, and not taken over from another device or assumed."""
+        return bool(self.stack) and not self.stack.startswith(TAKEN_OVER)
 
     @property
     def domain(self) -> LinkTier:

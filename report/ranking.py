@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from taylor.cost_model.known_error import MEMORY_ERRORS
+from taylor.cost_model.known_error import NEIGHBOUR_ERROR
 from taylor.pipeline_solver.solution import CUT_OFF, FEASIBLE, OPTIMAL, OVER_LIMIT
 from taylor.report.compress import compress, compress_grid, in_gib, number, parse_json, strategy_text
 
@@ -16,6 +16,8 @@ STATUS_STYLE = {OPTIMAL.value: "green", FEASIBLE.value: "yellow", CUT_OFF.value:
 
 WIDE = 100
 """Columns of a window from which a row has room for the micro-batches and wider gaps."""
+
+_PLANNED = (OPTIMAL.value, FEASIBLE.value)
 
 LISTED_REASONS = 5
 """Candidates without a plan whose reasons are printed; the table has all."""
@@ -97,11 +99,23 @@ def note_lines(rows: Rows) -> list[str]:
         lines.append("own: the file's own plan, by the same memory and times; gain is over it")
     if any(row.get("status") == CUT_OFF.value for row in records):
         lines.append("≥: not among the best, no plan takes fewer ms; --prove all proves every row")
+    if (alike := _alike(records)) > 1:
+        lines.append(
+            f"the first {alike} cannot be told apart: their steps are told within {100 * NEIGHBOUR_ERROR:.0f} % of "
+            "the best one's, and two estimates may be as far off from each other"
+        )
     failed = [row for row in records if number(row.get("objective")) is None and row.get("reason")]
     lines += [f"{_strategy(row, WIDE)}: {row.get('status')}: {row.get('reason')}" for row in failed[:LISTED_REASONS]]
     if len(failed) > LISTED_REASONS:
         lines.append(f"and {len(failed) - LISTED_REASONS} more without a plan; the CSV says why")
     return lines
+
+
+def _alike(records: Sequence[Mapping[str, Any]]) -> int:
+    """How many candidates have an estimated step that cannot be told from the best one's, the best among them."""
+    solved = [row for row in records if not _is_own(row) and row.get("status") in _PLANNED and not _is_measured(row)]
+    steps = [step for row in solved if (step := number(row.get("cost"))) is not None]
+    return sum(step <= (1 + NEIGHBOUR_ERROR) * min(steps) for step in steps) if steps else 0
 
 
 def plan_lines(row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -151,12 +165,8 @@ def _fit_line(best: Mapping[str, Any]) -> str:
     free, stage, limit = found
     share = f"{free / limit:.1%}".replace("%", " %")
     line = f"fits, {free:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest"
-    known = MEMORY_ERRORS.get(str(best.get("memory_source")))
-    if known is None:
-        return line
-    if free >= known.share * limit:
-        return f"{line}; {known.sentence}"
-    return f"{line}; tight, as {known.sentence}: --margin {100 * known.share:.0f}% plans with more room"
+    certainty = best.get("certainty")
+    return f"{line}; {certainty}" if isinstance(certainty, str) and certainty else line
 
 
 def _basis_line(records: Sequence[Mapping[str, Any]]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.files import printable
+from taylor.cost_model.known_error import memory_error
 from taylor.pipeline_solver.evaluate import bubble_shares, evaluate
 from taylor.pipeline_solver.result import Result, read_result
 from taylor.report.compress import compress
@@ -152,7 +153,10 @@ def write_comparison_page(path: Path, first: Path, second: Path) -> None:
     timelines = {
         name: Timeline.from_plan(result.problem, result.plan, name) for name, result in zip(names, results, strict=True)
     }
-    fits = [room_answer(*_memory(result), result.memory_source or "") for result in results]
+    fits = [
+        room_answer(*_memory(result), result.memory_source or "", memory_error(result.memory_source or ""))
+        for result in results
+    ]
     answers = [
         Answer(f"Does {name} fit?", one.answer, one.detail, one.tone) for name, one in zip(names, fits, strict=True)
     ]

@@ -35,7 +35,10 @@ _NAMED = 4
 def peak_intervals(
     config: TrainingConfig, problem: PipelineProblem, solution: Solution, memory: MemoryProfile
 ) -> tuple[Interval, ...] | None:
-    """Between what the peak of each stage lies, [pp]; None where the figures leave nothing open.
+    """Between what the peak of each stage lies, [pp]; None where nothing is known of how far figures are off.
+
+    Its ends are those of the figures' known error at the job's risk, moved by what flags that no figure has may add or
+    take away.
 
     Parameters
     ----------
@@ -44,13 +47,17 @@ def peak_intervals(
     """
     lower = any(flag.may_lower_memory for flag in config.unmodelled)
     higher = [flag for flag in config.unmodelled if flag.may_raise_memory]
-    if solution.plan is None or memory.every_flag or not (lower or higher):
+    if memory.every_flag:
+        lower, higher = False, []
+    known, risk = config.memory_error(memory.source), config.margin.told_risk
+    if solution.plan is None or (known is None and not (lower or higher)):
         return None
+    least, most = (1.0, 1.0) if known is None else (known.lower(risk), known.upper(risk))
     unbounded = any(flag.most is None for flag in higher)
     return tuple(
         (
-            None if lower else peak,
-            None if unbounded else peak + _most_mib(config, problem, solution.plan, higher, stage),
+            None if lower else least * peak,
+            None if unbounded else most * peak + _most_mib(config, problem, solution.plan, higher, stage),
         )
         for stage, peak in enumerate(solution.peak_memory_mib)
     )

@@ -114,13 +114,14 @@ def obtain_memory(
                 raise
             log.warning("%s", error)
         else:
-            profile = replace(measured.profile, every_flag=backend.every_flag)
+            limit = config.memory_limit_mib(device, "dry-run")
+            profile = replace(measured.profile, every_flag=backend.every_flag, device_limit_mib=limit)
             keep_measured(config, output, profile, measured.observations)
             log.info("memory: measured by %d dry-runs, kept in %s", len(measured.observations), saved)
             return profile
     elif not dryrun and saved.is_file():
         log.info("memory: measured by an earlier run, %s", saved)
-        limit = estimate_memory(config, device).device_limit_mib
+        limit = config.memory_limit_mib(device, "saved")
         return replace(read_memory_profile(saved), source="saved", device_limit_mib=limit)
     log.info("memory: estimated by closed forms")
     return estimate_memory(config, device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from taylor.cost_model.known_error import MEMORY_ERRORS
+from taylor.cost_model.known_error import KnownError
 from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.memory import stage_breakdown
 from taylor.pipeline.plan import FULL
@@ -20,13 +20,14 @@ from taylor.workflows.job_facts import JobFacts, degrees_text, parameters_text
 from taylor.workflows.planned_file import EQUAL_SHARE, PlannedFile, over_limit
 from taylor.workflows.verdict import (
     MEMORY_WORDS,
-    UNKNOWN_ERROR,
+    TIGHT,
     fit_line,
     gain_line,
     over_text,
     proof_text,
     speed_text,
     step_text,
+    sure_text,
 )
 
 NO_PROOF = 0.5
@@ -182,7 +183,8 @@ def _fit(planned: PlannedFile) -> Answer:
     solution = planned.solution
     held = planned.dryrun is not None
     source, margin = planned.memory.source, planned.config.margin
-    answer = room_answer(solution.peak_memory_mib, solution.memory_limit_mib, source, margin, held=held)
+    known = planned.config.memory_error(source)
+    answer = room_answer(solution.peak_memory_mib, solution.memory_limit_mib, source, known, margin, held=held)
     return replace(answer, detail=fit_line(planned))
 
 
@@ -190,6 +192,7 @@ def room_answer(
     peaks: Sequence[float],
     limits: Sequence[float],
     source: str,
+    known: KnownError | None,
     margin: MemoryMargin = MemoryMargin(),  # noqa: B008 - frozen
     *,
     held: bool = False,
@@ -198,6 +201,8 @@ def room_answer(
 
     Parameters
     ----------
+    known : KnownError or None
+        Of the peaks; None where nothing is known.
     margin : MemoryMargin
         What the limits leave free besides.
     held : bool
@@ -206,14 +211,11 @@ def room_answer(
     question = "Does it fit?"
     peak, limit, stage = _least_room(peaks, limits)
     told = MEMORY_WORDS.get(source, f"memory: {source}" if source else "")
-    known = MEMORY_ERRORS.get(source)
     words = [f"stage {stage} is the fullest: {peak:,.0f} of {limit:,.0f} MiB", told, known.sentence if known else ""]
     detail, room = "; ".join(filter(None, words)), limit - peak
     if room < -MEMORY_TOLERANCE_MIB:
         return Answer(question, f"no, {-room:,.0f} MiB too much", detail, BAD)
-    whole = margin.around(limit)
-    enough = UNKNOWN_ERROR if known is None else known.share
-    if held or whole - limit + room >= enough * whole:
+    if held or TIGHT not in sure_text(known, margin, peak, limit):
         return Answer(question, f"yes, {room:,.0f} MiB free", detail, GOOD)
     return Answer(question, f"yes, {room:,.0f} MiB free (tight)", detail, WARNING)
 

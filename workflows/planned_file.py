@@ -99,6 +99,15 @@ class PlannedFile:
         """Between what each stage's peak lies when flags that no figure has take effect."""
         return peak_intervals(self.config, self.problem, self.solution, self.memory)
 
+    @property
+    def step_interval_ms(self) -> tuple[float, float] | None:
+        """Between what the step lies, ms; None where its time is not estimated or not known."""
+        step, ratios = self._milliseconds(self.solution), self.facts.ratios
+        if step is None or ratios is None or ratios.ratios.source != "estimate":
+            return None
+        known, risk = self.config.step_error(self.facts.device.spec), self.config.margin.told_risk
+        return step * known.lower(risk), step * known.upper(risk)
+
     def own_plan(self) -> dict[str, PipelinePlan]:
         """The file's own plan, by its name on a page; empty where it has another shape than the solved one, or a
         recompute mode whose costs the problem does not know."""
@@ -128,6 +137,8 @@ class PlannedFile:
             "assumed": self.assumed,
             **dict.fromkeys(one.name for one in fields(Throughput)),
             **({} if speed is None else asdict(speed)),
+            "step_interval_ms": self.step_interval_ms,
+            "risk": self.config.margin.told_risk,
             "own_plan": None if own is None else self._own_dict(own),
             **({} if self.even is None else {"even_split": self._own_dict(self.even)}),
             **({} if self.order is None else {"order": self.order.to_dict()}),

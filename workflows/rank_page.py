@@ -25,6 +25,7 @@ from taylor.workflows.candidate_file import CandidateFile
 from taylor.workflows.devices import ChosenDevice
 from taylor.workflows.job_facts import parameters_text
 from taylor.workflows.page_facts import EQUAL_GAIN, gap_words, room_answer, room_words
+from taylor.workflows.verdict import TIGHT
 
 DRAWN_CANDIDATES = 20
 """Candidates whose pipeline the page draws: the best, as many as a search emits."""
@@ -159,7 +160,11 @@ def _fit(best: Row) -> Answer:
     peaks, limits = parse_json(best.get("peak_memory")), parse_json(best.get("memory_limit"))
     if not isinstance(peaks, list) or not isinstance(limits, list) or len(peaks) != len(limits) or not peaks:
         return Answer("Does it fit?", "not known", tone=WARNING)
-    return room_answer(peaks, limits, str(best.get("memory_source") or ""))
+    source = str(best.get("memory_source") or "")
+    answer = room_answer(peaks, limits, source, None)
+    if answer.tone != GOOD or not str(best.get("certainty")).startswith(TIGHT):
+        return answer
+    return replace(answer, answer=f"{answer.answer} (tight)", tone=WARNING)
 
 
 def _step(row: Row) -> str:

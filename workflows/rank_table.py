@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.result import Result, plan_of_row
 from taylor.pipeline_solver.solution import CUT_OFF, FEASIBLE, OPTIMAL, OVER_LIMIT, Solution
 from taylor.workflows.candidate_file import CandidateFile
+from taylor.workflows.verdict import sure_text
 
 DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs", "micro_batches")
 """Columns of the ranking that are whole numbers."""
@@ -63,9 +65,11 @@ COLUMNS = (
     "bound_ms",
     "free_mib",
     "fullest_stage",
+    "certainty",
 )
 """Columns of the ranking: strategy, ratios, objective (body-layer forwards), cost (ms a step), proof, plan, memory;
-then whether the row is a plan that a file held before, the gain over that one (%), speed, the least free memory."""
+then whether the row is a plan that a file held before, the gain over that one (%), speed, the least free memory and how
+sure it is."""
 
 PLACES = {str(OPTIMAL): 0, str(FEASIBLE): 0, str(CUT_OFF): 0, str(OVER_LIMIT): 1}
 """Where the rows of a status stand: plans that fit by their step time (or its bound, where there is no plan), the
@@ -157,6 +161,15 @@ def ranked_table(entries: Sequence[RankEntry], folder: Path, train_tokens: float
     return table.loc[order].reset_index(drop=True)
 
 
+def _certainty(candidate: CandidateFile, cells: Mapping[str, Any]) -> str | None:
+    """How sure it is that the fullest stage fits, in words; None where there is no plan that does."""
+    config, memory, free = candidate.config, candidate.memory, cells.get("free_mib")
+    if config is None or memory is None or free is None or free < 0:
+        return None
+    limit = float(json.loads(cells["memory_limit"])[cells["fullest_stage"]])
+    return sure_text(config.memory_error(memory.source), config.margin, limit - free, limit).removeprefix("; ")
+
+
 def _record(entry: RankEntry, folder: Path, taken: set[str], train_tokens: float | None) -> dict[str, Any]:
     candidate = entry.candidate
     record: dict[str, Any] = {"own": int(entry.own)}
@@ -176,6 +189,7 @@ def _record(entry: RankEntry, folder: Path, taken: set[str], train_tokens: float
     if candidate.memory is not None:
         record["memory_source"] = candidate.memory.source
     record |= entry.cells
+    record["certainty"] = _certainty(candidate, entry.cells)
     record["file"] = printable(str(candidate.path))
     if record.get("cost"):
         speed = candidate.throughput(record["cost"], train_tokens)

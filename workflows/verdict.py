@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from taylor.cost_model.known_error import MEMORY_ERRORS
+from taylor.cost_model.known_error import KnownError
+from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.throughput import Throughput
 from taylor.pipeline.plan import RECOMPUTE_MODES, PipelinePlan, mode_title
 from taylor.pipeline_solver.evaluate import host_link_shares, host_memory_mib
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.solution import CUT_OFF, OPTIMAL, PROVEN_GAP, Solution, Termination
 from taylor.report.compress import compress, gap_text
 from taylor.workflows.alternatives import choice_name
@@ -21,6 +22,9 @@ MEMORY_WORDS = {
     "file": "memory as the given profile states it",
 }
 
+TIGHT = "tight"
+"""How what is told of a plan begins that fits as told, and whose upper end does not."""
+
 UNKNOWN_ERROR = 0.01
 """Share of the limit below which room is told to be tight where nobody knows how sure the memory is."""
 
@@ -34,6 +38,9 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
     """What a solve or an evaluation gave, as name and text, in the field's units."""
     problem, solution = planned.problem, planned.solution
     pairs = [("step", f"{step_text(problem, solution.objective)}, {proof_text(problem, solution)}")]
+    if (ends := planned.step_interval_ms) is not None:
+        low, high = (_ms_text(end) for end in ends)
+        pairs.append(("interval", f"{low} to {high} in nine of ten cases, as far as the estimate is known to be off"))
     if (speed := planned.speed) is not None:
         pairs.append(("speed", speed_text(speed, planned.facts.train_tokens)))
     if (bubble := solution.bubble) is not None:
@@ -78,7 +85,10 @@ def step_text(problem: PipelineProblem, objective: float | None) -> str:
         return "unknown"
     if problem.unit_ms is None:
         return f"{objective:,.2f} times the forward of one body layer"
-    step = objective * problem.unit_ms
+    return _ms_text(objective * problem.unit_ms)
+
+
+def _ms_text(step: float) -> str:
     return f"{step:,.0f} ms" if step >= 1000 else f"{step:,.4g} ms"
 
 
@@ -204,13 +214,27 @@ def fit_line(planned: PlannedFile) -> str:
     line = f"fits, {room:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest{beside}"
     if planned.dryrun is not None:
         return f"{line}; a dry-run of this very plan held"
-    known = MEMORY_ERRORS.get(planned.memory.source)
-    enough = UNKNOWN_ERROR if known is None else known.share
-    sure = "" if known is None else f"; {known.sentence}"
-    whole = margin.around(limit)
-    if whole - limit + room >= enough * whole:
-        return f"{line}{sure}"
-    return f"{line}; tight{sure and ', as' + sure[1:]}: --margin {100 * enough:.0f}% plans with more room"
+    known = planned.config.memory_error(planned.memory.source)
+    return line + sure_text(known, margin, limit - room, limit)
+
+
+def sure_text(known: KnownError | None, margin: MemoryMargin, peak_mib: float, limit_mib: float) -> str:
+    """How sure it is that a stage fits: the upper end of its peak, beside the limit that the margin was taken off.
+
+    Parameters
+    ----------
+    known : KnownError or None
+        Of the peak; None where nothing is known.
+    """
+    whole = margin.around(limit_mib, known)
+    if known is None:
+        enough = whole - peak_mib >= UNKNOWN_ERROR * whole
+        return "" if enough else f"; {TIGHT}: --margin {100 * UNKNOWN_ERROR:.0f}% plans with more room"
+    risk, most = margin.told_risk, peak_mib * known.upper(margin.told_risk)
+    told = f"up to {most:,.0f} MiB with {100 * risk:g} % risk"
+    if most <= whole + MEMORY_TOLERANCE_MIB:
+        return f"; {told}, as {known.sentence}"
+    return f"; {TIGHT}: {told}, as {known.sentence}; --risk {100 * risk:g}% plans with room for it"
 
 
 def over_text(solution: Solution, lead: str) -> str:

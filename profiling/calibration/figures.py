@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from taylor.cost_model.known_error import DEVICE_WIDTH
 from taylor.cost_model.speed import ASSUMED_EFFICIENCY
 from taylor.register.device import DeviceSpec
 
-COMMON_WIDTH = 0.15
-"""How far all speeds together may be off, as a standard deviation of their logarithm."""
 COMMON = "all speeds together"
 
 SHARE, CREDIT, COST = "share", "credit", "cost"
@@ -113,7 +112,7 @@ class Figures:
                 if figure.kind == COST:
                     found[key] = min(figure.most, max(moved + self.device.efficiency.get(key, 0.0), 0.0))
                     continue
-                together = COMMON_WIDTH * float(point[0]) if figure.kind == SHARE else 0.0
+                together = DEVICE_WIDTH * float(point[0]) if figure.kind == SHARE else 0.0
                 most = OPERANDS_MOST if key in OPERANDS else figure.most
                 found[key] = min(most, found[key] * float(np.exp(together + moved)))
         return found
@@ -139,7 +138,7 @@ class Figures:
         along = np.zeros(self.size)
         along[at] = figure.width
         if figure.kind == SHARE:
-            along[0] = COMMON_WIDTH
+            along[0] = DEVICE_WIDTH
         deviation = math.sqrt(max(float(along @ spread @ along), 0.0))
         learned = 1 - deviation / float(np.linalg.norm(along))
         if figure.kind == COST:

@@ -16,17 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from taylor.cost_model.known_error import FLAG_WIDTH
 from taylor.profiling.calibration.figures import COMMON, FIGURES, Figures
 from taylor.register.device import DeviceSpec
 
 NOISE = 0.03
 """Relative error of a measured time and of the closed forms, at the least."""
 SINGLE_NOISE = 0.06
-"""What a run of a job by itself is taken to scatter around its card's speed: several jobs show that among themselves, one
-cannot. Rows of the registered devices, left out of their fit, are 2.0 to 6.5 % off in the median of a table
+"""What a run of a job by itself is taken to scatter around its card's speed: several jobs show that among themselves,
+one cannot. Rows of the registered devices, left out of their fit, are 2.0 to 6.5 % off in the median of a table
 (``python -m benchmarks.fidelity``), a deviation of 3 to 10 %."""
-FLAG_NOISE = 0.1
-"""What a flag that no figure takes into account may change, where it sets a run apart from the others."""
 CONTRADICTS = 3.0
 """Deviations off from which a run contradicts the others."""
 SAME_JOB = 0.05
@@ -291,5 +290,5 @@ def _noise(measured: Sequence[Measured]) -> NDArray[np.float64]:
     rare = [sum(2 * sum(flag in other for other in held) <= len(held) for flag in mine) for mine in held]
     few = np.array(rare if len(held) > 2 else [0] * len(held), dtype=np.float64)
     least = SINGLE_NOISE if len({run.job for run in measured}) == 1 else NOISE
-    noise: NDArray[np.float64] = np.sqrt(least**2 + few * FLAG_NOISE**2)
+    noise: NDArray[np.float64] = np.sqrt(least**2 + few * FLAG_WIDTH**2)
     return noise

@@ -6,6 +6,7 @@ import argparse
 import json
 import textwrap
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -334,6 +335,21 @@ def memory_margin(text: str) -> MemoryMargin:
         ) from None
 
 
+def risk_share(text: str) -> float:
+    """The type of a risk: ``5%`` or ``0.05``, below one half."""
+    stripped = text.strip()
+    value = non_negative_float(stripped.rstrip("%")) / (100.0 if stripped.endswith("%") else 1.0)
+    if not 0 < value < 0.5:
+        raise argparse.ArgumentTypeError(f"{shortened(repr(text))} is no risk: name a share below one half, such as 5%")
+    return value
+
+
+def asked_margin(args: argparse.Namespace) -> MemoryMargin:
+    """What ``--margin`` and ``--risk`` ask for."""
+    margin: MemoryMargin = args.margin
+    return replace(margin, risk=args.risk)
+
+
 def token_count(text: str) -> float:
     """The type of a training's length in tokens: ``1.5T``, ``300B``, ``2e12``."""
     stripped = text.strip()
@@ -467,6 +483,13 @@ def add_planning_options(parser: CommandParser) -> None:
         default=MemoryMargin(),
         metavar="MIB|P%",
         help="memory that every device keeps free below its limit: MiB or per cent (default: %(default)s)",
+    )
+    group.add_argument(
+        "--risk",
+        type=risk_share,
+        metavar="P%",
+        help="plan so that the real peak is over the limit in at most so many cases, by the known error of the memory "
+        "figures: 5%% or 0.05 (default: the told peak reaches the limit; what is told of it holds for 5%%)",
     )
     group.add_argument(
         "--train_tokens",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.errors import InputError
-from taylor.command_lines.arguments import chosen_path
+from taylor.command_lines.arguments import asked_margin, chosen_path
 
 if TYPE_CHECKING:  # a command's --help and --version must not wait for what only its work needs
     from taylor.workflows.model_job import ModelJob
@@ -44,5 +44,5 @@ def model_job(args: argparse.Namespace, path: Path) -> ModelJob:
         fix=args.fix,
         device=args.device,
         register_path=chosen_path(args.register_path),
-        margin=args.margin,
+        margin=asked_margin(args),
     )

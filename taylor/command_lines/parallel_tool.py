@@ -15,6 +15,7 @@ from taylor.command_lines.arguments import (
     CommandParser,
     add_environment_options,
     add_planning_options,
+    asked_margin,
     chosen_path,
     dryrun_options,
     key_values,
@@ -216,7 +217,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
             prove=args.prove,
             train_tokens=args.train_tokens,
         ),
-        margin=args.margin,
+        margin=asked_margin(args),
     )
     if args.list_rules:
         print(describe_rules(options))

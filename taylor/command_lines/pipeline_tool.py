@@ -15,6 +15,7 @@ from taylor.command_lines.arguments import (
     Default,
     add_environment_options,
     add_planning_options,
+    asked_margin,
     chosen_or_there,
     chosen_path,
     dryrun_options,
@@ -142,7 +143,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
             profile_data=chosen_or_there(args.profile_data_dir),
             gbs=None if args.model else args.gbs,
             nd_path=chosen_or_there(args.nd_path),
-            margin=args.margin,
+            margin=asked_margin(args),
             executor=executor,
         )
     remember_ranking(store, program, arguments, ranking)

@@ -10,7 +10,7 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.base.shipped import CONFIG
 from taylor.command_lines import parallel_tool, pipeline_parallel, pipeline_tool, timeline_tool
-from taylor.command_lines.arguments import chosen_path, default_file
+from taylor.command_lines.arguments import asked_margin, chosen_path, default_file
 from taylor.cost_model.margin import MemoryMargin
 
 
@@ -182,14 +182,16 @@ def test_a_default_file_is_the_working_folders_own_else_the_one_that_is_shipped(
 
 @pytest.mark.parametrize("tool", [parallel_tool, pipeline_parallel, pipeline_tool])
 def test_gap_margin_and_length_of_the_training_are_said_alike_in_all_tools(tool):
-    args = tool.build_parser().parse(["-gap", "0.1%", "--margin", "5%", "--train-tokens", "1.5T"])
+    args = tool.build_parser().parse(["-gap", "0.1%", "--margin", "5%", "--risk", "2%", "--train-tokens", "1.5T"])
     assert (args.gap, args.margin, args.train_tokens) == (pytest.approx(1e-3), MemoryMargin(share=0.05), 1.5e12)
+    assert asked_margin(args) == MemoryMargin(share=0.05, risk=0.02)
     assert tool.build_parser().parse(["--gap=0"]).gap == 0
 
 
 @pytest.mark.parametrize(
     "flag, value",
     [("-gap", "1"), ("-gap", "-0.1"), ("-gap", "x"), ("--margin", "5GB"), ("--margin", "101%"),
+     ("--risk", "0"), ("--risk", "50%"), ("--risk", "x"),
      ("--train_tokens", "0"), ("--train_tokens", "many"), ("--train_tokens", "-1T"), ("--train_tokens", "nan")],
 )  # fmt: skip
 def test_a_gap_margin_or_length_that_is_none_is_refused_with_its_value(flag, value):

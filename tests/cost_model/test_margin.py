@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
+from taylor.cost_model.known_error import KnownError
 from taylor.cost_model.margin import MemoryMargin
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.parsers.read import read_config
@@ -45,6 +46,19 @@ def test_a_margin_is_mib_or_per_cent(text: str, margin: MemoryMargin) -> None:
 def test_anything_else_is_no_margin(text: str) -> None:
     with pytest.raises(ValueError):
         MemoryMargin.parse(text)
+
+
+@given(st.lists(st.floats(0.2, 5), min_size=1, max_size=60), st.floats(0.001, 0.49), st.floats(0.001, 0.49))
+def test_less_risk_leaves_more_room_and_one_of_twenty_is_beyond_an_end(ratios: list, one: float, other: float) -> None:
+    known, low, high = KnownError.seen(ratios), min(one, other), max(one, other)
+    assert known.lower(low) <= known.lower(high) <= 1 <= known.upper(high) <= known.upper(low)
+    assert sum(ratio > known.upper() * (1 + 1e-9) for ratio in ratios) <= (len(ratios) + 1) / 20
+    assert sum(ratio < known.lower() * (1 - 1e-9) for ratio in ratios) <= (len(ratios) + 1) / 20
+    wide = known.widened(0.1)
+    assert wide.above > known.above and wide.below > known.below
+    margin = MemoryMargin(100.0, 0.1, low)
+    assert margin.around(margin.below(1e5, known), known) == pytest.approx(1e5)
+    assert margin.below(1e5, known) * known.upper(low) == pytest.approx(0.9e5 - 100)
 
 
 def test_a_solve_a_search_and_a_ranking_are_held_to_the_same_limit() -> None:

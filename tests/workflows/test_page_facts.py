@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from taylor.cost_model.known_error import memory_error
 from taylor.pipeline_solver.evaluate import evaluate
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solution import Termination
@@ -88,7 +89,10 @@ def test_an_evaluated_plan_is_not_compared_with_itself(tmp_path: Path) -> None:
 
 
 def test_too_little_room_is_bad_and_a_little_is_a_warning() -> None:
-    answers = [room_answer([700.0, peak], [1000.0, 1000.0], "estimate") for peak in (1000.5, 990.0, 800.0)]
+    answers = [
+        room_answer([700.0, peak], [1000.0, 1000.0], "estimate", memory_error("estimate"))
+        for peak in (1000.5, 990.0, 800.0)
+    ]
     assert [one.tone for one in answers] == [BAD, WARNING, GOOD]
     assert [one.answer for one in answers] == [
         "no, 0 MiB too much",

@@ -71,7 +71,7 @@ def test_a_flag_that_is_not_modelled_widens_the_interval_of_the_peak(
     done = run_tool("pipeline_parallel.py", "-shell", script, *words)
     data = json.loads((tmp_path / "r.json").read_text())
     for peak, (least, most) in zip(data["peak_memory"], data["peak_memory_interval"], strict=True):
-        assert (least == peak) if low else least is None
+        assert (0.5 * peak < least < peak) if low else least is None
         assert most is not None and most >= peak if high else most is None
     text = " ".join((done.stdout + done.stderr).split())
     assert says in text
@@ -84,7 +84,7 @@ def _added(bound: MemoryBound, mode: str) -> list[float]:
     model, strategy = Registry.load().model("llama2-7b"), Strategy(1, 1, 4, micro_batches=8, sp=False)
     flag = UnmodelledFlag("--odd", None, "more", None, None, "it does so", most=bound)
     config = TrainingConfig(Path("job"), "megatron", model, strategy, rules, ScheduleSpec(), None, unmodelled=(flag,))
-    memory = memory_profile(model, strategy, rules, 80000)
+    memory = replace(memory_profile(model, strategy, rules, 80000), source="file")
     problem = build_problem(config, memory, TimeRatios())
     solution = evaluate(problem, config.even_plan(strategy, mode))
     intervals = peak_intervals(config, problem, solution, memory)
