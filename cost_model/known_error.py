@@ -22,8 +22,6 @@ the register by it."""
 FRAMEWORK_WIDTH = 0.085
 """How far all peaks under a framework without measured ones may be off together, likewise: fits to MindFormers' own
 dry-runs lie up to 15 % above the closed forms (19 of 20, taken as that of a normal distribution)."""
-MEASURED_FRAMEWORK = "megatron"
-"""Under which the published peaks were measured."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +120,16 @@ NEIGHBOUR_ERROR = 0.08
 pairs of runs of the same model and software do, the same table."""
 
 
-def memory_error(source: str, framework: str | None = None) -> KnownError | None:
-    """Of peaks by their `MemoryProfile.source` and the job's framework; None where nothing is known of the source."""
+def memory_error(source: str, *, measured_framework: bool = False) -> KnownError | None:
+    """Of peaks by their `MemoryProfile.source`; None where nothing is known of that.
+
+    Parameters
+    ----------
+    measured_framework : bool
+        Whether peaks of the job's framework are among those that the error was seen in.
+    """
     known = MEMORY_ERRORS.get(source)
-    if known is None or source != "estimate" or framework == MEASURED_FRAMEWORK:
+    if known is None or source != "estimate" or measured_framework:
         return known
     return known.widened(FRAMEWORK_WIDTH)
 

@@ -107,7 +107,7 @@ class TrainingConfig:
 
     def memory_error(self, source: str) -> KnownError | None:
         """How far the job's peaks are off by where they come from; None where nothing is known of that."""
-        return memory_error(source, self.rules.framework.name)
+        return memory_error(source, measured_framework=self.rules.framework.peaks_measured)
 
     def step_error(self, device: DeviceSpec) -> KnownError:
         """How far the job's estimated steps are off."""

@@ -231,6 +231,8 @@ class Framework:
         Norms, rotary embedding and activation functions run one operation after the other unless they are compiled,
         norms and rotary embedding in fp32 (torchtitan v0.2.2 torchtitan/models/llama3/model/model.py
         ``apply_rotary_emb``, ``FeedForward``, and torch's ``nn.RMSNorm``). Off: in one kernel each.
+    peaks_measured : bool
+        The known error of estimated peaks was seen in published runs of it (`cost_model.known_error`).
     """
 
     name: str
@@ -242,6 +244,7 @@ class Framework:
     statics: StaticRules
     starts_experts_singly: bool = False
     single_operations: bool = False
+    peaks_measured: bool = False
 
 
 MINDFORMERS = Framework(
@@ -294,6 +297,7 @@ MINDFORMERS = Framework(
 
 MEGATRON = Framework(
     name="megatron",
+    peaks_measured=True,
     schedules=("1f1b", "gpipe", "megatron-interleaved"),
     interleaved_schedule="megatron-interleaved",
     legality=(
