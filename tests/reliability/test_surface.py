@@ -39,7 +39,7 @@ CONTRACT = {
 }
 """The flags of the user contract, which must stay."""
 
-STOPS = "-gap --gap --margin --train_tokens"
+STOPS = "-gap --gap --margin --risk --train_tokens"
 FURTHER = {
     "parallel_tool": "--fix --max_data_parallel --max_tensor_parallel --max_pipeline_parallel --max_context_parallel "
     "--hf_path --model --seq --disable_rule --list_rules --explain --workers --time_limit --dryrun_timeout "
