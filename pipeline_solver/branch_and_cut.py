@@ -33,7 +33,7 @@ from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Term
 from taylor.pipeline_solver.stage_tuples import FEW_KINDS, TooManyColumns, stage_tuples
 from taylor.pipeline_solver.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.tree_memory import TreeMemory
-from taylor.pipeline_solver.tree_run import MOST_PROBED, TreeEnd, TreeRun
+from taylor.pipeline_solver.tree_run import TreeEnd, TreeRun
 from taylor.pipeline_solver.tree_search import Search
 from taylor.pipeline_solver.work_limits import WorkLimits
 
@@ -58,9 +58,6 @@ WALK_GAIN, WALK_SHARE = 0.003, 0.1
 
 LEAST_GAP = 2e-7
 """Gap below which LP tolerances decide, not the search."""
-
-FAR = 0.02
-"""Gap from which targets lie half-way to the best plan, where columns are probed."""
 
 LEAST_STEP = 2e-4
 """Step of a target, as a share of the step time, below which its tree is searched to the end."""
@@ -198,13 +195,15 @@ class _TreeRun:
 
     def solve(self, warm_start: PipelinePlan | None) -> None:
         """List the configurations, or price them where they are many; bound the root, search the tree."""
+        # Where kinds are many, listing takes seconds: a plan comes before it.
+        first = None if self.ordered else self._first_plans(warm_start)
         self.report("listing stage configurations")
-        columns = self._all_columns()
+        columns = self._all_columns() if first is not None or self.ordered else None
         try:
             if columns is not None:
-                self._all(columns, warm_start)
+                self._all(columns, warm_start if first is None else first.plan)
             else:
-                first = self._first_plans(warm_start)
+                first = first or self._first_plans(warm_start)
                 if first is None:
                     self.infeasible = True
                     return
@@ -243,8 +242,9 @@ class _TreeRun:
         if end is None or self.hand_over:
             return
         if end is TreeEnd.LEFT:
+            self.memory.left = self._aim()
             generation = Generation(self.problem, self.best_time(), self.limits, self.paths, self.stopper)
-            self._raise_targets(generation, 0.5 * (self.bound + self.best_time()))
+            self._raise_targets(generation, 0.5 * (self.bound + self._aim()))
             return
         self.finished = self.bound < self.stopper.cutoff()
         self.infeasible = search.plans.best is None and self.finished
@@ -252,18 +252,28 @@ class _TreeRun:
     def _some(self, first: FirstPlans) -> None:
         """Price configurations against the best plan, and search those that it leaves."""
         generation = Generation(self.problem, first.time, self.limits, self.paths, self.stopper, self.ordered)
-        walks = 0 if self.memory.bound else LONG_WALKS
-        for attempt in range(walks + 1):
-            self.report(f"pricing stage configurations under {first.time:.6g}")
-            self.bound = max(self.bound, min(generation.bound(first.time), first.time))
-            if self._closed() or attempt == walks:
+        settled, self.memory.walked = self.memory.walked, True
+        for attempt in range(LONG_WALKS + 1):
+            aim = self._aim()
+            self.report(f"pricing stage configurations under {aim:.6g}")
+            self.bound = max(self.bound, min(generation.bound(aim), aim))
+            if self._closed() or settled or attempt == LONG_WALKS:
                 break
-            before = first.time
-            left = self.left()
-            first.go_on(attempt, None if left is None else WALK_SHARE * left)
-            if first.time > before * (1 - WALK_GAIN):
+            before, left = first.time, self.left()
+            seconds = None if left is None else WALK_SHARE * left
+            settled = attempt == 0 and first.start_again(seconds)
+            if not settled and first.time <= self.stopper.cutoff():
+                met = first.time
+                first.go_on(attempt, seconds)
+                settled = first.time > met * (1 - WALK_GAIN)
+            if first.time >= before:
                 break
-        self._raise_targets(generation, self.best_time())
+        aim = self._aim()
+        self._raise_targets(generation, aim if aim < self.memory.left else 0.5 * (self.bound + self.memory.left))
+
+    def _aim(self) -> float:
+        """The step time that a plan must beat: the best plan's, or less where others have set a cut-off."""
+        return min(self.best_time(), self.stopper.cutoff())
 
     def _closed(self) -> bool:
         """Whether nothing is left to prove."""
@@ -290,12 +300,16 @@ class _TreeRun:
         """Prove step times up to the best plan's one after the other, each in a tree of its own.
 
         Under a target the reduced costs leave far fewer columns than under the best plan, and the LP can mix no
-        others: such a tree is done long before the whole one has raised its bound as far. The first is `target`.
+        others: such a tree is done long before the whole one has raised its bound as far. The first is `target`:
+        the best plan itself, for where probing rules out most columns, lower targets only cost time.
         """
+        memory, top = self.memory, np.inf
         while not self._closed():
-            best = self.best_time()
+            best = self._aim()
             last = best - self.bound <= LEAST_STEP * best
             target = best if last else min(target, best)
+            if target >= memory.crowded and not last:
+                target = 0.5 * (self.bound + memory.crowded)
             patient = target - self.bound <= LEAST_STEP * best
             self.report(f"pricing stage configurations under {target:.6g}")
             self.bound = max(self.bound, min(generation.bound(target), target))
@@ -307,15 +321,12 @@ class _TreeRun:
             except TooManyColumns:
                 if patient:
                     raise
-                target = 0.5 * (self.bound + target)
+                memory.crowded = min(memory.crowded, target)
                 continue
             if found is None:
                 self.bound, target = target, 0.5 * (target + best)
                 continue
             whole = target >= best
-            if whole and best - self.bound > FAR * best and len(found.columns) <= MOST_PROBED:
-                target = 0.5 * (self.bound + best)
-                continue
             self._leave()
             self.search = tree = self._tree_of(found.columns, best if whole else target)
             _, plan = self.best()
@@ -324,7 +335,14 @@ class _TreeRun:
             end = self._searched(tree, patient)
             if self.hand_over:
                 return
-            target = 0.5 * (self.bound + (target if end is TreeEnd.LEFT else best))
+            best = self._aim()
+            if end is TreeEnd.LEFT:
+                memory.left, top = min(memory.left, target), target
+            if best < memory.left:
+                target = best
+            else:
+                target = 0.5 * (self.bound + min(top, best))
+                top = top if end is TreeEnd.LEFT else np.inf
         self.finished = self.bound < self.stopper.cutoff()
 
     def _leave(self) -> None:

@@ -29,6 +29,12 @@ LEAST_MOVES, SHORT_MOVES, LONG_MOVES = 500, 10_000, 120_000
 HOT = (0.03, 0.01)
 """First temperatures of long walks, in turn, as shares of the step time."""
 
+STARTS, START_HOT = 16, (0.005, 0.01, 0.005, 0.02)
+"""Short walks from the start, where a problem is hard, and their first temperatures in turn."""
+
+ENOUGH, SAME = 3, 1e-9
+"""Short walks that meet the best plan, or one as good within this share, before a problem counts as searched."""
+
 
 class FirstPlans:
     """The best plan that walks have found.
@@ -47,6 +53,7 @@ class FirstPlans:
         self.size = len(graph.before)
         self.over, self.time = np.inf, np.inf
         self.state: State | None = None
+        self.start: State | None = None
 
     @property
     def plan(self) -> PipelinePlan | None:
@@ -62,8 +69,26 @@ class FirstPlans:
         for start in starts:
             over, time, fitted = self.walk.fitted(start)
             self._take(over, time, fitted)
+        self.start = self.state
         if self.state is not None:
             self._walk_from(self.state, min(SHORT_MOVES, SHORT_TASKS / self.size), 0.01)
+
+    def start_again(self, seconds: float | None = None) -> bool:
+        """Short walks from where the first one began, for `seconds` at most; whether `ENOUGH` met the best plan.
+
+        A dozen short walks meet better plans than one as long as all of them. What several have met, a long one
+        seldom betters.
+        """
+        until = np.inf if seconds is None else time.monotonic() + seconds
+        met: list[float] = []
+        for k in range(STARTS):
+            if self.start is None or time.monotonic() >= until:
+                break
+            hot = START_HOT[k % len(START_HOT)]
+            met.append(self._walk_from(self.start, min(SHORT_MOVES, SHORT_TASKS / self.size), hot))
+            if sum(one <= self.time * (1.0 + SAME) for one in met) >= ENOUGH:
+                return True
+        return False
 
     def go_on(self, attempt: int, seconds: float | None = None) -> None:
         """A long walk from the best plan, of `seconds` at most: then it goes cold at once."""
@@ -71,11 +96,13 @@ class FirstPlans:
             until = None if seconds is None else time.monotonic() + seconds
             self._walk_from(self.state, min(LONG_MOVES, LONG_TASKS / self.size), HOT[attempt % len(HOT)], until)
 
-    def _walk_from(self, state: State, most_moves: float, hot: float, until: float | None = None) -> None:
+    def _walk_from(self, state: State, most_moves: float, hot: float, until: float | None = None) -> float:
+        """Walk from a state as it cools down; the best step time met by a state that fits, inf without one."""
         moves = max(LEAST_MOVES, int(most_moves))
         slices = max(1, int(np.ceil(moves * self.size / SLICE_TASKS)))
         scale = self.time if np.isfinite(self.time) else self.walk.time_of(state)
         heats = np.geomspace(hot, COLD, slices + 1) * scale
+        met = np.inf
         for before, after in zip(heats[:-1], heats[1:], strict=True):
             self.stopper.check()
             seed = int(self.random.integers(2**31))
@@ -84,8 +111,11 @@ class FirstPlans:
                 before, after, state = float(heats[-2]), float(heats[-1]), self.state or state
             over, step_time, best, state = self.walk.run(state, -(-moves // slices), seed, before, after)
             self._take(over, step_time, best)
+            if over <= MEMORY_TOLERANCE_MIB:
+                met = min(met, step_time)
             if late:
-                return
+                break
+        return met
 
     def _take(self, over: float, time: float, state: State) -> None:
         if self.problem.choices and (over, time) < (self.over, self.time):

@@ -17,13 +17,13 @@ from taylor.pipeline_solver.bounding import MAX_HELD_CUTS, cut_loop
 from taylor.pipeline_solver.master import PRICE_ABOVE
 from taylor.pipeline_solver.tree_search import Search
 
-CLASS_SHARE = 0.35
+CLASS_SHARE = 0.5
 """Share that the LP may give to a class which is probed: the largest such class of each key is."""
 
-PROBE_ROUNDS = 3
+PROBE_ROUNDS = 5
 """LPs for a class at most."""
 
-PROMISE = 0.1
+PROMISE = 0.2
 """Share of the way to the cut-off that the first LP must go, or the class is let be."""
 
 ANEW = 0.6

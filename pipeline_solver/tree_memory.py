@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.price_pool import PricePool
 
@@ -20,8 +22,15 @@ class TreeMemory:
         Paths met; they hold for any problem of the same schedule and lag.
     prices : PricePool
         LP prices met.
+    walked : bool
+        Whether long walks have looked for plans.
+    left, crowded : float
+        The least step times whose trees were left as slow, and below which there are too many configurations.
     """
 
     bound: float = 0.0
     paths: PathCuts | None = None
     prices: PricePool = field(default_factory=PricePool)
+    walked: bool = False
+    left: float = np.inf
+    crowded: float = np.inf

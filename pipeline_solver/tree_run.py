@@ -18,7 +18,7 @@ STAGED_SHARE = 0.5
 """Rounds after which a tree is left when it has not closed this share of its root's gap, and again each time as
 many: then the bound is raised target by target, each half-way to the one before, in trees of fewer columns."""
 
-MOST_PROBED = 20_000
+MOST_PROBED = 60_000
 """Columns that are probed at most: of more, each LP takes long and the tree does better."""
 PROBED_STAGES = 4
 """Stages that are probed before the shares tell each other what they found."""
@@ -95,7 +95,8 @@ class TreeRun:
                 left = int(tree.alive.sum()) if known < tree.cutoff else 0
                 if not left or (first >= stages // 2 and left > IN_VAIN * before):
                     break
-            self.note(tree.lower_bound(), f"{left} of {began} configurations left below {tree.cutoff:.6g}")
+            proven = max(tree.lower_bound(), min(known, tree.cutoff))
+            self.note(proven, f"{left} of {began} configurations left below {tree.cutoff:.6g}")
             if before == began and not patient and left > max(PRICE_ABOVE, PROBE_LEAST * len(tree.columns)):
                 return False
             if before - left < PROBE_GAIN * before:

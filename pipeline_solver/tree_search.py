@@ -167,6 +167,7 @@ class Search:
             self._rebuild_after_failure()
             return [(bound, mask)]
         self.failures = 0
+        self.keep_prices(result)
         floor = result.reduced + result.bound - result.least[self.columns.stage]
         mask = mask & (floor <= self.cutoff + 1e-9 * abs(self.cutoff))
         if len(master.held) > MAX_HELD_CUTS:

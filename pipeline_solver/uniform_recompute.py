@@ -35,6 +35,9 @@ FIRST_SHARE = 0.15
 CHOICE_SHARE = 0.06
 """Share of it that each choice may take before all have been tried; what is left goes to those that are open."""
 
+LONGEST = 0.5
+"""Share of the time left that the choice of the least bound may take then: the bound of all is no better than its."""
+
 NO_LIMIT_MIB = 1e12
 """Memory that no stage fills."""
 
@@ -190,7 +193,7 @@ class _Choices:
                 return
             before, choice = pending[0]
             left = None if self.deadline is None else self.deadline - time.monotonic()
-            self._try(choice, None if left is None else max(1.0, left / len(pending)))
+            self._try(choice, None if left is None else max(1.0, LONGEST * left))
             if left is None and self.proven[choice] <= before:
                 self.stopped = self.stopped or Termination.STALLED
                 return
@@ -207,7 +210,7 @@ class _Choices:
         if known is not None and uniform_choice(one, known) is None:
             known = None  # a plan for another choice says nothing of this one
         told = _told(self, choice, self.on_progress)
-        memory = self.memories.setdefault(choice, TreeMemory())
+        memory = self.memories.setdefault(choice, TreeMemory(self.floor))
         found = self.run(one, self._within(seconds).replace(memory=memory), warm_start=known, on_progress=told)
         if found.termination is Termination.INTERRUPTED:
             self.stopped = Termination.INTERRUPTED
