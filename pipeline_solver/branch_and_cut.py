@@ -32,6 +32,7 @@ from taylor.pipeline_solver.root import bound_root, start_search
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination, better_of
 from taylor.pipeline_solver.stage_tuples import FEW_KINDS, TooManyColumns, stage_tuples
 from taylor.pipeline_solver.stopping import LpTrouble, OutOfTime, Stopper
+from taylor.pipeline_solver.targets import Targets
 from taylor.pipeline_solver.tree_memory import TreeMemory
 from taylor.pipeline_solver.tree_run import TreeEnd, TreeRun
 from taylor.pipeline_solver.tree_search import Search
@@ -58,9 +59,6 @@ WALK_GAIN, WALK_SHARE = 0.003, 0.1
 
 LEAST_GAP = 2e-7
 """Gap below which LP tolerances decide, not the search."""
-
-LEAST_STEP = 2e-4
-"""Step of a target, as a share of the step time, below which its tree is searched to the end."""
 
 REPORTED_CUTS = 500
 
@@ -244,7 +242,7 @@ class _TreeRun:
         if end is TreeEnd.LEFT:
             self.memory.left = self._aim()
             generation = Generation(self.problem, self.best_time(), self.limits, self.paths, self.stopper)
-            self._raise_targets(generation, 0.5 * (self.bound + self._aim()))
+            self._raise_targets(generation)
             return
         self.finished = self.bound < self.stopper.cutoff()
         self.infeasible = search.plans.best is None and self.finished
@@ -268,8 +266,7 @@ class _TreeRun:
                 settled = first.time > met * (1 - WALK_GAIN)
             if first.time >= before:
                 break
-        aim = self._aim()
-        self._raise_targets(generation, aim if aim < self.memory.left else 0.5 * (self.bound + self.memory.left))
+        self._raise_targets(generation)
 
     def _aim(self) -> float:
         """The step time that a plan must beat: the best plan's, or less where others have set a cut-off."""
@@ -296,53 +293,37 @@ class _TreeRun:
     def _tree_of(self, columns: ColumnSet, target: float = np.inf) -> Search:
         return Search(self.problem, columns, self.paths, self.closing_gap, self.seed, self.stopper, target, self.prices)
 
-    def _raise_targets(self, generation: Generation, target: float) -> None:
-        """Prove step times up to the best plan's one after the other, each in a tree of its own.
-
-        Under a target the reduced costs leave far fewer columns than under the best plan, and the LP can mix no
-        others: such a tree is done long before the whole one has raised its bound as far. The first is `target`:
-        the best plan itself, for where probing rules out most columns, lower targets only cost time.
-        """
-        memory, top = self.memory, np.inf
+    def _raise_targets(self, generation: Generation) -> None:
+        """Prove step times up to the best plan's, each in a tree of its own."""
+        targets = Targets(self.memory, self._aim(), self.bound)
         while not self._closed():
-            best = self._aim()
-            last = best - self.bound <= LEAST_STEP * best
-            target = best if last else min(target, best)
-            if target >= memory.crowded and not last:
-                target = 0.5 * (self.bound + memory.crowded)
-            patient = target - self.bound <= LEAST_STEP * best
+            target = targets.settle(self._aim(), self.bound)
             self.report(f"pricing stage configurations under {target:.6g}")
             self.bound = max(self.bound, min(generation.bound(target), target))
             if self.bound >= target:
-                target = 0.5 * (self.bound + best)
+                targets.proven(self.bound)
                 continue
             try:
                 found = generation.columns_under(target, MOST_COLUMNS)
             except TooManyColumns:
-                if patient:
+                if targets.patient:
                     raise
-                memory.crowded = min(memory.crowded, target)
+                targets.crowded()
                 continue
             if found is None:
-                self.bound, target = target, 0.5 * (target + best)
+                self.bound = target
+                targets.proven(target)
                 continue
-            whole = target >= best
+            whole = targets.whole
             self._leave()
-            self.search = tree = self._tree_of(found.columns, best if whole else target)
+            self.search = tree = self._tree_of(found.columns, self._aim() if whole else target)
             _, plan = self.best()
             chosen = found.columns.find(plan) if whole and plan is not None and self.ordered else None
             start_search(tree, chosen, found.first, found.held)
-            end = self._searched(tree, patient)
+            end = self._searched(tree, targets.patient)
             if self.hand_over:
                 return
-            best = self._aim()
-            if end is TreeEnd.LEFT:
-                memory.left, top = min(memory.left, target), target
-            if best < memory.left:
-                target = best
-            else:
-                target = 0.5 * (self.bound + min(top, best))
-                top = top if end is TreeEnd.LEFT else np.inf
+            targets.searched(end, self._aim(), self.bound)
         self.finished = self.bound < self.stopper.cutoff()
 
     def _leave(self) -> None:
