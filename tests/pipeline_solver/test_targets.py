@@ -1,6 +1,7 @@
 """Which step time is proven next."""
 
 import pytest
+
 from taylor.pipeline_solver.targets import LEAST_STEP, Targets
 from taylor.pipeline_solver.tree_memory import TreeMemory
 from taylor.pipeline_solver.tree_run import TreeEnd
@@ -45,4 +46,4 @@ def test_the_targets_end_whatever_the_trees_do(ends):
         bound = target if end is TreeEnd.DONE else bound
         targets.searched(end, 100.0, bound)
         trees += 1
-        assert trees < 1.0 / LEAST_STEP
+        assert trees < 3.0 / LEAST_STEP
