@@ -55,7 +55,7 @@ dryrun-noise: $(STAMP)
 
 # Both profilers over gloo with four processes: minutes on two cores.
 profilers: $(STAMP)
-	TAYLOR_PROFILE_MAX_TP=4 $(BIN)/python -m pytest tests/profiling/test_measuring.py
+	TAYLOR_PROFILE_RANKS=4 $(BIN)/python -m pytest tests/profiling/test_measuring.py
 
 # What must never go wrong, measured anew: docs/reliability.md. A killed campaign goes on where it was.
 reliability: $(STAMP)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -57,5 +59,11 @@ def test_times_are_left_out_of_the_comparison_and_nothing_else():
 def test_a_worker_that_outlives_its_killed_tool_is_found_out(monkeypatch):
     monkeypatch.setattr("taylor.workflows.process_pool.end_with_parent", lambda parent: None)
     monkeypatch.setattr("benchmarks.reliability.sandbox.ORPHAN_SECONDS", 0.5)
-    # Every second kill hits the tool alone, and about one in three of those comes while workers are there.
+
+    def slowly(*arguments, **more):
+        time.sleep(0.2)
+        return solve(*arguments, **more)
+
+    # Workers are there for most of the run, and every second kill hits the tool alone.
+    monkeypatch.setattr("taylor.workflows.rank_solves.solve", slowly)
     assert any("outlived" in fault for seed in range(1, 13) for fault in killed("ranking", 2, seed)["faults"])
