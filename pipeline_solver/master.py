@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.cut_pool import CutPool
 from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.highs_model import silent_highs
 
 INFINITY = highspy.kHighsInf
 PRICE_ABOVE = 3000
@@ -196,7 +197,7 @@ class Master:
         ``partial`` says that columns outside may be allowed too, and come in by reduced cost; by
         default that is so when columns are left out.
         """
-        lp = highspy.Highs()
+        lp = silent_highs()
         for option, value in (
             ("output_flag", False),
             ("threads", 1),

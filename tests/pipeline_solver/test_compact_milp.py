@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import _thread
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -178,3 +180,20 @@ def test_every_round_of_the_milp_may_take_what_is_left_and_no_more():
     for seconds in (50.0, 30.0):
         solver.solve_milp(gap=0.0, time_limit=seconds)
         assert solver._solver.getOptionValue("time_limit")[1] == seconds
+
+
+def test_a_poor_start_does_not_stand_for_the_optimum():
+    """HiGHS 1.16.0 hands a start back as the solution where presolve alone solves the model."""
+    rng = np.random.default_rng([2, 1000])
+    problem, truth = [comparable_problem(rng, 20_000) for _ in range(3)][-1]
+    solution = solve_compact(problem)
+    assert (solution.termination, solution.objective) == (Termination.PROVEN, pytest.approx(truth.objective))
+
+
+def test_highs_prints_nothing_of_its_own():
+    code = (
+        "from taylor.pipeline_solver.highs_model import silent_highs\n"
+        "model = silent_highs()\nmodel.addVars(1, [0.0], [1.0])\nmodel.run()\n"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (printed.stdout, printed.stderr) == ("", "")
