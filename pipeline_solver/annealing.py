@@ -127,24 +127,7 @@ def _moves(columns: ColumnSet) -> Moves:
     # Groups (layer tuples) renumbered without gaps, and their neighbours by one layer.
     change = np.concatenate([[True], np.diff(columns.group) != 0])
     first = np.nonzero(change)[0]
-    more = np.full((len(first), V, K), -1, dtype=np.int64)
-    less = np.full((len(first), V, K), -1, dtype=np.int64)
-    shapes = columns.layers[first]
-    stage = columns.stage[first]
-    known = {(int(stage[g]), shapes[g].tobytes()): g for g in range(len(first))}
-    for g in range(len(first)):
-        shape = shapes[g].copy()
-        for v in range(V):
-            held = np.flatnonzero(shape[v])
-            # A run of layers grows by a kind that it holds, or by the next to them.
-            near = range(max(0, held[0] - 1), min(K, held[-1] + 2)) if len(held) else range(K)
-            for k in near:
-                shape[v, k] += 1
-                other = known.get((int(stage[g]), shape.tobytes()))
-                shape[v, k] -= 1
-                if other is not None:
-                    more[g, v, k] = other
-                    less[other, v, k] = g
+    more, less = _neighbours(columns.layers[first].reshape(len(first), V * K), columns.stage[first])
     return Moves(
         durations=columns.durations,
         start=columns.start,
@@ -153,14 +136,38 @@ def _moves(columns: ColumnSet) -> Moves:
         chunks=np.array([schedule.chunk_at(k) for k in range(schedule.chunks)], dtype=np.int64),
         group=np.cumsum(change) - 1,
         group_start=np.concatenate([first, [len(columns)]]).astype(np.int64),
-        more=more,
-        less=less,
+        more=more.reshape(-1, V, K),
+        less=less.reshape(-1, V, K),
         label=label,
         by_label=by_label,
         label_start=np.searchsorted(label[by_label], np.arange(len(unique) + 1)),
         totals=unique[:, 1:].copy(),
         stage_label=np.searchsorted(unique[:, 0], np.arange(S + 1)),
     )
+
+
+def _neighbours(shapes: NDArray[np.int16], stage: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each layer tuple [n, cells], the one of its stage with a layer more in a cell, and with one less; or -1.
+
+    Tuples are looked up by a random sum over their cells, in which a layer more is one term more.
+    """
+    n, cells = shapes.shape
+    terms = np.random.default_rng(0).integers(2**64, size=cells + 1, dtype=np.uint64)
+    key = shapes.astype(np.uint64) @ terms[:cells] + stage.astype(np.uint64) * terms[cells]
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    more = np.full((n, cells), -1, dtype=np.int64)
+    less = np.full((n, cells), -1, dtype=np.int64)
+    for cell in range(cells):
+        place = np.minimum(np.searchsorted(ordered, key + terms[cell]), n - 1)
+        one = np.nonzero(ordered[place] == key + terms[cell])[0]
+        other = order[place[one]]
+        step = shapes[other] - shapes[one]
+        step[:, cell] -= 1
+        same = (stage[one] == stage[other]) & ~step.any(axis=1)  # two sums may be equal by chance
+        more[one[same], cell] = other[same]
+        less[other[same], cell] = one[same]
+    return more, less
 
 
 @compiled

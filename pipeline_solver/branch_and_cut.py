@@ -27,7 +27,7 @@ from taylor.pipeline_solver.generation import Generation
 from taylor.pipeline_solver.least_memory import most_frugal_plan, over_limit
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.progress import OnProgress, Progress
+from taylor.pipeline_solver.progress import OnProgress, Progress, going_on
 from taylor.pipeline_solver.root import bound_root, start_search
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination, better_of
 from taylor.pipeline_solver.stage_tuples import FEW_KINDS, TooManyColumns, stage_tuples
@@ -50,8 +50,14 @@ FEW_TUPLES, MANY_COLUMNS = 2000, 20_000
 MANY_KINDS_TUPLES = 20_000
 """The same with several interleaves and more than `FEW_KINDS` kinds, of a stage."""
 
+FEW_INTERLEAVES = 8
+"""Interleaves up to which all configurations are listed, where they are few, before there is a plan."""
+
 MOST_COLUMNS = 200_000
 """Configurations that a tree may have."""
+
+FEW_CHUNKS = 24
+"""Chunks up to which the compact MILP takes over from `MOST_COLUMNS`: it proves more than trees of lower targets do."""
 
 LONG_WALKS = 3
 WALK_GAIN, WALK_SHARE = 0.003, 0.1
@@ -101,30 +107,28 @@ def branch_and_cut(
         with run.stopper.catching_interrupts():
             run.solve(warm_start)
     except TooManyColumns as reason:
-        from taylor.pipeline_solver.compact_milp import solve_compact  # here, for Pyomo takes a second to load
-
         log.warning("%s: the compact MILP takes over", reason)
-        left, (_, known) = run.left(1.0), run.best()
-        return solve_compact(
-            problem, options.replace(time_limit=left), warm_start=known or warm_start, on_progress=on_progress
-        )
+        run.hand_over = run.crowded = True
     except (KeyboardInterrupt, OutOfTime) as stop:
         run.stopped = Termination.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else Termination.TIME_LIMIT
     solution = run.solution()
     if not run.hand_over or run.stopped is not None:
         return solution
-    from taylor.pipeline_solver.compact_milp import solve_compact
+    from taylor.pipeline_solver.compact_milp import solve_compact  # here, for Pyomo takes a second to load
 
-    # One thread: what the MILP finds must not depend on the number of workers.
+    # One thread after a tree: what the MILP finds must not depend on the number of workers. Where no tree could begin,
+    # it starts from nothing: it meets paths by the plans that it finds, and from the best plan on it finds few.
     closed = solve_compact(
         problem,
-        options.replace(time_limit=run.left(), workers=1),
-        warm_start=solution.plan,
-        cuts=solution.cuts,
-        on_progress=on_progress,
+        options.replace(time_limit=run.left(), workers=options.workers if run.crowded else 1),
+        warm_start=None if run.crowded else solution.plan,
+        cuts=() if run.crowded else solution.cuts,
+        on_progress=going_on(on_progress, solution.seconds, solution.objective, solution.bound),
     )
+    run.keep(closed)
     whole = better_of(solution, closed, options.gap)
-    return whole.replace(solver=SOLVER_NAME, seconds=time.monotonic() - run.began)
+    name = closed.solver if run.crowded else SOLVER_NAME
+    return whole.replace(solver=name, seconds=time.monotonic() - run.began)
 
 
 class _TreeRun:
@@ -141,7 +145,6 @@ class _TreeRun:
         self.graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
         self.memory = memory = options.memory or TreeMemory()
         self.paths = memory.paths = memory.paths or PathCuts(problem, self.graph)
-        self.prices = memory.prices
         self.limits = WorkLimits(problem, self.graph)
         # With several interleaves and many kinds, positions are left to the walk and, at the end, to the MILP.
         self.ordered = problem.interleaves == 1 or len(problem.placed_kinds) <= FEW_KINDS
@@ -151,7 +154,7 @@ class _TreeRun:
         self.bound = memory.bound
         self.infeasible = False
         self.finished = False
-        self.hand_over = False
+        self.hand_over = self.crowded = False
         self.stopped: Termination | None = None
         self.counts = {"columns": 0, "nodes": 0, "lp_solves": 0}
         self.rounds = 0
@@ -192,25 +195,36 @@ class _TreeRun:
         return self.known
 
     def solve(self, warm_start: PipelinePlan | None) -> None:
-        """List the configurations, or price them where they are many; bound the root, search the tree."""
-        # Where kinds are many, listing takes seconds: a plan comes before it.
-        first = None if self.ordered else self._first_plans(warm_start)
-        self.report("listing stage configurations")
-        columns = self._all_columns() if first is not None or self.ordered else None
+        """Go on with the tree of an earlier solve, or begin."""
         try:
-            if columns is not None:
-                self._all(columns, warm_start if first is None else first.plan)
+            if self.memory.tree is not None:
+                self._go_on(self.memory.tree)
             else:
-                first = first or self._first_plans(warm_start)
-                if first is None:
-                    self.infeasible = True
-                    return
-                self._some(first)
+                self._begin(warm_start)
         except LpTrouble as trouble:
             log.warning("%s: the compact MILP goes on", trouble)
             self.hand_over = True
         if not self.infeasible:
             self.report("done")
+
+    def _begin(self, warm_start: PipelinePlan | None) -> None:
+        """List the configurations, or price them where they are many; bound the root, search the tree."""
+        # Where kinds or interleaves are many, listing takes seconds: a plan comes before it.
+        quick = self.ordered and self.problem.interleaves <= FEW_INTERLEAVES
+        first = None if quick else self._first_plans(warm_start)
+        if first is None and warm_start is not None:
+            durations = chunk_durations(self.problem, warm_start)
+            self.known = float(self.graph.longest_path(durations)), warm_start
+        self.report("listing stage configurations")
+        columns = self._all_columns() if first is not None or self.ordered else None
+        if columns is not None:
+            self._all(columns, warm_start if first is None else first.plan)
+            return
+        first = first or self._first_plans(warm_start)
+        if first is None:
+            self.infeasible = True
+        else:
+            self._some(first)
 
     def _all_columns(self) -> ColumnSet | None:
         """All configurations; None where they are many."""
@@ -237,19 +251,21 @@ class _TreeRun:
             return
         start_search(search, columns.find(warm_start) if warm_start is not None else None)
         end = self._searched(search)
-        if end is None or self.hand_over:
-            return
+        if end is not None and not self.hand_over:
+            self._searched_all(end)
+
+    def _searched_all(self, end: TreeEnd) -> None:
+        """The tree of all configurations has ended: where it was left, lower targets are proven first."""
         if end is TreeEnd.LEFT:
             self.memory.left = self._aim()
-            generation = Generation(self.problem, self.best_time(), self.limits, self.paths, self.stopper)
-            self._raise_targets(generation)
+            self._raise_targets(Targets(self.memory, self._aim(), self.bound))
             return
         self.finished = self.bound < self.stopper.cutoff()
-        self.infeasible = search.plans.best is None and self.finished
+        self.infeasible = self.finished and self.best()[1] is None
 
     def _some(self, first: FirstPlans) -> None:
         """Price configurations against the best plan, and search those that it leaves."""
-        generation = Generation(self.problem, first.time, self.limits, self.paths, self.stopper, self.ordered)
+        generation = self._generation(first.time)
         settled, self.memory.walked = self.memory.walked, True
         for attempt in range(LONG_WALKS + 1):
             aim = self._aim()
@@ -266,7 +282,7 @@ class _TreeRun:
                 settled = first.time > met * (1 - WALK_GAIN)
             if first.time >= before:
                 break
-        self._raise_targets(generation)
+        self._raise_targets(Targets(self.memory, self._aim(), self.bound), generation)
 
     def _aim(self) -> float:
         """The step time that a plan must beat: the best plan's, or less where others have set a cut-off."""
@@ -291,12 +307,30 @@ class _TreeRun:
         return first
 
     def _tree_of(self, columns: ColumnSet, target: float = np.inf) -> Search:
-        return Search(self.problem, columns, self.paths, self.closing_gap, self.seed, self.stopper, target, self.prices)
+        prices = self.memory.prices if columns.ordered else self.memory.loose_prices
+        return Search(self.problem, columns, self.paths, self.closing_gap, self.seed, self.stopper, target, prices)
 
-    def _raise_targets(self, generation: Generation) -> None:
-        """Prove step times up to the best plan's, each in a tree of its own."""
+    def _go_on(self, run: TreeRun) -> None:
+        """Go on with a tree that an earlier solve had no time for, and with what is to prove then."""
+        self.memory.tree = None
+        self.search = tree = run.tree
+        run.resume(self.stopper, self._note)
+        self.report("going on")
         targets = Targets(self.memory, self._aim(), self.bound)
+        targets.target = min(tree.target, targets.target)
+        end = self._run(run)
+        if self.hand_over:
+            return
+        if np.isinf(tree.target):  # of all configurations
+            self._searched_all(end)
+        else:
+            targets.searched(end, self._aim(), self.bound)
+            self._raise_targets(targets)
+
+    def _raise_targets(self, targets: Targets, generation: Generation | None = None) -> None:
+        """Prove step times up to the best plan's, each in a tree of its own."""
         while not self._closed():
+            generation = generation or self._generation(self._aim())
             target = targets.settle(self._aim(), self.bound)
             self.report(f"pricing stage configurations under {target:.6g}")
             self.bound = max(self.bound, min(generation.bound(target), target))
@@ -306,7 +340,7 @@ class _TreeRun:
             try:
                 found = generation.columns_under(target, MOST_COLUMNS)
             except TooManyColumns:
-                if targets.patient:
+                if targets.patient or self.problem.stages * self.problem.interleaves <= FEW_CHUNKS:
                     raise
                 targets.crowded()
                 continue
@@ -323,8 +357,12 @@ class _TreeRun:
             end = self._searched(tree, targets.patient)
             if self.hand_over:
                 return
+            assert end is not None, "a target bounds the tree"
             targets.searched(end, self._aim(), self.bound)
         self.finished = self.bound < self.stopper.cutoff()
+
+    def _generation(self, step_time: float) -> Generation:
+        return Generation(self.problem, step_time, self.limits, self.paths, self.stopper, self.ordered)
 
     def _leave(self) -> None:
         """Keep what the present tree has found, for another takes its place."""
@@ -349,13 +387,21 @@ class _TreeRun:
         if tree.open and tree.plans.programs.places is not None:
             # Many kinds: splits of stages close slowly what the MILP's rows by kind hold together.
             return self._ended(TreeEnd.HANDED_OVER)
-        run = TreeRun(tree, self.workers, self.seed, self._note)
+        return self._run(TreeRun(tree, self.workers, self.seed, self._note, patient))
+
+    def _run(self, run: TreeRun) -> TreeEnd:
+        """Search a tree whose root is bounded; where the time ends before the tree, a later solve goes on with it."""
+        before = run.rounds
         try:
-            end = run.search(patient)
+            end = run.search()
+        except (OutOfTime, KeyboardInterrupt):
+            run.tree.rest()
+            self.memory.tree = run
+            raise
         finally:
-            self.rounds += run.rounds
+            self.rounds += run.rounds - before
         if end is TreeEnd.DONE:
-            self.bound = max(self.bound, tree.cutoff)
+            self.bound = max(self.bound, run.tree.cutoff)
         return self._ended(end)
 
     def _ended(self, end: TreeEnd) -> TreeEnd:
@@ -392,6 +438,13 @@ class _TreeRun:
         optimal = best - bound <= self.gap * abs(best) or self.finished
         found = base.replace(plan=plan, objective=best, bound=bound, cuts=self._reported_cuts(plan))
         return found.closed(interrupted=stopped is Termination.INTERRUPTED) if optimal else found.ended_by(stopped)
+
+    def keep(self, closed: Solution) -> None:
+        """Keep what another solver has proven and met for a later solve."""
+        best = np.inf if closed.objective is None else closed.objective
+        self.memory.bound = max(self.memory.bound, min(closed.bound or 0.0, best))
+        for cut in closed.cuts:
+            self.paths.pool.add(np.array(cut[: self.paths.classes]), cut[-1])
 
     def _reported_cuts(self, plan: PipelinePlan) -> tuple[tuple[float, ...], ...]:
         """The plan's longest paths, the LP's cuts and the newest others: R class counts and the lag total each."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 
 from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline_solver.busiest_stage import BusiestStage
@@ -11,7 +10,7 @@ from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.progress import OnProgress, Progress
+from taylor.pipeline_solver.progress import OnProgress, Progress, going_on
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination, better_of
 from taylor.pipeline_solver.stage_runs import stage_runs
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
@@ -54,7 +53,7 @@ def solve_exact(
         problem,
         options.replace(time_limit=left),
         warm_start=first.plan,
-        on_progress=on_progress and partial(_told, on_progress, first),
+        on_progress=going_on(on_progress, first.seconds, first.objective, first.bound),
         cuts=first.cuts,
     )
     return better_of(first, rest, options.gap).replace(solver=rest.solver, seconds=time.monotonic() - began)
@@ -109,17 +108,3 @@ def _of_all_modes(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePlan:
     nothing = as_grid([[0] * problem.stages])
     unnamed = {mode: nothing for mode in problem.searched_modes if mode not in plan.recompute}
     return PipelinePlan(plan.layers, {**plan.recompute, **unnamed})
-
-
-def _told(on_progress: OnProgress, first: Solution, progress: Progress) -> None:
-    """Pass progress of the second search on, with what the first one knows."""
-    objectives = [value for value in (progress.objective, first.objective) if value is not None]
-    bounds = [value for value in (progress.bound, first.bound) if value is not None]
-    on_progress(
-        Progress(
-            first.seconds + progress.seconds,
-            min(objectives, default=None),
-            min([max(bounds), *objectives]) if bounds else None,
-            progress.note,
-        )
-    )

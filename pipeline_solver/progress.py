@@ -30,3 +30,25 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
+
+
+def going_on(
+    on_progress: OnProgress | None, seconds: float, objective: float | None, bound: float | None
+) -> OnProgress | None:
+    """Passes the progress of a second search on as that of the whole: with what the first one took and knows."""
+    if on_progress is None:
+        return None
+
+    def tell(progress: Progress) -> None:
+        objectives = [value for value in (progress.objective, objective) if value is not None]
+        bounds = [value for value in (progress.bound, bound) if value is not None]
+        on_progress(
+            Progress(
+                seconds + progress.seconds,
+                min(objectives, default=None),
+                min([max(bounds), *objectives]) if bounds else None,
+                progress.note,
+            )
+        )
+
+    return tell

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.price_pool import PricePool
+
+if TYPE_CHECKING:  # what a solve is asked loads no solver
+    from taylor.pipeline_solver.tree_run import TreeRun
 
 
 @dataclass
@@ -20,17 +24,22 @@ class TreeMemory:
         Step time that no plan of the problem beats, in body-layer forward times.
     paths : PathCuts or None
         Paths met; they hold for any problem of the same schedule and lag.
-    prices : PricePool
-        LP prices met.
+    prices, loose_prices : PricePool
+        LP prices met: over configurations that keep the kinds in order, and over those that leave it open, whose alike
+        kinds are taken as one.
     walked : bool
         Whether long walks have looked for plans.
     left, crowded : float
         The least step times whose trees were left as slow, and below which there are too many configurations.
+    tree : TreeRun or None
+        A tree that there was no time for.
     """
 
     bound: float = 0.0
     paths: PathCuts | None = None
     prices: PricePool = field(default_factory=PricePool)
+    loose_prices: PricePool = field(default_factory=PricePool)
     walked: bool = False
     left: float = np.inf
     crowded: float = np.inf
+    tree: TreeRun | None = None

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Callable
 
 from taylor.pipeline_solver.master import PRICE_ABOVE
+from taylor.pipeline_solver.stopping import Stopper
 from taylor.pipeline_solver.tree_search import Search
 from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
 
@@ -37,6 +38,8 @@ cuts close what splits of stages leave open when many stages hold one or two lay
 MANY_STAGES = 24
 """Stages from which it goes on after the first round: further ones close little of the gap there."""
 
+Note = Callable[[float, str], None]
+
 
 class TreeEnd(Enum):
     """How the search of a tree has ended: to its end, left because it is slow, or left to the compact MILP."""
@@ -55,14 +58,21 @@ class TreeRun:
         Processes.
     note : callable
         Called with what is proven, and what to tell of it.
+    patient : bool
+        Whether to stay with a tree that raises its bound slowly.
     """
 
-    def __init__(self, tree: Search, workers: int, seed: int, note: Callable[[float, str], None]) -> None:
-        self.tree, self.workers, self.seed, self.note = tree, workers, seed, note
+    def __init__(self, tree: Search, workers: int, seed: int, note: Note, patient: bool = False) -> None:
+        self.tree, self.workers, self.seed, self.note, self.patient = tree, workers, seed, note, patient
         self.rounds = 0
+        self.probed = False
 
-    def search(self, patient: bool = False) -> TreeEnd:
-        """Search the tree; a `patient` search never leaves it because it raises its bound too slowly."""
+    def resume(self, stopper: Stopper, note: Note) -> None:
+        """Get ready for more time."""
+        self.tree.stopper, self.note = stopper, note
+
+    def search(self) -> TreeEnd:
+        """Search the tree, from where an earlier search had no time for more."""
         tree = self.tree
         root = min(tree.root_bound, tree.cutoff)
         self._tell()
@@ -73,16 +83,17 @@ class TreeRun:
             return TreeEnd.DONE
         pool = WorkerPool(self.workers, tree, self.seed)
         try:
-            if tree.alive.sum() <= MOST_PROBED and not self._probe(pool, patient):
+            if not self.probed and tree.alive.sum() <= MOST_PROBED and not self._probe(pool):
                 return TreeEnd.LEFT
-            return self._rounds(pool, root, patient)
+            self.probed = True
+            return self._rounds(pool, root)
         finally:
             pool.close()
 
-    def _probe(self, pool: WorkerPool, patient: bool) -> bool:
+    def _probe(self, pool: WorkerPool) -> bool:
         """Rule out classes of columns as long as it is worth it; the tree begins anew with what is left.
 
-        False when many are left all the same, unless `patient`: a lower step time rules out more.
+        False when many are left all the same, unless one is patient: a lower step time rules out more.
         """
         tree, stages = self.tree, self.tree.problem.stages
         began = left = int(tree.alive.sum())
@@ -97,7 +108,7 @@ class TreeRun:
                     break
             proven = max(tree.lower_bound(), min(known, tree.cutoff))
             self.note(proven, f"{left} of {began} configurations left below {tree.cutoff:.6g}")
-            if before == began and not patient and left > max(PRICE_ABOVE, PROBE_LEAST * len(tree.columns)):
+            if before == began and not self.patient and left > max(PRICE_ABOVE, PROBE_LEAST * len(tree.columns)):
                 return False
             if before - left < PROBE_GAIN * before:
                 break
@@ -107,7 +118,7 @@ class TreeRun:
             tree.replace_open([(tree.lower_bound(), tree.alive.copy())])
         return True
 
-    def _rounds(self, pool: WorkerPool, root: float, patient: bool) -> TreeEnd:
+    def _rounds(self, pool: WorkerPool, root: float) -> TreeEnd:
         """Work on the tree round by round."""
         tree, problem = self.tree, self.tree.problem
         slice_size, rounds = FIRST_SLICE, 0
@@ -122,7 +133,7 @@ class TreeRun:
                 return TreeEnd.HANDED_OVER
             slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
             self._tell()
-            if rounds == looked and problem.interleaves > 1 and not patient:
+            if rounds == looked and problem.interleaves > 1 and not self.patient:
                 bound = tree.lower_bound()
                 if bound - proven < STAGED_SHARE * (tree.cutoff - proven):
                     return TreeEnd.LEFT

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline_solver.bounding import MAX_HELD_CUTS, cut_loop
+from taylor.pipeline_solver.column_floors import ColumnFloors
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.incumbents import Incumbents
 from taylor.pipeline_solver.master import LpResult, Master
-from taylor.pipeline_solver.price_pool import ColumnFloors, PricePool
+from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.splits import Split, StageSplits
 from taylor.pipeline_solver.stopping import LpTrouble, Stopper
@@ -103,6 +104,10 @@ class Search:
     def keep_prices(self, result: LpResult) -> None:
         """Keep the prices of the last LP."""
         self.prices.add(result.value, self.lp().prices())
+
+    def rest(self) -> None:
+        """Let go of what is large and can be made again."""
+        self.floors = ColumnFloors(self.columns, self.prices)
 
     def push(self, bound: float, mask: NDArray[np.bool_]) -> None:
         """Add an open node."""

@@ -193,7 +193,8 @@ class _Choices:
                 return
             before, choice = pending[0]
             left = None if self.deadline is None else self.deadline - time.monotonic()
-            self._try(choice, None if left is None else max(1.0, LONGEST * left))
+            share = 1.0 if len(pending) == 1 else LONGEST
+            self._try(choice, None if left is None else max(1.0, share * left))
             if left is None and self.proven[choice] <= before:
                 self.stopped = self.stopped or Termination.STALLED
                 return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,6 +18,7 @@ from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.progress import Progress
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Termination
+from tests.solver_cases import small_problem
 
 # ---- an independent enumerator ----------------------------------------------------------------
 
@@ -386,12 +386,11 @@ def test_a_time_limit_of_nothing_is_told_as_what_it_is() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_interrupt_returns_the_best_plan_with_its_bound(workers: int) -> None:
-    timer = threading.Timer(2.5, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
-        solution = branch_and_cut(deepseek(2), SolveOptions(workers=workers, gap=0.0))
-    finally:
-        timer.cancel()
+    def press(progress: Progress) -> None:
+        if "configurations left" in progress.note:  # the tree is being searched, with many nodes to come
+            signal.raise_signal(signal.SIGINT)
+
+    solution = branch_and_cut(deepseek(2), SolveOptions(workers=workers, gap=0.0), on_progress=press)
     assert solution.status == FEASIBLE
     assert isinstance(solution.plan, PipelinePlan)
     assert 0 < solution.bound <= 1068.763749 + 1e-6 <= solution.objective + 2e-6
@@ -428,3 +427,23 @@ def test_where_configurations_are_too_many_to_price_the_milp_finds_the_same_opti
         if solution.plan is not None:
             assert solution.status == OPTIMAL and solution.objective == pytest.approx(expected, rel=1e-6)
     assert "the compact MILP takes over" in caplog.text
+
+
+def test_with_many_interleaves_a_plan_comes_before_the_configurations_are_listed():
+    problem = small_problem(
+        interleaves=10, kinds=(LayerKind("body", 24, 1.0, 10.0, {NONE: 4.0, FULL: 1.0}),), micro_batches=4,
+        limit_mib=(400.0, 400.0), schedule=ScheduleSpec("interleaved"),
+    )  # fmt: skip
+    told = []
+    solution = branch_and_cut(problem, on_progress=told.append)
+    assert told[0].note == "first plan" and told[0].objective is not None
+    assert solution.status == OPTIMAL and solution.objective <= told[0].objective
+
+
+def test_a_plan_that_is_known_is_told_before_the_configurations_are_listed():
+    problem = small_problem()
+    known = branch_and_cut(problem)
+    told = []
+    again = branch_and_cut(problem, warm_start=known.plan, on_progress=told.append)
+    assert told[0].note == "listing stage configurations" and told[0].objective == known.objective
+    assert again.status == OPTIMAL and again.objective == known.objective

@@ -5,19 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.brute_force import comparable_problem
+from benchmarks.brute_force import comparable_problem, enumerate_optimum
+from benchmarks.random_instances import alternating_problem
+from taylor.pipeline_solver import annealing, column_floors, probing, tree_run
 from taylor.pipeline_solver import branch_and_cut as tree
-from taylor.pipeline_solver import probing, tree_run
+from taylor.pipeline_solver.column_floors import ColumnFloors, column_costs
 from taylor.pipeline_solver.columns import build_columns
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.price_pool import ColumnFloors, PricePool, column_costs
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.root import start_search
 from taylor.pipeline_solver.solution import OPTIMAL
 from taylor.pipeline_solver.stage_tuples import stage_tuples
-from taylor.pipeline_solver.stopping import Stopper
+from taylor.pipeline_solver.stopping import OutOfTime, Stopper
+from taylor.pipeline_solver.tree_memory import TreeMemory
 from taylor.pipeline_solver.tree_search import Search
 
 
@@ -71,10 +75,59 @@ def test_prices_are_kept_once_and_the_newest_where_the_columns_are_many(monkeypa
     pool = PricePool()
     for k in range(9):
         pool.add(float(k), search.prices.prices[0])
+    monkeypatch.setattr(column_floors, "MOST_PRICES", 4)
     floors = ColumnFloors(search.columns, pool)
-    floors.room = 4
-    floors.tighten(np.ones(len(search.columns), dtype=bool), np.inf)
-    assert floors.values.tolist() == [5.0, 6.0, 7.0, 8.0]
+    everything = np.ones(len(search.columns), dtype=bool)
+    floors.tighten(everything, np.inf)
+    assert sorted(floors.values) == [5.0, 6.0, 7.0, 8.0]
+    pool.add(9.0, search.prices.prices[0])
+    floors.tighten(everything, np.inf)
+    assert sorted(floors.values) == [6.0, 7.0, 8.0, 9.0]
+
+
+def test_columns_are_ruled_out_as_the_plain_statement_of_the_rule_says():
+    rng = np.random.default_rng(3)
+    ended = set()
+    for _ in range(60):
+        start = np.concatenate([[0], np.cumsum(rng.integers(1, 9, size=3))])
+        values, costs = rng.uniform(5, 9, size=6), rng.exponential(2.0, size=(6, start[-1]))
+        mask = rng.random(start[-1]) < 0.9
+        cutoff = rng.uniform(8, 16)
+        left = mask.copy()
+        bound = column_floors.rule_out(values, costs, start, left, cutoff)
+        if any(not mask[a:b].any() for a, b in zip(start[:-1], start[1:], strict=True)):
+            assert bound == np.inf and not left.any()
+            ended.add("nothing")
+            continue
+        assert not (left & ~mask).any()
+        parts = [np.where(left, costs, np.inf)[:, a:b].min(axis=1) for a, b in zip(start[:-1], start[1:], strict=True)]
+        if bound >= cutoff:
+            ended.add("bounded")
+            continue
+        stage = np.searchsorted(start, np.arange(start[-1]), side="right") - 1
+        ended.add("ruled out" if left.sum() < mask.sum() else "whole")
+        least = values + np.sum(parts, axis=0)  # with the cheapest column of every stage
+        floor = (least[:, None] - np.array(parts)[stage].T + costs).max(axis=0)
+        assert (floor[left] <= cutoff + 1e-6).all() and (floor[mask & ~left] > cutoff - 1e-6).all()
+        assert bound <= least.max() + 1e-9
+    assert ended >= {"bounded", "ruled out"}
+
+
+def test_neighbours_of_layer_tuples_are_those_with_one_layer_more_in_a_chunk():
+    rng = np.random.default_rng(4)
+    shapes = np.unique(rng.integers(0, 3, size=(60, 3)), axis=0).astype(np.int16)
+    stage = np.sort(rng.integers(0, 2, size=len(shapes)))
+    more, less = annealing._neighbours(shapes, stage)
+    known = {(int(s), *map(int, row)): g for g, (s, row) in enumerate(zip(stage, shapes, strict=True))}
+    found = 0
+    for (s, *row), g in known.items():
+        for cell in range(3):
+            up = [count + (c == cell) for c, count in enumerate(row)]
+            down = [count - (c == cell) for c, count in enumerate(row)]
+            assert more[g, cell] == known.get((s, *up), -1)
+            assert less[g, cell] == known.get((s, *down), -1)
+            found += more[g, cell] >= 0
+    assert found > 10
 
 
 def test_probing_leaves_every_plan_below_the_cut_off_and_nothing_where_there_is_none():
@@ -100,9 +153,9 @@ def test_a_tree_that_is_probed_at_once_finds_the_optimum(monkeypatch):
     probed = []
     whole = tree_run.TreeRun._probe
 
-    def noted(run, pool, patient):
+    def noted(run, pool):
         before = int(run.tree.alive.sum())
-        done = whole(run, pool, patient)
+        done = whole(run, pool)
         probed.append(int(run.tree.alive.sum()) < before)
         return done
 
@@ -112,3 +165,51 @@ def test_a_tree_that_is_probed_at_once_finds_the_optimum(monkeypatch):
         assert solution.status == OPTIMAL
         assert solution.objective == pytest.approx(truth.objective, rel=1e-6)
     assert sum(probed) > 3
+
+
+def test_a_solve_that_is_stopped_again_and_again_goes_on_where_it_was(monkeypatch):
+    monkeypatch.setattr(tree, "LONG_WALKS", 0)
+    monkeypatch.setattr(tree_run, "FIRST_SLICE", 1)
+    left, tell = [0], tree_run.TreeRun._tell
+
+    def stopped(run):
+        tell(run)
+        left[0] -= 1
+        if left[0] < 0:
+            raise OutOfTime
+
+    monkeypatch.setattr(tree_run.TreeRun, "_tell", stopped)
+    resumed = 0
+    for _, problem, truth in problems(25, 24):
+        for few in (0, 2000):  # priced, and listed
+            monkeypatch.setattr(tree, "FEW_TUPLES", few)
+            memory = TreeMemory()
+            for attempt in range(400):
+                resumed += memory.tree is not None
+                left[0] = attempt % 3
+                solution = tree.branch_and_cut(problem, SolveOptions(memory=memory))
+                assert solution.bound is None or solution.bound <= truth.objective * (1 + 1e-6)
+                if solution.status == OPTIMAL:
+                    break
+            assert solution.objective == pytest.approx(truth.objective, rel=1e-6)
+    assert resumed > 6
+
+
+def test_trees_that_keep_the_order_of_kinds_and_those_that_leave_it_open_hold_prices_apart(monkeypatch):
+    problem = alternating_problem(np.random.default_rng([5, 44]))
+    truth = enumerate_optimum(problem, 100_000)
+    whole, kept_order = tree_run.TreeRun._probe, []
+
+    def left_where_all_are_listed(run, pool):
+        kept_order.append(run.tree.columns.ordered)
+        if not kept_order[-1]:
+            raise OutOfTime
+        whole(run, pool)
+        return False
+
+    monkeypatch.setattr(tree_run, "FIRST_SLICE", 0)
+    monkeypatch.setattr(tree_run.TreeRun, "_probe", left_where_all_are_listed)
+    solution = tree.branch_and_cut(problem)
+    assert truth is not None and solution.bound <= truth.objective * (1 + 1e-9)
+    assert solution.objective >= truth.objective * (1 - 1e-9)
+    assert kept_order == [True, False]
