@@ -80,8 +80,12 @@ class ModuleChoice:
     @property
     def name(self) -> str:
         """As reports say it: ``layernorm+moe_act``, ``offload:core_attn+attn_proj``, ``moe_act+offload:core_attn``."""
-        moved = OFFLOAD_MARK + "+".join(self.offload) if self.offload else ""
-        return "+".join(word for word in (*self.recompute, moved) if word)
+        return choice_name(self.recompute, self.offload)
+
+
+def choice_name(again: Sequence[str], moved: Sequence[str]) -> str:
+    """The name of a choice by its modules; see `words_of`."""
+    return "+".join([*again, *([OFFLOAD_MARK + "+".join(moved)] if moved else [])])
 
 
 def words_of(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -97,17 +101,23 @@ def module_choices(
     device: DeviceSpec,
     words: ModuleWords,
     most: int = MOST_CHOICES,
+    own: ModuleWords | None = None,
 ) -> list[ModuleChoice]:
     """Choices by module that are worth offering, by rising time over the whole model.
 
     Without a link to the host in the register nothing is moved. Of all sets of modules those stay that no other one,
     nor none or full recompute, is as good as in time and memory of the
     model's layers; of many, those between which the front has its largest steps.
+
+    Parameters
+    ----------
+    own : ModuleWords, optional
+        All the modules of a choice that is offered whatever it costs: the one that the job runs by itself.
     """
     kinds = {kind: count for kind, count in model.body_counts.items() if count}
     if device.host_link_gb_s is None:
-        words = ModuleWords(words.recompute)
-    bench = _Bench(model, strategy, rules, device, words, tuple(kinds))
+        words, own = ModuleWords(words.recompute), None
+    bench = _Bench(model, strategy, rules, device, words, tuple(kinds), own)
     found = [ModuleChoice(again, moved, bench.costs(again, moved)) for again, moved in _sets(bench.telling_words())]
     plain = [ModuleChoice((), (), {kind: bench.of_mode(kind, mode) for kind in kinds}) for mode in (NONE, FULL)]
 
@@ -121,7 +131,12 @@ def module_choices(
         if not front or mib < front[-1][1] * (1 - 1e-6):
             front.append((time, mib, one))
     front = [entry for entry in front if entry[2] not in plain]
-    return [one for _, _, one in _spread(front, total(plain[0])[1], most)]
+    chosen = [one for _, _, one in _spread(front, total(plain[0])[1], most)]
+    if own is not None:
+        stated = tuple(own.recompute), tuple(own.offload)
+        if all((one.recompute, one.offload) != stated for one in chosen):
+            chosen.append(ModuleChoice(*stated, bench.costs(*stated)))
+    return chosen
 
 
 class _Bench:
@@ -135,7 +150,10 @@ class _Bench:
         device: DeviceSpec,
         words: ModuleWords,
         kinds: tuple[str, ...],
+        own: ModuleWords | None = None,
     ) -> None:
+        own = own or ModuleWords()
+        self.parts = {**words.recompute, **own.recompute}
         self.model, self.strategy, self.rules, self.device, self.words = model, strategy, rules, device, words
         self.kinds = kinds
         self.times = {kind: layer_time(model, kind, strategy, rules, device) for kind in kinds}
@@ -143,7 +161,7 @@ class _Bench:
         self.moved = {
             (kind, word): float(offloaded_bytes(model, kind, (part,), strategy, rules)) / MIB
             for kind in kinds
-            for word, part in words.offload.items()
+            for word, part in {**words.offload, **own.offload}.items()
         }
         self._again: dict[tuple[str, tuple[str, ...]], tuple[float, float]] = {}
 
@@ -166,7 +184,7 @@ class _Bench:
         if not words:
             return 0.0, self.kept[kind]
         if (kind, words) not in self._again:
-            rules = self.rules.replace(selective=tuple(self.words.recompute[word] for word in words))
+            rules = self.rules.replace(selective=tuple(self.parts[word] for word in words))
             time = layer_time(self.model, kind, self.strategy, rules, self.device).recompute[SELECT]
             self._again[kind, words] = float(time), self._kept(kind, SELECT, rules)
         return self._again[kind, words]

@@ -107,6 +107,9 @@ class TrainingRules:
         Dropout after attention scores, attention and MLP: its masks stay alive (GPT-2 and GPT-3 style).
     loss_chunks : int
         Pieces in which logits and loss are computed; only one piece's logits exist at a time.
+    loss_kernel : str or None
+        The fused kernel that computes the cross entropy (`register.frameworks`: `COMPILED_LOSS`, `ENGINE_LOSS`); None:
+        the framework's own steps (`StaticRules.cross_entropy`).
     expert_tensor_parallel : bool or None
         TP splits every expert too, and EP comes from DP·CP. Off (``--expert-tensor-parallel-size 1``,
         ``--moe-tp-extend-ep``, MindFormers' ``use_gmm``), experts are whole and EP comes from DP·CP·TP. None:
@@ -192,6 +195,7 @@ class TrainingRules:
     vocab_parallel: bool = True
     dropout: bool = False
     loss_chunks: int = 1
+    loss_kernel: str | None = None
     expert_tensor_parallel: bool | None = None
     expert_ways: int | None = None
     overhead_mib: float | None = None

@@ -163,6 +163,12 @@ class ActivationRules:
 
 IN_PLACE, STEP_BY_STEP, OF_TORCH = "in place", "step by step", "of torch"
 """Ways to compute the cross entropy over logits [n, v], see `StaticRules.cross_entropy`."""
+COMPILED_LOSS, ENGINE_LOSS = "compiled", "transformer engine"
+"""Fused kernels of it. Megatron-LM d98e8a64 megatron/core/fusions/fused_cross_entropy.py:13-88: the in-place steps
+under torch.compile, which turns writes into an argument into a tensor of its own, so one more in fp32 is alive (its
+functional test of the flag: one on H100 and GB200, two under the torch of its LTS container). TransformerEngine
+02965d2e transformer_engine/pytorch/triton/cross_entropy.py:188-239, 331-372: the gradient is written over the
+logits."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +184,10 @@ class StaticRules:
     logits_bytes : int
         Bytes a logit at the loss's worst moment, by that way: bf16 logits 2, fp32 cast 4, softmax 4,
         gradient 4; `IN_PLACE` bf16 logits or their gradient 2, the fp32 copy 4.
+    split_logits_bytes : int or None
+        The same where TP splits the vocabulary, if the loss takes another way then. torch's ``loss_parallel`` (PyTorch
+        torch/distributed/tensor/parallel/loss.py, ``_nll_loss_and_log_softmax_backward``) has in backward, each in
+        fp32, the logarithms of the softmax, the targets' gradient, an exponential and their sum beside the logits.
     counted_as_fitted : bool
         Static memory is split up as a published fit of MindFormers' DeepSeek-V3 has it: a set of logits
         for the head and one for every MTP module at once, with the room to rebuild one layer beside them,
@@ -203,6 +213,7 @@ class StaticRules:
     transfer_buffers: int
     buffers_every_micro_batch: bool
     overhead_mib: float
+    split_logits_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -371,6 +382,7 @@ TORCHTITAN = Framework(
         transfer_buffers=2,
         buffers_every_micro_batch=True,
         overhead_mib=1024.0,
+        split_logits_bytes=18,
     ),
     single_operations=True,
 )

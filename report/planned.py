@@ -130,8 +130,21 @@ def _kept_mib(problem: PipelineProblem, plan: PipelinePlan) -> FloatArray:
     total = np.zeros((problem.interleaves, problem.stages))
     for kind, modes in plan.recompute_by_kind().items():
         for mode in (*problem.recompute_ratio, *problem.choices, NONE):
-            total += activation[kind][mode] * np.asarray(modes[mode], dtype=np.float64)
+            # A plan laid beside this one, such as the file's own, may name none of the choices.
+            if mode in modes:
+                total += activation[kind][mode] * np.asarray(modes[mode], dtype=np.float64)
     return total / problem.schedule.seq_splits
+
+
+def _choice_states_mib(problem: PipelineProblem, plan: PipelinePlan) -> FloatArray:
+    """What the layers' choices take in each chunk whatever is alive, such as a part under way, MiB, float [V, S]."""
+    choices = {kind.name: kind.choices for kind in problem.kinds}
+    total = np.zeros((problem.interleaves, problem.stages))
+    for kind, modes in plan.recompute_by_kind().items():
+        for mode, choice in choices[kind].items():
+            if mode in modes:
+                total += choice.states_mib * np.asarray(modes[mode], dtype=np.float64)
+    return total
 
 
 def _memory(
@@ -149,6 +162,7 @@ def _memory(
         for kind in problem.kinds
         if kind.name in plan.layers
     )
+    held += _choice_states_mib(problem, plan)[:, stage].sum()
     direction, interleave = schedule.order[stage, :, 0], schedule.order[stage, :, 1]
     # Activations stay for the weight gradient where the schedule splits the backward.
     frees = WEIGHT_GRADIENT if (direction == WEIGHT_GRADIENT).any() else BACKWARD

@@ -14,6 +14,7 @@ from taylor.pipeline_solver.evaluate import evaluate
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
 from taylor.workflows.memory_check import check_plan
+from taylor.workflows.module_choices import own_plan
 from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.planned_file import PlannedFile, refuse_outputs, store_result
 from taylor.workflows.problem import plan_in_terms_of
@@ -65,7 +66,7 @@ def own_solution(file: StatedFile, memory: MemoryProfile) -> Solution | None:
     Solution or None
         None where the file has no plan, its schedule does not exist, or the memory profile does not tell of it.
     """
-    plan = file.config.plan
+    plan = own_plan(file.config)
     if plan is None:
         return None
     own = file.as_in_the_file()
@@ -89,17 +90,18 @@ def evaluate_own(config: TrainingConfig, problem: PipelineProblem) -> Solution:
     InputError
         When it has no plan, or one with other interleaves or stages than the problem.
     """
-    if config.plan is None:
+    plan = own_plan(config)
+    if plan is None:
         raise InputError(
             "the file's own offset and recompute do not make a plan",
             file=config.path,
             cure="; ".join(config.notes) or "solve it instead: leave out -evaluate",
         )
-    if (config.plan.interleaves, config.plan.stages) != (problem.interleaves, problem.stages):
+    if (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
         raise InputError(
             "the file's plan has another number of interleaves than asked for",
             field="-vpp",
             value=problem.interleaves,
             cure="evaluate the file without -vpp",
         )
-    return evaluate(problem, plan_in_terms_of(problem, config.plan))
+    return evaluate(problem, plan_in_terms_of(problem, plan))

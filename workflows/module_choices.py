@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from taylor.base.errors import InputError
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.module_choices import (
@@ -11,13 +13,14 @@ from taylor.cost_model.module_choices import (
     ModuleChoice,
     ModuleCost,
     ModuleWords,
+    choice_name,
     module_choices,
 )
 from taylor.cost_model.statics import MIB
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.alive import alive_vectors
-from taylor.pipeline.plan import NONE, kind_of
+from taylor.pipeline.plan import FULL, NONE, SELECT, Grid, PipelinePlan, as_grid, kind_of
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
 from taylor.register.device import DeviceSpec
@@ -56,14 +59,57 @@ def offered_words(config: TrainingConfig, device: DeviceSpec, *, recompute: bool
     return ModuleWords(words.recompute if recompute else {}, words.offload if offload else {})
 
 
+def with_moved_priced(config: TrainingConfig, device: DeviceSpec) -> TrainingConfig:
+    """The configuration with what its own plan leaves on the host among what figures have.
+
+    Where that has no price it stays among the flags that no figure has, and nothing is moved: the device's link to its
+    host is not known, the file settles no plan, or its plan computes every layer again whole.
+    """
+    if config.moved is None:
+        return config
+    plan = config.plan
+    if device.host_link_gb_s is None or plan is None or plan.recomputed(FULL) == _body(config, plan):
+        return config.replace(moved=None)
+    return config.replace(unmodelled=tuple(each for each in config.unmodelled if each.name not in config.moved.flags))
+
+
+def own_modules(config: TrainingConfig) -> ModuleWords | None:
+    """The modules that run again and those that are moved in a file's own plan; None where it moves none."""
+    if config.moved is None or config.plan is None:
+        return None
+    known = launcher_of(config).module_words(config)
+    parts = config.rules.recomputed_parts if config.plan.uses(SELECT) else ()
+    again = {word: part for word, part in known.recompute.items() if part in parts}
+    return ModuleWords(again, {word: part for word, part in known.offload.items() if word in config.moved.words})
+
+
+def own_plan(config: TrainingConfig) -> PipelinePlan | None:
+    """A file's own plan, the layers that are not recomputed whole under the choice of what it leaves on the host."""
+    words, plan = own_modules(config), config.plan
+    if words is None or plan is None:
+        return plan
+    full = plan.recomputed(FULL)
+    rest = np.subtract(_body(config, plan), full)
+    name = choice_name(tuple(words.recompute), tuple(words.offload))
+    return PipelinePlan(plan.layers, {FULL: full, name: as_grid(rest.tolist())})
+
+
+def _body(config: TrainingConfig, plan: PipelinePlan) -> Grid:
+    return plan.total_layers([kind for kind in plan.layers if kind not in config.pinned_kinds])
+
+
 def with_module_choices(
-    problem: PipelineProblem, config: TrainingConfig, device: DeviceSpec, words: ModuleWords
+    problem: PipelineProblem, config: TrainingConfig, device: DeviceSpec, words: ModuleWords | None
 ) -> PipelineProblem:
     """The problem with choices by module, priced by the closed forms in proportion to its own times and memory.
 
-    What is on its way to or from the host, one layer's part, is spread over a stage's even share of layers.
+    One of them is the file's own where that moves something, whether or not others are offered. What is on its way to
+    or from the host, one layer's part, is spread over a stage's even share of layers.
     """
-    found = module_choices(config.model, config.strategy, config.rules, device, words)
+    own = own_modules(config)
+    if words is None and own is None:
+        return problem
+    found = module_choices(config.model, config.strategy, config.rules, device, words or ModuleWords(), own=own)
     layers = sum(config.model.layer_counts().values())
     launcher = launcher_of(config)
     per_stage = max(1.0, problem.layers / problem.stages)
@@ -93,10 +139,8 @@ def host_limit_mib(device: DeviceSpec) -> float | None:
     return None if device.host_memory_mib is None else HOST_SHARE * device.host_memory_mib
 
 
-def assumptions(device: DeviceSpec, words: ModuleWords) -> list[str]:
+def assumptions(device: DeviceSpec) -> list[str]:
     """A sentence for each value of offload that no input gave."""
-    if not words.offload:
-        return []
     limit = host_limit_mib(device)
     kept = (
         "no host memory is stated, so nothing limits it"

@@ -26,6 +26,7 @@ from taylor.workflows.dryrun_result import dryrun_dict, stage_memories
 from taylor.workflows.export import export_what_can_be, store_exports
 from taylor.workflows.job_facts import JobFacts
 from taylor.workflows.memory_interval import Interval, peak_intervals, tell_intervals
+from taylor.workflows.module_choices import own_plan
 from taylor.workflows.options import Export, Outputs
 from taylor.workflows.problem import plan_in_terms_of
 
@@ -111,7 +112,7 @@ class PlannedFile:
     def own_plan(self) -> dict[str, PipelinePlan]:
         """The file's own plan, by its name on a page; empty where it has another shape than the solved one, or a
         recompute mode whose costs the problem does not know."""
-        plan, problem = self.config.plan, self.problem
+        plan, problem = own_plan(self.config), self.problem
         if plan is None or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
             return {}
         if any(plan.uses(mode) for mode in plan.recompute if mode not in (*problem.recompute_ratio, *problem.choices)):

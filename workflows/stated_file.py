@@ -29,7 +29,13 @@ from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.export import refuse_impossible
 from taylor.workflows.job_facts import JobFacts, tell_head, tell_notes
 from taylor.workflows.memory_source import obtain_memory
-from taylor.workflows.module_choices import assumptions, offered_words, with_module_choices
+from taylor.workflows.module_choices import (
+    assumptions,
+    offered_words,
+    own_plan,
+    with_module_choices,
+    with_moved_priced,
+)
 from taylor.workflows.options import Export, FileJob
 from taylor.workflows.problem import build_problem, plan_in_terms_of
 from taylor.workflows.replayed_memory import replayed_memory
@@ -105,7 +111,7 @@ class StatedFile:
         named = job.stage_devices[0][0] if job.stage_devices else job.device
         file = cls.of(job, config, choose_device(config, named, job.register_path))
         tell_head(file.facts.head(job.register_path))
-        tell_notes(config)
+        tell_notes(file.config)
         given = job.low_memory is not None
         tell_interleaving(file.running.schedule, config, given=given, env_json=job.dryruns.env_json)
         return file
@@ -113,6 +119,7 @@ class StatedFile:
     @classmethod
     def of(cls, job: FileJob, config: TrainingConfig, chosen: ChosenDevice) -> StatedFile:
         """The same of a configuration and a device that are at hand."""
+        config = with_moved_priced(config, chosen.spec)
         vpp = config.strategy.vpp if job.given_vpp is None else job.given_vpp
         schedule = asked_schedule(job, config)
         _refuse_idle_switch(job, config, schedule, vpp)
@@ -129,7 +136,8 @@ class StatedFile:
     @property
     def facts(self) -> JobFacts:
         """What is known of the job before it is planned."""
-        further = () if self.modules is None else tuple(assumptions(self.device, self.modules))
+        moves = self.config.moved is not None or (self.modules is not None and bool(self.modules.offload))
+        further = tuple(assumptions(self.device)) if moves else ()
         return JobFacts(self.running, self.chosen, self.ratios, self.job.train_tokens, self.stages, further)
 
     def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
@@ -217,13 +225,12 @@ class StatedFile:
             When there are fewer layers than chunks, or the profile lacks a mode that is searched.
         """
         problem = build_problem(self.running, memory, self.ratios.ratios, search_select=self.job.search_select)
-        if self.modules is not None:
-            problem = with_module_choices(problem, self.running, self.device, self.modules)
+        problem = with_module_choices(problem, self.running, self.device, self.modules)
         return problem if self.stages is None else self.stages.on(problem, self.running)
 
     def known_plan(self, problem: PipelineProblem) -> PipelinePlan | None:
         """The file's own plan in terms of a problem, for its solve to begin from; None where it has another shape."""
-        plan = self.config.plan
+        plan = own_plan(self.config)
         if plan is None or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
             return None
         if any(plan.uses(mode) for mode in plan.recompute if mode not in (*problem.recompute_ratio, *problem.choices)):

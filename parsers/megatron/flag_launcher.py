@@ -9,10 +9,11 @@ from pathlib import Path
 from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.launcher import Launcher, UsualDevice
-from taylor.parsers.megatron import recompute, write
+from taylor.parsers.megatron import recompute, small_run, write
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.own_plan import V_SCHEDULE, ZERO_BUBBLE
 from taylor.parsers.megatron.read import config_from_launch, is_mindspeed
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
@@ -81,3 +82,11 @@ class FlagLauncher(Launcher):
     def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
         """The first N layers of every chunk, or all selectively."""
         return recompute.uniform_choices(layers, modes)
+
+    def job_sizes(self, path: Path) -> JobSizes:
+        """See `Launcher.job_sizes`; nothing but a few flags is read, so that any network will do."""
+        return small_run.job_sizes(self.launch(path))
+
+    def small_run(self, path: Path, setting: Setting, machines: Machines, profile: ProfiledSteps) -> str:
+        """See `Launcher.small_run`."""
+        return small_run.small_run(self.launch(path), setting, machines, profile).text

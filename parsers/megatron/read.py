@@ -16,6 +16,7 @@ from taylor.parsers.megatron.kinds import (
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.layout import LayoutProblem
 from taylor.parsers.megatron.model import read_model
+from taylor.parsers.megatron.offload import read_moved
 from taylor.parsers.megatron.optimizer import MEGATRON_FSDP, optimizer_degree, read_optimizer, read_sharding
 from taylor.parsers.megatron.own_plan import (
     LAYOUT,
@@ -71,7 +72,7 @@ TIME_ALONE = (
     "cuda-graph-scope",
 )
 """Flags that the time of a step knows, and whose memory no figure has."""
-MEMORY_ALONE = ("deterministic-mode",)
+MEMORY_ALONE = ("deterministic-mode", "cross-entropy-loss-fusion", "cross-entropy-fusion-impl")
 """Flags that memory knows, and whose time no figure has."""
 
 
@@ -136,6 +137,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         schedule=schedule,
         plan=plan,
         mtp_counted=False,
+        moved=None if is_mindspeed(flags) else read_moved(flags),
         misfit=misfit,
         notes=tuple(notes),
         unmodelled=read_unmodelled(flags, [fact for fact, holds in facts.items() if holds], launch.table()),
@@ -249,6 +251,7 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         param_bytes=2 if half else 4,
         compute_bytes=2 if half else 4,
         flash_attention=_keeps_no_scores(flags),
+        loss_kernel=_loss_kernel(flags),
         capacity_factor=flags.number("moe-expert-capacity-factor", default=None) or None,
         expert_tensor_parallel=not flags.has(EXTEND)
         and flags.integer("expert-tensor-parallel-size", default=0, low=0) != 1,
@@ -275,6 +278,16 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         deterministic=flags.has("deterministic-mode"),
         graphed=_graphed(flags),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
+    )
+
+
+def _loss_kernel(flags: Flags) -> str | None:
+    if not flags.has("cross-entropy-loss-fusion"):
+        return None
+    return (
+        frameworks.ENGINE_LOSS
+        if flags.text("cross-entropy-fusion-impl", default="native") == "te"
+        else frameworks.COMPILED_LOSS
     )
 
 

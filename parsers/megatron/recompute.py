@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from taylor.cost_model import offload
 from taylor.cost_model.module_choices import ModuleWords, words_of
 from taylor.parsers.megatron.layout import Placement
+from taylor.parsers.megatron.offload import MODULE_INPUTS, OFFLOAD_MODULES, OFFLOADING
 from taylor.parsers.text.fields import MAX_LAYERS
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flags
-from taylor.parsers.text.shell_words import Word
 from taylor.pipeline.plan import FULL, RECOMPUTE_MODES, SELECT, PipelinePlan, as_grid
 from taylor.register import frameworks
 from taylor.register.model import MTP
@@ -47,21 +45,6 @@ Megatron-LM main, megatron/core/transformer: attention.py:392-395 and 444-497 (c
 (layernorm, where the norm is no part of the product behind it: gpt_layer_specs.py:139-157; mlp, of dense layers alone),
 multi_latent_attention.py:171-174 and 983-988 (mla_up_proj), moe/moe_layer.py:247-257 (moe, shared_experts),
 moe/experts.py:269-272 (moe_act).
-"""
-OFFLOADING, OFFLOAD_MODULES = "fine-grained-activation-offloading", "offload-modules"
-MODULE_INPUTS = {
-    "attn_norm": offload.ATTENTION_NORM,
-    "qkv_linear": offload.PROJECTION_INPUT,
-    "core_attn": offload.CORE_INPUTS,
-    "attn_proj": offload.CONTEXT,
-    "mlp_norm": offload.BLOCK_NORM,
-    "expert_fc1": offload.EXPERT_INPUT,
-    "moe_act": offload.EXPERT_INNER,
-}
-"""What each module of ``--offload-modules`` moves to the host: its input.
-
-Megatron-LM d98e8a64 docs/user-guide/features/fine_grained_activation_offloading.md; megatron/core/transformer
-transformer_config.py:2127-2199 says which go together.
 """
 MODULE_WORDS = ModuleWords(MODULE_PARTS, MODULE_INPUTS)
 ACTIVATION_PARTS = (frameworks.DENSE_ACTIVATION, frameworks.SHARED_ACTIVATION, frameworks.EXPERT_ACTIVATION)
@@ -227,10 +210,9 @@ def read_modules(flags: Flags) -> tuple[str, ...] | None:
     """
     if flags.has(ACTIVATION) and _granularity(flags) != "selective":
         return ACTIVATION_PARTS
-    flag = flags.by_name.get(MODULES) if flags.has(MODULES) else None
-    if flag is None and not flags.has(EXPERTS_AGAIN):
+    if not flags.has(MODULES) and not flags.has(EXPERTS_AGAIN):
         return None
-    words = ["core_attn"] if flag is None else [part for word in flag.values for part in _listed(flags, word)]
+    words = flags.listed(MODULES) if flags.has(MODULES) else ["core_attn"]
     unknown = [word for word in words if word not in MODULE_PARTS and word not in ABSENT_MODULES]
     if unknown:
         known = ", ".join(MODULE_PARTS)
@@ -259,16 +241,7 @@ def activation_notes(flags: Flags, plan: PipelinePlan | None) -> list[str]:
 
 def kept_modules(flags: Flags) -> list[str]:
     """Modules that a script runs again and that are counted as kept."""
-    flag = flags.by_name.get(MODULES)
-    words = [] if flag is None else [part for word in flag.values for part in _listed(flags, word)]
-    return [word for word in dict.fromkeys(words) if word in ABSENT_MODULES]
-
-
-def _listed(flags: Flags, word: Word) -> list[str]:
-    """Names in one word: bare, or as a list that the shell was given as text."""
-    if word.unknown:
-        raise flags.error(MODULES, "has a value that is known only when the job starts", word.text)
-    return re.findall(r"[^\s,\[\]()\"']+", word.text)
+    return [word for word in dict.fromkeys(flags.listed(MODULES)) if word in ABSENT_MODULES]
 
 
 def _read_older(flags: Flags, place: Placement) -> tuple[str | None, list[int]]:

@@ -205,6 +205,9 @@ def _removal(script: ShellScript, flag: Flag) -> Splice:
     text = script.text
     start, end = _span(script, flag.word, flag.name)
     for value in flag.values if not flag.joined else ():
+        via = value.via()
+        if via is not None and start < via[0] and via[1] <= end:
+            continue  # A further word of an expansion that is gone already.
         # Where the value is written right behind the flag: as an expansion, or as it is.
         places = [
             span
@@ -212,7 +215,9 @@ def _removal(script: ShellScript, flag: Flag) -> Splice:
             if span is not None and span[0] >= end and not text[end : span[0]].strip(" \t\\\r\n\"'")
         ]
         if not places:
-            raise InputError("has a value that is not written behind it", file=script.file, field=f"--{flag.name}")
+            cure = "take the flag out of the file first"
+            problem = "has a value that is not written behind it"
+            raise InputError(problem, file=script.file, field=f"--{flag.name}", cure=cure)
         end = places[0][1]
         if text[end : end + 1] in ('"', "'") and text[places[0][0] - 1] == text[end]:
             end += 1

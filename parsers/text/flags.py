@@ -89,6 +89,15 @@ class Flags:
         flag = self.by_name.get(name)
         return [] if flag is None else " ".join(word.text for word in flag.values).split()
 
+    def listed(self, name: str) -> list[str]:
+        """The names behind a flag, bare or as a list that the shell was given as text; none where it is not given."""
+        flag = self.by_name.get(name)
+        words = () if flag is None else flag.values
+        for word in words:
+            if word.unknown:
+                raise self.error(name, "has a value that is known only when the job starts", word.text, "write it out")
+        return [part for word in words for part in re.findall(r"[^\s,\[\]()\"']+", word.text)]
+
     def integer(self, *names: str, default: Any = _REQUIRED, low: int = 1, high: int = MAX_DEGREE) -> Any:
         """A whole number in [low, high]."""
         text = self.text(*names, default=None)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.parameters import ParameterGroups
 from taylor.cost_model.states import group_bytes
-from taylor.cost_model.statics import MIB, embedding_state_bytes
+from taylor.cost_model.statics import MIB, embedding_state_bytes, loss_bytes
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchContext, SearchOptions
@@ -23,7 +23,15 @@ from taylor.parsers.registry import LAUNCHERS
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL
 from taylor.pipeline.schedule import SCHEDULES, ScheduleSpec
-from taylor.register.frameworks import FRAMEWORKS, MEGATRON, MINDFORMERS, TORCHTITAN, Framework
+from taylor.register.frameworks import (
+    COMPILED_LOSS,
+    ENGINE_LOSS,
+    FRAMEWORKS,
+    MEGATRON,
+    MINDFORMERS,
+    TORCHTITAN,
+    Framework,
+)
 from taylor.register.model import DENSE
 from taylor.register.registry import Registry
 from tests.conftest import ROOT
@@ -120,6 +128,65 @@ def test_each_framework_s_cross_entropy_needs_the_record_s_bytes_a_logit(framewo
         losses[framework.name](hidden @ head, target).backward()
     # Figures a token (hidden, maximum, sum, loss) come on top.
     assert counter.peak / (tokens * vocabulary) == pytest.approx(framework.statics.logits_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("kernel", [None, COMPILED_LOSS, ENGINE_LOSS])
+def test_each_kernel_of_the_loss_needs_the_bytes_a_logit_that_memory_counts(kernel: str | None) -> None:
+    torch = pytest.importorskip("torch")
+    from taylor.dryrun.torch_stage.counter import LiveCounter
+    from taylor.dryrun.torch_stage.ends import EngineCrossEntropy, VocabularyCrossEntropy
+
+    tokens, vocabulary = 64, 4096
+    target = torch.zeros(tokens, dtype=torch.int64)
+    with LiveCounter() as counter:
+        hidden = torch.zeros((tokens, 1), dtype=torch.bfloat16, requires_grad=True)
+        head = torch.zeros((1, vocabulary), dtype=torch.bfloat16)
+        if kernel == ENGINE_LOSS:
+            EngineCrossEntropy.apply(hidden @ head, target).backward()
+        else:
+            VocabularyCrossEntropy.apply(hidden @ head, target, kernel == COMPILED_LOSS).backward()
+    told = loss_bytes(TrainingRules(framework=MEGATRON, loss_kernel=kernel))
+    assert counter.peak / (tokens * vocabulary) == pytest.approx(told, rel=0.03)
+
+
+def test_torch_s_own_loss_over_a_split_vocabulary_needs_what_is_told_of_it() -> None:
+    torch = pytest.importorskip("torch")
+    loss = pytest.importorskip("torch.distributed.tensor.parallel.loss")
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from taylor.dryrun.torch_stage.counter import LiveCounter
+
+    tokens, vocabulary = 64, 4096
+    torch.distributed.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        with LiveCounter() as counter:
+            logits = torch.zeros((tokens, vocabulary), dtype=torch.bfloat16)
+            kept = loss._log_softmax(logits.float(), 1, False, mesh, 0)
+            target, count = torch.zeros(tokens, dtype=torch.int64), torch.tensor(float(tokens))
+            mean = torch.nn._reduction.get_enum("mean")
+            loss._nll_loss_and_log_softmax_backward(
+                torch.ones(()), kept, target, None, mean, -100, count, kept.shape, 1, mesh, 0
+            )
+    finally:
+        torch.distributed.destroy_process_group()
+    told = loss_bytes(TrainingRules(framework=TORCHTITAN), split=True)
+    assert counter.peak / (tokens * vocabulary) == pytest.approx(told, rel=0.02)
+
+
+def test_the_loss_over_a_split_vocabulary_needs_torchtitan_s_bytes_a_logit() -> None:
+    torch = pytest.importorskip("torch")
+    from taylor.dryrun.torch_stage.counter import LiveCounter
+    from taylor.dryrun.torch_stage.ends import SplitCrossEntropy
+
+    tokens, vocabulary = 64, 4096
+    with LiveCounter() as counter:
+        hidden = torch.zeros((tokens, 1), dtype=torch.bfloat16, requires_grad=True)
+        logits = hidden @ torch.zeros((1, vocabulary), dtype=torch.bfloat16)  # The stage keeps its output beside.
+        SplitCrossEntropy.apply(logits, torch.zeros(tokens, dtype=torch.int64)).backward()
+    told = loss_bytes(TrainingRules(framework=TORCHTITAN), split=True)
+    assert counter.peak / (tokens * vocabulary) == pytest.approx(told, rel=0.02)
 
 
 def test_logits_given_up_behind_their_cast_need_as_many_bytes_at_the_worst_moment() -> None:

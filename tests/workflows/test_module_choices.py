@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.result import read_result
+from taylor.workflows.evaluate_file import evaluate_file
 from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.solve_file import solve_file
 from taylor.workflows.stated_file import StatedFile
@@ -29,7 +31,14 @@ def job(**changes):
 
 
 def solved(folder, **changes):
-    outputs = Outputs(folder / "out", write_to=folder / "plan.sh", result_json=folder / "plan.json")
+    outputs = Outputs(
+        folder / "out",
+        write_to=folder / "plan.sh",
+        result_json=folder / "plan.json",
+        trace=folder / "trace.json",
+        html=folder / "page.html",
+        picture=folder / "pipeline.svg",
+    )
     return solve_file(job(**changes), SolveOptions(time_limit=60), outputs)
 
 
@@ -49,6 +58,79 @@ def test_offload_beats_recompute_alone_and_stands_in_the_script(tmp_path):
     assert max(data["host_memory"]) > 0 and 0 < max(data["host_link"]) < 1
     assert any(sentence.startswith("offload: 80%") for sentence in data["assumed"])
     assert read_result(tmp_path / "plan.json").plan == found.plan
+    assert used.partition("offload:")[2].split("+")[0] in (tmp_path / "page.html").read_text()
+    assert (tmp_path / "pipeline.svg").stat().st_size
+    curve = [
+        (event["pid"], sum(event["args"].values()))
+        for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+        if event["ph"] == "C" and "limit" not in event["name"]
+    ]
+    peaks = [max(mib for pid, mib in curve if pid == stage) for stage in sorted({pid for pid, _ in curve})]
+    assert max(peaks) == pytest.approx(max(found.solution.peak_memory_mib), rel=1e-6)
+    # The script that was written is the plan that was solved, with no option beside it.
+    again = evaluate_file(FileJob(path=tmp_path / "plan.sh", dryrun=False, check=False), Outputs(tmp_path / "again"))
+    assert again.solution.objective == pytest.approx(found.solution.objective, rel=1e-9)
+    assert again.solution.peak_memory_mib == pytest.approx(found.solution.peak_memory_mib, rel=1e-9)
+    assert not any("offload" in flag.name for flag in again.config.unmodelled)
+    assert any(sentence.startswith("offload: 80%") for sentence in again.assumed)
+
+
+def script_with(folder, words):
+    path = folder / "moves.sh"
+    text = SCRIPT.read_text().replace("--bf16", f"--bf16 {words}", 1)
+    assert words in text
+    path.write_text(text)
+    return path
+
+
+def test_what_a_file_moves_to_the_host_is_priced_in_its_own_plan(tmp_path):
+    """Less on every device and no shorter step; with its modules that run again, where it names some."""
+    plain = evaluate_file(job(), Outputs(tmp_path / "plain")).solution
+    path = script_with(tmp_path, "--fine-grained-activation-offloading --offload-modules core_attn attn_proj")
+    moved = evaluate_file(replace(job(), path=path), Outputs(tmp_path / "moved"))
+    assert all(a < b for a, b in zip(moved.solution.peak_memory_mib, plain.peak_memory_mib, strict=True))
+    assert moved.solution.objective >= plain.objective * (1 - 1e-12)
+    assert moved.plan.uses("offload:core_attn+attn_proj")
+    words = "--recompute-granularity selective --recompute-modules mlp --fine-grained-activation-offloading"
+    path = script_with(tmp_path, f"{words} --offload-modules qkv_linear")
+    both = evaluate_file(replace(job(), path=path), Outputs(tmp_path / "both"))
+    assert both.plan.uses("mlp+offload:qkv_linear") and not both.plan.uses(SELECT)
+    solved_again = solve_file(replace(job(), path=path), SolveOptions(time_limit=60), Outputs(tmp_path / "solved"))
+    assert solved_again.solution.objective <= both.solution.objective * (1 + 1e-9)
+
+
+def test_where_moving_has_no_price_the_flags_stay_among_those_that_no_figure_has(tmp_path):
+    words = "--fine-grained-activation-offloading --offload-modules core_attn"
+    path = script_with(tmp_path, words)
+    unlinked = evaluate_file(replace(job(device="ascend-910b"), path=path), Outputs(tmp_path))
+    assert {"--fine-grained-activation-offloading", "--offload-modules"} <= {
+        flag.name for flag in unlinked.config.unmodelled
+    }
+    whole = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    path = script_with(tmp_path, f"{whole} {words}")
+    assert any("offload" in flag.name for flag in StatedFile.read(replace(job(), path=path)).config.unmodelled)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--offload-modules qkv", "names no module whose input can be moved.*attn_norm, qkv_linear"),
+        ("--offload-modules attn_proj", "moves attn_proj without core_attn"),
+        ("", "names no module, which"),
+        ("--offload-modules core_attn --transformer-impl local", "does not go with"),
+        ("--offload-modules core_attn --cpu-offloading-num-layers 4", "does not go with"),
+        ("--offload-modules fused_group_mlp", "which only fused operators have"),
+        ("--offload-modules fused_group_mlp moe_act --use-transformer-engine-op-fuser", "parts of it"),
+        (
+            "--offload-modules moe_act --recompute-granularity selective --recompute-modules moe",
+            "block of experts that runs again whole",
+        ),
+    ],
+)
+def test_modules_with_which_megatron_does_not_start_are_refused_by_name(tmp_path, words, said):
+    path = script_with(tmp_path, f"--fine-grained-activation-offloading {words}")
+    with pytest.raises(InputError, match=said):
+        read_config(path)
 
 
 def test_modules_that_are_not_asked_for_change_nothing_of_the_problem():

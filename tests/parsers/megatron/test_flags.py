@@ -12,6 +12,7 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.flag_table import COSTS, NEUTRAL, READ, FlagRow, UnmodelledFlag
+from taylor.parsers.megatron.offload import OFFLOAD_MODULES, OFFLOADING
 from taylor.parsers.megatron.read import (
     LAUNCHER_TELLTALES,
     LEGALITY_ALONE,
@@ -155,6 +156,8 @@ def _base_for(row: FlagRow) -> dict[str, Setting]:
             base.setdefault(needed.name, NEEDED_VALUE.get(needed.name, _on(needed)))
             waiting.append(needed)
             seen.add(needed.name)
+    if OFFLOADING in base:
+        base[OFFLOAD_MODULES] = "core_attn"  # It names a module, or the job does not start.
     base.pop(row.name, None)
     return base
 
@@ -271,8 +274,9 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
     read = {row.name for row in ROWS if row.status == READ}
     assert read - asked == set(), "rows called read that nothing asks for"
     assert asked - TABLE.rows.keys() == set(), "flags that are asked for and have no row"
-    # The launcher is also told from the other, and strategies are judged, by flags whose effect no figure has.
-    unpriced = {*LAUNCHER_TELLTALES, *LEGALITY_ALONE, *TIME_ALONE, *MEMORY_ALONE}
+    # The launcher is also told from the other, and strategies are judged, by flags whose effect no figure has; what
+    # is moved to the host has a price in a pipeline alone.
+    unpriced = {*LAUNCHER_TELLTALES, *LEGALITY_ALONE, *TIME_ALONE, *MEMORY_ALONE, OFFLOADING, OFFLOAD_MODULES}
     assert asked - read - unpriced == set(), "flags that are asked for: their rows must say read"
 
 
