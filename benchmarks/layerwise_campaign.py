@@ -1,8 +1,9 @@
 """The layer-wise search by the thousand: against brute force, under its checker, against Galvatron's own plans.
 
-    python -m benchmarks.layerwise_campaign [brute] [checker] [rivals] [--processes 1] [--fresh]
+    python -m benchmarks.layerwise_campaign [brute] [milp] [checker] [rivals] [--processes 1] [--fresh]
 
-``brute``: random small jobs of one kind of layers or two, equal to the best of every plan to 1e-9. ``checker``:
+``brute``: random small jobs of one kind of layers or two, equal to the best of every plan to 1e-9. ``milp``:
+the first of these against the MILP, to 1e-7. ``checker``:
 further ones, whose plans the checker plays in exact arithmetic. ``rivals``: Galvatron's own search on a measured
 profile that is scaled at random, 8 to 96 layers on 8 to 256 cards, both plans on the same costs: never worse. Portions
 are kept in ``output/layerwise_campaign``: a killed campaign goes on where it was, other code begins anew. The exit code
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.layerwise_brute_force import compare, random_case
+from benchmarks.layerwise_brute_force import compare, compare_milp, random_case
 from benchmarks.reliability.campaign import Figure, Part, Portion, Result, faults_of, run_part, total
 from taylor.base.console import start_logging
 from taylor.base.errors import InputError
@@ -41,10 +42,11 @@ SOURCES = (
     "benchmarks/layerwise_brute_force.py",
     "benchmarks/layerwise_campaign.py",
 )
-OF_A_PORTION = {"brute": 20, "checker": 50, "rivals": 1}
-CASES = {"brute": 2000, "checker": 5000, "rivals": 200}
+OF_A_PORTION = {"brute": 20, "milp": 20, "checker": 50, "rivals": 1}
+CASES = {"brute": 2000, "milp": 300, "checker": 5000, "rivals": 200}
 ASKED = {
     "brute": "equal to brute force to 1e-9",
+    "milp": "equal to the MILP to 1e-7",
     "checker": "nothing found",
     "rivals": "never worse than Galvatron's plan on the same costs",
 }
@@ -54,6 +56,12 @@ GAP = 1e-3
 def brute(first: int, count: int) -> Result:
     """Some small jobs against all plans."""
     faults = [f"case {seed}: {fault}" for seed in range(first, first + count) if (fault := compare(seed)[0])]
+    return {"cases": count, "faults": faults}
+
+
+def milp(first: int, count: int) -> Result:
+    """Some small jobs against the MILP."""
+    faults = [f"case {seed}: {fault}" for seed in range(first, first + count) if (fault := compare_milp(seed))]
     return {"cases": count, "faults": faults}
 
 
@@ -141,7 +149,7 @@ def figures(results: Mapping[str, Result], name: str) -> Sequence[Figure]:
     every = list(results.values())
     wrong = faults_of(every)
     measured = f"{total(every, 'cases')} cases: {len(wrong)} wrong"
-    plans = total(every, "plans") if name != "brute" else 0
+    plans = total(every, "plans") if name in ("checker", "rivals") else 0
     if name == "rivals" and plans:
         gain = math.exp(sum(each["log_gain"] for each in every) / plans) - 1
         measured += f"; {plans} with a plan of Galvatron's that fits, {gain:.1%} faster on average"
@@ -150,7 +158,7 @@ def figures(results: Mapping[str, Result], name: str) -> Sequence[Figure]:
 
 def part(name: str, cases: int | None = None) -> Part:
     """One part in portions."""
-    function = {"brute": brute, "checker": checker, "rivals": rivals}[name]
+    function = {"brute": brute, "milp": milp, "checker": checker, "rivals": rivals}[name]
     step = OF_A_PORTION[name]
     portions = [
         Portion(f"{first:05d}", function, {"first": first, "count": step})

@@ -137,8 +137,11 @@ def main() -> None:
         "interleaved": lambda: stated(128, 32, 2, 64, 60_000),
     }
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", choices=[*runs, []], default=list(runs))
-    for name in parser.parse_args().what:
+    parser.add_argument("what", nargs="*", metavar="|".join(runs), help="all of them where none is named")
+    chosen = parser.parse_args().what
+    if unknown := set(chosen) - set(runs):
+        parser.error(f"knows no {sorted(unknown)[0]}; name some of {', '.join(runs)}")
+    for name in chosen or runs:
         runs[name]()
     print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB at most")
 

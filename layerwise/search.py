@@ -27,6 +27,9 @@ from taylor.pipeline.schedule import PLAIN, ScheduleSpec
 Tell = Callable[[str], None]
 Moved = Callable[[int, str], None]
 
+BOUND_SHARE = 0.8
+"""Share of the time limit after which no further outer choice is bounded, for a plan needs time too."""
+
 
 @dataclass(frozen=True)
 class OuterSpace:
@@ -132,6 +135,8 @@ class SearchResult:
     seconds : float
     interrupted : bool
         Ctrl-C ended the search; the plan is the best until then.
+    problem : FixedProblem or None
+        The plan's outer choice, priced.
     """
 
     plan: LayerwisePlan | None
@@ -141,6 +146,7 @@ class SearchResult:
     left_out: tuple[str, ...]
     seconds: float
     interrupted: bool = False
+    problem: FixedProblem | None = None
 
     @property
     def samples_a_s(self) -> float:
@@ -216,13 +222,17 @@ class _Search:
         self.open: list[_Open] = []
         self.closed: list[Tried] = []
         self.best: FixedSolution | None = None
+        self.best_problem: FixedProblem | None = None
         self.slowest = np.inf  # seconds a sample of the best plan
         self.interrupted = False
         self.all_bounded = False
 
     def bound(self) -> None:
-        """Bound every outer choice."""
+        """Bound every outer choice, or as many as leave time for a plan."""
+        enough = None if self.deadline is None else self.began + BOUND_SHARE * (self.deadline - self.began)
         for number, outer in enumerate(self.space.choices(self.job)):
+            if self.open and enough is not None and time.monotonic() > enough:
+                break
             self.moved(1, f"{outer.stages} stages, {outer.micro_batches} micro-batches")
             problems = self._problems(outer)
             if not problems:
@@ -235,8 +245,9 @@ class _Search:
                     self.closed.append(Tried(outer, np.inf, only=only))
                 else:
                     self.open.append(_Open(relaxed.bound / outer.global_batch, number, outer, problem, only))
+        else:
+            self.all_bounded = True
         self.open.sort(key=lambda each: (each.bound, each.number))
-        self.all_bounded = True
 
     def solve(self) -> None:
         """Solve the outer choices whose bounds are below the best plan, best bound first."""
@@ -253,6 +264,7 @@ class _Search:
             self._close(Tried(each.outer, max(found.bound_s, bound_s), found, each.only))
             if found.plan is not None and found.step_s / each.outer.global_batch < self.slowest:
                 self.best, self.slowest = found, found.step_s / each.outer.global_batch
+                self.best_problem = each.problem
                 self.tell(f"{found.step_s:.6g} s, {1 / self.slowest:.6g} samples/s")
             if found.interrupted:
                 raise KeyboardInterrupt
@@ -272,6 +284,7 @@ class _Search:
         return SearchResult(
             None if self.best is None else self.best.plan, np.inf if self.best is None else self.best.step_s, most,
             tuple(tried), tuple(self.left_out), time.monotonic() - self.began, self.interrupted,
+            self.best_problem,
         )  # fmt: skip
 
     def _problems(self, outer: OuterChoice) -> list[tuple[LayerStrategy | None, FixedProblem]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from taylor.base.console import hold_interrupts
 from taylor.base.errors import InputError
 from taylor.base.files import refuse_unwritable, write_atomic
+from taylor.layerwise.exact.milp import write_milp
 from taylor.parsers.galvatron.strategy_file import write_strategy
 from taylor.report.chrome_trace import write_chrome_trace
 from taylor.report.facts import BAD, GOOD, WARNING, Answer, PageFacts, PageTable
@@ -34,6 +35,8 @@ class Wanted:
     form : str or None
         ``hetu`` or ``paddle``; None: that of the profiles.
     result, page, trace, picture : Path or None
+    model : Path or None
+        The plan's outer choice as a MILP.
     batch_settled : bool
         One batch was given, which Hetu's name of the file says.
     """
@@ -45,6 +48,7 @@ class Wanted:
     trace: Path | None = None
     picture: Path | None = None
     batch_settled: bool = False
+    model: Path | None = None
 
     def refuse_unwritable(self) -> None:
         """Refuse a place that cannot be written, before the work.
@@ -56,6 +60,7 @@ class Wanted:
         """
         for path, flag in (
             (self.result, "--result_json"), (self.page, "--html"), (self.trace, "--trace"), (self.picture, "--png"),
+            (self.model, "--mps"),
         ):  # fmt: skip
             if path is not None:
                 refuse_unwritable(path, flag)
@@ -88,6 +93,9 @@ def write_outputs(searched: SearchedJob, wanted: Wanted) -> tuple[dict[str, str]
                 notes.append(f"no strategy file says the plan ({error.problem}); it is in {result}")
                 wanted = replace(wanted, result=result)
             _write_views(searched, wanted, files)
+            if wanted.model is not None and searched.result.problem is not None:
+                told = [f"the plan's step: {searched.result.step_s!r}"]
+                files["model"] = str(write_milp(searched.result.problem, wanted.model, told))
         if wanted.result is not None:
             files["result"] = str(wanted.result)
             text = json.dumps({**searched.to_dict(), "files": files}, indent=1, ensure_ascii=False) + "\n"

@@ -217,9 +217,10 @@ def search_job(
         formula = plan_formula_s(job, result.plan, provider)
     rival = None
     if request.rival and priced.folder is not None and len(job.stack) == 1 and not result.interrupted:
+        late = request.time_limit is not None and result.seconds >= request.time_limit
         if tell is not None:
-            tell("Galvatron's own search, to compare with")
-        rival = _rival(request, priced, space)
+            tell("Galvatron's own search, to compare with" + (": left out, the time is up" if late else ""))
+        rival = None if late else _rival(request, priced, space)
     return SearchedJob(
         job, provider, priced.launcher, priced.model, priced.cluster, result, found, formula, rival, priced.assumed
     )

@@ -137,7 +137,10 @@ def solve_fixed(
                 break
             whole = not any(listing.cut_short for listing in listings)
             listed = sum(map(len, parts))
+            held = list(map(len, parts))
             parts = _within(parts, budget + ROUNDING * base)
+            # A content that goes for the others' slack may be in a plan above the target, as one that was not listed.
+            whole = whole and held == list(map(len, parts))
             if not whole:
                 parts = _below(problem, graph, parts, target * (1 + ROUNDING))
             if min(map(len, parts)):

@@ -161,6 +161,7 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
     group.add_argument("--result_json", metavar="FILE", help="write it, too")
     group.add_argument("--html", metavar="FILE", help="write a page")
     group.add_argument("--trace", metavar="FILE", help="write a Chrome trace of the step")
+    group.add_argument("--mps", metavar="FILE", help="write the MILP of the plan's batch and stages, for any solver")
     group.add_argument("--png", metavar="FILE", help="draw the step; the suffix tells the form")
     return parser
 
@@ -179,7 +180,7 @@ def run(arguments: Sequence[str], program: str = "taylor layerwise") -> int | No
     wanted = Wanted(
         path_or_none(args.output_config_path or options.get("output_config_path")), args.to,
         path_or_none(args.result_json), path_or_none(args.html), path_or_none(args.trace), path_or_none(args.png),
-        options.batch_settled,
+        options.batch_settled, path_or_none(args.mps),
     )  # fmt: skip
     wanted.refuse_unwritable()
     with progress("layer-wise search", None) as moved:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -11,6 +13,7 @@ from taylor.base.errors import InfeasibleError, InputError, NoSolutionError
 from taylor.command_lines import check, layerwise
 from taylor.layerwise import search as searching
 from taylor.parsers.galvatron.strategy_file import read_strategy
+from taylor.pipeline_solver.cbc import cbc_path
 from tests import galvatron_cases as cases
 
 JOB = ["--hidden", "1024", "--seq", "4096"]
@@ -50,6 +53,18 @@ def test_the_plan_is_written_as_the_runtime_reads_it_and_beats_galvatrons_own(pr
     assert json.loads(capsys.readouterr().out)["step_s"] == pytest.approx(found["step_s"], rel=1e-9)
     page = (tmp_path / "page.html").read_text()
     assert "What was tried, and what cut it off" in page and "Galvatron&#x27;s plan" in page
+
+
+@pytest.mark.skipif(cbc_path() is None, reason="CBC is not installed")
+def test_another_solver_finds_the_step_of_the_plan_in_the_model_file(profiles, tmp_path, capsys):
+    few = ["--max_tp_deg", "2", "--disable_sp", "y", "--pp", "2", "--micro_batches", "4", "--rival", "n"]
+    model = tmp_path / "job.mps"
+    found = searched([profiles, *SMALL, *few, "--gap", "1e-6", "-o", str(tmp_path), "--mps", str(model)], capsys)
+    assert found["files"]["model"] == str(model)
+    told = subprocess.run([cbc_path(), str(model), "-sec", "60", "-ratio", "1e-7", "-solve"],
+                          capture_output=True, text=True, check=True).stdout  # fmt: skip
+    objective = float(re.search(r"Objective value:\s+(\S+)", told)[1])
+    assert "Optimal solution found" in told and objective == pytest.approx(found["step_s"], rel=1e-5)
 
 
 def test_a_search_file_says_the_whole_job_and_the_command_line_wins(profiles, tmp_path, capsys):

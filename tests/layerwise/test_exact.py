@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from benchmarks.layerwise_brute_force import BruteForce, compare, random_case
+from benchmarks.layerwise_brute_force import BruteForce, compare, compare_milp, random_case
+from taylor.layerwise import search as searching
 from taylor.layerwise.checker import check_plan
 from taylor.layerwise.exact import solve as solving
 from taylor.layerwise.exact.contents import StageListing, coarsened
@@ -25,6 +28,20 @@ FEW = [seed for seed in range(90) if random_case(seed).job.layers <= 4][:14]
 @pytest.mark.parametrize("seed", FEW)
 def test_no_plan_of_a_small_job_is_better(seed):
     assert compare(seed)[0] == ""
+
+
+@pytest.mark.parametrize("seed", [665, 1885])
+def test_a_plan_far_above_the_bound_is_found(seed):
+    case = random_case(seed)
+    problem = case.problem()
+    relaxed = relax(problem, LaggedGraph.of(problem.schedule))
+    assert relaxed is not None and relaxed.bound * 1.2 < BruteForce(case).best_s()
+    assert compare(seed)[0] == ""
+
+
+@pytest.mark.parametrize("seed", FEW[:5])
+def test_the_milp_finds_the_same_step(seed):
+    assert compare_milp(seed) == ""
 
 
 @pytest.mark.parametrize("seed", FEW[:6])
@@ -111,6 +128,18 @@ def test_a_search_is_as_good_as_its_best_outer_choice():
     assert found.step_s == pytest.approx(min(steps), rel=1e-8)
     assert check_plan(job, found.plan, case.costs, claimed_s=found.step_s).faults == ()
     assert any("was not drawn" in reason for reason in found.left_out)
+
+
+def test_where_bounding_takes_most_of_the_time_there_is_a_plan_and_no_proof(monkeypatch):
+    case = random_case(18)
+    job = case.job.replace(world=8, layers=4, limit_mib=1e9)
+    space = OuterSpace((8,), (2,), (2,), (1, 2), interleaved="interleaved", limits=SpaceLimits(zeros=(0, 2, 3)))
+    whole = search(job, case.costs, space)
+    clock = iter([0.0])  # at the start; from the second choice on 51 of 60 s
+    monkeypatch.setattr(searching, "time", SimpleNamespace(monotonic=lambda: next(clock, 51.0)))
+    found = search(job, case.costs, space, time_limit=60.0)
+    assert found.plan is not None and 0 < len(found.tried) < len(whole.tried)
+    assert np.isinf(found.most_samples_a_s) and found.step_s >= whole.step_s * (1 - 1e-9)
 
 
 @cases.needs_data

@@ -1,0 +1,198 @@
+"""One outer choice as a MILP with the end of every task as a variable: a second opinion, and the model as a file.
+
+It shares only the prices with the exact search: no contents, no cuts, no bounds. Every layer walks one path through
+chunks and layouts; a task ends after the one before it on its stage, and after its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from taylor.layerwise.exact.events import LaggedGraph
+from taylor.layerwise.exact.fixed import FixedProblem
+from taylor.pipeline_solver.highs_model import HighsModel
+from taylor.pipeline_solver.linear_form import INFINITY, LinearForm, Row, write_mps_file
+from taylor.pipeline_solver.milp import MilpOutcome
+
+STEP = "step_time"
+Terms = list[tuple[int, float]]
+
+
+class _Placed(NamedTuple):
+    """The column that is 1 where a layer is in a chunk, by its number in model order, with a choice."""
+
+    column: int
+    chunk: int
+    choice: int
+
+
+class _Form:
+    """Columns and rows as they are stated."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.upper: list[float] = []
+        self.integer: list[bool] = []
+        self.rows: list[Row] = []
+
+    def column(self, name: str, upper: float = INFINITY, integer: bool = False) -> int:
+        self.names.append(name)
+        self.upper.append(upper)
+        self.integer.append(integer)
+        return len(self.names) - 1
+
+    def row(self, name: str, terms: Terms, lower: float = -INFINITY, upper: float = INFINITY) -> None:
+        # A reader of the file takes a column once a row.
+        merged: dict[int, float] = {}
+        for column, weight in terms:
+            merged[column] = merged.get(column, 0.0) + weight
+        kept = {column: weight for column, weight in merged.items() if weight}
+        self.rows.append(Row(name, tuple(kept), tuple(kept.values()), lower, upper))
+
+    def form(self) -> LinearForm:
+        count = len(self.names)
+        cost = np.zeros(count)
+        cost[self.names.index(STEP)] = 1.0
+        upper, whole = np.array(self.upper), np.array(self.integer, dtype=bool)
+        return LinearForm(tuple(self.names), np.zeros(count), upper, cost, whole, self.rows)
+
+
+def milp_form(problem: FixedProblem) -> LinearForm:
+    """State one outer choice as a MILP whose optimum is the least step, s.
+
+    ``x[layer,chunk,choice]`` is 1 for the chunk and the choice of a layer. ``stay`` and ``move``
+    ``[layer,chunk,from,to]`` are the change of layout in front of a layer that is in the chunk of the layer before it,
+    or begins the next. ``end[n]`` is the end of a task, ``time[class]`` what tasks of a class take.
+    """
+    form, graph = _Form(), LaggedGraph.of(problem.schedule)
+    step = form.column(STEP)
+    terms, placed = _paths(form, problem, graph)
+    _memory(form, problem, placed)
+    _tasks(form, problem, graph, terms, step)
+    return form.form()
+
+
+def milp_solution(problem: FixedProblem, *, gap: float = 1e-9, time_limit: float | None = None) -> MilpOutcome:
+    """Solve it with HiGHS; the first value of the point is the step, s."""
+    return HighsModel(milp_form(problem)).solve_milp(gap=gap, time_limit=time_limit)
+
+
+def write_milp(problem: FixedProblem, path: Path, comments: Sequence[str] = ()) -> Path:
+    """Write it as an MPS file that any solver reads.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    schedule = problem.schedule
+    told = [
+        f"{schedule.stages} stages, {schedule.interleaves} interleaves, {schedule.micro_batches} micro-batches; "
+        f"{problem.layers} layers; minimise {STEP}, in seconds",
+        *comments,
+        "x[layer,chunk,choice]: chunk, in model order, and choice of a layer",
+        *(f"choice {c}: {strategy.name}" for c, strategy in enumerate(problem.strategies)),
+    ]
+    return write_mps_file(milp_form(problem), path, told)
+
+
+def _paths(form: _Form, problem: FixedProblem, graph: LaggedGraph) -> tuple[list[Terms], list[_Placed]]:
+    """Choices and paths of the layers: what they add to every class of times, and the choices' columns."""
+    layers, chunks, layouts = problem.layers, problem.chunks, range(len(problem.change))
+    terms: list[Terms] = [[] for _ in range(graph.classes)]
+    columns: list[_Placed] = []
+    kind_of = np.repeat(np.arange(len(problem.by_kind)), problem.by_kind)
+    into: dict[tuple[int, int, int], Terms] = {}
+    out: dict[tuple[int, int, int], Terms] = {}
+
+    def add_change(chunk: int, column: int, seconds: float) -> None:
+        for direction in (0, 1):
+            terms[graph.class_of(direction, chunk)].append((column, seconds / 2))
+
+    for layer in range(layers):
+        placed: Terms = []
+        # Every chunk has a layer at least, so that the first and the last of them have few places.
+        for chunk in range(max(0, chunks - layers + layer), min(chunks, layer + 1)):
+            stage = problem.schedule.chunk_at(chunk)[1]
+            for c in np.nonzero(problem.kind == kind_of[layer])[0].tolist():
+                x = form.column(f"x[{layer},{chunk},{c}]", 1.0, integer=True)
+                columns.append(_Placed(x, chunk, c))
+                placed.append((x, 1.0))
+                terms[graph.class_of(0, chunk)].append((x, float(problem.forward[c])))
+                terms[graph.class_of(1, chunk)].append((x, float(problem.backward[c])))
+                terms[graph.tail(stage)].append((x, float(problem.tail[c])))
+                y = int(problem.layout[c])
+                into.setdefault((layer, chunk, y), []).append((x, -1.0))
+                out.setdefault((layer, chunk, y), []).append((x, -1.0))
+                if layer == 0:
+                    add_change(0, x, float(problem.change[problem.end_layout, y]))
+                if layer == layers - 1:
+                    add_change(chunks - 1, x, float(problem.change[y, problem.end_layout]))
+        form.row(f"one_choice[{layer}]", placed, 1.0, 1.0)
+    for layer, chunk, y in list(into):
+        if layer == 0:
+            continue
+        for moved in (0, 1):
+            for a in layouts:
+                if (layer - 1, chunk - moved, a) not in out:
+                    continue
+                name = "move" if moved else "stay"
+                flow = form.column(f"{name}[{layer},{chunk},{a},{y}]", 1.0)
+                into[layer, chunk, y].append((flow, 1.0))
+                out[layer - 1, chunk - moved, a].append((flow, 1.0))
+                add_change(chunk, flow, float(problem.change[a, y]))
+                if moved:
+                    terms[graph.lag(chunk - 1)].append((flow, float(problem.handover[a])))
+    for (layer, chunk, y), arriving in into.items():
+        if layer > 0:
+            form.row(f"into[{layer},{chunk},{y}]", arriving, 0.0, 0.0)
+        if layer < layers - 1:
+            form.row(f"out[{layer},{chunk},{y}]", out[layer, chunk, y], 0.0, 0.0)
+    return terms, columns
+
+
+def _memory(form: _Form, problem: FixedProblem, placed: Sequence[_Placed]) -> None:
+    """Layers and the largest working memory fit at every worst moment of a stage."""
+    working = [form.column(f"working[{s}]") for s in range(problem.stages)]
+    held: list[list[tuple[int, int, int]]] = [[] for _ in working]
+    for column, chunk, c in placed:
+        v, s = problem.schedule.chunk_at(chunk)
+        held[s].append((column, v, c))
+        if problem.working[c]:
+            name = form.names[column].removeprefix("x")
+            form.row(f"works{name}", [(working[s], 1.0), (column, -float(problem.working[c]))], lower=0.0)
+    for s, (memory, room) in enumerate(zip(problem.memory, problem.room, strict=True)):
+        for moment, most in enumerate(room.tolist()):
+            terms = [(working[s], 1.0), *((column, float(memory[moment, v, c])) for column, v, c in held[s])]
+            form.row(f"memory[{s},{moment}]", terms, upper=most)
+
+
+def _tasks(form: _Form, problem: FixedProblem, graph: LaggedGraph, terms: list[Terms], step: int) -> None:
+    """Times of the classes, ends of the tasks, and the step behind them all."""
+    constant = np.zeros(graph.classes)
+    for chunk in range(problem.chunks):
+        constant[graph.class_of(0, chunk)] = problem.end_forward[chunk]
+        constant[graph.class_of(1, chunk)] = problem.end_backward[chunk]
+    for s in range(problem.stages):
+        constant[graph.tail(s)] = problem.end_tail[s]
+    times = [form.column(f"time[{each}]") for each in range(graph.classes)]
+    for each, column in enumerate(times):
+        form.row(f"takes[{each}]", [(column, 1.0), *((x, -weight) for x, weight in terms[each])],
+                 float(constant[each]), float(constant[each]))  # fmt: skip
+    tasks = graph.graph
+    ends = [-1, *(form.column(f"end[{n + 1}]") for n in range(len(tasks.before)))]
+    for n, (before, needed, kind, edge) in enumerate(
+        zip(tasks.before.tolist(), tasks.needed.tolist(), tasks.task_class.tolist(), graph.edge_class.tolist(),
+            strict=True)
+    ):  # fmt: skip
+        took: Terms = [(ends[n + 1], 1.0), (times[kind], -1.0)]
+        form.row(f"in_turn[{n + 1}]", took + ([(ends[before], -1.0)] if before > 0 else []), lower=0.0)
+        if needed > 0:
+            lag: Terms = [(times[edge], -1.0)] if edge >= 0 else []
+            form.row(f"after_input[{n + 1}]", [*took, (ends[needed], -1.0), *lag], lower=0.0)
+    for s, last in enumerate(tasks.last.tolist()):
+        form.row(f"step_end[{s}]", [(step, 1.0), (ends[last], -1.0), (times[graph.tail(s)], -1.0)], lower=0.0)
