@@ -15,6 +15,7 @@ from typing import Callable
 from taylor.base.errors import InputError
 from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.strategy import Strategy
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
@@ -261,6 +262,28 @@ class Launcher(ABC):
     def module_words(self, config: TrainingConfig) -> ModuleWords:
         """The modules of a layer that a file can let run again or move to the host, by the launcher's own words."""
         return ModuleWords()
+
+    def job_sizes(self, path: Path) -> JobSizes:
+        """What small runs of a file have to keep to, whatever network it trains.
+
+        Raises
+        ------
+        InputError
+            When the file lacks a size, or small runs of its launcher's files cannot be written.
+        """
+        cure = "small runs are written for Megatron's and MindSpeed's scripts"
+        raise InputError("cannot be cut down to a small run", file=path, cure=cure)
+
+    def small_run(self, path: Path, setting: Setting, machines: Machines, profile: ProfiledSteps) -> str:
+        """The text of a file that trains the same network cut down: few layers, other degrees, two steps profiled.
+
+        Raises
+        ------
+        InputError
+            When the file cannot say it.
+        """
+        cure = "small runs are written for Megatron's and MindSpeed's scripts"
+        raise InputError("cannot be cut down to a small run", file=path, cure=cure)
 
     def dataset_keys(self, dataset: str) -> dict[str, object]:
         """The entries, by dotted key, that make a file read this data set; none where that is not known."""

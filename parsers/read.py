@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.base.files import read_text
 from taylor.parsers import registry
 from taylor.parsers.launch_scripts import refuse_launch_of_other
 from taylor.parsers.other_files import refuse_other_file
@@ -49,9 +48,8 @@ def read_config(
             cure=f"give a {', a '.join(kinds)}",
         )
     if len(launchers) > 1:
-        text = read_text(file)
         # A file that none recognises is read all the same: the reader says what is missing.
-        launchers = [launcher for launcher in launchers if launcher.recognises(file, text)] or launchers
+        launchers = registry.recognising(file) or launchers
     launcher = launchers[0]
     try:
         config = launcher.read(file, register_path)

@@ -36,6 +36,19 @@ def launchers_for(path: Path) -> list[Launcher]:
     return [launcher for launcher in LAUNCHERS if path.suffix.lower() in launcher.suffixes]
 
 
+def recognising(path: Path) -> list[Launcher]:
+    """The launchers whose files end as this path does, and that know the text as one of theirs.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read.
+    """
+    launchers = launchers_for(path)
+    text = read_text(path) if launchers else ""
+    return [launcher for launcher in launchers if launcher.recognises(path, text)]
+
+
 def is_training_file(path: Path) -> bool:
     """Whether a file is one of a launcher's, by its suffix, and by its text where that is common to other files.
 
@@ -44,10 +57,7 @@ def is_training_file(path: Path) -> bool:
     InputError
         When such a file cannot be read.
     """
-    launchers = launchers_for(path)
-    if any(launcher.suffix_tells for launcher in launchers):
-        return True
-    return bool(launchers) and any(launcher.recognises(path, read_text(path)) for launcher in launchers)
+    return any(launcher.suffix_tells for launcher in launchers_for(path)) or bool(recognising(path))
 
 
 def config_suffixes() -> tuple[str, ...]:

@@ -38,6 +38,22 @@ class Misfit:
 
 
 @dataclass(frozen=True)
+class MovedModules:
+    """Modules whose inputs a file moves to the host in every layer that is not recomputed whole.
+
+    Parameters
+    ----------
+    words : tuple of str
+        As the launcher's files name them (`Launcher.module_words`).
+    flags : tuple of str
+        What says so, as `TrainingConfig.unmodelled` names it; a figure that prices the modules has them.
+    """
+
+    words: tuple[str, ...]
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TrainingConfig:
     """One training job as its file describes it.
 
@@ -60,6 +76,8 @@ class TrainingConfig:
     micro_batch_interleave : int
         MindFormers' ``micro_batch_interleave_num``: parts of a micro-batch whose work and communication a
         rank overlaps. The strategy's `mbs` counts the samples of all of them.
+    moved : MovedModules or None
+        What its own plan leaves on the host.
     misfit : Misfit or None
         Why the job cannot start as the file states it, where the launcher's own check would say so.
     notes : tuple of str
@@ -80,6 +98,7 @@ class TrainingConfig:
     margin: MemoryMargin = MemoryMargin()
     mtp_counted: bool = True
     micro_batch_interleave: int = 1
+    moved: MovedModules | None = None
     misfit: Misfit | None = None
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledFlag, ...] = ()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.cost_model.measured.hardware import HardwareProfile
 from taylor.cost_model.measured.profiles import HETU, PADDLE, ComputationProfile, MemoryProfile, ProfileRules
@@ -18,10 +19,12 @@ from taylor.parsers.galvatron.strategy_file import StrategyFile, read_strategy
 MOST_FILES = 1000
 _CLUSTER = re.compile(r"(allreduce_bandwidth|p2p_bandwidth|sp_time)_(\d{1,6})nodes_(\d{1,6})gpus_per_node\.json")
 _OVERLAP = "overlap_coefficient.json"
+_ALL_TO_ALL = "profile_all2all.json"
+"""All-to-all times that name no cluster: one that has no `sp_time` of its own takes them."""
 _COMPUTATION = re.compile(r"computation_profiling_(?P<name>(?:bf16|fp16|fp32)_.+?)(?:_all|_rank\[0\])?\.json")
 _MEMORY = re.compile(r"memory_profiling_(?P<name>(?:bf16|fp16|fp32)_.+?)(?:_all)?(?P<end>_first|_last)?\.json")
 _STRATEGY = re.compile(r"galvatron_config_.*\.json|fine_grained_config.*\.json")
-_NAMED = re.compile(re.escape(_OVERLAP))
+_NAMED = re.compile(f"{re.escape(_OVERLAP)}|{re.escape(_ALL_TO_ALL)}")
 _NAMES = "computation_profiling_bf16_NAME.json, memory_profiling_bf16_NAME.json, sp_time_1nodes_8gpus_per_node.json, …"
 
 
@@ -145,6 +148,7 @@ def read_folders(folders: Sequence[Path]) -> ProfileFolder:
     files = list(dict.fromkeys(file for folder in folders for file in _files(folder)))
     clusters: dict[Cluster, list[Path]] = {}
     overlaps: list[Path] = []
+    exchanges: list[Path] = []
     computations: dict[str, Path] = {}
     memories: dict[str, list[Path]] = {}
     strategies: dict[Path, StrategyFile] = {}
@@ -153,20 +157,28 @@ def read_folders(folders: Sequence[Path]) -> ProfileFolder:
             clusters.setdefault(Cluster(int(match[2]), int(match[3])), []).append(file)
         elif file.name == _OVERLAP:
             overlaps.append(file)
+        elif file.name == _ALL_TO_ALL:
+            exchanges.append(file)
         elif match := _COMPUTATION.fullmatch(file.name):
             computations[match["name"]] = file
         elif match := _MEMORY.fullmatch(file.name):
             memories.setdefault(match["name"], []).append(file)
         elif _STRATEGY.fullmatch(file.name):
             strategies[file] = read_strategy(file)
-    if not (clusters or overlaps or computations or memories or strategies):
+    if not (clusters or overlaps or exchanges or computations or memories or strategies):
         raise InputError(
             "holds no file of Galvatron",
             file=folders[0],
             cure="give the folder with allreduce_bandwidth_*.json, computation_profiling_*.json, …: "
             "profile_hardware/hardware_configs and configs of Hetu, configs of Paddle",
         )
-    hardware = {cluster: read_hardware([*own, *overlaps]) for cluster, own in sorted(clusters.items())}
+    read_hardware(exchanges)  # Wrong values are told, whoever takes them.
+    hardware = {}
+    for cluster, own in sorted(clusters.items()):
+        timed = [file for file in own if file.name.startswith("sp_time")]
+        if timed and exchanges:
+            log.warning("%s: left out, as %s has the times of its cluster", exchanges[0], timed[0].name)
+        hardware[cluster] = read_hardware([*own, *overlaps, *([] if timed else exchanges)])
     models = {}
     for name in sorted({*computations, *memories}):
         computation = read_computation(computations[name]) if name in computations else None

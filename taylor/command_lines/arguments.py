@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import textwrap
 from collections.abc import Collection, Sequence
@@ -79,6 +80,7 @@ class CommandParser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=80),
         )
+        self._typed: Sequence[str] = ()
         general = self.add_argument_group("general")
         general.add_argument(
             "--config", metavar="FILE", help="JSON file with any of these flags; the command line wins"
@@ -95,6 +97,12 @@ class CommandParser(argparse.ArgumentParser):
         InputError
             Always.
         """
+        if message.startswith("the following arguments are required"):
+            # A flag that is missing may be there under another spelling: then that is the fault to tell.
+            typed = itertools.takewhile(lambda word: word != "--", self._typed)
+            for word in typed:
+                if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions:
+                    self._refuse(word)
         told = shortened(message.removeprefix("argument "), 600)
         raise InputError(f"{told}{' ' if told.endswith('?') else '; '}{self.prog} --help lists the flags")
 
@@ -151,6 +159,7 @@ class CommandParser(argparse.ArgumentParser):
         if path is not None:
             words = self._words_from_json(Path(path)) + words
         self._refuse_glued_words(words)
+        self._typed = words
         args, further = self.parse_known_args(words)
         if further:
             self._refuse(further[0])

@@ -44,6 +44,8 @@ SUBCOMMANDS = {
     "profile hardware": Subcommand("profile_hardware", "a cluster's collectives and kernels measured, as tables"),
     "profile model": Subcommand("profile_model", "time and memory of a model's layers measured, as tables"),
     "calibrate": Subcommand("calibrate", "a device fitted to measured runs or profiles of your own"),
+    "tune": Subcommand("tune", "small runs of your own script, and the laws of its operators"),
+    "operators": Subcommand("operators", "a base of measured operators: filled, merged, exported"),
     "models": Subcommand("models", "the registered models, with layers in order and parameters by part"),
     "devices": Subcommand("devices", "the registered devices, each figure with its source"),
     "rules": Subcommand("rules", "the rules that prune a search, each with its sources"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
-from taylor.command_lines import devices, models, parallel_tool, pipeline_parallel, pipeline_tool, timeline_tool
+from taylor.command_lines import devices, models, parallel_tool, pipeline_parallel, pipeline_tool, timeline_tool, tune
 from tests.conftest import ROOT
 
 LLAMA = ["-yaml", str(ROOT / "config" / "pretrain_llama2_7b.yaml")]
@@ -28,6 +28,7 @@ SLIPS = [
     (parallel_tool, ["--search", "dp,mps"], "mbs"),
     (pipeline_tool, ["--yamlpath", "x"], "--yaml_path"),
     (timeline_tool, ["--logdir", "x"], "--log_dir"),
+    (tune, ["--shell_pth", "x"], "--shell_path"),
     (models, ["qwen3-8"], "qwen3-8b"),
     (devices, ["h100-80"], "h100-80g"),
 ]

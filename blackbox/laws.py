@@ -1,0 +1,246 @@
+"""How a size follows what a run is given: ``c · tp^a · cp^b · ep^c · mbs^d · seq^e · experts^f``, fitted exactly.
+
+A dimension of a tensor is split by some degrees and by no others. Over runs that vary one thing at a time only few
+products of powers meet every value to the unit, mostly one. Where several do, a further run tells them apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.parsers.small_run import Setting
+
+FACTORS = ("tp", "cp", "ep", "mbs", "seq", "experts")
+"""What a size may follow. Experts a rank are experts / EP, a product of two of them."""
+EXPONENTS: Mapping[str, tuple[int, ...]] = {
+    "tp": (-1, 0, 1),
+    "cp": (-1, 0, 1),
+    "ep": (-1, 0, 1),
+    "mbs": (0, 1),
+    "seq": (0, 1),
+    "experts": (-1, 0, 1),
+}
+"""The powers of each. No dimension shrinks as the micro-batch or the sequence grows."""
+LARGEST_UNIT = 1024
+"""Sizes are padded to powers of two up to this one."""
+NEAR_SPREAD = 0.25
+"""Sizes that depend on the data (tokens an expert) may leave their law by this share, and are said to."""
+
+_CLOSE = 1e-9
+
+
+@dataclass(frozen=True)
+class Law:
+    """One way in which a size follows its factors: ``unit · ceil(coefficient · Π factor^exponent / unit)``.
+
+    Parameters
+    ----------
+    coefficient : Fraction
+        The size where every factor is 1. Of a rounded law the largest one that meets every run.
+    exponents : int [6]
+        Powers of `FACTORS`.
+    unit : int
+        What sizes are rounded up to; 1 for whole numbers.
+    """
+
+    coefficient: Fraction
+    exponents: tuple[int, ...]
+    unit: int = 1
+
+    def at(self, setting: Setting) -> int:
+        """The size in a run."""
+        top, bottom = _product(self.exponents, setting)
+        top *= self.coefficient.numerator
+        bottom *= self.coefficient.denominator * self.unit
+        return -(-top // bottom) * self.unit
+
+    def __str__(self) -> str:
+        powers = (
+            name if power == 1 else f"{name}^{power}"
+            for name, power in zip(FACTORS, self.exponents, strict=True)
+            if power
+        )
+        text = " · ".join((str(self.coefficient), *powers))
+        return text if self.unit == 1 else f"{text}, up to a multiple of {self.unit}"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The laws that meet every run, the simplest first.
+
+    Parameters
+    ----------
+    laws : tuple of Law
+        Empty where none does.
+    spread : float
+        0 where the laws meet every run to the unit; else the share by which runs leave the one nearest law.
+    """
+
+    laws: tuple[Law, ...]
+    spread: float = 0.0
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is one law, and it is exact."""
+        return len(self.laws) == 1 and self.spread == 0
+
+    def at(self, setting: Setting) -> int | None:
+        """The size in a run; None where the laws do not agree on it, or there is none."""
+        sizes = {law.at(setting) for law in self.laws}
+        return sizes.pop() if len(sizes) == 1 else None
+
+
+class Fitter:
+    """Fits laws to sizes seen in given runs.
+
+    Parameters
+    ----------
+    settings : sequence of Setting
+        What each run was given.
+    """
+
+    def __init__(self, settings: Sequence[Setting]) -> None:
+        if not settings:
+            raise ValueError("a law is fitted to one run at least")
+        self.settings = tuple(settings)
+        self._known: dict[tuple[int, ...], Fit] = {}
+        factors = np.array([[getattr(one, name) for name in FACTORS] for one in settings], dtype=np.float64)
+        # float [laws, runs]: the product of powers.
+        self._scale: NDArray[np.float64] = np.exp(np.array(_POWERS, dtype=np.float64) @ np.log(factors).T)
+
+    def fit(self, sizes: Sequence[int]) -> Fit:
+        """The laws that give these sizes, one a run.
+
+        Exact ones where there are any; else those that round up; else the nearest, where it is near.
+
+        Raises
+        ------
+        ValueError
+            When there is not one size of at least 0 for each run.
+        """
+        key = tuple(sizes)
+        if len(key) != len(self.settings) or min(key) < 0:
+            raise ValueError("one size of at least 0 for each run")
+        if key not in self._known:
+            self._known[key] = self._fit(key)
+        return self._known[key]
+
+    def _fit(self, sizes: tuple[int, ...]) -> Fit:
+        if not any(sizes):
+            return Fit((Law(Fraction(0), (0,) * len(FACTORS)),))
+        if not all(sizes):
+            return Fit(())
+        ratios = np.array(sizes, dtype=np.float64) / self._scale
+        spread = ratios.max(axis=1) / ratios.min(axis=1) - 1
+        exact = [law for at in np.flatnonzero(spread < _CLOSE) if (law := self._exact(int(at), sizes)) is not None]
+        if exact:
+            return Fit(tuple(exact))
+        unit, common = 1, math.gcd(*sizes)
+        while unit <= LARGEST_UNIT and common % unit == 0 and (unit == 1 or 8 * unit <= max(sizes)):
+            low = (ratios - unit / self._scale).max(axis=1)
+            high = ratios.min(axis=1)
+            places = np.flatnonzero(low <= high * (1 + _CLOSE))
+            rounded = [law for at in places if (law := self._rounded(int(at), sizes, unit)) is not None]
+            if rounded:
+                return Fit(tuple(rounded))
+            unit *= 2
+        nearest = int(np.argmin(spread))
+        if spread[nearest] > NEAR_SPREAD or len(set(self.settings)) < 2:
+            return Fit(())
+        middle = Fraction(float(np.median(ratios[nearest]))).limit_denominator(1 << 20)
+        return Fit((Law(middle, _POWERS[nearest]),), float(spread[nearest]))
+
+    def _coefficients(self, at: int, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
+        """What the coefficient would have to be by each run, exactly: (numerator, denominator)."""
+        products = (_product(_POWERS[at], setting) for setting in self.settings)
+        return [(size * bottom, top) for size, (top, bottom) in zip(sizes, products, strict=True)]
+
+    def _exact(self, at: int, sizes: tuple[int, ...]) -> Law | None:
+        (top, bottom), *others = self._coefficients(at, sizes)
+        if any(top * below != above * bottom for above, below in others):
+            return None
+        return Law(Fraction(top, bottom), _POWERS[at])
+
+    def _rounded(self, at: int, sizes: tuple[int, ...], unit: int) -> Law | None:
+        law = Law(min(Fraction(*each) for each in self._coefficients(at, sizes)), _POWERS[at], unit)
+        return law if all(law.at(one) == size for one, size in zip(self.settings, sizes, strict=True)) else None
+
+
+def _product(exponents: tuple[int, ...], setting: Setting) -> tuple[int, int]:
+    """The product of the powers in a run, as numerator and denominator."""
+    top = bottom = 1
+    for name, exponent in zip(FACTORS, exponents, strict=True):
+        if exponent > 0:
+            top *= getattr(setting, name) ** exponent
+        elif exponent:
+            bottom *= getattr(setting, name) ** -exponent
+    return top, bottom
+
+
+def _complexity(powers: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
+    """Few powers first; experts, which shrink in small runs, as late as may be."""
+    return sum(map(abs, powers)), abs(powers[-1]), tuple(-abs(power) for power in powers)
+
+
+_POWERS = tuple(sorted(itertools.product(*(EXPONENTS[name] for name in FACTORS)), key=_complexity))
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """A run that tells laws apart.
+
+    Parameters
+    ----------
+    setting : Setting
+        What it is given.
+    fits : tuple of int
+        Which of the ambiguous sizes it decides or narrows, by their place.
+    """
+
+    setting: Setting
+    fits: tuple[int, ...]
+
+
+def deciding_runs(fits: Sequence[Fit], candidates: Sequence[Setting]) -> tuple[Deciding, ...]:
+    """Runs that tell the laws of ambiguous sizes apart, the one that tells most first.
+
+    Parameters
+    ----------
+    candidates : sequence of Setting
+        Runs that the cards at hand allow, the cheapest first.
+
+    Returns
+    -------
+    tuple of Deciding
+        As many as are needed, were every ambiguity to turn out the worst way. Laws that give the same sizes in
+        every candidate stay undecided, and are not named.
+    """
+    open_laws = {place: fit.laws for place, fit in enumerate(fits) if len(fit.laws) > 1}
+    left, chosen = list(dict.fromkeys(candidates)), list[Deciding]()
+    while open_laws and left:
+        kept = [{place: _largest_group(laws, one) for place, laws in open_laws.items()} for one in left]
+        gains = [sum(len(open_laws[place]) - len(laws) for place, laws in groups.items()) for groups in kept]
+        best = max(range(len(left)), key=lambda at: (gains[at], -at))
+        if gains[best] == 0:
+            break
+        narrowed = tuple(place for place, laws in kept[best].items() if len(laws) < len(open_laws[place]))
+        chosen.append(Deciding(left[best], narrowed))
+        open_laws = {place: laws for place, laws in kept[best].items() if len(laws) > 1}
+        left.pop(best)
+    return tuple(chosen)
+
+
+def _largest_group(laws: tuple[Law, ...], setting: Setting) -> tuple[Law, ...]:
+    """The laws that stay possible after a run, where that tells least."""
+    groups: dict[int, list[Law]] = {}
+    for law in laws:
+        groups.setdefault(law.at(setting), []).append(law)
+    most = max(map(len, groups.values()))
+    return tuple(next(group for group in groups.values() if len(group) == most))

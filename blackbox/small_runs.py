@@ -1,0 +1,199 @@
+"""Which small runs tell the laws of a network: one thing changed at a time from a base, so that none is ambiguous.
+
+MindSpeed's own tuning starts eight fixed ones (MindSpeed 028de58c mindspeed/auto_settings/config/
+profiling_configs.json, generate_profiling_configs.py), which leave micro-batch, sequence, number of experts and
+layers to be assumed. Here each has a run of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from taylor.base.errors import InputError
+from taylor.blackbox.laws import FACTORS
+from taylor.parsers.small_run import JobSizes, Machines, Setting
+
+LEAST_CARDS = 4
+"""Below, no two degrees can vary."""
+MOST_RUNS = 16
+LEAST_TOKENS_CP = 8192
+"""Tokens of a sample where CP is searched (generate_profiling_configs.py, utils.py: get_seq_length_for_profiling)."""
+MOST_TOKENS = 32768
+LEAST_TOKENS_RANK = 2048
+"""Tokens of a sample on a rank of CP: with fewer, kernels show other speeds than in the job."""
+MOST_EXPERTS = 16
+"""Experts of a small run, where the router takes so few."""
+MOST_CANDIDATES = 48
+"""Further runs among which those that decide are looked for."""
+SEARCHABLE = ("tp", "cp", "ep", "pp", "mbs")
+
+
+@dataclass(frozen=True)
+class SmallRun:
+    """One small run.
+
+    Parameters
+    ----------
+    name : str
+        Of its folder.
+    why : str
+        What it tells.
+    """
+
+    name: str
+    setting: Setting
+    why: str
+
+
+@dataclass(frozen=True)
+class SmallRuns:
+    """The runs in the order in which they are started, and why further ones are not among them."""
+
+    runs: tuple[SmallRun, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def legal(setting: Setting, sizes: JobSizes) -> str | None:
+    """Why a run cannot start; None where it can."""
+    tests = (
+        (sizes.tp_ways % setting.tp == 0, f"TP {setting.tp} does not divide the heads' {sizes.tp_ways}"),
+        (setting.seq % (2 * setting.cp * setting.tp) == 0, f"{setting.seq} tokens do not split over TP and CP"),
+        (setting.experts % setting.ep == 0, f"EP {setting.ep} does not divide {setting.experts} experts"),
+        ((setting.dp * setting.cp) % setting.ep == 0, f"EP {setting.ep} does not divide DP·CP"),
+        (setting.layers % setting.pp == 0, f"{setting.layers} layers do not split over {setting.pp} stages"),
+        (setting.experts >= sizes.top_k, f"a token goes to {sizes.top_k} experts"),
+        (setting.experts % sizes.expert_groups == 0, f"experts stand in groups of {sizes.expert_groups}"),
+        (
+            setting.cp == 1 or setting.seq // setting.cp >= LEAST_TOKENS_RANK,
+            f"less than {LEAST_TOKENS_RANK} tokens a rank",
+        ),
+    )
+    return next((reason for good, reason in tests if not good), None)
+
+
+def fitted(setting: Setting, cards: int) -> Setting | None:
+    """The setting with the DP that takes all cards; None where there is none."""
+    per_replica = setting.tp * setting.cp * setting.pp
+    return setting.replace(dp=cards // per_replica) if cards % per_replica == 0 else None
+
+
+def plan_small_runs(
+    sizes: JobSizes, machines: Machines, searched: Collection[str] = SEARCHABLE, tokens: int | None = None
+) -> SmallRuns:
+    """The base run, and one for each thing that a search may change.
+
+    Parameters
+    ----------
+    searched : collection of str
+        Degrees that the search varies.
+    tokens : int, optional
+        Tokens of a sample in small runs; by default the job's, at least `LEAST_TOKENS_CP` where CP is searched and
+        at most `MOST_TOKENS` where it is not.
+
+    Raises
+    ------
+    InputError
+        When there are too few cards, or no base run can start on them.
+    """
+    cards = machines.ranks
+    if cards < LEAST_CARDS:
+        cure = f"small runs need {LEAST_CARDS} cards, and tell more on two nodes"
+        raise InputError("are too few", field="--nnodes times --nproc-per-node", value=cards, cure=cure)
+    base = _base(sizes, cards, tokens or _tokens(sizes, searched), searched)
+    runs, left_out = [SmallRun("base", base, "operators and memory of one layer")], list[str]()
+    for name, change, why in _changes(base, sizes, searched):
+        wanted = fitted(base.replace(**change), cards)
+        reason = f"{cards} cards do not split so" if wanted is None else legal(wanted, sizes)
+        if wanted is None or reason is not None:
+            left_out.append(f"{name}: {reason}")
+        elif all(wanted != run.setting for run in runs):
+            runs.append(SmallRun(name, wanted, why))
+    assert len(runs) <= MOST_RUNS
+    return SmallRuns(tuple(runs), tuple(left_out))
+
+
+def _tokens(sizes: JobSizes, searched: Collection[str]) -> int:
+    return max(sizes.own.seq, LEAST_TOKENS_CP) if "cp" in searched else min(sizes.own.seq, MOST_TOKENS)
+
+
+def _base(sizes: JobSizes, cards: int, tokens: int, searched: Collection[str]) -> Setting:
+    """The run that all others change one thing of.
+
+    Its degrees are 2 where they can be: each may then rise and fall, and what only runs under a degree is in every
+    run but the one without it.
+    """
+    counts = [sizes.own.experts] if sizes.own.experts <= MOST_EXPERTS else _few_experts(sizes)
+    choices = itertools.product(
+        (2, 1) if "cp" in searched else (1,),
+        (2, 1) if "tp" in searched else (1,),
+        (2, 1) if sizes.own.experts > 1 and "ep" in searched else (1,),
+        counts,
+    )
+    reasons = list[str]()
+    for cp, tp, ep, experts in choices:
+        base = fitted(Setting(tp=tp, cp=cp, ep=ep, seq=tokens, experts=experts, layers=sizes.least_layers), cards)
+        reason = f"{cards} cards do not split over TP {tp} and CP {cp}" if base is None else legal(base, sizes)
+        if base is not None and reason is None:
+            return base
+        reasons.append(str(reason))
+    raise InputError("allow no small run", field="the cards", value=cards, cure="; ".join(dict.fromkeys(reasons)))
+
+
+def _few_experts(sizes: JobSizes) -> list[int]:
+    """Numbers of experts that a small run may have, the one to be tried first in front."""
+    divisors = [count for count in range(2, sizes.own.experts + 1) if sizes.own.experts % count == 0]
+    few = [count for count in divisors if count <= MOST_EXPERTS and count % 2 == 0]
+    return [*few[::-1], *(count for count in divisors if count > MOST_EXPERTS)]
+
+
+def _changes(base: Setting, sizes: JobSizes, searched: Collection[str]) -> list[tuple[str, dict[str, int], str]]:
+    """(name, what is changed, why) of each further run."""
+    more, half = base.layers + 1, base.seq // 2
+    seq = half if half >= LEAST_TOKENS_RANK else 2 * base.seq
+    experts = 2 * base.experts if 2 * base.experts <= sizes.own.experts else base.experts // 2
+    changes: list[tuple[str, dict[str, int], str]] = []
+    if "tp" in searched:
+        changes += [
+            (f"tp{2 * base.tp}", {"tp": 2 * base.tp}, "what TP splits"),
+            ("tp1", {"tp": 1}, "what TP adds"),
+        ]
+    if "cp" in searched:
+        changes += [
+            (f"cp{2 * base.cp}", {"cp": 2 * base.cp}, "what CP splits"),
+            ("cp1", {"cp": 1}, "what CP adds"),
+        ]
+    if sizes.own.experts > 1:
+        if "ep" in searched:
+            changes += [
+                (f"ep{2 * base.ep}", {"ep": 2 * base.ep}, "what EP splits"),
+                ("ep1", {"ep": 1}, "what EP adds"),
+            ]
+        changes.append((f"experts{experts}", {"experts": experts}, "what each expert adds"))
+    changes.append((f"seq{seq}", {"seq": seq}, "what grows with the sequence"))
+    if "mbs" in searched:
+        changes.append(("mbs2", {"mbs": 2}, "what grows with the micro-batch"))
+    changes.append((f"layers{more}", {"layers": more}, "what is a layer's, what the model's"))
+    changes.append(("pp2", {"pp": 2, "layers": 2 * base.layers}, "embedding apart from head, and the hand-over"))
+    return changes
+
+
+def candidate_runs(base: Setting, sizes: JobSizes, cards: int) -> list[Setting]:
+    """Further runs that could tell laws apart: one size doubled or halved, then two, of each the cheapest first."""
+    moves = [(name, by) for name in FACTORS for by in (2.0, 0.5, 4.0)]
+    pairs = itertools.combinations(moves, 2)
+    found: list[Setting] = []
+    for chosen in (*((move,) for move in moves), *pairs):
+        change: dict[str, int] = {}
+        for name, by in chosen:
+            change[name] = int(change.get(name, getattr(base, name)) * by)
+        setting = fitted(base.replace(**change), cards) if min(change.values()) > 0 else None
+        if setting is not None and setting != base and legal(setting, sizes) is None:
+            found.append(setting)
+
+    def cost(setting: Setting) -> tuple[bool, int]:
+        changed = sum(getattr(setting, name) != getattr(base, name) for name in FACTORS)
+        return changed > 1, setting.seq * setting.mbs * setting.experts // setting.cp
+
+    return sorted(dict.fromkeys(found), key=cost)[:MOST_CANDIDATES]

@@ -1,0 +1,101 @@
+"""What small runs told of a network's operators, summed up, and as plain data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taylor.blackbox.blocks import LawfulOperator
+from taylor.blackbox.laws import FACTORS, Deciding, Fit, deciding_runs
+from taylor.parsers.small_run import Setting
+
+
+@dataclass(frozen=True)
+class Told:
+    """How far the laws are settled.
+
+    Parameters
+    ----------
+    operators : int
+        Places of an operator in the runs, those of a further layer not counted again.
+    settled, ambiguous, scattered, lawless : int
+        Operators whose dimensions all follow one exact law; with several exact ones; with sizes that leave their law
+        from run to run; without any law, or without a condition for when they run.
+    conditions : tuple of (str, int)
+        How many operators run when, the commonest first.
+    deciding : tuple of Deciding
+        Runs that would settle ambiguous ones.
+    """
+
+    operators: int
+    settled: int
+    ambiguous: int
+    scattered: int
+    lawless: int
+    conditions: tuple[tuple[str, int], ...]
+    deciding: tuple[Deciding, ...]
+
+
+def told(operators: Sequence[LawfulOperator], candidates: Sequence[Setting], most: int) -> Told:
+    """Sum up the operators of runs.
+
+    Parameters
+    ----------
+    candidates : sequence of Setting
+        Further runs that could be started.
+    most : int
+        Of them, how many may be.
+    """
+    own = [one for one in operators if one.condition is None or ("layers", True) not in one.condition.above]
+    kinds = Counter(_kind(one) for one in own)
+    conditions = Counter(str(one.condition) if one.condition else "no condition found" for one in own)
+    # Sizes that are ambiguous alike are decided alike.
+    fits = list(dict.fromkeys(fit for one in own for fit in one.fits if len(fit.laws) > 1))
+    deciding = deciding_runs(fits, candidates)[:most]
+    return Told(
+        len(own),
+        kinds["settled"],
+        kinds["ambiguous"],
+        kinds["scattered"],
+        kinds["lawless"],
+        tuple(conditions.most_common()),
+        deciding,
+    )
+
+
+def _kind(operator: LawfulOperator) -> str:
+    fits = operator.fits
+    if operator.condition is None or any(not fit.laws for fit in fits):
+        return "lawless"
+    if any(fit.spread for fit in fits):
+        return "scattered"
+    return "settled" if all(fit.settled for fit in fits) else "ambiguous"
+
+
+def laws_as_data(operators: Sequence[LawfulOperator]) -> list[dict[str, Any]]:
+    """The operators in their order as JSON data: when each runs, and the laws of every dimension."""
+    return [
+        {
+            "type": one.like.type,
+            "core": one.like.core,
+            "dtypes": list(one.like.dtypes),
+            "runs": str(one.condition) if one.condition else None,
+            "inputs": [[_fit(fit) for fit in shape] for shape in one.inputs],
+            "outputs": [[_fit(fit) for fit in shape] for shape in one.outputs],
+        }
+        for one in operators
+    ]
+
+
+def _fit(fit: Fit) -> dict[str, Any]:
+    laws = [
+        {
+            "coefficient": str(law.coefficient),
+            "powers": {name: power for name, power in zip(FACTORS, law.exponents, strict=True) if power},
+            **({"unit": law.unit} if law.unit > 1 else {}),
+        }
+        for law in fit.laws
+    ]
+    return {"laws": laws, **({"spread": round(fit.spread, 4)} if fit.spread else {})}

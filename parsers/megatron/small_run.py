@@ -1,0 +1,170 @@
+"""Small runs of a script by Megatron's or MindSpeed's flags: the same network with few layers, profiled.
+
+Nothing is asked of the network but what its flags divide by. MindSpeed's own tuning changes the same flags of its
+command line (MindSpeed 028de58c mindspeed/auto_settings/profile/argv.py:67-176, config/search_config.py:57-88).
+"""
+
+from __future__ import annotations
+
+import math
+
+from taylor.base.errors import InputError
+from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN
+from taylor.parsers.megatron.launch import Launch
+from taylor.parsers.megatron.placing import PLACING, Wanted
+from taylor.parsers.megatron.read import is_mindspeed
+from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
+
+_BESIDE = ("num-layers", "hidden-size", "seq-length")
+_DROPPED = (
+    *PLACING,
+    "auto-settings",
+    "auto-settings-type",
+    "auto-settings-work-dir",
+    "auto-settings-ranks",
+    "auto-settings-log-level",
+    "load",
+    "save",
+    "schedules-method",
+    "moe-fb-overlap",
+    "swap-attention",
+    "recompute-in-advance",
+    "recompute-in-bubble",
+    "use-nanopipe",
+    "ampipe-degree",
+    "swap-optimizer",
+    "swap-optimizer-times",
+)
+"""What a small run goes without: checkpoints that fit no cut model, and schedules that need many stages. The list
+of MindSpeed's tuning (mindspeed/auto_settings/profile/argv.py:26-51), and what places layers by number."""
+_MEGATRON_PROFILE = ("use-pytorch-profiler", "pytorch-profiler-collect-shapes")
+_MINDSPEED_PROFILE = ("profile-with-cpu", "profile-with-memory", "profile-record-shapes")
+
+
+def job_sizes(launch: Launch) -> JobSizes:
+    """See `Launcher.job_sizes`.
+
+    Raises
+    ------
+    InputError
+        When a flag is missing or no number, or a pattern names the kind of each layer by its number.
+    """
+    flags = launch.flags
+    heads = flags.integer("num-attention-heads")
+    groups = flags.integer("num-query-groups", default=heads) if flags.has("group-query-attention") else heads
+    dense = max(0, flags.integer(DENSE_FIRST, default=0, low=-1))
+    frequency = flags.text(PATTERN, default="1")
+    if frequency not in ("1", "-1"):
+        cure = "give the layers one kind, or the dense ones first by --first-k-dense-replace"
+        raise flags.error(PATTERN, "names kinds of layers that small runs cannot keep", frequency, cure)
+    experts = flags.integer("num-experts", default=1)
+    own = Setting(
+        tp=flags.integer("tensor-model-parallel-size", default=1),
+        cp=flags.integer("context-parallel-size", default=1),
+        ep=flags.integer("expert-model-parallel-size", default=1),
+        mbs=flags.integer("micro-batch-size", default=1),
+        seq=flags.integer("seq-length", "encoder-seq-length"),
+        experts=experts,
+        layers=flags.integer("num-layers", "encoder-num-layers"),
+        pp=flags.integer("pipeline-model-parallel-size", default=1),
+    )
+    world = flags.world_size()
+    if world is not None:
+        own = own.replace(dp=max(1, world // own.ranks))
+    per_node = flags.integer("nproc-per-node", "local-worker-num", default=8) if world is not None else None
+    return JobSizes(
+        own,
+        math.gcd(heads, groups),
+        dense if experts > 1 else 0,
+        flags.integer("moe-router-topk", default=1) if experts > 1 else 1,
+        flags.integer("moe-router-num-groups", "n-group", default=1) if experts > 1 else 1,
+        None if world is None or per_node is None else max(1, world // per_node),
+        per_node,
+    )
+
+
+def small_run(launch: Launch, setting: Setting, machines: Machines, profile: ProfiledSteps) -> Launch:
+    """See `Launcher.small_run`.
+
+    Every layer runs again in the backward pass, as in MindSpeed's runs: then the operators of a layer stand whole
+    between two borders, and the most that a layer takes is seen beside what it keeps.
+
+    Raises
+    ------
+    InputError
+        When a flag's value cannot be changed alone.
+    """
+    flags = launch.flags
+    if setting.ranks != machines.ranks:
+        raise ValueError("a small run takes all the cards that its machines have")
+    wanted: Wanted = {name: False for name in (*_DROPPED, *RECOMPUTE_FLAGS) if flags.has(name)}
+    sizes = {
+        "tensor-model-parallel-size": setting.tp,
+        "pipeline-model-parallel-size": setting.pp,
+        "context-parallel-size": setting.cp,
+        "expert-model-parallel-size": setting.ep,
+        "num-experts": setting.experts,
+    }
+    wanted |= {name: str(size) for name, size in sizes.items() if size != 1 or flags.has(name)}
+    layers = "num-layers" if flags.has("num-layers") else "encoder-num-layers"
+    length = "seq-length" if flags.has("seq-length") else "encoder-seq-length"
+    wanted |= {
+        layers: str(setting.layers),
+        length: str(setting.seq),
+        "micro-batch-size": str(setting.mbs),
+        # As many micro-batches as stages.
+        "global-batch-size": str(setting.dp * setting.pp * setting.mbs),
+        "recompute-granularity": "full",
+        "recompute-method": "block",
+        "recompute-num-layers": str(setting.layers // setting.pp),
+        "train-iters": str(profile.iterations),
+    }
+    if flags.integer("max-position-embeddings", default=setting.seq) < setting.seq:
+        wanted["max-position-embeddings"] = str(setting.seq)
+    if flags.integer(DENSE_FIRST, default=0, low=-1) > 1:
+        wanted[DENSE_FIRST] = "1"
+    if setting.tp > 1:
+        wanted["sequence-parallel"] = True
+    wanted["use-distributed-optimizer"] = True
+    if flags.has("lr-warmup-iters"):
+        wanted["lr-warmup-iters"] = "1"
+    wanted |= _profiled(launch, setting, profile)
+    small, ranks = launch.with_ranks(machines.ranks)
+    wanted |= ranks | _started(launch, machines)
+    small = small.with_flags(wanted, _BESIDE)
+    if small.flags.world_size() not in (None, machines.ranks):
+        cure = "let --nnodes and --nproc_per_node count the ranks"
+        raise InputError("starts another number of ranks", file=launch.file, value=small.flags.world_size(), cure=cure)
+    return small
+
+
+def _profiled(launch: Launch, setting: Setting, profile: ProfiledSteps) -> Wanted:
+    """The flags that make a run write profiles of its first rank of each stage, with memory and shapes.
+
+    Sources: MindSpeed-LLM master mindspeed_llm/features_manager/functional/profiling.py:14-40; Megatron-LM main
+    megatron/training/config/common_config.py:28-60.
+    """
+    stage = setting.ranks // setting.pp
+    firsts = tuple(str(rank * stage) for rank in range(setting.pp))
+    wanted: Wanted = {
+        "profile": True,
+        "profile-step-start": str(profile.first),
+        "profile-step-end": str(profile.first + profile.count),
+        "profile-ranks": firsts,
+    }
+    folder = launch.setting("profile-save-path", str(profile.folder))
+    if not is_mindspeed(launch.flags):
+        return wanted | {name: True for name in _MEGATRON_PROFILE} | {"tensorboard-dir": folder}
+    wanted |= {name: True for name in _MINDSPEED_PROFILE}
+    return wanted | {"profile-level": "level1", "profile-save-path": folder}
+
+
+def _started(launch: Launch, machines: Machines) -> Wanted:
+    """The options of what starts the ranks, where they are given and named anew."""
+    told = {"master-addr": machines.master_addr, "master-port": machines.master_port, "node-rank": machines.node_rank}
+    return {
+        name: launch.setting(name, str(value))
+        for name, value in told.items()
+        if value is not None and launch.flags.has(name)
+    }

@@ -1,0 +1,123 @@
+"""What a launcher is told, and tells, of small runs of a training file: sizes, degrees, machines, the profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """What a run is given, as far as sizes may follow it.
+
+    Parameters
+    ----------
+    tp, cp, ep, dp, pp : int
+        Parallel degrees.
+    mbs, seq : int
+        Samples a micro-batch, tokens a sample.
+    experts : int
+        Routed experts of a layer; 1 where there are none.
+    layers : int
+        Layers of the whole model.
+    """
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    mbs: int = 1
+    seq: int = 1
+    experts: int = 1
+    layers: int = 1
+    pp: int = 1
+    dp: int = 1
+
+    def replace(self, **changes: Any) -> Setting:
+        """A copy with some of it changed."""
+        return replace(self, **changes)
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that run it."""
+        return self.tp * self.cp * self.pp * self.dp
+
+    def differences(self, other: Setting) -> str:
+        """What another setting changes, as ``cp 1 -> 2``."""
+        names = ("tp", "cp", "ep", "pp", "dp", "mbs", "seq", "experts", "layers")
+        told = [(name, getattr(self, name), getattr(other, name)) for name in names]
+        return ", ".join(f"{name} {mine} -> {its}" for name, mine, its in told if mine != its)
+
+
+@dataclass(frozen=True)
+class JobSizes:
+    """What small runs of a file have to keep to.
+
+    Parameters
+    ----------
+    own : Setting
+        As the file states it; `dp` is 1 where the file does not say how many ranks it starts.
+    tp_ways : int
+        What TP has to divide: heads, and groups of heads.
+    dense_first : int
+        Layers before the first one with experts; 0 where all are alike.
+    top_k : int
+        Experts that a token goes to; a small run has no fewer.
+    expert_groups : int
+        What the experts have to be a multiple of.
+    nodes, per_node : int or None
+        What the file starts.
+    """
+
+    own: Setting
+    tp_ways: int
+    dense_first: int = 0
+    top_k: int = 1
+    expert_groups: int = 1
+    nodes: int | None = None
+    per_node: int | None = None
+
+    @property
+    def least_layers(self) -> int:
+        """Layers of the smallest model that has each kind."""
+        return 1 + min(1, self.dense_first)
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The machines of small runs.
+
+    Parameters
+    ----------
+    master_addr, master_port, node_rank : optional
+        As torchrun takes them; what is None stays as the file has it.
+    """
+
+    nodes: int
+    per_node: int
+    master_addr: str | None = None
+    master_port: int | None = None
+    node_rank: int | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Cards at hand."""
+        return self.nodes * self.per_node
+
+
+@dataclass(frozen=True)
+class ProfiledSteps:
+    """What of a small run is profiled.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the profiler writes.
+    iterations, first, count : int
+        Steps that run; the first one profiled, counted from 0; how many are.
+    """
+
+    folder: Path
+    iterations: int = 10
+    first: int = 8
+    count: int = 2

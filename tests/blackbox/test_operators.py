@@ -1,0 +1,155 @@
+"""The base of measured operators."""
+
+from __future__ import annotations
+
+import csv
+import random
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.blackbox.operator_base import OperatorBase, Origin
+from taylor.blackbox.operator_speed import OperatorSpeeds
+from taylor.blackbox.rejection import FIRST_LAUNCH, NO_TIME, STRAGGLER, WARM_UP, Cleaned, clean
+from taylor.parsers.profiles.operators import Operator, OperatorSample, parse_shapes, read_operators
+from tests.conftest import ROOT, SHARED
+
+CARD = Origin("ascend-910b", "24.1", "8.0")
+PROFILES = SHARED / "data" / "ascend_profiles"
+real = pytest.mark.skipif(not PROFILES.is_dir(), reason="real profiles are not here")
+
+
+def product(m: int, k: int, n: int) -> Operator:
+    return Operator("MatMulV2", "AI_CORE", ("DT_BF16", "DT_BF16"), ((m, k), (k, n)), ((m, n),))
+
+
+def samples(operator: Operator, durations: list[int], step: int = 5) -> list[OperatorSample]:
+    return [OperatorSample(operator, at, each, step) for at, each in enumerate(durations)]
+
+
+def filled(path: Path, operators: dict[Operator, list[int]], origin: Origin = CARD, digest: str = "a") -> OperatorBase:
+    base = OperatorBase(path)
+    kept = {operator: tuple(durations) for operator, durations in operators.items()}
+    base.fill(origin, Cleaned(kept, {}), digest=digest, when="2026-01-01")
+    return base
+
+
+def test_first_launches_stragglers_and_empty_samples_are_left_out_and_counted():
+    cleaned = clean(samples(product(8, 8, 8), [9000, 100, 102, 98, 101, 0, 99, 700]))
+    assert cleaned.rejected == {FIRST_LAUNCH: 1, STRAGGLER: 1, NO_TIME: 1}
+    assert sorted(next(iter(cleaned.durations.values()))) == [98, 99, 100, 101, 102]
+
+
+def test_a_slow_first_step_of_several_is_warm_up():
+    one = product(8, 8, 8)
+    steps = [sample for step, each in ((3, 150), (4, 100), (5, 100)) for sample in samples(one, [each] * 4, step)]
+    cleaned = clean(steps)
+    assert cleaned.rejected == {WARM_UP: 4} and set(cleaned.durations[one]) == {100}
+
+
+def test_versions_of_the_software_never_mix(tmp_path):
+    newer = Origin("ascend-910b", "24.1", "8.1")
+    base = filled(tmp_path / "base.sqlite", {product(8, 8, 8): [100, 110, 120]})
+    base.fill(newer, Cleaned({product(8, 8, 8): (50,)}, {}), digest="b", when="2026-02-01")
+    assert base.times(CARD)[product(8, 8, 8)].centre_ns == 110 and base.times(newer)[product(8, 8, 8)].centre_ns == 50
+    assert sorted(base.origins()) == [CARD, newer]
+
+
+def test_a_profile_counts_once_and_merging_twice_changes_nothing(tmp_path):
+    mine = filled(tmp_path / "mine.sqlite", {product(8, 8, 8): [100, 100]})
+    filled(tmp_path / "mine.sqlite", {product(8, 8, 8): [100, 100]})
+    filled(tmp_path / "other.sqlite", {product(8, 8, 8): [200] * 5, product(16, 8, 8): [300]}, digest="b")
+    assert mine.merge(tmp_path / "other.sqlite") == 1
+    assert mine.merge(tmp_path / "other.sqlite") == 0
+    times = mine.times(CARD)
+    assert times[product(8, 8, 8)].count == 7 and times[product(8, 8, 8)].centre_ns == 200
+    assert times[product(16, 8, 8)].count == 1
+
+
+def test_bases_that_share_some_profiles_are_not_merged(tmp_path):
+    mine = filled(tmp_path / "mine.sqlite", {product(8, 8, 8): [100]})
+    other = filled(tmp_path / "other.sqlite", {product(8, 8, 8): [100]})
+    other.fill(CARD, Cleaned({product(4, 4, 4): (9,)}, {}), digest="b", when="2026-01-01")
+    with pytest.raises(InputError, match="in the base already"):
+        mine.merge(tmp_path / "other.sqlite")
+
+
+def test_a_file_that_is_no_base_is_refused(tmp_path):
+    (tmp_path / "base.sqlite").write_text("not a database, and long enough to be told from an empty one")
+    with pytest.raises(InputError):
+        OperatorBase(tmp_path / "base.sqlite")
+
+
+def test_of_many_samples_the_middle_stays_though_few_are_kept(tmp_path):
+    draw = random.Random(1)
+    durations = [round(draw.gauss(10_000, 300)) for _ in range(5000)]
+    base = filled(tmp_path / "base.sqlite", {product(8, 8, 8): durations})
+    known = base.times(CARD)[product(8, 8, 8)]
+    assert known.count == 5000 and known.centre_ns == pytest.approx(median(durations), rel=0.005)
+    assert known.spread == pytest.approx(0.03, rel=0.3)
+
+
+def test_a_missing_operator_is_estimated_by_the_line_of_its_type_with_an_error_that_holds(tmp_path):
+    draw = random.Random(2)
+
+    def truth(m: int, k: int, n: int) -> float:  # 250 Tproducts/s and 1 TB/s, in ns, stated apart from the product's.
+        return 4000 + m * k * n / 125e3 + 2 * (m * k + k * n + m * n) / 1000
+
+    sizes = [tuple(256 * draw.randint(1, 32) for _ in range(3)) for _ in range(60)]
+    known = {product(*size): [round(truth(*size) * draw.gauss(1, 0.03))] for size in sizes[:30]}
+    speeds = OperatorSpeeds(filled(tmp_path / "base.sqlite", known).times(CARD))
+    estimates = [(speeds.estimate(product(*size)), truth(*size)) for size in sizes[30:]]
+    errors = [abs(estimate.ns / true - 1) for estimate, true in estimates]
+    assert not any(estimate.exact for estimate, _ in estimates)
+    assert median(errors) < 0.05 and estimates[0][0].error < 0.06
+
+
+def test_coverage_counts_operators_and_time(tmp_path):
+    known = {product(256 * at, 256, 256): [1000 * at] for at in range(1, 8)}
+    speeds = OperatorSpeeds(filled(tmp_path / "base.sqlite", known).times(CARD))
+    run = [product(256, 256, 256), product(256 * 6, 256, 256), product(256 * 3, 256, 512)]
+    covered = speeds.coverage(run)
+    assert covered.by_count == pytest.approx(2 / 3) and 0.5 < covered.by_time < 0.95
+    assert covered.unknown == (product(256 * 3, 256, 512),)
+    assert OperatorSpeeds({}).estimate(run[0]) is None
+
+
+@pytest.mark.parametrize(
+    "cell, shapes",
+    [('"32,3;64"', ((32, 3), (64,))), ('";"', ((), ())), ("N/A", ()), ('"8,,2;;16"', ((8, 2), (), (16,))),
+     ("DT_BF16;FLOAT", None), ("9" * 30, None)],
+)  # fmt: skip
+def test_shapes_are_read_as_the_profiler_writes_them(cell, shapes):
+    assert parse_shapes(cell) == shapes
+
+
+@real
+def test_real_profiles_fill_a_base_and_its_stated_error_is_that_of_a_half_held_back(tmp_path):
+    words = [sys.executable, "-m", "taylor", "operators", str(tmp_path / "base.sqlite"), "--fill", str(PROFILES)]
+    words += ["--device", "ascend-910b", "--export", str(tmp_path / "base.csv")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "was taken without shapes" in done.stderr and "median of those left out" in done.stdout
+    with open(tmp_path / "base.csv", newline="") as stream:
+        assert len(list(csv.DictReader(stream))) > 250
+    table = read_operators(PROFILES / "llm_kernel_details" / "kernel_details.csv")
+    times = OperatorBase(tmp_path / "base.sqlite").times(Origin("ascend-910b"))
+    mine = sorted({sample.operator for sample in table.samples if sample.operator in times})
+    speeds = OperatorSpeeds({operator: times[operator] for operator in mine[::2]})
+    held = [(speeds.estimate(operator), times[operator].centre_ns) for operator in mine[1::2]]
+    pairs = [(estimate, true) for estimate, true in held if estimate is not None]
+    assert len(pairs) > 0.8 * len(held)
+    stated = median(estimate.error for estimate, _ in pairs)
+    assert median(abs(estimate.ns / true - 1) for estimate, true in pairs) < 1.5 * stated + 0.05
+
+
+def test_the_operators_of_a_candidate_are_looked_up_without_reading_the_file_again(tmp_path):
+    known = {product(at + 1, 64, 64): [1000 + at] for at in range(500)}
+    base = filled(tmp_path / "base.sqlite", known)
+    speeds = OperatorSpeeds(base.times(CARD))
+    base.path.unlink()
+    assert [speeds.estimate(operator).ns for operator in known] == [durations[0] for durations in known.values()]

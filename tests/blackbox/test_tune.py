@@ -1,0 +1,127 @@
+"""`taylor tune` as a user types it, on a training command whose network nobody told it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.standin_network import hidden_network
+from taylor.base.errors import InputError
+from taylor.blackbox.small_runs import plan_small_runs
+from taylor.command_lines import tune as command
+from taylor.parsers.registry import launchers_for
+from taylor.parsers.small_run import Machines, ProfiledSteps
+from taylor.workflows.tune import launcher_for
+from tests.conftest import ROOT, SHARED
+
+STANDIN = Path(__file__).with_name("standin_training.py")
+SCRIPT = """\
+#!/bin/bash
+# My own network.
+NNODES=128
+TP=8
+LOAD="my checkpoint"
+{python} {standin} {seed} {failing} {hanging} -- \\
+    --nproc_per_node 8 --nnodes $NNODES pretrain_mine.py \\
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size 16 --expert-model-parallel-size 16 \\
+    --num-layers 64 --hidden-size 4096 --num-attention-heads 32 --group-query-attention --num-query-groups 8 \\
+    --num-experts 64 --moe-router-topk 4 --moe-grouped-gemm \\
+    --my-own-module 3 --seq-length 16384 --max-position-embeddings 16384 \\
+    --micro-batch-size 1 --global-batch-size 1024 --train-iters 5000 \\
+    --load $LOAD --save $LOAD --bf16 --use-fused-rmsnorm
+"""
+
+
+def script(folder: Path, seed: int = 4, failing: str = "none", hanging: str = "none") -> Path:
+    file = folder / "pretrain.sh"
+    file.write_text(SCRIPT.format(python=sys.executable, standin=STANDIN, seed=seed, failing=failing, hanging=hanging))
+    return file
+
+
+def tune(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "taylor", "tune", "--shell_path", "pretrain.sh", "--work_dir", "small", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=environment)
+
+
+@pytest.fixture
+def tune_here(tmp_path, monkeypatch, capsys):
+    """The same in this process, which spares the starts: returns what it prints and what it logs."""
+
+    def run(*words: str) -> tuple[str, str]:
+        monkeypatch.chdir(tmp_path)
+        command.run(["--shell_path", "pretrain.sh", "--work_dir", "small", *words])
+        captured = capsys.readouterr()
+        return captured.out, captured.err
+
+    return run
+
+
+TWO_NODES = ("--nnodes", "2", "--nproc-per-node", "8")
+
+
+def test_dry_writes_the_small_runs_and_starts_none(tmp_path):
+    file = script(tmp_path)
+    before = file.read_text()
+    done = tune(tmp_path, *TWO_NODES, "--dry")
+    assert done.returncode == 0, done.stderr
+    assert file.read_text() == before and not (tmp_path / "started.txt").exists()
+    runs = sorted(path.parent.name for path in (tmp_path / "small").glob("*/pretrain.sh"))
+    assert len(runs) == 12 and all(name in done.stdout for name in runs)
+    small = (tmp_path / "small" / "base" / "pretrain.sh").read_text()
+    assert "NNODES=2\n" in small and "--num-layers 1 " in small and "--load" not in small
+    assert "--my-own-module 3" in small
+
+
+def test_what_a_scheduler_started_is_read_by_the_next_dry_call(tmp_path, tune_here):
+    script(tmp_path)
+    words = (*TWO_NODES, "--search", "tp", "--dry")
+    tune_here(*words)
+    for name in ("base", "tp1"):
+        subprocess.run(["bash", f"small/{name}/pretrain.sh"], cwd=tmp_path, check=True, capture_output=True)
+    printed, _ = tune_here(*words, "--base", "base.sqlite", "--device", "ascend-910b")
+    assert "with exact laws" in printed and "undecided: a run with" in printed
+    assert "the base holds" in printed and (tmp_path / "base.sqlite").is_file()
+
+
+def test_runs_are_started_once_and_tell_the_hidden_laws_though_one_fails_and_one_hangs(tmp_path, tune_here):
+    script(tmp_path, failing="tp1", hanging="tp4")
+    words = (*TWO_NODES, "--search", "tp", "--timeout", "3")
+    # What a killed start left behind.
+    half = tmp_path / "small" / "base" / "profile" / "a_ascend_pt" / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv"
+    half.parent.mkdir(parents=True)
+    half.write_text("Name,Type,Acc")
+    printed, logged = tune_here(*words)
+    assert "failed (timed out after 3 s)" in printed and "out of memory" in logged
+    printed, _ = tune_here(*words)
+    started = Counter((tmp_path / "started.txt").read_text().split())
+    assert set(started.values()) == {1} and len(started) >= 6
+    laws = json.loads((tmp_path / "small" / "laws.json").read_text())
+    network = hidden_network(4)
+    hidden = [one.type for one in (*network.before, *network.layer * 2, *network.after) if set(one.only) <= {"tp"}]
+    assert [one["type"] for one in laws] == hidden
+    assert all(fit["laws"] for one in laws for shape in one["inputs"] for fit in shape)
+    assert f"operators: {len(hidden) - sum(set(one.only) <= {'tp'} for one in network.layer)};" in printed
+
+
+def test_a_script_on_too_few_cards_is_refused_with_the_flags_to_change(tmp_path, tune_here):
+    script(tmp_path)
+    with pytest.raises(InputError, match="--nnodes"):
+        tune_here("--nnodes", "1", "--nproc-per-node", "2", "--dry")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="real scripts are not here")
+def test_the_scripts_of_mindspeed_are_cut_down_to_small_runs():
+    for file in sorted((SHARED / "data" / "shells").glob("*mcore_deepseek3*.sh")):
+        launcher = launcher_for(file)
+        sizes = launcher.job_sizes(file)
+        cards = Machines(2, 8, "10.0.0.1", 6005)
+        for run in plan_small_runs(sizes, cards).runs[-1:]:
+            text = launcher.small_run(file, run.setting, cards, ProfiledSteps(Path("/profiles")))
+            assert text != file.read_text(encoding="utf-8") and launchers_for(file)[0].recognises(file, text)

@@ -1,0 +1,86 @@
+"""The operator base filled from folders of profiles, merged, exported, and summed up."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from taylor.base.errors import InputError
+from taylor.blackbox.operator_base import OperatorBase, Origin
+from taylor.blackbox.operator_speed import OperatorSpeeds, SpeedLine
+from taylor.blackbox.rejection import clean
+from taylor.parsers.profiles.ascend import KERNELS
+from taylor.parsers.profiles.folder import rank_sources
+from taylor.parsers.profiles.operators import read_operators
+
+
+@dataclass(frozen=True)
+class FilledProfile:
+    """One rank's profile, taken in, known before, or left out for a reason."""
+
+    path: Path
+    taken: int = 0
+    rejected: int = 0
+    unread: int = 0
+    known: bool = False
+    left_out: str = ""
+
+
+@dataclass(frozen=True)
+class OriginSummary:
+    """What a base knows of one device and its software.
+
+    Parameters
+    ----------
+    samples, rejected : int
+        Taken in, and left out, by rule and in all.
+    lines : mapping
+        By ("type" or "core", name).
+    """
+
+    origin: Origin
+    operators: int
+    samples: int
+    rejected: dict[str, int]
+    lines: dict[tuple[str, str], SpeedLine]
+
+
+def fill_base(base: OperatorBase, folders: Sequence[Path], origin: Origin) -> list[FilledProfile]:
+    """Take the profiles below folders in; those without shapes are left out, with the reason.
+
+    Raises
+    ------
+    InputError
+        When a folder holds no profile.
+    """
+    return [_fill(base, source.path, origin) for folder in folders for source in rank_sources(folder)]
+
+
+def _fill(base: OperatorBase, place: Path, origin: Origin) -> FilledProfile:
+    file = place / KERNELS
+    try:
+        table = read_operators(file)
+    except InputError as error:
+        return FilledProfile(file, left_out=str(error))
+    with open(file, "rb") as stream:
+        digest = hashlib.sha256()
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    when = datetime.fromtimestamp(file.stat().st_mtime, timezone.utc).date().isoformat()
+    cleaned = clean([sample for sample in table.samples if sample.operator.is_compute])
+    done = base.fill(origin, cleaned, digest=digest.hexdigest(), when=when)
+    return FilledProfile(file, done.taken, sum(done.rejected.values()), table.unread, done.known)
+
+
+def summaries(base: OperatorBase) -> list[OriginSummary]:
+    """What the base knows, by origin."""
+    found = []
+    for origin in sorted(base.origins()):
+        times = base.times(origin)
+        samples = sum(time.count for time in times.values())
+        lines = OperatorSpeeds(times).lines
+        found.append(OriginSummary(origin, len(times), samples, base.rejected(origin), dict(lines)))
+    return found

@@ -1,0 +1,274 @@
+"""Small runs of a user's own training file: written, started one after another, read, and what they tell."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from taylor.base.console import log
+from taylor.base.errors import InputError
+from taylor.base.files import read_text, write_atomic
+from taylor.base.kept import read_kept, write_kept
+from taylor.blackbox.blocks import LawfulOperator, RunOperators, lawful_operators
+from taylor.blackbox.foretold import ShowingRun, foretell, showing_run
+from taylor.blackbox.operator_base import OperatorBase, Origin
+from taylor.blackbox.operator_speed import Coverage, OperatorSpeeds
+from taylor.blackbox.small_runs import MOST_RUNS, SEARCHABLE, SmallRun, SmallRuns, candidate_runs, plan_small_runs
+from taylor.blackbox.told import Told, laws_as_data, told
+from taylor.dryrun.logs import last_lines
+from taylor.dryrun.processes import ProgramRun, run_program
+from taylor.parsers.launcher import Launcher, Tools
+from taylor.parsers.profiles.ascend import KERNELS
+from taylor.parsers.profiles.folder import rank_sources
+from taylor.parsers.profiles.operators import Operator, read_operators
+from taylor.parsers.registry import recognising
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps
+from taylor.workflows.operators import fill_base
+
+PROFILE, LOG, LAWS = "profile", "run.log", "laws.json"
+LEAST_ALIGNED = 2
+"""Runs of which laws are fitted."""
+ENOUGH_HELD = 0.7
+"""Share of the job's time that a base must hold; below, a further small run is proposed."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What is tuned, where, and how.
+
+    Parameters
+    ----------
+    nodes, per_node : int or None
+        The machines of the small runs; what the file starts where they are None.
+    tokens : int or None
+        Tokens of a sample in small runs, where not as `plan_small_runs` chooses.
+    timeout_s : float
+        Longest that one may take.
+    dry : bool
+        Write the runs only.
+    retry : bool
+        Start those again that failed before.
+    base : Path or None
+        The operator base that the runs fill, and in which the job's operators are looked up.
+    origin : Origin or None
+        What the runs are measured on; needed with `base`.
+    """
+
+    script: Path
+    work_dir: Path
+    nodes: int | None = None
+    per_node: int | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
+    node_rank: int | None = None
+    searched: Collection[str] = SEARCHABLE
+    tokens: int | None = None
+    timeout_s: float = 1800.0
+    dry: bool = False
+    retry: bool = False
+    base: Path | None = None
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True)
+class Covered:
+    """How much of the job at its own degrees an operator base holds.
+
+    Parameters
+    ----------
+    operators, unsure : int
+        Foretold by laws, and not settled by them.
+    coverage : Coverage
+        Of the operators that compute.
+    further : ShowingRun or None
+        Proposed where too little of the time is held.
+    """
+
+    operators: int
+    unsure: int
+    coverage: Coverage
+    further: ShowingRun | None
+
+
+@dataclass(frozen=True)
+class Written:
+    """A small run's file, and how it ended.
+
+    Parameters
+    ----------
+    ended : str or None
+        None where it has not run; empty where it ended well; else what went wrong.
+    """
+
+    run: SmallRun
+    file: Path
+    seconds: float = 0.0
+    ended: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Of the run's file, log and profile."""
+        return self.file.parent
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The runs, and what they told where enough have run."""
+
+    sizes: JobSizes
+    machines: Machines
+    runs: tuple[Written, ...]
+    left_out: tuple[str, ...]
+    told: Told | None = None
+    laws: Path | None = None
+    covered: Covered | None = None
+
+
+def tune(options: TuneOptions) -> Tuned:
+    """Write small runs, start those that have not run, and fit the laws of what they show.
+
+    Started again, it goes on where it was: a run whose file is as it was when it ended is not started twice.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be cut down, or a profile is damaged.
+    WriteError
+        When a file cannot be written.
+    """
+    launcher = launcher_for(options.script)
+    sizes = launcher.job_sizes(options.script)
+    machines = _machines(options, sizes)
+    planned = plan_small_runs(sizes, machines, options.searched, options.tokens)
+    runs = [_written(one, launcher, machines, options) for one in planned.runs]
+    if not options.dry:
+        runs = [_started(one, launcher, options) for one in runs]
+    done = [one for one in runs if one.ended == ""]
+    found, file, covered = None, None, None
+    # Of several nodes the first has the first rank's profile.
+    shown = [one for one in done if one.run.setting.pp == 1 and _has_profile(one.folder)]
+    if len(shown) < LEAST_ALIGNED <= len(done) and not options.node_rank:
+        log.warning("the runs left no %s below %s: laws are read from Ascend's profiles", KERNELS, options.work_dir)
+    if len(shown) >= LEAST_ALIGNED:
+        operators = _laws(shown)
+        file = write_atomic(options.work_dir / LAWS, json.dumps(laws_as_data(operators), indent=1) + "\n")
+        found = _told(operators, planned, sizes, machines)
+        covered = _covered(operators, done, sizes, machines, options)
+    return Tuned(sizes, machines, tuple(runs), planned.left_out, found, file, covered)
+
+
+def launcher_for(path: Path) -> Launcher:
+    """The launcher whose training file this is.
+
+    Raises
+    ------
+    InputError
+        When the file is missing, or none's.
+    """
+    launchers = recognising(path)
+    if not launchers:
+        cure = "name the script that starts the training"
+        raise InputError("is no training file that is known", file=path, cure=cure)
+    return launchers[0]
+
+
+def _machines(options: TuneOptions, sizes: JobSizes) -> Machines:
+    nodes = options.nodes or sizes.nodes
+    per_node = options.per_node or sizes.per_node
+    if nodes is None or per_node is None:
+        cure = "say --nnodes and --nproc-per-node"
+        raise InputError("does not say on how many cards it starts", file=options.script, cure=cure)
+    return Machines(nodes, per_node, options.master_addr, options.master_port, options.node_rank)
+
+
+def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: TuneOptions) -> Written:
+    """Write a run's file, unless it stands there already, and find how it ended where it has run."""
+    folder = options.work_dir.resolve() / run.name
+    file = folder / options.script.name
+    text = launcher.small_run(options.script, run.setting, machines, ProfiledSteps(folder / PROFILE))
+    if not file.is_file() or read_text(file) != text:
+        write_atomic(file, text)
+    kept = read_kept(_ended_file(file, options))
+    if isinstance(kept, dict) and kept.get("file") == _digest(text):
+        return Written(run, file, float(kept["seconds"]), str(kept["failure"]))
+    if options.dry and _has_profile(folder):
+        return Written(run, file, ended="")  # Started by a scheduler.
+    return Written(run, file)
+
+
+def _has_profile(folder: Path) -> bool:
+    return any((folder / PROFILE).glob(f"*/*/{KERNELS}"))
+
+
+def _ended_file(file: Path, options: TuneOptions) -> Path:
+    """Where it is kept how a run ended; nodes that share a disk have one each."""
+    return file.parent / f"ended_{options.node_rank or 0}.json"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _started(one: Written, launcher: Launcher, options: TuneOptions) -> Written:
+    """Start a run that has not ended yet, in a process group of its own, and keep how it ended."""
+    if one.ended == "" or (one.ended is not None and not options.retry):
+        return one
+    log.info("run %s: %s", one.run.name, one.run.why)
+    if not options.node_rank:
+        # What an earlier start of it left when it was killed is no whole profile.
+        shutil.rmtree(one.folder / PROFILE, ignore_errors=True)
+    command = launcher.dryrun_command(one.file, options.script.resolve(), Tools(sys.executable))
+    own_log = one.folder / (f"run_{options.node_rank}.log" if options.node_rank else LOG)
+    where = launcher.working_folder(options.script)
+    outcome = run_program(ProgramRun(command, dict(os.environ), one.folder, own_log, options.timeout_s, where))
+    failure = outcome.failure
+    if failure:
+        log.warning("run %s %s: %s", one.run.name, failure, " | ".join(last_lines(own_log)))
+    data = {"file": _digest(read_text(one.file)), "seconds": outcome.seconds, "failure": failure}
+    write_kept(_ended_file(one.file, options), data)
+    return Written(one.run, one.file, outcome.seconds, failure)
+
+
+def _laws(runs: Sequence[Written]) -> tuple[LawfulOperator, ...]:
+    return lawful_operators([RunOperators(one.run.setting, _one_step(one)) for one in runs])
+
+
+def _one_step(one: Written) -> tuple[Operator, ...]:
+    """The operators of the last profiled step of a run's first rank."""
+    source = rank_sources(one.folder / PROFILE)[0]
+    table = read_operators(source.path / KERNELS)
+    last = max((sample.step for sample in table.samples), default=-1)
+    return tuple(sample.operator for sample in table.samples if sample.step == last)
+
+
+def _told(operators: Sequence[LawfulOperator], planned: SmallRuns, sizes: JobSizes, machines: Machines) -> Told:
+    base = planned.runs[0].setting
+    candidates = candidate_runs(base, sizes, machines.ranks)
+    return told(operators, candidates, MOST_RUNS - len(planned.runs))
+
+
+def _covered(
+    operators: Sequence[LawfulOperator],
+    done: Sequence[Written],
+    sizes: JobSizes,
+    machines: Machines,
+    options: TuneOptions,
+) -> Covered | None:
+    """Fill the base from the runs, and look the job's operators up in it; None where no base is named."""
+    if options.base is None or options.origin is None:
+        return None
+    base = OperatorBase(options.base)
+    fill_base(base, [one.folder / PROFILE for one in done if _has_profile(one.folder)], options.origin)
+    foretold = foretell(operators, sizes.own)
+    computing = [one for one in foretold.operators if one.is_compute]
+    coverage = OperatorSpeeds(base.times(options.origin)).coverage(computing)
+    further = None
+    if coverage.by_time < ENOUGH_HELD:
+        further = showing_run(operators, coverage.unknown, sizes.own, sizes, machines.ranks)
+    return Covered(len(foretold.operators), foretold.unsure, coverage, further)
