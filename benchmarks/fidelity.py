@@ -1,10 +1,14 @@
 """The cost model beside published figures, row by row, with the errors as they are.
 
-    python benchmarks/fidelity.py [--csv FILE]
+    python benchmarks/fidelity.py [FOLDER] [--source_flags] [--calculon PATH] [--llm_analysis PATH] [--csv FILE]
 
 Sections: parameter counts, memory of DeepSeek-V3 under MindFormers' rules, activation memory, layer
 times and step times. «left out» is the error of a step time when the efficiencies are fitted on the
 other rows of its device (leave-one-out); the targets are checked against those.
+
+With FOLDER (the form of `benchmarks.measured_runs`) its runs instead: each set's median, largest error, bias, Kendall,
+coverage and false verdicts, and the same rows by other tools (`benchmarks.peers`): Megatron-LM's memory formula, and
+Calculon and llm-analysis where PATH is a folder with their sources.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import pandas as pd
 from scipy.stats import kendalltau
@@ -23,6 +27,8 @@ from scipy.stats import kendalltau
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import peers  # noqa: E402
+from benchmarks.measured_runs import measured_runs, show  # noqa: E402
 from benchmarks.published import MEGATRON, PUBLISHED, Case, all_cases, korthikanti, korthikanti_config  # noqa: E402
 from benchmarks.published_fit import Point, fit, layer_points, step_points  # noqa: E402
 from taylor.cost_model.activations import activation_bytes  # noqa: E402
@@ -247,11 +253,41 @@ def all_rows() -> list[Row]:
     ]  # fmt: skip
 
 
+PEERS = {"calculon": peers.CALCULON, "llm_analysis": peers.LLM_ANALYSIS}
+
+
+def show_measured(folder: Path, copies: Mapping[str, Path | None], source_flags: bool) -> None:
+    """Print how near measured runs are told, by this project and by others."""
+    runs, refused = measured_runs(folder, source_flags=source_flags)
+    show(runs, refused, rows=False)
+
+    def table(rows: Sequence[peers.Beside], name: str) -> None:
+        print(peers.summary(rows, name).to_string(index=False, float_format=lambda value: f"{value:.1f}"))
+
+    print("\npeaks beside Megatron-LM's own formula")
+    table(peers.memory_beside(runs), "Megatron-LM")
+    for name, copy in copies.items():
+        if copy is None:
+            continue
+        rows, missing = peers.steps_beside(runs, PEERS[name], copy)
+        print(f"\nsteps of GPT jobs beside {PEERS[name].name}")
+        table(rows, PEERS[name].name)
+        for file, why in missing.items():
+            print(f"{file}: none of {PEERS[name].name}: {why}")
+
+
 def main() -> None:
     """Print the tables; write the rows as CSV when asked to."""
     parser = argparse.ArgumentParser(description="predicted beside published, row by row")
     parser.add_argument("--csv", type=Path, help="also write the rows to this file")
+    parser.add_argument("folder", type=Path, nargs="?", help="measured runs to judge instead")
+    parser.add_argument("--source_flags", action="store_true", help="add the flags that a run's source names")
+    for peer in PEERS:
+        parser.add_argument(f"--{peer}", type=Path, metavar="PATH", help="its sources, to run beside")
     options = parser.parse_args()
+    if options.folder is not None:
+        show_measured(options.folder, {name: getattr(options, name) for name in PEERS}, options.source_flags)
+        return
     rows = all_rows()
     order = list(dict.fromkeys(row.section for row in rows))
     section = None

@@ -15,10 +15,10 @@ DEFAULT_RISK = 0.05
 """How often a measured figure may lie beyond an end of its interval."""
 
 FLAG_WIDTH = 0.1
-"""What a flag that no figure takes into account may change a time by, as a deviation of its logarithm."""
+"""What a flag that no figure takes into account may change a time by, as a deviation of its logarithm. Assumed."""
 DEVICE_WIDTH = 0.15
 """How far all speeds of a device that was not measured may be off together, likewise; a calibration is drawn towards
-the register by it."""
+the register by it. Assumed."""
 FRAMEWORK_WIDTH = 0.085
 """How far all peaks under a framework without measured ones may be off together, likewise: fits to MindFormers' own
 dry-runs lie up to 15 % above the closed forms (19 of 20, taken as that of a normal distribution)."""
@@ -103,6 +103,7 @@ def _deviations(risk: float) -> float:
 _STANDARD = NormalDist().inv_cdf(1 - DEFAULT_RISK)
 
 _MEASURED = KnownError(0.02, 0.02, 0.01, "a fit to dry-runs is")
+"""Fits to dry-runs with noise of 2 %, judged on plans that were not dry-run (`docs/dryrun.md`)."""
 
 MEMORY_ERRORS = {
     "estimate": KnownError(0.03, 0.08, 0.02, "the estimate is"),

@@ -31,17 +31,19 @@ class _Operations(NamedTuple):
     backward_casts: int = 0
 
 
-# Norm, two products, queries, keys and values apart (3), their norms (2), rotation, attention, residual; back: two
-# gradients a product (4), attention (3), norms (6), rotation (2), one gradient of three (4), residual (2).
 _MIXER = _Operations(11, 21, 2, 2)
-# Norm, product, scores, choice (4), map of choices (4), auxiliary loss (6).
+"""Counted in Megatron-LM's source: norm, two products, queries, keys and values apart (3), their norms (2), rotation,
+attention, residual; back: two gradients a product (4), attention (3), norms (6), rotation (2), one gradient of three
+(4), residual (2)."""
 _ROUTER = _Operations(17, 18)
-# Counts (4), their copies to the host (4), permutation (3), two exchanges, sorting (2), probabilities; activation (2);
-# sorting, exchange, unpermutation, residual.
+"""Counted there: norm, product, scores, choice (4), map of choices (4), auxiliary loss (6)."""
 _EXPERTS = _Operations(22, 18)
+"""Counted there: counts (4), their copies to the host (4), permutation (3), two exchanges, sorting (2), probabilities;
+activation (2); sorting, exchange, unpermutation, residual."""
 _SHARED = _Operations(4, 7, 2, 2)
-# Both products of one expert: once forward, a gradient of input and weight each; a cast of each product's input.
+"""Counted there: the shared experts' two products, activation and sum, and what these have in backward."""
 _ONE_EXPERT = _Operations(2, 4, 2, 2)
+"""Both products of one expert: once forward, a gradient of input and weight each; a cast of each product's input."""
 
 
 class HostTime(NamedTuple):

@@ -13,7 +13,9 @@ import numpy as np
 from taylor.cost_model.strategy_table import Degrees
 
 _BUCKET = 40_000_000
+"""Parameters of a bucket at the least (Megatron-LM d98e8a64 core/distributed/distributed_data_parallel.py:133)."""
 _BUCKET_A_RANK = 1_000_000
+"""The same a rank of the group (likewise)."""
 
 
 def shown_beside(transfer: Any, beside: Any, degrees: Degrees, parameters: Any, ranks: Any) -> Any:

@@ -30,12 +30,15 @@ from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.frameworks import COMPILED_LOSS, ENGINE_LOSS
 from taylor.register.layers import LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec, MoeSpec
 from taylor.register.model import MTP, ModelSpec
 from taylor.register.narrow_products import NarrowProducts
 
 MIB = 2**20
 
+_WIDE_BYTES = 4
+"""Of a logit in fp32."""
 _SOFTMAX_BYTES = 4
 """Of an MTP module's softmax that waits for its backward, bytes a logit (fp32)."""
 
@@ -156,11 +159,22 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
     # A module keeps its embedding, and both norms' results side by side.
     kept = kept + tokens * model.hidden * rules.compute_bytes * 3 / split * model.mtp_layers
     earlier = _SOFTMAX_BYTES * model.mtp_layers if rules.loss_chunks == 1 else 0
-    at_loss = values * statics.logits_bytes
+    at_loss = values * np.where(np.equal(columns, model.vocab), loss_bytes(rules), loss_bytes(rules, split=True))
     if _makes_weight_gradients(rules):
         behind = _input_gradient_bytes(model, degrees, rules) + model.hidden * columns * rules.compute_bytes
         at_loss = np.maximum(at_loss, values * rules.compute_bytes + behind)
     return at_loss + values * earlier + kept
+
+
+def loss_bytes(rules: TrainingRules, *, split: bool = False) -> float:
+    """Bytes a logit at the loss's worst moment, by its kernel; `split`: TP's ranks share the vocabulary."""
+    if rules.loss_kernel == ENGINE_LOSS:
+        return rules.compute_bytes
+    further = _WIDE_BYTES if rules.loss_kernel == COMPILED_LOSS else 0
+    statics = rules.framework.statics
+    if split and statics.split_logits_bytes is not None:
+        return statics.split_logits_bytes
+    return statics.logits_bytes + further
 
 
 def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:

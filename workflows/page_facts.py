@@ -71,6 +71,9 @@ def memory_parts(planned: PlannedFile) -> MemoryParts | None:
     dryrun = from_dryrun(stage_memories(planned.dryrun), count)
     if dryrun is not None or planned.memory.source != "estimate":
         return dryrun
+    if any(planned.plan.uses(name) for name in planned.problem.choices):
+        # The breakdown knows the modes of a file alone; what a choice by module keeps, the problem prices.
+        return None
     stages = stage_breakdown(config.model, config.strategy, config.rules, planned.plan, config.schedule)
     return from_breakdown(stages, planned.solution.peak_memory_mib)
 

@@ -51,8 +51,14 @@ def is_at_hand(words: Sequence[str]) -> bool:
     return "torch" not in words or importlib.util.find_spec("torch") is not None
 
 
-def prepare(folder: Path) -> None:
-    """A fresh clone: the files that the repository holds, as they stand now, and nothing else."""
+def prepare(folder: Path, compiled: bool = False) -> None:
+    """A fresh clone: the files that the repository holds, as they stand now, and nothing else.
+
+    Parameters
+    ----------
+    compiled : bool
+        With the kernels that numba has compiled here, which a clone else compiles once.
+    """
     if not (ROOT / ".git").exists():  # an archive of the sources
         made = shutil.ignore_patterns(".*", "build", "pipeline_output", "__pycache__")
         shutil.copytree(ROOT, folder, ignore=made, dirs_exist_ok=True)
@@ -62,7 +68,12 @@ def prepare(folder: Path) -> None:
         target = folder / name
         if (ROOT / name).is_file():  # one that was removed and not yet committed is listed too
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, target)
+            # Numba takes a kernel that it kept where the source has its time and size.
+            shutil.copy2(ROOT / name, target)
+            if compiled and name.endswith(".py"):
+                for kept in (ROOT / name).parent.glob(f"__pycache__/{target.stem}.*.nb[ci]"):
+                    (target.parent / "__pycache__").mkdir(exist_ok=True)
+                    shutil.copy2(kept, target.parent / "__pycache__" / kept.name)
 
 
 def type_command(words: Sequence[str], folder: Path, most_seconds: float) -> tuple[int, str]:
@@ -86,7 +97,7 @@ def typed(most_seconds: float = SECONDS, quick: bool = False) -> Result:
     run, seconds = 0, []
     with tempfile.TemporaryDirectory(prefix="readme-") as clone:
         folder = Path(clone)
-        prepare(folder)
+        prepare(folder, compiled=quick)
         for words in english:
             if words[0] in ELSEWHERE or not is_at_hand(words) or (quick and is_slow(words)):
                 continue

@@ -14,7 +14,7 @@ from taylor.dryrun.torch_stage.layers import TransformerLayer
 from taylor.dryrun.torch_stage.norms import NormLayer
 from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.weights import REPLICATED, SPLIT, Weight
-from taylor.register.frameworks import IN_PLACE, STEP_BY_STEP
+from taylor.register.frameworks import COMPILED_LOSS, ENGINE_LOSS, IN_PLACE, STEP_BY_STEP
 
 
 class Lookup(torch.autograd.Function):
@@ -100,13 +100,14 @@ class VocabularyCrossEntropy(torch.autograd.Function):
 
     One fp32 copy of the logits becomes, in place, the softmax that is saved, and in backward the
     gradient. Beside it live the bf16 logits in forward and the bf16 gradient in backward: 6 bytes a logit.
+    Compiled (`COMPILED_LOSS`), the steps hand on a tensor of their own instead of writing into the cast.
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, target: Tensor, compiled: bool = False) -> Tensor:
         softmax = logits.float()
-        if softmax is logits:
-            softmax = logits.clone()
+        if compiled or softmax is logits:
+            softmax = softmax.clone()
         loss, target = _in_place_softmax(softmax, target)
         ctx.save_for_backward(softmax, target)
         return loss
@@ -115,7 +116,38 @@ class VocabularyCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
         gradient, target = ctx.saved_tensors
         _subtract_target(gradient, target, dy)
-        return gradient, None
+        return gradient, None, None
+
+
+class EngineCrossEntropy(torch.autograd.Function):
+    """`ENGINE_LOSS`: one kernel finds each row's loss and sum; in backward the gradient is written over the logits."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
+        loss, target, total = _row_sums(logits, target)
+        ctx.save_for_backward(logits, target, total)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        logits, target, total = ctx.saved_tensors
+        _write_gradient(logits, target, total, dy)
+        return logits, None
+
+
+@fused
+def _row_sums(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    target = target % logits.shape[1]
+    total = logits.float().logsumexp(-1)
+    predicted = logits.gather(1, target[:, None])[:, 0].float()
+    return (total - predicted).mean(), target, total
+
+
+@fused
+def _write_gradient(logits: Tensor, target: Tensor, total: Tensor, dy: Tensor) -> None:
+    softmax = (logits.float() - total[:, None]).exp()
+    _subtract_target(softmax, target, dy)
+    logits.copy_(softmax)
 
 
 @fused
@@ -133,6 +165,26 @@ def _in_place_softmax(wide: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 def _subtract_target(softmax: Tensor, target: Tensor, dy: Tensor) -> None:
     softmax.scatter_add_(1, target[:, None], torch.full_like(target[:, None], -1, dtype=softmax.dtype))
     softmax.mul_(dy / softmax.shape[0])
+
+
+class SplitCrossEntropy(torch.autograd.Function):
+    """torch's ``loss_parallel``: every step makes a tensor of its own, in backward too (`split_logits_bytes`)."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
+        target = target % logits.shape[1]
+        wide = logits.float()
+        shifted = wide - wide.max(-1, keepdim=True)[0]
+        result = shifted - shifted.exp().sum(-1, keepdim=True).log()
+        ctx.save_for_backward(result, target)
+        return -result.gather(1, target[:, None]).mean()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        result, target = ctx.saved_tensors
+        gradient = torch.zeros_like(result)
+        gradient.scatter_(1, target[:, None], -1.0)
+        return (gradient + result.exp()) * (dy / result.shape[0]), None
 
 
 class UnfusedCrossEntropy(torch.autograd.Function):
@@ -205,13 +257,18 @@ class Head:
             x, ways = Gather.apply(x, ways), 1
         logits = Linear.apply(x, self.table, self.queue, ways)
         target = target[: logits.shape[0]]
+        kernel = self.site.rules.loss_kernel
+        if kernel == ENGINE_LOSS:
+            return EngineCrossEntropy.apply(logits, target)
         if framework.statics.cross_entropy == IN_PLACE:
-            return VocabularyCrossEntropy.apply(logits, target)
+            return VocabularyCrossEntropy.apply(logits, target, kernel == COMPILED_LOSS)
         if framework.statics.cross_entropy == STEP_BY_STEP:
             return UnfusedCrossEntropy.apply(logits, target)
         if framework.statics.buffers_every_micro_batch:
             # The stage keeps its output until the micro-batch's backward is over.
             self.logits.append(logits)
+        if framework.statics.split_logits_bytes is not None and logits.shape[1] < self.site.model.vocab:
+            return SplitCrossEntropy.apply(logits, target)
         return torch.nn.functional.cross_entropy(logits.float(), target % logits.shape[1])
 
 

@@ -45,6 +45,7 @@ any_rules = st.builds(
     vocab_parallel=st.booleans(),
     dropout=st.booleans(),
     loss_chunks=st.sampled_from([1, 4]),
+    loss_kernel=st.sampled_from([None, frameworks.COMPILED_LOSS, frameworks.ENGINE_LOSS]),
     expert_tensor_parallel=st.booleans(),
     selective=st.none() | st.lists(st.sampled_from(PARTS), unique=True).map(tuple),
     fused_norms=st.booleans(),
