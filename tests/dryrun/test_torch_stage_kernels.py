@@ -10,7 +10,13 @@ torch = pytest.importorskip("torch")
 
 from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
 from taylor.dryrun.torch_stage.attention import FlashAttention, unfused_attention  # noqa: E402
-from taylor.dryrun.torch_stage.ends import Head, UnfusedCrossEntropy, VocabularyCrossEntropy  # noqa: E402
+from taylor.dryrun.torch_stage.ends import (  # noqa: E402
+    EngineCrossEntropy,
+    Head,
+    SplitCrossEntropy,
+    UnfusedCrossEntropy,
+    VocabularyCrossEntropy,
+)
 from taylor.dryrun.torch_stage.kernels import GradientQueue  # noqa: E402
 from taylor.dryrun.torch_stage.layers import TransformerLayer  # noqa: E402
 from taylor.dryrun.torch_stage.site import Site  # noqa: E402
@@ -214,8 +220,10 @@ def test_flash_and_unfused_attention_agree_on_grouped_heads_and_a_narrower_value
             assert_rounding_alone_differs(one, other)
 
 
-@pytest.mark.parametrize("entropy", [VocabularyCrossEntropy, UnfusedCrossEntropy])
-def test_both_cross_entropies_are_the_ordinary_one(entropy) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    "entropy", [VocabularyCrossEntropy, UnfusedCrossEntropy, EngineCrossEntropy, SplitCrossEntropy]
+)
+def test_all_cross_entropies_are_the_ordinary_one(entropy) -> None:  # type: ignore[no-untyped-def]
     logits = torch.randn(12, 40, generator=torch.Generator().manual_seed(8))
     target = torch.arange(12) * 3
     mine, plain = logits.clone().requires_grad_(), logits.double().requires_grad_()

@@ -166,6 +166,30 @@ def test_published_profiles_are_read_whole(folder):
     assert found.hardware and found.strategies
 
 
+@needs_data
+def test_every_published_file_is_read_by_its_name():
+    files = [*(DATA / "galvatron_profiles").glob("*.json"), *(DATA / "paddle_galvatron").rglob("*.json")]
+    assert len(files) > 20
+    for file in files:
+        assert read_folders([file])
+
+
+def test_all_to_all_times_of_no_cluster_serve_one_without_its_own(tmp_path, caplog):
+    times = {f"all2all_size_8_{2**size}MB_time": 0.1 + 0.01 * 2**size for size in range(10)}
+    (tmp_path / "profile_all2all.json").write_text(json.dumps(times))
+    (tmp_path / "allreduce_bandwidth_1nodes_8gpus_per_node.json").write_text('{"allreduce_size_8": 100}')
+    [found] = read_folders([tmp_path]).hardware.values()
+    assert found.all_to_all[8].ms_of_mib == {2**size: 0.1 + 0.01 * 2**size for size in range(10)}
+    own = {name: 2 * time for name, time in times.items()}
+    (tmp_path / "sp_time_1nodes_8gpus_per_node.json").write_text(json.dumps(own))
+    [found] = read_folders([tmp_path]).hardware.values()
+    assert found.all_to_all[8].ms_of_mib[1] == own["all2all_size_8_1MB_time"]
+    assert "left out" in caplog.text
+    (tmp_path / "profile_all2all.json").write_text('{"all2all_size_8_2MB_time": -1}')
+    with pytest.raises(InputError, match="all2all_size_8_2MB_time"):
+        read_folders([tmp_path])
+
+
 def flat(tree, at=""):
     if not isinstance(tree, dict):
         return {at: tree}
