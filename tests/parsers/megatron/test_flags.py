@@ -283,8 +283,9 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
 # ---- no flag that costs is passed over in silence ----------------------------------------------------
 
 
-def _changed_or_named(row: FlagRow, flags: dict[str, Setting], setting: Setting) -> bool:
-    before, _ = _outcome(flags)
+def _changed_or_named(row: FlagRow, flags: dict[str, Setting], setting: Setting, before: Any = None) -> bool:
+    """Whether a flag changes what is planned with; `before` is that without it, where it is known."""
+    before = _outcome(flags)[0] if before is None else before
     after, named = _outcome(flags | {row.name: setting})
     if isinstance(after, str):
         return f"--{row.name}" in after
@@ -386,7 +387,8 @@ def test_a_flag_that_is_read_changes_the_figures_or_is_refused_by_name() -> None
         for base in BASES.values():
             beside = READ_BESIDE.get(row.name, {})
             without = {name: value for name, value in (base | beside).items() if value and name != row.name}
-            if any(_changed_or_named(row, without, value) for value in values):
+            before = _outcome(without)[0]
+            if any(_changed_or_named(row, without, value, before) for value in values):
                 return True
         return False
 
