@@ -54,7 +54,7 @@ class HighsModel:
     def __init__(
         self, form: LinearForm, *, relaxed: bool = False, seed: int = 0, threads: int = 1, presolve: bool = True
     ) -> None:
-        self._columns, self._cost = len(form.names), form.cost
+        self._columns = len(form.names)
         solver = self._solver = silent_highs()
         for option, value in (("random_seed", seed), ("threads", threads)):
             solver.setOptionValue(option, value)
@@ -149,9 +149,6 @@ class HighsModel:
         solver.cbMipLogging += tell_bound
         try:
             interrupted, stopped = self._run_interruptibly(enough)
-            if start is not None and not interrupted and not stopped and not self._point_is_the_answer():
-                solver.clearSolver()
-                interrupted, stopped = self._run_interruptibly(enough)
         finally:
             solver.cbMipImprovingSolution -= tell
             solver.cbMipLogging -= tell_bound
@@ -178,16 +175,6 @@ class HighsModel:
                 interrupted = True
                 self._solver.cancelSolve()
         return interrupted, stopped
-
-    def _point_is_the_answer(self) -> bool:
-        """Whether the point that HiGHS hands out has the value that it calls optimal.
-
-        HiGHS 1.16.0 hands the starting point back, beside the optimum's value, where presolve alone solves the model.
-        """
-        told = self._solver.getInfo().objective_function_value
-        if self._solver.getModelStatus() != _Model.kOptimal:
-            return True
-        return abs(float(self._cost @ self._values()) - told) <= 1e-6 * max(1.0, abs(told))
 
     def _values(self) -> NDArray[np.float64]:
         return np.array(self._solver.getSolution().col_value)

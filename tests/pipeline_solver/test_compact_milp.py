@@ -183,7 +183,7 @@ def test_every_round_of_the_milp_may_take_what_is_left_and_no_more():
 
 
 def test_a_poor_start_does_not_stand_for_the_optimum():
-    """HiGHS 1.16.0 hands a start back as the solution where presolve alone solves the model."""
+    """HiGHS 1.16.0, which is left out for that, hands a start back where presolve alone solves the model."""
     rng = np.random.default_rng([2, 1000])
     problem, truth = [comparable_problem(rng, 20_000) for _ in range(3)][-1]
     solution = solve_compact(problem)
