@@ -1,6 +1,6 @@
 """How long the layer-wise search takes on large jobs: one outer choice, whole searches, many interleaved stages.
 
-python -m benchmarks.layerwise_speed [fixed] [hetu] [cards64] [interleaved]
+python -m benchmarks.layerwise_speed [fixed] [hetu] [cards64] [cards64v4] [interleaved]
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ GALVATRON = ["--costs", "galvatron", "--whole_mib", "--rival", "n", "--gap", "0.
 
 def whole(name: str, words: list[str]) -> None:
     """A whole search, as the command line asks for it."""
-    request = search_request(build_parser().parse([*words, *GALVATRON]))[1]
+    request = search_request(build_parser().parse([*GALVATRON, *words]))[1]
     found = search_job(request).result
     print(f"{name}: {found.seconds:.1f} s, {found.step_s:.4f} s, gap {found.gap:.3%}", flush=True)
 
@@ -121,11 +121,11 @@ def hetu() -> None:
         whole("Hetu case 0", [folder, *job.split(), *modes.split(), "--max_tp_deg", "8", "--max_sp_deg", "8"])
 
 
-def cards64() -> None:
+def cards64(*more: str) -> None:
     """The whole search of the published 64-card job."""
     job = "--world_size 64 --layers 72 --hidden 5120 --seq 32768 --memory 95 --gbs 64 --sp_space tp"
     modes = "--time_mode sequence --memory_mode static --max_tp_deg 8 --max_pp_deg 8"
-    whole("64 cards", [str(DATA / "paddle_galvatron/configs"), *job.split(), *modes.split()])
+    whole("64 cards", [str(DATA / "paddle_galvatron/configs"), *job.split(), *modes.split(), *more])
 
 
 def main() -> None:
@@ -134,6 +134,7 @@ def main() -> None:
         "fixed": lambda: stated(72, 2, 1, 16, 60_000),
         "hetu": hetu,
         "cards64": cards64,
+        "cards64v4": lambda: cards64("--vpp", "1,2,3,4", "--gap", "0.001"),
         "interleaved": lambda: stated(128, 32, 2, 64, 60_000),
     }
     parser = argparse.ArgumentParser(description=__doc__)

@@ -8,8 +8,9 @@ bound.
 from __future__ import annotations
 
 import time
+from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from taylor.pipeline.schedule import PLAIN, ScheduleSpec
 Tell = Callable[[str], None]
 Moved = Callable[[int, str], None]
 
+FEW_ROUNDS = 10
+"""LPs that bound an outer choice at first: most are cut off by that."""
 BOUND_SHARE = 0.8
 """Share of the time limit after which no further outer choice is bounded, for a plan needs time too."""
 
@@ -199,13 +202,20 @@ def _silent(*told: object) -> None:
 
 @dataclass(frozen=True)
 class _Open:
-    """A bounded choice that may be solved."""
+    """A bounded choice that may be solved; one whose bound came of few LPs is bounded well before that."""
 
     bound: float
     number: int
     outer: OuterChoice
     problem: FixedProblem
     only: LayerStrategy | None
+    relaxed: Relaxed
+    settled: bool = False
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """The most promising first."""
+        return self.bound, self.number
 
 
 class _Search:
@@ -240,14 +250,15 @@ class _Search:
             for only, problem in problems:
                 relaxed: Relaxed | None = None
                 if len(problem.strategies):
-                    relaxed = relax(problem, LaggedGraph.of(problem.schedule))
+                    relaxed = relax(problem, LaggedGraph.of(problem.schedule), rounds=FEW_ROUNDS)
                 if relaxed is None:
                     self.closed.append(Tried(outer, np.inf, only=only))
                 else:
-                    self.open.append(_Open(relaxed.bound / outer.global_batch, number, outer, problem, only))
+                    bound = relaxed.bound / outer.global_batch
+                    self.open.append(_Open(bound, number, outer, problem, only, relaxed))
         else:
             self.all_bounded = True
-        self.open.sort(key=lambda each: (each.bound, each.number))
+        self.open.sort(key=lambda each: each.rank)
 
     def solve(self) -> None:
         """Solve the outer choices whose bounds are below the best plan, best bound first."""
@@ -257,6 +268,9 @@ class _Search:
             late = self.deadline is not None and time.monotonic() > self.deadline
             if each.bound >= self.slowest * (1 - self.gap) or late:
                 self._close(Tried(each.outer, bound_s, only=each.only))
+                continue
+            if not each.settled:
+                self._settle(each)
                 continue
             left = None if self.deadline is None else max(self.deadline - time.monotonic(), 0.1)
             cutoff = self.slowest * each.outer.global_batch * (1 - self.gap / 2)
@@ -268,6 +282,13 @@ class _Search:
                 self.tell(f"{found.step_s:.6g} s, {1 / self.slowest:.6g} samples/s")
             if found.interrupted:
                 raise KeyboardInterrupt
+
+    def _settle(self, each: _Open) -> None:
+        """Bound the first choice well, and put it where it then belongs."""
+        self.open.pop(0)
+        relaxed = relax(each.problem, LaggedGraph.of(each.problem.schedule), cuts=each.relaxed.cuts) or each.relaxed
+        bound = max(each.bound, relaxed.bound / each.outer.global_batch)
+        insort(self.open, replace(each, bound=bound, relaxed=relaxed, settled=True), key=lambda one: one.rank)
 
     def _close(self, tried: Tried) -> None:
         self.open.pop(0)

@@ -80,6 +80,12 @@ class FixedProblem:
         parts = [counts[:, :, self.kind == k].sum(axis=2, dtype=np.int64) for k in range(len(self.by_kind))]
         return np.stack(parts, axis=2)
 
+    def fits(self, stage: int, counts: NDArray[np.int16]) -> bool:
+        """Whether a stage has room for its layers, counts [V, C], at every worst moment."""
+        working = float(self.working[counts.any(axis=0)].max())
+        held = np.tensordot(self.memory[stage], counts, axes=([1, 2], [0, 1]))
+        return bool((held + working <= self.room[stage]).all())
+
     def segments(self, choices: Iterable[int]) -> tuple[list[int], ...]:
         """The layouts of some choices by kind, in model order; kinds that have none are left out."""
         found: dict[int, set[int]] = {}

@@ -146,9 +146,10 @@ class LargeSearch:
         parts = [self._content(s, layers, weights) for s in range(self.problem.stages)]
         if any(part is None for part in parts):
             return None
-        return self._keep(self._assembled(tuple(part for part in parts if part is not None)))
+        return self.keep(self.assembled(tuple(part for part in parts if part is not None)))
 
-    def _keep(self, plan: Assembled) -> Assembled:
+    def keep(self, plan: Assembled) -> Assembled:
+        """The plan itself, kept where it is the best so far."""
         if self.best is None or plan.step < self.best.step:
             self.best = plan
         return plan
@@ -168,7 +169,7 @@ class LargeSearch:
             if other is not None and not np.array_equal(other, self.best.counts[s]):
                 counts = list(self.best.counts)
                 counts[s] = other
-                self._keep(self._assembled(tuple(counts)))
+                self.keep(self.assembled(tuple(counts)))
 
     def _move(self, weights: Array) -> None:
         """One layer from a chunk of a busy stage to another, while that helps."""
@@ -196,7 +197,7 @@ class LargeSearch:
                         if pair[0] is not None and pair[1] is not None:
                             counts = list(self.best.counts)
                             counts[giver], counts[taker] = pair[0], pair[1]
-                            self._keep(self._assembled(tuple(counts)))
+                            self.keep(self.assembled(tuple(counts)))
                     if self.best.step < step:
                         better = True
                         break
@@ -268,11 +269,9 @@ class LargeSearch:
         if found.values is None:
             return None
         counts = np.round(found.values[:cells]).reshape(V, C).astype(np.int16)
-        working = float(problem.working[counts.any(axis=0)].max())
-        held = np.tensordot(problem.memory[stage], counts, axes=([1, 2], [0, 1]))
-        return counts if (held + working <= problem.room[stage]).all() else None
+        return counts if problem.fits(stage, counts) else None
 
-    def _assembled(self, counts: tuple[Counts, ...]) -> Assembled:
+    def assembled(self, counts: tuple[Counts, ...]) -> Assembled:
         """Contents of all stages in the cheapest layouts, with the step that they make."""
         problem, graph = self.problem, self.graph
         ways: dict[int, tuple[float, tuple[tuple[int, int, float], ...]]] = {problem.end_layout: (0.0, ())}

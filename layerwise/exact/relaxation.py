@@ -57,7 +57,7 @@ class Relaxed:
 
 
 @dataclass(frozen=True)
-class _Form:
+class RelaxedForm:
     """The relaxation's rows, and where its columns and rows begin."""
 
     rows: list[Row]
@@ -81,7 +81,7 @@ FIRST_TIME = 1
 """Column of the first class's time; the step is column 0."""
 
 
-def _form(problem: FixedProblem, graph: LaggedGraph, layers: NDArray[np.int64] | None) -> _Form:
+def relaxed_form(problem: FixedProblem, graph: LaggedGraph, layers: NDArray[np.int64] | None) -> RelaxedForm:
     S, V, C = problem.stages, problem.interleaves, len(problem.strategies)
     cells = S * V * C
     classes = graph.classes
@@ -135,12 +135,13 @@ def _form(problem: FixedProblem, graph: LaggedGraph, layers: NDArray[np.int64] |
     for number, (of, values) in enumerate(parts):
         side = float(fixed[number])
         rows.append(Row(f"time_{number}", (FIRST_TIME + number, *of), (1.0, *values), side, side))
-    return _Form(rows, first_cell, count, chunk_rows, memory_rows, time_rows)
+    return RelaxedForm(rows, first_cell, count, chunk_rows, memory_rows, time_rows)
 
 
 def relax(
-    problem: FixedProblem, graph: LaggedGraph, layers: NDArray[np.int64] | None = None, cuts: Sequence[Array] = ()
-) -> Relaxed | None:
+    problem: FixedProblem, graph: LaggedGraph, layers: NDArray[np.int64] | None = None, cuts: Sequence[Array] = (),
+    rounds: int = MOST_ROUNDS,
+) -> Relaxed | None:  # fmt: skip
     """Solve the relaxation; None where nothing fits.
 
     Parameters
@@ -149,19 +150,21 @@ def relax(
         Layers of every chunk, where they are given.
     cuts : sequence of float64 [classes]
         Paths that are known.
+    rounds : int
+        LPs to be solved at most: after fewer than it takes, the bound is lower than the optimum.
     """
     S, V, C = problem.stages, problem.interleaves, len(problem.strategies)
-    form = _form(problem, graph, layers)
+    form = relaxed_form(problem, graph, layers)
     known = list(cuts)
     form.rows.extend(cut_row(each, FIRST_TIME) for each in known)
     model = HighsModel(form.linear(form.count, form.count), relaxed=True)
     bound = 0.0
-    for _ in range(MOST_ROUNDS):
+    for _ in range(rounds):
         found = model.solve_lp()
         if found.status is not MilpStatus.OPTIMAL or found.values is None:
             return None
         bound = found.bound
-        step, new = _new_paths(graph, found.values[FIRST_TIME : form.first_cell])
+        step, new = new_paths(graph, found.values[FIRST_TIME : form.first_cell])
         if step <= bound * (1 + TIGHT):
             break
         known += new
@@ -197,7 +200,7 @@ def relax_above(
     """
     S = problem.stages
     assert caps.sum() == problem.layers
-    form = _form(problem, graph, None)
+    form = relaxed_form(problem, graph, None)
     cells = problem.interleaves * len(problem.strategies)
     for s in range(S):
         start = form.first_cell + s * cells
@@ -223,7 +226,7 @@ def relax_above(
         if found.status is not MilpStatus.OPTIMAL or found.values is None:
             return False
         bounds[s] = max(bounds[s], found.bound)
-        step, new = _new_paths(graph, found.values[FIRST_TIME : form.first_cell])
+        step, new = new_paths(graph, found.values[FIRST_TIME : form.first_cell])
         if step > found.bound * (1 + 1e-4):
             model.add_rows([cut_row(each, FIRST_TIME) for each in new])
             return True
@@ -238,7 +241,7 @@ def relax_above(
     return float(bounds.min())
 
 
-def _new_paths(graph: LaggedGraph, times: Array) -> tuple[float, list[Array]]:
+def new_paths(graph: LaggedGraph, times: Array) -> tuple[float, list[Array]]:
     """The step, and the one or two longest paths that make it."""
     step, counts = graph.path(times)
     other = graph.path(times, 1)[1]

@@ -20,6 +20,7 @@ from taylor.layerwise.exact.fixed import FixedProblem, least_order
 from taylor.layerwise.exact.large import Assembled, LargeSearch
 from taylor.layerwise.exact.master import ROUNDING, Master
 from taylor.layerwise.exact.relaxation import relax
+from taylor.layerwise.exact.whole import WholeLayers
 from taylor.layerwise.job import OuterChoice
 
 FIRST_BUDGET, GROWTH = 0.002, 3.0
@@ -116,6 +117,11 @@ def solve_fixed(
         if many and bound < min(best_step * (1 - gap), cutoff_s):
             bound = max(bound, large.bound(relaxed))
             large.improve(relaxed, bound / (1 - gap), kept)
+        if not many and problem.interleaves > 1 and len(problem.by_kind) == 1:
+            # Chunks of a stage multiply what is to be listed.
+            kept(large.first())
+            whole_layers = WholeLayers(problem, graph, relaxed, large)
+            bound = max(bound, whole_layers.solve(min(best_step, cutoff_s), gap, large.deadline, kept))
         if bound >= min(best_step * (1 - gap), cutoff_s):
             return done(best_step, min(bound, best_step), best, 0)
         cuts = relaxed.cuts
