@@ -20,7 +20,7 @@ from taylor.cost_model.measured.layer_strategy import LayerStrategy, LayerwisePl
 from taylor.layerwise.exact.events import LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem
 from taylor.layerwise.exact.relaxation import Relaxed, relax
-from taylor.layerwise.exact.solve import FixedSolution, solve_fixed
+from taylor.layerwise.exact.solve import MANY_CHUNKS, FixedSolution, first_plan, solve_fixed
 from taylor.layerwise.job import LayerwiseJob, OuterChoice
 from taylor.layerwise.space import SpaceLimits, divisors
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
@@ -200,7 +200,7 @@ def _silent(*told: object) -> None:
     """Tell nobody."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Open:
     """A bounded choice that may be solved; one whose bound came of few LPs is bounded well before that."""
 
@@ -262,36 +262,58 @@ class _Search:
 
     def solve(self) -> None:
         """Solve the outer choices whose bounds are below the best plan, best bound first."""
+        if self.open and self.open[0].problem.chunks >= MANY_CHUNKS:
+            # Bounding so many chunks well takes seconds each: a plan is there before.
+            first = self.open[0]
+            found = first_plan(first.problem, first.outer)
+            if found.plan is not None:
+                self._keep(first, found)
+                self._tell_plan(found.step_s, first.outer.global_batch)
         while self.open:
             each = self.open[0]
             bound_s = each.bound * each.outer.global_batch
             late = self.deadline is not None and time.monotonic() > self.deadline
             if each.bound >= self.slowest * (1 - self.gap) or late:
+                self.open.pop(0)
                 self._close(Tried(each.outer, bound_s, only=each.only))
                 continue
             if not each.settled:
                 self._settle(each)
                 continue
-            left = None if self.deadline is None else max(self.deadline - time.monotonic(), 0.1)
-            cutoff = self.slowest * each.outer.global_batch * (1 - self.gap / 2)
-            found = solve_fixed(each.problem, each.outer, gap=self.gap / 2, cutoff_s=cutoff, time_limit=left)
-            self._close(Tried(each.outer, max(found.bound_s, bound_s), found, each.only))
-            if found.plan is not None and found.step_s / each.outer.global_batch < self.slowest:
-                self.best, self.slowest = found, found.step_s / each.outer.global_batch
-                self.best_problem = each.problem
-                self.tell(f"{found.step_s:.6g} s, {1 / self.slowest:.6g} samples/s")
-            if found.interrupted:
-                raise KeyboardInterrupt
+            self._solve(each)
+
+    def _solve(self, each: _Open) -> None:
+        """Find the plan of an outer choice, as far as it may be the best."""
+        self.open.remove(each)
+        left = None if self.deadline is None else max(self.deadline - time.monotonic(), 0.1)
+        batch = each.outer.global_batch
+        cutoff = self.slowest * batch * (1 - self.gap / 2)
+
+        def told(step_s: float, bound_s: float) -> None:
+            self._tell_plan(step_s, batch)
+
+        found = solve_fixed(each.problem, each.outer, gap=self.gap / 2, cutoff_s=cutoff, time_limit=left, tell=told)
+        self._close(Tried(each.outer, max(found.bound_s, each.bound * batch), found, each.only))
+        self._keep(each, found)
+        if found.interrupted:
+            raise KeyboardInterrupt
+
+    def _keep(self, each: _Open, found: FixedSolution) -> None:
+        batch = each.outer.global_batch
+        if found.plan is not None and found.step_s / batch < self.slowest:
+            self.best, self.slowest, self.best_problem = found, found.step_s / batch, each.problem
+
+    def _tell_plan(self, step_s: float, batch: int) -> None:
+        self.tell(f"{step_s:.6g} s, {batch / step_s:.6g} samples/s")
 
     def _settle(self, each: _Open) -> None:
-        """Bound the first choice well, and put it where it then belongs."""
-        self.open.pop(0)
+        """Bound a choice well, and put it where it then belongs."""
+        self.open.remove(each)
         relaxed = relax(each.problem, LaggedGraph.of(each.problem.schedule), cuts=each.relaxed.cuts) or each.relaxed
         bound = max(each.bound, relaxed.bound / each.outer.global_batch)
         insort(self.open, replace(each, bound=bound, relaxed=relaxed, settled=True), key=lambda one: one.rank)
 
     def _close(self, tried: Tried) -> None:
-        self.open.pop(0)
         self.closed.append(tried)
         self.moved(1, "")
 

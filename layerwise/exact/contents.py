@@ -7,6 +7,7 @@ another goes. So does one whose prices (`relaxation`) already take the bound abo
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ from taylor.pipeline_solver.compiled import compiled
 
 
 class TooManyContents(Exception):
-    """A stage may hold more than can be listed."""
+    """A stage may hold more than can be listed, or than there is time to list."""
 
 
 @dataclass(frozen=True)
@@ -193,12 +194,16 @@ class StageListing:
         Without them everything that fits is listed.
     most : int
         Contents in the making, at most.
+    deadline : float
+        A moment of `time.monotonic`.
     """
 
     def __init__(
-        self, problem: FixedProblem, graph: LaggedGraph, stage: int, prices: Prices | None, most: int = 400_000
-    ) -> None:
+        self, problem: FixedProblem, graph: LaggedGraph, stage: int, prices: Prices | None, most: int = 400_000,
+        deadline: float = np.inf,
+    ) -> None:  # fmt: skip
         self.problem, self.graph, self.stage, self.prices, self.most = problem, graph, stage, prices, most
+        self.deadline = deadline
         self.V, self.C = problem.interleaves, len(problem.strategies)
         self.memory, self.room = problem.memory[stage], problem.room[stage]
         self.most_layers = problem.layers - self.V * (problem.stages - 1)
@@ -237,7 +242,7 @@ class StageListing:
         Raises
         ------
         TooManyContents
-            When they are more than `most`.
+            When they are more than `most`, or the time is up.
         """
         self.cut_short = False
         problem = self.problem
@@ -272,6 +277,8 @@ class StageListing:
             # The dear ones first, while contents are few: what costs nothing multiplies them.
             prices = np.zeros(self.C) if self.prices is None else self.prices.layer[self.stage, v]
             for choice in sorted(self.useful.tolist(), key=lambda c: (-prices[c], self.problem.layout[c], c)):
+                if time.monotonic() > self.deadline:
+                    raise TooManyContents
                 labels = self._extended(labels, v, choice, room, budget)
             labels = self._closed(labels, v, budget)
             if not len(labels.slack):

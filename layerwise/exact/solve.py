@@ -62,6 +62,17 @@ class FixedSolution:
         return 0.0 if self.plan is None else max(0.0, 1 - self.bound_s / self.step_s)
 
 
+def first_plan(problem: FixedProblem, outer: OuterChoice) -> FixedSolution:
+    """A plan of even work under one outer choice, before anything is proven; one without a plan where that fails."""
+    began = time.monotonic()
+    found = None
+    if len(problem.strategies) and problem.layers >= problem.chunks:
+        found = LargeSearch(problem, LaggedGraph.of(problem.schedule), np.inf).first()
+    if found is None:
+        return FixedSolution(np.inf, 0.0, None, 0, time.monotonic() - began)
+    return FixedSolution(found.step, 0.0, assembled_plan(problem, outer, found), 0, time.monotonic() - began)
+
+
 def solve_fixed(
     problem: FixedProblem,
     outer: OuterChoice,
@@ -125,7 +136,8 @@ def solve_fixed(
         if bound >= min(best_step * (1 - gap), cutoff_s):
             return done(best_step, min(bound, best_step), best, 0)
         cuts = relaxed.cuts
-        listings = [StageListing(problem, graph, s, relaxed.prices) for s in range(problem.stages)]
+        stages = range(problem.stages)
+        listings = [StageListing(problem, graph, s, relaxed.prices, deadline=large.deadline) for s in stages]
         share = gap / 8 if gap >= COARSE else 0.0
         budget = FIRST_BUDGET * base
         while deadline is None or time.monotonic() < deadline:

@@ -157,3 +157,17 @@ def test_galvatrons_plans_are_beaten_on_the_same_costs(tmp_path, stages, limit_g
     assert found.step_s <= most_s + 6e-4 and found.gap <= 1e-3
     assert check_plan(rival.job, found.plan, rival.provider, claimed_s=found.step_s).faults == ()
     assert all(each.most_samples_a_s <= found.samples_a_s * 1.002 for each in cut_off(found))
+
+
+def test_many_chunks_have_a_plan_before_their_bounds(monkeypatch):
+    """Bounding takes all of the time here, and there is a plan all the same."""
+    from taylor.layerwise import search as module
+
+    case = random_case(next(seed for seed in FEW if random_case(seed).outer.stages > 1))
+    monkeypatch.setattr(module, "MANY_CHUNKS", 2)
+    monkeypatch.setattr(OuterSpace, "choices", lambda self, job: iter([case.outer]))
+    space = OuterSpace((case.outer.global_batch,), limits=SpaceLimits(zeros=(0, 2, 3)))
+    told = []
+    monkeypatch.setattr(module._Search, "_settle", lambda self, each: self.open.clear())
+    found = search(case.job, case.costs, space, tell=told.append)
+    assert found.plan is not None and len(told) == 1
