@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from taylor.base.console import log, progress
 from taylor.base.errors import InputError, TaylorError
@@ -34,6 +35,9 @@ from taylor.workflows.options import DryRunOptions
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
 from taylor.workflows.schedules import tell_interleaving
+
+if TYPE_CHECKING:
+    from taylor.workflows.shards import Shard
 
 LISTED_JOBS = 3
 """Most jobs that a ranking's first lines name; the candidates of one search are of one job."""
@@ -180,8 +184,9 @@ def rank_folder(
     nd_path: Path | None = None,
     margin: MemoryMargin = MemoryMargin(),  # noqa: B008 - frozen
     executor: Executor | None = None,
+    shard: Shard | None = None,
 ) -> Ranking:
-    """Solve every candidate file of a folder and rank them.
+    """Solve every candidate file of a folder, or a shard's share of them, and rank them.
 
     Ratios come from `parser_result`, else from the profiles in `profile_data`, else from estimates.
     The peak memory that a search told (`nd_path`, its candidates' CSV) stands beside the solved one.
@@ -193,6 +198,8 @@ def rank_folder(
         When the folder holds no configuration, or the ratios' CSV or the folder of profiles is bad.
     """
     files = config_files(folder)
+    if shard is not None:
+        files = shard.share(files)
     readable = _readable(files, register_path, margin)
     _tell(folder, readable, device, register_path, gbs)
     profiled: dict[Path, TimeRatios] = {}

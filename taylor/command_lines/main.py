@@ -34,6 +34,7 @@ SUBCOMMANDS = {
     "solve": Subcommand("pipeline_parallel", "layers and recompute of every pipeline stage of one configuration"),
     "search": Subcommand("parallel_tool", "the parallel strategies of a model, pruned by rules and memory"),
     "rank": Subcommand("pipeline_tool", "a folder of candidates, each solved and ranked by step time"),
+    "merge": Subcommand("merge", "the shards of a ranking, joined to one"),
     "timeline": Subcommand("timeline_tool", "worker logs, profiles and plans drawn as one timeline"),
     "history": Subcommand("history", "runs remembered, what was measured of them, plans found again"),
     "serve": Subcommand("serve", "a local page: what if, the proven plan, ranking, history"),

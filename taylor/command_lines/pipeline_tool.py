@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from taylor.base.console import run_command, start_logging
+from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InputError
 from taylor.command_lines.arguments import (
     CommandParser,
@@ -28,7 +29,14 @@ from taylor.command_lines.arguments import (
 )
 from taylor.command_lines.cluster import add_cluster_option, add_store_option, chosen_cluster, chosen_store
 from taylor.command_lines.model_start import MODEL_HELP, model_job, model_path
-from taylor.command_lines.ranking import add_ranking_options, print_files, remember_ranking
+from taylor.command_lines.ranking import ALL, add_ranking_options, add_shard_option, print_files, remember_ranking
+
+if TYPE_CHECKING:
+    from taylor.workflows.shards import Shard
+
+_WHERE_AND_HOW = "folders shard workers topn report output_path yaml_path verbose quiet cluster store"
+DECIDES_NO_SOLVE = frozenset(_WHERE_AND_HOW.split())
+"""Flags by destination that may differ between the shards of one ranking."""
 
 
 def build_parser(program: str = "pipeline_tool.py") -> CommandParser:
@@ -38,6 +46,13 @@ def build_parser(program: str = "pipeline_tool.py") -> CommandParser:
         "Solve the pipeline of every candidate configuration and rank them by step time.",
         "--parser_result ./config/profiling_result.csv",
     )
+    add_options(parser)
+    add_shard_option(parser)
+    return parser
+
+
+def add_options(parser: CommandParser) -> None:
+    """Add all flags of a ranking but ``--shard``."""
     source = parser.add_argument_group("candidates")
     source.add_argument(
         "--yaml_path",
@@ -105,13 +120,23 @@ def build_parser(program: str = "pipeline_tool.py") -> CommandParser:
     add_environment_options(parser)
     add_cluster_option(parser)
     add_store_option(parser)
-    return parser
 
 
 def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
     """Parse, solve, print."""
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
+    rank_candidates(args, arguments, program)
+
+
+def deciding_flags(args: argparse.Namespace) -> dict[str, str]:
+    """What the plans of a ranking depend on beside its candidates: flags that are not as by default, as text."""
+    given = {name: vars(args)[name] for name in sorted(args.given) if name not in DECIDES_NO_SOLVE}
+    return {name: ALL if value is None else str(value) for name, value in given.items()}
+
+
+def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program: str) -> None:
+    """Solve, print and remember, from flags that are parsed."""
     refuse_unknown_solver(args.solver_name)
     if args.model:
         refuse_without_effect(args, {"yaml_path"}, "with --model, whose strategies are searched")
@@ -122,6 +147,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
     from taylor.workflows.candidates import rank_folder
     from taylor.workflows.rank import RankOptions
 
+    shard = _shard(args)
     store = chosen_store(args, Path(args.output_path))
     switch = args.report.strip().lower()
     report: Path | bool = {"on": True, "y": True, "off": False, "n": False}.get(switch, Path(args.report))
@@ -145,11 +171,28 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
             nd_path=chosen_or_there(args.nd_path),
             margin=asked_margin(args),
             executor=executor,
+            shard=shard,
         )
+    if shard is not None:
+        from taylor.workflows.shards import record_shard
+
+        record = record_shard(shard, Path(args.yaml_path), deciding_flags(args), Path(args.output_path))
+        log.info("shard %d of %d is done: taylor merge joins them; %s", shard.number, shard.of, record)
     remember_ranking(store, program, arguments, ranking)
     print_ranking(ranking.table, limit=args.topn, details=args.verbose)
     print_files(ranking)
     print_ranking_verdict(ranking.table)
+
+
+def _shard(args: argparse.Namespace) -> Shard | None:
+    """The share of the candidates that is asked for."""
+    if getattr(args, "shard", None) is None:
+        return None
+    if args.model:
+        refuse_without_effect(args, {"shard"}, "with --model", "write its candidates with taylor search first")
+    from taylor.workflows.shards import Shard
+
+    return Shard(*args.shard)
 
 
 def _strategies(args: argparse.Namespace) -> Path:

@@ -33,6 +33,28 @@ def add_ranking_options(group: Any) -> None:
     group.add_argument("--topn", type=positive_int, metavar="N", help="rows printed (default: all)")
 
 
+def add_shard_option(group: Any) -> None:
+    """Add ``--shard`` to a parser's group."""
+    group.add_argument(
+        "--shard",
+        type=shard_number,
+        metavar="I/N",
+        help="solve every N-th candidate, from the I-th on: one job of an array, whose results taylor merge joins",
+    )
+
+
+def shard_number(text: str) -> tuple[int, int]:
+    """The type of ``--shard``: ``2/8``."""
+    number, _, of = text.partition("/")
+    try:
+        shard = positive_int(number), positive_int(of)
+    except (ValueError, argparse.ArgumentTypeError):
+        shard = (1, 0)
+    if shard[0] > shard[1]:
+        raise argparse.ArgumentTypeError(f"{shortened(repr(text))} is no shard: the second of eight is 2/8")
+    return shard
+
+
 def proven_number(text: str) -> int | None:
     """The type of ``--prove``: a whole number above 0, or None for ``all``."""
     if text.strip().lower() == ALL:

@@ -45,7 +45,7 @@ FURTHER = {
     "--hf_path --model --seq --disable_rule --list_rules --explain --workers --time_limit --dryrun_timeout "
     "--dryrun_retries --prove --topn --cluster --store " + STOPS,
     "pipeline_tool": "--model --world_size --seq --fix --dryrun_timeout --dryrun_retries --prove --output_path "
-    "--cluster --store " + STOPS,
+    "--shard --cluster --store " + STOPS,
     "pipeline_parallel": "-hf --model --world_size --seq --gbs --fix -ratios -workers -mps_form --export --what_if "
     "-dryrun_data_dir --dryrun_timeout --dryrun_retries --stage_devices --stage_order --cluster --store "
     "--recompute_modules --offload " + STOPS,
