@@ -1,0 +1,351 @@
+"""The memory of any stage of a large job from the tensors of small runs.
+
+Every parameter, and every tensor that a block's forward and backward pass allocates, follows a law of its own
+(`blackbox.laws`). What a small run shows of a tensor's life, when it is allocated and when it is given back, holds in
+the large job too: there only sizes, the number of layers and the micro-batches in flight differ. So peaks are found by
+going through a stage's blocks again with the large sizes, and a peak may move to another place than in small runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+from taylor.base.errors import InputError
+from taylor.blackbox.blocks import Condition, condition_of
+from taylor.blackbox.laws import FACTORS, Fit, Fitter
+from taylor.parsers.small_run import Setting
+
+TURN = "turn"
+"""The event between a block's forward and backward pass."""
+SAME_SHARE = 0.01
+"""By how much runs may leave one way of sharding; flat buffers are padded."""
+LEAST_MARGIN = 0.01
+"""What is added to a peak before it is held against a limit, where small runs left their own peaks by less."""
+
+_EP = FACTORS.index("ep")
+
+
+@dataclass(frozen=True)
+class BlockTrace:
+    """What one block (embedding, layer, head) allocates for one micro-batch.
+
+    Parameters
+    ----------
+    sizes : mapping of str to int
+        Bytes of every tensor by its name.
+    events : tuple of str
+        ``+name`` where a tensor is allocated, ``-name`` where it is given back, `TURN` once between forward and
+        backward pass. What is alive there is kept, unless the block runs again in the backward pass.
+    kept_input : str
+        The tensor that stays where the block runs again.
+    """
+
+    sizes: Mapping[str, int]
+    events: tuple[str, ...]
+    kept_input: str
+
+
+@dataclass(frozen=True)
+class RunMemory:
+    """What a small run showed of the first rank of one stage.
+
+    Parameters
+    ----------
+    blocks : tuple of (str, bool)
+        Its blocks in their order, and which run again in the backward pass.
+    in_flight : int
+        Micro-batches whose forward pass has run, at most, and their backward pass has not.
+    parameters : mapping of str to mapping of str to int
+        By block and name: elements on this rank.
+    states : mapping of str to int
+        Bytes by role (weights, gradients, optimizer ...), as held before the first forward pass.
+    step : int
+        Bytes that the optimizer's step takes on top.
+    start : int
+        All bytes held before the first forward pass.
+    traces : mapping of str to BlockTrace
+        By block.
+    peak : int
+        The most bytes held at once.
+    """
+
+    setting: Setting
+    blocks: tuple[tuple[str, bool], ...]
+    in_flight: int
+    parameters: Mapping[str, Mapping[str, int]]
+    states: Mapping[str, int]
+    step: int
+    start: int
+    traces: Mapping[str, BlockTrace]
+    peak: int
+
+
+@dataclass(frozen=True)
+class StagePeak:
+    """The memory of one stage.
+
+    Parameters
+    ----------
+    static, peak : float
+        Bytes held between steps, and the most at once.
+    upper : float
+        The peak with all that small runs leave open.
+    unsure : tuple of str
+        Tensors without a law; such a stage is never said to fit.
+    """
+
+    static: float
+    peak: float
+    upper: float
+    unsure: tuple[str, ...] = ()
+
+    def fits(self, limit: float) -> bool:
+        """Whether the stage surely stays below so many bytes."""
+        return not self.unsure and self.upper <= limit
+
+
+_DENSE: Mapping[str, Callable[[Setting], float]] = MappingProxyType(
+    {
+        "whole": lambda run: 1.0,
+        "over DP and CP": lambda run: run.dp * run.cp,
+        "over DP": lambda run: run.dp,
+    }
+)
+_EXPERT: Mapping[str, Callable[[Setting], float]] = MappingProxyType(
+    {
+        "whole": lambda run: 1.0,
+        "over DP and CP by EP": lambda run: max(1.0, run.dp * run.cp / run.ep),
+        "over DP and CP": lambda run: run.dp * run.cp,
+        "over DP": lambda run: run.dp,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """A way in which a role's bytes follow the elements on a rank: what both kinds of parameters are divided by."""
+
+    bytes_each: float
+    dense: str
+    expert: str
+
+    def of(self, dense: float, expert: float, run: Setting) -> float:
+        """Bytes for so many elements on a rank."""
+        return self.bytes_each * (dense / _DENSE[self.dense](run) + expert / _EXPERT[self.expert](run))
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor by its laws, and when a run has it."""
+
+    name: str
+    fit: Fit
+    condition: Condition | None
+
+    def holds(self, run: Setting) -> bool:
+        # A stage has its blocks whatever the model's layers are.
+        return self.condition is not None and self.condition.holds(run.replace(layers=self.condition.least_layers))
+
+    @property
+    def unsure(self) -> bool:
+        return self.condition is None or not self.fit.laws
+
+    def size(self, run: Setting) -> float:
+        return max((law.at(run) for law in self.fit.laws), default=0) * (1 + self.fit.spread)
+
+
+@dataclass(frozen=True)
+class _Life:
+    """A block's bytes through one micro-batch, relative to those before it."""
+
+    input: float
+    kept: float
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True)
+class _Block:
+    parameters: tuple[_Tensor, ...]
+    tensors: Mapping[str, _Tensor]
+    events: tuple[str, ...]
+    kept_input: str
+
+    def unsure(self) -> list[str]:
+        return [one.name for one in (*self.parameters, *self.tensors.values()) if one.unsure]
+
+    def elements(self, run: Setting) -> tuple[float, float]:
+        """Of dense parameters and of experts', on a rank."""
+        dense = expert = 0.0
+        for one in self.parameters:
+            if one.holds(run):
+                split = all(law.exponents[_EP] < 0 for law in one.fit.laws)
+                dense, expert = dense + (not split) * one.size(run), expert + split * one.size(run)
+        return dense, expert
+
+    def life(self, run: Setting) -> _Life:
+        sizes = {name: one.size(run) if one.holds(run) else 0.0 for name, one in self.tensors.items()}
+        alive, kept, peaks = 0.0, 0.0, [0.0, 0.0]
+        turned = 0
+        for event in self.events:
+            if event == TURN:
+                turned, kept = 1, alive
+                peaks[1] = alive
+                continue
+            alive += sizes[event[1:]] if event[0] == "+" else -sizes[event[1:]]
+            peaks[turned] = max(peaks[turned], alive)
+        return _Life(sizes[self.kept_input], kept, peaks[0], peaks[1])
+
+
+@dataclass(frozen=True)
+class MemoryLaws:
+    """What small runs tell of memory.
+
+    Parameters
+    ----------
+    roles : mapping of str to tuple of Sharding
+        The ways of sharding that meet every run, by role; the largest counts. Empty where none does.
+    rest : float
+        Bytes beside all states: contexts, workspaces, buffers of links.
+    """
+
+    blocks: Mapping[str, _Block]
+    roles: Mapping[str, tuple[Sharding, ...]]
+    step: tuple[Sharding, ...]
+    rest: float
+    runs: tuple[RunMemory, ...]
+
+    def stage(self, run: Setting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> StagePeak:
+        """The memory of a stage.
+
+        Parameters
+        ----------
+        blocks : sequence of (str, bool)
+            Its blocks in their order, each with whether it runs again in the backward pass.
+        in_flight : int
+            Micro-batches in flight at most; of 1F1B min(micro-batches, pp - stage).
+
+        Raises
+        ------
+        InputError
+            When small runs did not have such a block.
+        """
+        peak = self._stage(run, blocks, in_flight)
+        return StagePeak(peak.static, peak.peak, peak.peak * (1 + self.margin), peak.unsure)
+
+    @cached_property
+    def margin(self) -> float:
+        """The greatest share by which a small run's own peak is above what the laws give for it, twice."""
+        above = (one.peak / max(1.0, self._stage(one.setting, one.blocks, one.in_flight).peak) - 1 for one in self.runs)
+        return max(LEAST_MARGIN, 2 * max(above))
+
+    def _stage(self, run: Setting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> StagePeak:
+        for name, _ in blocks:
+            if name not in self.blocks:
+                cure = "give one of " + ", ".join(self.blocks)
+                raise InputError("was in no small run", field="block", value=name, cure=cure)
+        used = {name for name, _ in blocks}
+        elements = {name: self.blocks[name].elements(run) for name in used}
+        dense = sum(elements[name][0] for name, _ in blocks)
+        expert = sum(elements[name][1] for name, _ in blocks)
+        static = self.rest + sum(_most(ways, dense, expert, run) for ways in self.roles.values())
+        lives = {name: self.blocks[name].life(run) for name in used}
+        kept = [lives[name].input if again else lives[name].kept for name, again in blocks]
+        most, before = 0.0, (in_flight - 1) * sum(kept)
+        for (name, again), own in zip(blocks, kept, strict=True):
+            life = lives[name]
+            # A block that runs again has its forward pass once more before its backward pass.
+            most = max(most, before + max(life.forward, life.backward))
+            before += own if again else life.kept
+        peak = static + max(most, _most(self.step, dense, expert, run))
+        unsure = [f"{name}.{one}" for name in sorted(used) for one in self.blocks[name].unsure()]
+        unsure += [role for role, ways in self.roles.items() if not ways]
+        return StagePeak(static, peak, peak, tuple(unsure))
+
+
+def _most(ways: Sequence[Sharding], dense: float, expert: float, run: Setting) -> float:
+    return max((way.of(dense, expert, run) for way in ways), default=0.0)
+
+
+def memory_laws(runs: Sequence[RunMemory]) -> MemoryLaws:
+    """Fit the laws of all tensors and the sharding of all states.
+
+    Raises
+    ------
+    InputError
+        When there is no run, or runs do not agree on the order of a block's tensors.
+    """
+    if not runs:
+        raise InputError("are missing", field="small runs", cure="start them with memory in their profile")
+    names = dict.fromkeys(name for run in runs for name in run.traces)
+    blocks = {name: _block(name, [run for run in runs if name in run.traces]) for name in names}
+    totals = [_elements(run, blocks) for run in runs]
+    settings = [run.setting for run in runs]
+    roles = {
+        role: _shardings([run.states.get(role, 0) for run in runs], totals, settings)
+        for role in dict.fromkeys(role for run in runs for role in run.states)
+    }
+    step = _shardings([run.step for run in runs], totals, settings)
+    rest = max(run.start - sum(run.states.values()) for run in runs)
+    return MemoryLaws(MappingProxyType(blocks), MappingProxyType(roles), step, float(rest), tuple(runs))
+
+
+def _block(name: str, runs: Sequence[RunMemory]) -> _Block:
+    settings = [run.setting for run in runs]
+    traces = [run.traces[name] for run in runs]
+    tensors = _tensors([trace.sizes for trace in traces], settings)
+    parameters = _tensors([run.parameters.get(name, {}) for run in runs], settings)
+    events = _merged([trace.events for trace in traces])
+    return _Block(tuple(parameters.values()), MappingProxyType(tensors), events, traces[0].kept_input)
+
+
+def _tensors(sizes: Sequence[Mapping[str, int]], settings: Sequence[Setting]) -> dict[str, _Tensor]:
+    fitters: dict[tuple[int, ...], Fitter] = {}
+    found: dict[str, _Tensor] = {}
+    for name in dict.fromkeys(name for each in sizes for name in each):
+        places = tuple(place for place, each in enumerate(sizes) if name in each)
+        fitter = fitters.setdefault(places, Fitter([settings[place] for place in places]))
+        condition = condition_of([name in each for each in sizes], settings)
+        found[name] = _Tensor(name, fitter.fit([sizes[place][name] for place in places]), condition)
+    return found
+
+
+def _merged(orders: Collection[tuple[str, ...]]) -> tuple[str, ...]:
+    """One order that has every run's events, the longest run's first; what it lacks stands behind its predecessor."""
+    longest, *others = sorted(orders, key=len, reverse=True)
+    merged = list(longest)
+    for order in others:
+        known = set(merged)
+        places = [merged.index(event) for event in order if event in known]
+        if places != sorted(places):
+            raise InputError("differ in the order of their tensors", field="small runs", cure="profile one step each")
+        for before, event in itertools.pairwise(("", *order)):
+            if event not in known:
+                merged.insert(merged.index(before) + 1 if before else 0, event)
+                known.add(event)
+    return tuple(merged)
+
+
+def _elements(run: RunMemory, blocks: Mapping[str, _Block]) -> tuple[float, float]:
+    each = [blocks[name].elements(run.setting) for name, _ in run.blocks]
+    return sum(dense for dense, _ in each), sum(expert for _, expert in each)
+
+
+def _shardings(
+    sizes: Sequence[int], totals: Sequence[tuple[float, float]], settings: Sequence[Setting]
+) -> tuple[Sharding, ...]:
+    """The ways in which all runs' bytes have the same number of bytes an element."""
+    found = list[Sharding]()
+    for dense, expert in itertools.product(_DENSE, _EXPERT):
+        unit = Sharding(1.0, dense, expert)
+        shares = [unit.of(*total, run) for total, run in zip(totals, settings, strict=True)]
+        if not all(shares):
+            continue
+        each = sorted(size / share for size, share in zip(sizes, shares, strict=True))
+        if each[-1] <= each[0] * (1 + SAME_SHARE):
+            found.append(Sharding(each[len(each) // 2], dense, expert))
+    return tuple(found)

@@ -1,0 +1,66 @@
+"""The memory of large stages from the tensors of small runs."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.standin_memory import WITHIN, HiddenMemory, campaign, hidden_memory, large
+from benchmarks.standin_network import CARDS, JOB, HiddenSize
+from taylor.base.errors import InputError
+from taylor.blackbox.memory_laws import memory_laws
+from taylor.blackbox.small_runs import plan_small_runs
+from taylor.parsers.small_run import Setting
+
+LARGE = Setting(8, 4, 16, 1, 32768, 64, 61, 16, 2)
+
+
+def test_the_peaks_of_large_stages_are_near_and_none_is_falsely_said_to_fit():
+    errors, false_fits, missed = campaign(networks=4, configurations=25, seed=7)
+    assert max(map(abs, errors)) < WITHIN
+    assert false_fits == 0 and missed < len(errors) / 4
+
+
+def test_a_changed_network_is_foretold_as_well():
+    hidden = hidden_memory(3)
+    layer = hidden.blocks["layer"]
+    wider = [replace(one, size=replace(one.size, number=2 * one.size.number)) for one in layer.parameters]
+    added = replace(layer.parameters[-1], name="my_module", size=HiddenSize(999 * 1000))
+    changed = HiddenMemory(
+        hidden.seed,
+        {**hidden.blocks, "layer": replace(layer, parameters=(*wider, added))},
+        hidden.sharded,
+        hidden.rest,
+        hidden.step_bytes,
+    )
+    laws, draw = changed.laws(), random.Random(3)
+    for _ in range(10):
+        run, stage, in_flight = large(draw)
+        assert laws.stage(run, stage, in_flight).peak == pytest.approx(changed.peak(run, stage, in_flight), rel=WITHIN)
+
+
+def test_layers_that_run_again_keep_less_and_more_micro_batches_keep_more():
+    laws = hidden_memory(5).laws()
+    again, kept = [("layer", True)] * 4, [("layer", False)] * 4
+    assert laws.stage(LARGE, again, 4).peak < laws.stage(LARGE, kept, 4).peak < laws.stage(LARGE, kept, 8).peak
+    assert laws.stage(LARGE, again, 4).static == laws.stage(LARGE, kept, 4).static
+
+
+def test_a_tensor_without_a_law_is_named_and_its_stage_never_said_to_fit():
+    hidden, draw = hidden_memory(5), random.Random(1)
+    runs = [one for run in plan_small_runs(JOB, CARDS).runs for one in hidden.small(run.setting)]
+    for one in runs:
+        trace = one.traces["layer"]
+        lawless = {**trace.sizes, "layer0": draw.randint(1, 10**9)}
+        one.traces["layer"] = replace(trace, sizes=lawless)
+    stage = memory_laws(runs).stage(LARGE, [("layer", True)], 1)
+    assert stage.unsure == ("layer.layer0",) and not stage.fits(float("inf"))
+
+
+def test_a_block_that_no_run_had_is_refused():
+    with pytest.raises(InputError, match="was in no small run"):
+        hidden_memory(5).laws().stage(LARGE, [("vision", True)], 1)
+    with pytest.raises(InputError, match="missing"):
+        memory_laws([])
