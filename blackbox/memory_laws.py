@@ -237,6 +237,17 @@ class MemoryLaws:
         peak = self._stage(run, blocks, in_flight)
         return StagePeak(peak.static, peak.peak, peak.peak * (1 + self.margin), peak.unsure)
 
+    def micro_batch(self, run: Setting, block: tuple[str, bool]) -> tuple[float, float]:
+        """Bytes that a block keeps of a micro-batch between its two passes, and the most that it takes in them."""
+        name, again = block
+        life = self.blocks[name].life(run)
+        return life.input if again else life.kept, max(life.forward, life.backward)
+
+    def step_bytes(self, run: Setting, blocks: Sequence[tuple[str, bool]]) -> float:
+        """Bytes that the optimizer's step takes on top of the states of so many blocks."""
+        elements = [self.blocks[name].elements(run) for name, _ in blocks]
+        return _most(self.step, sum(dense for dense, _ in elements), sum(expert for _, expert in elements), run)
+
     @cached_property
     def margin(self) -> float:
         """The greatest share by which a small run's own peak is above what the laws give for it, twice."""
@@ -253,15 +264,14 @@ class MemoryLaws:
         dense = sum(elements[name][0] for name, _ in blocks)
         expert = sum(elements[name][1] for name, _ in blocks)
         static = self.rest + sum(_most(ways, dense, expert, run) for ways in self.roles.values())
-        lives = {name: self.blocks[name].life(run) for name in used}
-        kept = [lives[name].input if again else lives[name].kept for name, again in blocks]
-        most, before = 0.0, (in_flight - 1) * sum(kept)
-        for (name, again), own in zip(blocks, kept, strict=True):
-            life = lives[name]
-            # A block that runs again has its forward pass once more before its backward pass.
-            most = max(most, before + max(life.forward, life.backward))
-            before += own if again else life.kept
-        peak = static + max(most, _most(self.step, dense, expert, run))
+        lives = {block: self.micro_batch(run, block) for block in set(blocks)}
+        # A block that runs again has its forward pass once more before its backward pass.
+        most, before = 0.0, (in_flight - 1) * sum(lives[block][0] for block in blocks)
+        for block in blocks:
+            kept, own = lives[block]
+            most = max(most, before + own)
+            before += kept
+        peak = static + max(most, self.step_bytes(run, blocks))
         unsure = [f"{name}.{one}" for name in sorted(used) for one in self.blocks[name].unsure()]
         unsure += [role for role, ways in self.roles.items() if not ways]
         return StagePeak(static, peak, peak, tuple(unsure))

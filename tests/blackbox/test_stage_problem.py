@@ -1,0 +1,48 @@
+"""A black-box network divided over stages by the exact solver."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.standin_memory import WITHIN, hidden_memory
+from taylor.base.errors import InputError
+from taylor.blackbox.stage_problem import BlockTimes, stage_blocks, stage_peaks, stage_problem
+from taylor.parsers.small_run import Setting
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.solve import solve
+
+RUN = Setting(tp=8, cp=1, ep=8, mbs=1, seq=8192, experts=64, layers=22, pp=4, dp=16)
+TIMES = BlockTimes(embedding=0.5, layer=10.0, head=14.0, backward=20.0, transfer=0.2, update=30.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_plans_between_all_recompute_and_none_fit_on_the_hidden_cluster(seed):
+    hidden = hidden_memory(seed)
+    laws = hidden.laws()
+    ample = stage_problem(laws, RUN, TIMES, 16, 1e15)
+    free = solve(ample, SolveOptions(time_limit=20))
+    roomy = max(peak.upper for peak in stage_peaks(laws, RUN, free.plan, 16))
+    assert sum(map(sum, free.plan.recompute.get("full", ((0,),)))) == 0
+    recomputed = replace(free.plan, recompute={"full": free.plan.layers["layer"]})
+    least = max(peak.upper for peak in stage_peaks(laws, RUN, recomputed, 16))
+    limit = max(least * 1.01, (least + roomy) / 2)
+    tight = solve(stage_problem(laws, RUN, TIMES, 16, limit), SolveOptions(time_limit=20))
+    assert tight.plan is not None and tight.objective > free.objective * 0.999
+    for stage, (blocks, peak) in enumerate(
+        zip(stage_blocks(tight.plan), stage_peaks(laws, RUN, tight.plan, 16), strict=True)
+    ):
+        true = hidden.peak(RUN, list(blocks), RUN.pp - stage)
+        assert peak.fits(limit) and true <= limit and peak.peak == pytest.approx(true, rel=WITHIN)
+
+
+def test_layers_are_divided_unevenly_where_the_head_is_dear():
+    plan = solve(stage_problem(hidden_memory(1).laws(), RUN, TIMES, 16, 1e15), SolveOptions(time_limit=20)).plan
+    counts = plan.total_layers()[0]
+    assert sum(counts) == RUN.layers and counts[-1] < max(counts)
+
+
+def test_a_layer_without_time_is_refused():
+    with pytest.raises(InputError, match="time of a layer"):
+        stage_problem(hidden_memory(1).laws(), RUN, replace(TIMES, layer=0.0), 16, 1e15)
