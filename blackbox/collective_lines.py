@@ -1,0 +1,122 @@
+"""How long collectives of a large job take, from those of small runs: a line for each kind and link.
+
+Steps and bytes sent are those of a ring: of n ranks each sends (n - 1) / n of the whole buffer in n - 1 steps, an
+all-reduce twice (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009); a transfer sends it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+ALL_REDUCE, TRANSFER = "all-reduce", "transfer"
+"""Kinds with figures of their own; any other name is a kind that sends its buffer once around."""
+IN_NODE, BETWEEN, MIXED = "in-node", "between nodes", "mixed"
+LEAST_POINTS = 3
+"""Different collectives that a line is fitted to."""
+
+
+@dataclass(frozen=True, order=True)
+class Collective:
+    """A collective.
+
+    Parameters
+    ----------
+    group, stride : int
+        Ranks that take part, and how far apart their numbers are.
+    bytes : int
+        Of the whole buffer: gathered, reduced, or sent.
+    """
+
+    kind: str
+    group: int
+    stride: int
+    bytes: int
+
+    def link(self, per_node: int) -> str:
+        """What it goes over: links of one node, those between nodes, or both."""
+        if self.group * self.stride <= per_node:
+            return IN_NODE
+        return BETWEEN if self.stride >= per_node else MIXED
+
+    @property
+    def work(self) -> tuple[float, float, float]:
+        """(1, steps, bytes that a rank sends)."""
+        if self.kind == TRANSFER:
+            return 1.0, 1.0, float(self.bytes)
+        times = 2 if self.kind == ALL_REDUCE else 1
+        return 1.0, float(times * (self.group - 1)), times * self.bytes * (self.group - 1) / self.group
+
+
+@dataclass(frozen=True)
+class CollectiveLine:
+    """Time in ns over `Collective.work`.
+
+    Parameters
+    ----------
+    error : float
+        Median relative error of collectives left out of the fit.
+    points : int
+        How many different ones it was fitted to.
+    """
+
+    weights: tuple[float, float, float]
+    error: float
+    points: int
+
+    def at(self, collective: Collective) -> float:
+        """Time of a collective, ns."""
+        return float(np.dot(self.weights, collective.work))
+
+
+class CollectiveLines:
+    """The lines of small runs.
+
+    Parameters
+    ----------
+    samples : iterable of (Collective, float)
+        Each with its time, ns; of a collective's several samples the median counts, so that stragglers do not.
+    per_node : int
+        Ranks of a node.
+    """
+
+    def __init__(self, samples: Iterable[tuple[Collective, float]], per_node: int) -> None:
+        self.per_node = per_node
+        times: dict[Collective, list[float]] = {}
+        for collective, ns in samples:
+            if ns > 0 and collective.group > 1:
+                times.setdefault(collective, []).append(ns)
+        groups: dict[tuple[str, str], dict[Collective, float]] = {}
+        for collective, each in times.items():
+            group = groups.setdefault((collective.kind, collective.link(per_node)), {})
+            group[collective] = float(np.median(each))
+        self.lines = MappingProxyType(
+            {key: _line(points) for key, points in groups.items() if len(points) >= LEAST_POINTS}
+        )
+
+    def line(self, collective: Collective) -> CollectiveLine | None:
+        """The line of its kind and link; None where small runs had too few of these."""
+        return self.lines.get((collective.kind, collective.link(self.per_node)))
+
+
+def _line(points: dict[Collective, float]) -> CollectiveLine:
+    work = np.array([one.work for one in points])
+    measured = np.array(list(points.values()))
+    errors = []
+    for out in range(len(measured)):
+        kept = np.arange(len(measured)) != out
+        errors.append(abs(float(work[out] @ _solved(work[kept], measured[kept])) / measured[out] - 1))
+    base, step, byte = map(float, _solved(work, measured))
+    return CollectiveLine((base, step, byte), float(np.median(errors)), len(measured))
+
+
+def _solved(work: NDArray[np.float64], measured: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Weights of least relative squares, none below 0."""
+    scale = np.maximum(work.max(axis=0), 1.0)
+    found, _ = nnls(work / scale / measured[:, None], np.ones(len(measured)))
+    return np.asarray(found / scale, dtype=np.float64)

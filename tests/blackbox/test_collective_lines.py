@@ -1,0 +1,53 @@
+"""The time of large collectives from those of small runs."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+
+from taylor.blackbox.collective_lines import BETWEEN, IN_NODE, MIXED, Collective, CollectiveLines
+
+GB_S = {IN_NODE: 150.0, BETWEEN: 22.0, MIXED: 19.0}
+SENT = {"all-gather": 1, "all-reduce": 2, "all-to-all": 1}
+
+
+def hidden_ns(kind: str, group: int, link: str, size: int) -> float:
+    if kind == "transfer":
+        return 9000 + size / GB_S[link]
+    rounds = SENT[kind] * (group - 1)
+    return 12_000 + rounds * (2500 + size / group / GB_S[link])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_large_collectives_are_foretold_through_noise_and_stragglers(seed):
+    draw, samples = random.Random(seed), []
+    places = [(2, 1), (4, 1), (8, 1), (2, 8), (4, 8), (16, 1), (8, 4)]
+    for kind in (*SENT, "transfer"):
+        for group, stride in places if kind != "transfer" else [(2, 1), (2, 8)]:
+            for size in (1 << 20, 1 << 24, 1 << 26):
+                one = Collective(kind, group, stride, size)
+                for _ in range(9):
+                    late = 5 if draw.random() < 0.1 else 1
+                    samples.append((one, hidden_ns(kind, group, one.link(8), size) * draw.gauss(1, 0.03) * late))
+    lines, errors = CollectiveLines(samples, 8), []
+    for kind in SENT:
+        for group, stride in [(8, 1), (32, 8), (64, 8), (32, 1), (64, 4)]:
+            one = Collective(kind, group, stride, 1 << 30)
+            line = lines.line(one)
+            assert line is not None and line.error < 0.15
+            errors.append(abs(line.at(one) / hidden_ns(kind, group, one.link(8), 1 << 30) - 1))
+    assert statistics.median(errors) < 0.03 and max(errors) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("group", "stride", "link"), [(8, 1, IN_NODE), (4, 2, IN_NODE), (4, 8, BETWEEN), (8, 2, MIXED)]
+)
+def test_links_are_told_from_group_and_stride(group, stride, link):
+    assert Collective("all-gather", group, stride, 1).link(8) == link
+
+
+def test_a_link_that_no_small_run_used_has_no_line():
+    one = Collective("all-gather", 8, 1, 1 << 20)
+    assert CollectiveLines([(one, 1e5)] * 9, 8).line(one) is None
