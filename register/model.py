@@ -51,6 +51,8 @@ class ModelSpec:
     published_parameters : int or None
         Of a registered model: the parameter count that its authors publish, MTP modules left out. No part of its
         shape.
+    aliases : tuple of str
+        Of a registered model: other names under which models of this very shape were published.
     source : str
         Of a registered model: where its sizes are from. No part of its shape.
     """
@@ -79,6 +81,7 @@ class ModelSpec:
     mtp_kinds: tuple[str, ...] = ()
     extra_parameters: int = 0
     published_parameters: int | None = field(default=None, compare=False)
+    aliases: tuple[str, ...] = field(default=(), compare=False)
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

@@ -75,14 +75,20 @@ class Registry:
         return sorted(self.devices)
 
     def model(self, name: str) -> ModelSpec:
-        """A model by name; capitals, ``_`` and ``-`` make no difference.
+        """A model by name or alias; capitals, ``_``, ``-`` and the owner before a ``/`` make no difference.
 
         Raises
         ------
         InputError
             When there is none of that name (the near ones are listed) or its file is wrong.
         """
-        return _read(self.models[_find(name, self.models, "model", "--model")], ModelSpec)
+        wanted, named = _canonical(name), {_canonical(each): path for each, path in self.models.items()}
+        if wanted in named:
+            return _read(named[wanted], ModelSpec)
+        known = {**self._model_aliases, **self.models}
+        without_owner = name.rpartition("/")[2]
+        asked = without_owner if _canonical(without_owner) in map(_canonical, known) else name
+        return _read(known[_find(asked, known, "model", "--model")], ModelSpec)
 
     def published_like(self, model: ModelSpec) -> ModelSpec | None:
         """The registered model of a model's name, else of its shape, whose parameter count is published.
@@ -116,13 +122,18 @@ class Registry:
         wanted, named = _canonical(name), {_canonical(each): path for each, path in self.devices.items()}
         if wanted in named:
             return _read(named[wanted], DeviceSpec)
-        known = {**self._aliases, **self.devices}
+        known = {**self._device_aliases, **self.devices}
         return _read(known[_find(name, known, "device", "--device")], DeviceSpec)
 
     @cached_property
-    def _aliases(self) -> dict[str, Path]:
+    def _device_aliases(self) -> dict[str, Path]:
         """Files of the devices by alias; they are all read for it, so only where no device has the name itself."""
         return {alias: path for path in self.devices.values() for alias in _read(path, DeviceSpec).aliases}
+
+    @cached_property
+    def _model_aliases(self) -> dict[str, Path]:
+        """The same of models."""
+        return {alias: path for path in self.models.values() for alias in _read(path, ModelSpec).aliases}
 
     def __repr__(self) -> str:
         return f"Registry\n  models: {', '.join(self.model_names())}\n  devices: {', '.join(self.device_names())}"

@@ -9,6 +9,7 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.cost_model.parameters import active_parameters, layer_parameters, total_parameters
+from taylor.parsers.read import read_config
 from taylor.register.model import MOE, MTP
 from taylor.register.pattern import kinds_in_order
 from taylor.register.registry import Registry
@@ -142,6 +143,29 @@ def test_every_built_in_registration_reads_and_names_its_source() -> None:
 
 def test_names_do_not_depend_on_capitals_or_underscores() -> None:
     assert REGISTRY.model("LLaMA2_7B") == REGISTRY.model("llama2-7b")
+
+
+@pytest.mark.parametrize(
+    "published, name",
+    [
+        ("meta-llama/Llama-3.1-70B", "llama3-70b"),
+        ("deepseek-ai/DeepSeek-V3", "deepseek-v3-671b"),
+        ("GPT-3", "gpt3-175b"),
+    ],
+)
+def test_names_under_which_a_model_is_published_are_known(published: str, name: str) -> None:
+    assert REGISTRY.model(published).name == REGISTRY.model(published.rpartition("/")[2]).name == name
+    config = COUNTED.parent / "models" / f"{published.rpartition('/')[2]}.json"
+    if config.is_file():
+        its, ours = read_config(config).model, REGISTRY.model(name)
+        assert (its.n_layers, its.hidden, its.vocab) == (ours.n_layers, ours.hidden, ours.vocab)
+        # The routers' correction bias of DeepSeek-V3 is counted in the registered one alone.
+        assert total_parameters(its) == pytest.approx(total_parameters(ours), rel=1e-7)
+
+
+def test_no_two_models_share_an_alias() -> None:
+    every = [alias for name in REGISTRY.model_names() for alias in REGISTRY.model(name).aliases]
+    assert len(set(every)) == len(every) and not set(every) & set(REGISTRY.model_names())
 
 
 def test_an_unknown_name_lists_the_near_ones() -> None:
