@@ -119,6 +119,8 @@ _EXPERT: Mapping[str, Callable[[Setting], float]] = MappingProxyType(
     {
         "whole": lambda run: 1.0,
         "over DP and CP by EP": lambda run: max(1.0, run.dp * run.cp / run.ep),
+        # Experts that TP does not split are the same on its ranks, which share their optimizer too.
+        "over TP, DP and CP by EP": lambda run: max(1.0, run.tp * run.dp * run.cp / run.ep),
         "over DP and CP": lambda run: run.dp * run.cp,
         "over DP": lambda run: run.dp,
     }
