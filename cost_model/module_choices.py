@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.offload import CONTEXT, CORE_INPUTS, KEPT_NOTHING_OF, offloaded_bytes
+from taylor.cost_model.offload import CONTEXT, CORE_INPUTS, HOST_LINK_SHARE, KEPT_NOTHING_OF, offloaded_bytes
 from taylor.cost_model.statics import MIB
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.time import layer_time
@@ -24,9 +24,6 @@ from taylor.register.model import ModelSpec
 
 MOST_CHOICES = 6
 """Choices by module that a job is offered at most."""
-
-HOST_LINK_SHARE = 0.8
-"""Share of the link's stated bandwidth that transfers of pinned memory are taken to reach. Assumed."""
 
 OFFLOAD_MARK = "offload:"
 """In a choice's name, before the modules whose inputs lie on the host."""

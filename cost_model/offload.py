@@ -28,6 +28,9 @@ from taylor.register.frameworks import ATTENTION_CORE, EXPERT_BLOCK, LATENT_UP, 
 from taylor.register.layers import AttentionSpec, LayerSpec
 from taylor.register.model import ModelSpec
 
+HOST_LINK_SHARE = 0.8
+"""Share of the link's stated bandwidth that transfers of pinned memory are taken to reach. Assumed."""
+
 ATTENTION_NORM, BLOCK_NORM = "attention's norm", "the norm before MLP or experts"
 PROJECTION_INPUT, CORE_INPUTS, CONTEXT = "input of queries, keys and values", "queries, keys and values", "context"
 EXPERT_INPUT, EXPERT_INNER = "experts' input", "input of the experts' activation function"

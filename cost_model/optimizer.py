@@ -25,6 +25,11 @@ class OptimizerStates:
         Of what the step makes and gives up again: an fp32 copy of a gradient in 16 bits.
     host_share : float
         Share of master weights and moments that lies in the host's memory, 0 to 1.
+    host_updates : bool
+        The host updates its share: gradients go there and weights come back. Else the states come to the device for
+        the step and go back.
+    host_overlaps : bool
+        The two directions of the link run beside each other.
     """
 
     gradient_bytes: int | None = None
@@ -33,4 +38,6 @@ class OptimizerStates:
     other_moments_bytes: int | None = None
     step_bytes: int = 0
     host_share: float = 0.0
+    host_updates: bool = False
+    host_overlaps: bool = False
     reduced_bytes: int | None = None

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from taylor.cost_model.collectives import gather_ms
+from taylor.cost_model.offload import HOST_LINK_SHARE
 from taylor.cost_model.overlap import shown_beside
 from taylor.cost_model.parameters import embedding_parameters, head_parameters, layer_groups
 from taylor.cost_model.speed import Speed
@@ -36,7 +37,8 @@ def tail_ms(
     """Gradient reduction, weight gathering and optimizer of an average stage with a vocabulary matrix, ms.
 
     Gradients go in the type that they are accumulated in; updated weights come back in bf16 where the
-    optimizer is split, else the other half of an all-reduce.
+    optimizer is split, else the other half of an all-reduce. What the optimizer keeps on the host takes its way over
+    the link besides; an update by the host itself takes as long here as one by the device, which is too short.
 
     Parameters
     ----------
@@ -48,6 +50,7 @@ def tail_ms(
     # Adam reads and writes its states, reads the gradient and writes the weight.
     update_bytes = 2 * rules.optimizer_bytes + rules.gradient_bytes + _WRITTEN_WEIGHT_BYTES
     result = speed.bytes(updated * update_bytes) + speed.shares["step_ms"]
+    result = result + updated * host_link_ms(rules, device)
     if rules.parameter_shard:
         return result
     dense_ranks, _, routed_ranks = replicas(degrees, rules)
@@ -68,6 +71,27 @@ def tail_ms(
         return result + shown(whole, beside.backward)
     result = result + shown(rules.gradient_bytes, beside.backward)
     return result + shown(rules.compute_bytes, beside.forward)
+
+
+def host_link_ms(rules: TrainingRules, device: DeviceSpec) -> float:
+    """What the host link takes for a parameter whose optimizer lies partly on the host, ms.
+
+    Megatron-LM d98e8a64 megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py:114, 124, 173: gradients go to the
+    host as they are accumulated, updated weights come back in the type of the model's own; with a stream a direction
+    (``--overlap-cpu-optimizer-d2h-h2d``) the one runs beside the other. MindSpeed 028de58c
+    mindspeed/core/optimizer/swap_optimizer/swap_optimizer.py:129-174 and docs/zh/features/swap-optimizer.md: master
+    weights and moments come and go in rounds, and a round begins when the one before has gone. Tensors within a round
+    overlap a little, which is not counted. Nothing where no source states the device's link.
+    """
+    optimizer, link = rules.optimizer, device.host_link_gb_s
+    if not optimizer.host_share or link is None:
+        return 0.0
+    if optimizer.host_updates:
+        there, back = rules.gradient_bytes, _WRITTEN_WEIGHT_BYTES
+    else:
+        there = back = rules.optimizer_bytes
+    moved = max(there, back) if optimizer.host_overlaps else there + back
+    return optimizer.host_share * moved / (1e6 * HOST_LINK_SHARE * link)
 
 
 def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:

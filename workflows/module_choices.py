@@ -9,13 +9,13 @@ import numpy as np
 from taylor.base.errors import InputError
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.module_choices import (
-    HOST_LINK_SHARE,
     ModuleChoice,
     ModuleCost,
     ModuleWords,
     choice_name,
     module_choices,
 )
+from taylor.cost_model.offload import HOST_LINK_SHARE
 from taylor.cost_model.statics import MIB
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig

@@ -63,6 +63,8 @@ def read_optimizer(flags: Flags, notes: list[str]) -> OptimizerStates:
         other_moments_bytes=others,
         step_bytes=0 if takes_half or gradient == _FP32 else _FP32,
         host_share=_host_share(flags),
+        host_updates=offload and not flags.has("swap-optimizer"),
+        host_overlaps=offload and not flags.has("swap-optimizer") and flags.has("overlap-cpu-optimizer-d2h-h2d"),
     )
 
 

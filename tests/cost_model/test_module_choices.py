@@ -8,13 +8,20 @@ import pytest
 
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.module_choices import (
-    HOST_LINK_SHARE,
     MOST_CHOICES,
     ModuleWords,
     module_choices,
     words_of,
 )
-from taylor.cost_model.offload import CONTEXT, CORE_INPUTS, EXPERT_INNER, EXPERT_INPUT, OFFLOADED, offloaded_bytes
+from taylor.cost_model.offload import (
+    CONTEXT,
+    CORE_INPUTS,
+    EXPERT_INNER,
+    EXPERT_INPUT,
+    HOST_LINK_SHARE,
+    OFFLOADED,
+    offloaded_bytes,
+)
 from taylor.cost_model.statics import MIB
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.time import layer_time

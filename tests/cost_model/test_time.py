@@ -9,6 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from taylor.cost_model.collectives import Copies, all_to_all_ms, gather_ms, in_node_bandwidth, ring_bandwidth, send_ms
+from taylor.cost_model.offload import HOST_LINK_SHARE
+from taylor.cost_model.optimizer import OptimizerStates
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.cost_model.tail import tail_ms
@@ -129,6 +131,28 @@ def test_without_flash_attention_selective_recompute_rebuilds_the_core() -> None
 def test_sharding_the_optimizer_shortens_the_tail() -> None:
     whole = MEGATRON.replace(parallel_optimizer=False)
     assert tail_ms(LLAMA7, Strategy(8, 1, 2, op=8), MEGATRON, A100) < tail_ms(LLAMA7, Strategy(8, 1, 2), whole, A100)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "moved"),
+    [
+        (OptimizerStates(host_share=0.0, host_updates=True), 0),
+        # fp32 gradients there, bf16 weights back: one after the other, or beside each other.
+        (OptimizerStates(host_share=1.0, host_updates=True), 4 + 2),
+        (OptimizerStates(host_share=1.0, host_updates=True, host_overlaps=True), 4),
+        (OptimizerStates(host_share=0.25, host_updates=True), 1.5),
+        # MindSpeed's documentation: 12 bytes of master weight and moments, there and back.
+        (OptimizerStates(host_share=1.0), 24),
+    ],
+)
+def test_an_optimizer_on_the_host_lengthens_the_tail_by_its_way(optimizer: OptimizerStates, moved: float) -> None:
+    rules, strategy = MEGATRON.replace(optimizer=optimizer), Strategy(8, 1, 1, op=8)
+    assert (rules.gradient_bytes, rules.optimizer_bytes) == (4, 12)
+    longer = tail_ms(LLAMA7, strategy, rules, A100) - tail_ms(LLAMA7, strategy, MEGATRON, A100)
+    parameters = 6_738_415_616 / 8  # LLaMA2-7B's published count, an eighth a device.
+    assert longer == pytest.approx(parameters * moved / (32e6 * HOST_LINK_SHARE), rel=1e-3, abs=1e-9)
+    unlinked = replace(A100, host_link_gb_s=None)
+    assert tail_ms(LLAMA7, strategy, rules, unlinked) == tail_ms(LLAMA7, strategy, MEGATRON, unlinked)
 
 
 def test_step_time_falls_with_more_ranks_and_rises_with_recompute_and_fewer_micro_batches() -> None:

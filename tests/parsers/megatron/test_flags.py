@@ -360,6 +360,7 @@ READ_BESIDE: dict[str, dict[str, Setting]] = {
         for name in ("main-grads-dtype", "main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
     },
     "optimizer-offload-fraction": {"use-precision-aware-optimizer": True, "optimizer-cpu-offload": True},
+    "overlap-cpu-optimizer-d2h-h2d": {"use-precision-aware-optimizer": True, "optimizer-cpu-offload": True},
     "sgd-momentum": {"optimizer": "sgd"},
     "muon-scalar-optimizer": {"optimizer": "muon"},
     **{
