@@ -84,6 +84,8 @@ def join_shards(folders: Sequence[Path], candidates: Path, flags: Mapping[str, A
     of = 0
     now = {"code": code_hash(), "candidates": _digests(candidates), "flags": dict(flags)}
     for folder in folders:
+        if not folder.is_dir():
+            raise InputError("no such folder", file=folder, cure="check the path")
         records = sorted(folder.glob("shard_*_of_*.json"))
         if not records:
             raise InputError(

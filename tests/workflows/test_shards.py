@@ -66,6 +66,8 @@ def test_what_does_not_belong_together_is_named(ranked, tmp_path):
         join_shards([one, two, three], candidates, {}, tmp_path)
     with pytest.raises(InputError, match="holds no shard"):
         join_shards([candidates], candidates, FLAGS, tmp_path)
+    with pytest.raises(InputError, match="nowhere: no such folder"):
+        join_shards([tmp_path / "nowhere"], candidates, FLAGS, tmp_path)
     with pytest.raises(InputError, match="are more shards than the 2 candidates"):
         Shard(1, 3).share([Path("a"), Path("b")])
     other = shutil.copytree(candidates, tmp_path / "other")
