@@ -261,8 +261,7 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         context_levels=_context_levels(flags),
         repeats_kv_heads=flags.has("kv-head-repeat-before-uly-alltoall"),
         selective=modules,
-        # Nothing else depends on it.
-        fused_norms=modules is not None and _implementation(flags) == "transformer_engine",
+        fused_norms=_implementation(flags) == "transformer_engine",
         fused_accumulation=False if flags.has("no-gradient-accumulation-fusion") else None,
         optimizer=read_optimizer(flags, notes),
         narrow=narrow.recipe,

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
+from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.margin import MemoryMargin
 from taylor.parsers.megatron.recompute import by_module, nearest_plan, uniform_choices
 from taylor.parsers.read import read_config
-from taylor.pipeline.plan import FULL, SELECT
+from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.result import read_result
 from taylor.workflows.evaluate_file import evaluate_file
@@ -158,3 +159,21 @@ def test_one_choice_by_module_for_all_layers_is_what_megatron_can_say():
     assert unused.recompute == {FULL: ((1, 1),)}
     assert flags == {"fine-grained-activation-offloading": False, "offload-modules": False}
     assert by_module(plan_of({"dense": [[2, 2]]}, {FULL: [[1, 1]]}))[1] == {}
+
+
+@pytest.mark.parametrize("modules", ["layernorm", "mlp", "core_attn", "layernorm mlp"])
+@pytest.mark.parametrize("implementation", ["transformer_engine", "local"])
+def test_a_choice_of_modules_keeps_what_the_script_that_names_them_keeps(tmp_path, modules, implementation):
+    """Transformer engine's norm is one kernel with the product behind it, and does not run again by itself."""
+    plain = read_config(script_with(tmp_path, f"--transformer-impl {implementation}"))
+    words = f"--recompute-granularity selective --recompute-modules {modules} --transformer-impl {implementation}"
+    named = read_config(script_with(tmp_path, words))
+    (kind,) = plain.model.kind_counts
+    rules = plain.rules.replace(selective=named.rules.selective)
+    kept = [
+        activation_bytes(plain.model, kind, SELECT, plain.strategy, each) for each in (rules, named.rules, plain.rules)
+    ]
+    assert kept[0] == kept[1]
+    if modules == "layernorm":
+        whole = activation_bytes(plain.model, kind, NONE, plain.strategy, plain.rules)
+        assert (kept[0] < whole) == (implementation == "local")

@@ -102,7 +102,9 @@ def _config(flags: dict[str, Setting], *, training: str = "") -> TrainingConfig:
 
 
 def _figures(config: TrainingConfig) -> tuple[Any, ...]:
-    return config.model, config.strategy, config.rules, config.schedule, config.plan
+    # Whether a norm is a kernel of its own shows only where it may run again by itself.
+    rules = config.rules if config.rules.selective is not None else config.rules.replace(fused_norms=False)
+    return config.model, config.strategy, rules, config.schedule, config.plan
 
 
 def _outcome(flags: dict[str, Setting]) -> tuple[tuple[Any, ...] | str, tuple[UnmodelledFlag, ...]]:
