@@ -195,6 +195,13 @@ def with_choices(problem: PipelineProblem, rng: np.random.Generator, most_choice
     )
 
 
+def under_one_choice(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
+    """The problem with up to four of its modes and counts, one of which must hold for every chunk alike."""
+    choices = [(mode, most) for mode in problem.searched_modes for most in range(problem.layers + 1)]
+    kept = sorted(rng.choice(len(choices), min(len(choices), int(rng.integers(1, 5))), replace=False))
+    return problem.replace(uniform_recompute=tuple(choices[index] for index in kept))
+
+
 def random_plan(problem: PipelineProblem, rng: np.random.Generator, attempts: int = 20) -> PipelinePlan | None:
     """Any plan that keeps the problem's rules and fits its memory; None where so many attempts find none."""
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)

@@ -5,12 +5,12 @@
 Each instance is a small pipeline: two or three kinds in any order, up to five interleaves, chunks that may stay
 empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. With
 ``--choices`` a layer has up to five modes and choices, which add to forward, backward or weight gradient and leave
-activations or states on the host, whose memory is limited in two of three; half of them have any schedule. Its
-optimum is compared with the best of all plans, to 1e-9. Of every fifth the model file is solved by HiGHS and by CBC,
-from its cuts alone where the file says that they suffice. Six plans of each, the two best and some drawn at random,
-go through the checker with the time and the memory that the solver's own evaluation gives. Portions are kept in
-``output/random_instances``: a killed campaign goes on where it was, other code begins anew. The exit code is 1 when
-anything differs.
+activations or states on the host, whose memory is limited in two of three; half of them have any schedule, and in a
+quarter one choice must hold for every chunk. Its optimum is compared with the best of all plans, to 1e-9. Of every
+fifth the model file is solved by HiGHS and by CBC, from its cuts alone where the file says that they suffice. Six
+plans of each, the two best and some drawn at random, go through the checker with the time and the memory that the
+solver's own evaluation gives. Portions are kept in ``output/random_instances``: a killed campaign goes on where it
+was, other code begins anew. The exit code is 1 when anything differs.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from benchmarks.brute_force import (
     enumerate_optimum,
     random_plan,
     random_problem,
+    under_one_choice,
     with_choices,
     with_unlike_stages,
 )
@@ -103,7 +104,8 @@ def choice_problem(rng: np.random.Generator) -> PipelineProblem:
     problem = alternating_problem(rng) if rng.random() < 0.5 else random_problem(rng)
     if not problem.slowness and rng.random() < 0.2:
         problem = with_unlike_stages(problem, rng)
-    return with_choices(problem, rng, MOST_CHOICES)
+    problem = with_choices(problem, rng, MOST_CHOICES)
+    return under_one_choice(problem, rng) if rng.random() < 0.25 else problem
 
 
 def instance(seed: int, number: int, choices: bool = False) -> tuple[PipelineProblem, BruteForce]:
@@ -121,7 +123,7 @@ def _least_plans(problem: PipelineProblem) -> float:
     """A count of plans that an instance to be enumerated must not exceed: its splits, with choices of even chunks."""
     chunks, modes = problem.stages * problem.interleaves, len(problem.searched_modes)
     splits = math.comb(problem.layers + chunks - 1, problem.layers)
-    if not problem.choices:
+    if not problem.choices or problem.uniform_recompute:
         return splits
     return splits * math.comb(-(-problem.layers // chunks) + modes, modes) ** min(2.0, chunks / 2)
 

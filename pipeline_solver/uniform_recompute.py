@@ -3,14 +3,17 @@
 The choice is a small number, so the problem is solved once for each: a choice is cut off as soon as its
 proven bound reaches the best plan so far. Before them, where recompute is all there is to choose, the problem
 without the rule is solved: its plan may keep the rule by itself, its bound holds for every choice, and what it
-reaches tells what the rule costs.
+reaches tells what the rule costs. Where layers have further choices it is the problem in which no choice costs
+anything (`without_choices`), whose bound holds for each of them too: one proof for all where memory can be had for
+nothing, by offload that computation hides, say.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
-from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.plan import NONE, PipelinePlan
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
@@ -38,8 +41,32 @@ CHOICE_SHARE = 0.06
 LONGEST = 0.5
 """Share of the time left that the choice of the least bound may take then: the bound of all is no better than its."""
 
+RELAXED_SHARE = 0.85
+"""Share of the time left that the problem without costs of choices may take while a plan is as good as its best one."""
+
 NO_LIMIT_MIB = 1e12
 """Memory that no stage fills."""
+
+
+def without_choices(problem: PipelineProblem) -> PipelineProblem:
+    """The problem in which every layer takes the time of no recompute and the least memory of all its choices.
+
+    No plan of the problem is faster than the best one of this, whatever is recomputed or offloaded.
+    """
+    modes = (NONE, *problem.searched_modes)
+    kinds = (
+        kind
+        if kind.pinned_last
+        else replace(
+            kind,
+            layer_mib=kind.least_mib,
+            activation_mib={NONE: min(kind.activation_mib[mode] for mode in modes)},
+            choices={},
+        )
+        for kind in problem.kinds
+    )
+    nothing: dict[str, object] = {"unsearched": (), "choices": (), "uniform_recompute": (), "host_limit_mib": ()}
+    return problem.replace(kinds=tuple(kinds), recompute_ratio={}, fixed_recompute={}, **nothing)
 
 
 def uniform_choice(problem: PipelineProblem, plan: PipelinePlan) -> int | None:
@@ -159,6 +186,8 @@ class _Choices:
         self.memories: dict[tuple[str, int], TreeMemory] = {}
         self.untried = _distinct(problem)
         self.stopped: Termination | None = None
+        self.relaxed = without_choices(problem) if problem.choices else None
+        self.relaxed_memory = TreeMemory(floor)
 
     def to_beat(self) -> float:
         """Step time that a choice must beat."""
@@ -168,29 +197,37 @@ class _Choices:
 
     def bound(self) -> float:
         """What no choice beats."""
-        return min([*self.proven.values(), *[self.floor for _ in self.untried]], default=float("inf"))
+        proven = [max(bound, self.floor) for bound in self.proven.values()]
+        return min([*proven, *[self.floor for _ in self.untried]], default=float("inf"))
 
     def solve(self) -> None:
         """Try every choice a little while, then go on with those that are open, the most promising first."""
         limit = self.options.time_limit
+        self._relax()
+        share = CHOICE_SHARE
+        if self.problem.choices:
+            share = min(share, LONGEST / len({(mode, min(most, self._room())) for mode, most in self.untried}))
         done: list[tuple[str, int]] = []
         closed: set[str] = set()
-        while self.untried and not self._over():
+        while self.untried and self.floor < self.to_beat() and not self._over():
             mode, most = choice = self.untried[0]
-            # A plan that beats the best has no chunk of more layers: counts from there on are the same choice.
-            room = self.problem.layers if self.best is None else _layers_within(self.problem, self.to_beat())
+            room = self._room()
             if mode in self.problem.choices and self._hopeless(choice):
                 self.proven[choice] = self.to_beat()
             elif mode not in closed and not any(of == mode and room <= count <= most for of, count in done):
-                found = self._try(choice, None if limit is None else max(0.5, CHOICE_SHARE * limit))
+                found = self._try(choice, None if limit is None else max(0.5, share * limit))
                 done.append(choice)
                 if found.status == CUT_OFF and most and self._hopeless(choice):
                     closed.add(mode)
             self.untried.remove(choice)
         while not self._over():
-            pending = sorted((bound, choice) for choice, bound in self.proven.items() if bound < self.to_beat())
+            known = [(max(bound, self.floor), choice) for choice, bound in self.proven.items()]
+            pending = sorted(entry for entry in known if entry[0] < self.to_beat())
             if not pending:
                 return
+            if self.relaxed is not None and sum(bound <= self.floor for bound, _ in pending) > 1:
+                self._try_relaxed(LONGEST)
+                continue
             before, choice = pending[0]
             left = None if self.deadline is None else self.deadline - time.monotonic()
             share = 1.0 if len(pending) == 1 else LONGEST
@@ -198,6 +235,36 @@ class _Choices:
             if left is None and self.proven[choice] <= before:
                 self.stopped = self.stopped or Termination.STALLED
                 return
+
+    def _room(self) -> int:
+        """Layers of a chunk that no plan passes which beats the best: counts from there on are the same choice."""
+        return self.problem.layers if self.best is None else _layers_within(self.problem, self.to_beat())
+
+    def _relax(self) -> None:
+        """Look at the problem in which choices cost nothing, for as long as a plan at hand is as good as its best."""
+        share = FIRST_SHARE
+        while self.relaxed is not None and self.floor < self.to_beat() and not self._over():
+            if self._try_relaxed(share) < self.to_beat():
+                return
+            share = RELAXED_SHARE
+
+    def _try_relaxed(self, share: float) -> float:
+        """Go on with the problem in which choices cost nothing for a share of what is left; its best plan's time."""
+        assert self.relaxed is not None
+        left = None if self.deadline is None else max(0.5, share * (self.deadline - time.monotonic()))
+        told = _told(self, "choices without cost", self.on_progress, real=False)
+        options = self._within(left).replace(memory=self.relaxed_memory)
+        found = self.run(self.relaxed, options, on_progress=told)
+        if found.termination is Termination.INTERRUPTED:
+            self.stopped = Termination.INTERRUPTED
+        self.floor = max(self.floor, float("inf") if found.status == INFEASIBLE else found.bound or 0.0)
+        if left is None or found.status in (OPTIMAL, INFEASIBLE, CUT_OFF):
+            self.relaxed = None
+        if found.plan is None or found.objective is None:
+            return float("inf") if self.relaxed is None else 0.0
+        near = _nearest(self.problem, found.plan, found.solver)
+        self.best = self.best if near is None else _better(self.best, near)
+        return found.objective
 
     def _over(self) -> bool:
         if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -210,7 +277,7 @@ class _Choices:
         known = self.best.plan if self.best is not None else None
         if known is not None and uniform_choice(one, known) is None:
             known = None  # a plan for another choice says nothing of this one
-        told = _told(self, choice, self.on_progress)
+        told = _told(self, f"{choice[0]} recompute of {choice[1]} layers a chunk", self.on_progress)
         memory = self.memories.setdefault(choice, TreeMemory(self.floor))
         found = self.run(one, self._within(seconds).replace(memory=memory), warm_start=known, on_progress=told)
         if found.termination is Termination.INTERRUPTED:
@@ -300,16 +367,16 @@ def _layers_within(problem: PipelineProblem, step_time: float) -> int:
     return most
 
 
-def _told(choices: _Choices, choice: tuple[str, int], on_progress: OnProgress | None) -> OnProgress | None:
-    """Passes progress on as that of the whole."""
+def _told(choices: _Choices, of: str, on_progress: OnProgress | None, *, real: bool = True) -> OnProgress | None:
+    """Passes progress on as that of the whole; where it is not of a real choice, no step time of a plan."""
     if on_progress is None:
         return None
 
     def tell(progress: Progress) -> None:
         known = None if choices.best is None else choices.best.objective
-        found = [value for value in (progress.objective, known) if value is not None]
-        note = f"{choice[0]} recompute of {choice[1]} layers a chunk: {progress.note}"
-        bound = choices.floor or None
-        on_progress(Progress(time.monotonic() - choices.began, min(found, default=None), bound, note))
+        found = [value for value in (progress.objective if real else None, known) if value is not None]
+        bound = (choices.floor if real else max(choices.floor, progress.bound or 0.0)) or None
+        seconds = time.monotonic() - choices.began
+        on_progress(Progress(seconds, min(found, default=None), bound, f"{of}: {progress.note}"))
 
     return tell

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.brute_force import enumerate_optimum, faults, random_problem
+from benchmarks.brute_force import enumerate_optimum, faults, random_problem, under_one_choice, with_choices
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.checker import check
@@ -23,18 +23,17 @@ from taylor.pipeline_solver.uniform_recompute import (
 from tests.solver_cases import plan_of, reference_problem, small_problem
 
 
-def uniform_problems(seed: int, count: int):
-    """Random small problems under random uniform choices, with the optimum over every plan."""
+def uniform_problems(seed: int, count: int, further: bool = False):
+    """Random small problems under random uniform choices, of offload too, with the optimum over every plan."""
     rng = np.random.default_rng(seed)
     found = 0
     while found < count:
         problem = random_problem(rng)
-        modes = list(problem.recompute_ratio)
-        if not modes:
+        if further:
+            problem = with_choices(problem, rng)
+        if not problem.searched_modes:
             continue
-        choices = [(mode, int(most)) for mode in modes for most in range(problem.layers + 1)]
-        kept = sorted(rng.choice(len(choices), min(len(choices), int(rng.integers(1, 5))), replace=False))
-        problem = problem.replace(uniform_recompute=tuple(choices[index] for index in kept))
+        problem = under_one_choice(problem, rng)
         truth = enumerate_optimum(problem, 2_000)
         if truth is not None:
             found += 1
@@ -45,6 +44,11 @@ def uniform_problems(seed: int, count: int):
 def test_the_optimum_equals_that_over_every_uniform_plan(solver):
     for problem, truth in uniform_problems(500, 25):
         assert faults(problem, truth, solver) == [], problem
+
+
+def test_so_does_that_over_choices_beside_recompute():
+    for problem, truth in uniform_problems(700, 12, further=True):
+        assert faults(problem, truth, "HIGHS") == [], problem
 
 
 def test_the_model_file_says_the_choices_and_has_the_same_optimum_under_cbc():
