@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
+from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.cost_model.throughput import Throughput
 from taylor.parsers.training_config import TrainingConfig
@@ -33,6 +34,8 @@ class CandidateFile:
         with that number.
     device : ChosenDevice or None
         What it is planned for.
+    modules : ModuleWords or None
+        The modules to choose from, where recompute or offload by module was asked for.
     """
 
     config: TrainingConfig | None
@@ -43,6 +46,7 @@ class CandidateFile:
     unread: Path | None = None
     other_batch: bool = False
     device: ChosenDevice | None = None
+    modules: ModuleWords | None = None
 
     @property
     def job(self) -> Hashable:

@@ -31,7 +31,8 @@ from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.far_solve import sharing
 from taylor.workflows.job_facts import JobFacts, tell_head, tell_unmodelled
 from taylor.workflows.memory_source import obtain_memory
-from taylor.workflows.options import DryRunOptions
+from taylor.workflows.module_choices import assumptions, offered_words, with_moved_priced
+from taylor.workflows.options import AskedModules, DryRunOptions
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
 from taylor.workflows.schedules import tell_interleaving
@@ -72,6 +73,7 @@ def load_candidates(
     register_path: Path | None = None,
     env_json: Path | None = None,
     margin: MemoryMargin = MemoryMargin(),  # noqa: B008 - frozen
+    modules: AskedModules = AskedModules(),  # noqa: B008 - frozen
 ) -> list[CandidateFile]:
     """Read each file and join it with its measured ratios; what was not measured is estimated.
 
@@ -96,6 +98,13 @@ def load_candidates(
         Environment of the candidates' runs, as JSON.
     margin : MemoryMargin
         What every device keeps free.
+    modules : AskedModules
+        What may be chosen by module.
+
+    Raises
+    ------
+    InputError
+        When a file cannot say what was asked to choose by module.
     """
     environment = read_environment(env_json)
     measured = read_ratios(parser_result) if parser_result is not None else {}
@@ -120,6 +129,8 @@ def load_candidates(
                     continue
             chosen = choose_device(config, device, register_path)
             card = chosen.spec
+            config = with_moved_priced(config, card)
+            words = offered_words(config, card, modules)
             key = _degrees(config.strategy)
             ratios = (profiled or {}).get(path) or measured.get(key)
             if ratios is None:
@@ -131,9 +142,12 @@ def load_candidates(
                 candidates.append(CandidateFile(config, None, ratios, str(error)))
                 continue
             other_batch = config.strategy.micro_batches != own_batch
-            candidates.append(CandidateFile(config, memory, ratios, other_batch=other_batch, device=chosen))
+            candidates.append(
+                CandidateFile(config, memory, ratios, other_batch=other_batch, device=chosen, modules=words)
+            )
     candidates = on_one_footing(candidates)
     configs = [c.config for c in candidates if c.config is not None]
+    _tell_offload(candidates)
     tell_unmodelled(
         "candidates", list(dict.fromkeys(flag.sentence for config in configs for flag in config.unmodelled))
     )
@@ -156,6 +170,13 @@ def load_candidates(
             min(unused),
         )
     return candidates
+
+
+def _tell_offload(candidates: Iterable[CandidateFile]) -> None:
+    """Say what is assumed where something may be moved to the host."""
+    moving = (c for c in candidates if c.config is not None and (c.config.moved or (c.modules and c.modules.offload)))
+    for sentence in dict.fromkeys(line for c in moving if c.device is not None for line in assumptions(c.device.spec)):
+        log.info("%s", sentence)
 
 
 def _with_batch(strategy: Strategy, gbs: int, path: Path) -> Strategy:
@@ -185,6 +206,7 @@ def rank_folder(
     margin: MemoryMargin = MemoryMargin(),  # noqa: B008 - frozen
     executor: Executor | None = None,
     shard: Shard | None = None,
+    modules: AskedModules = AskedModules(),  # noqa: B008 - frozen
 ) -> Ranking:
     """Solve every candidate file of a folder, or a shard's share of them, and rank them.
 
@@ -195,12 +217,15 @@ def rank_folder(
     Raises
     ------
     InputError
-        When the folder holds no configuration, or the ratios' CSV or the folder of profiles is bad.
+        When the folder holds no configuration, the ratios' CSV or the folder of profiles is bad, or a file cannot say
+        what was asked to choose by module.
     """
     files = config_files(folder)
     if shard is not None:
         files = shard.share(files)
     readable = _readable(files, register_path, margin)
+    for config in readable:
+        offered_words(config, choose_device(config, device, register_path).spec, modules)
     _tell(folder, readable, device, register_path, gbs)
     profiled: dict[Path, TimeRatios] = {}
     if parser_result is None and profile_data is not None:
@@ -230,6 +255,7 @@ def rank_folder(
             register_path=register_path,
             env_json=dryruns.env_json,
             margin=margin,
+            modules=modules,
         )
     peaks = {} if nd_path is None else {(c.dp, c.tp, c.pp, c.ep): c.peak_mib for c in read_candidates(nd_path)}
     known = [

@@ -24,23 +24,27 @@ from taylor.pipeline.plan import FULL, NONE, SELECT, Grid, PipelinePlan, as_grid
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
 from taylor.register.device import DeviceSpec
+from taylor.workflows.options import AskedModules
 
 HOST_SHARE = 0.8
-"""Share of a device's part of the host memory that offload may take. Assumed: the rest is the system's and loaders'."""
+"""Share of a device's part of the host memory that offload may take, without a source: the rest is the system's and
+the data loaders'."""
 
 
-def offered_words(config: TrainingConfig, device: DeviceSpec, *, recompute: bool, offload: bool) -> ModuleWords:
-    """The modules that a job's file can name, of those asked for.
+def offered_words(config: TrainingConfig, device: DeviceSpec, asked: AskedModules) -> ModuleWords | None:
+    """The modules that a job's file can name, of those asked for; None where none are.
 
     Raises
     ------
     InputError
         When files of the launcher can say no such thing, or the device has no link to its host in the register.
     """
+    if not (asked.recompute or asked.offload):
+        return None
     launcher = launcher_of(config)
     words = launcher.module_words(config)
-    asked = {"--recompute_modules": (recompute, words.recompute), "--offload": (offload, words.offload)}
-    for flag, (wanted, known) in asked.items():
+    flags = {"--recompute_modules": (asked.recompute, words.recompute), "--offload": (asked.offload, words.offload)}
+    for flag, (wanted, known) in flags.items():
         if wanted and not known:
             raise InputError(
                 f"cannot be said by {launcher.title}",
@@ -49,14 +53,14 @@ def offered_words(config: TrainingConfig, device: DeviceSpec, *, recompute: bool
                 value="y",
                 cure="plan a Megatron-LM script, or leave it out",
             )
-    if offload and device.host_link_gb_s is None:
+    if asked.offload and device.host_link_gb_s is None:
         raise InputError(
             f"needs the bandwidth between {device.name} and its host, which no source states",
             field="--offload",
             value="y",
             cure="register the device with its host_link_gb_s, or measure it with taylor profile hardware",
         )
-    return ModuleWords(words.recompute if recompute else {}, words.offload if offload else {})
+    return ModuleWords(words.recompute if asked.recompute else {}, words.offload if asked.offload else {})
 
 
 def with_moved_priced(config: TrainingConfig, device: DeviceSpec) -> TrainingConfig:
@@ -145,9 +149,13 @@ def assumptions(device: DeviceSpec) -> list[str]:
     kept = (
         "no host memory is stated, so nothing limits it"
         if limit is None
-        else f"at most {limit:,.0f} MiB of the host for each device, {HOST_SHARE:.0%} of its part"
+        else f"at most {limit:,.0f} MiB of the host for each device, {HOST_SHARE:.0%} of its part (assumed: the rest is "
+        "the system's)"
     )
-    link = f"{HOST_LINK_SHARE:.0%} of the {device.host_link_gb_s:g} GB/s between device and host in each direction"
+    link = (
+        f"{HOST_LINK_SHARE:.0%} of the {device.host_link_gb_s:g} GB/s between device and host in each direction (as "
+        "measured on A100, H100 and GH200)"
+    )
     return [f"offload: {link}, a layer's transfers beside one layer's computation; {kept}"]
 
 

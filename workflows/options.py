@@ -73,6 +73,14 @@ class DryRunOptions:
 
 
 @dataclass(frozen=True)
+class AskedModules:
+    """Whether recompute of some modules of a layer, and the move of some modules' inputs to the host, may be chosen."""
+
+    recompute: bool = False
+    offload: bool = False
+
+
+@dataclass(frozen=True)
 class FileJob:
     """One configuration file and everything that settles its pipeline problem.
 
@@ -95,8 +103,7 @@ class FileJob:
         Folder of further model and device registrations.
     search_select : bool or None
         Whether selective recompute may be chosen beside full recompute; None: where the file's own plan holds it.
-    recompute_modules, offload : bool
-        Whether recompute of some modules of a layer, and the move of some modules' inputs to the host, may be chosen.
+    modules : AskedModules
     vpp : int, `AUTO` or None
         Interleaves; None keeps the file's.
     schedule : str or None
@@ -124,8 +131,7 @@ class FileJob:
     device: str | None = None
     register_path: Path | None = None
     search_select: bool | None = None
-    recompute_modules: bool = False
-    offload: bool = False
+    modules: AskedModules = AskedModules()
     vpp: int | str | None = None
     schedule: str | None = None
     low_memory: bool | None = None

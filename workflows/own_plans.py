@@ -12,6 +12,7 @@ from taylor.pipeline_solver.evaluate import evaluate
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import FEASIBLE, Solution
 from taylor.workflows.candidate_file import CandidateFile
+from taylor.workflows.module_choices import own_plan, with_module_choices
 from taylor.workflows.problem import build_problem, plan_in_terms_of
 from taylor.workflows.rank_table import RankEntry, solved_row
 from taylor.workflows.schedules import require_schedule, require_start
@@ -29,7 +30,10 @@ def problem_of(candidate: CandidateFile) -> PipelineProblem:
         raise TaylorError(candidate.failure or "no memory profile or time ratios")
     require_start(candidate.config)
     require_schedule(candidate.config)
-    return build_problem(candidate.config, candidate.memory, candidate.ratios)
+    problem = build_problem(candidate.config, candidate.memory, candidate.ratios)
+    if candidate.device is None:
+        return problem
+    return with_module_choices(problem, candidate.config, candidate.device.spec, candidate.modules)
 
 
 def own_solution(candidate: CandidateFile, problem: PipelineProblem) -> Solution | None:
@@ -40,10 +44,10 @@ def own_solution(candidate: CandidateFile, problem: PipelineProblem) -> Solution
     Solution or None
         None where the file has none, or one that the problem does not tell of.
     """
-    plan = None if candidate.config is None else candidate.config.plan
+    plan = None if candidate.config is None else own_plan(candidate.config)
     if plan is None or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
         return None
-    if any(plan.uses(mode) for mode in plan.recompute if mode not in problem.recompute_ratio):
+    if any(plan.uses(mode) for mode in plan.recompute if mode not in (*problem.recompute_ratio, *problem.choices)):
         return None
     return evaluate(problem, plan_in_terms_of(problem, plan))
 

@@ -22,7 +22,8 @@ from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.far_solve import sharing
 from taylor.workflows.job_facts import JobFacts, degrees_text, tell_head, tell_notes
-from taylor.workflows.options import DryRunOptions
+from taylor.workflows.module_choices import offered_words
+from taylor.workflows.options import AskedModules, DryRunOptions
 from taylor.workflows.own_plans import runs_on
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
@@ -48,6 +49,8 @@ class StrategySearchOptions:
         Go on through ratios, solving, ranking and report.
     margin : MemoryMargin
         What every device keeps free.
+    modules : AskedModules
+        What the solves may choose by module.
     """
 
     path: Path
@@ -64,6 +67,7 @@ class StrategySearchOptions:
     full: bool = False
     ranking: RankOptions = field(default_factory=RankOptions)
     margin: MemoryMargin = MemoryMargin()
+    modules: AskedModules = AskedModules()
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,7 @@ def search_strategies(options: StrategySearchOptions, executor: Executor | None 
     config = read_for(options.path, options.register_path, options.dryruns.env_json, options.margin)
     chosen = choose_device(config, options.device, options.register_path)
     device = chosen.spec
+    offered_words(config, device, options.modules)  # refused before anything is searched
     _tell(options, JobFacts(config, chosen))
     output = options.ranking.output
     with open_backend(options.dryruns, config, output, sharing(executor, output)) as backend:
@@ -159,6 +164,7 @@ def _search(
         register_path=options.register_path,
         env_json=options.dryruns.env_json,
         margin=options.margin,
+        modules=options.modules,
     )
     candidates, compared = loaded[: len(dryrun_files)], loaded[len(dryrun_files) :]
     own_file = compared[0] if compared else False

@@ -124,8 +124,7 @@ class StatedFile:
         schedule = asked_schedule(job, config)
         _refuse_idle_switch(job, config, schedule, vpp)
         ratios = settle_ratios(job.ratios, config, chosen.spec)
-        asked = {"recompute": job.recompute_modules, "offload": job.offload}
-        modules = offered_words(config, chosen.spec, **asked) if any(asked.values()) else None
+        modules = offered_words(config, chosen.spec, job.modules)
         return cls(job, config, config, chosen, ratios, OnStages.of(job, config), modules).running_as(vpp, schedule)
 
     @property

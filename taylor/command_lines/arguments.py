@@ -508,6 +508,25 @@ def add_planning_options(parser: CommandParser) -> None:
     )
 
 
+def add_module_options(group: Any) -> None:
+    """Add the choice of modules that run again or whose inputs lie on the host, the same in all three tools."""
+    group.add_argument(
+        "--recompute_modules",
+        type=yes_no,
+        default=False,
+        metavar="y/n",
+        help="choose recompute by module too, where the file can say it: core attention, norms, MLP, experts, … "
+        "(default: n)",
+    )
+    group.add_argument(
+        "--offload",
+        type=yes_no,
+        default=False,
+        metavar="y/n",
+        help="choose modules whose saved inputs lie on the host, where the file can say it (default: n)",
+    )
+
+
 def dryrun_options(args: argparse.Namespace, mindformers: str | None) -> DryRunOptions:
     """How dry-runs are run, from the flags of `add_environment_options`.
 

@@ -14,6 +14,7 @@ from taylor.base.shipped import own_or_shipped
 from taylor.command_lines.arguments import (
     CommandParser,
     add_environment_options,
+    add_module_options,
     add_planning_options,
     asked_margin,
     chosen_path,
@@ -129,6 +130,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
         "--time_limit", type=positive_float, metavar="SECONDS", help="limit of one solve (default: none)"
     )
     add_ranking_options(results)
+    add_module_options(results)
     results.add_argument(
         "--output_path",
         metavar="DIR",
@@ -160,7 +162,18 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     if not full:
         refuse_without_effect(
             args,
-            {"solver_name", "workers", "time_limit", "gap", "train_tokens", "prove", "topn", "store"},
+            {
+                "solver_name",
+                "workers",
+                "time_limit",
+                "gap",
+                "train_tokens",
+                "prove",
+                "topn",
+                "store",
+                "recompute_modules",
+                "offload",
+            },
             "without --full: nothing is solved",
             "add --full",
         )
@@ -175,6 +188,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     from taylor.report.breakdown import breakdown_table, comparison_table
     from taylor.report.terminal import print_ranking, print_ranking_verdict, print_table
     from taylor.workflows.explain import describe_rules, explain_strategy
+    from taylor.workflows.options import AskedModules
     from taylor.workflows.rank import RankOptions
     from taylor.workflows.search import StrategySearchOptions, search_strategies
 
@@ -218,6 +232,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
             train_tokens=args.train_tokens,
         ),
         margin=asked_margin(args),
+        modules=AskedModules(args.recompute_modules, args.offload),
     )
     if args.list_rules:
         print(describe_rules(options))

@@ -16,6 +16,7 @@ from taylor.base.near import did_you_mean
 from taylor.command_lines.arguments import (
     CommandParser,
     add_environment_options,
+    add_module_options,
     add_planning_options,
     asked_margin,
     chosen_path,
@@ -147,21 +148,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         metavar="y/n",
         help="search selective recompute too (default: n, but for a file that itself recomputes so)",
     )
-    solving.add_argument(
-        "--recompute_modules",
-        type=yes_no,
-        default=False,
-        metavar="y/n",
-        help="choose recompute by module too, where the file can say it: core attention, norms, MLP, experts, … "
-        "(default: n)",
-    )
-    solving.add_argument(
-        "--offload",
-        type=yes_no,
-        default=False,
-        metavar="y/n",
-        help="choose modules whose saved inputs lie on the host, where the file can say it (default: n)",
-    )
+    add_module_options(solving)
     solving.add_argument(
         "-vpp",
         type=count_or_auto,
@@ -283,7 +270,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     if args.memory:
         refuse_without_effect(args, {"dryrun_data_dir"}, "with -memory, which states the memory")
     from taylor.workflows.evaluate_file import evaluate_file
-    from taylor.workflows.options import FileJob, Outputs, RatioChoice
+    from taylor.workflows.options import AskedModules, FileJob, Outputs, RatioChoice
     from taylor.workflows.planned_file import refuse_outputs
 
     outputs = Outputs(
@@ -325,8 +312,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         device=args.device,
         register_path=chosen_path(args.register_path),
         search_select=args.select if "select" in args.given else None,
-        recompute_modules=args.recompute_modules,
-        offload=args.offload,
+        modules=AskedModules(args.recompute_modules, args.offload),
         vpp=args.vpp,
         schedule=args.schedule,
         low_memory=args.low_mem,

@@ -15,6 +15,7 @@ from taylor.command_lines.arguments import (
     CommandParser,
     Default,
     add_environment_options,
+    add_module_options,
     add_planning_options,
     asked_margin,
     chosen_or_there,
@@ -104,6 +105,7 @@ def add_options(parser: CommandParser) -> None:
         "--time_limit", type=positive_float, metavar="SECONDS", help="limit of one solve (default: none)"
     )
     add_ranking_options(solving)
+    add_module_options(solving)
     solving.add_argument(
         "--output_path",
         metavar="DIR",
@@ -145,6 +147,7 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
     from taylor.pipeline_solver.options import SolveOptions
     from taylor.report.terminal import print_ranking, print_ranking_verdict
     from taylor.workflows.candidates import rank_folder
+    from taylor.workflows.options import AskedModules
     from taylor.workflows.rank import RankOptions
 
     shard = _shard(args)
@@ -170,6 +173,7 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
             gbs=None if args.model else args.gbs,
             nd_path=chosen_or_there(args.nd_path),
             margin=asked_margin(args),
+            modules=AskedModules(args.recompute_modules, args.offload),
             executor=executor,
             shard=shard,
         )

@@ -39,7 +39,7 @@ CONTRACT = {
 }
 """The flags of the user contract, which must stay."""
 
-STOPS = "-gap --gap --margin --risk --train_tokens"
+STOPS = "-gap --gap --margin --risk --train_tokens --recompute_modules --offload"
 FURTHER = {
     "parallel_tool": "--fix --max_data_parallel --max_tensor_parallel --max_pipeline_parallel --max_context_parallel "
     "--hf_path --model --seq --disable_rule --list_rules --explain --workers --time_limit --dryrun_timeout "
@@ -47,8 +47,7 @@ FURTHER = {
     "pipeline_tool": "--model --world_size --seq --fix --dryrun_timeout --dryrun_retries --prove --output_path "
     "--shard --cluster --store " + STOPS,
     "pipeline_parallel": "-hf --model --world_size --seq --gbs --fix -ratios -workers -mps_form --export --what_if "
-    "-dryrun_data_dir --dryrun_timeout --dryrun_retries --stage_devices --stage_order --cluster --store "
-    "--recompute_modules --offload " + STOPS,
+    "-dryrun_data_dir --dryrun_timeout --dryrun_retries --stage_devices --stage_order --cluster --store " + STOPS,
     "timeline_tool": "--profile_dir --solution --unit_ms --step --steps --window --trace --html --png",
 }
 """Flags beyond it: one more or less is a decision, and shows here."""

@@ -16,8 +16,10 @@ from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.result import read_result
+from taylor.workflows.candidates import load_candidates, rank_folder
 from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import FileJob, Outputs
+from taylor.workflows.options import AskedModules, DryRunOptions, FileJob, Outputs
+from taylor.workflows.rank import RankOptions
 from taylor.workflows.solve_file import solve_file
 from taylor.workflows.stated_file import StatedFile
 from tests.solver_cases import plan_of
@@ -46,7 +48,7 @@ def solved(folder, **changes):
 def test_offload_beats_recompute_alone_and_stands_in_the_script(tmp_path):
     """With a margin that recompute pays for: the modules that are moved are flags of the script, which reads back."""
     alone = solved(tmp_path, margin=MARGIN)
-    found = solved(tmp_path, margin=MARGIN, offload=True, recompute_modules=True)
+    found = solved(tmp_path, margin=MARGIN, modules=AskedModules(True, True))
     assert found.solution.objective < alone.solution.objective
     (used,) = [mode for mode in found.plan.recompute if found.plan.uses(mode)]
     assert "offload:" in used
@@ -142,9 +144,29 @@ def test_modules_that_are_not_asked_for_change_nothing_of_the_problem():
 
 def test_files_that_cannot_say_modules_are_refused_with_the_flag_named():
     with pytest.raises(InputError, match="cannot be said by MindFormers"):
-        StatedFile.read(FileJob(path=CONFIG / "pretrain_llama2_7b.yaml", offload=True))
+        StatedFile.read(FileJob(path=CONFIG / "pretrain_llama2_7b.yaml", modules=AskedModules(offload=True)))
     with pytest.raises(InputError, match="needs the bandwidth between ascend-910b and its host"):
-        StatedFile.read(job(device="ascend-910b", offload=True))
+        StatedFile.read(job(device="ascend-910b", modules=AskedModules(offload=True)))
+
+
+def test_a_ranking_chooses_by_module_too_and_prices_what_files_move_by_themselves(tmp_path):
+    files = tmp_path / "files"
+    files.mkdir()
+    script_with(files, "--fine-grained-activation-offloading --offload-modules core_attn attn_proj")
+    options = RankOptions(SolveOptions(time_limit=60), workers=1, report=False, output=tmp_path / "out")
+    ranked = {
+        asked: rank_folder(files, options, dryruns=DryRunOptions("estimate"), margin=MARGIN, modules=asked).table
+        for asked in (AskedModules(), AskedModules(offload=True))
+    }
+    own, chosen = ranked.values()
+    assert "offload:core_attn+attn_proj" in own[own["own"] == 1]["recompute"].iloc[0]
+    (best,) = chosen[chosen["own"] == 0].itertuples()
+    assert best.status == "optimal" and best.objective <= own[own["own"] == 0]["objective"].iloc[0]
+    (mode,) = [name for name, counts in json.loads(best.recompute).items() if any(map(any, counts))]
+    moved = " ".join(mode.partition("offload:")[2].split("+"))
+    assert f"--offload-modules {moved}" in Path(best.file).read_text()
+    with pytest.raises(InputError, match="cannot be said by MindFormers"):
+        load_candidates([CONFIG / "pretrain_llama2_7b.yaml"], modules=AskedModules(recompute=True))
 
 
 def test_one_choice_by_module_for_all_layers_is_what_megatron_can_say():
