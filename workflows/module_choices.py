@@ -149,8 +149,8 @@ def assumptions(device: DeviceSpec) -> list[str]:
     kept = (
         "no host memory is stated, so nothing limits it"
         if limit is None
-        else f"at most {limit:,.0f} MiB of the host for each device, {HOST_SHARE:.0%} of its part (assumed: the rest is "
-        "the system's)"
+        else f"at most {limit:,.0f} MiB of the host for each device, {HOST_SHARE:.0%} of its part (assumed: the rest "
+        "is the system's)"
     )
     link = (
         f"{HOST_LINK_SHARE:.0%} of the {device.host_link_gb_s:g} GB/s between device and host in each direction (as "
