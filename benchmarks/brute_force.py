@@ -146,6 +146,13 @@ def comparable_problem(
             return problem, found
 
 
+def with_unlike_lags(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
+    """The problem with transfers unlike by boundary between chunks, of two kinds or all unlike."""
+    boundaries = problem.stages * problem.interleaves - 1
+    known = np.round(rng.uniform(0, 0.6, 2 if rng.random() < 0.6 else max(boundaries, 1)), 3)
+    return problem.replace(lags=tuple(known[rng.integers(0, len(known), boundaries)].tolist()))
+
+
 def with_unlike_stages(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
     """The problem on stages of unlike speed and memory, two kinds of them or as many as stages."""
     S = problem.stages
@@ -365,7 +372,9 @@ def _play_all(
                     needed = (*source, micro_batch, split)
                     if needed not in ended:
                         break
-                    lag = problem.lag * (schedule.chunk_at(source[1])[1] != s)
+                    lag = 0.0
+                    if schedule.chunk_at(source[1])[1] != s:
+                        lag = problem.boundary_lags[min(source[1], place)]
                     clock[s] = np.maximum(clock[s], ended[needed] + lag)
                 clock[s] = clock[s] + durations[direction, v, s]
                 ended[direction, place, micro_batch, split] = clock[s]

@@ -3,7 +3,8 @@
     python -m benchmarks.random_instances [--instances 2000] [--choices] [--processes 2] [--fresh]
 
 Each instance is a small pipeline: two or three kinds in any order, up to five interleaves, chunks that may stay
-empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. With
+empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory, three
+of ten transfers that differ by boundary. With
 ``--choices`` a layer has up to five modes and choices, which add to forward, backward or weight gradient and leave
 activations or states on the host, whose memory is limited in two of three; half of them have any schedule, and in a
 quarter one choice must hold for every chunk. Its optimum is compared with the best of all plans, to 1e-9. Of every
@@ -33,6 +34,7 @@ from benchmarks.brute_force import (
     random_problem,
     under_one_choice,
     with_choices,
+    with_unlike_lags,
     with_unlike_stages,
 )
 from benchmarks.reliability.campaign import Figure, Part, Portion, Result, faults_of, run_part, split, total
@@ -96,7 +98,8 @@ def alternating_problem(rng: np.random.Generator) -> PipelineProblem:
         min_layers=0 if may_be_empty else 1,
         max_layers={(int(rng.integers(interleaves)), int(rng.integers(stages))): 2} if rng.random() < 0.15 else {},
     )
-    return with_unlike_stages(problem, rng) if rng.random() < 0.3 else problem
+    problem = with_unlike_stages(problem, rng) if rng.random() < 0.3 else problem
+    return with_unlike_lags(problem, rng) if rng.random() < 0.3 else problem
 
 
 def choice_problem(rng: np.random.Generator) -> PipelineProblem:

@@ -18,6 +18,7 @@ import numpy as np
 
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.event_graph import edge_lags
 from taylor.pipeline_solver.order_problem import OrderProblem
 from taylor.pipeline_solver.order_search import search_order
 
@@ -31,10 +32,11 @@ def random_case(rng: np.random.Generator, interleaves: int, most: int, stages: i
     if rng.random() < 0.4:
         times = np.repeat(rng.integers(1, 4, size=(3, 1)).repeat(V, axis=0), S, axis=1)
     kept = rng.integers(1, 4, size=(V, S)).astype(np.float64)
-    lag, tail = float(rng.integers(0, 2)), rng.integers(0, 2, size=S).astype(np.float64)
+    lags, tail = rng.integers(0, 2, size=S * V - 1), rng.integers(0, 2, size=S).astype(np.float64)
     room = kept.sum(axis=0) * rng.integers(1, 2 * S + 1, size=S)
     schedule = build_schedule(ScheduleSpec(name), S, V, m)
-    return OrderProblem(schedule, times.astype(np.float64), lag, tail, kept, room + 1e-6)
+    arrival = np.ascontiguousarray(edge_lags(schedule, lags.tolist()).T)
+    return OrderProblem(schedule, times.astype(np.float64), arrival, tail, kept, room + 1e-6)
 
 
 def least_step(tasks: OrderProblem, horizon: int, seconds: float = 120.0) -> tuple[float, float]:
@@ -48,7 +50,7 @@ def least_step(tasks: OrderProblem, horizon: int, seconds: float = 120.0) -> tup
     m = tasks.schedule.micro_batches
     K, S = tasks.durations.shape
     V = K // 3
-    times, lag = tasks.durations.astype(int), int(tasks.lag)
+    times, lag = tasks.durations.astype(int), tasks.lag.astype(int)
     stage, block = tasks.waits
     model = highspy.Highs()
     model.silent()
@@ -78,7 +80,7 @@ def least_step(tasks: OrderProblem, horizon: int, seconds: float = 120.0) -> tup
             for t, one in enumerate(begins[k, s]):
                 model.addConstr(step >= (t + times[k, s] + int(tasks.tail[s])) * one)
                 if u >= 0:
-                    ended = t - times[j, u] - (lag if u != s else 0)
+                    ended = t - times[j, u] - lag[k, s]
                     model.addConstr(begun(k, s, t) <= begun(j, u, ended))
     model.minimize(step)
     info = model.getInfo()

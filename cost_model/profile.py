@@ -70,7 +70,9 @@ class TimeRatios:
     embedding : float
         Embedding over the body layer, forward.
     lag : float
-        Transfer between neighbouring stages over the body layer's forward.
+        Transfer between neighbouring stages over the body layer's forward; the longest where they are unlike.
+    lags : tuple of float [pp] or empty
+        Where they are unlike, by stage: to the next one and back, the last entry between the last stage and the first.
     tail : float
         Gradient reduction and optimizer at the end of the step, same unit.
     mtp_forward : float or None
@@ -88,6 +90,7 @@ class TimeRatios:
     unit_ms: float | None = None
     embedding: float = 0.0
     lag: float = 0.0
+    lags: tuple[float, ...] = ()
     tail: float = 0.0
     mtp_forward: float | None = None
     kind_forward: Mapping[str, float] = field(default_factory=dict)

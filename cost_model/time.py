@@ -113,10 +113,30 @@ def head_time(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: 
 
 def lag_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Any:
     """Hand-over of one micro-batch to the next stage, ms; 0 with one stage."""
-    boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes / sequence_split(degrees)
-    distance = degrees.dp * degrees.cp * degrees.tp
-    sent = send_ms(boundary, distance, device, Speed.of(device, rules).network)
+    sent = _sent_ms(degrees.dp * degrees.cp * degrees.tp, model, degrees, rules, device)
     return np.where(np.greater(degrees.pp, 1), sent, 0.0)
+
+
+def lags_by_stage_ms(
+    model: ModelSpec, strategy: Strategy, rules: TrainingRules, device: DeviceSpec
+) -> NDArray[np.float64]:
+    """The same between each stage and the next one, the last entry between the last stage and the first, float64 [pp].
+
+    A stage's ranks follow each other, stage after stage (Megatron-LM d98e8a64 megatron/core/parallel_state.py,
+    ``order="tp-cp-ep-dp-pp"``). Where one pair of ranks lies in two nodes the step waits for its transfer.
+    """
+    pp, ranks = strategy.pp, strategy.dp * strategy.cp * strategy.tp
+    if pp == 1:
+        return np.zeros(1)
+    node = np.arange(pp * ranks).reshape(pp, ranks) // device.devices_per_node
+    leaves = (node != np.roll(node, -1, axis=0)).any(axis=1)
+    lags: NDArray[np.float64] = _sent_ms(np.where(leaves, device.devices_per_node, 1), model, strategy, rules, device)
+    return lags
+
+
+def _sent_ms(distance: Any, model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Any:
+    boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes / sequence_split(degrees)
+    return send_ms(boundary, distance, device, Speed.of(device, rules).network)
 
 
 _PARTS: tuple[Callable[[LayerTime], Any], ...] = (
@@ -144,6 +164,7 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
         float(sum(count * part(layers[kind]) for kind, count in counts.items())) for part in _PARTS
     )
     head, embedding = head_time(model, strategy, rules, device)
+    lags = lags_by_stage_ms(model, strategy, rules, device)
     beside = StageTime(
         *(sum(n * part(layers[kind]) for kind, n in model.body_counts.items()) / strategy.pp for part in _PARTS[:2])
     )
@@ -155,7 +176,8 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
         head=float(head) / unit,
         unit_ms=unit,
         embedding=float(embedding) / unit,
-        lag=float(lag_ms(model, strategy, rules, device)) / unit,
+        lag=float(lags.max()) / unit,
+        lags=tuple((lags / unit).tolist()) if np.ptp(lags) else (),
         tail=float(tail_ms(model, strategy, rules, device, beside)) / unit,
         source="estimate",
     )

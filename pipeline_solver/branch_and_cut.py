@@ -142,7 +142,7 @@ class _TreeRun:
         deadline = None if options.time_limit is None else self.began + options.time_limit
         self.stopper = Stopper(deadline, options.cutoff)
         self.on_progress = on_progress
-        self.graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
+        self.graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
         self.memory = memory = options.memory or TreeMemory()
         self.paths = memory.paths = memory.paths or PathCuts(problem, self.graph)
         self.limits = WorkLimits(problem, self.graph)

@@ -303,7 +303,7 @@ def stage_paths(graph: EventGraph, runs: StageRuns) -> list[StagePath]:
                 before = {tuple(column) for column in counts[:, :s].T.tolist()} or {(0.0,) * D}
                 after = {tuple(column) for column in counts[:, s + 1 :].T.tolist()} or {(0.0,) * D}
                 if len(before) == 1 and len(after) == 1:
-                    constant = (crossings_in + crossings_out) * graph.lag + tails[end]
+                    constant = graph.lag_of(crossings_in + crossings_out) + tails[end]
                     path = StagePath(counts[:, s].copy(), before.pop(), after.pop(), constant)
                     ways.append((float(mean @ counts.sum(axis=1)) + constant, path))
         result.append(max(ways, key=lambda way: way[0])[1])
@@ -312,14 +312,16 @@ def stage_paths(graph: EventGraph, runs: StageRuns) -> list[StagePath]:
 
 def _chain(
     graph: EventGraph, node: int, following: NDArray[np.integer], directions: int
-) -> tuple[NDArray[np.float64], int, int]:
-    """Tasks by direction and stage on a chain from a task on, without that task; its transfers and its last stage."""
+) -> tuple[NDArray[np.float64], NDArray[np.int64], int]:
+    """On a chain from a task on, without it: tasks by direction and stage, transfers by their lag; its last stage."""
     S = len(graph.last)
     counts = np.zeros(directions * S)
-    crossings = 0
+    crossings = np.zeros(len(graph.lags), dtype=np.int64)
     backward = following is graph.needed
     while (other := int(following[node - 1 if backward else node])) > 0:
-        crossings += int(graph.crosses[(node if backward else other) - 1])
+        level = graph.level[(node if backward else other) - 1]
+        if level >= 0:
+            crossings[level] += 1
         node = other
         counts[graph.task_class[node - 1]] += 1.0
     return counts.reshape(directions, S), crossings, int(graph.task_class[node - 1]) % S

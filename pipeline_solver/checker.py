@@ -88,10 +88,10 @@ def exact_step_time(problem: PipelineProblem, plan: PipelinePlan, schedule: Sche
         When the schedule cannot be played to its end.
     """
     schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
-    exact, lag, tail = _exact_times(problem, plan, schedule)
-    unit = lcm(lag.denominator, *(value.denominator for value in (*exact.values(), *tail)))
+    exact, lags, tail = _exact_times(problem, plan, schedule)
+    unit = lcm(*(value.denominator for value in (*exact.values(), *lags, *tail)))
     durations = {key: int(value * unit) for key, value in exact.items()}
-    ends = _play(schedule, durations, int(lag * unit))
+    ends = _play(schedule, durations, [int(lag * unit) for lag in lags])
     return Fraction(max(end + int(wait * unit) for end, wait in zip(ends, tail, strict=True)), unit)
 
 
@@ -159,8 +159,8 @@ def _time_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedul
 
 def _exact_times(
     problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule
-) -> tuple[dict[tuple[int, int, int], Fraction], Fraction, list[Fraction]]:
-    """Time of a task by (direction, interleave, stage), the transfer time, and every stage's tail."""
+) -> tuple[dict[tuple[int, int, int], Fraction], list[Fraction], list[Fraction]]:
+    """Time of a task by (direction, interleave, stage), transfer time by boundary in model order, tail by stage."""
     splits = 1 + int(schedule.order[:, :, 3].max())
     with_weight_tasks = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
     exact = {
@@ -170,7 +170,8 @@ def _exact_times(
         for direction, duration in enumerate(_chunk_times(problem, plan, schedule, v, s, with_weight_tasks))
     }
     tail = [Fraction(value) for value in problem.tail] or [Fraction(0)] * problem.stages
-    return exact, Fraction(problem.lag), tail
+    lags = [Fraction(lag) for lag in problem.lags or [problem.lag] * (schedule.chunks - 1)]
+    return exact, lags, tail
 
 
 def _shape_faults(problem: PipelineProblem, plan: PipelinePlan) -> list[str]:
@@ -294,7 +295,7 @@ def _chunk_times(
     return forward, backward - weight, weight + more_weight
 
 
-def _play(schedule: Schedule, durations: dict[tuple[int, int, int], int], lag: int) -> list[int]:
+def _play(schedule: Schedule, durations: dict[tuple[int, int, int], int], lags: list[int]) -> list[int]:
     """End of every stage's last task [S], all times integers in the same unit."""
     orders = [[tuple(task) for task in order] for order in schedule.order.tolist()]
     ended: dict[tuple[int, int, int, int], int] = {}  # (position, direction, micro-batch, split) -> end
@@ -312,7 +313,8 @@ def _play(schedule: Schedule, durations: dict[tuple[int, int, int], int], lag: i
                     end = ended.get((need_place, need_direction, micro_batch, split))
                     if end is None:
                         break
-                    arrivals.append(end + (lag if schedule.chunk_at(need_place)[1] != s else 0))
+                    other = schedule.chunk_at(need_place)[1]
+                    arrivals.append(end + (lags[min(place, need_place)] if other != s else 0))
                 else:
                     clock[s] = max(arrivals) + durations[direction, v, s]
                     ended[place, direction, micro_batch, split] = clock[s]

@@ -66,7 +66,7 @@ class CompactModel:
         plans.model.step = pyo.Objective(expr=plans.model.step_time)
         plans.model.path_cut = pyo.Constraint(pyo.Any)
         form = linear_form(plans.model, plans.model.step_time)
-        graph = EventGraph.from_schedule(schedule, problem.lag)
+        graph = EventGraph.from_schedule(schedule, problem.boundary_lags)
         return cls(problem, plans, graph, form, form.column(plans.model.step_time))
 
     def add_cut(self, cut: tuple[float, ...]) -> Row | None:

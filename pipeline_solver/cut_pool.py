@@ -74,19 +74,21 @@ class PathCuts:
         result = []
         for s in range(stages):
             counts = np.bincount(graph.task_class[graph.place[s] - 1], minlength=self.classes).astype(np.float64)
-            crossings = 0
+            crossings = np.zeros(len(graph.lags), dtype=np.int64)
             node = int(graph.place[s, 0])
             while graph.needed[node - 1] > 0:
-                crossings += int(graph.crosses[node - 1])
+                if graph.level[node - 1] >= 0:
+                    crossings[graph.level[node - 1]] += 1
                 node = int(graph.needed[node - 1])
                 counts[graph.task_class[node - 1]] += 1.0
             node = end = int(graph.last[s])
             while feeds[node] > 0:
                 node = end = int(feeds[node])
-                crossings += int(graph.crosses[node - 1])
+                if graph.level[node - 1] >= 0:
+                    crossings[graph.level[node - 1]] += 1
                 counts[graph.task_class[node - 1]] += 1.0
             tail = self.tails[graph.task_class[end - 1] % stages]
-            constant = crossings * graph.lag + tail
+            constant = graph.lag_of(crossings) + tail
             self.pool.add(counts, constant)
             result.append(self.pool.number(counts, constant))
         return result

@@ -36,27 +36,27 @@ class Waits:
     ----------
     needed : int64 [tasks]
         The task whose output it takes; -1 for none.
-    crosses : bool [tasks]
-        Whether that one runs on another stage.
+    boundary : int64 [tasks]
+        The boundary between chunks in model order that the output crosses; -1 where that one runs on the same stage.
     task_class : int64 [tasks]
         (direction * V + v) * S + s.
     """
 
     needed: NDArray[np.int64]
-    crosses: NDArray[np.bool_]
+    boundary: NDArray[np.int64]
     task_class: NDArray[np.int64]
 
 
 def enclosed_step_time(
-    schedule: Schedule, durations: Durations, lag: Fraction, tail: Sequence[Fraction]
+    schedule: Schedule, durations: Durations, lags: Sequence[Fraction], tail: Sequence[Fraction]
 ) -> tuple[Fraction, Fraction]:
     """Bounds on the step time, both exact; they differ by less than a unit of the play a task of the longest path.
 
     Parameters
     ----------
     durations : mapping of (direction, interleave, stage) to Fraction
-    lag : Fraction
-        Transfer time between stages.
+    lags : sequence of Fraction [chunks - 1]
+        Transfer time at each boundary between chunks in model order.
     tail : sequence of Fraction [S]
         Time after a stage's last task.
 
@@ -74,16 +74,22 @@ def enclosed_step_time(
         for s in range(stages)
     ]
     counts = np.bincount(waits.task_class, minlength=len(exact)).tolist()
-    work = sum((count * one for count, one in zip(counts, exact, strict=True)), stages * tasks * lag + max(tail))
+    work = sum(
+        (count * one for count, one in zip(counts, exact, strict=True)),
+        stages * tasks * max(lags, default=Fraction(0)) + max(tail),
+    )
     unit = Fraction(2) ** (BITS - ceil(work).bit_length())
     takes = np.array([ceil(one * unit) for one in exact], dtype=np.int64)[waits.task_class]
-    late = np.where(waits.crosses, ceil(lag * unit), 0)
+    late = np.array([*(ceil(lag * unit) for lag in lags), 0], dtype=np.int64)[waits.boundary]
     ends = _compiled_play()(waits.needed, takes, late, stages, tasks)
     _verify(ends, takes, late, waits.needed, stages)
     closing = [int(end) + ceil(wait * unit) for end, wait in zip(ends.reshape(stages, tasks)[:, -1], tail, strict=True)]
     latest = closing.index(max(closing))
     path, crossings = _longest_path(ends, takes, waits, tasks, latest)
-    lower = sum((count * exact[of] for of, count in path.items()), crossings * lag + tail[latest])
+    lower = sum(
+        (count * exact[of] for of, count in path.items()),
+        sum((count * lags[at] for at, count in crossings.items()), tail[latest]),
+    )
     return lower, max(closing) / unit
 
 
@@ -136,7 +142,8 @@ def _waits(schedule: Schedule) -> Waits:
     needed = np.where(ahead == place, -1, stands[np.where(backward, BACKWARD, FORWARD), ahead, micro_batch, split])
     needed = np.where(weight, -1, needed).reshape(-1)
     crosses = (needed >= 0) & (needed // tasks != s.reshape(-1))
-    return Waits(needed, crosses, ((direction * interleaves + v) * stages + s).reshape(-1))
+    boundary = np.where(crosses, np.minimum(place, ahead).reshape(-1), -1)
+    return Waits(needed, boundary, ((direction * interleaves + v) * stages + s).reshape(-1))
 
 
 def _verify(
@@ -162,10 +169,10 @@ def _verify(
 
 def _longest_path(
     ends: NDArray[np.int64], takes: NDArray[np.int64], waits: Waits, tasks: int, stage: int
-) -> tuple[Counter[int], int]:
-    """How often each class of task is on a path that ends with the stage's last task, and its hand-overs."""
+) -> tuple[Counter[int], Counter[int]]:
+    """How often each class of task, and each boundary, is on a path that ends with the stage's last task."""
     path: Counter[int] = Counter()
-    crossings = 0
+    crossings: Counter[int] = Counter()
     task = stage * tasks + tasks - 1
     while True:
         path[int(waits.task_class[task])] += 1
@@ -173,7 +180,8 @@ def _longest_path(
         if task % tasks and ends[task - 1] == start:
             task -= 1
         elif waits.needed[task] >= 0:
-            crossings += int(waits.crosses[task])
+            if waits.boundary[task] >= 0:
+                crossings[int(waits.boundary[task])] += 1
             task = int(waits.needed[task])
         else:
             return path, crossings

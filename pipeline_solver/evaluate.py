@@ -129,8 +129,8 @@ def bubble_shares(problem: PipelineProblem, plan: PipelinePlan) -> BubbleShares:
     The parts sum to `total` = (T − w) / T.
     """
     graph, schedule = _graph(problem)
-    without_lags = problem.replace(lag=0.0, tail=())
-    free_graph = graph if problem.lag == 0 else EventGraph.from_schedule(schedule, 0.0)
+    without_lags = problem.replace(lag=0.0, lags=(), tail=())
+    free_graph = EventGraph.from_schedule(schedule, 0.0) if any(problem.boundary_lags) else graph
     no_recompute = PipelinePlan(plan.layers, {})
     useful, real = chunk_durations(without_lags, no_recompute), chunk_durations(without_lags, plan)
     step = graph.longest_path(chunk_durations(problem, plan))
@@ -155,7 +155,7 @@ def bubble_shares(problem: PipelineProblem, plan: PipelinePlan) -> BubbleShares:
 
 def _graph(problem: PipelineProblem) -> tuple[EventGraph, Schedule]:
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
-    return EventGraph.from_schedule(schedule, problem.lag), schedule
+    return EventGraph.from_schedule(schedule, problem.boundary_lags), schedule
 
 
 def _spread(problem: PipelineProblem, durations: NDArray[np.float64]) -> NDArray[np.float64]:

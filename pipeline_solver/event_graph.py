@@ -3,7 +3,8 @@
 A node is a task; it starts when the task before it on its stage has ended and the task that it
 depends on has ended, plus the transfer lag where that edge crosses stages. The step ends when every
 stage has ended its last task and then its tail. Every path gives a lower bound that is linear in the
-durations, `counts @ durations + lag`, and the longest path attains it.
+durations, `counts @ durations + lag`, and the longest path attains it. A path's lag is told by how many of its edges
+have each of the unlike transfer times, so that paths that differ in nothing else have the same to the last digit.
 
 Duration classes: (direction * V + v) * S + s for a task of a direction (0 forward, 1 backward, 2 weight
 gradient where the schedule has it) in chunk (v, s), then D * V * S + s for the tail of stage s.
@@ -12,6 +13,7 @@ gradient where the schedule has it) in chunk (v, s), then D * V * S + s for the 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -38,8 +40,8 @@ class EventGraph:
         at 1, and 0 is the start of the step.
     task_class : int32 [tasks]
         Duration class of each node.
-    crosses : bool [tasks]
-        Whether the edge from `needed` crosses stages, so that `lag` applies.
+    level : int16 [tasks]
+        Which of `lags` the edge from `needed` takes; -1 where it stays on its stage.
     last : int32 [S]
         Node of the last task of each stage.
     place : int64 [S, tasks of a stage]
@@ -47,20 +49,20 @@ class EventGraph:
     """
 
     schedule: Schedule
-    lag: float
+    lags: NDArray[np.float64]
     directions: int
     before: NDArray[np.int32]
     needed: NDArray[np.int32]
     task_class: NDArray[np.int32]
-    crosses: NDArray[np.bool_]
+    level: NDArray[np.int16]
     last: NDArray[np.int32]
     place: NDArray[np.int64]
     edge_lag: NDArray[np.float64]
     _ends: NDArray[np.float64] = field(repr=False, compare=False)
 
     @classmethod
-    def from_schedule(cls, schedule: Schedule, lag: float) -> EventGraph:
-        """The graph of a schedule with a transfer time `lag` (body-layer forward times) between stages.
+    def from_schedule(cls, schedule: Schedule, lag: float | Sequence[float]) -> EventGraph:
+        """The graph of a schedule with a transfer time `lag` (body-layer forward times) between stages (`edge_lags`).
 
         Raises
         ------
@@ -68,19 +70,34 @@ class EventGraph:
             When the schedule deadlocks.
         """
         directions, before, needed, task_class, crosses, last, place = _topology(schedule)
+        block, stage = np.divmod(task_class, schedule.stages)
+        edge_lag = edge_lags(schedule, lag)[stage, block]
+        lags, level = np.unique(edge_lag[crosses], return_inverse=True)
+        levels = np.full(len(crosses), -1, dtype=np.int16)
+        levels[crosses] = level
         return cls(
             schedule,
-            lag,
+            lags,
             directions,
             before,
             needed,
             task_class,
-            crosses,
+            levels,
             last,
             place,
-            edge_lag=np.where(crosses, float(lag), 0.0),
+            edge_lag=edge_lag,
             _ends=np.zeros(len(before) + 1),
         )
+
+    @property
+    def crosses(self) -> NDArray[np.bool_]:
+        """Whether the edge from `needed` crosses stages, bool [tasks]."""
+        crosses: NDArray[np.bool_] = self.level >= 0
+        return crosses
+
+    def lag_of(self, crossings: NDArray[np.int64]) -> float:
+        """Lag of a path with so many edges of each level, int64 [levels]."""
+        return float(crossings @ self.lags)
 
     @property
     def classes(self) -> int:
@@ -119,9 +136,10 @@ class EventGraph:
             np.ascontiguousarray(durations, dtype=np.float64),
             self._ends,
             prefer,
-            self.crosses,
+            self.level,
+            len(self.lags),
         )
-        return float(time), counts, float(crossings * self.lag)
+        return float(time), counts, self.lag_of(crossings)
 
     def start_times(self, durations: NDArray[np.float64]) -> NDArray[np.float64]:
         """Earliest start of every task, float64 [S, tasks], aligned with ``schedule.order``."""
@@ -131,6 +149,24 @@ class EventGraph:
         starts = np.maximum(self._ends[self.before], self._ends[self.needed] + self.edge_lag)
         result: NDArray[np.float64] = starts[self.place - 1]
         return result
+
+
+def edge_lags(schedule: Schedule, lag: float | Sequence[float]) -> NDArray[np.float64]:
+    """Transfer time of what each block of tasks waits for, float64 [S, D·V]; 0 where that is on the same stage.
+
+    Parameters
+    ----------
+    lag : float or sequence of float [chunks - 1]
+        Between stages; or between the chunks at positions k and k + 1 of the model, in either direction.
+    """
+    source, _ = feeders(schedule)
+    S, V = schedule.stages, schedule.interleaves
+    by_boundary = np.full(schedule.chunks, lag) if isinstance(lag, (int, float)) else np.array([*lag, 0.0])
+    place = np.array([[schedule.position(v, s) for v in range(V)] for s in range(S)])
+    boundary = np.concatenate([np.maximum(place - 1, 0), *[place] * (schedule.directions - 1)], axis=1)
+    crosses = (source >= 0) & (source != np.arange(S)[:, None])
+    result: NDArray[np.float64] = np.where(crosses, by_boundary[boundary], 0.0)
+    return result
 
 
 def _sweeps(tasks: int) -> Any:

@@ -16,9 +16,9 @@ level_order = compiled(event_paths.level_order)
 
 @compiled
 def critical_path(  # type: ignore[no-untyped-def]
-    before, needed, task_class, edge_lag, last, durations, ends, prefer, crosses
+    before, needed, task_class, edge_lag, last, durations, ends, prefer, level, levels
 ):
-    """Step time, class counts of one longest path, and how many of its edges cross stages."""
+    """Step time, class counts of one longest path, and how many of its edges have each lag, int64 [levels]."""
     time = longest_path(before, needed, task_class, edge_lag, last, durations, ends)
     stages = last.shape[0]
     tails = durations.shape[0] - stages
@@ -29,7 +29,7 @@ def critical_path(  # type: ignore[no-untyped-def]
             best = s
     counts[tails + best] = 1.0
     node = last[best]
-    crossings = 0
+    crossings = np.zeros(levels, dtype=np.int64)
     slack = TIE * time
     while node > 0:
         counts[task_class[node - 1]] += 1.0
@@ -38,8 +38,8 @@ def critical_path(  # type: ignore[no-untyped-def]
         if own == 0 and other == 0:
             node = 0
         elif other != 0 and (own == 0 or gain > slack or (gain >= -slack and prefer == 1)):
-            if crosses[node - 1]:
-                crossings += 1
+            if level[node - 1] >= 0:
+                crossings[level[node - 1]] += 1
             node = other
         else:
             node = own

@@ -72,7 +72,7 @@ def _by_busiest_stage(
         return None
     deadline = None if options.time_limit is None else began + options.time_limit
     stopper = Stopper(deadline, options.cutoff)
-    search = BusiestStage(runs, EventGraph.from_schedule(schedule_of(problem), problem.lag), stopper)
+    search = BusiestStage(runs, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags), stopper)
     stopped, plans = Termination.STALLED, True
     try:
         with stopper.catching_interrupts():

@@ -50,7 +50,7 @@ def tails_of(chain, micro_batches, dur, feeder_stage, feeder_block, before, gap,
             for c2 in range(chain.shape[0]):
                 j, u = chain[c2, 0], chain[c2, 1]
                 if feeder_stage[u, j] == s and feeder_block[u, j] == k:
-                    best = max(best, (lag if u != s else 0.0) + dur[j, u] + tails[j, n, u])
+                    best = max(best, lag[j, u] + dur[j, u] + tails[j, n, u])
             if n + 1 < m:
                 best = max(best, dur[k, s] + tails[k, n + 1, s])
             if gap[s] > 0 and k == WEIGHT and n + gap[s] < m:
@@ -95,7 +95,7 @@ def bound_of(chain, m, dur, feeder_stage, feeder_block, before, gap, lag, tail, 
             if u >= 0:
                 j = feeder_block[s, k]
                 came = ends[j, n, u] if n < counts[j, u] else heads[j, n, u] + dur[j, u]
-                head = max(head, came + (lag if u != s else 0.0))
+                head = max(head, came + lag[k, s])
             if n > counts[k, s]:
                 head = max(head, heads[k, n - 1, s] + dur[k, s])
             if gap[s] > 0 and k == 0 and n >= gap[s] and n - gap[s] >= counts[WEIGHT, s]:
@@ -132,7 +132,7 @@ def frontier(m, feeder_stage, feeder_block, lag, counts, ends, clock, out):  # t
                 continue
             j = feeder_block[s, k]
             for n in range(counts[k, s], counts[j, u]):
-                out[size] = max(clock[s], ends[j, n, u] + lag)
+                out[size] = max(clock[s], ends[j, n, u] + lag[k, s])
                 size += 1
     return size
 
@@ -249,7 +249,7 @@ def branch_and_bound(  # type: ignore[no-untyped-def]
                                 j = feeder_block[s, k]
                                 if counts[j, u] <= n:
                                     continue
-                                begin = max(begin, ends[j, n, u] + (lag if u != s else 0.0))
+                                begin = max(begin, ends[j, n, u] + lag[k, s])
                             if begin + dur[k, s] < first_end - slack:
                                 first_end, at, which = begin + dur[k, s], s, k
                     if at >= 0:
@@ -267,7 +267,7 @@ def branch_and_bound(  # type: ignore[no-untyped-def]
                                 j = feeder_block[s, k]
                                 if counts[j, u] <= n:
                                     continue
-                                begin = max(begin, ends[j, n, u] + (lag if u != s else 0.0))
+                                begin = max(begin, ends[j, n, u] + lag[k, s])
                             if k != which and begin >= first_end - slack:
                                 continue
                             # What this branch can reach.
@@ -321,7 +321,7 @@ def branch_and_bound(  # type: ignore[no-untyped-def]
                 begin = clock[s]
                 u = feeder_stage[s, k]
                 if u >= 0:
-                    begin = max(begin, ends[feeder_block[s, k], n, u] + (lag if u != s else 0.0))
+                    begin = max(begin, ends[feeder_block[s, k], n, u] + lag[k, s])
                 old_clock[depth] = clock[s]
                 clock[s] = begin + dur[k, s]
                 ends[k, n, s] = clock[s]

@@ -30,7 +30,7 @@ def play(words, m, dur, feeder_stage, feeder_block, lag, tail, ends, at, counts,
                     j = feeder_block[s, k]
                     if counts[j, u] <= n:
                         break
-                    begin = max(begin, ends[j, n, u] + (lag if u != s else 0.0))
+                    begin = max(begin, ends[j, n, u] + lag[k, s])
                 clock[s] = begin + dur[k, s]
                 ends[k, n, s] = clock[s]
                 counts[k, s] = n + 1
@@ -103,7 +103,7 @@ def dispatch(chain, m, dur, feeder_stage, feeder_block, lag, tail, change, room,
                     j = feeder_block[s, k]
                     if counts[j, u] <= n:
                         continue
-                    begin = max(begin, ends[j, n, u] + (lag if u != s else 0.0))
+                    begin = max(begin, ends[j, n, u] + lag[k, s])
                 if k >= 2 * V:
                     begin += patience * dur[k, s]
                 if begin < best - 1e-9:
@@ -115,7 +115,7 @@ def dispatch(chain, m, dur, feeder_stage, feeder_block, lag, tail, change, room,
         begin = clock[s]
         if feeder_stage[s, k] >= 0:
             u = feeder_stage[s, k]
-            begin = max(begin, ends[feeder_block[s, k], n, u] + (lag if u != s else 0.0))
+            begin = max(begin, ends[feeder_block[s, k], n, u] + lag[k, s])
         clock[s] = begin + dur[k, s]
         ends[k, n, s] = clock[s]
         counts[k, s] += 1

@@ -12,6 +12,7 @@ from taylor.pipeline.dependencies import feeders
 from taylor.pipeline.plan import NONE, PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 from taylor.pipeline_solver.durations import chunk_durations, schedule_of
+from taylor.pipeline_solver.event_graph import edge_lags
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 
 
@@ -25,8 +26,8 @@ class OrderProblem:
         Any order of the same tasks: what is looked at is where chunks stand.
     durations : float64 [K, S]
         Time of a task.
-    lag : float
-        Time of a transfer between stages.
+    lag : float64 [K, S]
+        Time that the transfer takes of what a task waits for; 0 where that is on its own stage.
     tail : float64 [S]
         Time after a stage's last task.
     kept_mib : float64 [V, S]
@@ -37,7 +38,7 @@ class OrderProblem:
 
     schedule: Schedule
     durations: NDArray[np.float64]
-    lag: float
+    lag: NDArray[np.float64]
     tail: NDArray[np.float64]
     kept_mib: NDArray[np.float64]
     room_mib: NDArray[np.float64]
@@ -70,7 +71,8 @@ class OrderProblem:
                     if mode in problem.choices:
                         held += kind.choices[mode].states_mib * layers.sum(axis=0)
         room = np.array(problem.limit_mib) + MEMORY_TOLERANCE_MIB - held
-        return cls(schedule, times[: 3 * V * S].reshape(3 * V, S), problem.lag, times[3 * V * S :], kept, room)
+        lag = np.ascontiguousarray(edge_lags(schedule, problem.boundary_lags).T)
+        return cls(schedule, times[: 3 * V * S].reshape(3 * V, S), lag, times[3 * V * S :], kept, room)
 
     @cached_property
     def waits(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

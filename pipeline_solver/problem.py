@@ -115,6 +115,9 @@ class PipelineProblem:
         Added to the forward of the last and of the first chunk.
     lag : float
         Transfer time on an edge that crosses stages.
+    lags : tuple of float [V · S - 1] or empty
+        The same by boundary where they are unlike, instead of `lag`: entry k between the chunks at positions k and
+        k + 1 of the model, in either direction. Where both are on one stage nothing is transferred.
     tail : tuple of float [S] or empty
         Time after a stage's last task (gradient reduction, optimizer) before the step ends.
     slowness : tuple of float [S] or empty
@@ -157,6 +160,7 @@ class PipelineProblem:
     head_forward: float = 0.0
     embedding_forward: float = 0.0
     lag: float = 0.0
+    lags: tuple[float, ...] = ()
     tail: tuple[float, ...] = ()
     slowness: tuple[float, ...] = ()
     weight_gradient_share: float = 0.5
@@ -180,6 +184,9 @@ class PipelineProblem:
         if self.tail and len(self.tail) != self.stages:
             raise ValueError("tail must be empty or have one entry a stage")
         _require(all(tail >= 0 for tail in self.tail), "tail must be >= 0 on every stage", self.tail)
+        if self.lags and len(self.lags) != self.stages * self.interleaves - 1:
+            raise ValueError("lags must be empty or have one entry a boundary between chunks, stages x interleaves - 1")
+        _require(all(0 <= lag < inf for lag in self.lags), "lags must be >= 0 at every boundary", self.lags)
         if self.slowness and len(self.slowness) != self.stages:
             raise ValueError("slowness must be empty or have one entry a stage")
         _require(all(0 < slow < inf for slow in self.slowness), "slowness must be > 0 on every stage", self.slowness)
@@ -278,6 +285,11 @@ class PipelineProblem:
         return self.slowness or (1.0,) * self.stages
 
     @property
+    def boundary_lags(self) -> tuple[float, ...]:
+        """Transfer time at every boundary between chunks in model order, float [V · S - 1]."""
+        return self.lags or (self.lag,) * (self.stages * self.interleaves - 1)
+
+    @property
     def layers(self) -> int:
         """Layers that the solver places."""
         return sum(kind.count for kind in self.free_kinds)
@@ -315,7 +327,7 @@ class PipelineProblem:
         unit = "" if self.unit_ms is None else f"; unit {self.unit_ms:g} ms"
         lines.append(
             f"backward {self.backward_ratio:g}, {ratios + ', ' if ratios else ''}head {self.head_forward:g}, "
-            f"embedding {self.embedding_forward:g}, transfer {self.lag:g}{unit}"
+            f"embedding {self.embedding_forward:g}, transfer {span(self.lags or (self.lag,))}{unit}"
         )
         for name in self.choices:
             kept = ", ".join(f"{kind.name} {kind.activation_mib[name]:g}" for kind in self.free_kinds)
@@ -341,3 +353,9 @@ def _require(holds: bool, rule: str, found: object) -> None:
 def _range(values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
+
+
+def span(values: Sequence[float]) -> str:
+    """The least and the greatest of some figures, in a few digits; one where they are alike."""
+    low, high = min(values), max(values)
+    return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"

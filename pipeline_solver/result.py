@@ -246,7 +246,7 @@ def problem_data(problem: PipelineProblem) -> dict[str, Any]:
     unpinned = {"fixed_layers", "max_layers", "fixed_recompute"}
     if not problem.uniform_recompute:
         unpinned.add("uniform_recompute")
-    unpinned |= {name for name in ("unsearched", "choices", "host_limit_mib") if not getattr(problem, name)}
+    unpinned |= {name for name in ("unsearched", "choices", "host_limit_mib", "lags") if not getattr(problem, name)}
     if not problem.choices:
         for kind in data["kinds"]:
             kind.pop("choices")

@@ -15,7 +15,7 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 from taylor.pipeline_solver.durations import chunk_durations
-from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.event_graph import EventGraph, edge_lags
 from taylor.pipeline_solver.highs_model import HighsModel
 from taylor.pipeline_solver.linear_form import LinearForm, linear_form
 from taylor.pipeline_solver.milp import MilpStatus
@@ -40,6 +40,7 @@ def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:
     model.in_turn = pyo.Constraint(pyo.Any)
     model.after_input = pyo.Constraint(pyo.Any)
     model.step_end = pyo.Constraint(pyo.Any)
+    lags = edge_lags(schedule, problem.boundary_lags)
     index = {
         (direction, schedule.position(v, s), micro_batch, split): (s, t)
         for s, order in enumerate(schedule.order.tolist())
@@ -59,7 +60,7 @@ def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:
             if (other, u) == (s, t - 1):
                 continue  # said already
             took = plans.durations[_duration_class(schedule, need_direction, schedule.chunk_at(place)[0], other)]
-            lag = problem.lag if other != s else 0.0
+            lag = float(lags[s, direction * schedule.interleaves + v])
             model.after_input[s, t] = model.start[s, t] - model.start[other, u] - took >= lag
         last_direction, last_v = order[-1][:2]
         took = plans.durations[_duration_class(schedule, last_direction, last_v, s)]
@@ -79,7 +80,9 @@ def solve_start_times(problem: PipelineProblem, options: SolveOptions = DEFAULT_
     if outcome.values is not None:
         form.load(outcome.values)
         plan = plans.plan()
-        objective = EventGraph.from_schedule(plans.schedule, problem.lag).longest_path(chunk_durations(problem, plan))
+        objective = EventGraph.from_schedule(plans.schedule, problem.boundary_lags).longest_path(
+            chunk_durations(problem, plan)
+        )
     bound = outcome.bound if np.isfinite(outcome.bound) else None
     solution = Solution(
         FEASIBLE,

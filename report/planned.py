@@ -40,7 +40,9 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
         )
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     durations = np.asarray(chunk_durations(problem, plan), dtype=np.float64)
-    start = np.asarray(EventGraph.from_schedule(schedule, problem.lag).start_times(durations), dtype=np.float64)
+    start = np.asarray(
+        EventGraph.from_schedule(schedule, problem.boundary_lags).start_times(durations), dtype=np.float64
+    )
     order = schedule.order.astype(np.int64)
     stage = np.broadcast_to(np.arange(problem.stages)[:, None], start.shape)
     chunk = (order[..., 0] * problem.interleaves + order[..., 1]) * problem.stages + stage

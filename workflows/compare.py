@@ -11,6 +11,7 @@ from typing import Any
 from taylor.base.files import printable
 from taylor.cost_model.known_error import memory_error
 from taylor.pipeline_solver.evaluate import bubble_shares, evaluate
+from taylor.pipeline_solver.problem import span
 from taylor.pipeline_solver.result import Result, read_result
 from taylor.report.compress import compress
 from taylor.report.facts import Answer, PageFacts, PageTable
@@ -310,7 +311,7 @@ def _facts(result: Result) -> dict[str, str]:
     facts |= {f"{kind.name} forward": f"{kind.forward:.3g}" for kind in problem.kinds}
     facts["head over forward"] = f"{problem.head_forward:.3g}"
     facts |= {f"{mode} recompute over forward": f"{ratio:.3g}" for mode, ratio in problem.recompute_ratio.items()}
-    facts["transfer"] = f"{problem.lag:.3g} forwards"
+    facts["transfer"] = f"{span(problem.lags or (problem.lag,))} forwards"
     facts["status"] = f"{solution.status}" + ("" if solution.gap is None else f", {gap_words(solution.gap)}")
     return facts
 

@@ -6,6 +6,7 @@ from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.register.model import DENSE, MOE, MTP, kind_of
@@ -50,6 +51,7 @@ def build_problem(
             value=stages,
             cure="use fewer stages or interleaves",
         )
+    lags = _boundary_lags(config, ratios)
     return PipelineProblem(
         stages=stages,
         interleaves=vpp,
@@ -63,12 +65,24 @@ def build_problem(
         unsearched=unsearched,
         head_forward=ratios.head,
         embedding_forward=ratios.embedding,
-        lag=ratios.lag,
+        lag=max(lags, default=0.0),
+        lags=lags if len(set(lags)) > 1 else (),
         tail=(ratios.tail,) * stages if ratios.tail else (),
         min_layers=0 if _leaves_empty(config, kinds) else 1,
         unit_ms=ratios.unit_ms,
         uniform_recompute=launcher_of(config).uniform_recompute(sum(config.model.layer_counts().values()), modes),
     )
+
+
+def _boundary_lags(config: TrainingConfig, ratios: TimeRatios) -> tuple[float, ...]:
+    """The transfer time at every boundary between chunks in model order."""
+    stages, vpp = config.strategy.pp, config.strategy.vpp
+    if not ratios.lags:
+        return (ratios.lag,) * (stages * vpp - 1)
+    on = [stage for _, stage in chunk_order(stages, vpp, config.schedule_for(vpp).v_shape)]
+    # Between neighbours the lower one's entry counts; between the ends, which interleaves join, the last one's.
+    pairs = [(min(a, b), max(a, b)) for a, b in zip(on, on[1:], strict=False)]
+    return tuple(ratios.lags[low if high - low <= 1 else high] for low, high in pairs)
 
 
 def _leaves_empty(config: TrainingConfig, kinds: tuple[LayerKind, ...]) -> bool:

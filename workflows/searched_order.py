@@ -161,11 +161,11 @@ def work_bound(problem: PipelineProblem) -> float:
     work = problem.micro_batches * (1 + problem.backward_ratio) * forward
     least = problem.min_layers * min(kind.forward for kind in problem.placed_kinds)
     arrival, shared, rate = 0.0, work, 0.0
-    for s, pace in enumerate(problem.pace):
+    for s, (pace, lag) in enumerate(zip(problem.pace, (*problem.boundary_lags, 0.0), strict=False)):
         tail = problem.tail[s] if problem.tail else 0.0
         shared += (arrival + tail) / pace
         rate += 1 / pace
-        arrival += least * pace + problem.lag
+        arrival += least * pace + lag
     return shared / rate
 
 

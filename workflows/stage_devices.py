@@ -131,10 +131,9 @@ class OnStages:
         A transfer takes what the slowest of their links makes of it, for who sends to whom depends on the order.
         """
         usual = self.times[self.usual.name]
-        lags = [each.lag * _unit(each) for each in self.times.values()]
-        lag, tails = problem.lag, problem.tail
-        if lag and usual.lag:
-            lag *= max(lags) / (usual.lag * _unit(usual))
+        slowest = max(each.lag * _unit(each) for each in self.times.values())
+        longer_by = slowest / (usual.lag * _unit(usual)) if usual.lag else 1.0
+        tails = problem.tail
         if tails and usual.tail:
             longer = [self.times[spec.name] for spec in self.specs]
             tails = tuple(
@@ -146,7 +145,8 @@ class OnStages:
             for limit, spec in zip(problem.limit_mib, self.specs, strict=True)
         )
         slowness = tuple(self._slowness(spec.name) for spec in self.specs)
-        return problem.replace(limit_mib=limits, slowness=slowness, lag=lag, tail=tails)
+        lags = tuple(lag * longer_by for lag in problem.lags)
+        return problem.replace(limit_mib=limits, slowness=slowness, lag=problem.lag * longer_by, lags=lags, tail=tails)
 
     def _slowness(self, name: str) -> float:
         return round(_unit(self.times[name]) / _unit(self.times[self.usual.name]), 6)

@@ -55,7 +55,7 @@ def solve_orders(
     bounds = []
     for problem in problems:
         schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
-        bounds.append(WorkLimits(problem, EventGraph.from_schedule(schedule, problem.lag)).bound())
+        bounds.append(WorkLimits(problem, EventGraph.from_schedule(schedule, problem.boundary_lags)).bound())
     until = None if how.time_limit is None else time.monotonic() + how.time_limit
     best: tuple[StatedFile, int, Solution] | None = None
     tried: list[Alternative] = []

@@ -105,7 +105,11 @@ def _has_two_kinds(config: TrainingConfig) -> bool:
 
 
 def _unit(ratios: TimeRatios) -> str:
-    return f"one body layer's forward takes {ratios.unit_ms:,.3f} ms"
+    unit = f"one body layer's forward takes {ratios.unit_ms:,.3f} ms"
+    if not ratios.lags or ratios.unit_ms is None:
+        return unit
+    near, far = (ratios.unit_ms * lag for lag in (min(ratios.lags), max(ratios.lags)))
+    return f"{unit}, a transfer to the next stage {near:,.3f} ms inside a node and {far:,.3f} ms between nodes"
 
 
 def _values(ratios: TimeRatios, config: TrainingConfig) -> str:

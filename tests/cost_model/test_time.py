@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from taylor.cost_model.collectives import Copies, all_to_all_ms, gather_ms, in_node_bandwidth, ring_bandwidth, send_ms
 from taylor.cost_model.offload import HOST_LINK_SHARE
 from taylor.cost_model.optimizer import OptimizerStates
+from taylor.cost_model.speed import Speed
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.cost_model.tail import tail_ms
-from taylor.cost_model.time import estimate_ratios, layer_time, quick_step_ms, step_ms
+from taylor.cost_model.time import estimate_ratios, lags_by_stage_ms, layer_time, quick_step_ms, step_ms
 from taylor.cost_model.work import layer_work, model_flops
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register import frameworks
@@ -240,3 +241,22 @@ def test_within_a_node_a_rank_gets_a_token_once() -> None:
     once = float(all_to_all_ms(16e9, 8, 1, PLAIN, 1.0, Copies(8)))
     every = float(all_to_all_ms(16e9, 8, 1, PLAIN, 1.0))
     assert once == pytest.approx(every * (1 - (7 / 8) ** 8), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "between_nodes"),
+    [
+        (Strategy(dp=1, tp=2, pp=4), [False] * 4),  # a node holds all stages
+        (Strategy(dp=2, tp=2, pp=4), [False, True, False, True]),  # two stages a node; the last and the first apart
+        (Strategy(dp=1, tp=3, pp=4), [False, True, True, True]),  # the third stage lies over two nodes
+        (Strategy(dp=4, tp=2, pp=2), [True, True]),
+    ],
+)
+def test_a_hand_over_is_quicker_where_no_rank_s_leaves_the_node(strategy: Strategy, between_nodes: list[bool]) -> None:
+    """Nodes of 8 cards, links ten times as fast inside; the ranks of stage s are those from s times its ranks on."""
+    inside = 2 * MEGATRON.seq_length * LLAMA7.hidden / strategy.tp / (100e6 * Speed.of(PLAIN, MEGATRON).network)
+    lags = lags_by_stage_ms(LLAMA7, strategy, MEGATRON, PLAIN)
+    assert lags == pytest.approx([inside * (10 if apart else 1) for apart in between_nodes], rel=1e-4)
+    ratios = estimate_ratios(LLAMA7, strategy, MEGATRON, PLAIN)
+    assert bool(ratios.lags) is (len(set(between_nodes)) > 1)
+    assert ratios.unit_ms is not None and ratios.lag * ratios.unit_ms == pytest.approx(max(lags))

@@ -10,11 +10,15 @@ Task = tuple[int, int, int, int, int]
 """(stage, direction, interleave, micro-batch, split)."""
 
 
-def play(schedule: Schedule, lag: float, durations: Sequence[float]) -> tuple[float, dict[Task, tuple[float, float]]]:
+def play(
+    schedule: Schedule, lags: Sequence[float], durations: Sequence[float]
+) -> tuple[float, dict[Task, tuple[float, float]]]:
     """Step time, and (start, end) of every task.
 
     Parameters
     ----------
+    lags : float [chunks - 1]
+        Of what passes between the chunks at positions k and k + 1.
     durations : float [R]
         By duration class, as `event_graph` numbers them, the tails last.
 
@@ -38,7 +42,8 @@ def play(schedule: Schedule, lag: float, durations: Sequence[float]) -> tuple[fl
                     break
                 ready = 0.0
                 if needed is not None:
-                    ready = times[needed][1] + (lag if needed[0] != s else 0.0)
+                    before, _ = sorted((schedule.position(needed[2], needed[0]), schedule.position(task[2], s)))
+                    ready = times[needed][1] + (lags[before] if needed[0] != s else 0.0)
                 start = max(free[s], ready)
                 free[s] = start + durations[(task[1] * V + task[2]) * S + s]
                 times[task] = (start, free[s])

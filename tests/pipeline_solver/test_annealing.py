@@ -33,7 +33,7 @@ def case(interleaves):
         ),
     )
     columns = build_columns(problem, stage_tuples(problem, 100_000), 100_000)
-    graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
+    graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
     tails = np.array(problem.tail)
     chosen = StagePrograms(columns).best(np.random.default_rng(3).random(len(columns)))
     return Annealer(columns, graph, tails), graph, chosen

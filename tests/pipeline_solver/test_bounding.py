@@ -20,7 +20,7 @@ from tests.solver_cases import reference_problem
 def test_a_path_that_is_known_and_not_in_the_lp_still_cuts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = reference_problem()
     columns = build_columns(problem, stage_tuples(problem, 2000), 20_000)
-    paths = PathCuts(problem, EventGraph.from_schedule(schedule_of(problem), problem.lag))
+    paths = PathCuts(problem, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags))
     every = np.arange(len(columns))
     # Of the many paths met, the newest are tried on a new point; here the longest is never among them.
     monkeypatch.setattr(cut_pool, "RECENT", 0)

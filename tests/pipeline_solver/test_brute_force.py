@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.brute_force import comparable_problem, enumerate_optimum, faults, with_unlike_stages
+from benchmarks.brute_force import comparable_problem, enumerate_optimum, faults, with_unlike_lags, with_unlike_stages
 from taylor.pipeline.plan import FULL
 from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.options import SolveOptions
@@ -73,6 +73,19 @@ def test_no_limit_that_is_relaxed_worsens_the_optimum():
         solution = solve(relaxed, SolveOptions(solver="HIGHS-MILP"))
         if truth.plan is not None:
             assert solution.objective <= truth.objective * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(("solver", "count"), [("HIGHS", 15), ("HIGHS-MILP", 8), ("CBC", 3)])
+def test_the_optimum_with_transfers_unlike_by_boundary_equals_that_over_every_plan(solver, count):
+    rng = np.random.default_rng(550)
+    while count:
+        problem, _ = comparable_problem(rng, 10_000)
+        if problem.stages == 1:
+            continue
+        problem = with_unlike_lags(problem, rng)
+        truth = enumerate_optimum(problem, 10_000)
+        assert faults(problem, truth, solver, mps=solver == "CBC") == [], problem
+        count -= 1
 
 
 @pytest.mark.parametrize("solver", ["HIGHS", "HIGHS-MILP"])

@@ -33,7 +33,9 @@ SEEDS = st.integers(0, 2**32 - 1)
 def search_of(problem: PipelineProblem, stopper: Stopper | None = None) -> BusiestStage:
     runs = stage_runs(problem)
     assert runs is not None
-    return BusiestStage(runs, EventGraph.from_schedule(schedule_of(problem), problem.lag), stopper or Stopper(None))
+    return BusiestStage(
+        runs, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags), stopper or Stopper(None)
+    )
 
 
 def problem_of(seed: int) -> tuple[PipelineProblem, BruteForce]:

@@ -53,7 +53,7 @@ def test_every_path_cut_is_valid_at_every_plan():
     """A cut found anywhere is a lower bound on the step time of any plan."""
     problem = small_problem(interleaves=2, schedule=ScheduleSpec("interleaved"), lag=0.3, tail=(1.0, 2.0), min_layers=0)
     solution = solve_compact(problem)
-    graph = EventGraph.from_schedule(CompactModel.build(problem).plans.schedule, problem.lag)
+    graph = EventGraph.from_schedule(CompactModel.build(problem).plans.schedule, problem.boundary_lags)
     rng = np.random.default_rng(0)
     assert solution.cuts
     for _ in range(50):

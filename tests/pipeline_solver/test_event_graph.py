@@ -32,10 +32,10 @@ def some_schedules(name: str, interleaves: int, options: dict) -> list[Schedule]
 def test_fast_and_plain_agree_on_every_time(name: str, interleaves: int, options: dict) -> None:
     rng = np.random.default_rng(1)
     for schedule in some_schedules(name, interleaves, options):
-        lag = float(rng.choice([0.0, 0.4]))
-        graph = EventGraph.from_schedule(schedule, lag)
+        lags = rng.choice([0.0, 0.4, 0.7], schedule.chunks - 1).tolist()
+        graph = EventGraph.from_schedule(schedule, lags)
         durations = rng.random(graph.classes)
-        expected, times = play(schedule, lag, durations)
+        expected, times = play(schedule, lags, durations)
         assert graph.longest_path(durations) == pytest.approx(expected, rel=1e-12)
         starts = graph.start_times(durations)
         for s in range(schedule.stages):
@@ -49,7 +49,8 @@ def test_a_critical_path_is_as_long_as_the_step_and_bounds_every_other_one(
 ) -> None:
     rng = np.random.default_rng(2)
     for schedule in some_schedules(name, interleaves, options):
-        graph = EventGraph.from_schedule(schedule, 0.3)
+        lags = 0.3 if schedule.stages < 5 else rng.choice([0.1, 0.3, 0.3, 0.5], schedule.chunks - 1).tolist()
+        graph = EventGraph.from_schedule(schedule, lags)
         durations, others = rng.integers(1, 4, graph.classes).astype(float), rng.random((20, graph.classes))
         for prefer in (0, 1):
             time, counts, lag = graph.critical_path(durations, prefer)
@@ -122,3 +123,13 @@ def test_the_weight_gradient_takes_its_share_and_leaves_recompute_to_the_input_g
     assert durations[2:4] == pytest.approx(2 * 0.6 * forward + np.array([[0.5, 0.0], [0.0, 0.0]]))
     assert durations[4:6] == pytest.approx(2 * 0.4 * forward)
     assert durations[6] == pytest.approx([0.3, 0.4])
+
+
+def test_a_transfer_takes_what_its_own_boundary_asks_for_in_either_direction() -> None:
+    durations = np.array([1.0] * 4 + [2.0] * 4 + [0.0] * 4)
+    graph = EventGraph.from_schedule(build_schedule(ScheduleSpec("1f1b"), 4, 1, 1), [0.25, 4.0, 0.5])
+    assert graph.longest_path(durations) == 12 + 2 * (0.25 + 4.0 + 0.5)
+    assert graph.critical_path(durations)[2] == 2 * (0.25 + 4.0 + 0.5)
+    # Two interleaves on two stages: the second boundary joins the last stage to the first, and counts once each way.
+    graph = EventGraph.from_schedule(build_schedule(ScheduleSpec("interleaved"), 2, 2, 1), [0.25, 4.0, 0.5])
+    assert graph.longest_path(np.array([1.0] * 4 + [2.0] * 4 + [0.0] * 2)) == 12 + 2 * (0.25 + 4.0 + 0.5)

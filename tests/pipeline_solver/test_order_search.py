@@ -14,6 +14,7 @@ from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import SEARCHED, SEARCHED_V, ScheduleSpec
 from taylor.pipeline_solver import order_kernels
 from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.event_graph import edge_lags
 from taylor.pipeline_solver.order_problem import OrderProblem
 from taylor.pipeline_solver.order_search import search_order
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
@@ -36,7 +37,7 @@ def step_of(tasks: OrderProblem, orders: tuple[tuple[tuple[int, int], ...], ...]
                 u = stage[s, k]
                 if u >= 0 and (block[s, k], u, i) not in ends:
                     break
-                came = 0.0 if u < 0 else ends[block[s, k], u, i] + (tasks.lag if u != s else 0.0)
+                came = 0.0 if u < 0 else ends[block[s, k], u, i] + tasks.lag[k, s]
                 ends[k, s, i] = clock[s] = max(clock[s], came) + tasks.durations[k, s]
                 at[s] += 1
                 moved = True
@@ -76,8 +77,9 @@ def test_branching_alone_finds_what_the_local_search_finds_and_proves_it(name: s
     schedule = build_schedule(ScheduleSpec(name), 3, V, 4)
     for _ in range(3):
         kept = rng.uniform(1, 3, size=(V, 3))
+        lag = np.ascontiguousarray(edge_lags(schedule, 0.2).T)
         tasks = OrderProblem(
-            schedule, rng.uniform(1, 3, size=(3 * V, 3)), 0.2, np.zeros(3), kept, kept.sum(axis=0) * 2.4
+            schedule, rng.uniform(1, 3, size=(3 * V, 3)), lag, np.zeros(3), kept, kept.sum(axis=0) * 2.4
         )
         stage, block = tasks.waits
         salts = rng.integers(1, 2**63, size=(3 * V, 5, 3), dtype=np.uint64)
@@ -115,6 +117,8 @@ def test_the_checker_finds_a_chosen_order_as_good_as_told_and_no_known_one_bette
 
 def test_a_stage_without_room_for_a_micro_batch_is_told() -> None:
     schedule = build_schedule(ScheduleSpec(SEARCHED), 2, 1, 2)
-    tasks = OrderProblem(schedule, np.ones((3, 2)), 0.0, np.zeros(2), np.full((1, 2), 4.0), np.array([8.0, 3.0]))
+    tasks = OrderProblem(
+        schedule, np.ones((3, 2)), np.zeros((3, 2)), np.zeros(2), np.full((1, 2), 4.0), np.array([8.0, 3.0])
+    )
     with pytest.raises(ValueError, match="no room for a micro-batch"):
         search_order(tasks, [schedule])

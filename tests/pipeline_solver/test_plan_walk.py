@@ -37,7 +37,7 @@ MOST_PLANS = 10_000
 
 
 def walk_of(problem):
-    return PlanWalk(problem, EventGraph.from_schedule(schedule_of(problem), problem.lag))
+    return PlanWalk(problem, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags))
 
 
 def five_interleaves():

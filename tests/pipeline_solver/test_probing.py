@@ -35,7 +35,7 @@ def problems(number: int, seed: int):
 
 def search_of(problem: PipelineProblem, target: float) -> Search:
     columns = build_columns(problem, stage_tuples(problem, 20_000), 50_000)
-    paths = PathCuts(problem, EventGraph.from_schedule(schedule_of(problem), problem.lag))
+    paths = PathCuts(problem, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags))
     search = Search(problem, columns, paths, 1e-7, 0, Stopper(None), target)
     start_search(search, None)
     return search

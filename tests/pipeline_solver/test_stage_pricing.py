@@ -70,7 +70,7 @@ def test_what_options_cost_adds_up_to_the_reduced_costs_of_the_lp():
         if any(not len(rows) for rows in chosen):
             continue
         columns, number = columns_of(problem, options, chosen)
-        paths = PathCuts(problem, EventGraph.from_schedule(schedule_of(problem), problem.lag))
+        paths = PathCuts(problem, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags))
         master = Master(columns, np.arange(len(columns)), paths.pool)
         master.rebuild(np.arange(len(columns)), partial=True)
         for cut in paths.seeds():
@@ -128,7 +128,7 @@ def test_no_plan_beats_what_prices_prove_and_every_better_plan_is_among_what_the
         problem, truth = comparable_problem(rng, 20_000)
         if np.isinf(truth.objective):
             continue
-        graph = EventGraph.from_schedule(schedule_of(problem), problem.lag)
+        graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
         paths, limits = PathCuts(problem, graph), WorkLimits(problem, graph)
         above = truth.objective * 1.05
         generation = Generation(problem, above, limits, paths, Stopper(None))
@@ -163,7 +163,7 @@ def test_many_kinds_without_their_order_bound_every_plan_and_the_milp_closes_the
         expected = enumerate_optimum(stack, 200_000)
         if expected is None or np.isinf(expected.objective):
             continue
-        graph = EventGraph.from_schedule(schedule_of(stack), stack.lag)
+        graph = EventGraph.from_schedule(schedule_of(stack), stack.boundary_lags)
         paths, limits = PathCuts(stack, graph), WorkLimits(stack, graph)
         above = expected.objective * 1.05
         generation = Generation(stack, above, limits, paths, Stopper(None), ordered=False)
