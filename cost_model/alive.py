@@ -20,12 +20,12 @@ def alive_lower_bound(
 ) -> list[Any]:
     """Micro-batches alive on a stage, by interleave, at one heavy moment of its order.
 
-    Where there is a closed form it is the start of the first backward. GPipe keeps all m alive. 1F1B in
-    any number of interleaves runs micro-batches in rounds (`ScheduleSpec.round_sizes`, the first of d₀),
-    interleave by interleave, and warms up (V−1)·d₀·n + n − 1 + k·(S−1−s) pieces, n being the sequence
-    splits and k `ScheduleSpec.warm_up_step` (Narayanan et al. 2021, arXiv:2104.04473 §2.2): min(S − s, m)
-    alive where V = n = 1. Any moment bounds the peak from below; with V = 1 this one is the peak itself.
-    Other orders are walked, with no more micro-batches than it takes to fill them.
+    Where there is a closed form it is the start of the first backward. GPipe keeps all m alive. 1F1B in any
+    number of interleaves runs micro-batches in rounds (`ScheduleSpec.round_sizes`, the first of d₀), interleave
+    by interleave, and warms up (V−1)·d₀·n + n − 1 + k·(S−1−s) + a pieces, n being the sequence splits, k
+    `ScheduleSpec.warm_up_step` and a `ScheduleSpec.ahead` (Narayanan et al. 2021, arXiv:2104.04473 §2.2): min(S
+    − s, m) alive where V = n = 1. Any moment bounds the peak from below; with V = 1 this one is the peak
+    itself. Other orders are walked, with no more micro-batches than it takes to fill them.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def alive_lower_bound(
         return _walked_lower_bound(schedule, stages, interleaves, stage, m)
     pieces = schedule.seq_splits
     first, second = (pieces * size for size in _first_two_rounds(schedule, stages, m))
-    ahead = (stages - 1 - stage) * step + pieces - 1
+    ahead = (stages - 1 - stage) * step + pieces - 1 + schedule.ahead
     forwards = np.minimum((interleaves - 1) * first + ahead + 1, interleaves * m * pieces)
     later = np.maximum(forwards - interleaves * first, 0)
     alive = [

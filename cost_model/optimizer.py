@@ -29,7 +29,7 @@ class OptimizerStates:
         The host updates its share: gradients go there and weights come back. Else the states come to the device for
         the step and go back.
     host_overlaps : bool
-        The two directions of the link run beside each other.
+        The two directions of the link and the host's update run beside each other.
     """
 
     gradient_bytes: int | None = None

@@ -17,6 +17,15 @@ from taylor.cost_model.strategy_table import Degrees
 from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 
+HOST_UPDATE_MS = 2.5e-7
+"""What the processors of a host take for Adam's update of a parameter, ms.
+
+ZeRO-Offload's CPU-Adam on two Xeon 8168: 0.22 to 0.30 s a billion parameters (Ren et al. 2021, arXiv:2101.06840, the
+table of Adam's latencies for 1 to 10 billion). Megatron-LM takes torch's fused one.
+"""
+_CARDS_A_HOST = 8
+"""Cards whose updates a host runs; assumed."""
+
 _WRITTEN_WEIGHT_BYTES = 2
 """Of an updated weight that the optimizer writes in bf16, bytes a parameter."""
 
@@ -38,7 +47,7 @@ def tail_ms(
 
     Gradients go in the type that they are accumulated in; updated weights come back in bf16 where the
     optimizer is split, else the other half of an all-reduce. What the optimizer keeps on the host takes its way over
-    the link besides; an update by the host itself takes as long here as one by the device, which is too short.
+    the link besides, and the host's own update.
 
     Parameters
     ----------
@@ -50,7 +59,7 @@ def tail_ms(
     # Adam reads and writes its states, reads the gradient and writes the weight.
     update_bytes = 2 * rules.optimizer_bytes + rules.gradient_bytes + _WRITTEN_WEIGHT_BYTES
     result = speed.bytes(updated * update_bytes) + speed.shares["step_ms"]
-    result = result + updated * host_link_ms(rules, device)
+    result = result + updated * host_ms(rules, device)
     if rules.parameter_shard:
         return result
     dense_ranks, _, routed_ranks = replicas(degrees, rules)
@@ -73,12 +82,12 @@ def tail_ms(
     return result + shown(rules.compute_bytes, beside.forward)
 
 
-def host_link_ms(rules: TrainingRules, device: DeviceSpec) -> float:
-    """What the host link takes for a parameter whose optimizer lies partly on the host, ms.
+def host_ms(rules: TrainingRules, device: DeviceSpec) -> float:
+    """What the host and the link to it take for a parameter whose optimizer lies partly on the host, ms.
 
     Megatron-LM d98e8a64 megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py:114, 124, 173: gradients go to the
-    host as they are accumulated, updated weights come back in the type of the model's own; with a stream a direction
-    (``--overlap-cpu-optimizer-d2h-h2d``) the one runs beside the other. MindSpeed 028de58c
+    host as they are accumulated, the host updates its share, weights come back in the type of the model's own; with a
+    stream a direction (``--overlap-cpu-optimizer-d2h-h2d``) these run beside each other. MindSpeed 028de58c
     mindspeed/core/optimizer/swap_optimizer/swap_optimizer.py:129-174 and docs/zh/features/swap-optimizer.md: master
     weights and moments come and go in rounds, and a round begins when the one before has gone. Tensors within a round
     overlap a little, which is not counted. Nothing where no source states the device's link.
@@ -86,12 +95,14 @@ def host_link_ms(rules: TrainingRules, device: DeviceSpec) -> float:
     optimizer, link = rules.optimizer, device.host_link_gb_s
     if not optimizer.host_share or link is None:
         return 0.0
+    update = 0.0
     if optimizer.host_updates:
         there, back = rules.gradient_bytes, _WRITTEN_WEIGHT_BYTES
+        update = HOST_UPDATE_MS * _CARDS_A_HOST
     else:
         there = back = rules.optimizer_bytes
-    moved = max(there, back) if optimizer.host_overlaps else there + back
-    return optimizer.host_share * moved / (1e6 * HOST_LINK_SHARE * link)
+    pieces = [bytes_moved / (1e6 * HOST_LINK_SHARE * link) for bytes_moved in (there, back)] + [update]
+    return optimizer.host_share * (max(pieces) if optimizer.host_overlaps else sum(pieces))
 
 
 def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:

@@ -259,9 +259,24 @@ class Launcher(ABC):
         """
         return ()
 
+    def barred_recompute(self, config: TrainingConfig) -> tuple[str, ...]:
+        """Recompute modes with which the job does not start, whatever its layers."""
+        return ()
+
     def module_words(self, config: TrainingConfig) -> ModuleWords:
         """The modules of a layer that a file can let run again or move to the host, by the launcher's own words."""
         return ModuleWords()
+
+    def with_optimizer_on_host(self, config: TrainingConfig) -> TrainingConfig:
+        """The configuration with the launcher's settings that keep the optimizer's states on the host.
+
+        Raises
+        ------
+        InputError
+            When its files know none, or the job does not start with them.
+        """
+        reason, cure = f"{self.title} has no optimizer on the host that is read here", "plan a Megatron-LM script"
+        raise InputError(reason, file=config.path, field="--offload_optimizer", value="y", cure=cure)
 
     def job_sizes(self, path: Path) -> JobSizes:
         """What small runs of a file have to keep to, whatever network it trains.

@@ -25,14 +25,14 @@ class Misfit:
     ----------
     field : str
         The key or flag at fault, as messages name it.
-    value : int
+    value : int or str
         As found.
     problem, cure : str
         What is wrong with it, and what would mend it.
     """
 
     field: str
-    value: int
+    value: int | str
     problem: str
     cure: str
 
@@ -78,6 +78,10 @@ class TrainingConfig:
         rank overlaps. The strategy's `mbs` counts the samples of all of them.
     moved : MovedModules or None
         What its own plan leaves on the host.
+    linked : tuple of str
+        Flags, as `unmodelled` names them, whose whole cost is known where the device's link to its host is.
+    added : tuple of (str, object)
+        Settings beside the plan that are written with it, in the launcher's words.
     misfit : Misfit or None
         Why the job cannot start as the file states it, where the launcher's own check would say so.
     notes : tuple of str
@@ -99,6 +103,8 @@ class TrainingConfig:
     mtp_counted: bool = True
     micro_batch_interleave: int = 1
     moved: MovedModules | None = None
+    linked: tuple[str, ...] = ()
+    added: tuple[tuple[str, object], ...] = ()
     misfit: Misfit | None = None
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledFlag, ...] = ()

@@ -75,7 +75,7 @@ def _rounds(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: in
     if step is None:
         raise AssertionError(f"{spec.name} has no rounds")
     sizes = spec.round_sizes(stages, micro_batches)
-    return rounds_order(stages, interleaves, sizes, step=step, seq_splits=spec.seq_splits)
+    return rounds_order(stages, interleaves, sizes, step=step, seq_splits=spec.seq_splits, ahead=spec.ahead)
 
 
 def _zero_bubble(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:

@@ -25,7 +25,7 @@ def one_forward_one_backward_order(stages: int, micro_batches: int) -> list[list
 
 
 def rounds_order(
-    stages: int, interleaves: int, sizes: Sequence[int], *, step: int, seq_splits: int = 1
+    stages: int, interleaves: int, sizes: Sequence[int], *, step: int, seq_splits: int = 1, ahead: int = 0
 ) -> list[list[Task]]:
     """The interleaved orders of MindSpore, Megatron-LM and torch, and with `seq_splits` > 1 MindSpore's seqpipe.
 
@@ -34,8 +34,8 @@ def rounds_order(
     order and backward in reverse order, because of causal attention (Seq1F1B, arXiv:2406.03488), and the
     warm-up grows by the n - 1 pieces that precede the first backward.
 
-    The warm-up of stage s, in pieces, is (V-1)·d0·n + (n-1) + k·(S-1-s): d0 the first round's size, n
-    the splits, k the step.
+    The warm-up of stage s, in pieces, is (V-1)·d0·n + (n-1) + k·(S-1-s) + a: d0 the first round's size, n
+    the splits, k the step, a how many it runs ahead.
     """
     forwards: list[Task] = []
     backwards: list[Task] = []
@@ -50,7 +50,7 @@ def rounds_order(
             for q in reversed(range(seq_splits))
         ]
         start += size
-    filled = (interleaves - 1) * sizes[0] * seq_splits + seq_splits - 1
+    filled = (interleaves - 1) * sizes[0] * seq_splits + seq_splits - 1 + ahead
     return [_alternate(forwards, backwards, filled + step * (stages - 1 - s)) for s in range(stages)]
 
 

@@ -147,6 +147,10 @@ class ScheduleSpec:
         Of schedules with sequence splits: pieces a sequence is cut into.
     group_size : int or None
         Of schedules with rounds of a set size: micro-batches of a round; None = as many as stages.
+    one_ahead : bool
+        Of schedules with rounds of a set size: one more forward warms up, so that no forward of the steady state
+        waits for the backward beside it and the two can run as one. Megatron-LM does so with
+        ``--overlap-moe-expert-parallel-comm`` (d98e8a64 megatron/core/pipeline_parallel/schedules.py:966-970).
     whole_drain : bool
         Of DualPipeV: no weight gradient is put off, not even where the pipeline drains. MindSpeed runs it so without
         ``--dualpipev-dw-detach``.
@@ -159,6 +163,7 @@ class ScheduleSpec:
     low_memory: bool = False
     seq_splits: int = 1
     group_size: int | None = None
+    one_ahead: bool = False
     whole_drain: bool = False
     words: tuple[str, ...] = ()
 
@@ -213,6 +218,11 @@ class ScheduleSpec:
         if interleaves == 1:
             return 1
         return 1 if self.traits.low_memory_switch and self.low_memory else 2
+
+    @property
+    def ahead(self) -> int:
+        """Forwards that every stage warms up with beyond what the schedule's name says."""
+        return int(self.one_ahead and self.traits.whole_rounds)
 
     def fits_rounds(self, stages: Any, micro_batches: Any) -> Any:
         """Whether rounds of a set size can run; int or int array [n] each, bool or bool array [n].

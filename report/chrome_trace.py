@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, Iterator
 
+import numpy as np
+
 from taylor.base.files import write_atomic
 from taylor.report.timeline import COMMUNICATION, DIRECTION_NAMES, OPTIMIZER, OTHER, Timeline
 
@@ -17,16 +19,20 @@ UNIT_US = 1000.0
 COLOUR_NAMES = ("thread_state_running", "thread_state_iowait", "good", "thread_state_sleeping", "yellow", "grey")
 """Reserved colour names of chrome://tracing by kind of job; Perfetto colours by name itself."""
 
+LINK_LANES = ((True, 901, "to the host"), (False, 902, "from the host"))
+"""Threads of the link to the host, by direction; no device has so many lanes of jobs."""
+
 RECOMPUTE_COLOUR = "thread_state_unknown"
 
 
 def write_chrome_trace(timeline: Timeline, path: str | Path) -> Path:
     """Write every task of a timeline as Chrome trace JSON.
 
-    Each stage or device is a process of its own, named and in order; its tasks are on the first
-    thread (overlapping jobs on further ones). The recompute part of a backward is a block inside the
-    backward's; memory is a counter, a dry-run's memory a second one; the hand-over of a micro-batch is a flow.
-    Times are µs; where the unit's real time is unknown, one unit is 1,000 µs, and ``otherData`` says so.
+    Each stage or device is a process of its own, named and in order; its tasks are on the first thread
+    (overlapping jobs on further ones), what the link to its host carries on two of their own. The recompute
+    part of a backward is a block inside the backward's; memory is a counter, a dry-run's memory a second one,
+    the host's a third; the hand-over of a micro-batch is a flow. Times are µs; where the unit's real time is
+    unknown, one unit is 1,000 µs, and ``otherData`` says so.
 
     Raises
     ------
@@ -62,6 +68,10 @@ def trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
     yield from _names(timeline)
     yield from _tasks(timeline, scale)
     yield from _flows(timeline, scale)
+    yield from _transfers(timeline, scale)
+    for row, steps in enumerate(timeline.host):
+        for time, mib in zip(steps.time.tolist(), steps.mib.tolist(), strict=True):
+            yield {"ph": "C", "name": "host memory MiB", "pid": row + 1, "ts": time * scale, "args": {"used": mib}}
     for row, steps in enumerate(timeline.dryrun):
         for time, mib in zip(steps.time.tolist(), steps.mib.tolist(), strict=True):
             place = {"pid": row + 1, "ts": time * scale}
@@ -148,6 +158,23 @@ def _tasks(timeline: Timeline, scale: float) -> Iterator[dict[str, Any]]:
                 "cname": RECOMPUTE_COLOUR,
                 "args": {},
             }
+
+
+def _transfers(timeline: Timeline, scale: float) -> Iterator[dict[str, Any]]:
+    """Blocks of the link to the host, and the names of its threads."""
+    moved = timeline.transfers
+    if moved is None:
+        return
+    for row in np.unique(moved.stage).tolist():
+        for _, tid, name in LINK_LANES:
+            yield {"ph": "M", "name": "thread_name", "pid": row + 1, "tid": tid, "args": {"name": f"link {name}"}}
+            yield {"ph": "M", "name": "thread_sort_index", "pid": row + 1, "tid": tid, "args": {"sort_index": tid}}
+    for outward, tid, name in LINK_LANES:
+        for k in np.flatnonzero(moved.outward == outward).tolist():
+            args = {"micro_batch": int(moved.micro_batch[k]), "interleave": int(moved.interleave[k])}
+            begins, ends = float(moved.start[k]) * scale, float(moved.end[k]) * scale
+            place = {"pid": int(moved.stage[k]) + 1, "tid": tid, "ts": begins, "dur": ends - begins}
+            yield {"ph": "X", "name": name, "cat": "host link", **place, "args": args}
 
 
 def _flows(timeline: Timeline, scale: float) -> Iterator[dict[str, Any]]:

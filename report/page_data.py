@@ -188,6 +188,7 @@ def _plan_data(timeline: Timeline, parts: MemoryParts | None, progress: Course, 
         "memory": [
             _curve(steps, closely) | {"limit": steps.limit_mib, "peak": steps.peak_mib} for steps in shown.memory
         ],
+        "host": [_curve(steps, closely) | {"peak": steps.peak_mib} for steps in shown.host],
         "dryrun": [_curve(steps, closely) | {"peak": steps.peak_mib} for steps in shown.dryrun],
         "marks": [list(mark) for mark in shown.marks],
         "layers": [] if plan is None else [[kind_of(run), grid] for run, grid in plan.layers.items()],

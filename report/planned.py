@@ -17,6 +17,7 @@ from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.evaluate import bubble_shares
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.report.host_link import host_transfers, summed_choices
 from taylor.report.intervals import FloatArray
 from taylor.report.timeline import OPTIMIZER, IntArray, MemorySteps, Timeline
 
@@ -51,6 +52,12 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
     bare = chunk_durations(problem, replace(plan, recompute={}))
     recompute = np.where(order[..., 0] == BACKWARD, (durations - bare)[chunk], 0.0)
     memory = tuple(_memory(problem, plan, schedule, s, start[s], end[s]) for s in range(problem.stages))
+    transfers = host_transfers(problem, plan, order, start, end)
+    host = (
+        ()
+        if transfers is None
+        else tuple(_host_memory(problem, plan, schedule, s, start[s], end[s]) for s in range(problem.stages))
+    )
     columns = [stage, order[..., 0], order[..., 1], order[..., 2], order[..., 3]]
     fields = [np.ascontiguousarray(column).reshape(-1).astype(np.int64) for column in columns]
     starts, ends, recomputes = start.reshape(-1), end.reshape(-1), recompute.reshape(-1)
@@ -85,6 +92,8 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
         flows=flows,
         unit_ms=problem.unit_ms,
         memory=memory,
+        host=host,
+        transfers=transfers,
         bubble=bubble_shares(problem, plan),
         plan=plan,
     )
@@ -138,17 +147,6 @@ def _kept_mib(problem: PipelineProblem, plan: PipelinePlan) -> FloatArray:
     return total / problem.schedule.seq_splits
 
 
-def _choice_states_mib(problem: PipelineProblem, plan: PipelinePlan) -> FloatArray:
-    """What the layers' choices take in each chunk whatever is alive, such as a part under way, MiB, float [V, S]."""
-    choices = {kind.name: kind.choices for kind in problem.kinds}
-    total = np.zeros((problem.interleaves, problem.stages))
-    for kind, modes in plan.recompute_by_kind().items():
-        for mode, choice in choices[kind].items():
-            if mode in modes:
-                total += choice.states_mib * np.asarray(modes[mode], dtype=np.float64)
-    return total
-
-
 def _memory(
     problem: PipelineProblem,
     plan: PipelinePlan,
@@ -158,13 +156,41 @@ def _memory(
     end: NDArray[np.float64],
 ) -> MemorySteps:
     """Memory of one stage over time: activations are held from their forward's start to their backward's end."""
-    kept = _kept_mib(problem, plan)[:, stage]
     held = problem.static_mib[stage] + sum(
         kind.layer_mib * sum(plan.layers[kind.name][v][stage] for v in range(problem.interleaves))
         for kind in problem.kinds
         if kind.name in plan.layers
     )
-    held += _choice_states_mib(problem, plan)[:, stage].sum()
+    held += summed_choices(problem, plan, "states_mib")[:, stage].sum()
+    kept = _kept_mib(problem, plan)[:, stage]
+    return _over_time(schedule, stage, (held, kept), start, end, problem.limit_mib[stage])
+
+
+def _host_memory(
+    problem: PipelineProblem,
+    plan: PipelinePlan,
+    schedule: Schedule,
+    stage: int,
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+) -> MemorySteps:
+    """The same of what one device of a stage keeps on its host."""
+    held = float(summed_choices(problem, plan, "host_states_mib")[:, stage].sum())
+    kept = summed_choices(problem, plan, "host_mib")[:, stage] / problem.schedule.seq_splits
+    limit = problem.host_limit_mib[stage] if problem.host_limit_mib else None
+    return _over_time(schedule, stage, (held, kept), start, end, limit)
+
+
+def _over_time(
+    schedule: Schedule,
+    stage: int,
+    parts: tuple[float, FloatArray],
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+    limit_mib: float | None,
+) -> MemorySteps:
+    """Memory that is always held, and what each live micro-batch keeps by interleave [V], over a stage's tasks."""
+    held, kept = parts
     direction, interleave = schedule.order[stage, :, 0], schedule.order[stage, :, 1]
     # Activations stay for the weight gradient where the schedule splits the backward.
     frees = WEIGHT_GRADIENT if (direction == WEIGHT_GRADIENT).any() else BACKWARD
@@ -172,7 +198,7 @@ def _memory(
     moment = np.where(direction == FORWARD, start, end)[counts]
     change = (np.where(direction == FORWARD, 1.0, -1.0) * kept[interleave])[counts]
     mib = held + np.cumsum(change)
-    return without_dips(np.concatenate([[0.0], moment]), np.concatenate([[held], mib]), problem.limit_mib[stage])
+    return without_dips(np.concatenate([[0.0], moment]), np.concatenate([[held], mib]), limit_mib)
 
 
 def without_dips(time: FloatArray, mib: FloatArray, limit_mib: float | None) -> MemorySteps:

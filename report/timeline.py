@@ -12,6 +12,7 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import BubbleShares
+from taylor.report.host_link import HostTransfers
 from taylor.report.intervals import Activity, FloatArray, merged
 
 OPTIMIZER, COMMUNICATION, OTHER = 3, 4, 5
@@ -72,6 +73,10 @@ class Timeline:
     memory : tuple of MemorySteps, [S] or empty
     dryrun : tuple of MemorySteps, [S] or empty
         Memory by a dry-run of the same plan, task by task; no steps where a row has none.
+    host : tuple of MemorySteps, [S] or empty
+        What one device of each row keeps on its host.
+    transfers : HostTransfers or None
+        When that goes there and comes back.
     marks : tuple of (float, str)
         Moments worth a line: the steps of a measurement.
     plan : PipelinePlan or None
@@ -102,6 +107,8 @@ class Timeline:
     unit_ms: float | None = None
     memory: tuple[MemorySteps, ...] = ()
     dryrun: tuple[MemorySteps, ...] = ()
+    host: tuple[MemorySteps, ...] = ()
+    transfers: HostTransfers | None = None
     bubble: BubbleShares | None = None
     plan: PipelinePlan | None = None
     sources: tuple[str, ...] = ()

@@ -31,7 +31,7 @@ from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.far_solve import sharing
 from taylor.workflows.job_facts import JobFacts, tell_head, tell_unmodelled
 from taylor.workflows.memory_source import obtain_memory
-from taylor.workflows.module_choices import assumptions, offered_words, with_moved_priced
+from taylor.workflows.module_choices import assumptions, offered_words, with_host_priced
 from taylor.workflows.options import AskedModules, DryRunOptions
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
@@ -129,7 +129,7 @@ def load_candidates(
                     continue
             chosen = choose_device(config, device, register_path)
             card = chosen.spec
-            config = with_moved_priced(config, card)
+            config = with_host_priced(config, card)
             words = offered_words(config, card, modules)
             key = _degrees(config.strategy)
             ratios = (profiled or {}).get(path) or measured.get(key)

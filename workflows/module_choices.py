@@ -25,6 +25,7 @@ from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
 from taylor.register.device import DeviceSpec
 from taylor.workflows.options import AskedModules
+from taylor.workflows.problem import uniform_choices
 
 HOST_SHARE = 0.8
 """Share of a device's part of the host memory that offload may take, without a source: the rest is the system's and
@@ -63,18 +64,20 @@ def offered_words(config: TrainingConfig, device: DeviceSpec, asked: AskedModule
     return ModuleWords(words.recompute if asked.recompute else {}, words.offload if asked.offload else {})
 
 
-def with_moved_priced(config: TrainingConfig, device: DeviceSpec) -> TrainingConfig:
-    """The configuration with what its own plan leaves on the host among what figures have.
+def with_host_priced(config: TrainingConfig, device: DeviceSpec) -> TrainingConfig:
+    """The configuration with what lies on the host among what figures have: of its own plan, and of its optimizer.
 
-    Where that has no price it stays among the flags that no figure has, and nothing is moved: the device's link to its
-    host is not known, the file settles no plan, or its plan computes every layer again whole.
+    Where that has no price it stays among the flags that no figure has, and no module is moved: the device's link to
+    its host is not known, the file settles no plan, or its plan computes every layer again whole.
     """
-    if config.moved is None:
-        return config
-    plan = config.plan
-    if device.host_link_gb_s is None or plan is None or plan.recomputed(FULL) == _body(config, plan):
+    if device.host_link_gb_s is None:
         return config.replace(moved=None)
-    return config.replace(unmodelled=tuple(each for each in config.unmodelled if each.name not in config.moved.flags))
+    plan, moved, priced = config.plan, config.moved, config.linked
+    if moved is not None and (plan is None or plan.recomputed(FULL) == _body(config, plan)):
+        config = config.replace(moved=None)
+    elif moved is not None:
+        priced += moved.flags
+    return config.replace(unmodelled=tuple(each for each in config.unmodelled if each.name not in priced))
 
 
 def own_modules(config: TrainingConfig) -> ModuleWords | None:
@@ -114,15 +117,13 @@ def with_module_choices(
     if words is None and own is None:
         return problem
     found = module_choices(config.model, config.strategy, config.rules, device, words or ModuleWords(), own=own)
-    layers = sum(config.model.layer_counts().values())
-    launcher = launcher_of(config)
     per_stage = max(1.0, problem.layers / problem.stages)
     kinds = tuple(_with_choices(kind, found, config, per_stage) for kind in problem.kinds)
     names = tuple(one.name for one in found)
     modes = (*problem.searched_modes, *names)
     offloaded = any(one.offload for one in found)
     limit = host_limit_mib(device) if offloaded else None
-    chosen = problem.replace(kinds=kinds, choices=names, uniform_recompute=launcher.uniform_recompute(layers, modes))
+    chosen = problem.replace(kinds=kinds, choices=names, uniform_recompute=uniform_choices(config, modes))
     if limit is None or max(_most_on_host(chosen)) <= limit:
         return chosen
     return chosen.replace(host_limit_mib=(limit,) * problem.stages)

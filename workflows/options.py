@@ -104,6 +104,8 @@ class FileJob:
     search_select : bool or None
         Whether selective recompute may be chosen beside full recompute; None: where the file's own plan holds it.
     modules : AskedModules
+    offload_optimizer : bool
+        Whether the optimizer may be kept on the host, of all stages or of none.
     vpp : int, `AUTO` or None
         Interleaves; None keeps the file's.
     schedule : str or None
@@ -132,6 +134,7 @@ class FileJob:
     register_path: Path | None = None
     search_select: bool | None = None
     modules: AskedModules = AskedModules()
+    offload_optimizer: bool = False
     vpp: int | str | None = None
     schedule: str | None = None
     low_memory: bool | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.parsers.registry import launcher_of
@@ -70,7 +72,7 @@ def build_problem(
         tail=(ratios.tail,) * stages if ratios.tail else (),
         min_layers=0 if _leaves_empty(config, kinds) else 1,
         unit_ms=ratios.unit_ms,
-        uniform_recompute=launcher_of(config).uniform_recompute(sum(config.model.layer_counts().values()), modes),
+        uniform_recompute=uniform_choices(config, modes),
     )
 
 
@@ -83,6 +85,14 @@ def _boundary_lags(config: TrainingConfig, ratios: TimeRatios) -> tuple[float, .
     # Between neighbours the lower one's entry counts; between the ends, which interleaves join, the last one's.
     pairs = [(min(a, b), max(a, b)) for a, b in zip(on, on[1:], strict=False)]
     return tuple(ratios.lags[low if high - low <= 1 else high] for low, high in pairs)
+
+
+def uniform_choices(config: TrainingConfig, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """The choices of which one must hold for all chunks, of those with which the job starts."""
+    launcher = launcher_of(config)
+    barred = launcher.barred_recompute(config)
+    choices = launcher.uniform_recompute(sum(config.model.layer_counts().values()), modes)
+    return tuple((mode, count) for mode, count in choices if not count or mode not in barred)
 
 
 def _leaves_empty(config: TrainingConfig, kinds: tuple[LayerKind, ...]) -> bool:

@@ -21,6 +21,7 @@ from taylor.pipeline_solver.solution import INFEASIBLE, Solution, Termination
 from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_OBJECTIVE
 from taylor.workflows.alternatives import choices, solve_alternatives
 from taylor.workflows.evaluate_file import own_solution
+from taylor.workflows.host_optimizer import on_host, solve_on_device_and_host
 from taylor.workflows.interrupted import keep_plan_so_far, keep_unchecked_plan
 from taylor.workflows.kept_solves import SolveStore, solve_or_find
 from taylor.workflows.memory_check import CheckStopped, solve_checked
@@ -68,6 +69,8 @@ def solve_file(
         if on_progress is not None:
             on_progress(replace(progress, unit_ms=file.ratios.ratios.unit_ms))
 
+    if job.offload_optimizer:
+        on_host(file)  # refused before anything is measured
     if not job.has_choices:
         file.refuse_early(outputs.exports)
         if outputs.write:
@@ -75,7 +78,14 @@ def solve_file(
     with file.open_backend(outputs.folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
         measured = not job.dryrun or memory.source != "estimate"
-        if job.check and backend is not None and measured and file.stages is None and not is_searched(job):
+        if (
+            job.check
+            and backend is not None
+            and measured
+            and file.stages is None
+            and not is_searched(job)
+            and (not job.offload_optimizer)
+        ):
             try:
                 planned = _solve_checked(file, memory, backend, how, outputs, watch)
             except CheckStopped as stop:
@@ -114,6 +124,8 @@ def solve_stated(
         return solve_searched(file, memory, how, on_progress, store)
     if file.job.has_choices:
         return _solve_choices(file, memory, how, on_progress or (lambda progress: None), store)
+    if file.job.offload_optimizer:
+        return solve_on_device_and_host(file, memory, how, on_progress, store)
     if file.stages is not None:
         return solve_orders(file, memory, how, on_progress, store)
     problem = file.problem(memory)
@@ -229,7 +241,7 @@ def _write(file: StatedFile, planned: PlannedFile, outputs: Outputs) -> dict[str
     _tell_restriction(file, planned.problem, planned.solution)
     files = {}
     if outputs.write:
-        config = file.config.replace(schedule=planned.problem.schedule)
+        config = planned.config.replace(schedule=planned.problem.schedule)
         write_plan(config, planned.plan, output=outputs.write_to)
         files["config"] = str(outputs.write_to or config.path)
     mps = outputs.folder / "model_mps" / f"{planned.name}.mps"

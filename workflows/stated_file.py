@@ -33,8 +33,8 @@ from taylor.workflows.module_choices import (
     assumptions,
     offered_words,
     own_plan,
+    with_host_priced,
     with_module_choices,
-    with_moved_priced,
 )
 from taylor.workflows.options import Export, FileJob
 from taylor.workflows.problem import build_problem, plan_in_terms_of
@@ -119,7 +119,7 @@ class StatedFile:
     @classmethod
     def of(cls, job: FileJob, config: TrainingConfig, chosen: ChosenDevice) -> StatedFile:
         """The same of a configuration and a device that are at hand."""
-        config = with_moved_priced(config, chosen.spec)
+        config = with_host_priced(config, chosen.spec)
         vpp = config.strategy.vpp if job.given_vpp is None else job.given_vpp
         schedule = asked_schedule(job, config)
         _refuse_idle_switch(job, config, schedule, vpp)

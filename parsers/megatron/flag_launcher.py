@@ -5,17 +5,21 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.launcher import Launcher, UsualDevice
 from taylor.parsers.megatron import recompute, small_run, write
+from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP
 from taylor.parsers.megatron.launch import Launch
+from taylor.parsers.megatron.optimizer import BESIDE_OPTIMIZER, host_optimizer_flags
 from taylor.parsers.megatron.own_plan import V_SCHEDULE, ZERO_BUBBLE
 from taylor.parsers.megatron.read import config_from_launch, is_mindspeed
 from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
+from taylor.parsers.text.flag_edit import Setting as Flag
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
 from taylor.register.frameworks import MEGATRON
 
@@ -54,6 +58,8 @@ class FlagLauncher(Launcher):
         launch = self.launch(config.path)
         plan, modules = recompute.by_module(plan)
         written = write.with_plan(launch, config, plan, micro_batches)
+        if config.added:
+            written = written.with_flags(cast("dict[str, Flag]", dict(config.added)), BESIDE_OPTIMIZER)
         return launch.text, (written.with_flags(modules, recompute.RECOMPUTE_FLAGS) if modules else written).text
 
     def with_strategy(
@@ -74,10 +80,32 @@ class FlagLauncher(Launcher):
         """One recompute choice for all chunks."""
         return recompute.nearest_plan(plan)
 
+    def barred_recompute(self, config: TrainingConfig) -> tuple[str, ...]:
+        """Full recompute where the experts' exchange is overlapped; see `misfit_expert_overlap`."""
+        return (FULL,) if self.launch(config.path).flags.has(EXPERT_OVERLAP) else ()
+
     def module_words(self, config: TrainingConfig) -> ModuleWords:
-        """Megatron's modules; MindSpeed has no fine-grained offload."""
-        words = recompute.MODULE_WORDS
-        return ModuleWords(words.recompute) if is_mindspeed(self.launch(config.path).flags) else words
+        """Megatron's modules, without the experts' whole block where their exchange is overlapped.
+
+        MindSpeed has no fine-grained offload.
+        """
+        words, flags = recompute.MODULE_WORDS, self.launch(config.path).flags
+        if flags.has(EXPERT_OVERLAP):
+            words = ModuleWords({word: part for word, part in words.recompute.items() if word != "moe"}, words.offload)
+        return ModuleWords(words.recompute) if is_mindspeed(flags) else words
+
+    def with_optimizer_on_host(self, config: TrainingConfig) -> TrainingConfig:
+        """See `Launcher.with_optimizer_on_host`."""
+        launch = self.launch(config.path)
+        wanted = host_optimizer_flags(launch.flags, mindspeed=is_mindspeed(launch.flags))
+        changed = config_from_launch(launch.with_flags(wanted, BESIDE_OPTIMIZER))
+        return config.replace(
+            rules=changed.rules,
+            notes=changed.notes,
+            unmodelled=changed.unmodelled,
+            linked=changed.linked,
+            added=tuple(wanted.items()),
+        )
 
     def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
         """The first N layers of every chunk, or all selectively."""

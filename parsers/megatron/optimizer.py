@@ -8,6 +8,7 @@ from taylor.cost_model.optimizer import OptimizerStates
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flags
+from taylor.parsers.training_config import Misfit
 
 OPTIMIZERS = {"adam": (8, 8), "sgd": (4, 4), "lion": (4, 4), "muon": (4, 8), "dist_muon": (4, 8)}
 """Bytes of fp32 moments, of a layer's matrices and of all other parameters.
@@ -45,7 +46,7 @@ def read_optimizer(flags: Flags, notes: list[str]) -> OptimizerStates:
         # The fp32 optimizer has no second weight; its moments are those of the kind.
         moments, others = _moments(flags)
         return OptimizerStates(moments_bytes=moments, other_moments_bytes=others)
-    aware, offload = flags.has("use-precision-aware-optimizer"), flags.has("optimizer-cpu-offload")
+    aware, offload = flags.has(AWARE), flags.has(CPU_OFFLOAD)
     if aware and not read_sharding(flags).parallel_optimizer:
         notes.append("--use-precision-aware-optimizer starts with a split optimizer alone")
     moments, others = _moments(flags)
@@ -63,8 +64,8 @@ def read_optimizer(flags: Flags, notes: list[str]) -> OptimizerStates:
         other_moments_bytes=others,
         step_bytes=0 if takes_half or gradient == _FP32 else _FP32,
         host_share=_host_share(flags),
-        host_updates=offload and not flags.has("swap-optimizer"),
-        host_overlaps=offload and not flags.has("swap-optimizer") and flags.has("overlap-cpu-optimizer-d2h-h2d"),
+        host_updates=offload and not flags.has(SWAPPED),
+        host_overlaps=offload and not flags.has(SWAPPED) and flags.has(OVERLAPPED),
     )
 
 
@@ -125,14 +126,68 @@ def _host_share(flags: Flags) -> float:
     the offloaded parameters are made on the host); MindSpeed master docs/zh/features/swap-optimizer.md (all of them are
     there but during the step, when no activation is alive).
     """
-    if flags.has("swap-optimizer"):
+    if flags.has(SWAPPED):
         return 1.0
-    if not flags.has("optimizer-cpu-offload"):
+    if not flags.has(CPU_OFFLOAD):
         return 0.0
     share: float = flags.number("optimizer-offload-fraction", default=1.0)
     if share > 1:
         raise flags.error("optimizer-offload-fraction", "must be from 0 to 1", share)
     return share
+
+
+AWARE, CPU_OFFLOAD, OVERLAPPED = (
+    "use-precision-aware-optimizer", "optimizer-cpu-offload", "overlap-cpu-optimizer-d2h-h2d"
+)  # fmt: skip
+SWAPPED = "swap-optimizer"
+BESIDE_OPTIMIZER = ("use-distributed-optimizer", "num-layers")
+
+
+def misfit_host_optimizer(flags: Flags) -> Misfit | None:
+    """Where the optimizer lies on the host and the job does not start.
+
+    Sources: Megatron-LM d98e8a64 megatron/training/arguments.py:1884-1893; MindSpeed 028de58c
+    mindspeed/features_manager/optimizer/swap_optimizer_feature.py:21-29.
+    """
+    if flags.has(CPU_OFFLOAD):
+        if not flags.has(AWARE):
+            return Misfit(f"--{CPU_OFFLOAD}", "", f"does not start without --{AWARE}", f"add --{AWARE}")
+        if flags.has("fp8-param-gather") and flags.text("fp8-recipe", default="delayed") != "delayed":
+            problem = "does not start with --fp8-param-gather and a recipe other than delayed"
+            return Misfit(f"--{CPU_OFFLOAD}", "", problem, "take one of the two out, or --fp8-recipe delayed")
+    if flags.has(SWAPPED):
+        if flags.has("reuse-fp32-param"):
+            return Misfit(f"--{SWAPPED}", "", "does not start with --reuse-fp32-param", "take one of the two out")
+        if not read_sharding(flags).parallel_optimizer:
+            cure = "add --use-distributed-optimizer"
+            return Misfit(f"--{SWAPPED}", "", "does not start with an optimizer that is not split", cure)
+    return None
+
+
+def host_optimizer_flags(flags: Flags, *, mindspeed: bool) -> dict[str, Setting]:
+    """Flags that keep a launch's optimizer on the host.
+
+    Raises
+    ------
+    InputError
+        When it is there already, or the job would not start with them.
+    """
+    wanted: dict[str, Setting] = {SWAPPED: True} if mindspeed else {CPU_OFFLOAD: True, AWARE: True, OVERLAPPED: True}
+    (first, *_) = wanted
+    if _host_share(flags):
+        raise flags.error(first, "is set already, so that there is nothing to choose", "", "leave the choice out")
+    blocked = {
+        "Megatron-FSDP's optimizer": flags.has(*FULL_SHARDING),
+        "an optimizer that is not split": not read_sharding(flags).parallel_optimizer,
+        "any but Adam": flags.text("optimizer", default="adam") != "adam",
+        "fp32 weights": not flags.has("bf16", "fp16"),
+        "--reuse-fp32-param": flags.has("reuse-fp32-param"),
+        "--fp8-param-gather": flags.has("fp8-param-gather"),
+    }
+    for what, found in blocked.items():
+        if found:
+            raise flags.error(first, f"does not go with {what}", "", "leave the choice of the host's optimizer out")
+    return wanted
 
 
 MEGATRON_FSDP = ("use-megatron-fsdp", "use-custom-fsdp")

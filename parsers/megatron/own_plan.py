@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taylor.cost_model.strategy import Strategy
+from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.kinds import empty_positions, layer_list, layer_positions
 from taylor.parsers.megatron.layout import LayoutProblem, Placement, ends_placement, even_placement, expand_layout
@@ -74,7 +75,8 @@ def read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:
             raise flags.error(PER_CHUNK, f"must divide the {layers} layers of {pp} stages", each)
         interleaves = layers // (pp * each)
     group = flags.integer("microbatch-group-size-per-virtual-pipeline-stage", default=None)
-    return ScheduleSpec(group_size=group).for_interleaves(interleaves, frameworks.MEGATRON), interleaves
+    spec = ScheduleSpec(group_size=group, one_ahead=flags.has(EXPERT_OVERLAP))
+    return spec.for_interleaves(interleaves, frameworks.MEGATRON), interleaves
 
 
 def _zero_bubble(flags: Flags, stages: int) -> ScheduleSpec | None:

@@ -6,6 +6,7 @@ import math
 import re
 
 from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
+from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, misfit_expert_overlap
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.kinds import (
     DENSE_FIRST,
@@ -17,7 +18,15 @@ from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.layout import LayoutProblem
 from taylor.parsers.megatron.model import read_model
 from taylor.parsers.megatron.offload import read_moved
-from taylor.parsers.megatron.optimizer import MEGATRON_FSDP, optimizer_degree, read_optimizer, read_sharding
+from taylor.parsers.megatron.optimizer import (
+    CPU_OFFLOAD,
+    MEGATRON_FSDP,
+    SWAPPED,
+    misfit_host_optimizer,
+    optimizer_degree,
+    read_optimizer,
+    read_sharding,
+)
 from taylor.parsers.megatron.own_plan import (
     LAYOUT,
     PENDING,
@@ -60,7 +69,7 @@ LEGALITY_ALONE = (
 """Flags by which strategies are judged, and whose cost no figure has."""
 TIME_ALONE = (
     "tp-comm-overlap",
-    "overlap-moe-expert-parallel-comm",
+    EXPERT_OVERLAP,
     "moe-fb-overlap",
     "moe-pad-expert-input-to-capacity",
     "moe-router-padding-for-quantization",
@@ -121,6 +130,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         notes.append(f"{misfit.field} {misfit.value} {misfit.problem}, if the script starts the ranks that it assumes")
         misfit = None
     misfit = misfit or misfit_layout(flags, model) or _misfit_offloading(flags, strategy)
+    misfit = misfit or misfit_host_optimizer(flags) or misfit_expert_overlap(flags, strategy)
     facts = {
         EXPERTS: model.moe is not None,
         SCORES: not rules.flash_attention,
@@ -138,6 +148,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         plan=plan,
         mtp_counted=False,
         moved=None if is_mindspeed(flags) else read_moved(flags),
+        linked=tuple(f"--{name}" for name in (CPU_OFFLOAD, SWAPPED) if flags.has(name)),
         misfit=misfit,
         notes=tuple(notes),
         unmodelled=read_unmodelled(flags, [fact for fact, holds in facts.items() if holds], launch.table()),
@@ -268,7 +279,7 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         narrow_weights=narrow.weights,
         dispatch_by_node=_dispatches_by_node(flags),
         gathers_tokens=_gathers_tokens(flags),
-        overlap_experts=flags.has("overlap-moe-expert-parallel-comm", "moe-fb-overlap"),
+        overlap_experts=flags.has(EXPERT_OVERLAP, "moe-fb-overlap"),
         overlap_tensor=flags.has("tp-comm-overlap"),
         overlap_shared=flags.has("moe-shared-expert-overlap"),
         static_experts=_is_static(flags),

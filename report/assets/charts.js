@@ -72,17 +72,18 @@ function stageMemory(host, parts, limits) {
     margin: { l: 50, r: 8, t: 12, b: 30 }, xaxis: { title: { text: "stage", standoff: 4 }, dtick: few }, yaxis: { title: { text: "GiB" }, rangemode: "tozero" } });
 }
 
-// Planned memory as lines and, where there is a dry-run of the plan, what it saw as dots of the same colour.
+// Planned memory as lines, and in the same colour what lies on the host as dashes, what a dry-run of the plan saw as dots.
 function memoryCurves(host, plan, chosen) {
   const traces = [];
   const add = (one, row, at, dash) => {
     if (!one.time.length) return;
-    const name = plain(plan.rows[row]) + (dash === "dot" ? ", dry-run" : "");
+    const name = plain(plan.rows[row]) + ({ dot: ", dry-run", dash: ", on its host" }[dash] || "");
     traces.push({ type: "scatter", mode: "lines", name, legendgroup: name, x: one.time, y: one.mib.map((value) => value / 1024), line: { shape: "hv", width: 1.4, dash, color: themed(`line-${at % 6}`) },
       hovertemplate: `${name}: %{y:.2f} GiB at %{x:.2f}<extra></extra>` });
   };
   chosen.forEach((row, at) => {
     add(plan.memory[row], row, at, "solid");
+    if (plan.host.length) add(plan.host[row], row, at, "dash");
     if (plan.dryrun.length) add(plan.dryrun[row], row, at, "dot");
   });
   const limits = [...new Set(plan.memory.map((one) => one.limit).filter((limit) => limit !== null))];
@@ -93,6 +94,6 @@ function memoryCurves(host, plan, chosen) {
     xaxis.range = [plan.windows[0].begin, plan.windows[0].end];
     xaxis.title.text += " (the warm-up; double-click for the whole step)";
   }
-  const top = Math.max(0, ...limits, ...plan.memory.map((one) => one.peak), ...plan.dryrun.map((one) => one.peak)) / 1024;
+  const top = Math.max(0, ...limits, ...plan.memory.map((one) => one.peak), ...plan.host.map((one) => one.peak), ...plan.dryrun.map((one) => one.peak)) / 1024;
   draw(host, traces, { height: 340, shapes, annotations, showlegend: true, xaxis, yaxis: { title: { text: "memory, GiB" }, range: [0, top * 1.08] } });
 }

@@ -150,6 +150,13 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     )
     add_module_options(solving)
     solving.add_argument(
+        "--offload_optimizer",
+        type=yes_no,
+        default=False,
+        metavar="y/n",
+        help="choose whether the optimizer's states lie on the host, of all stages or of none (default: n)",
+    )
+    solving.add_argument(
         "-vpp",
         type=count_or_auto,
         metavar="N|auto",
@@ -313,6 +320,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         register_path=chosen_path(args.register_path),
         search_select=args.select if "select" in args.given else None,
         modules=AskedModules(args.recompute_modules, args.offload),
+        offload_optimizer=args.offload_optimizer,
         vpp=args.vpp,
         schedule=args.schedule,
         low_memory=args.low_mem,

@@ -149,7 +149,7 @@ def test_seqpipe_counts_pieces_of_a_sequence() -> None:
 
 @pytest.mark.parametrize(
     "spec", [ScheduleSpec("interleaved", low_memory=True), ScheduleSpec("interleaved"), ScheduleSpec("gpipe"),
-             ScheduleSpec("megatron-interleaved")], ids=str
+             ScheduleSpec("megatron-interleaved"), ScheduleSpec("megatron-interleaved", one_ahead=True)], ids=str
 )  # fmt: skip
 def test_the_closed_form_of_alive_micro_batches_is_reached_by_the_schedule_itself(spec: ScheduleSpec) -> None:
     for stages, vpp, m in itertools.product((1, 2, 3, 4), (2, 3), (1, 2, 3, 4, 6, 8, 13)):

@@ -10,6 +10,7 @@ import itertools
 import random
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -184,10 +185,13 @@ def test_zero_bubble_idles_as_its_paper_says(name: str, put_off: int) -> None:
 # Megatron-LM's interleaving in groups ---------------------------------------------------------------------------
 
 
-def megatron_interleaving(S: int, V: int, m: int, group: int, stage: int) -> Order:
-    """``get_schedule_table`` and ``get_pp_rank_microbatches`` of Megatron-LM's pipeline_parallel/schedules.py."""
+def megatron_interleaving(S: int, V: int, m: int, group: int, stage: int, overlapped: bool = False) -> Order:
+    """``get_schedule_table`` and ``get_pp_rank_microbatches`` of Megatron-LM's pipeline_parallel/schedules.py.
+
+    `overlapped`: with ``--overlap-moe-expert-parallel-comm``, one more forward before the merged pairs.
+    """
     table = [(i, v) for start in range(0, m, group) for v in range(V) for i in range(start, min(start + group, m))]
-    warm_up = min(2 * (S - stage - 1) + (V - 1) * group, len(table))
+    warm_up = min(2 * (S - stage - 1) + (V - 1) * group + overlapped, len(table))
     forwards = [(FORWARD, v, i) for i, v in table]
     backwards = [task for i, v in table for task in [(BACKWARD, V - 1 - v, i)]]
     order = forwards[:warm_up]
@@ -206,6 +210,19 @@ def megatron_interleaving(S: int, V: int, m: int, group: int, stage: int) -> Ord
 def test_megatrons_groups_of_micro_batches_are_its_schedule_table(S: int, V: int, m: int, group: int) -> None:
     spec = ScheduleSpec("megatron-interleaved", group_size=group)
     assert_same(spec, S, V, m, lambda s: megatron_interleaving(S, V, m, group, s))
+    ahead = replace(spec, one_ahead=True)
+    assert_same(ahead, S, V, m, lambda s: megatron_interleaving(S, V, m, group, s, overlapped=True))
+
+
+def test_no_forward_of_a_merged_pair_is_what_its_backward_waits_for() -> None:
+    """The last stage's forward of the last chunk and its backward are next to each other in 1F1B, but not ahead."""
+    for ahead in (False, True):
+        spec = ScheduleSpec("megatron-interleaved", one_ahead=ahead)
+        tasks = build_schedule(spec, 4, 2, 8).order[3, :, :3].tolist()
+        pairs = [(one, other) for one, other in itertools.pairwise(tasks) if (one[0], other[0]) == (FORWARD, BACKWARD)]
+        assert any(one[1:] == other[1:] for one, other in pairs) != ahead
+    # With one interleave, or in another order, there is nothing to be ahead of.
+    assert ScheduleSpec("1f1b", one_ahead=True).ahead == ScheduleSpec("interleaved", one_ahead=True).ahead == 0
 
 
 @pytest.mark.parametrize(("S", "m", "group"), [(4, 8, 3), (4, 8, 9), (4, 9, 8), (4, 10, None)])

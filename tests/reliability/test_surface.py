@@ -47,7 +47,8 @@ FURTHER = {
     "pipeline_tool": "--model --world_size --seq --fix --dryrun_timeout --dryrun_retries --prove --output_path "
     "--shard --cluster --store " + STOPS,
     "pipeline_parallel": "-hf --model --world_size --seq --gbs --fix -ratios -workers -mps_form --export --what_if "
-    "-dryrun_data_dir --dryrun_timeout --dryrun_retries --stage_devices --stage_order --cluster --store " + STOPS,
+    "-dryrun_data_dir --dryrun_timeout --dryrun_retries --stage_devices --stage_order --offload_optimizer "
+    "--cluster --store " + STOPS,
     "timeline_tool": "--profile_dir --solution --unit_ms --step --steps --window --trace --html --png",
 }
 """Flags beyond it: one more or less is a decision, and shows here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -63,13 +64,17 @@ def test_offload_beats_recompute_alone_and_stands_in_the_script(tmp_path):
     assert read_result(tmp_path / "plan.json").plan == found.plan
     assert used.partition("offload:")[2].split("+")[0] in (tmp_path / "page.html").read_text()
     assert (tmp_path / "pipeline.svg").stat().st_size
-    curve = [
-        (event["pid"], sum(event["args"].values()))
-        for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-        if event["ph"] == "C" and "limit" not in event["name"]
-    ]
-    peaks = [max(mib for pid, mib in curve if pid == stage) for stage in sorted({pid for pid, _ in curve})]
-    assert max(peaks) == pytest.approx(max(found.solution.peak_memory_mib), rel=1e-6)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    for name, told in (("memory MiB", found.solution.peak_memory_mib), ("host memory MiB", data["host_memory"])):
+        curve = [(event["pid"], event["args"]["used"]) for event in events if event["name"] == name]
+        assert max(mib for _, mib in curve) == pytest.approx(max(told), rel=1e-3)
+    for name in ("to the host", "from the host"):
+        moved = [event for event in events if event["name"] == name and event["pid"] == 1]
+        assert len(moved) == found.problem.micro_batches
+        busy = sum(event["dur"] for event in moved) / (data["step_ms"] * 1000)
+        assert busy == pytest.approx(data["host_link"][0], rel=1e-3)
+        ends = sorted((event["ts"], event["ts"] + event["dur"]) for event in moved)
+        assert all(before[1] <= after[0] + 1e-6 for before, after in itertools.pairwise(ends))
     # The script that was written is the plan that was solved, with no option beside it.
     again = evaluate_file(FileJob(path=tmp_path / "plan.sh", dryrun=False, check=False), Outputs(tmp_path / "again"))
     assert again.solution.objective == pytest.approx(found.solution.objective, rel=1e-9)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from taylor.cost_model.alive import alive_micro_batches
 from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER
 from taylor.parsers.read import read_config
+from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, SELECT
+from taylor.workflows.problem import uniform_choices
 
 BASE = (
     "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 "
@@ -75,6 +80,38 @@ def test_without_a_word_tokens_are_gathered_unless_experts_have_a_capacity(
 def test_exchanges_beside_computation_are_read(tmp_path: Path, flag: str) -> None:
     assert read(tmp_path, flag).rules.overlap_experts
     assert not read(tmp_path).rules.overlap_experts
+
+
+OVERLAP = "--overlap-moe-expert-parallel-comm --moe-token-dispatcher-type alltoall"
+STAGES = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2"
+
+
+def test_an_overlapped_exchange_warms_up_one_forward_longer_and_bars_full_recompute(tmp_path: Path) -> None:
+    (other := tmp_path / "plain").mkdir()
+    config, plain = read(tmp_path, f"{STAGES} {OVERLAP}"), read(other, STAGES)
+    assert config.misfit is None
+    assert config.schedule == replace(plain.schedule, one_ahead=True)
+    told = [alive_micro_batches(one.schedule, 2, 2, 16)[1] for one in (config, plain)]
+    assert max(map(sum, told[0])) == max(map(sum, told[1])) + 1
+    assert uniform_choices(config, (FULL, SELECT)) == ((FULL, 0), (SELECT, 8))
+    assert (FULL, 8) in uniform_choices(plain, (FULL, SELECT))
+    words = [launcher_of(one).module_words(one).recompute for one in (config, plain)]
+    assert set(words[1]) - set(words[0]) == {"moe"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (f"--pipeline-model-parallel-size 2 {OVERLAP}", "several stages without interleaves"),
+        (f"{STAGES} {OVERLAP} --recompute-granularity full --recompute-method uniform", "full recompute"),
+        (f"{OVERLAP} --recompute-granularity selective --recompute-modules moe", "a block of experts"),
+        (f"{OVERLAP} --expert-model-parallel-size 1", "expert parallel 1"),
+        ("--overlap-moe-expert-parallel-comm", "--moe-token-dispatcher-type allgather"),
+    ],
+)
+def test_jobs_that_do_not_start_with_an_overlapped_exchange_are_named(tmp_path: Path, flags: str, said: str) -> None:
+    misfit = read(tmp_path, flags).misfit
+    assert misfit is not None and misfit.field == "--overlap-moe-expert-parallel-comm" and said in misfit.problem
 
 
 def test_shared_experts_beside_the_exchange_and_aligned_rows_are_read(tmp_path: Path) -> None:

@@ -1,0 +1,112 @@
+"""Solves a job in several variants of its file, of which one is run, and stops those that cannot win."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from taylor.base.console import log
+from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError
+from taylor.cost_model.profile import MemoryProfile
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.progress import OnProgress, Progress
+from taylor.pipeline_solver.solution import CUT_OFF, FEASIBLE, INFEASIBLE, Solution, Termination
+from taylor.pipeline_solver.work_limits import WorkLimits
+from taylor.workflows.alternatives import Alternative
+from taylor.workflows.kept_solves import SolveStore, solve_or_find
+from taylor.workflows.stated_file import StatedFile
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run a job: the file stated so, its memory, and what messages call it."""
+
+    file: StatedFile
+    memory: MemoryProfile
+    name: str
+
+
+def best_variant(
+    variants: Sequence[Variant], how: SolveOptions, on_progress: OnProgress | None, store: SolveStore | None
+) -> tuple[Variant, PipelineProblem, Solution, tuple[Alternative, ...]]:
+    """The best plan over all variants, whose step times are in one unit.
+
+    Every variant is bounded by the work that its stages can share, and the one of the least bound is solved first; the
+    others are cut off by the best plan so far. What is proven is proven of all variants.
+
+    Raises
+    ------
+    InfeasibleError, NoSolutionError
+        When no variant has a plan, or none was found within the limit.
+    InterruptedSolve
+        When Ctrl-C came before there was one.
+    """
+    problems = [one.file.problem(one.memory) for one in variants]
+    bounds = []
+    for problem in problems:
+        schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+        bounds.append(WorkLimits(problem, EventGraph.from_schedule(schedule, problem.boundary_lags)).bound())
+    until = None if how.time_limit is None else time.monotonic() + how.time_limit
+    best: tuple[int, Solution] | None = None
+    tried: list[Alternative] = []
+    interrupted = False
+    turns = sorted(range(len(variants)), key=lambda each: (bounds[each], each))
+    for turn, number in enumerate(turns):
+        name, problem = variants[number].name, problems[number]
+        to_beat = math.inf if best is None or best[1].objective is None else best[1].objective
+
+        def watch(progress: Progress, name: str = name) -> None:
+            if on_progress is not None:
+                on_progress(replace(progress, note=f"{name} {progress.note}".rstrip()))
+
+        within = how if to_beat == math.inf else how.replace(cutoff=partial(float, to_beat))
+        if until is not None:
+            # Those to come get an equal share of what is left.
+            left = max(until - time.monotonic(), 0.0) / (len(turns) - turn)
+            within = within.replace(time_limit=max(left, 0.05))
+        solution = solve_or_find(problem, within, watch, store, name, variants[number].file.known_plan(problem))
+        lost = solution.status == CUT_OFF
+        bounds[number] = max(bounds[number], solution.bound or 0.0, math.inf if solution.status == INFEASIBLE else 0.0)
+        if lost:
+            bounds[number] = max(bounds[number], to_beat)
+        objective = None if lost else solution.objective
+        tried.append(
+            Alternative(
+                problem.interleaves, problem.schedule, str(solution.status), objective, solution.bound,
+                solution.seconds, solution.message, name,
+            )
+        )  # fmt: skip
+        log.debug("%s: %s", name, tried[-1].outcome)
+        if objective is not None and objective < to_beat:
+            best = number, solution
+        if solution.termination is Termination.INTERRUPTED:
+            interrupted = True
+            break
+    if best is None:
+        reasons = "; ".join(f"{one.name}: {one.note or one.status}" for one in tried)
+        path = variants[0].file.config.path
+        if interrupted:
+            raise InterruptedSolve(f"{path}: interrupted before a plan was found: {reasons}")
+        kind = InfeasibleError if all(one.status == INFEASIBLE for one in tried) else NoSolutionError
+        raise kind(f"{path}: no variant of the job has a plan: {reasons}")
+    number, solution = best
+    solution = _proven_of_all(solution, min(bounds), how.gap)
+    if interrupted:
+        solution = solution.ended_by(Termination.INTERRUPTED)
+    return variants[number], problems[number], solution, tuple(tried)
+
+
+def _proven_of_all(solution: Solution, bound: float, gap: float) -> Solution:
+    """The best variant's solution with the bound of all."""
+    if solution.bound is None or solution.objective is None or bound >= solution.bound:
+        return solution
+    weaker = solution.replace(bound=bound)
+    if solution.objective - bound <= gap * abs(solution.objective):
+        return weaker
+    return weaker.replace(status=FEASIBLE, termination=Termination.TIME_LIMIT)
