@@ -23,7 +23,7 @@ HOST_UPDATE_MS = 2.5e-7
 ZeRO-Offload's CPU-Adam on two Xeon 8168: 0.22 to 0.30 s a billion parameters (Ren et al. 2021, arXiv:2101.06840, the
 table of Adam's latencies for 1 to 10 billion). Megatron-LM takes torch's fused one.
 """
-_CARDS_A_HOST = 8
+CARDS_A_HOST = 8
 """Cards whose updates a host runs; assumed."""
 
 _WRITTEN_WEIGHT_BYTES = 2
@@ -98,7 +98,7 @@ def host_ms(rules: TrainingRules, device: DeviceSpec) -> float:
     update = 0.0
     if optimizer.host_updates:
         there, back = rules.gradient_bytes, _WRITTEN_WEIGHT_BYTES
-        update = HOST_UPDATE_MS * _CARDS_A_HOST
+        update = HOST_UPDATE_MS * CARDS_A_HOST
     else:
         there = back = rules.optimizer_bytes
     pieces = [bytes_moved / (1e6 * HOST_LINK_SHARE * link) for bytes_moved in (there, back)] + [update]

@@ -17,6 +17,8 @@ from taylor.cost_model.module_choices import (
 )
 from taylor.cost_model.offload import HOST_LINK_SHARE
 from taylor.cost_model.statics import MIB
+from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.tail import CARDS_A_HOST, HOST_UPDATE_MS
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.alive import alive_vectors
@@ -158,6 +160,17 @@ def assumptions(device: DeviceSpec) -> list[str]:
         "measured on A100, H100 and GH200)"
     )
     return [f"offload: {link}, a layer's transfers beside one layer's computation; {kept}"]
+
+
+def optimizer_assumptions(rules: TrainingRules, device: DeviceSpec) -> list[str]:
+    """A sentence for the values by which an optimizer on the host is priced; none where none is."""
+    if not rules.optimizer.host_share or device.host_link_gb_s is None:
+        return []
+    way = f"its way over {HOST_LINK_SHARE:.0%} of the {device.host_link_gb_s:g} GB/s between device and host"
+    if not rules.optimizer.host_updates:
+        return [f"optimizer on the host: {way}"]
+    pace = f"{HOST_UPDATE_MS * 1e6:g} s a billion parameters, for {CARDS_A_HOST} cards a host"
+    return [f"optimizer on the host: {way}; the host's update takes {pace} (CPU-Adam on two Xeon 8168)"]
 
 
 def _with_choices(kind: LayerKind, found: list[ModuleChoice], config: TrainingConfig, per_stage: float) -> LayerKind:

@@ -32,6 +32,7 @@ from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.module_choices import (
     assumptions,
     offered_words,
+    optimizer_assumptions,
     own_plan,
     with_host_priced,
     with_module_choices,
@@ -136,8 +137,8 @@ class StatedFile:
     def facts(self) -> JobFacts:
         """What is known of the job before it is planned."""
         moves = self.config.moved is not None or (self.modules is not None and bool(self.modules.offload))
-        further = tuple(assumptions(self.device)) if moves else ()
-        return JobFacts(self.running, self.chosen, self.ratios, self.job.train_tokens, self.stages, further)
+        further = [*(assumptions(self.device) if moves else ()), *optimizer_assumptions(self.config.rules, self.device)]
+        return JobFacts(self.running, self.chosen, self.ratios, self.job.train_tokens, self.stages, tuple(further))
 
     def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
         """The same with a number of interleaves and the schedule that it means."""

@@ -120,6 +120,11 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         notes.append(
             f"--{PENDING} auto takes the memory that is left: planned as ZB-H1 (-schedule zb-h2 plans the other)"
         )
+    if schedule.ahead:
+        notes.append(
+            f"--{EXPERT_OVERLAP}: a merged forward and backward are told one after the other; that they wait for each "
+            "other, which made steps 1 to 4 % longer where it was tried, is not counted"
+        )
     rules = _read_rules(flags, notes)
     if (kept := kept_modules(flags)) and any(kind.linear is not None for kind in model.kinds):
         notes.append(f"--recompute-modules {' '.join(kept)}: counted as kept")

@@ -46,6 +46,7 @@ def test_the_better_of_both_is_kept_and_the_script_reads_back_as_the_plan_that_w
     assert again.solution.objective == pytest.approx(chosen.solution.objective, rel=1e-9)
     assert again.solution.peak_memory_mib == pytest.approx(chosen.solution.peak_memory_mib, rel=1e-9)
     assert not any("offload" in flag.name for flag in again.config.unmodelled)
+    assert any("the host's update takes 0.25 s a billion" in sentence for sentence in again.assumed)
     wide = solved(tmp_path, offload_optimizer=True)
     assert wide.solution.objective == {one.name: one.objective for one in wide.alternatives}["optimizer on the device"]
     assert "--optimizer-cpu-offload" not in (tmp_path / "plan.sh").read_text()
