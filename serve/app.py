@@ -161,9 +161,10 @@ async def _history(page: Page, request: Request) -> Any:
     if page.store is None:
         return {"runs": []}
     try:
-        return {"runs": [asdict(run) for run in await run_in_threadpool(page.store.runs)]}
+        runs = await run_in_threadpool(page.store.runs)
     except InputError:
         return {"runs": []}  # nothing has been solved yet
+    return {"runs": [asdict(run) | {"ranking": run.file.endswith(".csv")} for run in runs]}
 
 
 async def _compare(page: Page, request: Request) -> Any:

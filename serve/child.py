@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from taylor.base.errors import TaylorError
-from taylor.base.files import write_atomic
+from taylor.base.errors import InterruptedSolve, TaylorError
+from taylor.base.files import read_text, write_atomic
 from taylor.base.orphans import end_with_parent
+from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.progress import Progress
@@ -19,8 +21,10 @@ from taylor.serve.question import Models, Question
 from taylor.serve.script import megatron_script
 from taylor.workflows.candidates import load_candidates
 from taylor.workflows.history import Store, remember_ranking, remember_solve
+from taylor.workflows.interrupted import FOLDER as INTERRUPTED
 from taylor.workflows.model_job import ModelJob, write_strategies
 from taylor.workflows.options import FileJob, Outputs
+from taylor.workflows.planned_file import PlannedFile
 from taylor.workflows.rank import RankOptions, rank
 from taylor.workflows.solve_file import solve_file
 
@@ -34,6 +38,8 @@ FILES = {
     "table": "ranking.csv",
 }
 """What a job may leave for its user, by the name in a link."""
+
+STOPPED = "stopped before there was a plan"
 
 RANKED = 10
 
@@ -70,17 +76,52 @@ def _solve(folder: Path, ask: Question, models: Models, store: Store | None) -> 
         told = [None if value is None else value * unit for value in (progress.objective, progress.bound)]
         write_atomic(folder / PROGRESS, json.dumps({"seconds": progress.seconds, "step": told[0], "bound": told[1]}))
 
-    planned = solve_file(job, SolveOptions(time_limit=ask.seconds), outputs, watch)
-    script = megatron_script(planned.config, planned.plan, planned.facts.device.spec.devices_per_node)
-    if script is not None:
-        write_atomic(folder / FILES["script"], script)
+    try:
+        planned = solve_file(job, SolveOptions(time_limit=ask.seconds), outputs, watch)
+    except InterruptedSolve:
+        return _so_far(folder)
+    script_ms = _write_script(folder, ask, planned)
     run = None if store is None else remember_solve(store, "taylor serve", [], planned)
-    told = planned.result().to_dict()
+    return {"run": run, "script_ms": script_ms} | _told(planned.result().to_dict())
+
+
+def _told(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page shows of a result."""
+    bound, unit = result["bound"], result["unit_ms"] or 1.0
     keep = ("status", "step_ms", "gap", "mfu", "tokens_per_second", "offset", "layers", "recompute", "peak_memory",
             "memory_limit", "bubble")  # fmt: skip
-    unit = planned.problem.unit_ms or 1.0
-    bound = planned.solution.bound
-    return {"run": run, "bound_ms": None if bound is None else bound * unit} | {name: told[name] for name in keep}
+    return {"bound_ms": None if bound is None else bound * unit} | {name: result[name] for name in keep}
+
+
+def _so_far(folder: Path) -> dict[str, Any]:
+    """Take over what a stopped solve has kept of its best plan."""
+    [config] = (folder / "work" / INTERRUPTED).glob("*-so-far.json")
+    result = read_text(config.with_name(config.name.replace("-so-far", "")))
+    write_atomic(folder / FILES["config"], config.read_bytes())
+    write_atomic(folder / FILES["result"], result)
+    return {"run": None, "script_ms": None, "stopped": True} | _told(json.loads(result))
+
+
+def _write_script(folder: Path, ask: Question, planned: PlannedFile) -> float | None:
+    """Write a start script for Megatron-LM where it can say the model; the step time, ms, of the plan in it.
+
+    Megatron knows one recompute choice for all chunks. A plan that has several is not put into the script: the script
+    is solved as a file of its own, from that plan on.
+    """
+    text = megatron_script(planned.config, planned.plan, planned.facts.device.spec.devices_per_node)
+    if text is None:
+        return None
+    path = write_atomic(folder / FILES["script"], text)
+    job = FileJob(path=path, dryrun=False, check=False, device=ask.device)
+    if read_config(path).plan != planned.plan:
+        outputs = Outputs(folder=folder / "work", write_to=path)
+        try:
+            planned = solve_file(job, SolveOptions(time_limit=ask.seconds), outputs)
+        except InterruptedSolve:
+            path.unlink()
+            return None
+    step: float | None = planned.result().to_dict()["step_ms"]
+    return step
 
 
 def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> dict[str, Any]:
@@ -105,6 +146,8 @@ def main() -> int:
         told: dict[str, Any] = work(folder)
     except TaylorError as error:
         told = {"error": str(error)}
+    except KeyboardInterrupt:
+        told = {"error": STOPPED}
     except Exception as error:  # a fault of ours must not leave the page waiting
         told = {"error": f"{type(error).__name__}: {error}"}
     write_atomic(folder / DONE, json.dumps(told, default=lambda value: asdict(value)))

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text, write_atomic
-from taylor.serve.child import DONE, FILES, JOB, PROGRESS
+from taylor.serve.child import DONE, FILES, JOB, PROGRESS, STOPPED
 from taylor.serve.question import Question
 
 MOST_WAITING = 200
@@ -50,6 +51,7 @@ class Jobs:
     _turns: asyncio.Semaphore | None = None
     _running: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _stopped: set[str] = field(default_factory=set)
 
     def start(self, kind: str, ask: Question) -> str:
         """Begin a job, now or when its turn comes; returns its name.
@@ -83,6 +85,9 @@ class Jobs:
         folder = self.root / name
         async with self._turns:
             self.waiting -= 1
+            if name in self._stopped:
+                write_atomic(folder / DONE, json.dumps({"error": STOPPED}))
+                return
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -97,14 +102,15 @@ class Jobs:
             await process.wait()
             del self._running[name]
         if not (folder / DONE).is_file():
-            write_atomic(
-                folder / DONE, json.dumps({"error": "its process died: was it stopped, or is the memory full?"})
-            )
+            why = STOPPED if name in self._stopped else "its process died: was it killed, or is the memory full?"
+            write_atomic(folder / DONE, json.dumps({"error": why}))
 
     def stop(self, name: str) -> None:
-        """End a job that runs."""
-        if (process := self._running.get(self._folder(name).name)) is not None:
-            process.kill()
+        """End a job, now or when its turn comes; a solve keeps its best plan so far. Asked again, end it at once."""
+        process = self._running.get(self._folder(name).name)
+        if process is not None:
+            process.send_signal(signal.SIGKILL if name in self._stopped else signal.SIGINT)
+        self._stopped.add(name)
 
     def state(self, name: str) -> dict[str, Any]:
         """What is known of a job: that it waits, its best step and bound while it runs, or its answer."""

@@ -10,13 +10,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from taylor.base.errors import InputError
+from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.time import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline_solver.evaluate import peak_memory_mib, step_time
 from taylor.register.registry import Registry
-from taylor.report.memory_parts import from_problem
+from taylor.report.memory_parts import from_breakdown, from_problem
 from taylor.workflows.devices import choose_device
 from taylor.workflows.job_facts import JobFacts
 from taylor.workflows.model_job import ModelJob, model_file, state_model
@@ -167,6 +168,8 @@ class Models:
         peaks = peak_memory_mib(problem, plan)
         step = step_time(problem, plan) * (ratios.unit_ms or 1.0)
         speed = JobFacts(config, device).throughput(step)
+        stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
+        parts = from_breakdown(stages, peaks) or from_problem(problem, plan, peaks)
         return {
             "step_ms": step,
             "mfu": speed.mfu,
@@ -176,7 +179,7 @@ class Models:
             "limit_mib": memory.device_limit_mib,
             "peak_mib": list(peaks),
             "fits": max(peaks) <= memory.device_limit_mib,
-            "parts": {name: list(mib) for name, mib in from_problem(problem, plan, peaks).mib.items()},
+            "parts": {name: list(mib) for name, mib in parts.mib.items()},
             "layers": [sum(stage) for stage in zip(*even.total_layers(), strict=True)],
             "unmodelled": [flag.sentence for flag in config.unmodelled],
             "answered_in_ms": 1000.0 * (time.perf_counter() - began),

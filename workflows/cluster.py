@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
@@ -27,6 +28,9 @@ MANAGERS = ("slurm", "pbs", "kubernetes")
 MOST_WORKERS = 100_000
 USUAL_JOBS = 10
 """Jobs asked of a batch system where the address names no number."""
+
+USUAL_JOB = {"cores": 1, "processes": 1, "memory": "4GB"}
+"""What a job of a batch system is where the settings of dask-jobqueue do not say it: a solve is one thread."""
 
 STRIKES = 3
 """A job that has ended so many workers is left out."""
@@ -178,7 +182,7 @@ class ClusterExecutor(FarExecutor):
             finally:
                 future.release()
             if isinstance(told, OtherVersions):
-                await self._refuse_others(told)
+                await self._refuse(told)
                 continue
             assert isinstance(told, Told)
             if told.error is not None:
@@ -186,24 +190,21 @@ class ClusterExecutor(FarExecutor):
             return told.value
         raise TaylorError(f"{STRIKES} workers could not run it: {reason}")
 
-    async def _refuse_others(self, told: OtherVersions) -> None:
-        """Retire every worker with other versions.
+    async def _refuse(self, told: OtherVersions) -> None:
+        """Retire the worker that has told of other versions: each worker costs its tasks one way there and back.
 
         Raises
         ------
         OutsideProgramError
             When no other is left.
         """
-        unlike, asked = await self._unlike()
-        for worker, words in unlike.items():
-            if worker not in self._refused:
-                self._refused.add(worker)
-                log.warning("worker %s is sent away: %s", worker, words)
-        if unlike and len(unlike) == asked:
-            raise OutsideProgramError(
-                f"no worker of the cluster runs what this machine runs ({differences(self._versions, told.found)})"
-            )
-        await self._client.retire_workers(list(unlike))
+        words = differences(self._versions, told.found)
+        if told.worker not in self._refused:
+            self._refused.add(told.worker)
+            log.warning("worker %s is sent away: %s", told.worker, words)
+            await self._client.retire_workers([told.worker])
+        if self._refused.issuperset(await self._client.scheduler.ncores()):
+            raise OutsideProgramError(f"no worker of the cluster runs what this machine runs ({words})")
 
     async def _unlike(self) -> tuple[dict[str, str], int]:
         found = await self._ask(versions)
@@ -259,6 +260,7 @@ def open_cluster(text: str | None) -> Iterator[ClusterExecutor | None]:
         cure = "pip install 'taylor-parallel[cluster]'"
         raise InputError("needs Dask", field="--cluster", value=text, cure=cure) from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", r"\s*Port \d+ is already in use")  # of a dashboard: another is taken
     with ExitStack() as opened:
         # A lost worker's job is given to others; it is the third that convicts it.
         opened.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": STRIKES - 1}))
@@ -352,7 +354,16 @@ def _managed(address: ClusterAddress) -> Any:
         from dask_kubernetes.operator import KubeCluster
 
         return KubeCluster(name=f"taylor-{os.getpid()}", n_workers=address.workers)
+    import dask
+
     dask_jobqueue: Any = importlib.import_module("dask_jobqueue")
-    cluster = {"slurm": dask_jobqueue.SLURMCluster, "pbs": dask_jobqueue.PBSCluster}[address.kind]()
-    cluster.scale(jobs=address.workers)
+    settings = {name: dask.config.get(f"jobqueue.{address.kind}.{name}", None) for name in (*USUAL_JOB, "walltime")}
+    usual = {"processes": settings["cores"] or USUAL_JOB["processes"]}
+    job = {name: usual.get(name, value) for name, value in USUAL_JOB.items() if settings[name] is None}
+    told = ", ".join(f"{name} {value}" for name, value in {**settings, **job}.items())
+    log.info("cluster: each of %d jobs of %s has %s; ~/.config/dask/jobqueue.yaml changes it", address.workers,
+             address.kind, told)  # fmt: skip
+    cluster = {"slurm": dask_jobqueue.SLURMCluster, "pbs": dask_jobqueue.PBSCluster}[address.kind](**job)
+    # Not `scale`, which asks once: a job that has come to the end of its time is asked for again.
+    cluster.adapt(minimum_jobs=address.workers, maximum_jobs=address.workers)
     return cluster

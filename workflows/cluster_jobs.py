@@ -29,9 +29,12 @@ class OtherVersions:
     ----------
     found : mapping
         As of `versions`.
+    worker : str
+        Its address.
     """
 
     found: Mapping[str, str]
+    worker: str
 
 
 @cache
@@ -56,7 +59,9 @@ def run_task(
 ) -> Told | OtherVersions:
     """Run a task; whatever it raises is part of its outcome, so that only a worker's own failure is one of Dask's."""
     if dict(versions()) != dict(sent_from):
-        return OtherVersions(versions())
+        from distributed import get_worker
+
+        return OtherVersions(versions(), get_worker().address)
     try:
         return Told(task(*arguments))
     except Exception as error:

@@ -1,40 +1,101 @@
 "use strict";
 const TOKEN = JSON.parse(document.body.dataset.token);
 const WORDS = {
-  en: { model: "Model", device: "Device", ranks: "Devices", seq: "Tokens a sample", gbs: "Batch, samples",
-    recompute: "Recomputed, %", solve: "Solve", rank: "Rank strategies", stop: "Stop", memory: "Memory by stage, GiB",
-    plan: "Proven plan", history: "History", compare: "Compare the two chosen", step: "Step", mfu: "MFU",
-    rate: "Tokens/s", dp: "Data parallel", micro: "Micro-batches", fits: "Fits", yes: "yes", no: "no",
-    waiting: "waiting for its turn", running: "solving: best {step}, none takes less than {bound}",
-    done: "{status}: {step}, none takes less than {bound}", limit: "limit", config: "configuration",
-    script: "start script", result: "result (JSON)", report: "report", table: "table", ended: "ended",
-    seconds: "Seconds to solve", lost: "the server does not answer", strategy: "Strategy" },
-  zh: { model: "模型", device: "设备", ranks: "卡数", seq: "序列长度", gbs: "全局批大小", recompute: "重计算, %",
-    solve: "求解", rank: "策略排名", stop: "停止", memory: "各流水级显存, GiB", plan: "已证明的方案", history: "历史",
-    compare: "比较所选两项", step: "单步时间", mfu: "MFU", rate: "Token/秒", dp: "数据并行", micro: "微批数", fits: "放得下",
-    yes: "是", no: "否", waiting: "排队中", running: "求解中：当前最优 {step}，下界 {bound}",
-    done: "{status}：{step}，下界 {bound}", limit: "上限", config: "配置文件", script: "启动脚本", result: "结果 (JSON)",
-    report: "报告", table: "表格", ended: "已结束", seconds: "求解秒数", lost: "服务器没有响应", strategy: "策略" },
+  en: { what: "what if the job ran otherwise", model: "Model", device: "Device", ranks: "Device count",
+    seq: "Sequence length", gbs: "Global batch", recompute: "Recompute, %", seconds: "Time limit, s",
+    solve: "Solve", rank: "Rank strategies", stop: "Stop", even: "These settings, layers spread evenly",
+    memory: "Peak memory by stage, GiB", plan: "Plan", ranking: "Ranking", history: "History",
+    compare: "Compare the two ticked", step: "Step", mfu: "MFU", rate: "Tokens/s", dp: "Data parallel",
+    micro: "Micro-batches", fits: "Fits", yes: "yes", no: "no", stage: "stage", limit: "limit",
+    hint: "«Solve» finds the division of layers and recompute with the shortest step, and proves it; "
+      + "«Rank strategies» compares the ten quickest.",
+    waiting: "Waiting for its turn …", starting: "Starting …", found: "Best so far {step}; none takes less than {bound}.",
+    ranks_now: "Ranking the ten quickest strategies …", lost: "The server does not answer; asking again.",
+    optimal: "Proven: {step} a step, no plan takes less. MFU {mfu}, {rate} tokens/s.",
+    feasible: "{step} a step; none takes less than {bound} (gap {gap}). MFU {mfu}, {rate} tokens/s.",
+    stopped: "Stopped; the best plan so far:", layers: "{kind} layers", again: "recomputed, {mode}", chunk: "{text}, chunk {chunk}",
+    peak: "peak, GiB", script_note: "Megatron-LM knows one recompute count for all chunks: the plan in the start script takes "
+      + "{step} a step ({more} more).",
+    config: "configuration", script: "start script", result: "result (JSON)", report: "report", table: "table (CSV)",
+    gap: "Gap", status: "", take: "use", proven: "proven", open: "limit reached", slower: "proven slower",
+    over: "does not fit", failed: "failed", run: "Run", when: "When", kind: "", strategy: "Strategy", a_solve: "plan",
+    nothing: "Nothing yet: what is solved and ranked here is remembered.", unmodelled: "Not in the figures: " },
+  zh: { what: "换一种跑法会怎样", model: "模型", device: "设备", ranks: "卡数", seq: "序列长度", gbs: "全局批大小",
+    recompute: "重计算比例, %", seconds: "求解时限, 秒", solve: "求解", rank: "策略排名", stop: "停止",
+    even: "当前设置，各级层数均分", memory: "各流水级峰值显存, GiB", plan: "方案", ranking: "排名", history: "历史记录",
+    compare: "比较勾选的两项", step: "单步时间", mfu: "MFU", rate: "Token/秒", dp: "数据并行", micro: "微批数",
+    fits: "能放下", yes: "是", no: "否", stage: "级", limit: "上限",
+    hint: "“求解”会找出单步最短的层划分与重计算方案，并证明其最优；“策略排名”比较估算最快的十个策略。",
+    waiting: "排队中……", starting: "正在启动……", found: "当前最优 {step}；任何方案都不少于 {bound}。",
+    ranks_now: "正在比较最快的十个策略……", lost: "服务器没有响应，正在重试。",
+    optimal: "已证明最优：单步 {step}。MFU {mfu}，{rate} token/秒。",
+    feasible: "单步 {step}；任何方案都不少于 {bound}（差距 {gap}）。MFU {mfu}，{rate} token/秒。",
+    stopped: "已停止；目前最好的方案：", layers: "{kind} 层", again: "重计算（{mode}）", chunk: "{text}，第 {chunk} 块",
+    peak: "峰值, GiB", script_note: "Megatron-LM 只能为所有块设同一个重计算层数：启动脚本中的方案单步 {step}（多 {more}）。",
+    config: "配置文件", script: "启动脚本", result: "结果 (JSON)", report: "报告", table: "表格 (CSV)",
+    gap: "差距", status: "", take: "采用", proven: "已证明", open: "到达时限", slower: "已证明更慢", over: "放不下",
+    failed: "失败", run: "编号", when: "时间", kind: "", strategy: "策略", a_solve: "方案",
+    nothing: "暂无：在这里求解和排名的结果都会保留。", unmodelled: "未计入：",
+    "besides the layers": "层以外", activations: "激活", "dense layers": "稠密层", "moe layers": "MoE 层",
+    weights: "权重", gradients: "梯度", optimizer: "优化器状态", "activations dense": "稠密层激活",
+    "activations moe": "MoE 层激活", logits: "logits", buffers: "通信缓冲", workspace: "工作区", overhead: "框架开销" },
 };
+const STATUS = { optimal: "proven", feasible: "open", cut_off: "slower", infeasible: "over", over_limit: "over" };
 const POWERS = [1, 2, 4, 8, 16, 32, 64];
 const SLIDERS = { tp: POWERS, pp: POWERS, ep: POWERS, cp: POWERS, vpp: [1, 2, 3, 4, 5, 6, 8], mbs: [1, 2, 4, 8],
   recompute: Array.from({ length: 21 }, (_, i) => 5 * i), seconds: [5, 10, 30, 60, 120, 300] };
-const START = { tp: 8, pp: 4, recompute: 100, seconds: 30 };
-const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999"];
+const START = { model: "llama3-70b", device: "h100-80g", tp: 8, pp: 4, recompute: 100, seconds: 30 };
+const FIELDS = ["model", "device", "ranks", "seq", "gbs"];
+const DEGREES = ["dp", "tp", "pp", "ep", "cp", "vpp", "mbs"];
+const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999", "#f0e442"];
 const $ = (id) => document.getElementById(id);
 let language = navigator.language.startsWith("zh") ? "zh" : "en";
-let job = null, asked = 0, last = null, chosen = [];
-const word = (name) => WORDS[language][name] || name;
+let asked = 0, last = null, job = null, told = null, runs = [];
+
+const word = (name) => WORDS[language][name] ?? name;
+const fill = (name, values) => word(name).replace(/\{(\w+)\}/g, (_, key) => values[key]);
+const number = (value, digits = 0) => value === null || value === undefined ? "–"
+  : value.toLocaleString(language, { minimumFractionDigits: digits, maximumFractionDigits: digits });
+const ms = (value) => value === null || value === undefined ? "–" : `${number(value, 1)} ms`;
+const share = (value, digits = 1) => value === null || value === undefined ? "–" : `${number(100 * value, digits)} %`;
+const gib = (mib) => (mib / 1024).toFixed(1);
+const strategy = (degrees) => DEGREES.filter((name) => degrees[name] > 1)
+  .map((name) => `${name.toUpperCase()}${degrees[name]}`).join(" ");
 
 async function api(path, body) {
   const options = { headers: { "X-Token": TOKEN } };
   if (body !== undefined) { options.method = "POST"; options.body = JSON.stringify(body); }
-  let reply;
-  try { reply = await fetch(path, options); } catch (error) { throw new Error(word("lost")); }
-  const told = await reply.json();
-  if (!reply.ok) throw new Error(told.error);
-  return told;
+  const reply = await fetch(path, options).catch(() => { throw Object.assign(new Error(word("lost")), { lost: true }); });
+  const answer = await reply.json();
+  if (!reply.ok) throw new Error(answer.error);
+  return answer;
 }
+
+function element(name, text, attributes = {}) {
+  const made = ["rect", "text", "line", "title"].includes(name)
+    ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+  if (text !== null) made.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+
+/* Rows of cells; a cell is a text or an element, and `words` names the columns that are no numbers. */
+function table(columns, rows, words = [0]) {
+  const line = (cells, kind) => {
+    const row = element("tr", null);
+    row.append(...cells.map((cell, index) => {
+      const made = element(kind, null, words.includes(index) ? { class: "word" } : {});
+      made.append(cell ?? "");
+      return made;
+    }));
+    return row;
+  };
+  const made = element("table", null);
+  made.append(line(columns, "th"), ...rows.map((row) => line(row, "td")));
+  return made;
+}
+
+/* The settings. */
 
 function question() {
   const ask = { model: $("model").value.trim(), device: $("device").value };
@@ -43,26 +104,44 @@ function question() {
   return ask;
 }
 
-const ms = (value) => value === null || value === undefined ? "–"
-  : `${value.toLocaleString(undefined, { maximumFractionDigits: 1 })} ms`;
-const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
-function element(name, text, attributes = {}) {
-  const made = name === "rect" || name === "text" || name === "line"
-    ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
-  if (text !== null) made.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  return made;
+function set(ask) {
+  for (const name of FIELDS) if (name in ask) $(name).value = ask[name];
+  for (const [name, values] of Object.entries(SLIDERS)) {
+    if (!(name in ask)) continue;
+    if (!values.includes(ask[name])) SLIDERS[name] = [...values, ask[name]].sort((a, b) => a - b);
+    $(name).max = SLIDERS[name].length - 1;
+    $(name).value = SLIDERS[name].indexOf(ask[name]);
+    $(`${name}-shown`).textContent = ask[name];
+  }
+}
+
+function remember() { sessionStorage.setItem("taylor", JSON.stringify({ ask: question(), job, language })); }
+
+async function estimate() {
+  const turn = ++asked;
+  remember();
+  try {
+    const answer = await api("/api/estimate", question());
+    if (turn !== asked) return;  // a later question is under way
+    last = answer; $("error").textContent = "";
+  } catch (error) {
+    if (turn !== asked) return;
+    last = null; $("error").textContent = error.message;
+  }
+  showFigures();
+  document.body.dataset.answered = turn;
 }
 
 function showFigures() {
-  $("figures").replaceChildren();
+  $("figures").replaceChildren(); $("chart").hidden = !last;
+  $("notes").textContent = last && last.unmodelled.length ? word("unmodelled") + last.unmodelled.join("; ") : "";
   if (!last) return;
-  const told = { step: ms(last.step_ms), mfu: last.mfu === null ? "–" : `${(100 * last.mfu).toFixed(1)} %`,
-    rate: Math.round(last.tokens_per_second).toLocaleString(), dp: last.dp, micro: last.micro_batches,
-    fits: word(last.fits ? "yes" : "no") };
-  for (const [name, text] of Object.entries(told)) {
-    const box = element("div", null);
-    box.append(element("dt", word(name)), element("dd", text, { id: `figure-${name}` }));
+  const figures = { step: ms(last.step_ms), mfu: share(last.mfu), rate: number(last.tokens_per_second),
+    dp: number(last.dp), micro: number(last.micro_batches), fits: word(last.fits ? "yes" : "no") };
+  for (const [name, text] of Object.entries(figures)) {
+    const box = element("div", null), value = element("dd", text, { id: `figure-${name}` });
+    if (name === "fits" && !last.fits) value.className = "bad";
+    box.append(element("dt", word(name)), value);
     $("figures").append(box);
   }
   drawMemory(last);
@@ -70,157 +149,187 @@ function showFigures() {
 
 function drawMemory(told) {
   const svg = $("memory"), stages = told.peak_mib.length, names = Object.keys(told.parts);
-  const top = 1.05 * Math.max(told.limit_mib, ...told.peak_mib), wide = 600 / stages;
+  const right = svg.clientWidth || 640, top = 1.08 * Math.max(told.limit_mib, ...told.peak_mib);
+  const wide = (right - 44) / stages, bottom = 205, high = 200 / top;
+  const level = (mib) => bottom - high * mib;
+  svg.setAttribute("viewBox", `0 0 ${right} 230`);
   svg.replaceChildren();
+  const tick = 1024 * [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((each) => 1024 * each * 5 >= top);
+  for (let mib = 0; mib < top; mib += tick) {
+    svg.append(element("line", null, { class: "grid", x1: 40, x2: right, y1: level(mib), y2: level(mib) }),
+      element("text", number(mib / 1024), { x: 34, y: level(mib) + 4, "text-anchor": "end" }));
+  }
   for (let stage = 0; stage < stages; stage++) {
-    let at = 240;
+    const x = 40 + stage * wide, width = Math.max(1, Math.min(0.8 * wide, 80)), left = x + (wide - width) / 2;
+    let sum = 0;
     names.forEach((name, index) => {
-      const high = 230 * told.parts[name][stage] / top;
-      at -= high;
-      const bar = element("rect", null, { x: 36 + stage * wide, y: at, width: Math.max(1, wide - 3), height: high,
-        fill: COLOURS[index % COLOURS.length] });
-      bar.append(element("title", `${stage}: ${name} ${(told.parts[name][stage] / 1024).toFixed(1)} GiB`));
+      const mib = told.parts[name][stage];
+      sum += mib;
+      const bar = element("rect", null, { x: left, y: level(sum), width, height: high * mib, fill: COLOURS[index % COLOURS.length] });
+      bar.append(element("title", `${word("stage")} ${stage}: ${word(name)} ${gib(mib)} GiB`));
       svg.append(bar);
     });
-    if (stages <= 32) svg.append(element("text", String(stage), { x: 36 + stage * wide + wide / 2 - 6, y: 254 }));
+    const every = Math.ceil(24 / wide);
+    if (stage % every === 0) svg.append(element("text", String(stage), { x: x + wide / 2, y: 220, "text-anchor": "middle" }));
   }
-  const limit = 240 - 230 * told.limit_mib / top;
-  svg.append(element("line", null, { x1: 36, x2: 636, y1: limit, y2: limit, stroke: "currentColor", "stroke-dasharray": "4" }),
-    element("text", (told.limit_mib / 1024).toFixed(0), { x: 2, y: limit + 4 }));
-  svg.setAttribute("aria-label", `${word("memory")}: ${told.peak_mib.map((mib) => (mib / 1024).toFixed(1)).join(", ")}`);
+  const limit = level(told.limit_mib);
+  svg.append(element("line", null, { class: "limit", x1: 40, x2: right, y1: limit, y2: limit }),
+    element("text", `${word("limit")} ${gib(told.limit_mib)}`, { x: right, y: limit - 4, "text-anchor": "end" }));
+  svg.setAttribute("aria-label", `${word("memory")}: ${told.peak_mib.map(gib).join(", ")}`);
   $("legend").replaceChildren(...names.map((name, index) => {
-    const shown = element("span", name), mark = element("i", null);
+    const shown = element("span", word(name)), mark = element("i", null);
     mark.style.background = COLOURS[index % COLOURS.length];
     shown.prepend(mark);
     return shown;
   }));
 }
 
-async function estimate() {
-  const number = ++asked;
-  try {
-    const told = await api("/api/estimate", question());
-    if (number !== asked) return;  // a later question is under way
-    last = told; $("error").textContent = "";
-  } catch (error) {
-    if (number !== asked) return;
-    last = null; $("error").textContent = error.message; $("memory").replaceChildren(); $("legend").replaceChildren();
-  }
-  showFigures();
-  document.body.dataset.answered = number;
-}
+/* Solves and rankings. */
 
 async function start(kind) {
-  $("plan").replaceChildren(); $("files").replaceChildren(); $("progress").textContent = word("waiting");
-  try {
-    job = (await api(`/api/jobs/${kind}`, question())).job;
-    $("stop").hidden = false;
-    follow(job);
-  } catch (error) { $("progress").textContent = error.message; }
+  told = { state: "waiting" };
+  delete document.body.dataset.done;
+  try { job = { kind, name: (await api(`/api/jobs/${kind}`, question())).job }; }
+  catch (error) { told = { state: "done", files: [], answer: { error: error.message } }; }
+  remember(); showAnswer();
+  if (told.state !== "done") follow(job.name);
 }
 
 async function follow(name) {
-  if (name !== job) return;
-  let told;
-  try { told = await api(`/api/job/${name}`); } catch (error) { $("progress").textContent = error.message; return; }
-  if (told.state !== "done") {
-    const p = told.progress;
-    $("progress").textContent = p ? fill(word("running"), { step: ms(p.step), bound: ms(p.bound) })
-      : word(told.state === "running" ? "…" : "waiting");
-    setTimeout(follow, 400, name);
-    return;
+  if (job === null || name !== job.name) return;
+  let wait = 400;
+  try {
+    const state = await api(`/api/job/${name}`);
+    if (name !== job.name) return;
+    told = state;
+  } catch (error) {
+    if (!error.lost) { job = told = null; remember(); showAnswer(); return; }  // a server that was started anew
+    told = { ...told, lost: true }; wait = 2000;
   }
-  $("stop").hidden = true;
-  const answer = told.answer;
-  if (answer.error) { $("progress").textContent = answer.error; document.body.dataset.done = name; return; }
-  if (answer.rows) showRanking(answer);
-  else showPlan(answer);
-  for (const role of told.files) {
-    const link = element("a", word(role), { href: `/api/job/${name}/${role}?token=${encodeURIComponent(TOKEN)}`,
-      id: `file-${role}` });
-    if (role === "report") link.target = "_blank"; else link.download = "";
-    $("files").append(link);
-  }
+  showAnswer();
+  if (told.state !== "done") { setTimeout(follow, wait, name); return; }
   document.body.dataset.done = name;
   history_();
 }
 
-function table(columns, rows) {
-  const made = element("table", null), head = element("tr", null);
-  head.append(...columns.map((name) => element("th", name)));
-  made.append(head, ...rows.map((row) => {
-    const line = element("tr", null);
-    line.append(...row.map((cell) => element("td", cell === null ? "" : String(cell))));
-    return line;
-  }));
-  return made;
+function showAnswer() {
+  const kind = job && job.kind === "rank" ? "ranking" : "plan", open = told !== null && told.state !== "done";
+  $("answer").dataset.word = kind; $("answer").textContent = word(kind);
+  $("stop").hidden = !open;
+  for (const id of ["plan", "files"]) $(id).replaceChildren();
+  $("script").textContent = ""; $("progress").className = "";
+  if (told === null) { $("progress").textContent = word("hint"); return; }
+  if (open) {
+    const so_far = told.progress;
+    $("progress").textContent = told.lost ? word("lost") : told.state === "waiting" ? word("waiting")
+      : so_far ? fill("found", { step: ms(so_far.step), bound: ms(so_far.bound) })
+        : word(kind === "ranking" ? "ranks_now" : "starting");
+    return;
+  }
+  const answer = told.answer;
+  if (answer.error) { $("progress").textContent = answer.error; $("progress").className = "bad"; }
+  else if (answer.rows) showRanking(answer);
+  else showPlan(answer);
+  for (const role of told.files) {
+    const link = element("a", word(role), { id: `file-${role}`,
+      href: `/api/job/${job.name}/${role}?token=${encodeURIComponent(TOKEN)}` });
+    if (role === "report") link.target = "_blank"; else link.download = "";
+    $("files").append(link);
+  }
 }
 
 function showPlan(answer) {
-  $("progress").textContent = fill(word("done"), { status: answer.status, step: ms(answer.step_ms), bound: ms(answer.bound_ms) });
-  const layers = Object.entries(answer.layers).map(([kind, grid]) => [kind, JSON.stringify(grid)]);
-  const modes = Object.entries(answer.recompute).map(([mode, grid]) => [`${word("recompute")} ${mode}`, JSON.stringify(grid)]);
-  const peaks = answer.peak_memory.map((mib) => (mib / 1024).toFixed(1)).join(" ");
-  $("plan").append(table(["", ""], [...layers, ...modes, ["offset", JSON.stringify(answer.offset)], ["GiB", peaks]]));
+  const status = answer.status === "optimal" ? "optimal" : "feasible";
+  $("progress").textContent = (answer.stopped ? `${word("stopped")} ` : "") + fill(status, { step: ms(answer.step_ms),
+    bound: ms(answer.bound_ms), gap: share(answer.gap, 2), mfu: share(answer.mfu), rate: number(answer.tokens_per_second) });
+  const rows = [];
+  const add = (text, grid) => grid.forEach((row, chunk) => rows.push(
+    [grid.length > 1 ? fill("chunk", { text, chunk }) : text, ...row.map(String)]));
+  for (const [kind, grid] of Object.entries(answer.layers)) add(fill("layers", { kind }), grid);
+  for (const [mode, grid] of Object.entries(answer.recompute)) {
+    if (grid.some((row) => row.some((count) => count))) add(fill("again", { mode }), grid);
+  }
+  rows.push([word("peak"), ...answer.peak_memory.map(gib)]);
+  $("plan").append(table([word("stage"), ...answer.peak_memory.map((_, stage) => String(stage))], rows));
+  const more = answer.script_ms / answer.step_ms - 1;
+  if (answer.script_ms && more > 1e-6) $("script").textContent = fill("script_note", { step: ms(answer.script_ms), more: share(more) });
 }
 
 function showRanking(answer) {
-  $("progress").textContent = word("ended");
-  $("plan").append(table(answer.columns, answer.rows.map((row) => row.map(
-    (cell) => typeof cell === "number" && !Number.isInteger(cell) ? cell.toPrecision(5) : cell))));
+  $("progress").textContent = "";
+  const rows = answer.rows.map((cells) => {
+    const row = Object.fromEntries(answer.columns.map((name, index) => [name, cells[index]]));
+    const take = element("button", word("take"), { type: "button" });
+    take.addEventListener("click", () => { set(Object.fromEntries(DEGREES.slice(1).map((name) => [name, row[name]]))); estimate(); });
+    return [take, strategy(row), ms(row.cost), share(row.mfu), share(row.gap, 2), word(STATUS[row.status] || "failed")];
+  });
+  $("plan").append(table(["", ...["strategy", "step", "mfu", "gap", "status"].map(word)], rows, [0, 1, 5]));
 }
 
+/* What was found before. */
+
+const ticked = () => [...document.querySelectorAll("#history input:checked")].map((one) => one.value);
+
 async function history_() {
-  const told = await api("/api/history");
-  const made = table(["", "", word("model"), word("device"), word("ranks"), word("strategy"), word("step")], []);
-  for (const run of told.runs) {
-    const best = run.plans[0], line = element("tr", null), pick = element("input", null, { type: "checkbox", value: run.id });
-    pick.setAttribute("aria-label", run.id);
-    pick.addEventListener("change", () => { chosen = [...document.querySelectorAll("#history input:checked")].map((one) => one.value); });
-    const cell = element("td", null);
-    cell.append(pick);
-    const degrees = best ? Object.entries(JSON.parse(best.strategy)).filter(([, n]) => typeof n === "number" && n > 1)
-      .map(([name, n]) => `${name.toUpperCase()}${n}`).join(" ") : "";
-    line.append(cell, ...[run.id, run.model, run.device, run.ranks, degrees, ms(best && best.step_ms)].map((text) => element("td", text)));
-    made.append(line);
-  }
-  $("history").replaceChildren(...made.childNodes);
+  runs = (await api("/api/history")).runs;
+  showHistory();
+}
+
+function showHistory() {
+  const before = ticked();
+  if (!runs.length) { $("history").replaceChildren(element("caption", word("nothing"))); $("compare").hidden = true; return; }
+  $("compare").hidden = false;
+  const rows = runs.map((run) => {
+    const best = run.plans[0], degrees = best ? JSON.parse(best.strategy) : {};
+    const pick = element("input", null, { type: "checkbox", value: run.id, "aria-label": run.id });
+    pick.checked = before.includes(run.id);
+    pick.addEventListener("change", () => { $("compare").disabled = ticked().length !== 2; });
+    return [run.ranking ? "" : pick, run.id, new Date(run.at).toLocaleString(language, { dateStyle: "short", timeStyle: "short" }),
+      word(run.ranking ? "ranking" : "a_solve"), run.model, run.device, number(run.ranks), strategy(degrees), ms(best && best.step_ms)];
+  });
+  const heads = ["", ...["run", "when", "kind", "model", "device", "ranks", "strategy", "step"].map(word)];
+  $("history").replaceChildren(...table(heads, rows, [0, 1, 2, 3, 4, 5, 7]).childNodes);
+  $("compare").disabled = ticked().length !== 2;
 }
 
 async function compare() {
-  if (chosen.length !== 2) { $("verdict").textContent = word("compare"); return; }
-  try { $("verdict").textContent = (await api(`/api/compare/${chosen[0]}/${chosen[1]}`)).verdict; }
+  const [first, second] = ticked();
+  try { $("verdict").textContent = (await api(`/api/compare/${first}/${second}`)).verdict; }
   catch (error) { $("verdict").textContent = error.message; }
 }
+
+/* The page. */
 
 function speak() {
   document.documentElement.lang = language;
   for (const each of document.querySelectorAll("[data-word]")) each.textContent = word(each.dataset.word);
-  for (const each of document.querySelectorAll("[data-slider]")) each.textContent = WORDS[language][each.dataset.slider] || each.dataset.slider.toUpperCase();
+  for (const each of document.querySelectorAll("[data-slider]")) each.textContent = WORDS[language][each.dataset.slider] ?? each.dataset.slider.toUpperCase();
   $("language").textContent = language === "en" ? "中文" : "English";
-  showFigures();
+  showFigures(); showAnswer(); showHistory();
 }
 
 async function begin() {
-  for (const [name, values] of Object.entries(SLIDERS)) {
-    const label = element("label", null), shown = element("output", null), slider = element("input", null,
-      { type: "range", id: name, min: 0, max: values.length - 1, value: Math.max(0, values.indexOf(START[name] || 1)) });
-    const tell = () => { shown.textContent = values[Number(slider.value)]; };
-    slider.addEventListener("input", () => { tell(); estimate(); });
-    tell();
+  const kept = JSON.parse(sessionStorage.getItem("taylor")) || {};
+  language = kept.language || language;
+  for (const name of Object.keys(SLIDERS)) {
+    const label = element("label", null), shown = element("output", null, { id: `${name}-shown` });
+    const slider = element("input", null, { type: "range", id: name, min: 0, max: SLIDERS[name].length - 1 });
+    slider.addEventListener("input", () => { shown.textContent = SLIDERS[name][Number(slider.value)]; estimate(); });
     label.append(element("span", null, { "data-slider": name }), slider, shown);
     $("sliders").append(label);
   }
-  for (const name of ["model", "device", "ranks", "seq", "gbs"]) $(name).addEventListener("change", estimate);
+  for (const name of FIELDS) $(name).addEventListener("change", estimate);
   const choices = await api("/api/choices");
   $("models").append(...choices.models.map((name) => element("option", null, { value: name })));
   $("device").append(...choices.devices.map((name) => element("option", name)));
-  $("model").value = "llama3-70b"; $("device").value = "h100-80g";
+  set({ ep: 1, cp: 1, vpp: 1, mbs: 1, ...START, ...kept.ask });
   $("solve").addEventListener("click", () => start("solve"));
   $("rank").addEventListener("click", () => start("rank"));
-  $("stop").addEventListener("click", () => api(`/api/job/${job}/stop`, {}));
+  $("stop").addEventListener("click", () => api(`/api/job/${job.name}/stop`, {}));
   $("compare").addEventListener("click", compare);
-  $("language").addEventListener("click", () => { language = language === "en" ? "zh" : "en"; speak(); history_(); });
+  window.addEventListener("resize", () => last && drawMemory(last));
+  $("language").addEventListener("click", () => { language = language === "en" ? "zh" : "en"; remember(); speak(); });
+  if (kept.job) { job = kept.job; told = { state: "waiting" }; follow(job.name); }
   speak();
   await estimate();
   await history_();

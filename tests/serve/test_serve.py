@@ -17,6 +17,11 @@ import pytest
 
 from taylor.cost_model.parameters import total_parameters
 from taylor.parsers.read import read_config
+from taylor.parsers.registry import launcher_of
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.workflows.evaluate_file import evaluate_file
+from taylor.workflows.options import FileJob, Outputs
+from taylor.workflows.solve_file import solve_file
 from tests.conftest import ROOT
 from tests.report_browser import browser, missing
 
@@ -173,3 +178,45 @@ def test_a_file_of_a_job_is_had_by_its_name_alone(client, tmp_path):
     assert client.get("/api/job/0123456789abcdef/config").content == b"{}"
     for path in ("0123456789abcdef/job.json", "0123456789abcdef/..%2f..%2fsecret.json", "..%2f/config", "x/config"):
         assert client.get(f"/api/job/{path}").status_code in (400, 404)
+
+
+def test_a_stopped_job_says_so_and_a_stopped_solve_keeps_its_best_plan(client):
+    """One runs at a time; the solve is far from its proof when it is stopped."""
+    hard = ASK | {"tp": 2, "pp": 16, "vpp": 5, "seconds": 600.0}
+    first, second = (client.post("/api/jobs/solve", content=json.dumps(hard)).json()["job"] for _ in range(2))
+
+    def state(name):
+        return client.get(f"/api/job/{name}").json()
+
+    client.post(f"/api/job/{second}/stop")
+    assert state(second)["state"] == "waiting"
+    until(lambda: (state(first).get("progress") or {}).get("step"))
+    client.post(f"/api/job/{first}/stop")
+    until(lambda: state(second)["state"] == "done")
+    told = state(first)
+    assert told["answer"]["stopped"] and told["answer"]["step_ms"] > told["answer"]["bound_ms"]
+    assert {"config", "result"} <= set(told["files"]) and not {"script", "report"} & set(told["files"])
+    assert state(second)["answer"]["error"].startswith("stopped")
+
+
+def test_a_script_that_cannot_say_a_plan_is_solved_for_itself(tmp_path):
+    """The first stage alone needs recompute, of two layers; Megatron knows one count for all stages."""
+    from taylor.serve.child import _write_script
+    from taylor.serve.question import Models, Question
+
+    ask = Question(model="qwen2.5-7b", device="h100-80g", ranks=16, tp=2, pp=4, seq=32768, seconds=20.0)
+    config = Models(tmp_path).config(ask)
+    path = tmp_path / "work" / "qwen.json"
+    path.parent.mkdir()
+    path.write_text(launcher_of(config).with_strategy(config, config.strategy, None, {}))
+    job = FileJob(path=path, dryrun=False, check=False, device=ask.device)
+    planned = solve_file(job, SolveOptions(time_limit=20.0), Outputs(folder=tmp_path / "work"))
+    assert len(set(planned.plan.recomputed("full")[0])) > 1
+    step = _write_script(tmp_path, ask, planned)
+    written = read_config(tmp_path / "train.sh")
+    assert len(set(written.plan.recomputed("full")[0])) == 1 and step > planned.result().to_dict()["step_ms"]
+    again = evaluate_file(
+        FileJob(path=tmp_path / "train.sh", dryrun=False, check=False, device=ask.device),
+        Outputs(folder=tmp_path / "again"),
+    )
+    assert again.result().to_dict()["step_ms"] == pytest.approx(step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -22,6 +23,7 @@ from taylor.workflows.kept_solves import SolveStore
 from taylor.workflows.own_plans import problem_of
 from taylor.workflows.process_pool import Failed, SharedNumbers, run_in_processes
 from taylor.workflows.rank import RankOptions, rank
+from tests.conftest import ROOT
 
 
 @pytest.mark.parametrize(
@@ -186,3 +188,37 @@ def test_workers_with_other_versions_are_sent_no_work(cluster, monkeypatch):
     monkeypatch.setattr(cluster, "_versions", {**cluster._versions, "highspy": "0.1"})
     with pytest.raises(OutsideProgramError, match="highspy .* instead of 0.1"):
         cluster.submit(square, 3).result(timeout=60)
+
+
+def test_a_batch_system_is_asked_for_jobs_of_one_core_and_again_for_a_job_that_ended(tmp_path: Path, monkeypatch):
+    """dask-jobqueue's own Slurm class, with an `sbatch` that writes down what it is given."""
+    pytest.importorskip("dask_jobqueue")
+    from taylor.workflows.cluster import _managed
+
+    for name, words in {"sbatch": f"cp $1 {tmp_path}/$$.job; echo Submitted batch job $$", "scancel": ":"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{words}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with _managed(ClusterAddress("slurm", 2)) as cluster:
+        wait_until(lambda: len(list(tmp_path.glob("*.job"))) == 2)
+        wait_until(lambda: len(cluster.workers) == 2)
+        cluster.workers.pop(next(iter(cluster.workers)))  # as Dask does with a job that has not come back
+        wait_until(lambda: len(list(tmp_path.glob("*.job"))) == 3)
+    script = next(tmp_path.glob("*.job")).read_text()
+    assert "--cpus-per-task=1" in script and "--mem=4G" in script and "--nthreads 1" in script
+
+
+def wait_until(what, seconds=30):
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_the_chinese_page_has_the_commands_and_the_figures_of_the_english_one():
+    def said(page):
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        blocks = [re.sub(r" *# .*", "", block) for block in re.findall(r"```(.*?)```", text, re.DOTALL)]
+        return blocks, [line for line in text.splitlines() if line.startswith("|")]
+
+    assert said("cluster.md") == said("zh/cluster.md")

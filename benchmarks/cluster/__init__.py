@@ -1,0 +1,1 @@
+"""What `--cluster` and the page must show, measured: ``python -m benchmarks.cluster``."""
