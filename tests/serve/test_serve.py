@@ -53,7 +53,7 @@ def link(tmp_path: Path):
     assert server.wait(timeout=30) in (0, 130) and "Traceback" not in server.stderr.read()
 
 
-def until(what, seconds=60):
+def until(what, seconds=300):
     end = time.monotonic() + seconds
     while not (found := what()):
         assert time.monotonic() < end, "the page did not come to it"
