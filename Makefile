@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree imports demo pictures test profilers reliability random random-choices random-layerwise recipes cluster test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree imports demo pictures test profilers reliability outside random random-choices random-layerwise recipes cluster test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -60,6 +60,10 @@ profilers: $(STAMP)
 # What must never go wrong, measured anew: docs/reliability.md. A killed campaign goes on where it was.
 reliability: $(STAMP)
 	$(BIN)/python -m benchmarks.reliability
+
+# megatron-core, whose own code the campaign runs; the clones it also reads are in benchmarks/reliability/outside.py.
+outside: $(STAMP)
+	$(PIP) install --no-deps --target output/outside/packages megatron-core==0.16.1
 
 # Two thousand stacks of alternating kinds, each against the enumeration of all its plans: about an hour on two cores.
 random: $(STAMP)

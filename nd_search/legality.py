@@ -92,8 +92,9 @@ def _interleaved(context: SearchContext) -> ScheduleSpec:
 
 
 def _kv_groups_or_copies(table: StrategyTable, context: SearchContext) -> Mask:
-    groups = context.model.n_kv_heads
-    return (groups % table.tp == 0) | (table.tp % groups == 0)
+    model, groups = context.model, context.model.n_kv_heads
+    cut = (model.n_heads + 2 * groups) * model.head_dim % table.tp == 0
+    return (groups % table.tp == 0) | ((table.tp % groups == 0) & cut)
 
 
 def _mamba_layers(context: SearchContext) -> list[MambaSpec]:
@@ -161,7 +162,7 @@ _LEGALITY: tuple[Rule, ...] = (
     ),
     Rule(
         "kv-groups-or-copies",
-        "tp divides the key/value groups, or is a multiple of them (copied heads)",
+        "tp divides the key/value groups, or is a multiple of them (copied heads) and divides the width of q, k and v",
         _kv_groups_or_copies,
         LEGALITY,
         applies=_has_kv_groups,
@@ -295,6 +296,13 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: t.op % t.cp == 0,
         LEGALITY,
         relax="search other op",
+    ),
+    Rule(
+        "plain-replicas-alone",
+        "replicas that shard no parameter have neither tp nor pp beside them",
+        lambda t, c: (t.op > 1) | (t.dp == 1) | (t.tp * t.pp == 1),
+        LEGALITY,
+        relax="shard the parameters: data_parallel_shard_degree above 1",
     ),
     Rule(
         "op-needs-parallel-optimizer",
@@ -457,6 +465,14 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: (t.vpp > 1) | (t.micro_batches >= t.pp),
         LEGALITY,
         applies=lambda c: not c.schedule.traits.keeps_all,
+        relax="raise --gbs, or search smaller pp, dp or mbs",
+    ),
+    Rule(
+        "micro-batches-fill-interleaving",
+        "interleaving has at least as many micro-batches as stages",
+        lambda t, c: (t.vpp == 1) | (t.micro_batches >= t.pp),
+        LEGALITY,
+        applies=lambda c: _interleaved(c).traits.low_memory_switch,
         relax="raise --gbs, or search smaller pp, dp or mbs",
     ),
     Rule(

@@ -22,7 +22,7 @@ SOURCES = {
     ),
     "kv-groups-or-copies": (
         "Megatron-LM core_v0.16.0 megatron/core/transformer/transformer_config.py:939 (0.16 to 0.19; until "
-        "0.15 TP divides the groups, core_v0.15.3 :758)"
+        "0.15 TP divides the groups, core_v0.15.3 :758), megatron/core/transformer/attention.py:1264 (the width)"
     ),
     "mamba-by-tp-cp": (
         "Megatron-LM core_v0.19.0 megatron/core/ssm/mamba_mixer.py:268 (0.8 to 0.19), "
@@ -38,7 +38,9 @@ SOURCES = {
     ),
     "ffn-by-tp": (
         "Megatron-LM core_v0.16.0 megatron/core/tensor_parallel/layers.py:842 (0.4 to 0.19); MindFormers "
-        "r1.5.0 mindformers/models/llama/llama_layer.py:449 (1.3 to master)"
+        "r1.5.0 mindformers/models/llama/llama_layer.py:449 (1.3 to master); torchtitan v0.2.2 "
+        "torchtitan/models/llama3/infra/parallelize.py:238 (columns of w1 and w3 and rows of w2, whose uneven parts "
+        "torch's DTensor does not multiply)"
     ),
     "expert-ffn-by-tp": (
         "Megatron-LM core_v0.16.0 megatron/core/transformer/moe/experts.py:133 (0.7 to 0.16), core_v0.17.0 "
@@ -79,6 +81,7 @@ SOURCES = {
     "ep-holds-cp": "torchtitan v0.2.0 torchtitan/distributed/parallel_dims.py:61 and :64 (July to December 2025)",
     "op-in-replicas": "the definition of op: a share of the replicas of a parameter",
     "op-holds-cp": "torchtitan v0.2.2 torchtitan/distributed/parallel_dims.py:137 (0.1 to main)",
+    "plain-replicas-alone": "torchtitan v0.2.2 torchtitan/models/llama3/infra/parallelize.py:151 (0.1 to 0.2)",
     "op-needs-parallel-optimizer": "the definition of op: a share of the replicas of a parameter",
     "sp-needs-tp": (
         "MindFormers r1.7.0 mindformers/parallel_core/model_parallel_config.py:183 (1.7 to master); "
@@ -157,6 +160,10 @@ SOURCES = {
         "MindSpore master mindspore/ccsrc/frontend/parallel/pipeline_transformer/zero_bubble_v.cc, ProcessStep4 "
         "(MindFormers 1.6 to master); MindSpeed master "
         "mindspeed/core/pipeline_parallel/dualpipev/dualpipev_schedules.py:328 (2.0.0 to master)"
+    ),
+    "micro-batches-fill-interleaving": (
+        "MindSpore master mindspore/ccsrc/frontend/parallel/pipeline_transformer/pipeline_scheduler.cc, "
+        "InterleavedScheduler::Reorder and ::MemoryOptimizedReorder (MindFormers 1.3 to master)"
     ),
     "micro-batches-fill-1f1b": "torch 2.13 torch/distributed/pipelining/schedules.py:1020 (torchtitan 0.1 to main)",
     "micro-batches-in-rounds": (

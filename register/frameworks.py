@@ -276,6 +276,7 @@ MINDFORMERS = Framework(
         "kv-groups-by-ulysses",
         "ulysses-in-context",
         "micro-batches-fill-zero-bubble",
+        "micro-batches-fill-interleaving",
     ),
     states=StateRules(
         tp_ranks_are_replicas=True,
@@ -358,9 +359,11 @@ TORCHTITAN = Framework(
     interleaved_schedule="torch-interleaved",
     legality=(
         "kv-groups-by-tp",
+        "ffn-by-tp",
         "ep-in-shards",
         "ep-holds-cp",
         "op-holds-cp",
+        "plain-replicas-alone",
         "sequence-by-2cp-tp-always",
         "micro-batches-fill-1f1b",
         "micro-batches-in-even-rounds",

@@ -26,7 +26,10 @@ from taylor.base.console import log, start_logging
 from taylor.base.files import read_text, write_atomic
 from taylor.pipeline_solver.solve import solve
 
-PARTS = ("solver", "determinism", "kills", "inputs", "flags", "files", "load", "commands", "coverage")
+PARTS = (
+    "solver", "schedules", "legality", "mutation", "determinism", "kills", "inputs", "flags", "files", "load", "commands",
+    "coverage",
+)  # fmt: skip
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- table: written by make reliability -->", "<!-- end of the table -->"
 

@@ -191,9 +191,14 @@ def slow_verdict(
         ranks = dp * tp * (cp if case.core_models else 1) if case.whole_experts else dp * cp
         if model.moe is not None and not whole(ranks, ep):
             return False
+        # MindSpore's pipeline_scheduler.cc: "MicroBatch num must be larger or equal than StageNum"
+        if vpp > 1 and micro_batches < pp:
+            return False
         return whole(case.seq, cp * tp) if sp else whole(case.seq, cp)
     if case.framework == "megatron":
-        if model.mla is None and not (whole(model.n_kv_heads, tp) or whole(tp, model.n_kv_heads)):
+        # attention.py: with copied heads, q, k and v are one ColumnParallelLinear all the same
+        copied = whole(tp, model.n_kv_heads) and whole((model.n_heads + 2 * model.n_kv_heads) * 8, tp)
+        if model.mla is None and not (whole(model.n_kv_heads, tp) or copied):
             return False
         # eh_proj of a multi-token-prediction module is a ColumnParallelLinear of `hidden` outputs
         if model.mtp_layers and not whole(model.hidden, tp):
@@ -224,6 +229,11 @@ def slow_verdict(
     if model.mla is None and not whole(model.n_kv_heads, tp):
         return False
     if not whole(op, cp):
+        return False
+    # parallelize.py: "DDP has not supported > 1D parallelism"
+    if op == 1 and dp > 1 and tp * pp > 1:
+        return False
+    if model.n_dense and not whole(model.ffn_hidden, tp):
         return False
     if ep > 1:
         # parallel_dims.py of v0.2.2: the mesh (pp, dp_replicate, efsdp, ep, etp) holds every rank once

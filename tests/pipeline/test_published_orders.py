@@ -1,14 +1,13 @@
-"""Task orders against the generators that their authors published: torch's run here, the others restated.
+"""Task orders against the generators that their authors published (benchmarks/reliability/published_orders.py).
 
-A published order is a list of tasks (direction, interleave, micro-batch) for every stage; where its author
-runs a whole backward, that is the input gradient and the weight gradient one after the other.
+torch's are run here; the others' statements stand in for their code, which the campaign runs.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,63 +16,30 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.reliability.published_orders import (
+    OfStage,
+    Order,
+    dual_pipe_v_by_rule,
+    megatron_interleaving,
+    mindspore_interleaving,
+    mindspore_zero_bubble_v,
+    torch_order,
+)
+from benchmarks.reliability.schedules import order_faults
 from taylor.cost_model.alive import alive_micro_batches
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, ScheduleSpec
+from taylor.pipeline.schedule import BACKWARD, FORWARD, ScheduleSpec
 from taylor.pipeline_solver.event_graph import EventGraph
-
-Order = list[tuple[int, int, int]]
 
 V_SHAPES = [(S, m) for S in (2, 3, 4, 5, 8) for m in range(1, 2 * S + 8)]
 
 
-def assert_same(spec: ScheduleSpec, S: int, V: int, m: int, published: Callable[[int], Order]) -> None:
+def assert_same(spec: ScheduleSpec, S: int, V: int, m: int, published: OfStage) -> None:
     """Every stage's order task by task, and the most activations alive at once."""
-    schedule = build_schedule(spec, S, V, m)
-    alive = alive_micro_batches(spec, S, V, m)
-    last = WEIGHT_GRADIENT if spec.traits.split_backward else BACKWARD
-    for s in range(S):
-        expected = published(s)
-        assert [(d, v, i) for d, v, i, _ in schedule.order[s].tolist()] == expected
-        held, most = Counter[int](), 0
-        for direction, v, _ in expected:
-            held[v] += {FORWARD: 1, last: -1}.get(direction, 0)
-            most = max(most, held.total())
-        assert max(map(sum, alive[s])) == most
+    assert order_faults(spec, (S, V, m), published) == []
 
 
 # torch ---------------------------------------------------------------------------------------------------------
-
-
-def torch_order(name: str, S: int, V: int, m: int) -> Callable[[int], Order]:
-    """The ``pipeline_order`` that a class of ``torch.distributed.pipelining.schedules`` makes, on no device."""
-    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-    of_torch = getattr(schedules, name)
-    bare: Any = of_torch.__new__(of_torch)
-    bare.__dict__.update(
-        pp_group_size=S, n_local_stages=V, num_stages=S * V, _num_stages=S * V, _n_microbatches=m,
-        number_of_rounds=max(1, m // S), microbatches_per_round=m // max(1, m // S), _stages=[SimpleNamespace()],
-    )  # fmt: skip
-    kinds = schedules._ComputationType
-    directions = {
-        kinds.FORWARD: (FORWARD,), kinds.BACKWARD_INPUT: (BACKWARD,), kinds.BACKWARD_WEIGHT: (WEIGHT_GRADIENT,),
-        kinds.FULL_BACKWARD: (BACKWARD, WEIGHT_GRADIENT) if name == "ScheduleDualPipeV" else (BACKWARD,),
-    }  # fmt: skip
-
-    def of_stage(s: int) -> Order:
-        actions = [
-            part
-            for action in bare._calculate_single_rank_operations(s)
-            if action is not None
-            for part in action.sub_actions or (action,)
-        ]
-        return [
-            (direction, action.stage_index // S, action.microbatch_index)
-            for action in actions
-            for direction in directions[action.computation_type]
-        ]
-
-    return of_stage
 
 
 @pytest.mark.parametrize(("S", "m"), V_SHAPES)
@@ -112,7 +78,7 @@ def played(orders: list[Order], V: int, v_shape: bool, times: dict[tuple[int, in
     while any(left):
         for s, order in enumerate(left):
             while order:
-                direction, v, i = order[0]
+                direction, v, i, _ = order[0]
                 place = chunks.index((v, s))
                 if direction == FORWARD:
                     needed = (FORWARD, place - 1) if place else None
@@ -131,7 +97,7 @@ def played(orders: list[Order], V: int, v_shape: bool, times: dict[tuple[int, in
     return max(clock)
 
 
-def assert_same_times(spec: ScheduleSpec, S: int, V: int, m: int, published: Callable[[int], Order]) -> None:
+def assert_same_times(spec: ScheduleSpec, S: int, V: int, m: int, published: OfStage) -> None:
     """Step time of the published orders, played here, under times unlike on every chunk."""
     rng = random.Random(f"{spec.name} {S} {V} {m}")
     times = {(s, d, v): rng.uniform(0.5, 2.0) for s in range(S) for d in range(3) for v in range(V)}
@@ -185,21 +151,6 @@ def test_zero_bubble_idles_as_its_paper_says(name: str, put_off: int) -> None:
 # Megatron-LM's interleaving in groups ---------------------------------------------------------------------------
 
 
-def megatron_interleaving(S: int, V: int, m: int, group: int, stage: int, overlapped: bool = False) -> Order:
-    """``get_schedule_table`` and ``get_pp_rank_microbatches`` of Megatron-LM's pipeline_parallel/schedules.py.
-
-    `overlapped`: with ``--overlap-moe-expert-parallel-comm``, one more forward before the merged pairs.
-    """
-    table = [(i, v) for start in range(0, m, group) for v in range(V) for i in range(start, min(start + group, m))]
-    warm_up = min(2 * (S - stage - 1) + (V - 1) * group + overlapped, len(table))
-    forwards = [(FORWARD, v, i) for i, v in table]
-    backwards = [task for i, v in table for task in [(BACKWARD, V - 1 - v, i)]]
-    order = forwards[:warm_up]
-    for k in range(len(table)):
-        order += forwards[warm_up + k : warm_up + k + 1] + backwards[k : k + 1]
-    return order
-
-
 @pytest.mark.parametrize(
     ("S", "V", "m", "group"),
     [
@@ -234,93 +185,12 @@ def test_groups_that_megatron_refuses_are_refused(S: int, m: int, group: int | N
 # DeepSeek's DualPipeV ---------------------------------------------------------------------------------------------
 
 
-def deepseek_dual_pipe_v(S: int, m: int, rank: int) -> Order:
-    """``DualPipeV.step`` of github.com/deepseek-ai/DualPipe, dualpipe/dualpipev.py, its eight steps as a script.
-
-    F and B take the next micro-batch of a phase; ``B1z`` is a backward with ``enable_zb``, whose weight
-    gradient goes to the end of one queue for both phases; W takes the head of that queue.
-    """
-    after = S - rank - 1
-    script = ["F0"] * (2 * after)
-    script += ["F0", "F1"] * (rank + 1)
-    script += ["B1z", "W", "F1"] * after
-    script += ["F0", "B1", "F1", "B0"] * (m - 2 * S + rank + 1)
-    script += ["B1", "F1", "B0"] * after
-    zero_bubble = ""
-    for i in range(rank + 1):
-        if i == (rank + 1) // 2 and rank % 2 == 1:
-            zero_bubble = "z"
-        script.append("B1" + zero_bubble)
-        if i == (rank + 1) // 2 and rank % 2 == 0:
-            zero_bubble = "z"
-        script.append("B0" + zero_bubble)
-    script += ["W", "B0z"] * after
-    script += ["W"] * (rank + 1)
-    return play(script)
-
-
-def play(script: list[str]) -> Order:
-    order: Order = []
-    counts: Counter[str] = Counter()
-    queue: deque[tuple[int, int, int]] = deque()
-    for word in script:
-        if word == "W":
-            order.append(queue.popleft())
-            continue
-        kind, phase = word[:2], int(word[1])
-        i = counts[kind]
-        counts[kind] += 1
-        order.append((FORWARD if kind[0] == "F" else BACKWARD, phase, i))
-        if kind[0] == "B":
-            (queue if word.endswith("z") else order).append((WEIGHT_GRADIENT, phase, i))
-    assert not queue
-    return order
-
-
 @pytest.mark.parametrize(("S", "m"), [(S, m) for S in (2, 3, 4, 5, 8) for m in range(2 * S, 2 * S + 11)])
 def test_dualpipev_is_deepseeks_order(S: int, m: int) -> None:
-    assert_same(ScheduleSpec("dualpipev"), S, 2, m, lambda s: deepseek_dual_pipe_v(S, m, s))
+    assert_same(ScheduleSpec("dualpipev"), S, 2, m, lambda s: dual_pipe_v_by_rule(S, m, s))
 
 
 # MindSpore's zero-bubble V ------------------------------------------------------------------------------------------
-
-
-def mindspore_zero_bubble_v(S: int, m: int, stage: int) -> Order:
-    """``ZeroBubbleV::Reorder`` (mindspore, pipeline_transformer/zero_bubble_v.cc) with ``ZBV_offset`` unset.
-
-    The backwards listed by ``InferNeedDetachInfo`` (detach_backward.cc) leave their weight gradient in the
-    queue of their chunk, in the order of micro-batches; every other one is whole. An empty queue is an error.
-    """
-    detached = {(1, i) for i in range(S - stage - 1)}
-    detached |= {(1, m - 1 - i) for i in range((stage + 1) // 2)}
-    detached |= {(0, m - 1 - i) for i in range(S - (stage + 1) // 2)}
-    queues = {(kind, chunk): deque(range(m)) for kind in "FB" for chunk in (0, 1)}
-    weights = {chunk: deque(sorted(i for c, i in detached if c == chunk)) for chunk in (0, 1)}
-    order: Order = []
-
-    def run(words: str) -> None:
-        for word in words.split():
-            kind, chunk = word[0], int(word[1])
-            if kind == "W":
-                order.append((WEIGHT_GRADIENT, chunk, weights[chunk].popleft()))
-                continue
-            i = queues[kind, chunk].popleft()
-            order.append((FORWARD if kind == "F" else BACKWARD, chunk, i))
-            if kind == "B" and (chunk, i) not in detached:
-                order.append((WEIGHT_GRADIENT, chunk, i))
-
-    after = S - stage - 1
-    run("F0 " * (2 * after))
-    run("F0 F1 " * (stage + 1))
-    run("B1 W1 F1 " * after)
-    run("B1 F0 B0 F1 " * (m - 2 * S + stage + 1))
-    run("B1 B0 F1 " * after)
-    run("B1 B0 " * (stage + 1))
-    for i in range(after):
-        run("W0 B0" if i >= (S - 1 if stage == 0 else 0) else "B0")
-    run("W0 " * len(weights[0]))
-    run("W1 " * len(weights[1]))
-    return order
 
 
 @pytest.mark.parametrize(("S", "m"), [(S, m) for S in (2, 3, 4, 5, 8) for m in range(2 * S - 1, 2 * S + 10)])
@@ -334,3 +204,14 @@ def test_with_too_few_micro_batches_mindspore_fails_and_so_does_the_order(S: int
         list(itertools.chain(*(mindspore_zero_bubble_v(S, m, s) for s in range(S))))
     with pytest.raises(ValueError, match=f"at least {2 * S - 1} micro-batches"):
         build_schedule(ScheduleSpec("zero_bubble_v"), S, 2, m)
+
+
+# MindSpore's interleaving -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("low_memory", (False, True))
+@pytest.mark.parametrize(("S", "V"), [(2, 2), (3, 2), (4, 3), (5, 2)])
+def test_interleaving_is_mindspores_order(S: int, V: int, low_memory: bool) -> None:
+    for m in range(S, 3 * S + 2):
+        spec = ScheduleSpec("interleaved", low_memory=low_memory)
+        assert_same(spec, S, V, m, lambda s, m=m: mindspore_interleaving(S, V, m, low_memory, s))

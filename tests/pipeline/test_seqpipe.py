@@ -2,53 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter
 
 import numpy as np
 import pytest
 
+from benchmarks.reliability.published_orders import mindspore_seqpipe
 from taylor.cost_model.alive import alive_lower_bound, alive_micro_batches
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline.schedule import BACKWARD, FORWARD, ScheduleSpec
+from taylor.pipeline.schedule import FORWARD, ScheduleSpec
 
 SHAPES = [(S, V, m, n) for S in (2, 3, 4) for V in (1, 2, 3) for m in (1, 3, 5, 8, 11) for n in (1, 3)]
-
-
-def mindspore_seqpipe(S: int, V: int, m: int, n: int, s: int) -> list[tuple[int, int, int, int]]:
-    """One stage of ``SeqpipeScheduler`` (mindspore, pipeline_transformer/seqpipe_scheduler.cc).
-
-    ``ComputeCycleList`` deals the micro-batches into cycles, ``ExtractDataStruct`` counts the warm-up, and
-    ``MakeExecuteOrder`` sends backwards the oldest micro-batch in flight, its last chunk and piece first.
-    """
-    cycles = [m] if m < S else [S] * (m // S)
-    for extra in range(m - sum(cycles)):
-        cycles[extra % len(cycles)] += 1
-    forwards, first = [], 0
-    for cycle in cycles:
-        forwards += [(v, first + i, q) for v in range(V) for i in range(cycle) for q in range(n)]
-        first += cycle
-    bias = 1 if V == 1 else 2
-    warm_up = min((S - 1 - s) * bias + (V - 1) * cycles[0] * n + n - 1, len(forwards) - 1)
-
-    order: list[tuple[int, int, int, int]] = []
-    waiting: deque[int] = deque()
-    begun: dict[int, list[tuple[int, int]]] = defaultdict(list)
-
-    def send_back() -> None:
-        i = waiting.popleft()
-        v, q = begun[i].pop()
-        order.append((BACKWARD, v, i, q))
-
-    for index, (v, i, q) in enumerate(forwards):
-        order.append((FORWARD, v, i, q))
-        waiting.append(i)
-        begun[i].append((v, q))
-        if index >= warm_up:
-            send_back()
-    while waiting:
-        send_back()
-    return order
 
 
 @pytest.mark.parametrize(("S", "V", "m", "n"), SHAPES)

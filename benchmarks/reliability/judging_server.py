@@ -1,0 +1,75 @@
+"""Runs chosen tests again and again, each time in a process that has loaded what the tests load from others.
+
+    python -m benchmarks.reliability.judging_server
+
+Standard input gives a line a run: {"tests": [...], "cpu_seconds": 20, "wall_seconds": 100}; standard output answers
+"killed" where a test failed, "survived" where none did, "time" where a limit ended the run, "broken" where pytest could
+not run at all. Nothing of Taylor is loaded before the fork, so that each run reads the files as they are then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+import time
+
+LOADED = (
+    "numpy", "pandas", "yaml", "numba", "highspy", "pyomo.environ", "hypothesis.strategies", "hypothesis.extra.numpy",
+    "pytest", "_pytest.assertion.rewrite", "multiprocessing.pool", "concurrent.futures.process",
+)  # fmt: skip
+
+
+def run(job: dict[str, object]) -> str:
+    """Fork, run, wait."""
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)
+        silent = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(silent, stream)
+        seconds = int(float(str(job["cpu_seconds"])))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 2))
+        resource.setrlimit(resource.RLIMIT_AS, (24 << 30, 24 << 30))
+        os.environ.update(job["environment"])  # type: ignore[call-overload]
+        if "numba" in sys.modules:
+            sys.modules["numba"].config.reload_config()
+        import pytest
+
+        tests = [str(test) for test in job["tests"]]  # type: ignore[attr-defined]
+        os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])))
+    latest = time.monotonic() + float(str(job["wall_seconds"]))
+    ended, status = os.waitpid(child, os.WNOHANG)
+    while not ended:
+        if time.monotonic() > latest:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return "time"
+        time.sleep(0.02)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    with contextlib.suppress(ProcessLookupError):  # What the tests left running.
+        os.killpg(child, signal.SIGKILL)
+    if os.WIFSIGNALED(status):
+        return "time" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "killed"
+    # 1: a test failed; 2, 4: modules of tests did not even load; 3, 5: pytest itself.
+    return {0: "survived", 1: "killed", 2: "killed", 4: "killed"}.get(os.WEXITSTATUS(status), "broken")
+
+
+def main() -> int:
+    """Load, then answer line by line."""
+    for name in LOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    for line in sys.stdin:
+        print(run(json.loads(line)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Where the frameworks' own code lies, which the campaign runs and the repository does not hold.
+
+`make outside` installs what PyPI has into ``output/outside/packages``, without its dependencies. The rest are clones of
+public repositories in ``output/outside`` (whole or bare), read at the revision that a comparison names:
+
+    git clone https://github.com/NVIDIA/Megatron-LM output/outside/Megatron-LM
+    git clone https://github.com/mindspore-lab/mindformers output/outside/mindformers
+    git clone https://github.com/pytorch/torchtitan output/outside/torchtitan
+    git clone https://github.com/deepseek-ai/DualPipe output/outside/DualPipe
+    git clone https://github.com/sail-sg/zero-bubble-pipeline-parallelism output/outside/zero-bubble
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import subprocess
+import sys
+import tarfile
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reliability.campaign import ROOT
+
+PLACE = ROOT / "output" / "outside"
+PACKAGES = PLACE / "packages"
+
+
+class NotHere(Exception):
+    """Code that a comparison needs is not on this machine."""
+
+
+def package(name: str) -> Any:
+    """A module of an installed framework."""
+    if str(PACKAGES) not in sys.path:
+        sys.path.insert(0, str(PACKAGES))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(name)
+    except ImportError as error:
+        raise NotHere(f"{name} cannot be loaded ({error}): make outside") from error
+
+
+def source(repository: str, revision: str, path: str) -> str:
+    """The text of a file of a clone."""
+    words = ["git", "-C", str(PLACE / repository), "show", f"{revision}:{path}"]
+    shown = subprocess.run(words, capture_output=True, text=True)
+    if shown.returncode:
+        raise NotHere(f"{path} of {repository} at {revision} is not in {PLACE}: see benchmarks/reliability/outside.py")
+    return shown.stdout
+
+
+def folder_of(repository: str, revision: str, path: str) -> Path:
+    """A folder of a clone, laid out beside the clones."""
+    place = PLACE / "laid-out" / f"{repository}-{revision}"
+    if not (place / path).is_dir():
+        words = ["git", "-C", str(PLACE / repository), "archive", revision, path]
+        packed = subprocess.run(words, capture_output=True)
+        if packed.returncode:
+            raise NotHere(f"{path} of {repository} at {revision} is not in {PLACE}")
+        with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+            archive.extractall(place, filter="data")
+    return place / path
+
+
+def loaded(name: str, text: str, **around: Any) -> Any:
+    """A module made of source text, `around` standing in for what it would import."""
+    module = types.ModuleType(name)
+    module.__dict__.update(around)
+    sys.modules[name] = module  # dataclasses ask for it
+    exec(compile(text, name, "exec"), module.__dict__)
+    return module
+
+
+def without_imports(text: str, *names: str) -> str:
+    """Source text without the lines that import from some packages."""
+    starts = tuple(word for name in names for word in (f"import {name}", f"from {name}"))
+    return "\n".join(line for line in text.splitlines() if not line.startswith(starts))
