@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree imports demo pictures test profilers reliability outside random random-choices random-layerwise recipes cluster test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree imports demo pictures test profilers reliability outside random random-choices random-entries random-layerwise recipes cluster test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -72,6 +72,10 @@ random: $(STAMP)
 # The same with up to five choices a layer (offload, recompute by module) and limits of the host: about half an hour.
 random-choices: $(STAMP)
 	$(BIN)/python -m benchmarks.random_instances --choices
+
+# The same with MTP layers and heads on one of several chunks, and transfers that differ by boundary.
+random-entries: $(STAMP)
+	$(BIN)/python -m benchmarks.random_instances --entries
 
 # Layer-wise plans against brute force, under the checker and beside Galvatron's own: hours on two cores.
 random-layerwise: $(STAMP)

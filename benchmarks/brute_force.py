@@ -48,11 +48,11 @@ def enumerate_optimum(problem: PipelineProblem, most_plans: int = 2_000_000) -> 
     BruteForce or None
         None when there are more than `most_plans` plans within memory.
     """
-    if len(problem.uniform_recompute) > 1:
-        found = [
-            enumerate_optimum(problem.replace(uniform_recompute=(choice,)), most_plans)
-            for choice in problem.uniform_recompute
-        ]
+    several = [problem.replace(uniform_recompute=(choice,)) for choice in problem.uniform_recompute]
+    several = several if len(several) > 1 else _by_place(problem)
+    problem = problem if len(several) > 1 else several[0]
+    if len(several) > 1:
+        found = [enumerate_optimum(one, most_plans) for one in several]
         counted = [one for one in found if one is not None]
         if len(counted) < len(found):
             return None
@@ -81,6 +81,19 @@ def enumerate_optimum(problem: PipelineProblem, most_plans: int = 2_000_000) -> 
             best = float(times[winner])
             best_plan = _as_plan(problem, by_stage, winner, modes)
     return BruteForce(best, best_plan, tried)
+
+
+def _by_place(problem: PipelineProblem) -> list[PipelineProblem]:
+    """The problem with every row of places of its pinned kinds that does not fall."""
+    rows = itertools.product(*(kind.places or (None,) for kind in problem.kinds))
+    last = problem.stages * problem.interleaves - 1
+    result = []
+    for row in rows:
+        pinned = [last if at is None else at for at, kind in zip(row, problem.kinds, strict=True) if kind.pinned_last]
+        if all(a <= b for a, b in itertools.pairwise(pinned)):
+            kinds = [replace(k, places=() if at is None else (at,)) for at, k in zip(row, problem.kinds, strict=True)]
+            result.append(problem.replace(kinds=tuple(kinds)))
+    return result
 
 
 def random_problem(rng: np.random.Generator, most_kinds: int = 3) -> PipelineProblem:
@@ -163,6 +176,24 @@ def with_unlike_stages(problem: PipelineProblem, rng: np.random.Generator) -> Pi
     return problem.replace(slowness=tuple(slowness[of].tolist()), limit_mib=tuple(limits.tolist()))
 
 
+def with_entries(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
+    """The problem with MTP layers, at times a head of its own, on a chunk of several; chunks for entries alone."""
+    modes = list(problem.recompute_ratio)
+    chunks, kinds = problem.stages * problem.interleaves, [kind for kind in problem.kinds if not kind.pinned_last]
+    for name in ("mtp", "head") if rng.random() < 0.4 else ("mtp",):
+        some = np.arange(max(0, chunks - 3), chunks)
+        places = {*rng.choice(some, min(len(some), int(rng.integers(1, 4))), replace=False).tolist()}
+        places |= {chunks - 1} if name == "head" else set()
+        one = _random_kind(rng, name, int(rng.integers(1, 3)) if name == "mtp" else 1, modes, pinned=True)
+        more = float(one.count) if name == "mtp" and rng.random() < 0.6 else 0.0
+        kinds.append(replace(one, places=tuple(sorted(places)), hand_over=more))
+    return problem.replace(
+        kinds=tuple(kinds),
+        entries_alone=bool(rng.random() < 0.7),
+        limit_mib=tuple(limit + 30.0 for limit in problem.limit_mib),
+    )
+
+
 def with_choices(problem: PipelineProblem, rng: np.random.Generator, most_choices: int = 5) -> PipelineProblem:
     """The problem with choices beside its recompute modes, so many in all at most; two of three with a host limit.
 
@@ -213,6 +244,8 @@ def random_plan(problem: PipelineProblem, rng: np.random.Generator, attempts: in
     """Any plan that keeps the problem's rules and fits its memory; None where so many attempts find none."""
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     modes = [*(mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio), *problem.choices]
+    several = _by_place(problem)
+    problem = several[int(rng.integers(len(several)))]
     splits = list(_splits(problem, schedule))
     for _ in range(attempts if splits else 0):
         split = splits[int(rng.integers(len(splits)))]
@@ -253,7 +286,13 @@ def _splits(problem: PipelineProblem, schedule: Schedule) -> Iterator[list[tuple
         for place in range(schedule.chunks):
             run = line[ends[place] : ends[place + 1]]
             chunk = schedule.chunk_at(place)
-            if len(run) < problem.min_layers or len(run) > problem.max_layers.get(chunk, len(run)):
+            pinned = _pinned(problem, schedule, *chunk)
+            alone = problem.entries_alone and (pinned or place in (0, schedule.chunks - 1))
+            if len(run) < problem.min_layers and not alone:
+                break
+            if run and any(kind.places and kind.places[0] < place for kind in problem.kinds):
+                break
+            if len(run) > problem.max_layers.get(chunk, len(run)):
                 break
             if len(run) != problem.fixed_layers.get(chunk, len(run)):
                 break
@@ -313,9 +352,13 @@ def _modes_of(problem: PipelineProblem, choice: Choice, modes: list[str]) -> lis
 
 
 def _pinned(problem: PipelineProblem, schedule: Schedule, v: int, s: int) -> list[LayerKind]:
-    if schedule.position(v, s) != schedule.chunks - 1:
-        return []
-    return [kind for kind in problem.kinds if kind.pinned_last for _ in range(kind.count)]
+    place, last = schedule.position(v, s), schedule.chunks - 1
+    return [
+        kind
+        for kind in problem.kinds
+        if kind.pinned_last and place == (kind.places[0] if kind.places else last)
+        for _ in range(kind.count)
+    ]
 
 
 def _peaks(
@@ -374,7 +417,9 @@ def _play_all(
                         break
                     lag = 0.0
                     if schedule.chunk_at(source[1])[1] != s:
-                        lag = problem.boundary_lags[min(source[1], place)]
+                        boundary = min(source[1], place)
+                        lag = problem.lags[boundary] if problem.lags else problem.lag
+                        lag *= 1 + sum(k.hand_over for k in problem.kinds if k.places and k.places[0] <= boundary)
                     clock[s] = np.maximum(clock[s], ended[needed] + lag)
                 clock[s] = clock[s] + durations[direction, v, s]
                 ended[direction, place, micro_batch, split] = clock[s]
@@ -419,11 +464,12 @@ def _as_plan(
         for entry in range(len(problem.kinds) + len(modes))
     ]
     layers = dict(zip((kind.name for kind in problem.kinds), grids, strict=False))
-    last_v, last_s = schedule.chunk_at(schedule.chunks - 1)
     for kind in problem.kinds:
         if kind.pinned_last:
-            rows = [[0] * problem.stages for _ in range(problem.interleaves)]
-            rows[last_v][last_s] = kind.count
+            rows = [
+                [_pinned(problem, schedule, v, s).count(kind) for s in range(problem.stages)]
+                for v in range(problem.interleaves)
+            ]
             layers[kind.name] = as_grid(rows)
     return PipelinePlan(layers, dict(zip(modes, grids[len(problem.kinds) :], strict=True)))
 

@@ -1,17 +1,17 @@
 """Stacks in which kinds of layers alternate, by the thousand: the solver against the enumeration of every plan.
 
-    python -m benchmarks.random_instances [--instances 2000] [--choices] [--processes 2] [--fresh]
+    python -m benchmarks.random_instances [--instances 2000] [--choices | --entries] [--processes 2] [--fresh]
 
 Each instance is a small pipeline: two or three kinds in any order, up to five interleaves, chunks that may stay
-empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory, three
-of ten transfers that differ by boundary. With
+empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. With
 ``--choices`` a layer has up to five modes and choices, which add to forward, backward or weight gradient and leave
 activations or states on the host, whose memory is limited in two of three; half of them have any schedule, and in a
-quarter one choice must hold for every chunk. Its optimum is compared with the best of all plans, to 1e-9. Of every
-fifth the model file is solved by HiGHS and by CBC, from its cuts alone where the file says that they suffice. Six
-plans of each, the two best and some drawn at random, go through the checker with the time and the memory that the
-solver's own evaluation gives. Portions are kept in ``output/random_instances``: a killed campaign goes on where it
-was, other code begins anew. The exit code is 1 when anything differs.
+quarter one choice must hold for every chunk. With ``--entries`` MTP layers, and at times a head, lie on one of several
+chunks, which may hold nothing else; four of ten have transfers that differ by boundary. The optimum is compared with
+the best of all plans, to 1e-9. Of every fifth the model file is solved by HiGHS and by CBC, from its cuts alone where
+the file says that they suffice. Six plans of each, the two best and some drawn at random, go through the checker with
+the time and the memory that the solver's own evaluation gives. Portions are kept in ``output/random_instances``: a
+killed campaign goes on where it was, other code begins anew. The exit code is 1 when anything differs.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from benchmarks.brute_force import (
     random_problem,
     under_one_choice,
     with_choices,
+    with_entries,
     with_unlike_lags,
     with_unlike_stages,
 )
@@ -98,8 +99,7 @@ def alternating_problem(rng: np.random.Generator) -> PipelineProblem:
         min_layers=0 if may_be_empty else 1,
         max_layers={(int(rng.integers(interleaves)), int(rng.integers(stages))): 2} if rng.random() < 0.15 else {},
     )
-    problem = with_unlike_stages(problem, rng) if rng.random() < 0.3 else problem
-    return with_unlike_lags(problem, rng) if rng.random() < 0.3 else problem
+    return with_unlike_stages(problem, rng) if rng.random() < 0.3 else problem
 
 
 def choice_problem(rng: np.random.Generator) -> PipelineProblem:
@@ -111,11 +111,26 @@ def choice_problem(rng: np.random.Generator) -> PipelineProblem:
     return under_one_choice(problem, rng) if rng.random() < 0.25 else problem
 
 
-def instance(seed: int, number: int, choices: bool = False) -> tuple[PipelineProblem, BruteForce]:
+def entry_problem(rng: np.random.Generator) -> PipelineProblem:
+    """A small instance with kinds that lie together on one of several chunks, of any schedule or with many kinds."""
+    problem = with_entries(alternating_problem(rng) if rng.random() < 0.5 else random_problem(rng), rng)
+    return with_unlike_lags(problem, rng) if rng.random() < 0.4 else problem
+
+
+DRAWN = {"stacks": alternating_problem, "choices": choice_problem, "entries": entry_problem}
+"""What a campaign draws its instances with."""
+STREAMS: dict[str, list[int]] = {"stacks": [], "choices": [2], "entries": [3]}
+HELP = {
+    "choices": "up to five choices a layer, with limits of the host",
+    "entries": "MTP layers and heads on one of several chunks, transfers unlike by boundary",
+}
+
+
+def instance(seed: int, number: int, drawn: str = "stacks") -> tuple[PipelineProblem, BruteForce]:
     """The instance of a number, the same on every machine, with its optimum: the first of few enough plans."""
-    rng = np.random.default_rng([seed, number, 2] if choices else [seed, number])
+    rng = np.random.default_rng([seed, number, *STREAMS[drawn]])
     while True:
-        problem = choice_problem(rng) if choices else alternating_problem(rng)
+        problem = DRAWN[drawn](rng)
         splits = _least_plans(problem)
         found = enumerate_optimum(problem, MOST_PLANS) if splits <= MOST_PLANS else None
         if found is not None:
@@ -131,12 +146,12 @@ def _least_plans(problem: PipelineProblem) -> float:
     return splits * math.comb(-(-problem.layers // chunks) + modes, modes) ** min(2.0, chunks / 2)
 
 
-def portion(seed: int, first: int, count: int, choices: bool = False) -> Result:
+def portion(seed: int, first: int, count: int, drawn: str = "stacks") -> Result:
     """Some instances in turn."""
     faults: list[str] = []
     plans = checked = files = infeasible = 0
     for number in range(first, first + count):
-        problem, truth = instance(seed, number, choices)
+        problem, truth = instance(seed, number, drawn)
         plans, infeasible = plans + truth.plans, infeasible + (truth.plan is None)
         try:
             solution = solve(problem, SolveOptions(gap=0.0))
@@ -149,8 +164,8 @@ def portion(seed: int, first: int, count: int, choices: bool = False) -> Result:
             found += model_file_faults(problem, solution, truth.objective)
         if truth.plan is not None:
             rng = np.random.default_rng([seed, number, 1])
-            drawn = [random_plan(problem, rng) for _ in range(PLANS_CHECKED - 2)]
-            some = [plan for plan in (solution.plan, truth.plan, *drawn) if plan is not None]
+            others = [random_plan(problem, rng) for _ in range(PLANS_CHECKED - 2)]
+            some = [plan for plan in (solution.plan, truth.plan, *others) if plan is not None]
             checked += len(some)
             for plan in some:
                 found += [f"checker: {fault}" for fault in check(problem, plan, step_time(problem, plan))]
@@ -223,20 +238,20 @@ def figures(results: Mapping[str, Result], name: str = "random instances") -> Se
     return [Figure(name, "equal to brute force to 1e-9", measured, not wrong, "; ".join(wrong))]
 
 
-def campaign(instances: int = INSTANCES, seed: int = 0, choices: bool = False) -> Part:
+def campaign(instances: int = INSTANCES, seed: int = 0, drawn: str = "stacks") -> Part:
     """The campaign in portions."""
     firsts = list(itertools.accumulate(split(instances, -(-instances // OF_A_PORTION)), initial=0))
     portions = [
         Portion(
             f"{seed}-{first:05d}",
             portion,
-            {"seed": seed, "first": first, "count": after - first, **({"choices": True} if choices else {})},
+            {"seed": seed, "first": first, "count": after - first, **({} if drawn == "stacks" else {"drawn": drawn})},
         )
         for first, after in itertools.pairwise(firsts)
     ]
     sources = ("pipeline", "pipeline_solver", "benchmarks/brute_force.py", "benchmarks/random_instances.py")
-    told = partial(figures, name="random instances with choices") if choices else figures
-    return Part("choices" if choices else "instances", lambda _: portions, told, at_once=64, sources=sources)
+    told = figures if drawn == "stacks" else partial(figures, name=f"random instances with {drawn}")
+    return Part("instances" if drawn == "stacks" else drawn, lambda _: portions, told, at_once=64, sources=sources)
 
 
 def _kind(rng: np.random.Generator, name: str, count: int, modes: list[str]) -> LayerKind:
@@ -250,14 +265,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Run what is missing of the campaign, name every difference and print the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--instances", type=int, default=INSTANCES)
-    parser.add_argument("--choices", action="store_true", help="up to five choices a layer, with limits of the host")
+    what = parser.add_mutually_exclusive_group()
+    for name, words in HELP.items():
+        what.add_argument(f"--{name}", dest="drawn", action="store_const", const=name, help=words)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where portions are kept")
     parser.add_argument("--fresh", action="store_true", help="solve again what an earlier run left")
     chosen = parser.parse_args(arguments)
     start_logging()
-    part = campaign(chosen.instances, chosen.seed, chosen.choices)
+    part = campaign(chosen.instances, chosen.seed, chosen.drawn or "stacks")
     (row,) = run_part(part, chosen.folder, processes=chosen.processes, fresh=chosen.fresh)
     if not row.passed:
         print(row.how.replace("; instance", "\ninstance"))

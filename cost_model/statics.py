@@ -126,15 +126,18 @@ def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
     result = _states(groups, degrees, rules, in_layer=False)
     if model.tied_embedding:
         result = result.scaled(np.where(alone, 0.0, 1.0))
-    if model.mtp_layers:
-        body, module = module_body_groups(model), layer_groups(model, MTP)
-        extra = ParameterGroups(
-            split=model.mtp_layers * (module.split - body.split),
-            replicated=model.mtp_layers * (module.replicated - body.replicated),
-        )
-        copy = _table_state_bytes(model, degrees, rules).scaled(np.where(alone, 0.0, 1.0))
-        result = result + _states(extra, degrees, rules) + copy
-    return result
+    return result + beside_mtp_bytes(model, degrees, rules) if model.mtp_layers else result
+
+
+def beside_mtp_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
+    """The same of what MTP modules hold beside their layers: projections, norms, and a copy of the embedding."""
+    body, module = module_body_groups(model), layer_groups(model, MTP)
+    extra = ParameterGroups(
+        split=model.mtp_layers * (module.split - body.split),
+        replicated=model.mtp_layers * (module.replicated - body.replicated),
+    )
+    copy = _table_state_bytes(model, degrees, rules).scaled(np.where(np.equal(degrees.pp, 1), 0.0, 1.0))
+    return _states(extra, degrees, rules) + copy
 
 
 def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:

@@ -237,12 +237,17 @@ class HeadWork:
     embedding_bytes: Any
 
 
+def mtp_projection_weights(model: ModelSpec, degrees: Degrees) -> Any:
+    """Weights of all MTP modules' projections of two hidden states to one, on one device."""
+    return 2 * model.hidden * model.hidden * model.mtp_layers / degrees.tp
+
+
 def head_work(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> HeadWork:
     """Work of the final norm, the head's product and the loss, once more for every MTP module's head."""
     tokens = micro_batch_tokens(degrees, rules)
     times = 1 + model.mtp_layers
     vocab, h, b = model.vocab / vocabulary_ways(model, degrees, rules), model.hidden, rules.compute_bytes
-    projection = 2 * h * h * model.mtp_layers / degrees.tp
+    projection = mtp_projection_weights(model, degrees)
     # bf16 logits read, their fp32 copy written, read for maximum, exponent and sum.
     loss = tokens * vocab * (b + 3 * 4)
     return HeadWork(

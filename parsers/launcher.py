@@ -263,6 +263,17 @@ class Launcher(ABC):
         """Recompute modes with which the job does not start, whatever its layers."""
         return ()
 
+    def mtp_places(self, config: TrainingConfig) -> tuple[int, ...] | None:
+        """Chunks that MTP layers may lie on together, as positions in model order, where a file names every chunk's
+        content: then embedding, head and MTP layers may have chunks to themselves.
+
+        Returns
+        -------
+        tuple of int or None
+            None where the embedding, the head and all MTP layers stay with others on the first and the last chunk.
+        """
+        return None
+
     def module_words(self, config: TrainingConfig) -> ModuleWords:
         """The modules of a layer that a file can let run again or move to the host, by the launcher's own words."""
         return ModuleWords()

@@ -73,6 +73,8 @@ class TrainingConfig:
     mtp_counted : bool
         MTP layers count in the offset's layer total (legacy MindFormers: L = layers + MTP depth).
         Otherwise they join the last chunk and the offset is over the body layers alone.
+    names_chunks : bool
+        The file names what every chunk holds, embedding, MTP layers and head too.
     micro_batch_interleave : int
         MindFormers' ``micro_batch_interleave_num``: parts of a micro-batch whose work and communication a
         rank overlaps. The strategy's `mbs` counts the samples of all of them.
@@ -101,6 +103,7 @@ class TrainingConfig:
     device_limit_mib: float | None = None
     margin: MemoryMargin = MemoryMargin()
     mtp_counted: bool = True
+    names_chunks: bool = False
     micro_batch_interleave: int = 1
     moved: MovedModules | None = None
     linked: tuple[str, ...] = ()

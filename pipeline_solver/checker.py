@@ -170,7 +170,13 @@ def _exact_times(
         for direction, duration in enumerate(_chunk_times(problem, plan, schedule, v, s, with_weight_tasks))
     }
     tail = [Fraction(value) for value in problem.tail] or [Fraction(0)] * problem.stages
-    lags = [Fraction(lag) for lag in problem.lags or [problem.lag] * (schedule.chunks - 1)]
+    usual = [Fraction(lag) for lag in problem.lags or [problem.lag] * (schedule.chunks - 1)]
+    lags = list(usual)
+    for kind in problem.kinds:  # what a pinned kind adds passes every boundary behind it
+        held = plan.layers[kind.name] if kind.pinned_last and kind.name in plan.layers else ()
+        for v, s in [(v, s) for v, row in enumerate(held) for s, count in enumerate(row) if count]:
+            for boundary in range(schedule.position(v, s), schedule.chunks - 1):
+                lags[boundary] += Fraction(kind.hand_over) * usual[boundary]
     return exact, lags, tail
 
 
@@ -204,19 +210,29 @@ def _placement_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
             faults.append(f"The plan places {placed} layers of kind {kind.name}, the model has {kind.count}.")
     walk = [schedule.chunk_at(position) for position in range(schedule.chunks)]
     reached, reached_name = 0, ""
-    for v, s in walk:
+    for place, (v, s) in enumerate(walk):
         for index, kind in enumerate(problem.kinds):
             held = plan.layers[kind.name][v][s] if kind.name in plan.layers else 0
             if kind.pinned_last:
-                if held and (v, s) != walk[-1]:
-                    faults.append(f"Chunk [{v}][{s}] holds {kind.name} layers, which belong on the last chunk.")
+                if held and place not in (kind.places or (len(walk) - 1,)):
+                    where = f"one of the chunks {list(kind.places)} in model order" if kind.places else "the last chunk"
+                    faults.append(f"Chunk [{v}][{s}] holds {kind.name} layers, which belong on {where}.")
+                if held and held != kind.count:
+                    faults.append(
+                        f"Chunk [{v}][{s}] holds {held} of {kind.count} {kind.name} layers, which lie together."
+                    )
+                if held and kind.places:
+                    reached, reached_name = max((reached, reached_name), (index, kind.name))
             elif held:
                 if index < reached:
                     faults.append(f"Chunk [{v}][{s}] holds {kind.name} layers after {reached_name} layers have begun.")
                 reached, reached_name = max((reached, reached_name), (index, kind.name))
     for v, s in walk:
         total = _free_total(problem, plan, v, s)
-        if total < problem.min_layers:
+        others = (v, s) in (walk[0], walk[-1]) or any(
+            kind.pinned_last and kind.name in plan.layers and plan.layers[kind.name][v][s] for kind in problem.kinds
+        )
+        if total < problem.min_layers and not (problem.entries_alone and others):
             faults.append(f"Chunk [{v}][{s}] holds {total} layers, at least {problem.min_layers} are asked for.")
         if (v, s) in problem.fixed_layers and total != problem.fixed_layers[v, s]:
             faults.append(f"Chunk [{v}][{s}] holds {total} layers, {problem.fixed_layers[v, s]} are given.")

@@ -100,8 +100,11 @@ class ChunkType:
 def chunk_bounds(problem: PipelineProblem, schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Least and greatest layers of each chunk, int64 [V, S]; an empty range where they contradict."""
     shape = (problem.interleaves, problem.stages)
-    lower = np.full(shape, max(problem.min_layers, 0), dtype=np.int64)
-    upper = np.full(shape, problem.layers, dtype=np.int64)
+    lower, upper = np.zeros(shape, dtype=np.int64), np.full(shape, problem.layers, dtype=np.int64)
+    for place, least in enumerate(problem.least_layers):
+        lower[schedule.chunk_at(place)] = least
+        if problem.is_beyond(place):
+            upper[schedule.chunk_at(place)] = 0
     for (v, s), value in problem.max_layers.items():
         upper[v, s] = min(upper[v, s], value)
     for (v, s), value in problem.fixed_layers.items():

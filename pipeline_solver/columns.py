@@ -99,7 +99,7 @@ class ColumnSet:
             if kind in placed:
                 grid = self.layers[chosen, :, placed.index(kind)].T
             elif kind.pinned_last:
-                grid[schedule.chunk_at(schedule.chunks - 1)] = kind.count
+                grid[schedule.chunk_at(problem.places_of(kind)[0])] = kind.count
             layers[kind.name] = as_grid(grid.tolist())
         recompute = {
             mode: as_grid(self.recompute[chosen, :, j].T.tolist()) for j, mode in enumerate(problem.searched_modes)

@@ -13,6 +13,7 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.durations import chunk_durations
+from taylor.pipeline_solver.entries import settled
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.solution import FEASIBLE, OVER_LIMIT, BubbleShares, Solution, Termination
@@ -65,7 +66,7 @@ def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
 
 def step_time(problem: PipelineProblem, plan: PipelinePlan) -> float:
     """Step time of a plan, in body-layer forward times."""
-    graph, _ = _graph(problem)
+    graph, _ = _graph(settled(problem, plan))
     return graph.longest_path(chunk_durations(problem, plan))
 
 
@@ -128,9 +129,9 @@ def bubble_shares(problem: PipelineProblem, plan: PipelinePlan) -> BubbleShares:
     the even one (the imbalance would be negative) the difference goes off `ideal`, then `recompute`.
     The parts sum to `total` = (T − w) / T.
     """
-    graph, schedule = _graph(problem)
+    graph, schedule = _graph(settled(problem, plan))
     without_lags = problem.replace(lag=0.0, lags=(), tail=())
-    free_graph = EventGraph.from_schedule(schedule, 0.0) if any(problem.boundary_lags) else graph
+    free_graph = EventGraph.from_schedule(schedule, 0.0) if graph.lags.any() else graph
     no_recompute = PipelinePlan(plan.layers, {})
     useful, real = chunk_durations(without_lags, no_recompute), chunk_durations(without_lags, plan)
     step = graph.longest_path(chunk_durations(problem, plan))

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from taylor.base.errors import OutsideProgramError
+from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.checker import EXACT_TOLERANCE_MIB, exact_peak_memory
+from taylor.pipeline_solver.entries import has_places, placements
 from taylor.pipeline_solver.problem import PipelineProblem
 
 
@@ -43,6 +45,9 @@ def least_device_memory(problem: PipelineProblem, frugal: PipelinePlan | None = 
     LeastMemory or None
         None when no amount of memory helps, because layers and chunks do not fit together.
     """
+    if frugal is None and has_places(problem):
+        found = [one for one in map(least_device_memory, placements(problem)) if one is not None]
+        return min(found, key=lambda one: one.short_by_mib, default=None)
     frugal = frugal or most_frugal_plan(problem)
     if frugal is None:
         return None
@@ -150,8 +155,10 @@ def explain_infeasible(problem: PipelineProblem, frugal: PipelinePlan | None = N
 
 def _counting_fault(problem: PipelineProblem) -> str:
     """What plain counting shows to be impossible; empty when nothing."""
-    chunks = problem.stages * problem.interleaves
-    if problem.layers < chunks * problem.min_layers:
+    at = {
+        chunk: k for k, chunk in enumerate(chunk_order(problem.stages, problem.interleaves, problem.schedule.v_shape))
+    }
+    if problem.layers < sum(problem.least_layers):
         return (
             f"{problem.layers} layers cannot fill {problem.stages} stages x {problem.interleaves} interleaves with at "
             f"least {problem.min_layers} a chunk; use fewer stages or interleaves, or allow fewer layers a chunk"
@@ -161,12 +168,13 @@ def _counting_fault(problem: PipelineProblem) -> str:
         for s in range(problem.stages):
             fixed = problem.fixed_layers.get((v, s))
             cap = min(problem.max_layers.get((v, s), problem.layers), problem.layers)
-            if fixed is not None and not problem.min_layers <= fixed <= cap:
+            low = problem.least_layers[at[v, s]]
+            if fixed is not None and not low <= fixed <= cap:
                 return (
-                    f"chunk [{v}][{s}] is given {fixed} layers, outside the {problem.min_layers} to {cap} that it may "
+                    f"chunk [{v}][{s}] is given {fixed} layers, outside the {low} to {cap} that it may "
                     "hold; correct the given number or the bounds"
                 )
-            least += problem.min_layers if fixed is None else fixed
+            least += low if fixed is None else fixed
             most += cap if fixed is None else fixed
     if not least <= problem.layers <= most:
         return (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.pipeline_solver.durations import chunk_durations
+from taylor.pipeline_solver.entries import placements, settled
 from taylor.pipeline_solver.linear_form import INFINITY, Row, write_mps_file
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import OPTIMAL, Solution
@@ -47,7 +48,7 @@ def write_model(problem: PipelineProblem, solution: Solution, mps: Path, sol: Pa
     InputError
         When the form is unknown or a file cannot be written.
     """
-    shared = _compact(problem) if form == "compact" else None
+    shared = _compact(_of_plan(problem, solution)) if form == "compact" else None
     write_mps(problem, solution, mps, form, shared)
     write_sol(problem, solution, sol, shared)
 
@@ -74,6 +75,7 @@ def write_mps(
     InputError
         When the form is unknown or the file cannot be written.
     """
+    problem = _of_plan(problem, solution)
     if form not in FORMS:
         raise InputError("no such form of the model file", field="mps_form", value=form, cure=f"use {', '.join(FORMS)}")
     comments = [
@@ -84,6 +86,11 @@ def write_mps(
     ]
     if problem.choices:
         comments.append(f"choice_NAME_KIND: those under another choice, in this order: {', '.join(problem.choices)}")
+    comments += [
+        f"{kind.count} {kind.name} on the chunk at position {kind.places[0]} of the model's"
+        for kind in problem.pinned_kinds
+        if kind.places
+    ]
     if problem.slowness:
         comments.append(f"stages take {', '.join(f'{slow:g}' for slow in problem.slowness)} times as long")
     if form == "full":
@@ -122,11 +129,16 @@ def write_sol(
         f"# solver {solution.solver}",
     ]
     if solution.plan is not None:
-        model = model or _compact(problem)
+        model = model or _compact(_of_plan(problem, solution))
         values = model.point_of(solution.plan)
         for name, integer, value in zip(model.form.names, model.form.integer, values.tolist(), strict=True):
             lines.append(f"{name} {round(value) if integer else value!r}")
     return write_atomic(path, "\n".join([*lines, ""]))
+
+
+def _of_plan(problem: PipelineProblem, solution: Solution) -> PipelineProblem:
+    """The problem with pinned kinds where the solution has them: a model file states one place of each."""
+    return placements(problem)[0] if solution.plan is None else settled(problem, solution.plan)
 
 
 def _compact(problem: PipelineProblem) -> CompactModel:

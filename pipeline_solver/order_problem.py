@@ -12,6 +12,7 @@ from taylor.pipeline.dependencies import feeders
 from taylor.pipeline.plan import NONE, PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 from taylor.pipeline_solver.durations import chunk_durations, schedule_of
+from taylor.pipeline_solver.entries import settled
 from taylor.pipeline_solver.event_graph import edge_lags
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 
@@ -71,7 +72,7 @@ class OrderProblem:
                     if mode in problem.choices:
                         held += kind.choices[mode].states_mib * layers.sum(axis=0)
         room = np.array(problem.limit_mib) + MEMORY_TOLERANCE_MIB - held
-        lag = np.ascontiguousarray(edge_lags(schedule, problem.boundary_lags).T)
+        lag = np.ascontiguousarray(edge_lags(schedule, settled(problem, plan).boundary_lags).T)
         return cls(schedule, times[: 3 * V * S].reshape(3 * V, S), lag, times[3 * V * S :], kept, room)
 
     @cached_property

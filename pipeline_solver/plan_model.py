@@ -75,7 +75,6 @@ class PlanModel:
     def plan(self) -> PipelinePlan:
         """The plan that the variables' present values round to."""
         problem = self.problem
-        last_v, last_s = self.schedule.chunk_at(self.schedule.chunks - 1)
 
         def grid(variables: list[Any]) -> list[list[int]]:
             rows = [[0] * problem.stages for _ in range(problem.interleaves)]
@@ -88,7 +87,8 @@ class PlanModel:
         for kind in problem.kinds:
             rows = grid([self.layers[kind.name]] if kind.name in self.layers else [])
             if kind.pinned_last:
-                rows[last_v][last_s] = kind.count
+                v, s = self.schedule.chunk_at(problem.places_of(kind)[0])
+                rows[v][s] = kind.count
             layers[kind.name] = as_grid(rows)
         recompute = {
             mode: as_grid(grid([var for (of, _), var in self.recompute.items() if of == mode]))

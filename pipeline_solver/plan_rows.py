@@ -32,6 +32,7 @@ def safe_name(text: str) -> str:
 def layer_bounds(problem: PipelineProblem, kinds: list[LayerKind], chunks: list[Chunk]) -> dict[tuple[str, Chunk], int]:
     """Upper bounds on the layers of a kind in a chunk; 0 where the kind cannot stand."""
     total = sum(kind.count for kind in kinds)
+    least = problem.least_layers
     most = {}
     up_to = 0
     for kind in kinds:
@@ -40,9 +41,10 @@ def layer_bounds(problem: PipelineProblem, kinds: list[LayerKind], chunks: list[
             # The chunks before hold their least layers of this kind or earlier ones, those after of this or later.
             room = min(
                 kind.count,
-                up_to - place * problem.min_layers,
-                total - before - (len(chunks) - 1 - place) * problem.min_layers,
-                total - (len(chunks) - 1) * problem.min_layers,
+                up_to - sum(least[:place]),
+                total - before - sum(least[place + 1 :]),
+                total - sum(least) + least[place],
+                0 if problem.is_beyond(place) else total,
                 problem.fixed_layers.get((v, s), total),
                 problem.max_layers.get((v, s), total),
             )
@@ -70,12 +72,12 @@ def add_layer_rows(
     model.least_layers = pyo.Constraint(pyo.Any)
     model.given_layers = pyo.Constraint(pyo.Any)
     model.most_layers = pyo.Constraint(pyo.Any)
-    for s, v in chunks:
+    for (s, v), least in zip(chunks, problem.least_layers, strict=True):
         held = _total(model, (layers[kind.name][s, v] for kind in kinds if (s, v) in layers[kind.name]))
         if (v, s) in problem.fixed_layers:
             model.given_layers[s, v] = held == problem.fixed_layers[v, s]
-        if problem.min_layers > 0:
-            model.least_layers[s, v] = held >= problem.min_layers
+        if least > 0:
+            model.least_layers[s, v] = held >= least
         if (v, s) in problem.max_layers:
             model.most_layers[s, v] = held <= problem.max_layers[v, s]
 
@@ -236,13 +238,10 @@ def _memory_terms(
 
 def pinned_mib(problem: PipelineProblem, schedule: Schedule, stage: int, alive: Sequence[float]) -> float:
     """Memory that the pinned kinds take on a stage with `alive` [V] micro-batches by interleave, MiB."""
-    v, s = schedule.chunk_at(schedule.chunks - 1)
-    if s != stage:
-        return 0.0
     return sum(
         kind.count * (kind.layer_mib + alive[v] * kind.activation_mib[NONE])
-        for kind in problem.kinds
-        if kind.pinned_last
+        for v in range(problem.interleaves)
+        for kind in problem.pinned_at(schedule.position(v, stage))
     )
 
 
@@ -293,5 +292,4 @@ def _extra_forward(problem: PipelineProblem, place: int, chunks: int) -> float:
     extra = problem.embedding_forward if place == 0 else 0.0
     if place == chunks - 1:
         extra += problem.head_forward
-        extra += sum(kind.count * kind.forward for kind in problem.kinds if kind.pinned_last)
-    return extra
+    return extra + sum(kind.count * kind.forward for kind in problem.pinned_at(place))

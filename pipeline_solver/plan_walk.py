@@ -167,7 +167,8 @@ class PlanWalk:
                 within = np.minimum(state.begin[1:], high) - np.maximum(state.begin[:-1], low)
                 grid[line.interleave, line.stage] = np.maximum(within, 0)
             elif kind.pinned_last:
-                grid[line.interleave[-1], line.stage[-1]] = kind.count
+                place = problem.places_of(kind)[0]
+                grid[line.interleave[place], line.stage[place]] = kind.count
             layers[kind.name] = _grid(grid)
         recompute = {}
         for j, mode in enumerate(problem.searched_modes):

@@ -60,8 +60,13 @@ class LayerKind:
         What one micro-batch leaves alive in one layer, MiB, for ``none``, every mode of `recompute_ratio` and every
         one of `PipelineProblem.choices`.
     pinned_last : bool
-        All layers of the kind sit on the last chunk and count neither in the least number of layers
-        nor in the offset (MTP of mcore-style files). They are never recomputed.
+        All layers of the kind sit together on the last chunk, or on one of `places`, and count neither in the least
+        number of layers nor in the offset (MTP of mcore-style files). They are never recomputed.
+    places : tuple of int
+        Of a pinned kind: positions in model order of the chunks on one of which it may lie, as the solver chooses; the
+        last chunk alone where empty. The kind comes behind all free ones, so that chunks beyond it hold none of these.
+    hand_over : float
+        Of a pinned kind: how many times as much as usual it adds to what passes every boundary behind it.
     choices : mapping of choice to LayerChoice
         What each of `PipelineProblem.choices` costs in a layer of the kind.
     """
@@ -72,6 +77,8 @@ class LayerKind:
     layer_mib: float
     activation_mib: Mapping[str, float]
     pinned_last: bool = False
+    places: tuple[int, ...] = ()
+    hand_over: float = 0.0
     choices: Mapping[str, LayerChoice] = field(default_factory=dict)
 
     @property
@@ -127,6 +134,8 @@ class PipelineProblem:
         Share of a backward (recompute left out) that is the weight gradient, for schedules that split it.
     min_layers : int
         Least number of layers a chunk.
+    entries_alone : bool
+        Whether a chunk that holds the embedding, the head or a pinned kind may hold no other layer.
     fixed_layers : mapping of (interleave, stage) to int
         Chunks whose total of layers is given.
     max_layers : mapping of (interleave, stage) to int
@@ -165,6 +174,7 @@ class PipelineProblem:
     slowness: tuple[float, ...] = ()
     weight_gradient_share: float = 0.5
     min_layers: int = 1
+    entries_alone: bool = False
     fixed_layers: Mapping[tuple[int, int], int] = field(default_factory=dict)
     max_layers: Mapping[tuple[int, int], int] = field(default_factory=dict)
     fixed_recompute: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
@@ -233,6 +243,9 @@ class PipelineProblem:
         for kind in self.kinds:
             if not (kind.count >= 0 and kind.forward >= 0 and kind.layer_mib >= 0):
                 raise ValueError(f"kind {kind.name}: count, forward and layer_mib must be >= 0")
+            _require(kind.hand_over >= 0, f"kind {kind.name}: hand_over must be >= 0", kind.hand_over)
+            if kind.places:
+                self._check_places(kind)
             missing = [mode for mode in (NONE, *self.recompute_ratio, *self.choices) if mode not in kind.activation_mib]
             if missing:
                 raise ValueError(f"kind {kind.name}: activation_mib lacks {', '.join(missing)}")
@@ -244,6 +257,50 @@ class PipelineProblem:
                 kept = (one.host_mib, one.host_states_mib, kind.layer_mib + one.states_mib)
                 if not all(0 <= value < inf for value in (*times, *kept)):
                     raise ValueError(f"kind {kind.name}: choice {name} must have times and memory >= 0, found {one}")
+        self._check_order_of_places()
+
+    def _check_order_of_places(self) -> None:
+        reached = 0
+        for kind in self.pinned_kinds:
+            ahead = [place for place in self.places_of(kind) if place >= reached]
+            if not ahead:
+                raise ValueError(f"kind {kind.name}: its places lie before those of a kind that comes before it")
+            reached = ahead[0]
+
+    def _check_places(self, kind: LayerKind) -> None:
+        chunks, at = self.stages * self.interleaves, self.kinds.index(kind)
+        rising = list(kind.places) == sorted({place for place in kind.places if 0 <= place < chunks})
+        if not kind.pinned_last or not rising:
+            raise ValueError(
+                f"kind {kind.name}: places must be rising positions of 0 to {chunks - 1}, of a pinned kind, "
+                f"found {kind.places!r}"
+            )
+        if any(not one.pinned_last for one in self.kinds[at:]):
+            raise ValueError(f"kind {kind.name}: a kind with places must come behind all kinds that are free to place")
+
+    @property
+    def pinned_kinds(self) -> list[LayerKind]:
+        """The kinds that lie together, of which there are layers."""
+        return [kind for kind in self.kinds if kind.pinned_last and kind.count]
+
+    def places_of(self, kind: LayerKind) -> tuple[int, ...]:
+        """Positions in model order of the chunks on one of which a pinned kind lies."""
+        return kind.places or (self.stages * self.interleaves - 1,)
+
+    def pinned_at(self, place: int) -> list[LayerKind]:
+        """The pinned kinds on the chunk at a position, each of which has one place to choose from."""
+        return [kind for kind in self.pinned_kinds if self.places_of(kind) == (place,)]
+
+    def is_beyond(self, place: int) -> bool:
+        """Whether a pinned kind, wherever it lies, keeps all free layers from the chunk at a position."""
+        return any(place > max(self.places_of(kind)) for kind in self.pinned_kinds)
+
+    @property
+    def least_layers(self) -> tuple[int, ...]:
+        """Least number of free layers of every chunk in model order, int [V · S], with nothing given by chunk."""
+        last = self.stages * self.interleaves - 1
+        alone = {0, last, *(place for kind in self.pinned_kinds for place in self.places_of(kind))}
+        return tuple(0 if self.entries_alone and place in alone else self.min_layers for place in range(last + 1))
 
     @property
     def free_kinds(self) -> tuple[LayerKind, ...]:
@@ -286,8 +343,15 @@ class PipelineProblem:
 
     @property
     def boundary_lags(self) -> tuple[float, ...]:
-        """Transfer time at every boundary between chunks in model order, float [V · S - 1]."""
-        return self.lags or (self.lag,) * (self.stages * self.interleaves - 1)
+        """Transfer time at every boundary between chunks in model order, float [V · S - 1].
+
+        What pinned kinds add is in it, from the last of their places on.
+        """
+        lags = self.lags or (self.lag,) * (self.stages * self.interleaves - 1)
+        added = [(max(self.places_of(kind)), kind.hand_over) for kind in self.pinned_kinds if kind.hand_over]
+        if not added:
+            return lags
+        return tuple(lag * (1.0 + sum(more for at, more in added if at <= k)) for k, lag in enumerate(lags))
 
     @property
     def layers(self) -> int:
@@ -312,7 +376,8 @@ class PipelineProblem:
         for kind in self.kinds:
             modes = {mode: mib for mode, mib in kind.activation_mib.items() if mode not in self.choices}
             kept = ", ".join(f"{mode} {mib:g}" for mode, mib in modes.items())
-            pinned = " on the last chunk" if kind.pinned_last else ""
+            pinned = f" on chunk {' or '.join(map(str, self.places_of(kind)))}" if kind.places else ""
+            pinned = pinned or (" on the last chunk" if kind.pinned_last else "")
             lines.append(
                 f"{kind.count} {kind.name} layers{pinned}: forward {kind.forward:g}, {kind.layer_mib:,g} MiB each; "
                 f"a micro-batch keeps {kept} MiB by recompute"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from typing import Any
 
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.entries import has_places, solve_places
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress
@@ -52,11 +54,13 @@ def solve(
     if warm_start is not None and check(problem, warm_start):
         warm_start = None
     entry = solver_named(options.solver)
-    run = entry.load()
+    run: Any = entry.load()
     if problem.uniform_recompute:
         from taylor.pipeline_solver.uniform_recompute import solve_uniform
 
         run = partial(solve_uniform, run=run, one_by_one=entry.one_recompute_choice)
+    if has_places(problem):
+        run = partial(solve_places, run=run)
     solution = run(problem, options, warm_start=warm_start, on_progress=on_progress)
     if warm_start is not None:
         solution = _no_worse(problem, solution, warm_start)

@@ -77,7 +77,7 @@ class StageRuns:
             if kind in placed:
                 row = [self.types[s][t].layers[placed.index(kind)] for s, t in picked]
             elif kind.pinned_last:
-                row[-1] = kind.count
+                row[problem.places_of(kind)[0]] = kind.count
             layers[kind.name] = as_grid([row])
         recompute = {
             mode: as_grid([[int(self.types[s][t].choices.recompute[self.choice[s][t], j]) for s, t in picked]])

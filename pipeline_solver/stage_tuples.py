@@ -166,14 +166,10 @@ def fixed_parts(
     """Memory left for the placed layers at each alive vector, and forward time of each chunk besides them."""
     room = np.full(len(alive), problem.limit_mib[s] - problem.static_mib[s])
     forward = np.zeros(problem.interleaves)
-    last_v, last_s = schedule.chunk_at(schedule.chunks - 1)
-    first_v, first_s = schedule.chunk_at(0)
-    if s == first_s:
-        forward[first_v] += problem.embedding_forward
-    if s == last_s:
-        forward[last_v] += problem.head_forward
-        for kind in problem.kinds:
-            if kind.pinned_last:
-                forward[last_v] += kind.count * kind.forward
-                room = room - kind.count * (kind.layer_mib + alive[:, last_v] * kind.activation_mib[NONE])
+    for v in range(problem.interleaves):
+        place = schedule.position(v, s)
+        forward[v] += problem.embedding_forward * (place == 0) + problem.head_forward * (place == schedule.chunks - 1)
+        for kind in problem.pinned_at(place):
+            forward[v] += kind.count * kind.forward
+            room = room - kind.count * (kind.layer_mib + alive[:, v] * kind.activation_mib[NONE])
     return room, forward

@@ -347,7 +347,8 @@ def _nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Solut
 def _distinct(problem: PipelineProblem) -> list[tuple[str, int]]:
     """The choices that differ, those beside recompute first, counts rising: no chunk has more layers than the others
     leave, and nothing is nothing."""
-    most = max(1, problem.layers - (problem.stages * problem.interleaves - 1) * max(problem.min_layers, 0))
+    least = problem.least_layers
+    most = max(1, problem.layers - sum(least) + min(least))
     first_mode = problem.uniform_recompute[0][0]
     choices = {(mode if count else first_mode, min(count, most)) for mode, count in problem.uniform_recompute}
     named = {mode: place for place, mode in enumerate(problem.choices)}

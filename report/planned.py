@@ -14,6 +14,7 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import NONE, PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 from taylor.pipeline_solver.durations import chunk_durations
+from taylor.pipeline_solver.entries import settled
 from taylor.pipeline_solver.evaluate import bubble_shares
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.problem import PipelineProblem
@@ -42,7 +43,8 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     durations = np.asarray(chunk_durations(problem, plan), dtype=np.float64)
     start = np.asarray(
-        EventGraph.from_schedule(schedule, problem.boundary_lags).start_times(durations), dtype=np.float64
+        EventGraph.from_schedule(schedule, settled(problem, plan).boundary_lags).start_times(durations),
+        dtype=np.float64,
     )
     order = schedule.order.astype(np.int64)
     stage = np.broadcast_to(np.arange(problem.stages)[:, None], start.shape)

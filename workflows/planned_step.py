@@ -23,6 +23,6 @@ def planned_step_ms(config: TrainingConfig, device: DeviceSpec) -> float:
     """
     plan = config.plan or config.even_plan(config.strategy)
     ratios = estimate_ratios(config.model, config.strategy, config.rules, device)
-    problem = build_problem(config, estimate_memory(config, device), ratios)
+    problem = build_problem(config, estimate_memory(config, device), ratios, device=device)
     assert ratios.unit_ms is not None
     return step_time(problem, plan_in_terms_of(problem, plan)) * ratios.unit_ms

@@ -9,9 +9,11 @@ from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.chunks import chunk_order
-from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, values_in_order
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.register.device import DeviceSpec
 from taylor.register.model import DENSE, MOE, MTP, kind_of
+from taylor.workflows.entries import may_stand_alone, with_mtp_places
 
 
 def build_problem(
@@ -20,6 +22,7 @@ def build_problem(
     ratios: TimeRatios,
     *,
     search_select: bool | None = None,
+    device: DeviceSpec | None = None,
 ) -> PipelineProblem:
     """State the pipeline problem of one configuration, under the schedule that its interleaves mean.
 
@@ -31,6 +34,9 @@ def build_problem(
     search_select : bool, optional
         Let the solver choose selective recompute beside full recompute; by default where the file's own plan holds it
         and the memory profile tells it. A file whose own plan holds it has its price stated either way.
+
+    device : DeviceSpec, optional
+        With it MTP layers may lie on any chunk that the configuration's kind of file can name.
 
     Raises
     ------
@@ -45,7 +51,9 @@ def build_problem(
     unsearched = (SELECT,) if own and not searched else ()
     kinds = _layer_kinds(config, memory, ratios, (*modes, *unsearched, NONE))
     placed = sum(kind.count for kind in kinds if not kind.pinned_last)
-    if placed < stages * vpp:
+    empty = _leaves_empty(config, kinds)
+    alone = may_stand_alone(config) and not empty
+    if placed < stages * vpp and not (alone or empty):
         raise InputError(
             f"{placed} layers cannot fill {stages} stages x {vpp} interleaves with one layer each",
             file=config.path,
@@ -54,7 +62,7 @@ def build_problem(
             cure="use fewer stages or interleaves",
         )
     lags = _boundary_lags(config, ratios)
-    return PipelineProblem(
+    problem = PipelineProblem(
         stages=stages,
         interleaves=vpp,
         micro_batches=config.strategy.micro_batches,
@@ -70,10 +78,12 @@ def build_problem(
         lag=max(lags, default=0.0),
         lags=lags if len(set(lags)) > 1 else (),
         tail=(ratios.tail,) * stages if ratios.tail else (),
-        min_layers=0 if _leaves_empty(config, kinds) else 1,
+        min_layers=0 if empty else 1,
+        entries_alone=alone,
         unit_ms=ratios.unit_ms,
         uniform_recompute=uniform_choices(config, modes),
     )
+    return problem if device is None else with_mtp_places(problem, config, device)
 
 
 def _boundary_lags(config: TrainingConfig, ratios: TimeRatios) -> tuple[float, ...]:
@@ -96,13 +106,19 @@ def uniform_choices(config: TrainingConfig, modes: Sequence[str]) -> tuple[tuple
 
 
 def _leaves_empty(config: TrainingConfig, kinds: tuple[LayerKind, ...]) -> bool:
-    """Whether the file's own plan, by hand, leaves a chunk of the pipeline as it is planned without a layer."""
+    """Whether the file's own plan, by hand, leaves a chunk of the pipeline as it is planned without a layer, and
+    without an embedding, MTP layers or a head that may have it to themselves."""
     plan, strategy = config.plan, config.strategy
     if plan is None or (plan.interleaves, plan.stages) != (strategy.vpp, strategy.pp):
         return False
     pinned = {kind.name for kind in kinds if kind.pinned_last}
-    held = plan.total_layers([kind for kind in plan.layers if kind not in pinned])
-    return any(count == 0 for row in held for count in row)
+    if may_stand_alone(config):
+        held = values_in_order(plan.total_layers(), config.schedule.v_shape)[1:-1]
+    else:
+        held = [
+            count for row in plan.total_layers([kind for kind in plan.layers if kind not in pinned]) for count in row
+        ]
+    return 0 in held
 
 
 def plan_in_terms_of(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePlan:

@@ -26,6 +26,7 @@ from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.register.device import DeviceSpec
 from taylor.workflows.devices import ChosenDevice, choose_device
 from taylor.workflows.dryrun_backend import open_backend
+from taylor.workflows.entries import entry_lines
 from taylor.workflows.export import refuse_impossible
 from taylor.workflows.job_facts import JobFacts, tell_head, tell_notes
 from taylor.workflows.memory_source import obtain_memory
@@ -137,8 +138,9 @@ class StatedFile:
     def facts(self) -> JobFacts:
         """What is known of the job before it is planned."""
         moves = self.config.moved is not None or (self.modules is not None and bool(self.modules.offload))
-        further = [*(assumptions(self.device) if moves else ()), *optimizer_assumptions(self.config.rules, self.device)]
-        return JobFacts(self.running, self.chosen, self.ratios, self.job.train_tokens, self.stages, tuple(further))
+        moved = assumptions(self.device) if moves else ()
+        further = (*entry_lines(self.running), *moved, *optimizer_assumptions(self.config.rules, self.device))
+        return JobFacts(self.running, self.chosen, self.ratios, self.job.train_tokens, self.stages, further)
 
     def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
         """The same with a number of interleaves and the schedule that it means."""
@@ -224,7 +226,8 @@ class StatedFile:
         InputError
             When there are fewer layers than chunks, or the profile lacks a mode that is searched.
         """
-        problem = build_problem(self.running, memory, self.ratios.ratios, search_select=self.job.search_select)
+        asked = self.job.search_select
+        problem = build_problem(self.running, memory, self.ratios.ratios, search_select=asked, device=self.device)
         problem = with_module_choices(problem, self.running, self.device, self.modules)
         return problem if self.stages is None else self.stages.on(problem, self.running)
 

@@ -84,6 +84,18 @@ class FlagLauncher(Launcher):
         """Full recompute where the experts' exchange is overlapped; see `misfit_expert_overlap`."""
         return (FULL,) if self.launch(config.path).flags.has(EXPERT_OVERLAP) else ()
 
+    def mtp_places(self, config: TrainingConfig) -> tuple[int, ...] | None:
+        """In a layout, which runs all interleaves forwards, any last chunk of a stage.
+
+        Source: Megatron-LM d98e8a64 megatron/core/transformer/pipeline_parallel_layer_layout.py
+        (``validate_layer_layout``): the embedding comes first and the loss last, MTP layers together behind all
+        others, on the last virtual stage of a rank; a stage may be empty.
+        """
+        stages, interleaves = config.strategy.pp, config.strategy.vpp
+        if not config.names_chunks or config.schedule_for(interleaves).v_shape:
+            return None
+        return tuple(range((interleaves - 1) * stages, interleaves * stages))
+
     def module_words(self, config: TrainingConfig) -> ModuleWords:
         """Megatron's modules, without the experts' whole block where their exchange is overlapped.
 

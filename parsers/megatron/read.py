@@ -152,6 +152,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         schedule=schedule,
         plan=plan,
         mtp_counted=False,
+        names_chunks=flags.has(LAYOUT),
         moved=None if is_mindspeed(flags) else read_moved(flags),
         linked=tuple(f"--{name}" for name in (CPU_OFFLOAD, SWAPPED) if flags.has(name)),
         misfit=misfit,

@@ -21,7 +21,7 @@ def test_the_optima_of_a_sample_are_those_over_every_plan():
 
 
 def test_the_optima_with_choices_and_limits_of_the_host_are_those_over_every_plan():
-    found = portion(seed=0, first=20, count=6, choices=True)
+    found = portion(seed=0, first=20, count=6, drawn="choices")
     assert found["faults"] == [] and found["checked"] > 15 and found["files"] >= 1
 
 

@@ -40,5 +40,5 @@ def test_a_layout_by_hand_may_leave_chunks_empty_and_so_may_the_solved_one(tmp_p
     assert config.plan is not None and config.strategy.vpp == 2
     job = FileJob(script, dryrun=False, check=False)
     solved = solve_file(job, SolveOptions(time_limit=2.0), Outputs(folder=tmp_path / "out", write=False))
-    assert solved.problem.min_layers == 0
+    assert solved.problem.entries_alone and solved.problem.least_layers[0] == solved.problem.least_layers[-1] == 0
     assert solved.solution.objective <= solved.own.objective * (1 + 1e-9)

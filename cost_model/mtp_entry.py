@@ -1,0 +1,45 @@
+"""What MTP modules take with them to a chunk apart from the head: their projections and a copy of the embedding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taylor.cost_model.activations import micro_batch_tokens
+from taylor.cost_model.speed import Speed
+from taylor.cost_model.statics import MIB, beside_mtp_bytes
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.time import layer_time
+from taylor.cost_model.work import head_work, mtp_projection_weights
+from taylor.register.device import DeviceSpec
+from taylor.register.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class MtpEntry:
+    """What moves with the modules; the head's and the last stage's figures hold it where they lie with the head.
+
+    Their heads and losses stay: Megatron-LM runs them where the model's head is (d98e8a64
+    megatron/core/models/gpt/gpt_model.py ``_postprocess``), to which the modules' states go on beside the layers'. What
+    their embeddings and norms leave alive is counted with the head's loss either way.
+
+    Parameters
+    ----------
+    projection_forward : float
+        Forward time of all modules' projections, in body-layer forward times.
+    states_mib : float
+        MiB of states of their projections and norms, and of their copy of the embedding.
+    """
+
+    projection_forward: float
+    states_mib: float
+
+    @classmethod
+    def of(cls, model: ModelSpec, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> MtpEntry:
+        """By the closed forms that the head's time and the last stage's memory are made of."""
+        speed, work = Speed.of(device, rules), head_work(model, strategy, rules)
+        weights = mtp_projection_weights(model, strategy)
+        flops = 2 * micro_batch_tokens(strategy, rules) * weights
+        whole = speed.product(work.flops, work.read_bytes, work.written_bytes)
+        rest = speed.product(work.flops - flops, work.read_bytes - rules.compute_bytes * weights, work.written_bytes)
+        unit = layer_time(model, model.body_kind, strategy, rules, device).forward
+        return cls(float((whole - rest) / unit), float(beside_mtp_bytes(model, strategy, rules).total) / MIB)

@@ -1,0 +1,150 @@
+"""Kinds that lie together on one of several chunks (MTP, …): the problem with each of their places, one by one.
+
+They are few, and with its place such a kind is a constant of its stage, so that every solver has the problem that it
+is made for: the places are solved one after the other, each against the best plan so far.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+
+from taylor.pipeline.chunks import position_of
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.progress import OnProgress, Progress
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, Solution, Termination
+from taylor.pipeline_solver.solvers import Solver
+
+FIRST_SHARE = 0.3
+"""Share of the time that is left which a place may take before all have been tried."""
+
+
+def placed(problem: PipelineProblem, places: dict[str, int]) -> PipelineProblem:
+    """The problem with the one place of each of the named kinds."""
+
+    def at(kind: LayerKind) -> LayerKind:
+        return replace(kind, places=(places[kind.name],)) if kind.name in places else kind
+
+    return problem.replace(kinds=tuple(map(at, problem.kinds)))
+
+
+def has_places(problem: PipelineProblem) -> bool:
+    """Whether the place of some kind is to be chosen."""
+    return any(len(kind.places) > 1 for kind in problem.pinned_kinds)
+
+
+def placements(problem: PipelineProblem) -> list[PipelineProblem]:
+    """The problem with each choice of places that keeps the kinds' order, the last places first; itself without any."""
+    if not has_places(problem):
+        return [problem]
+    kinds = problem.pinned_kinds
+    choices = itertools.product(*(sorted(problem.places_of(kind), reverse=True) for kind in kinds))
+    named = [{kind.name: at for kind, at in zip(kinds, places, strict=True) if kind.places}
+             for places in choices if list(places) == sorted(places)]  # fmt: skip
+    return [placed(problem, places) for places in named]
+
+
+def settled(problem: PipelineProblem, plan: PipelinePlan) -> PipelineProblem:
+    """The problem with the pinned kinds where a plan has them; the same where it spreads one over chunks."""
+    places = {}
+    v_shape, stages = problem.schedule.v_shape, problem.stages
+    for kind in problem.pinned_kinds:
+        grid = plan.layers.get(kind.name, ())
+        held = [position_of(v, s, stages, v_shape) for v, row in enumerate(grid) for s, n in enumerate(row) if n]
+        if len(held) == 1 and (held[0],) != problem.places_of(kind):
+            places[kind.name] = held[0]
+    return placed(problem, places) if places else problem
+
+
+def solve_places(
+    problem: PipelineProblem,
+    options: SolveOptions,
+    *,
+    run: Solver,
+    warm_start: PipelinePlan | None = None,
+    on_progress: OnProgress | None = None,
+) -> Solution:
+    """Solve a problem in which the place of some kind is to be chosen.
+
+    Parameters
+    ----------
+    run : Solver
+        What solves it with given places.
+
+    Returns
+    -------
+    Solution
+        `bound` holds for every place.
+    """
+    began = time.monotonic()
+    deadline = None if options.time_limit is None else began + options.time_limit
+    ones = placements(problem)
+    if warm_start is not None:  # where the known plan has them first: the others must be better
+        known = settled(problem, warm_start)
+        ones.sort(key=lambda one: one.kinds != known.kinds)
+    best: Solution | None = None
+    proven = [0.0] * len(ones)
+    stopped: Termination | None = None
+
+    def to_beat() -> float:
+        least = float("inf") if best is None or best.objective is None else best.objective * (1.0 - options.gap / 2)
+        return min(least, float("inf") if options.cutoff is None else options.cutoff())
+
+    def attempt(at: int, share: float) -> None:
+        nonlocal best, stopped
+        left = None if deadline is None else max(0.01, share * (deadline - time.monotonic()))
+        start = next((p for p in (None if best is None else best.plan, warm_start) if _lies_as(ones[at], p)), None)
+        told = None if on_progress is None else lambda progress: tell(progress)
+        found = run(ones[at], options.replace(time_limit=left, cutoff=to_beat), warm_start=start, on_progress=told)
+        if found.termination is Termination.INTERRUPTED:
+            stopped = Termination.INTERRUPTED
+        reached = float("inf") if found.status is INFEASIBLE else found.bound or 0.0
+        proven[at] = max(proven[at], reached)
+        if found.objective is not None and (best is None or best.objective is None or found.objective < best.objective):
+            best = found
+
+    def tell(progress: Progress) -> None:
+        assert on_progress is not None
+        known = None if best is None else best.objective
+        objectives = [value for value in (progress.objective, known) if value is not None]
+        on_progress(
+            Progress(time.monotonic() - began, min(objectives, default=None), min(proven) or None, progress.note)
+        )
+
+    def over() -> bool:
+        return stopped is not None or (deadline is not None and time.monotonic() >= deadline)
+
+    for at in range(len(ones)):
+        if not over():
+            attempt(at, 1.0 if deadline is None else FIRST_SHARE)
+    while not over():
+        pending = sorted((bound, at) for at, bound in enumerate(proven) if bound < to_beat())
+        if not pending:
+            break
+        before, at = pending[0]
+        attempt(at, 1.0 if len(pending) == 1 else 0.5)
+        if deadline is None and proven[at] <= before:
+            break
+    bound, seconds = min(proven), time.monotonic() - began
+    if best is None or best.objective is None:
+        if bound == float("inf"):
+            return Solution(INFEASIBLE, Termination.INFEASIBLE, seconds=seconds)
+        end = Termination.CUT_OFF if options.cutoff is not None and bound >= options.cutoff() else None
+        return Solution(NO_SOLUTION, bound=bound or None, seconds=seconds).ended_by(
+            stopped or end or Termination.TIME_LIMIT
+        )
+    bound = min(bound, best.objective)
+    whole = best.replace(status=FEASIBLE, bound=bound, seconds=seconds)
+    if best.objective - bound <= options.gap * abs(best.objective):
+        return whole.closed(interrupted=stopped is Termination.INTERRUPTED)
+    if options.cutoff is not None and bound >= options.cutoff():
+        stopped = stopped or Termination.CUT_OFF
+    return whole.ended_by(stopped or (Termination.TIME_LIMIT if over() else Termination.STALLED))
+
+
+def _lies_as(problem: PipelineProblem, plan: PipelinePlan | None) -> bool:
+    """Whether a plan has the pinned kinds where a problem with given places has them."""
+    return plan is not None and settled(problem, plan).kinds == problem.kinds

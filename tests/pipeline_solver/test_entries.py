@@ -1,0 +1,139 @@
+"""Kinds that lie together on one of several chunks, and chunks that hold nothing but them, embedding or head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.brute_force import enumerate_optimum
+from benchmarks.random_instances import portion
+from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.checker import check, exact_step_time
+from taylor.pipeline_solver.entries import placements, settled
+from taylor.pipeline_solver.evaluate import evaluate, peak_memory_mib
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.result import Result, problem_data
+from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL
+from taylor.pipeline_solver.solve import solve
+from tests.solver_cases import plan_of, small_problem
+
+
+def with_mtp(places: tuple[int, ...] = (0, 1, 2), **changes: object) -> PipelineProblem:
+    """Three stages, a body of four layers and one MTP layer, a head as long as three layers."""
+    body = LayerKind("body", 4, 1.0, 10.0, {NONE: 4.0, FULL: 1.0})
+    mtp = LayerKind("mtp", 1, 2.0, 20.0, {NONE: 6.0, FULL: 6.0}, pinned_last=True, places=places, hand_over=1.0)
+    problem = small_problem(
+        stages=3,
+        kinds=(body, mtp),
+        static_mib=(5.0, 6.0, 7.0),
+        limit_mib=(100.0,) * 3,
+        head_forward=3.0,
+        lag=0.5,
+        entries_alone=True,
+        micro_batches=1,
+    )
+    return problem.replace(**changes)
+
+
+def test_the_optima_of_a_sample_are_those_over_every_plan() -> None:
+    found = portion(seed=0, first=100, count=8, drawn="entries")
+    assert found["faults"] == [] and found["checked"] > 15 and found["files"] >= 1
+
+
+def test_a_kind_lies_where_the_step_is_shortest_and_the_head_may_be_alone() -> None:
+    problem = with_mtp(micro_batches=16, lag=0.0)
+    truth, solution = enumerate_optimum(problem), solve(problem)
+    assert truth is not None and solution.status == OPTIMAL
+    assert solution.objective == pytest.approx(truth.objective, rel=1e-9)
+    assert solution.plan == plan_of({"body": [[3, 1, 0]], "mtp": [[0, 1, 0]]}, {FULL: [[0, 0, 0]]})
+    together = solve(problem.replace(entries_alone=False))
+    assert together.objective is not None and together.objective > truth.objective
+
+
+def test_what_passes_behind_the_kind_takes_as_many_times_as_long_more_as_it_says() -> None:
+    """One micro-batch: 9 forward and 18 backward, and transfers of 0.5 either way, 1 behind the MTP layer."""
+    apart = plan_of({"body": [[2, 2, 0]], "mtp": [[0, 1, 0]]})
+    ahead = plan_of({"body": [[4, 0, 0]], "mtp": [[1, 0, 0]]})
+    with_head = plan_of({"body": [[2, 1, 1]], "mtp": [[0, 0, 1]]})
+    for plan, transfers in ((apart, 1.5), (with_head, 1.0)):
+        assert exact_step_time(with_mtp(), plan) == 27 + 2 * transfers
+        assert evaluate(with_mtp(), plan).objective == 27 + 2 * transfers
+    assert exact_step_time(with_mtp(), ahead) == 27 + 2 * 2.0
+    assert peak_memory_mib(with_mtp(), apart) == (5 + 20 + 8, 6 + 40 + 14, 7)
+    assert settled(with_mtp(), apart).boundary_lags == (0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("layers", "says"),
+    [
+        ({"body": [[2, 1, 1]], "mtp": [[1, 0, 0]]}, "holds body layers after mtp layers have begun"),
+        ({"body": [[2, 2, 0]], "mtp": [[0, 1, 0]]}, ""),
+        ({"body": [[0, 4, 0]], "mtp": [[0, 0, 1]]}, ""),
+        ({"body": [[4, 0, 0]], "mtp": [[0, 0, 1]]}, "at least 1 are asked for"),
+    ],
+)
+def test_the_checker_holds_the_order_of_kinds_and_lets_entries_alone_have_chunks(layers: dict, says: str) -> None:
+    found = check(with_mtp(), plan_of(layers))
+    assert found == [] if not says else any(says in fault for fault in found)
+
+
+def test_the_checker_tells_a_kind_in_another_place_or_in_pieces() -> None:
+    problem = with_mtp((1, 2))
+    there = plan_of({"body": [[4, 0, 0]], "mtp": [[1, 0, 0]]})
+    assert "belong on one of the chunks [1, 2]" in check(problem, there)[0]
+    two = problem.replace(kinds=(problem.kinds[0], replace(problem.kinds[1], count=2)))
+    apart = plan_of({"body": [[2, 2, 0]], "mtp": [[0, 1, 1]]})
+    assert "1 of 2 mtp layers, which lie together" in " ".join(check(two, apart))
+    bare = plan_of({"body": [[2, 2, 0]], "mtp": [[0, 1, 0]]})
+    assert "at least 1 are asked for" in check(problem.replace(entries_alone=False), bare)[0]
+
+
+def test_places_that_no_plan_can_keep_are_refused() -> None:
+    body, mtp = with_mtp().kinds
+    for kinds, says in (
+        ((body, replace(mtp, places=(2, 1))), "rising positions of 0 to 2"),
+        ((body, replace(mtp, places=(3,))), "rising positions of 0 to 2"),
+        ((body, replace(mtp, pinned_last=False)), "of a pinned kind"),
+        ((mtp, body), "behind all kinds that are free"),
+        ((body, replace(mtp, places=(2,)), replace(mtp, name="head", places=(0, 1))), "before those of a kind"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            with_mtp().replace(kinds=kinds)
+
+
+def test_several_kinds_keep_their_order_in_every_choice_of_places() -> None:
+    body, mtp = with_mtp().kinds
+    problem = with_mtp().replace(kinds=(body, mtp, replace(mtp, name="head", places=(1, 2))))
+    places = [tuple(kind.places[0] for kind in one.pinned_kinds) for one in placements(problem)]
+    assert places == [(2, 2), (1, 2), (1, 1), (0, 2), (0, 1)]
+
+
+def test_a_kind_that_fits_nowhere_is_told_with_the_least_memory_of_its_best_place() -> None:
+    problem = with_mtp(limit_mib=(30.0, 30.0, 30.0))
+    solution = solve(problem)
+    assert solution.status == INFEASIBLE and "least device memory with which a plan exists" in solution.message
+    enough = float(solution.message.split("plan exists is ")[1].split()[0])
+    assert solve(problem.replace(limit_mib=(enough,) * 3)).plan is not None
+    assert solve(problem.replace(limit_mib=(enough - 0.001,) * 3)).plan is None
+
+
+@pytest.mark.parametrize("solver", ["HIGHS", "HIGHS-MILP"])
+def test_with_no_time_the_known_plan_is_kept_and_one_choice_of_recompute_holds(solver: str) -> None:
+    rule = {"uniform_recompute": ((FULL, 0), (FULL, 1)), "schedule": ScheduleSpec("1f1b")}
+    problem = with_mtp(micro_batches=4, limit_mib=(30.0, 90.0, 60.0), **rule)
+    known = plan_of({"body": [[1, 3, 0]], "mtp": [[0, 1, 0]]}, {FULL: [[1, 1, 0]]})
+    assert check(problem, known) == []
+    kept = solve(problem, SolveOptions(solver=solver, time_limit=0.0), warm_start=known)
+    assert kept.objective is not None and kept.objective <= float(exact_step_time(problem, known))
+    truth, solution = enumerate_optimum(problem), solve(problem, SolveOptions(solver=solver))
+    assert truth is not None and solution.objective == pytest.approx(truth.objective)
+
+
+def test_a_problem_with_places_goes_through_its_data_and_back() -> None:
+    problem = with_mtp((1, 2), lags=(0.25, 0.75))
+    result = Result(problem, solve(problem))
+    assert Result.from_dict(result.to_dict()).problem == problem
+    assert problem_data(problem)["kinds"][1]["places"] == [1, 2]
