@@ -19,7 +19,8 @@ from taylor.layerwise.exact.events import LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem, least_order
 from taylor.layerwise.exact.large import Assembled, LargeSearch
 from taylor.layerwise.exact.master import ROUNDING, Master
-from taylor.layerwise.exact.relaxation import relax
+from taylor.layerwise.exact.relaxation import MOST_ROUNDS, relax
+from taylor.layerwise.exact.stage_tree import StageTree, free_contents
 from taylor.layerwise.exact.whole import WholeLayers
 from taylor.layerwise.job import OuterChoice
 
@@ -29,6 +30,10 @@ MANY_CHUNKS = 24
 """From so many chunks on a plan is put together before contents are listed."""
 MOST_CONTENTS = 60_000
 """Contents of all stages that a master takes."""
+MANY_ROUNDS = 60
+"""LPs of the relaxation there: the tree bounds the step, prices are all that it is for."""
+TREE_SHARE = 1e-3
+"""By how much contents of a stage may differ at least to count as one in the tree."""
 COARSE = 1e-6
 """Gaps from which contents that hardly differ count as one, so that together they cost a quarter of the gap."""
 
@@ -116,18 +121,22 @@ def solve_fixed(
             if tell is not None:
                 tell(best_step, bound)
 
+    def raised(value: float) -> None:
+        nonlocal bound
+        bound = max(bound, value)
+
     interrupted = False
     try:
         many = problem.chunks >= MANY_CHUNKS
         if many:
             kept(large.first())
-        relaxed = relax(problem, graph)
+        relaxed = relax(problem, graph, rounds=MANY_ROUNDS if many else MOST_ROUNDS)
         if relaxed is None:
             return done(np.inf, np.inf, None, 0)
         bound = base = relaxed.bound
         if many and bound < min(best_step * (1 - gap), cutoff_s):
-            bound = max(bound, large.bound(relaxed))
             large.improve(relaxed, bound / (1 - gap), kept)
+            bound = max(bound, _tree_bound(problem, graph, large, min(best_step * (1 - gap), cutoff_s), gap, raised))
         if not many and problem.interleaves > 1 and len(problem.by_kind) == 1:
             # Chunks of a stage multiply what is to be listed.
             kept(large.first())
@@ -186,6 +195,23 @@ def solve_fixed(
     except KeyboardInterrupt:
         interrupted = True
     return done(best_step, min(bound, best_step), best, listed, interrupted)
+
+
+def _tree_bound(
+    problem: FixedProblem, graph: LaggedGraph, large: LargeSearch, target: float, gap: float,
+    raised: Callable[[float], None],
+) -> float:  # fmt: skip
+    """Prove that no plan is shorter than a target, or a bound below it, s; 0 where contents are too many."""
+    share = max(gap / 5, TREE_SHARE)
+    more = 1 + 1.5 * share  # times of chunks, then the tail
+    try:
+        free, parts = free_contents(problem, graph, target * more, share, share / 2 * target, large.deadline)
+    except TooManyContents:
+        return 0.0
+    parts = _below(free, graph, parts, target * more)
+    tree = StageTree(free, graph, parts, large.even_layers().sum(axis=1), target * more)
+    proven: float = tree.search(large.deadline, lambda step: raised(step / more))
+    return proven / more
 
 
 def _within(parts: list[Contents], budget: float) -> list[Contents]:
