@@ -5,10 +5,12 @@ from __future__ import annotations
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile
 from taylor.parsers.registry import launcher_of
+from taylor.pipeline.schedule import SEARCHED, SEARCHED_V
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.progress import OnProgress
 from taylor.workflows.evaluate_file import own_solution
 from taylor.workflows.kept_solves import SolveStore
+from taylor.workflows.module_choices import require_host_link
 from taylor.workflows.planned_file import PlannedFile
 from taylor.workflows.stated_file import StatedFile
 from taylor.workflows.variants import Variant, best_variant
@@ -26,17 +28,11 @@ def on_host(file: StatedFile) -> StatedFile:
         When files of the launcher, or this one, cannot say it, the device has no link to its host in the register, or
         the job chooses what this is not combined with.
     """
-    if file.job.has_choices or file.stages is not None:
+    if file.job.has_choices or file.job.schedule in (SEARCHED, SEARCHED_V) or file.stages is not None:
         cure = "choose one after the other"
         reason = "is not combined with -vpp auto, -schedule auto, a searched order or --stage_devices"
         raise InputError(reason, field=FLAG, value="y", cure=cure)
-    if file.device.host_link_gb_s is None:
-        raise InputError(
-            f"needs the bandwidth between {file.device.name} and its host, which no source states",
-            field=FLAG,
-            value="y",
-            cure="register the device with its host_link_gb_s, or measure it with taylor profile hardware",
-        )
+    require_host_link(file.device, FLAG)
     config = launcher_of(file.config).with_optimizer_on_host(file.config)
     return StatedFile.of(file.job, config, file.chosen)
 

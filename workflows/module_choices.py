@@ -56,14 +56,25 @@ def offered_words(config: TrainingConfig, device: DeviceSpec, asked: AskedModule
                 value="y",
                 cure="plan a Megatron-LM script, or leave it out",
             )
-    if asked.offload and device.host_link_gb_s is None:
+    if asked.offload:
+        require_host_link(device, "--offload")
+    return ModuleWords(words.recompute if asked.recompute else {}, words.offload if asked.offload else {})
+
+
+def require_host_link(device: DeviceSpec, flag: str) -> None:
+    """Refuse a flag that moves something to the host where the device's link to it is not known.
+
+    Raises
+    ------
+    InputError
+    """
+    if device.host_link_gb_s is None:
         raise InputError(
             f"needs the bandwidth between {device.name} and its host, which no source states",
-            field="--offload",
+            field=flag,
             value="y",
             cure="register the device with its host_link_gb_s, or measure it with taylor profile hardware",
         )
-    return ModuleWords(words.recompute if asked.recompute else {}, words.offload if asked.offload else {})
 
 
 def with_host_priced(config: TrainingConfig, device: DeviceSpec) -> TrainingConfig:

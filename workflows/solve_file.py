@@ -84,7 +84,7 @@ def solve_file(
             and measured
             and file.stages is None
             and not is_searched(job)
-            and (not job.offload_optimizer)
+            and not job.offload_optimizer
         ):
             try:
                 planned = _solve_checked(file, memory, backend, how, outputs, watch)
