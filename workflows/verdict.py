@@ -179,7 +179,10 @@ def gain_line(planned: PlannedFile) -> str:
     if planned.facts.stages is not None:
         step = f"{order_name(planned.facts.stages.specs)}: {step}"
     elif planned.alternatives:
-        step = f"{choice_name(problem.interleaves, problem.schedule)}: {step}"
+        label = next(
+            (one.label for one in planned.alternatives if one.label and one.objective == solution.objective), ""
+        )
+        step = f"{label or choice_name(problem.interleaves, problem.schedule)}: {step}"
     if own is solution:
         return f"{step} a step by the file's own plan; nothing was solved"
     if own is None or own.objective is None or not solution.objective:

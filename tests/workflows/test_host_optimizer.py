@@ -15,6 +15,7 @@ from taylor.workflows.evaluate_file import evaluate_file
 from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.solve_file import solve_file
 from taylor.workflows.stated_file import StatedFile
+from taylor.workflows.verdict import gain_line
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 SCRIPT = CONFIG / "pretrain_llama3_70b.sh"
@@ -39,6 +40,7 @@ def test_the_better_of_both_is_kept_and_the_script_reads_back_as_the_plan_that_w
     assert [one.name for one in chosen.alternatives if one.objective == chosen.solution.objective] == [
         "optimizer on the host"
     ]
+    assert gain_line(chosen).startswith("optimizer on the host: ")
     text = (tmp_path / "plan.sh").read_text()
     for flag in ("optimizer-cpu-offload", "use-precision-aware-optimizer", "overlap-cpu-optimizer-d2h-h2d"):
         assert f"--{flag}" in text
