@@ -32,8 +32,8 @@ MOST_CONTENTS = 60_000
 """Contents of all stages that a master takes."""
 MANY_ROUNDS = 60
 """LPs of the relaxation there: the tree bounds the step, prices are all that it is for."""
-TREE_SHARE = 1e-3
-"""By how much contents of a stage may differ at least to count as one in the tree."""
+TREE_SHARE = 5e-4
+"""By how much contents of a stage may differ to count as one in the tree."""
 COARSE = 1e-6
 """Gaps from which contents that hardly differ count as one, so that together they cost a quarter of the gap."""
 
@@ -136,7 +136,7 @@ def solve_fixed(
         bound = base = relaxed.bound
         if many and bound < min(best_step * (1 - gap), cutoff_s):
             large.improve(relaxed, bound / (1 - gap), kept)
-            bound = max(bound, _tree_bound(problem, graph, large, min(best_step * (1 - gap), cutoff_s), gap, raised))
+            bound = max(bound, _tree_bound(problem, graph, large, min(best_step * (1 - gap), cutoff_s), raised))
         if not many and problem.interleaves > 1 and len(problem.by_kind) == 1:
             # Chunks of a stage multiply what is to be listed.
             kept(large.first())
@@ -198,14 +198,12 @@ def solve_fixed(
 
 
 def _tree_bound(
-    problem: FixedProblem, graph: LaggedGraph, large: LargeSearch, target: float, gap: float,
-    raised: Callable[[float], None],
+    problem: FixedProblem, graph: LaggedGraph, large: LargeSearch, target: float, raised: Callable[[float], None]
 ) -> float:  # fmt: skip
     """Prove that no plan is shorter than a target, or a bound below it, s; 0 where contents are too many."""
-    share = max(gap / 5, TREE_SHARE)
-    more = 1 + 1.5 * share  # times of chunks, then the tail
+    more = 1 + TREE_SHARE
     try:
-        free, parts = free_contents(problem, graph, target * more, share, share / 2 * target, large.deadline)
+        free, parts = free_contents(problem, graph, target * more, TREE_SHARE, large.deadline)
     except TooManyContents:
         return 0.0
     parts = _below(free, graph, parts, target * more)

@@ -45,13 +45,15 @@ LEAST_GAIN = 1e-3
 
 
 def free_contents(
-    problem: FixedProblem, graph: LaggedGraph, ceiling: float, share: float, room_s: float, deadline: float
+    problem: FixedProblem, graph: LaggedGraph, ceiling: float, share: float, deadline: float
 ) -> tuple[FixedProblem, list[Contents]]:
-    """The problem without layouts, and what every stage may hold in its plans below a step.
+    """The problem without layouts and with the least of tails, and what every stage may hold in its plans below a step.
+
+    Tails come once a step: told apart they make thousands of contents that differ in nothing else.
 
     Parameters
     ----------
-    share, room_s : float
+    share : float
         By how much contents may differ to count as one, as for `coarsened`.
     deadline : float
         A moment of `time.monotonic`.
@@ -62,11 +64,14 @@ def free_contents(
         When they are too many for the tree, or the time is up.
     """
     least = problem.handover.min(keepdims=True)
-    free = replace(problem, change=np.zeros((1, 1)), handover=least, layout=np.zeros_like(problem.layout), end_layout=0)
+    free = replace(
+        problem, change=np.zeros((1, 1)), handover=least, layout=np.zeros_like(problem.layout), end_layout=0,
+        tail=np.full_like(problem.tail, problem.tail.min()),
+    )  # fmt: skip
     parts: list[Contents] = []
     for s in range(problem.stages):
         listing = StageListing(free, graph, s, None, deadline=deadline)
-        parts.append(coarsened(listing.list(np.inf, ceiling), share, room_s))
+        parts.append(coarsened(listing.list(np.inf, ceiling), share, 0.0))
         if sum(map(len, parts)) > MOST_COLUMNS:
             raise TooManyContents
     return free, parts

@@ -23,7 +23,7 @@ class Small:
     def __init__(self, case: Case) -> None:
         problem = case.problem()
         self.graph = LaggedGraph.of(problem.schedule)
-        self.problem, self.parts = free_contents(problem, self.graph, np.inf, 0.0, 0.0, np.inf)
+        self.problem, self.parts = free_contents(problem, self.graph, np.inf, 0.0, np.inf)
         self.caps = LargeSearch(problem, self.graph, np.inf).even_layers().sum(axis=1)
 
     def best_s(self) -> float:
@@ -81,7 +81,7 @@ def test_more_contents_than_time_are_refused() -> None:
     case = random_case(small_cases()[0])
     problem = case.problem()
     with pytest.raises(TooManyContents):
-        free_contents(problem, LaggedGraph.of(problem.schedule), np.inf, 0.0, 0.0, 0.0)
+        free_contents(problem, LaggedGraph.of(problem.schedule), np.inf, 0.0, 0.0)
 
 
 def test_shares_that_do_not_add_up_are_refused() -> None:
