@@ -33,7 +33,7 @@ from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Term
 from taylor.pipeline_solver.stage_tuples import FEW_KINDS, TooManyColumns, stage_tuples
 from taylor.pipeline_solver.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.targets import Targets
-from taylor.pipeline_solver.tree_memory import TreeMemory
+from taylor.pipeline_solver.tree_memory import FEW_CHUNKS, TreeMemory
 from taylor.pipeline_solver.tree_run import TreeEnd, TreeRun
 from taylor.pipeline_solver.tree_search import Search
 from taylor.pipeline_solver.work_limits import WorkLimits
@@ -55,9 +55,6 @@ FEW_INTERLEAVES = 8
 
 MOST_COLUMNS = 200_000
 """Configurations that a tree may have."""
-
-FEW_CHUNKS = 24
-"""Chunks up to which the compact MILP takes over from `MOST_COLUMNS`: it proves more than trees of lower targets do."""
 
 LONG_WALKS = 3
 WALK_GAIN, WALK_SHARE = 0.003, 0.1
@@ -199,6 +196,8 @@ class _TreeRun:
         try:
             if self.memory.tree is not None:
                 self._go_on(self.memory.tree)
+            elif self._slow():
+                self._know(warm_start)
             else:
                 self._begin(warm_start)
         except LpTrouble as trouble:
@@ -207,14 +206,25 @@ class _TreeRun:
         if not self.infeasible:
             self.report("done")
 
+    def _slow(self) -> bool:
+        """Whether a tree was left that the MILP is to go on with: of few chunks with one recompute choice."""
+        problem = self.problem
+        few = bool(problem.uniform_recompute) and problem.stages * problem.interleaves <= FEW_CHUNKS
+        self.hand_over |= few and self.memory.left < np.inf
+        return self.hand_over
+
+    def _know(self, plan: PipelinePlan | None) -> None:
+        """Take a plan that is known."""
+        if plan is not None:
+            self.known = float(self.graph.longest_path(chunk_durations(self.problem, plan))), plan
+
     def _begin(self, warm_start: PipelinePlan | None) -> None:
         """List the configurations, or price them where they are many; bound the root, search the tree."""
         # Where kinds or interleaves are many, listing takes seconds: a plan comes before it.
         quick = self.ordered and self.problem.interleaves <= FEW_INTERLEAVES
         first = None if quick else self._first_plans(warm_start)
-        if first is None and warm_start is not None:
-            durations = chunk_durations(self.problem, warm_start)
-            self.known = float(self.graph.longest_path(durations)), warm_start
+        if first is None:
+            self._know(warm_start)
         self.report("listing stage configurations")
         columns = self._all_columns() if first is not None or self.ordered else None
         if columns is not None:
@@ -258,6 +268,8 @@ class _TreeRun:
         """The tree of all configurations has ended: where it was left, lower targets are proven first."""
         if end is TreeEnd.LEFT:
             self.memory.left = self._aim()
+            if self._slow():
+                return
             self._raise_targets(Targets(self.memory, self._aim(), self.bound))
             return
         self.finished = self.bound < self.stopper.cutoff()
@@ -325,7 +337,8 @@ class _TreeRun:
             self._searched_all(end)
         else:
             targets.searched(end, self._aim(), self.bound)
-            self._raise_targets(targets)
+            if not self._slow():
+                self._raise_targets(targets)
 
     def _raise_targets(self, targets: Targets, generation: Generation | None = None) -> None:
         """Prove step times up to the best plan's, each in a tree of its own."""
@@ -359,6 +372,8 @@ class _TreeRun:
                 return
             assert end is not None, "a target bounds the tree"
             targets.searched(end, self._aim(), self.bound)
+            if self._slow():
+                return
         self.finished = self.bound < self.stopper.cutoff()
 
     def _generation(self, step_time: float) -> Generation:
@@ -387,7 +402,7 @@ class _TreeRun:
         if tree.open and tree.plans.programs.places is not None:
             # Many kinds: splits of stages close slowly what the MILP's rows by kind hold together.
             return self._ended(TreeEnd.HANDED_OVER)
-        return self._run(TreeRun(tree, self.workers, self.seed, self._note, patient))
+        return self._run(TreeRun(tree, self.workers, self.seed, self._note, self.memory, patient))
 
     def _run(self, run: TreeRun) -> TreeEnd:
         """Search a tree whose root is bounded; where the time ends before the tree, a later solve goes on with it."""

@@ -14,6 +14,11 @@ if TYPE_CHECKING:  # what a solve is asked loads no solver
     from taylor.pipeline_solver.tree_run import TreeRun
 
 
+FEW_CHUNKS = 24
+"""Chunks up to which the compact MILP takes over what is too many configurations to list, and, with one recompute choice
+for all chunks, what a first look at a tree leaves open: there it proves more than trees of lower targets do."""
+
+
 @dataclass
 class TreeMemory:
     """Bound, paths and prices; a solve starts from them and adds to them.
@@ -31,6 +36,8 @@ class TreeMemory:
         Whether long walks have looked for plans.
     left, crowded : float
         The least step times whose trees were left as slow, and below which there are too many configurations.
+    fruitless : float
+        The least step time below which probing ruled out too little to go on.
     tree : TreeRun or None
         A tree that there was no time for.
     """
@@ -42,4 +49,5 @@ class TreeMemory:
     walked: bool = False
     left: float = np.inf
     crowded: float = np.inf
+    fruitless: float = np.inf
     tree: TreeRun | None = None

@@ -7,6 +7,7 @@ from typing import Callable
 
 from taylor.pipeline_solver.master import PRICE_ABOVE
 from taylor.pipeline_solver.stopping import Stopper
+from taylor.pipeline_solver.tree_memory import TreeMemory
 from taylor.pipeline_solver.tree_search import Search
 from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
 
@@ -58,12 +59,17 @@ class TreeRun:
         Processes.
     note : callable
         Called with what is proven, and what to tell of it.
+    memory : TreeMemory
+        Keeps below which step time probing ruled out too little.
     patient : bool
         Whether to stay with a tree that raises its bound slowly.
     """
 
-    def __init__(self, tree: Search, workers: int, seed: int, note: Note, patient: bool = False) -> None:
+    def __init__(
+        self, tree: Search, workers: int, seed: int, note: Note, memory: TreeMemory, patient: bool = False
+    ) -> None:
         self.tree, self.workers, self.seed, self.note, self.patient = tree, workers, seed, note, patient
+        self.memory = memory
         self.rounds = 0
         self.probed = False
 
@@ -83,12 +89,16 @@ class TreeRun:
             return TreeEnd.DONE
         pool = WorkerPool(self.workers, tree, self.seed)
         try:
-            if not self.probed and tree.alive.sum() <= MOST_PROBED and not self._probe(pool):
+            if not self.probed and self._promising() and not self._probe(pool):
                 return TreeEnd.LEFT
             self.probed = True
             return self._rounds(pool, root)
         finally:
             pool.close()
+
+    def _promising(self) -> bool:
+        """Whether probing may rule out enough: not where it did not below this step time or a lower one."""
+        return bool(self.tree.alive.sum() <= MOST_PROBED and self.tree.cutoff < self.memory.fruitless)
 
     def _probe(self, pool: WorkerPool) -> bool:
         """Rule out classes of columns as long as it is worth it; the tree begins anew with what is left.
@@ -104,13 +114,15 @@ class TreeRun:
                 pool.probe(tree, range(first, min(first + PROBED_STAGES, stages)))
                 known, tree.alive = tree.floors.tighten(tree.alive, tree.cutoff)
                 left = int(tree.alive.sum()) if known < tree.cutoff else 0
-                if not left or (first >= stages // 2 and left > IN_VAIN * before):
+                if not left or (2 * (first + PROBED_STAGES) >= stages and left > IN_VAIN * before):
                     break
             proven = max(tree.lower_bound(), min(known, tree.cutoff))
             self.note(proven, f"{left} of {began} configurations left below {tree.cutoff:.6g}")
             if before == began and not self.patient and left > max(PRICE_ABOVE, PROBE_LEAST * len(tree.columns)):
                 return False
             if before - left < PROBE_GAIN * before:
+                if before == began:
+                    self.memory.fruitless = min(self.memory.fruitless, tree.cutoff)
                 break
         if not left:
             tree.open.clear()

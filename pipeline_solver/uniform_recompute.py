@@ -27,7 +27,7 @@ from taylor.pipeline_solver.solution import (
     Termination,
 )
 from taylor.pipeline_solver.solvers import Solver
-from taylor.pipeline_solver.tree_memory import TreeMemory
+from taylor.pipeline_solver.tree_memory import FEW_CHUNKS, TreeMemory
 
 UNRESTRICTED_OBJECTIVE, UNRESTRICTED_BOUND = "unrestricted_objective", "unrestricted_bound"
 """Names of the statistics that hold the step time and the bound without the rule."""
@@ -185,6 +185,7 @@ class _Choices:
         self.proven: dict[tuple[str, int], float] = {}
         self.memories: dict[tuple[str, int], TreeMemory] = {}
         self.untried = _distinct(problem)
+        self.again: set[tuple[str, int]] = set()
         self.stopped: Termination | None = None
         self.relaxed = without_choices(problem) if problem.choices else None
         self.relaxed_memory = TreeMemory(floor)
@@ -228,9 +229,9 @@ class _Choices:
             if self.relaxed is not None and sum(bound <= self.floor for bound, _ in pending) > 1:
                 self._try_relaxed(LONGEST)
                 continue
-            before, choice = pending[0]
+            before, choice = self._next(pending)
             left = None if self.deadline is None else self.deadline - time.monotonic()
-            share = 1.0 if len(pending) == 1 else LONGEST
+            share = 1.0 if len(pending) == 1 or self.again.issuperset(choice for _, choice in pending) else LONGEST
             self._try(choice, None if left is None else max(1.0, share * left))
             if left is None and self.proven[choice] <= before:
                 self.stopped = self.stopped or Termination.STALLED
@@ -265,6 +266,17 @@ class _Choices:
         near = _nearest(self.problem, found.plan, found.solver)
         self.best = self.best if near is None else _better(self.best, near)
         return found.objective
+
+    def _next(self, pending: list[tuple[float, tuple[str, int]]]) -> tuple[float, tuple[str, int]]:
+        """The choice to go on with: that of the least bound. Of few chunks, where the MILP goes on and begins anew each
+        time, the one nearest to its proof comes first, so that the last one can have all the time that is left."""
+        problem = self.problem
+        if problem.stages * problem.interleaves > FEW_CHUNKS:
+            return pending[0]
+        fresh = [entry for entry in pending if entry[1] not in self.again]
+        chosen = fresh[-1] if fresh else pending[0]
+        self.again.add(chosen[1])
+        return chosen
 
     def _over(self) -> bool:
         if self.deadline is not None and time.monotonic() >= self.deadline:
