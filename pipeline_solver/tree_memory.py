@@ -38,6 +38,8 @@ class TreeMemory:
         The least step times whose trees were left as slow, and below which there are too many configurations.
     fruitless : float
         The least step time below which probing ruled out too little to go on.
+    rounds : int
+        Rounds of the longest tree that was searched to its end.
     tree : TreeRun or None
         A tree that there was no time for.
     """
@@ -50,4 +52,5 @@ class TreeMemory:
     left: float = np.inf
     crowded: float = np.inf
     fruitless: float = np.inf
+    rounds: int = 0
     tree: TreeRun | None = None

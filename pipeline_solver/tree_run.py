@@ -19,6 +19,9 @@ STAGED_AFTER = 3
 STAGED_SHARE = 0.5
 """Rounds after which a tree is left when it has not closed this share of its root's gap, and again each time as
 many: then the bound is raised target by target, each half-way to the one before, in trees of fewer columns."""
+PATIENCE = 3
+"""A tree is not left before it had so many times the rounds of the longest one that was searched to its end: trees of
+targets a little higher take a little longer, and each begins anew."""
 
 MOST_PROBED = 60_000
 """Columns that are probed at most: of more, each LP takes long and the tree does better."""
@@ -134,7 +137,7 @@ class TreeRun:
         """Work on the tree round by round."""
         tree, problem = self.tree, self.tree.problem
         slice_size, rounds = FIRST_SLICE, 0
-        looked, proven = STAGED_AFTER, root
+        looked, proven = max(STAGED_AFTER, PATIENCE * self.memory.rounds), root
         while tree.open and tree.open[0][0] < tree.cutoff:
             tree.stopper.check()
             pool.round(tree, slice_size)
@@ -150,6 +153,7 @@ class TreeRun:
                 if bound - proven < STAGED_SHARE * (tree.cutoff - proven):
                     return TreeEnd.LEFT
                 looked, proven = 2 * looked, bound
+        self.memory.rounds = max(self.memory.rounds, rounds)
         return TreeEnd.DONE
 
     def _tell(self) -> None:
