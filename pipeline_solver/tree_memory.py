@@ -19,6 +19,10 @@ FEW_CHUNKS = 24
 for all chunks, what a first look at a tree leaves open: there it proves more than trees of lower targets do."""
 
 
+FIRST_ROUNDS = 3
+"""Rounds that the first tree gets before it is left as slow."""
+
+
 @dataclass
 class TreeMemory:
     """Bound, paths and prices; a solve starts from them and adds to them.
@@ -38,8 +42,8 @@ class TreeMemory:
         The least step times whose trees were left as slow, and below which there are too many configurations.
     fruitless : float
         The least step time below which probing ruled out too little to go on.
-    rounds : int
-        Rounds of the longest tree that was searched to its end.
+    patience : int
+        Rounds that a tree gets before it is left as slow.
     tree : TreeRun or None
         A tree that there was no time for.
     """
@@ -52,5 +56,5 @@ class TreeMemory:
     left: float = np.inf
     crowded: float = np.inf
     fruitless: float = np.inf
-    rounds: int = 0
+    patience: int = FIRST_ROUNDS
     tree: TreeRun | None = None

@@ -15,13 +15,12 @@ NODES_A_SHARE = 3
 FIRST_SLICE, LAST_SLICE = 2_000, 20_000
 """Simplex iterations that a share of the tree gets in the first rounds and at most."""
 
-STAGED_AFTER = 3
 STAGED_SHARE = 0.5
-"""Rounds after which a tree is left when it has not closed this share of its root's gap, and again each time as
-many: then the bound is raised target by target, each half-way to the one before, in trees of fewer columns."""
-PATIENCE = 3
-"""A tree is not left before it had so many times the rounds of the longest one that was searched to its end: trees of
-targets a little higher take a little longer, and each begins anew."""
+"""A tree is left when it has not closed this share of its root's gap in the rounds that the memory grants, and again
+each time as many: then the bound is raised target by target, each half-way to the one before, in trees of fewer columns."""
+PATIENCE, AFTER_LEAVING = 3, 2
+"""The rounds granted are so many times those of the longest tree that was searched to its end, and grow so much where one
+was left: trees of targets a little higher take a little longer, and each begins anew."""
 
 MOST_PROBED = 60_000
 """Columns that are probed at most: of more, each LP takes long and the tree does better."""
@@ -137,7 +136,7 @@ class TreeRun:
         """Work on the tree round by round."""
         tree, problem = self.tree, self.tree.problem
         slice_size, rounds = FIRST_SLICE, 0
-        looked, proven = max(STAGED_AFTER, PATIENCE * self.memory.rounds), root
+        looked, proven = self.memory.patience, root
         while tree.open and tree.open[0][0] < tree.cutoff:
             tree.stopper.check()
             pool.round(tree, slice_size)
@@ -151,9 +150,10 @@ class TreeRun:
             if rounds == looked and problem.interleaves > 1 and not self.patient:
                 bound = tree.lower_bound()
                 if bound - proven < STAGED_SHARE * (tree.cutoff - proven):
+                    self.memory.patience *= AFTER_LEAVING
                     return TreeEnd.LEFT
                 looked, proven = 2 * looked, bound
-        self.memory.rounds = max(self.memory.rounds, rounds)
+        self.memory.patience = max(self.memory.patience, PATIENCE * rounds)
         return TreeEnd.DONE
 
     def _tell(self) -> None:

@@ -116,12 +116,16 @@ def solve_uniform(
         left = None if deadline is None else max(0.01, share * (deadline - time.monotonic()))
         return options.replace(time_limit=left)
 
+    memory = TreeMemory()
     if problem.choices:
         # By layer they are far more than one after the other, and what they reach then bounds these loosely.
         free, known = Solution(NO_SOLUTION), dict[str, float]()
     else:
         free = run(
-            problem.replace(uniform_recompute=()), within(FIRST_SHARE), warm_start=warm_start, on_progress=on_progress
+            problem.replace(uniform_recompute=()),
+            within(FIRST_SHARE).replace(memory=memory),
+            warm_start=warm_start,
+            on_progress=on_progress,
         )
         known = {UNRESTRICTED_BOUND: free.bound or 0.0}
     floor = free.bound or 0.0
@@ -145,7 +149,7 @@ def solve_uniform(
         return found.replace(bound=floor, seconds=time.monotonic() - began, statistics=known).ended_by(
             Termination.CUT_OFF
         )
-    choices = _Choices(problem, options, run, began, deadline, floor, best, on_progress)
+    choices = _Choices(problem, options, run, began, deadline, floor, best, on_progress, memory)
     if interrupted:
         choices.stopped = Termination.INTERRUPTED
     choices.solve()
@@ -178,8 +182,10 @@ class _Choices:
         floor: float,
         best: Solution | None,
         on_progress: OnProgress | None,
+        memory: TreeMemory,
     ) -> None:
         self.problem, self.options, self.run = problem, options, run
+        self.paths, self.patience = memory.paths, memory.patience
         self.began, self.deadline, self.floor = began, deadline, floor
         self.best, self.on_progress = best, on_progress
         self.proven: dict[tuple[str, int], float] = {}
@@ -290,7 +296,8 @@ class _Choices:
         if known is not None and uniform_choice(one, known) is None:
             known = None  # a plan for another choice says nothing of this one
         told = _told(self, f"{choice[0]} recompute of {choice[1]} layers a chunk", self.on_progress)
-        memory = self.memories.setdefault(choice, TreeMemory(self.floor))
+        fresh = TreeMemory(self.floor, paths=self.paths, patience=self.patience)
+        memory = self.memories.setdefault(choice, fresh)
         found = self.run(one, self._within(seconds).replace(memory=memory), warm_start=known, on_progress=told)
         if found.termination is Termination.INTERRUPTED:
             self.stopped = Termination.INTERRUPTED
