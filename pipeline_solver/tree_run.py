@@ -5,9 +5,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import Callable
 
+import numpy as np
+
 from taylor.pipeline_solver.master import PRICE_ABOVE
 from taylor.pipeline_solver.stopping import Stopper
-from taylor.pipeline_solver.tree_memory import TreeMemory
+from taylor.pipeline_solver.tree_memory import FIRST_ROUNDS, TreeMemory
 from taylor.pipeline_solver.tree_search import Search
 from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
 
@@ -136,7 +138,8 @@ class TreeRun:
         """Work on the tree round by round."""
         tree, problem = self.tree, self.tree.problem
         slice_size, rounds = FIRST_SLICE, 0
-        looked, proven = self.memory.patience, root
+        first = np.isinf(self.memory.left)
+        looked, proven = FIRST_ROUNDS if first else self.memory.patience, root
         while tree.open and tree.open[0][0] < tree.cutoff:
             tree.stopper.check()
             pool.round(tree, slice_size)
@@ -150,7 +153,7 @@ class TreeRun:
             if rounds == looked and problem.interleaves > 1 and not self.patient:
                 bound = tree.lower_bound()
                 if bound - proven < STAGED_SHARE * (tree.cutoff - proven):
-                    self.memory.patience *= AFTER_LEAVING
+                    self.memory.patience *= 1 if first else AFTER_LEAVING
                     return TreeEnd.LEFT
                 looked, proven = 2 * looked, bound
         self.memory.patience = max(self.memory.patience, PATIENCE * rounds)
