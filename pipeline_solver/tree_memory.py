@@ -15,8 +15,8 @@ if TYPE_CHECKING:  # what a solve is asked loads no solver
 
 
 FEW_CHUNKS = 24
-"""Chunks up to which the compact MILP takes over what is too many configurations to list, and, with one recompute choice
-for all chunks, what a first look at a tree leaves open: there it proves more than trees of lower targets do."""
+"""Chunks up to which the compact MILP takes over what is too many configurations to list, and, with one recompute
+choice for all chunks, what a tree closes slowly: there it proves more than trees of lower targets do."""
 
 
 FIRST_ROUNDS = 3

@@ -19,10 +19,11 @@ FIRST_SLICE, LAST_SLICE = 2_000, 20_000
 
 STAGED_SHARE = 0.5
 """A tree is left when it has not closed this share of its root's gap in the rounds that the memory grants, and again
-each time as many: then the bound is raised target by target, each half-way to the one before, in trees of fewer columns."""
+each time as many: then the bound is raised target by target, each half-way to the one before, in trees of fewer
+columns."""
 PATIENCE, AFTER_LEAVING = 3, 2
-"""The rounds granted are so many times those of the longest tree that was searched to its end, and grow so much where one
-was left: trees of targets a little higher take a little longer, and each begins anew."""
+"""The rounds granted are so many times those of the longest tree that was searched to its end, and grow so much where
+one was left: trees of targets a little higher take a little longer, and each begins anew."""
 
 MOST_PROBED = 60_000
 """Columns that are probed at most: of more, each LP takes long and the tree does better."""

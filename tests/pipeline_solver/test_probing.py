@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.brute_force import comparable_problem, enumerate_optimum
 from benchmarks.random_instances import alternating_problem
+from benchmarks.solver import light_layers
 from taylor.pipeline_solver import annealing, column_floors, probing, tree_run
 from taylor.pipeline_solver import branch_and_cut as tree
 from taylor.pipeline_solver.column_floors import ColumnFloors, column_costs
@@ -165,6 +166,31 @@ def test_a_tree_that_is_probed_at_once_finds_the_optimum(monkeypatch):
         assert solution.status == OPTIMAL
         assert solution.objective == pytest.approx(truth.objective, rel=1e-6)
     assert sum(probed) > 3
+
+
+def resting_run(memory: TreeMemory, monkeypatch) -> tree_run.TreeRun:
+    """A tree with an open root, whose rounds have no time to do anything."""
+    monkeypatch.setattr(tree_run, "FIRST_SLICE", 0)
+    search = search_of(light_layers(2, 2, 4, 10), np.inf)
+    search.push(0.0, search.alive.copy())
+    return tree_run.TreeRun(search, 1, 0, lambda bound, text: None, memory)
+
+
+@pytest.mark.parametrize("left, granted, then", [(np.inf, tree_run.FIRST_ROUNDS, 5), (1.0, 5, 10)])
+def test_a_tree_is_left_after_the_rounds_that_it_is_granted(left, granted, then, monkeypatch):
+    memory = TreeMemory(left=left, patience=5, fruitless=0.0)
+    run = resting_run(memory, monkeypatch)
+    assert run.search() is tree_run.TreeEnd.LEFT
+    assert (run.rounds, memory.patience) == (granted, then)
+
+
+def test_what_probing_could_not_rule_out_below_a_lower_step_time_is_not_probed(monkeypatch):
+    asked = []
+    monkeypatch.setattr(tree_run.TreeRun, "_probe", lambda run, pool: asked.append(run))
+    for fruitless in (0.0, np.inf):
+        run = resting_run(TreeMemory(fruitless=fruitless), monkeypatch)
+        assert run.search() is tree_run.TreeEnd.LEFT
+        assert len(asked) == (fruitless > 0.0)
 
 
 def test_a_solve_that_is_stopped_again_and_again_goes_on_where_it_was(monkeypatch):

@@ -9,11 +9,15 @@ from benchmarks.brute_force import enumerate_optimum, faults, random_problem, un
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.cut_pool import PathCuts
+from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.model_files import write_sol
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, OPTIMAL, Termination
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Termination
 from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.tree_memory import TreeMemory
 from taylor.pipeline_solver.uniform_recompute import (
     UNRESTRICTED_BOUND,
     UNRESTRICTED_OBJECTIVE,
@@ -76,6 +80,37 @@ def test_a_free_optimum_that_keeps_the_rule_is_the_optimum_under_it():
     restricted = solve(problem.replace(uniform_recompute=((FULL, 0), (FULL, 4))))
     assert restricted.objective == solve(problem).objective
     assert not any(map(any, restricted.plan.recompute[FULL]))
+
+
+def test_what_was_left_of_few_chunks_with_one_choice_the_milp_closes():
+    by_milp = 0
+    for problem, _ in uniform_problems(23, 5):
+        problem = problem.replace(uniform_recompute=problem.uniform_recompute[:1])
+        truth = enumerate_optimum(problem, 2_000)
+        result = branch_and_cut(problem, SolveOptions(memory=TreeMemory(left=1.0)))
+        by_milp += "milp_rounds" in result.statistics
+        if truth.plan is None:
+            assert result.status == INFEASIBLE
+        else:
+            assert result.status == OPTIMAL
+            assert result.objective == pytest.approx(truth.objective, rel=1e-6)
+    assert by_milp > 2
+
+
+def test_a_choice_begins_with_the_paths_and_the_patience_of_the_problem_without_the_rule():
+    problem = reference_problem(interleaves=2, uniform_recompute=((FULL, 2), (FULL, 3)))
+    paths, memories = PathCuts(problem, EventGraph.from_schedule(schedule_of(problem), problem.lag)), []
+
+    def run(asked_problem, options, **further):
+        memories.append(options.memory)
+        if not asked_problem.uniform_recompute:
+            options.memory.paths, options.memory.patience = paths, 7
+        return Solution(NO_SOLUTION, bound=1.0)
+
+    solve_uniform(problem, SolveOptions(), run=run, one_by_one=True)
+    chosen = {id(memory): memory for memory in memories[1:]}
+    assert len(chosen) == 2 and id(memories[0]) not in chosen
+    assert all(memory.paths is paths and memory.patience == 7 for memory in chosen.values())
 
 
 def test_a_rule_that_no_memory_can_keep_is_proven_infeasible_with_what_is_short():
