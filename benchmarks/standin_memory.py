@@ -143,7 +143,7 @@ class HiddenMemory:
             traces = {name: self.blocks[name].trace(run) for name in names}
             peak = self.peak(run, stage, run.pp - number)
             step, start = self.step(run, stage), self.rest + sum(states.values())
-            found.append(RunMemory(run, tuple(stage), run.pp - number, parameters, states, step, start, traces, peak))
+            found.append(RunMemory(run, tuple(stage), run.pp - number, parameters, step, start, traces, peak))
         return found
 
     def laws(self) -> MemoryLaws:

@@ -68,9 +68,12 @@ class Column:
     ----------
     operators : mapping of int to Operator
         By run; a run without it is not there.
+    places : mapping of int to int
+        By run: which of its operators it is.
     """
 
     operators: Mapping[int, Operator]
+    places: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -83,17 +86,22 @@ class LawfulOperator:
         As one run had it.
     condition : Condition or None
         When it stands in a run; None where no condition of few words says what was seen.
-    runs : tuple of int
-        The runs that it was seen in.
+    places : mapping of int to int
+        By run that it was seen in: which of its operators it is.
     inputs, outputs : tuple of tuple of Fit
         One a dimension.
     """
 
     like: Operator
     condition: Condition | None
-    runs: tuple[int, ...]
+    places: Mapping[int, int]
     inputs: tuple[tuple[Fit, ...], ...]
     outputs: tuple[tuple[Fit, ...], ...]
+
+    @property
+    def further(self) -> bool:
+        """Whether it stands in a further layer only, and repeats one of the first."""
+        return self.condition is not None and (LAYERS, True) in self.condition.above
 
     @property
     def fits(self) -> tuple[Fit, ...]:
@@ -128,22 +136,24 @@ def align(runs: Sequence[RunOperators]) -> tuple[Column, ...]:
         if len(run.operators) > MOST_OPERATORS:
             cure = "profile one step of a few layers"
             raise InputError(f"has more than {MOST_OPERATORS} operators", field="small run", cure=cure)
-    columns: list[dict[int, Operator]] = []
+    columns: list[dict[int, int]] = []
     for number, run in enumerate(runs):
         latest = [max(column) for column in columns]
         match = _Match(runs, number)
-        shared = [columns[at][latest[at]] for at in range(len(columns))]
+        shared = [runs[latest[at]].operators[columns[at][latest[at]]] for at in range(len(columns))]
         pairs = _common(match.scores(shared, latest, run.operators)) if columns else []
-        merged: list[dict[int, Operator]] = []
+        merged: list[dict[int, int]] = []
         column_at = operator_at = 0
         for left, right in [*pairs, (len(columns), len(run.operators))]:
             merged += columns[column_at:left]
-            merged += [{number: one} for one in run.operators[operator_at:right]]
+            merged += [{number: place} for place in range(operator_at, right)]
             if left < len(columns):
-                merged.append({**columns[left], number: run.operators[right]})
+                merged.append({**columns[left], number: right})
             column_at, operator_at = left + 1, right + 1
         columns = merged
-    return tuple(Column(column) for column in columns)
+    return tuple(
+        Column({run: runs[run].operators[place] for run, place in column.items()}, column) for column in columns
+    )
 
 
 class _Match:
@@ -264,7 +274,7 @@ def lawful_operators(runs: Sequence[RunOperators]) -> tuple[LawfulOperator, ...]
             condition = Condition((*twin.above, (LAYERS, True)), twin.least_layers)
         inputs = _fits(fitter, [one.inputs for one in seen])
         outputs = _fits(fitter, [one.outputs for one in seen])
-        found.append(LawfulOperator(seen[0], condition, tuple(sorted(column.operators)), inputs, outputs))
+        found.append(LawfulOperator(seen[0], condition, column.places, inputs, outputs))
     return tuple(found)
 
 

@@ -6,8 +6,8 @@ all-reduce twice (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -95,13 +95,37 @@ class CollectiveLines:
         for collective, each in times.items():
             group = groups.setdefault((collective.kind, collective.link(per_node)), {})
             group[collective] = float(np.median(each))
-        self.lines = MappingProxyType(
-            {key: _line(points) for key, points in groups.items() if len(points) >= LEAST_POINTS}
-        )
+        pooled: dict[str, dict[Collective, float]] = {}
+        for (_, link), points in groups.items():
+            pooled.setdefault(link, {}).update(points)
+        lines = {key: _line(points) for key, points in groups.items() if len(points) >= LEAST_POINTS}
+        self.lines = MappingProxyType(_with_steps(lines, groups))
+        links = {("", link): points for link, points in pooled.items() if len(points) >= LEAST_POINTS}
+        self._links = _with_steps({key: _line(points) for key, points in links.items()}, links)
 
     def line(self, collective: Collective) -> CollectiveLine | None:
-        """The line of its kind and link; None where small runs had too few of these."""
-        return self.lines.get((collective.kind, collective.link(self.per_node)))
+        """The line of its kind and link, else of its link; None where small runs had too few of both."""
+        link = collective.link(self.per_node)
+        return self.lines.get((collective.kind, link)) or self._links.get(("", link))
+
+
+def _with_steps(
+    lines: Mapping[tuple[str, str], CollectiveLine], groups: Mapping[tuple[str, str], Mapping[Collective, float]]
+) -> dict[tuple[str, str], CollectiveLine]:
+    """The lines, those whose groups were all as large with the time of a step of the slowest other one.
+
+    Where groups do not vary a fit cannot tell a step's time from that of the start.
+    """
+    steps = {key: {one.work[1] for one in groups[key]} for key in lines}
+    known = [line.weights[1] for key, line in lines.items() if len(steps[key]) > 1]
+    found = dict(lines)
+    for key, line in lines.items():
+        if len(steps[key]) == 1 and known:
+            (count,) = steps[key]
+            start = line.weights[0] + line.weights[1] * count
+            step = min(max(known), start / count)
+            found[key] = replace(line, weights=(start - step * count, step, line.weights[2]))
+    return found
 
 
 def _line(points: dict[Collective, float]) -> CollectiveLine:

@@ -24,10 +24,11 @@ EXPONENTS: Mapping[str, tuple[int, ...]] = {
     "cp": (-1, 0, 1),
     "ep": (-1, 0, 1),
     "mbs": (0, 1),
-    "seq": (0, 1),
+    "seq": (-1, 0, 1, 2),
     "experts": (-1, 0, 1),
 }
-"""The powers of each. No dimension shrinks as the micro-batch or the sequence grows."""
+"""The powers of each. No dimension shrinks as the micro-batch grows; tensors of scores grow with the square of the
+sequence, as a product of two dimensions."""
 LARGEST_UNIT = 1024
 """Sizes are padded to powers of two up to this one."""
 NEAR_SPREAD = 0.25
@@ -112,8 +113,10 @@ class Fitter:
         self.settings = tuple(settings)
         self._known: dict[tuple[int, ...], Fit] = {}
         factors = np.array([[getattr(one, name) for name in FACTORS] for one in settings], dtype=np.float64)
+        # A network without experts knows nothing of EP.
+        self._powers = _POWERS if any(one.experts > 1 for one in settings) else _DENSE_POWERS
         # float [laws, runs]: the product of powers.
-        self._scale: NDArray[np.float64] = np.exp(np.array(_POWERS, dtype=np.float64) @ np.log(factors).T)
+        self._scale: NDArray[np.float64] = np.exp(np.array(self._powers, dtype=np.float64) @ np.log(factors).T)
 
     def fit(self, sizes: Sequence[int]) -> Fit:
         """The laws that give these sizes, one a run.
@@ -155,21 +158,21 @@ class Fitter:
         if spread[nearest] > NEAR_SPREAD or len(set(self.settings)) < 2:
             return Fit(())
         middle = Fraction(float(np.median(ratios[nearest]))).limit_denominator(1 << 20)
-        return Fit((Law(middle, _POWERS[nearest]),), float(spread[nearest]))
+        return Fit((Law(middle, self._powers[nearest]),), float(spread[nearest]))
 
     def _coefficients(self, at: int, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
         """What the coefficient would have to be by each run, exactly: (numerator, denominator)."""
-        products = (_product(_POWERS[at], setting) for setting in self.settings)
+        products = (_product(self._powers[at], setting) for setting in self.settings)
         return [(size * bottom, top) for size, (top, bottom) in zip(sizes, products, strict=True)]
 
     def _exact(self, at: int, sizes: tuple[int, ...]) -> Law | None:
         (top, bottom), *others = self._coefficients(at, sizes)
         if any(top * below != above * bottom for above, below in others):
             return None
-        return Law(Fraction(top, bottom), _POWERS[at])
+        return Law(Fraction(top, bottom), self._powers[at])
 
     def _rounded(self, at: int, sizes: tuple[int, ...], unit: int) -> Law | None:
-        law = Law(min(Fraction(*each) for each in self._coefficients(at, sizes)), _POWERS[at], unit)
+        law = Law(min(Fraction(*each) for each in self._coefficients(at, sizes)), self._powers[at], unit)
         return law if all(law.at(one) == size for one, size in zip(self.settings, sizes, strict=True)) else None
 
 
@@ -190,6 +193,7 @@ def _complexity(powers: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
 
 
 _POWERS = tuple(sorted(itertools.product(*(EXPONENTS[name] for name in FACTORS)), key=_complexity))
+_DENSE_POWERS = tuple(each for each in _POWERS if not each[FACTORS.index("ep")] and not each[FACTORS.index("experts")])
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
+
+import numpy as np
+from scipy.optimize import nnls
 
 from taylor.base.errors import InputError
 from taylor.blackbox.blocks import Condition, condition_of
@@ -21,10 +24,13 @@ from taylor.parsers.small_run import Setting
 
 TURN = "turn"
 """The event between a block's forward and backward pass."""
-SAME_SHARE = 0.01
-"""By how much runs may leave one way of sharding; flat buffers are padded."""
+SAME_SHARE = 0.005
+"""Share of the greatest run by which any may leave one way of sharding; flat buffers are padded."""
 LEAST_MARGIN = 0.01
 """What is added to a peak before it is held against a limit, where small runs left their own peaks by less."""
+
+EXACT_SHARE = 0.0005
+"""Ways that leave the runs by less cannot be told apart; else those count that leave them twice as much as the best."""
 
 _EP = FACTORS.index("ep")
 
@@ -61,8 +67,6 @@ class RunMemory:
         Micro-batches whose forward pass has run, at most, and their backward pass has not.
     parameters : mapping of str to mapping of str to int
         By block and name: elements on this rank.
-    states : mapping of str to int
-        Bytes by role (weights, gradients, optimizer ...), as held before the first forward pass.
     step : int
         Bytes that the optimizer's step takes on top.
     start : int
@@ -77,7 +81,6 @@ class RunMemory:
     blocks: tuple[tuple[str, bool], ...]
     in_flight: int
     parameters: Mapping[str, Mapping[str, int]]
-    states: Mapping[str, int]
     step: int
     start: int
     traces: Mapping[str, BlockTrace]
@@ -115,6 +118,7 @@ _DENSE: Mapping[str, Callable[[Setting], float]] = MappingProxyType(
         "over DP": lambda run: run.dp,
     }
 )
+"""What a rank's share of the optimizer's elements is divided by."""
 _EXPERT: Mapping[str, Callable[[Setting], float]] = MappingProxyType(
     {
         "whole": lambda run: 1.0,
@@ -129,15 +133,28 @@ _EXPERT: Mapping[str, Callable[[Setting], float]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Sharding:
-    """A way in which a role's bytes follow the elements on a rank: what both kinds of parameters are divided by."""
+    """Bytes that follow the elements on a rank.
 
-    bytes_each: float
+    Parameters
+    ----------
+    base : float
+        Beside all elements: contexts, workspaces, buffers of links.
+    whole, shared : float
+        An element, on every rank that has it, and on one of those that share it.
+    dense, expert : str
+        Who shares both kinds of parameters.
+    """
+
+    base: float
+    whole: float
+    shared: float
     dense: str
     expert: str
 
     def of(self, dense: float, expert: float, run: Setting) -> float:
-        """Bytes for so many elements on a rank."""
-        return self.bytes_each * (dense / _DENSE[self.dense](run) + expert / _EXPERT[self.expert](run))
+        """Bytes for so many elements on a rank, those beside them left out."""
+        shares = dense / _DENSE[self.dense](run) + expert / _EXPERT[self.expert](run)
+        return self.whole * (dense + expert) + self.shared * shares
 
 
 @dataclass(frozen=True)
@@ -177,6 +194,13 @@ class _Block:
     events: tuple[str, ...]
     kept_input: str
 
+    @cached_property
+    def indifferent(self) -> tuple[str, ...]:
+        """Of DP and stages those on which no tensor depends."""
+        conditions = [one.condition for one in (*self.parameters, *self.tensors.values()) if one.condition]
+        asked = {name for each in conditions for name, _ in each.above}
+        return tuple(name for name in ("dp", "pp") if name not in asked)
+
     def unsure(self) -> list[str]:
         return [one.name for one in (*self.parameters, *self.tensors.values()) if one.unsure]
 
@@ -209,17 +233,18 @@ class MemoryLaws:
 
     Parameters
     ----------
-    roles : mapping of str to tuple of Sharding
-        The ways of sharding that meet every run, by role; the largest counts. Empty where none does.
-    rest : float
-        Bytes beside all states: contexts, workspaces, buffers of links.
+    states, step : tuple of Sharding
+        The ways of sharding that meet every run, of what is held between steps and of what the optimizer's step takes
+        on top; the largest counts. Empty where none does.
     """
 
     blocks: Mapping[str, _Block]
-    roles: Mapping[str, tuple[Sharding, ...]]
+    states: tuple[Sharding, ...]
     step: tuple[Sharding, ...]
-    rest: float
     runs: tuple[RunMemory, ...]
+    _known: dict[tuple[str, Setting], tuple[_Life, tuple[float, float]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def stage(self, run: Setting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> StagePeak:
         """The memory of a stage.
@@ -242,13 +267,25 @@ class MemoryLaws:
     def micro_batch(self, run: Setting, block: tuple[str, bool]) -> tuple[float, float]:
         """Bytes that a block keeps of a micro-batch between its two passes, and the most that it takes in them."""
         name, again = block
-        life = self.blocks[name].life(run)
+        life, _ = self._block(run, name)
         return life.input if again else life.kept, max(life.forward, life.backward)
+
+    def elements(self, run: Setting, blocks: Sequence[tuple[str, bool]]) -> tuple[float, float]:
+        """Of dense parameters and of experts', on a rank that holds so many blocks."""
+        each = {name: self._block(run, name)[1] for name, _ in set(blocks)}
+        return sum(each[name][0] for name, _ in blocks), sum(each[name][1] for name, _ in blocks)
+
+    def _block(self, run: Setting, name: str) -> tuple[_Life, tuple[float, float]]:
+        """A block's bytes and elements, kept for all runs in which they are the same."""
+        block = self.blocks[name]
+        key = (name, run.replace(layers=1, **dict.fromkeys(block.indifferent, 1)))
+        if key not in self._known:
+            self._known[key] = (block.life(run), block.elements(run))
+        return self._known[key]
 
     def step_bytes(self, run: Setting, blocks: Sequence[tuple[str, bool]]) -> float:
         """Bytes that the optimizer's step takes on top of the states of so many blocks."""
-        elements = [self.blocks[name].elements(run) for name, _ in blocks]
-        return _most(self.step, sum(dense for dense, _ in elements), sum(expert for _, expert in elements), run)
+        return _most(self.step, *self.elements(run, blocks), run)
 
     @cached_property
     def margin(self) -> float:
@@ -262,10 +299,8 @@ class MemoryLaws:
                 cure = "give one of " + ", ".join(self.blocks)
                 raise InputError("was in no small run", field="block", value=name, cure=cure)
         used = {name for name, _ in blocks}
-        elements = {name: self.blocks[name].elements(run) for name in used}
-        dense = sum(elements[name][0] for name, _ in blocks)
-        expert = sum(elements[name][1] for name, _ in blocks)
-        static = self.rest + sum(_most(ways, dense, expert, run) for ways in self.roles.values())
+        dense, expert = self.elements(run, blocks)
+        static = max((way.base for way in self.states), default=0.0) + _most(self.states, dense, expert, run)
         lives = {block: self.micro_batch(run, block) for block in set(blocks)}
         # A block that runs again has its forward pass once more before its backward pass.
         most, before = 0.0, (in_flight - 1) * sum(lives[block][0] for block in blocks)
@@ -275,7 +310,7 @@ class MemoryLaws:
             before += kept
         peak = static + max(most, self.step_bytes(run, blocks))
         unsure = [f"{name}.{one}" for name in sorted(used) for one in self.blocks[name].unsure()]
-        unsure += [role for role, ways in self.roles.items() if not ways]
+        unsure += [] if self.states else ["states"]
         return StagePeak(static, peak, peak, tuple(unsure))
 
 
@@ -297,13 +332,9 @@ def memory_laws(runs: Sequence[RunMemory]) -> MemoryLaws:
     blocks = {name: _block(name, [run for run in runs if name in run.traces]) for name in names}
     totals = [_elements(run, blocks) for run in runs]
     settings = [run.setting for run in runs]
-    roles = {
-        role: _shardings([run.states.get(role, 0) for run in runs], totals, settings)
-        for role in dict.fromkeys(role for run in runs for role in run.states)
-    }
+    states = _shardings([run.start for run in runs], totals, settings)
     step = _shardings([run.step for run in runs], totals, settings)
-    rest = max(run.start - sum(run.states.values()) for run in runs)
-    return MemoryLaws(MappingProxyType(blocks), MappingProxyType(roles), step, float(rest), tuple(runs))
+    return MemoryLaws(MappingProxyType(blocks), states, step, tuple(runs))
 
 
 def _block(name: str, runs: Sequence[RunMemory]) -> _Block:
@@ -350,14 +381,18 @@ def _elements(run: RunMemory, blocks: Mapping[str, _Block]) -> tuple[float, floa
 def _shardings(
     sizes: Sequence[int], totals: Sequence[tuple[float, float]], settings: Sequence[Setting]
 ) -> tuple[Sharding, ...]:
-    """The ways in which all runs' bytes have the same number of bytes an element."""
-    found = list[Sharding]()
+    """The ways of sharding that give all runs' bytes, by least squares without negative parts."""
+    found = list[tuple[float, Sharding]]()
+    measured = np.array(sizes, dtype=np.float64)
+    if not measured.any():
+        return (Sharding(0.0, 0.0, 0.0, "whole", "whole"),)
     for dense, expert in itertools.product(_DENSE, _EXPERT):
-        unit = Sharding(1.0, dense, expert)
+        unit = Sharding(0.0, 0.0, 1.0, dense, expert)
         shares = [unit.of(*total, run) for total, run in zip(totals, settings, strict=True)]
-        if not all(shares):
-            continue
-        each = sorted(size / share for size, share in zip(sizes, shares, strict=True))
-        if each[-1] <= each[0] * (1 + SAME_SHARE):
-            found.append(Sharding(each[len(each) // 2], dense, expert))
-    return tuple(found)
+        columns = np.array([np.ones(len(sizes)), [sum(total) for total in totals], shares]).T
+        scale = np.maximum(columns.max(axis=0), 1.0)
+        weights = nnls(columns / scale, measured)[0] / scale
+        left = float(np.abs(columns @ weights - measured).max() / measured.max())
+        found.append((left, Sharding(*map(float, weights), dense, expert)))
+    allowed = min(SAME_SHARE, max(EXACT_SHARE, 2 * min(left for left, _ in found)))
+    return tuple(way for left, way in found if left <= allowed)

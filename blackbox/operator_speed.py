@@ -1,7 +1,8 @@
 """Times of operators that a base does not hold: a line over bytes and products for each type, its error stated.
 
-The line is fitted to relative errors and has no negative part. Its error is that of operators left out of the fit
-(each fifth in turn), so that it is what a new operator may expect.
+The line is fitted to relative errors and has no negative part. What counts as products is chosen for each type, by the
+error of operators left out of the fit (each fifth in turn): a matrix product, or all numbers of the first input with
+one dimension of the second (attention's scores, grouped products). Its error is what a new operator may expect.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from taylor.parsers.profiles.operators import Operator
 LEAST_OPERATORS = 5
 """Of a type with fewer there is no line; the part of the chip that runs it then has one."""
 FOLDS = 5
+ROOF_ROUNDS = 8
+MOST_RANKS = 4
+"""Dimensions of a second input that are tried as a factor of the products."""
 _BYTES = {"FLOAT": 4, "FLOAT32": 4, "DT_BF16": 2, "FLOAT16": 2, "INT64": 8, "INT32": 4, "DOUBLE": 8, "BOOL": 1,
           "INT8": 1, "UINT8": 1, "INT16": 2, "UINT64": 8}  # fmt: skip
 _USUAL_BYTES = 4
@@ -27,10 +31,14 @@ _USUAL_BYTES = 4
 
 @dataclass(frozen=True)
 class SpeedLine:
-    """Time in ns: `base` + `per_byte` · bytes + `per_product` · products.
+    """Time in ns: `base` + `per_byte` · bytes + `per_product` · products, or `base` + the greater of both.
 
     Parameters
     ----------
+    products : int or None
+        What is counted as products; see `work_of`.
+    roof : bool
+        Whether the greater counts: transfers beside products (Williams et al., Roofline, 2009).
     error : float
         Median relative error of operators left out of the fit.
     operators : int
@@ -42,10 +50,14 @@ class SpeedLine:
     per_product: float
     error: float
     operators: int
+    products: int | None = None
+    roof: bool = False
 
     def at(self, operator: Operator) -> float:
         """Time of an operator, ns."""
-        return float(np.dot((self.base, self.per_byte, self.per_product), work_of(operator)))
+        one, moved, products = work_of(operator, self.products)
+        both = self.per_byte * moved, self.per_product * products
+        return self.base * one + (max(both) if self.roof else sum(both))
 
 
 @dataclass(frozen=True)
@@ -111,11 +123,14 @@ class OperatorSpeeds:
         return Coverage(sum(exact) / max(1, len(exact)), held / total if total else 0.0, unknown)
 
 
-def work_of(operator: Operator) -> tuple[float, float, float]:
+def work_of(operator: Operator, products: int | None = None) -> tuple[float, float, float]:
     """(1, bytes read and written, products) of an operator.
 
-    Of a matrix product of [m, k] by [k, n] the three tensors hold mk, kn and mn numbers: the root of their product is
-    mkn. Other operators have the same figure of their first two inputs and first output, for what it is worth.
+    Parameters
+    ----------
+    products : int or None
+        None: of a matrix product of [m, k] by [k, n] the three tensors hold mk, kn and mn numbers, and the root of
+        their product is mkn. Else: numbers of the first input times this dimension of the second.
     """
     sizes = [math.prod(shape) for shape in operator.inputs]
     results = [math.prod(shape) for shape in operator.outputs]
@@ -123,25 +138,57 @@ def work_of(operator: Operator) -> tuple[float, float, float]:
     widths += [widths[0] if widths else _USUAL_BYTES] * (len(sizes) + 1)
     moved = sum(size * width for size, width in zip(sizes, widths, strict=False))
     moved += sum(results) * widths[0]
-    full = len(sizes) > 1 and results and len(operator.inputs[0]) > 1 and len(operator.inputs[1]) > 1
-    return 1.0, float(moved), math.sqrt(float(sizes[0]) * sizes[1] * results[0]) if full else 0.0
+    if len(sizes) < 2 or not results or min(len(operator.inputs[0]), len(operator.inputs[1])) < 2:
+        return 1.0, float(moved), 0.0
+    if products is None:
+        return 1.0, float(moved), math.sqrt(float(sizes[0]) * sizes[1] * results[0])
+    second = operator.inputs[1]
+    return 1.0, float(moved), float(sizes[0]) * second[products] if products < len(second) else 0.0
 
 
 def fit_line(times: Mapping[Operator, float]) -> SpeedLine:
     """The line of least relative squares over operators, with its cross-validated error."""
     operators = sorted(times)
-    work = np.array([work_of(operator) for operator in operators])
     measured = np.array([times[operator] for operator in operators])
-    errors = np.zeros(len(operators))
-    for fold in range(min(FOLDS, len(operators))):
-        out = np.arange(len(operators)) % FOLDS == fold
-        predicted = work[out] @ _solve(work[~out], measured[~out])
-        errors[out] = np.abs(predicted / measured[out] - 1)
-    base, per_byte, per_product = map(float, _solve(work, measured))
-    return SpeedLine(base, per_byte, per_product, float(np.median(errors)), len(operators))
+    ranks = max((len(operator.inputs[1]) for operator in operators if len(operator.inputs) > 1), default=0)
+    ways: list[tuple[int | None, bool]] = [(products, False) for products in (None, *range(min(ranks, MOST_RANKS)))]
+    best: tuple[float, int | None, bool, NDArray[np.float64]] | None = None
+    for products, roof in ways + [(products, True) for products, _ in ways]:
+        work = np.array([work_of(operator, products) for operator in operators])
+        if roof and not (work[:, 2] > 0).all():
+            continue
+        errors = np.zeros(len(operators))
+        for fold in range(min(FOLDS, len(operators))):
+            out = np.arange(len(operators)) % FOLDS == fold
+            weights = _solve(work[~out], measured[~out], roof)
+            errors[out] = np.abs(_predicted(work[out], weights, roof) / measured[out] - 1)
+        error = float(np.median(errors))
+        if best is None or error < 0.9 * best[0]:
+            best = (error, products, roof, work)
+    assert best is not None
+    error, chosen, roof, work = best
+    base, per_byte, per_product = map(float, _solve(work, measured, roof))
+    return SpeedLine(base, per_byte, per_product, error, len(operators), chosen, roof)
 
 
-def _solve(work: NDArray[np.float64], measured: NDArray[np.float64]) -> NDArray[np.float64]:
+def _predicted(work: NDArray[np.float64], weights: NDArray[np.float64], roof: bool) -> NDArray[np.float64]:
+    parts = work * weights
+    found = parts[:, 0] + np.maximum(parts[:, 1], parts[:, 2]) if roof else parts.sum(axis=1)
+    return np.asarray(found, dtype=np.float64)
+
+
+def _solve(work: NDArray[np.float64], measured: NDArray[np.float64], roof: bool) -> NDArray[np.float64]:
+    """Weights of least relative squares; of a roof again and again with the part that counts for each operator."""
     scale = np.maximum(work.max(axis=0), 1.0)
-    found, _ = nnls(work / scale / measured[:, None], np.ones(len(measured)))
+    rows = work / scale / measured[:, None]
+    found = nnls(rows, np.ones(len(measured)))[0]
+    if roof:
+        # Where one side never counts its weight stays what it may be at most.
+        most = np.array([0.0, *(1 / np.maximum(rows[:, 1:].max(axis=0), 1e-30))])
+        found = most
+        for _ in range(ROOF_ROUNDS):
+            by_products = found[2] * rows[:, 2] > found[1] * rows[:, 1]
+            sides = np.array([rows[:, 0], rows[:, 1] * ~by_products, rows[:, 2] * by_products]).T
+            fitted = nnls(sides, np.ones(len(measured)))[0]
+            found = np.where(sides.any(axis=0), fitted, np.minimum(found, most))
     return np.asarray(found / scale, dtype=np.float64)

@@ -59,6 +59,10 @@ def legal(setting: Setting, sizes: JobSizes) -> str | None:
     """Why a run cannot start; None where it can."""
     tests = (
         (sizes.tp_ways % setting.tp == 0, f"TP {setting.tp} does not divide the heads' {sizes.tp_ways}"),
+        (
+            not sizes.cp_ways or setting.cp == 1 or sizes.cp_ways % (setting.tp * setting.cp) == 0,
+            f"TP {setting.tp} and CP {setting.cp} do not divide the heads' {sizes.cp_ways}",
+        ),
         (setting.seq % (2 * setting.cp * setting.tp) == 0, f"{setting.seq} tokens do not split over TP and CP"),
         (setting.experts % setting.ep == 0, f"EP {setting.ep} does not divide {setting.experts} experts"),
         ((setting.dp * setting.cp) % setting.ep == 0, f"EP {setting.ep} does not divide DP·CP"),
@@ -103,7 +107,7 @@ def plan_small_runs(
         raise InputError("are too few", field="--nnodes times --nproc-per-node", value=cards, cure=cure)
     base = _base(sizes, cards, tokens or _tokens(sizes, searched), searched)
     runs, left_out = [SmallRun("base", base, "operators and memory of one layer")], list[str]()
-    for name, change, why in _changes(base, sizes, searched):
+    for name, change, why in _changes(base, sizes, machines.per_node, searched):
         wanted = fitted(base.replace(**change), cards)
         reason = f"{cards} cards do not split so" if wanted is None else legal(wanted, sizes)
         if wanted is None or reason is not None:
@@ -148,7 +152,9 @@ def _few_experts(sizes: JobSizes) -> list[int]:
     return [*few[::-1], *(count for count in divisors if count > MOST_EXPERTS)]
 
 
-def _changes(base: Setting, sizes: JobSizes, searched: Collection[str]) -> list[tuple[str, dict[str, int], str]]:
+def _changes(
+    base: Setting, sizes: JobSizes, per_node: int, searched: Collection[str]
+) -> list[tuple[str, dict[str, int], str]]:
     """(name, what is changed, why) of each further run."""
     more, half = base.layers + 1, base.seq // 2
     seq = half if half >= LEAST_TOKENS_RANK else 2 * base.seq
@@ -174,6 +180,9 @@ def _changes(base: Setting, sizes: JobSizes, searched: Collection[str]) -> list[
     changes.append((f"seq{seq}", {"seq": seq}, "what grows with the sequence"))
     if "mbs" in searched:
         changes.append(("mbs2", {"mbs": 2}, "what grows with the micro-batch"))
+    if "tp" in searched and per_node > 2 * base.tp:
+        # TP fills a node: what else communicates goes between nodes.
+        changes.append((f"tp{per_node}", {"tp": per_node}, "links between nodes"))
     changes.append((f"layers{more}", {"layers": more}, "what is a layer's, what the model's"))
     changes.append(("pp2", {"pp": 2, "layers": 2 * base.layers}, "embedding apart from head, and the hand-over"))
     return changes

@@ -32,8 +32,8 @@ class BlockTimes:
         A layer's backward pass, without its forward pass again.
     transfer : float
         From stage to stage, where no computation hides it.
-    update : float
-        After the last micro-batch: gradients are summed, weights updated.
+    update : tuple of float [pp] or empty
+        After the last micro-batch of each stage: gradients are summed, weights updated.
     """
 
     embedding: float
@@ -41,11 +41,16 @@ class BlockTimes:
     head: float
     backward: float
     transfer: float = 0.0
-    update: float = 0.0
+    update: tuple[float, ...] = ()
 
 
 def stage_problem(
-    laws: MemoryLaws, run: Setting, times: BlockTimes, micro_batches: int, limit: float
+    laws: MemoryLaws,
+    run: Setting,
+    times: BlockTimes,
+    micro_batches: int,
+    limit: float,
+    uniform: tuple[tuple[str, int], ...] = (),
 ) -> PipelineProblem:
     """The problem of dividing `run.layers` layers over `run.pp` stages, each layer recomputed or not.
 
@@ -56,6 +61,8 @@ def stage_problem(
     ----------
     limit : float
         Bytes of a device.
+    uniform : tuple of (str, int)
+        As `PipelineProblem.uniform_recompute`: what the launcher's files can say.
 
     Raises
     ------
@@ -103,8 +110,9 @@ def stage_problem(
         head_forward=times.head / times.layer,
         embedding_forward=times.embedding / times.layer,
         lag=times.transfer / times.layer,
-        tail=(times.update / times.layer,) * run.pp,
+        tail=tuple(each / times.layer for each in times.update),
         max_layers=most_layers,
+        uniform_recompute=uniform,
         unit_ms=times.layer,
     )
 

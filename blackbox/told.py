@@ -48,7 +48,7 @@ def told(operators: Sequence[LawfulOperator], candidates: Sequence[Setting], mos
     most : int
         Of them, how many may be.
     """
-    own = [one for one in operators if one.condition is None or ("layers", True) not in one.condition.above]
+    own = [one for one in operators if not one.further]
     kinds = Counter(_kind(one) for one in own)
     conditions = Counter(str(one.condition) if one.condition else "no condition found" for one in own)
     # Sizes that are ambiguous alike are decided alike.

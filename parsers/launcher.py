@@ -15,7 +15,7 @@ from typing import Callable
 from taylor.base.errors import InputError
 from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunLog, Setting
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
@@ -310,6 +310,21 @@ class Launcher(ABC):
         """
         cure = "small runs are written for Megatron's and MindSpeed's scripts"
         raise InputError("cannot be cut down to a small run", file=path, cure=cure)
+
+    def planned_job(self, path: Path, setting: Setting, plan: PipelinePlan) -> str:
+        """The text of a file with other degrees, micro-batch and plan, whatever network it trains.
+
+        Raises
+        ------
+        InputError
+            When the file cannot say it.
+        """
+        cure = "plans of unknown networks are written for Megatron's and MindSpeed's scripts"
+        raise InputError("cannot be written for a network that is not known", file=path, cure=cure)
+
+    def run_log(self, text: str) -> RunLog:
+        """What the log of a small run tells; nothing where that is not known."""
+        return RunLog({}, None, None)
 
     def dataset_keys(self, dataset: str) -> dict[str, object]:
         """The entries, by dotted key, that make a file read this data set; none where that is not known."""

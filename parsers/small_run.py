@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,12 @@ class JobSizes:
         What the experts have to be a multiple of.
     nodes, per_node : int or None
         What the file starts.
+    hidden_reduction : bool
+        Whether gradients are reduced beside the backward pass.
+    batch : int or None
+        Samples of a step, where the file says them.
+    cp_ways : int
+        What TP times CP has to divide, where CP splits heads; 0 where it does not.
     """
 
     own: Setting
@@ -76,6 +83,9 @@ class JobSizes:
     expert_groups: int = 1
     nodes: int | None = None
     per_node: int | None = None
+    hidden_reduction: bool = False
+    batch: int | None = None
+    cp_ways: int = 0
 
     @property
     def least_layers(self) -> int:
@@ -121,3 +131,22 @@ class ProfiledSteps:
     iterations: int = 10
     first: int = 8
     count: int = 2
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """What a small run's log tells.
+
+    Parameters
+    ----------
+    parameters : mapping of str to mapping of str to int
+        Elements on a rank by block (embedding, layer, head) and name; of layers the first one's.
+    peak : int or None
+        The most bytes that tensors took at once on any rank that tells it.
+    step_ms : float or None
+        The time of a step, once it is steady.
+    """
+
+    parameters: Mapping[str, Mapping[str, int]]
+    peak: int | None
+    step_ms: float | None

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taylor.base.console import log
@@ -29,7 +29,9 @@ from taylor.parsers.profiles.folder import rank_sources
 from taylor.parsers.profiles.operators import Operator, read_operators
 from taylor.parsers.registry import recognising
 from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps
+from taylor.register.registry import Registry
 from taylor.workflows.operators import fill_base
+from taylor.workflows.tune_search import Searched, SearchOptions, ShownRun, search_plans
 
 PROFILE, LOG, LAWS = "profile", "run.log", "laws.json"
 LEAST_ALIGNED = 2
@@ -55,9 +57,16 @@ class TuneOptions:
     retry : bool
         Start those again that failed before.
     base : Path or None
-        The operator base that the runs fill, and in which the job's operators are looked up.
-    origin : Origin or None
-        What the runs are measured on; needed with `base`.
+        The operator base that the runs fill, and in which the job's operators are looked up; one of its own in the
+        work folder where it is None.
+    origin : Origin
+        What the runs are measured on.
+    ranks, batch : int or None
+        Of the job that is searched; the file's own where they are None.
+    limit : float or None
+        Bytes of a device; nothing is searched where it is None.
+    verify : bool
+        Start a small run for each of the best plans.
     """
 
     script: Path
@@ -73,7 +82,11 @@ class TuneOptions:
     dry: bool = False
     retry: bool = False
     base: Path | None = None
-    origin: Origin | None = None
+    origin: Origin = Origin("this cluster")
+    ranks: int | None = None
+    batch: int | None = None
+    limit: float | None = None
+    verify: bool = True
 
 
 @dataclass(frozen=True)
@@ -119,7 +132,13 @@ class Written:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The runs, and what they told where enough have run."""
+    """The runs, and what they told where enough have run.
+
+    Parameters
+    ----------
+    not_searched : str
+        Why no plan was searched; empty where one was, or too few runs have ended.
+    """
 
     sizes: JobSizes
     machines: Machines
@@ -128,6 +147,8 @@ class Tuned:
     told: Told | None = None
     laws: Path | None = None
     covered: Covered | None = None
+    searched: Searched | None = None
+    not_searched: str = ""
 
 
 def tune(options: TuneOptions) -> Tuned:
@@ -160,7 +181,39 @@ def tune(options: TuneOptions) -> Tuned:
         file = write_atomic(options.work_dir / LAWS, json.dumps(laws_as_data(operators), indent=1) + "\n")
         found = _told(operators, planned, sizes, machines)
         covered = _covered(operators, done, sizes, machines, options)
-    return Tuned(sizes, machines, tuple(runs), planned.left_out, found, file, covered)
+    tuned = Tuned(sizes, machines, tuple(runs), planned.left_out, found, file, covered)
+    return tuned if found is None else _with_plans(tuned, done, launcher, options)
+
+
+def _with_plans(tuned: Tuned, done: Sequence[Written], launcher: Launcher, options: TuneOptions) -> Tuned:
+    """The same with the best plans of the whole job, or with why there are none."""
+    own = tuned.sizes.own
+    ranks, batch = options.ranks or own.ranks, options.batch or tuned.sizes.batch
+    if options.limit is None:
+        return replace(tuned, not_searched="say --memory_gib, or a registered --device, to have plans searched")
+    if batch is None:
+        return replace(tuned, not_searched="the file does not say its batch: say --gbs")
+
+    def verify(run: SmallRun) -> Path | None:
+        one = _started(_written(run, launcher, tuned.machines, options), launcher, options)
+        return one.folder if one.ended == "" and _has_profile(one.folder) else None
+
+    # Other nodes would have to be told which run to start.
+    alone = options.verify and not options.dry and (tuned.machines.nodes == 1 or options.node_rank is None)
+    wanted = SearchOptions(
+        options.script, options.work_dir, ranks, batch, options.limit, options.searched, _base_file(options),
+        options.origin, verify if alone else None,
+    )  # fmt: skip
+    shown = [ShownRun(one.run.name, one.run.setting, one.folder) for one in done if _has_profile(one.folder)]
+    try:
+        found = search_plans(shown, launcher, tuned.sizes, tuned.machines, wanted)
+    except InputError as error:
+        return replace(tuned, not_searched=str(error))
+    return replace(tuned, searched=found)
+
+
+def _base_file(options: TuneOptions) -> Path:
+    return options.base or options.work_dir / "operators.sqlite"
 
 
 def launcher_for(path: Path) -> Launcher:
@@ -176,6 +229,14 @@ def launcher_for(path: Path) -> Launcher:
         cure = "name the script that starts the training"
         raise InputError("is no training file that is known", file=path, cure=cure)
     return launchers[0]
+
+
+def memory_of(device: str) -> float | None:
+    """Bytes that a job may take on a registered device; None where it is not registered."""
+    try:
+        return float(Registry.load().device(device).usable_memory_mib * (1 << 20))
+    except InputError:
+        return None
 
 
 def _machines(options: TuneOptions, sizes: JobSizes) -> Machines:
@@ -244,7 +305,9 @@ def _one_step(one: Written) -> tuple[Operator, ...]:
     source = rank_sources(one.folder / PROFILE)[0]
     table = read_operators(source.path / KERNELS)
     last = max((sample.step for sample in table.samples), default=-1)
-    return tuple(sample.operator for sample in table.samples if sample.step == last)
+    # Collectives have no shapes; their laws come from what they send (`blackbox.group_laws`).
+    computing = (sample for sample in table.samples if sample.operator.is_compute)
+    return tuple(sample.operator for sample in computing if sample.step == last)
 
 
 def _told(operators: Sequence[LawfulOperator], planned: SmallRuns, sizes: JobSizes, machines: Machines) -> Told:
@@ -261,7 +324,7 @@ def _covered(
     options: TuneOptions,
 ) -> Covered | None:
     """Fill the base from the runs, and look the job's operators up in it; None where no base is named."""
-    if options.base is None or options.origin is None:
+    if options.base is None:
         return None
     base = OperatorBase(options.base)
     fill_base(base, [one.folder / PROFILE for one in done if _has_profile(one.folder)], options.origin)

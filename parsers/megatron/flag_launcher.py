@@ -16,7 +16,8 @@ from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.optimizer import BESIDE_OPTIMIZER, host_optimizer_flags
 from taylor.parsers.megatron.own_plan import V_SCHEDULE, ZERO_BUBBLE
 from taylor.parsers.megatron.read import config_from_launch, is_mindspeed
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
+from taylor.parsers.megatron.run_log import read_log
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunLog, Setting
 from taylor.parsers.text.flag_edit import Setting as Flag
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
@@ -130,3 +131,11 @@ class FlagLauncher(Launcher):
     def small_run(self, path: Path, setting: Setting, machines: Machines, profile: ProfiledSteps) -> str:
         """See `Launcher.small_run`."""
         return small_run.small_run(self.launch(path), setting, machines, profile).text
+
+    def planned_job(self, path: Path, setting: Setting, plan: PipelinePlan) -> str:
+        """See `Launcher.planned_job`."""
+        return small_run.planned_job(self.launch(path), setting, plan).text
+
+    def run_log(self, text: str) -> RunLog:
+        """See `Launcher.run_log`."""
+        return read_log(text)

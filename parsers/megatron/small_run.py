@@ -11,10 +11,13 @@ import math
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN
 from taylor.parsers.megatron.launch import Launch
+from taylor.parsers.megatron.layout import layout_text
+from taylor.parsers.megatron.own_plan import LAYOUT
 from taylor.parsers.megatron.placing import PLACING, Wanted
 from taylor.parsers.megatron.read import is_mindspeed
-from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS
+from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS, recompute_flags
 from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
+from taylor.pipeline.plan import PipelinePlan
 
 _BESIDE = ("num-layers", "hidden-size", "seq-length")
 _DROPPED = (
@@ -40,6 +43,13 @@ _DROPPED = (
 of MindSpeed's tuning (mindspeed/auto_settings/profile/argv.py:26-51), and what places layers by number."""
 _MEGATRON_PROFILE = ("use-pytorch-profiler", "pytorch-profiler-collect-shapes")
 _MINDSPEED_PROFILE = ("profile-with-cpu", "profile-with-memory", "profile-record-shapes")
+
+ULYSSES = "ulysses_cp_algo"
+"""MindSpeed's usual CP, which splits heads: MindSpeed-LLM master
+mindspeed_llm/features_manager/context_parallel/context_parallel_feature.py:21."""
+_BUCKETS: Wanted = {"overlap-grad-reduce": True, "ddp-bucket-size": "1", "logging-level": "20"}
+"""Lets the log tell every parameter with its elements; see `run_log.read_log`. Megatron-LM main
+megatron/training/arguments.py:3121-3125, megatron/training/config/training_config.py:351."""
 
 
 def job_sizes(launch: Launch) -> JobSizes:
@@ -73,6 +83,8 @@ def job_sizes(launch: Launch) -> JobSizes:
     if world is not None:
         own = own.replace(dp=max(1, world // own.ranks))
     per_node = flags.integer("nproc-per-node", "local-worker-num", default=8) if world is not None else None
+    batch = flags.integer("global-batch-size", default=0)
+    cp_algorithm = flags.text("context-parallel-algo", default=ULYSSES if is_mindspeed(flags) else "")
     return JobSizes(
         own,
         math.gcd(heads, groups),
@@ -81,6 +93,9 @@ def job_sizes(launch: Launch) -> JobSizes:
         flags.integer("moe-router-num-groups", "n-group", default=1) if experts > 1 else 1,
         None if world is None or per_node is None else max(1, world // per_node),
         per_node,
+        flags.has("overlap-grad-reduce"),
+        batch or None,
+        heads if cp_algorithm == ULYSSES else 0,
     )
 
 
@@ -127,6 +142,7 @@ def small_run(launch: Launch, setting: Setting, machines: Machines, profile: Pro
     if setting.tp > 1:
         wanted["sequence-parallel"] = True
     wanted["use-distributed-optimizer"] = True
+    wanted |= _BUCKETS
     if flags.has("lr-warmup-iters"):
         wanted["lr-warmup-iters"] = "1"
     wanted |= _profiled(launch, setting, profile)
@@ -168,3 +184,32 @@ def _started(launch: Launch, machines: Machines) -> Wanted:
         for name, value in told.items()
         if value is not None and launch.flags.has(name)
     }
+
+
+def planned_job(launch: Launch, setting: Setting, plan: PipelinePlan) -> Launch:
+    """See `Launcher.planned_job`.
+
+    Raises
+    ------
+    InputError
+        When a flag's value cannot be changed alone.
+    """
+    flags = launch.flags
+    wanted: Wanted = {name: False for name in PLACING if flags.has(name)}
+    sizes = {
+        "tensor-model-parallel-size": setting.tp,
+        "pipeline-model-parallel-size": setting.pp,
+        "context-parallel-size": setting.cp,
+        "expert-model-parallel-size": setting.ep,
+        "micro-batch-size": setting.mbs,
+    }
+    wanted |= {name: str(size) for name, size in sizes.items() if size != 1 or flags.has(name)}
+    if setting.tp > 1:
+        wanted["sequence-parallel"] = True
+    wanted["use-distributed-optimizer"] = True
+    held = plan.total_layers()[0]
+    if len(set(held)) > 1:
+        by_list = {"num-layer-list": ",".join(map(str, held))}
+        wanted |= by_list if is_mindspeed(flags) else {LAYOUT: layout_text(plan)}
+    launch, ranks = launch.with_ranks(setting.ranks)
+    return launch.with_flags(wanted | recompute_flags(flags, plan) | ranks, _BESIDE)

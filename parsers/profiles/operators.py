@@ -54,12 +54,15 @@ class OperatorSample:
     ----------
     step : int
         The profiler's number of the step; −1 where it gives none.
+    name : str
+        Of this one run of it: collectives are told more of under their names.
     """
 
     operator: Operator
     start_ns: int
     duration_ns: int
     step: int = -1
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def read_operators(path: str | Path) -> OperatorTable:
         kind = kind.strip() if kind.strip() not in _NOTHING else name.strip()
         operator = Operator(kind, core.strip(), _words(cells[6] or ""), inputs, outputs)
         number = int(step) if step.isdigit() and len(step) <= 9 else -1
-        samples.append(OperatorSample(operator, start_ns, duration_ns, number))
+        samples.append(OperatorSample(operator, start_ns, duration_ns, number, name.strip()))
     samples.sort(key=lambda one: one.start_ns)
     return OperatorTable(tuple(samples), unread + len(ragged))
 

@@ -13,7 +13,6 @@ from taylor.command_lines.arguments import (
     path_or_none,
     positive_float,
     positive_int,
-    refuse_without_effect,
 )
 
 if TYPE_CHECKING:
@@ -26,8 +25,9 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     parser = CommandParser(
         program,
         "Cut your own training script down to a few small runs on the cards at hand, start them one after another "
-        "with the profiler on, and tell how every operator's shapes follow TP, CP, EP, the micro-batch, the sequence "
-        "and the experts: no network has to be known. A killed run goes on where it was; your file is not touched.",
+        "with the profiler on, find the laws of every operator, collective and tensor, and tell the best plans of the "
+        "whole job, each verified by a small run and written as a script: no network has to be known. A killed run "
+        "goes on where it was; your file is not touched.",
         "--shell_path pretrain.sh --nnodes 2 --nproc-per-node 8 --dry",
     )
     group = parser.add_argument_group("job")
@@ -36,6 +36,9 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
         "--search", default="tp,cp,ep,pp,mbs", metavar="D,...", help="degrees that small runs vary (default: all)"
     )
     group.add_argument("--tokens", type=positive_int, metavar="N", help="tokens of a sample in small runs")
+    group.add_argument("--world_size", type=positive_int, metavar="N", help="ranks of the job (the script's)")
+    group.add_argument("--gbs", type=positive_int, metavar="N", help="samples of a step (the script's)")
+    group.add_argument("--memory_gib", type=positive_float, metavar="G", help="memory of a card that a plan may take")
     machines = parser.add_argument_group("machines of the small runs (as torchrun takes them)")
     machines.add_argument("--nnodes", type=positive_int, metavar="N", help="nodes (default: the script's)")
     machines.add_argument("--nproc_per_node", type=positive_int, metavar="N", help="cards a node (the script's)")
@@ -49,9 +52,10 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
         "--timeout", type=positive_float, default=1800.0, metavar="S", help="seconds a run (default: %(default)g)"
     )
     runs.add_argument("--retry", action="store_true", help="start those again that failed")
+    runs.add_argument("--no_verify", action="store_true", help="start no small run for each of the best plans")
     kept = parser.add_argument_group("operator base (see taylor operators)")
     kept.add_argument("--base", metavar="FILE", help="fill it from the runs, and look the job's operators up in it")
-    kept.add_argument("--device", default="", metavar="NAME", help="the card of the runs, needed with --base")
+    kept.add_argument("--device", default="", metavar="NAME", help="the card of the runs (its memory, if registered)")
     kept.add_argument("--driver", default="", metavar="TEXT", help="its driver; versions never mix")
     kept.add_argument("--toolkit", default="", metavar="TEXT", help="version of CANN or CUDA; versions never mix")
     return parser
@@ -64,7 +68,7 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> None:
     from taylor.base.errors import InputError
     from taylor.blackbox.operator_base import Origin
     from taylor.blackbox.small_runs import SEARCHABLE
-    from taylor.workflows.tune import TuneOptions, tune
+    from taylor.workflows.tune import TuneOptions, memory_of, tune
 
     searched = [word.strip() for word in args.search.split(",") if word.strip()]
     unknown = [word for word in searched if word not in SEARCHABLE]
@@ -73,19 +77,19 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> None:
         raise InputError("names no degree", field="--search", value=", ".join(unknown), cure=cure)
     if args.node_rank is not None and args.node_rank < 0:
         raise InputError("must be at least 0", field="--node_rank", value=args.node_rank)
-    if args.base is None:
-        refuse_without_effect(args, {"device", "driver", "toolkit"}, "without --base")
-    elif not args.device:
+    if args.base is not None and not args.device:
         raise InputError("is missing", field="--device", cure="name the card that the small runs are measured on")
-    origin = Origin(args.device, args.driver, args.toolkit) if args.base else None
+    origin = Origin(args.device or "this cluster", args.driver, args.toolkit)
+    limit = args.memory_gib * 2**30 if args.memory_gib else memory_of(args.device)
     done = tune(
         TuneOptions(
             Path(args.shell_path), Path(args.work_dir), args.nnodes, args.nproc_per_node, args.master_addr,
             args.master_port, args.node_rank, searched, args.tokens, args.timeout, args.dry, args.retry,
-            path_or_none(args.base), origin,
+            path_or_none(args.base), origin, args.world_size, args.gbs, limit, not args.no_verify,
         )
     )  # fmt: skip
     _print(done)
+    _print_plans(done)
 
 
 def _print(done: Tuned) -> None:
@@ -130,6 +134,39 @@ def _print_covered(covered: Covered, base: Setting) -> None:
         change = base.differences(covered.further.setting)
         shown, missing = covered.further.shown, len(held.unknown)
         print(f"further run: with {change} it shows {shown} of the {missing} that are missing")
+
+
+def _print_plans(done: Tuned) -> None:
+    if done.not_searched:
+        print(f"no plan searched: {done.not_searched}")
+    if done.searched is None:
+        return
+    found, sizes = done.searched, done.sizes
+    print(
+        f"laws on the small runs' own passes: {found.own_error:.1%} off in the middle, {found.own_worst:.1%} at most; "
+        f"{found.found.legal} choices of degrees can start, {found.found.solved} were solved exactly"
+    )
+    for sentence in found.assumed:
+        print(f"assumed: {sentence}")
+    rows = [("", "dp", "tp", "pp", "cp", *(("ep",) if sizes.own.experts > 1 else ()), "mbs", "step ms", "interval",
+             "GiB", "at most", "verified: told, measured ms")]  # fmt: skip
+    for place, one in enumerate(found.best, 1):
+        run, told = one.ranked.run, one.verified
+        degrees = [run.dp, run.tp, run.pp, run.cp, *([run.ep] if sizes.own.experts > 1 else []), run.mbs]
+        words = "-" if one.before_ms is None else "the base holds its operators"
+        if told is not None:
+            words = f"{told.run}: {told.told_ms:.1f}, {told.measured_ms:.1f}"
+        rows.append((str(place), *map(str, degrees), f"{one.ranked.step_ms:,.1f}",
+                     f"{one.low_ms:,.0f}-{one.high_ms:,.0f}", f"{one.peak / 2**30:.1f}", f"{one.upper / 2**30:.1f}",
+                     words))  # fmt: skip
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for place, one in enumerate(found.best, 1):
+        layers = ",".join(map(str, one.ranked.plan.total_layers()[0]))
+        again = ",".join(map(str, one.ranked.plan.recomputed("full")[0]))
+        print(f"plan {place}: layers {layers}; recomputed {again}; {one.script or 'its flags cannot say it'}")
+    print(f"as JSON: {found.file}")
 
 
 def _state(one: Written) -> str:

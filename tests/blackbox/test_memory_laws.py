@@ -73,7 +73,7 @@ def test_optimizer_of_experts_that_tp_does_not_split_is_found_sharded_over_tp_to
         dense, expert = 30_000_000 // run.tp, 5_000_000 * (run.experts // run.ep)
         shards = dense // (run.dp * run.cp) + expert * run.ep // (run.tp * run.dp * run.cp)
         elements = {"layer": {"attention": dense, "experts": expert}}
-        return RunMemory(run, (("layer", True),), 1, elements, {"optimizer": 12 * shards}, 0, 12 * shards, trace, 0)
+        return RunMemory(run, (("layer", True),), 1, elements, 0, 12 * shards, trace, 0)
 
     runs = [shown(one.setting) for one in plan_small_runs(JOB, CARDS).runs if one.setting.pp == 1]
     large = Setting(tp=8, cp=4, ep=64, seq=16384, experts=64, dp=32)

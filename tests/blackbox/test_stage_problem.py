@@ -14,7 +14,7 @@ from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solve import solve
 
 RUN = Setting(tp=8, cp=1, ep=8, mbs=1, seq=8192, experts=64, layers=22, pp=4, dp=16)
-TIMES = BlockTimes(embedding=0.5, layer=10.0, head=14.0, backward=20.0, transfer=0.2, update=30.0)
+TIMES = BlockTimes(embedding=0.5, layer=10.0, head=14.0, backward=20.0, transfer=0.2, update=(30.0,) * 4)
 
 
 @pytest.mark.parametrize("seed", range(4))

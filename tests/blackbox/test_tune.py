@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.standin_network import hidden_network
+from benchmarks.standin_cluster import hidden_cluster
+from benchmarks.standin_files import script_text
 from taylor.base.errors import InputError
 from taylor.blackbox.small_runs import plan_small_runs
 from taylor.command_lines import tune as command
@@ -21,26 +23,13 @@ from taylor.workflows.tune import launcher_for
 from tests.conftest import ROOT, SHARED
 
 STANDIN = Path(__file__).with_name("standin_training.py")
-SCRIPT = """\
-#!/bin/bash
-# My own network.
-NNODES=128
-TP=8
-LOAD="my checkpoint"
-{python} {standin} {seed} {failing} {hanging} -- \\
-    --nproc_per_node 8 --nnodes $NNODES pretrain_mine.py \\
-    --tensor-model-parallel-size $TP --pipeline-model-parallel-size 16 --expert-model-parallel-size 16 \\
-    --num-layers 64 --hidden-size 4096 --num-attention-heads 32 --group-query-attention --num-query-groups 8 \\
-    --num-experts 64 --moe-router-topk 4 --moe-grouped-gemm \\
-    --my-own-module 3 --seq-length 16384 --max-position-embeddings 16384 \\
-    --micro-batch-size 1 --global-batch-size 1024 --train-iters 5000 \\
-    --load $LOAD --save $LOAD --bf16 --use-fused-rmsnorm
-"""
+CLUSTER = hidden_cluster(3)
 
 
-def script(folder: Path, seed: int = 4, failing: str = "none", hanging: str = "none") -> Path:
+def script(folder: Path, failing: str = "none", hanging: str = "none") -> Path:
     file = folder / "pretrain.sh"
-    file.write_text(SCRIPT.format(python=sys.executable, standin=STANDIN, seed=seed, failing=failing, hanging=hanging))
+    command = f"{sys.executable} {STANDIN} {CLUSTER.seed} {failing} {hanging} --"
+    file.write_text(script_text(CLUSTER, command))
     return file
 
 
@@ -73,9 +62,10 @@ def test_dry_writes_the_small_runs_and_starts_none(tmp_path):
     assert done.returncode == 0, done.stderr
     assert file.read_text() == before and not (tmp_path / "started.txt").exists()
     runs = sorted(path.parent.name for path in (tmp_path / "small").glob("*/pretrain.sh"))
-    assert len(runs) == 12 and all(name in done.stdout for name in runs)
+    assert len(runs) == 13 and all(name in done.stdout for name in runs)
     small = (tmp_path / "small" / "base" / "pretrain.sh").read_text()
     assert "NNODES=2\n" in small and "--num-layers 1 " in small and "--load" not in small
+    assert "--ddp-bucket-size 1" in small and "--overlap-grad-reduce" in small
     assert "--my-own-module 3" in small
 
 
@@ -103,11 +93,42 @@ def test_runs_are_started_once_and_tell_the_hidden_laws_though_one_fails_and_one
     started = Counter((tmp_path / "started.txt").read_text().split())
     assert set(started.values()) == {1} and len(started) >= 6
     laws = json.loads((tmp_path / "small" / "laws.json").read_text())
-    network = hidden_network(4)
-    hidden = [one.type for one in (*network.before, *network.layer * 2, *network.after) if set(one.only) <= {"tp"}]
-    assert [one["type"] for one in laws] == hidden
-    assert all(fit["laws"] for one in laws for shape in one["inputs"] for fit in shape)
-    assert f"operators: {len(hidden) - sum(set(one.only) <= {'tp'} for one in network.layer)};" in printed
+    blocks = CLUSTER.blocks
+    front, layer, head = (blocks[name] for name in ("embedding", "layer", "head"))
+    forward = [*front.forward, *layer.forward * 2, *head.forward]
+    backward = [*head.backward, *(*layer.forward, *layer.backward) * 2, *front.backward]
+    hidden = [one.kind for one in (*forward, *backward) if not one.group]
+    assert [one["type"] for one in laws] == [*hidden, "ApplyFusedAdam"]
+    assert all(fit["laws"] for one in laws[:-1] for shape in one["inputs"] for fit in shape)
+    assert "no plan searched: say --memory_gib" in printed
+
+
+def test_the_best_plans_of_a_large_job_are_told_verified_and_written_from_small_runs_alone(tmp_path, tune_here):
+    file = script(tmp_path)
+    words = (*TWO_NODES, "--search", "tp,pp", "--memory_gib", "8")
+    printed, logged = tune_here(*words)
+    told = json.loads((tmp_path / "small" / "best.json").read_text())
+    assert len(told["best"]) == 3 and "plan 1: layers" in printed, (printed, logged)
+    for one in told["best"]:
+        # Degrees that small runs did not vary are the file's own.
+        run = replace(CLUSTER.job, **one["strategy"])
+        stages = [
+            (*[("embedding", False)] * (at == 0), *[("layer", place < again) for place in range(count)],
+             *[("head", False)] * (at == run.pp - 1))
+            for at, (count, again) in enumerate(
+                zip(one["layers"], one["recompute"].get("full", [0] * run.pp), strict=True))
+        ]  # fmt: skip
+        assert one["step_ms"] == pytest.approx(CLUSTER.step_ns(run, stages) / 1e6, rel=0.05)
+        for at, stage in enumerate(stages):
+            true = CLUSTER.peak(run, stage, run.pp - at, (at == 0, at == run.pp - 1))
+            assert one["peak_memory"][at] == pytest.approx(true, rel=0.03) and true <= told["memory_limit"]
+        written = Path(one["script"]).read_text()
+        assert f"TP={run.tp}\n" in written and "--my-own-module 3" in written and "--load $LOAD" in written
+    assert any(one["verified"] for one in told["best"]) and file.read_text().count("num-layer-list") == 0
+    started = Counter((tmp_path / "started.txt").read_text().split())
+    tune_here(*words)
+    assert Counter((tmp_path / "started.txt").read_text().split()) == started and set(started.values()) == {1}
+    assert len(started) <= 16
 
 
 def test_a_script_on_too_few_cards_is_refused_with_the_flags_to_change(tmp_path, tune_here):

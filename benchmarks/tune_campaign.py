@@ -1,0 +1,313 @@
+"""Hidden networks on hidden clusters: best plans from small runs, held against the clusters' own laws.
+
+    python -m benchmarks.tune_campaign FOLDER [--networks 100] [--seed 1] [--changed] [--processes 1]
+
+Of each network the search of `taylor tune` sees what `benchmarks.standin_files` writes for the small runs that it plans
+(noise of 3 %, stragglers) and nothing else. Compared are: the shapes of every operator in twelve large runs; the peaks of
+100 stages in jobs of up to 1,024 ranks, and whether any is falsely said to fit; the steps of its three plans; whether
+the best choice of degrees under the true laws (found by the same solver from true times and bytes) is among them, and
+first after verification. With ``--changed`` each network is also foretold with one key head, a wider shared expert and
+one module more. Results are kept in FOLDER, a file each: started again, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, cast
+
+from benchmarks.standin_cluster import MOST_GAPS, Cluster, Stage, Task, hidden_cluster
+from benchmarks.standin_files import log_lines, script_text, write_run
+from taylor.blackbox.degree_search import Job, choices, search
+from taylor.blackbox.memory_laws import MemoryLaws, StagePeak
+from taylor.blackbox.operator_base import Origin
+from taylor.blackbox.passes import Part
+from taylor.blackbox.small_runs import SEARCHABLE, SmallRun, plan_small_runs
+from taylor.blackbox.stage_problem import BlockTimes, stage_blocks
+from taylor.blackbox.step_laws import StepLaws
+from taylor.parsers.small_run import Machines, Setting
+from taylor.pipeline.plan import FULL
+from taylor.workflows.tune import launcher_for
+from taylor.workflows.tune_search import SearchOptions, ShownRun, TunedLaws, search_plans
+
+CARDS = Machines(2, 8)
+SHAPE_RUNS, MEMORY_STAGES = 12, 100
+MEMORY_WITHIN, STEP_WITHIN, NEAR_BEST = 0.03, 0.05, 0.002
+VARIANTS = ("mqa", "shared", "module")
+
+
+class TrueMemory:
+    """A cluster's own bytes where the search asks for laws."""
+
+    margin = MOST_GAPS
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._known: dict[tuple[Setting, tuple[str, bool]], tuple[float, float]] = {}
+
+    def stage(self, run: Setting, blocks: list[tuple[str, bool]], in_flight: int) -> StagePeak:
+        """Static bytes and the peak."""
+        stage = tuple(blocks)
+        static = self.cluster.start(run, stage)
+        if not stage:
+            return StagePeak(static, static, static)
+        ends = (stage[0][0] == "embedding", stage[-1][0] == "head")
+        kept, most = self.cluster.passes_bytes(run, stage, ends)
+        peak = static + (in_flight - 1) * kept + most
+        return StagePeak(static, peak, peak * (1 + MOST_GAPS))
+
+    def micro_batch(self, run: Setting, block: tuple[str, bool]) -> tuple[float, float]:
+        """Kept, and most."""
+        key = (replace(run, layers=1, pp=1, dp=1), block)
+        if key not in self._known:
+            kept, most = self.cluster.passes_bytes(run, (block,), (block[0] == "embedding", block[0] == "head"))
+            if block[0] == "embedding":
+                kept -= self.cluster.hand_over_bytes(run)
+            self._known[key] = (0.0 if block[0] == "head" else float(kept), float(most))
+        return self._known[key]
+
+    def step_bytes(self, run: Setting, blocks: list[tuple[str, bool]]) -> float:
+        """The optimizer takes nothing on top."""
+        return 0.0
+
+
+class TrueSteps:
+    """A cluster's own times where the search asks for laws."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.memory = cluster, TrueMemory(cluster)
+
+    def block_times(self, run: Setting) -> BlockTimes:
+        """ms, without noise."""
+        cluster = self.cluster
+        forward, backward = (cluster.pass_ns("layer", run, back) / 1e6 for back in (False, True))
+        share = 1 / (1 + backward / forward)
+        ends = [sum(cluster.pass_ns(name, run, back) for back in (False, True)) / 1e6 for name in ("embedding", "head")]
+        lag = cluster.machine.collective_ns("send", "pp", cluster.hand_over_bytes(run), run) / 1e6 if run.pp > 1 else 0
+        tails = []
+        for at in range(run.pp):
+            layers = run.layers // run.pp + (at < run.layers % run.pp)
+            tails.append(cluster.tail_ns(run, _stage(run, at, layers, 0)) / 1e6)
+        return BlockTimes(ends[0] * share, forward, ends[1] * share, backward, lag, tuple(tails))
+
+    def relative_error(self, run: Setting) -> float:
+        """None."""
+        return 0.0
+
+
+def _stage(run: Setting, at: int, layers: int, again: int) -> Stage:
+    blocks = [("layer", place < again) for place in range(layers)]
+    return (*[("embedding", False)] * (at == 0), *blocks, *[("head", False)] * (at == run.pp - 1))
+
+
+@dataclass
+class Network:
+    """One network's folder with its script and small runs."""
+
+    cluster: Cluster
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.script = self.folder / "pretrain.sh"
+        self.script.write_text(script_text(self.cluster, "torchrun"))
+        self.launcher = launcher_for(self.script)
+        self.sizes = replace(self.launcher.job_sizes(self.script), per_node=8)
+        self.starts = 0
+
+    def start(self, run: SmallRun) -> Path:
+        """What a start of a small run leaves."""
+        self.starts += 1
+        place = self.folder / run.name
+        took = write_run(self.cluster, run.setting, place / "profile", (8, 9), self.starts)
+        (place / "run.log").write_text(log_lines(self.cluster, run.setting, 10, took))
+        return place
+
+    def options(self, verify: bool) -> SearchOptions:
+        """Of the search."""
+        return SearchOptions(
+            self.script, self.folder, self.cluster.job.ranks, self.cluster.batch, self.cluster.machine.limit,
+            SEARCHABLE, self.folder / "operators.sqlite", Origin("stand-in"), self.start if verify else None,
+        )  # fmt: skip
+
+    def job(self) -> Job:
+        """For the search under the true laws."""
+        uniform = self.launcher.uniform_recompute(self.sizes.own.layers, (FULL,))
+        cluster = self.cluster
+        return Job(self.sizes, cluster.job.ranks, cluster.batch, cluster.machine.limit, SEARCHABLE, uniform)
+
+
+def judged(seed: int, variant: str, top: Path) -> dict[str, Any]:
+    """One network's figures, from the folder where they are kept already."""
+    kept = top / f"{seed}{variant}.json"
+    if kept.is_file():
+        return cast(dict[str, Any], json.loads(kept.read_text()))
+    folder = top / f"{seed}{variant}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    network = Network(hidden_cluster(seed, variant), folder)
+    cluster = network.cluster
+    runs = [ShownRun(one.name, one.setting, network.start(one)) for one in
+            plan_small_runs(network.sizes, CARDS, SEARCHABLE).runs]  # fmt: skip
+    laws = TunedLaws(runs, network.launcher, network.sizes, network.options(False))
+    draw = random.Random(seed)
+    found: dict[str, Any] = {"seed": seed, "variant": variant, "experts": cluster.job.experts}
+    found |= _shapes(cluster, laws.steps, draw) | _memory(cluster, laws.memory, draw)
+    if not variant:
+        done = search_plans(runs, network.launcher, network.sizes, CARDS, network.options(True))
+        true = search(network.job(), cast(StepLaws, TrueSteps(cluster)))
+        times = {one.run: cluster.step_ns(one.run, stage_blocks(one.plan)) / 1e6 for one in true.best}
+        best = min(times, key=times.__getitem__)
+        mine = {
+            one.ranked.run: cluster.step_ns(one.ranked.run, stage_blocks(one.ranked.plan)) / 1e6 for one in done.best
+        }
+        order = list(mine)
+        found |= {
+            "best_among": best in mine,
+            "best_first": order[0] == best,
+            "first_over_best": mine[order[0]] / times[best] - 1,
+            "least_over_best": min(mine.values()) / times[best] - 1,
+            "step_before": [one.step_ms / _true_ms(cluster, one) - 1 for one in done.found.best],
+            "step_errors": [one.ranked.step_ms / mine[one.ranked.run] - 1 for one in done.best],
+            "inside": [one.low_ms <= mine[one.ranked.run] <= one.high_ms for one in done.best],
+            "false_plans": sum(_over(cluster, one.ranked.run, stage_blocks(one.ranked.plan)) for one in done.best),
+        }
+    else:
+        found["layer_errors"] = _layers(network, laws.steps, draw)
+    found["starts"] = network.starts
+    kept.write_text(json.dumps(found))
+    shutil.rmtree(folder)
+    return found
+
+
+def _true_ms(cluster: Cluster, ranked: Any) -> float:
+    return cluster.step_ns(ranked.run, stage_blocks(ranked.plan)) / 1e6
+
+
+def _over(cluster: Cluster, run: Setting, stages: Any) -> bool:
+    """Whether any stage of a plan takes more than there is."""
+    return any(
+        cluster.peak(run, tuple(stage), run.pp - at, (at == 0, at == run.pp - 1)) > cluster.machine.limit
+        for at, stage in enumerate(stages)
+    )
+
+
+def _large(cluster: Cluster, draw: random.Random) -> Setting:
+    while True:
+        tp, cp, pp = draw.choice((1, 2, 4, 8)), draw.choice((1, 2, 4)), draw.choice((1, 2, 4, 8, 16))
+        dp, ep = draw.choice((128, 256, 512, 1024)) // (tp * cp * pp), draw.choice((1, 2, 4, 8, 16, 32))
+        if dp and cluster.job.experts % ep == 0 and (ep == 1 or dp * cp % ep == 0):
+            sizes = draw.choice((1, 2, 4)), draw.choice((8192, 16384, 32768))
+            return Setting(tp, cp, ep, *sizes, cluster.job.experts, cluster.job.layers, pp, dp)
+
+
+def _shapes(cluster: Cluster, steps: StepLaws, draw: random.Random) -> dict[str, int]:
+    """Operators of both passes in large runs, and how many of them are exact in every dimension."""
+    exact = total = 0
+    for _ in range(SHAPE_RUNS):
+        run = _large(cluster, draw)
+        true: list[Task] = []
+        for name, backward in (("embedding", False), ("layer", False), ("head", False), ("head", True),
+                               ("layer", False), ("layer", True), ("embedding", True)):  # fmt: skip
+            true += [task for task in cluster.tasks(name, run, backward) if not task.group]
+        mine = steps.operators_of(run)
+        total += max(len(true), len(mine))
+        exact += sum(
+            task.kind == one.type and [*one.inputs, *one.outputs] == task.sizes(run)
+            for task, one in zip(true, mine, strict=False)
+        )
+    return {"operators": total, "operators_exact": exact}
+
+
+def _memory(cluster: Cluster, memory: MemoryLaws, draw: random.Random) -> dict[str, Any]:
+    """Errors of the peaks of large stages, and how many are said to hold a limit near their peak and do not."""
+    errors, false = [], 0
+    for _ in range(MEMORY_STAGES):
+        run = _large(cluster, draw)
+        at = draw.randrange(run.pp)
+        layers = draw.randint(1, cluster.job.layers // run.pp + 1)
+        stage = _stage(run, at, layers, draw.choice((0, layers, draw.randint(0, layers))))
+        true = cluster.peak(run, stage, run.pp - at, (at == 0, at == run.pp - 1))
+        mine = memory.stage(run, stage, run.pp - at)
+        errors.append(mine.peak / true - 1)
+        limit = true * draw.uniform(0.9, 1.1)
+        false += mine.fits(limit) and true > limit
+    return {"memory_worst": max(map(abs, errors)), "memory_median": median(map(abs, errors)), "false_fits": false}
+
+
+def _layers(network: Network, steps: StepLaws, draw: random.Random) -> list[float]:
+    """Errors of both passes of a layer at twenty choices of degrees."""
+    some = list(choices(network.job()))
+    errors = []
+    for run, _ in draw.sample(some, min(20, len(some))):
+        true = network.cluster.pass_ns("layer", run, False) + network.cluster.pass_ns("layer", run, True, True)
+        errors.append((steps.part(Part.FORWARD, run).ns + steps.part(Part.BACKWARD, run).ns) / true - 1)
+    return errors
+
+
+def summary(found: list[dict[str, Any]]) -> bool:
+    """Print what the networks came to; whether all lines hold."""
+    own = [one for one in found if not one["variant"]]
+    operators, exact = sum(one["operators"] for one in found), sum(one["operators_exact"] for one in found)
+    worst, false = max(one["memory_worst"] for one in found), sum(one["false_fits"] for one in found)
+    print(
+        f"{len(own)} networks, {len(found) - len(own)} changed ones; at most {max(o['starts'] for o in found)} small runs"
+    )
+    print(f"  operators of large runs exact: {exact:,} of {operators:,} ({exact / operators:.2%})")
+    within = sum(one["memory_worst"] <= MEMORY_WITHIN for one in found)
+    print(f"  peaks of {MEMORY_STAGES} large stages each: worst {worst:.1%}, all within 3 % in {within} of {len(found)} "
+          f"networks; false «fits» {false}")  # fmt: skip
+    if own:
+        errors = [abs(each) for one in own for each in one["step_errors"]]
+        early = [abs(each) for one in own for each in one["step_before"]]
+        inside = [each for one in own for each in one["inside"]]
+        among, first = sum(one["best_among"] for one in own), sum(one["best_first"] for one in own)
+        near = sum(one["first_over_best"] <= NEAR_BEST for one in own)
+        print(f"  steps: median {median(errors):.2%}, largest {max(errors):.1%} (before verification "
+              f"{median(early):.2%}, {max(early):.1%}); {sum(inside)} of {len(inside)} inside their interval")  # fmt: skip
+        print(f"  true best among the three: {among} of {len(own)}; first after verification: {first}; first within "
+              f"{NEAR_BEST:.1%} of the true best: {near}")  # fmt: skip
+        over = [one["first_over_best"] for one in own]
+        least = [one["least_over_best"] for one in own]
+        print(f"  the first plan takes {median(over):.2%} more than the true best in the middle, {max(over):.1%} at "
+              f"most; the best of three {median(least):.2%}, {max(least):.1%}; plans that do not fit: "
+              f"{sum(one['false_plans'] for one in own)}")  # fmt: skip
+    for variant in VARIANTS:
+        layers = [abs(each) for one in found if one["variant"] == variant for each in one["layer_errors"]]
+        if layers:
+            print(f"  {variant}: a layer's passes {median(layers):.2%} off in the middle, {max(layers):.1%} at most")
+    return exact == operators and within == len(found) and not false
+
+
+def main() -> int:
+    """Run, print, judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--networks", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--changed", action="store_true")
+    parser.add_argument("--processes", type=int, default=1)
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    wanted = [(seed, variant) for seed in range(args.seed, args.seed + args.networks)
+              for variant in ("", *(VARIANTS if args.changed else ()))]  # fmt: skip
+    found = []
+    with ProcessPoolExecutor(args.processes) as pool:
+        for number, one in enumerate(pool.map(_named, [(*each, args.folder) for each in wanted]), 1):
+            found.append(one)
+            print(f"{number} of {len(wanted)}: {json.dumps(one)}", flush=True)
+    return int(not summary(found))
+
+
+def _named(what: tuple[int, str, Path]) -> dict[str, Any]:
+    return judged(*what)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

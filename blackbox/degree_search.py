@@ -1,0 +1,231 @@
+"""The search of degrees for a black-box network: layer costs to the exact solver, the best few told.
+
+Every choice of TP, CP, EP, stages and micro-batch has an even plan, whose time is quickly told. In its order they go to
+the exact solver, which divides layers and chooses recompute, until no other one can be among the best.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from taylor.base.errors import InputError
+from taylor.blackbox.memory_laws import MemoryLaws, StagePeak
+from taylor.blackbox.small_runs import legal
+from taylor.blackbox.stage_problem import stage_peaks, stage_problem
+from taylor.blackbox.step_laws import StepLaws
+from taylor.parsers.small_run import JobSizes, Setting
+from taylor.pipeline.plan import FULL, NONE, PipelinePlan
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solve import solve
+
+MOST_MBS, MOST_CP, MOST_STAGES = 8, 16, 64
+AHEAD = 0.92
+"""An exact plan is seldom faster than this share of the even one's time: choices beyond are not solved."""
+MOST_SOLVED = 16
+SOLVE_GAP, SOLVE_SECONDS = 1e-3, 5.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Degrees with their even plan.
+
+    Parameters
+    ----------
+    even_ms : float
+        A step of the even plan with the least recompute that fits; infinite where none fits.
+    """
+
+    run: Setting
+    micro_batches: int
+    problem: PipelineProblem
+    even_ms: float
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Degrees with the solver's plan.
+
+    Parameters
+    ----------
+    step_ms : float
+    error : float
+        One standard deviation of it, as a share.
+    peaks : tuple of StagePeak
+        A stage each, in bytes.
+    """
+
+    run: Setting
+    micro_batches: int
+    plan: PipelinePlan
+    step_ms: float
+    error: float
+    peaks: tuple[StagePeak, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best, in order, and how much was looked at.
+
+    Parameters
+    ----------
+    legal, fitting, solved : int
+        Choices that can start, whose even plan fits, and that the exact solver was asked about.
+    """
+
+    best: tuple[Ranked, ...]
+    legal: int
+    fitting: int
+    solved: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is searched.
+
+    Parameters
+    ----------
+    ranks, batch : int
+        Of the whole job: ranks, and samples of a step.
+    limit : float
+        Bytes of a device.
+    searched : collection of str
+        Degrees that vary; the others are the file's own.
+    uniform : tuple of (str, int)
+        As `PipelineProblem.uniform_recompute`.
+    """
+
+    sizes: JobSizes
+    ranks: int
+    batch: int
+    limit: float
+    searched: Collection[str]
+    uniform: tuple[tuple[str, int], ...] = ()
+
+
+def choices(job: Job) -> Iterator[tuple[Setting, int]]:
+    """Every legal choice of degrees, with its micro-batches."""
+    own = job.sizes.own
+
+    def degrees(name: str, most: int) -> list[int]:
+        return [1 << at for at in range(most.bit_length())] if name in job.searched else [getattr(own, name)]
+
+    for tp, cp, pp, ep, mbs in itertools.product(
+        degrees("tp", job.sizes.tp_ways),
+        degrees("cp", MOST_CP),
+        degrees("pp", min(MOST_STAGES, own.layers)),
+        degrees("ep", own.experts) if own.experts > 1 else [1],
+        degrees("mbs", MOST_MBS),
+    ):
+        dp, rest = divmod(job.ranks, tp * cp * pp)
+        if rest or not dp or job.batch % (dp * mbs) or own.experts % ep:
+            continue
+        run = Setting(tp, cp, ep, mbs, own.seq, own.experts, own.layers, pp, dp)
+        # Layers need not split evenly.
+        if legal(run.replace(layers=pp), job.sizes) is None:
+            yield run, job.batch // (dp * mbs)
+
+
+def search(job: Job, steps: StepLaws, count: int = 3) -> Found:
+    """The best choices of degrees, each with its exact plan.
+
+    Raises
+    ------
+    InputError
+        When none is legal or fits, or tensors have no law.
+    """
+    all_choices = list(choices(job))
+    stated = []
+    bounds = sorted((_least_ms(run, micro, steps), run, micro) for run, micro in all_choices)
+    leading: list[float] = []
+    for least, run, micro in bounds:
+        if len(leading) >= MOST_SOLVED and least > leading[MOST_SOLVED - 1] / AHEAD:
+            break
+        choice = _choice(run, micro, job, steps)
+        if math.isfinite(choice.even_ms):
+            stated.append(choice)
+            leading = sorted([*leading, choice.even_ms])
+    if not stated:
+        cure = "name more ranks, or search more degrees"
+        raise InputError("hold no plan of this job that surely fits", field="ranks", value=job.ranks, cure=cure)
+    stated.sort(key=lambda one: (one.even_ms, one.run))
+    ranked: list[Ranked] = []
+    solved = 0
+    for one in stated[:MOST_SOLVED]:
+        if len(ranked) >= count and one.even_ms * AHEAD > ranked[count - 1].step_ms:
+            break
+        solved += 1
+        found = solved_choice(one, steps)
+        if found is not None:
+            ranked = sorted([*ranked, found], key=lambda each: each.step_ms)
+    return Found(tuple(ranked[:count]), len(all_choices), len(stated), solved)
+
+
+def again(ranked: Sequence[Ranked], job: Job, steps: StepLaws) -> tuple[Ranked, ...]:
+    """The same choices by other laws, the best first."""
+    found = [solved_choice(_choice(one.run, one.micro_batches, job, steps), steps) for one in ranked]
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.step_ms))
+
+
+def solved_choice(choice: Choice, steps: StepLaws) -> Ranked | None:
+    """Its exact plan; None where the solver finds none that fits."""
+    solution = solve(choice.problem, SolveOptions(time_limit=SOLVE_SECONDS, gap=SOLVE_GAP))
+    if solution.plan is None or solution.objective is None:
+        return None
+    unit = choice.problem.unit_ms or 1.0
+    peaks = stage_peaks(steps.memory, choice.run, solution.plan, choice.micro_batches)
+    if not all(peak.fits(_limit(choice, steps.memory)) for peak in peaks):
+        return None
+    error = steps.relative_error(choice.run)
+    return Ranked(choice.run, choice.micro_batches, solution.plan, solution.objective * unit, error, peaks)
+
+
+def _limit(choice: Choice, memory: MemoryLaws) -> float:
+    return choice.problem.limit_mib[0] * (1 << 20) * (1 + memory.margin)
+
+
+def _least_ms(run: Setting, micro: int, steps: StepLaws) -> float:
+    """Less than any plan of a choice takes: no recompute, all stages as long."""
+    times = steps.block_times(run)
+    ratio = times.backward / times.layer
+    work = run.layers * (times.layer + times.backward) + (times.embedding + times.head) * (1 + ratio)
+    return work * (1 + (micro - 1) / run.pp)
+
+
+def _choice(run: Setting, micro: int, job: Job, steps: StepLaws) -> Choice:
+    problem = stage_problem(steps.memory, run, steps.block_times(run), micro, job.limit, job.uniform)
+    return Choice(run, micro, problem, _even_ms(problem))
+
+
+def _even_ms(problem: PipelineProblem) -> float:
+    """A step of the even plan with the least recompute, the same on all stages, that fits."""
+    kind = problem.kinds[0]
+    stages = range(problem.stages)
+    held = [kind.count // problem.stages + (stage < kind.count % problem.stages) for stage in stages]
+    if any(held[stage] > problem.max_layers.get((0, stage), kind.count) for stage in stages):
+        return math.inf
+    for again_ in range(max(held) + 1):
+        runs_again = [min(again_, layers) for layers in held]
+        fits = all(
+            problem.static_mib[stage]
+            + held[stage] * kind.layer_mib
+            + min(problem.micro_batches, problem.stages - stage)
+            * (
+                runs_again[stage] * kind.activation_mib[FULL]
+                + (held[stage] - runs_again[stage]) * kind.activation_mib[NONE]
+            )
+            <= problem.limit_mib[stage]
+            for stage in stages
+        )
+        if fits:
+            whole = 1 + problem.backward_ratio
+            work = [layers * whole + more for layers, more in zip(held, runs_again, strict=True)]
+            work[0] += problem.embedding_forward * whole
+            work[-1] += problem.head_forward * whole
+            lags = 2 * (problem.stages - 1) * problem.lag
+            tail = max(problem.tail, default=0.0)
+            return (sum(work) + (problem.micro_batches - 1) * max(work) + lags + tail) * (problem.unit_ms or 1.0)
+    return math.inf

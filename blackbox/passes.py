@@ -1,0 +1,126 @@
+"""Where in a step what a small run shows belongs: which pass of which block, found from what a further layer repeats.
+
+A small run's only micro-batch goes forward through the embedding, the layers and the head, and back. In a run with one
+layer more two stretches stand twice in a row: a layer's forward pass, and its second forward pass (every layer runs
+again) with its backward pass. Where such a stretch begins is open as far as what stands before it is as its last part.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from taylor.base.errors import InputError
+from taylor.blackbox.blocks import LawfulOperator, RunOperators
+from taylor.blackbox.laws import FACTORS
+
+_TOKENS = tuple(FACTORS.index(name) for name in ("mbs", "seq"))
+MOST_STARTS = 12
+"""Beginnings of a stretch that are considered."""
+
+
+class Part(Enum):
+    """A stretch of a step."""
+
+    BEFORE = "embedding, forward"
+    FORWARD = "layer, forward"
+    HEAD = "head, both passes"
+    BACKWARD = "layer, forward again and backward"
+    AFTER = "embedding, backward"
+    STEP = "once a step"
+
+
+Parts = tuple[Part | None, ...]
+"""Of every operator of `lawful_operators`; None for those of a further layer."""
+
+
+@dataclass(frozen=True)
+class _Square:
+    """A stretch that stands twice in a row: how long it is, and where the first of both may begin."""
+
+    length: int
+    starts: tuple[int, ...]
+
+
+def all_parts(operators: Sequence[LawfulOperator], runs: Sequence[RunOperators]) -> list[Parts]:
+    """The ways to lay operators to parts, one for each pair of beginnings.
+
+    Operators before and after the layers that follow neither micro-batch nor sequence come once a step.
+
+    Raises
+    ------
+    InputError
+        When no run has one layer more than the least, or nothing is repeated in it.
+    """
+    least = min(run.setting.layers for run in runs)
+    more = [at for at, run in enumerate(runs) if run.setting.layers == least + 1]
+    if not more:
+        cure = "start the small run with one layer more"
+        raise InputError("do not show which operators are a layer's", field="small runs", cure=cure)
+    order = [at for at, one in enumerate(operators) if more[0] in one.places]
+    shown = [runs[more[0]].operators[operators[at].places[more[0]]] for at in order]
+    front, back = _passes(shown)
+    # Which of both copies an operator of the shorter runs was laid beside does not matter: they are alike.
+    own = [at for at in order if not operators[at].further]
+    found = []
+    for first, second in itertools.product(front.starts, back.starts):
+        second -= front.length
+        forward, backward = own[first : first + front.length], own[second : second + back.length]
+        if len(backward) == back.length:
+            found.append(_labelled(operators, forward, backward))
+    return found
+
+
+def _labelled(operators: Sequence[LawfulOperator], forward: Sequence[int], backward: Sequence[int]) -> Parts:
+    found = list[Part | None]()
+    for at, one in enumerate(operators):
+        if one.further:
+            found.append(None)
+        elif forward[0] <= at <= forward[-1]:
+            found.append(Part.FORWARD)
+        elif backward[0] <= at <= backward[-1]:
+            found.append(Part.BACKWARD)
+        elif forward[-1] < at < backward[0]:
+            found.append(Part.HEAD)
+        elif not follows_tokens(one):
+            found.append(Part.STEP)
+        else:
+            found.append(Part.BEFORE if at < forward[0] else Part.AFTER)
+    return tuple(found)
+
+
+def _passes(shown: Sequence[Hashable]) -> tuple[_Square, _Square]:
+    """The two stretches: the longest that stands twice, and the longest before it."""
+    squares = _squares(shown)
+    if squares:
+        back = squares[0]
+        before = [each for each in squares if each.starts[-1] + 2 * each.length <= back.starts[0]]
+        if before:
+            return before[0], back
+    cure = "let every layer of the run be recomputed and alike"
+    raise InputError("do not show a layer's two passes", field="small run with one layer more", cure=cure)
+
+
+def _squares(shown: Sequence[Hashable]) -> list[_Square]:
+    """What stands twice in a row, the longest first."""
+    numbers: dict[Hashable, int] = {}
+    codes = np.array([numbers.setdefault(one, len(numbers)) for one in shown])
+    found = []
+    for length in range(len(codes) // 2, 0, -1):
+        same = np.flatnonzero(np.diff(np.concatenate(([0], codes[:-length] == codes[length:], [0]))))
+        for first, end in zip(same[::2], same[1::2], strict=True):
+            if end - first >= length:
+                starts = range(int(first), int(end) - length + 1)
+                found.append(_Square(length, tuple(starts)[:MOST_STARTS]))
+    return found
+
+
+def follows_tokens(operator: LawfulOperator) -> bool:
+    """Whether any of its sizes follows the micro-batch or the sequence; collectives of parameters are none of these."""
+    if not operator.like.is_compute:
+        return True
+    return any(law.exponents[at] for fit in operator.fits for law in fit.laws[:1] for at in _TOKENS)

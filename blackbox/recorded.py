@@ -1,0 +1,118 @@
+"""One small run as its profile and its log recorded it: kernels, collectives, tensors, parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from taylor.blackbox.blocks import RunOperators
+from taylor.blackbox.group_laws import data_parallel, expert_data_parallel
+from taylor.parsers.profiles.allocations import Allocation
+from taylor.parsers.profiles.operators import Operator, OperatorSample
+from taylor.parsers.profiles.transfers import Transfer
+from taylor.parsers.small_run import RunLog, Setting
+
+ELEMENT_BYTES = (1, 2, 4)
+"""Of gradients and weights, as collectives carry them."""
+_OF_GRADIENTS = ("reducescatter", "allreduce", "allgather")
+SAME_BYTES = 0.002
+"""By how much a collective may leave its parameter: buckets are padded."""
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """What a small run of one stage left of its first rank.
+
+    Parameters
+    ----------
+    samples : tuple of OperatorSample
+        One step's kernels and collectives in the order of their starts.
+    transfers : mapping of str to Transfer
+        Collectives by the names of their samples.
+    allocations : tuple of Allocation
+        One step's, in the order of their starts.
+    """
+
+    setting: Setting
+    samples: tuple[OperatorSample, ...]
+    transfers: Mapping[str, Transfer]
+    allocations: tuple[Allocation, ...]
+    log: RunLog
+
+    @cached_property
+    def gradients(self) -> Mapping[str, float]:
+        """Bytes an element that data parallel ranks exchange, by kind of collective; see `_gradient_kinds`."""
+        return {kind: each for (kind, _), (each, _, _) in self._gradient_kinds.items()}
+
+    def group_of(self, sample: OperatorSample) -> tuple[int, int] | None:
+        """(ranks, distance of their numbers) of a gradient's collective; None for any other."""
+        transfer = self.transfers.get(sample.name)
+        found = self._gradient_kinds.get((sample.operator.type, transfer.group)) if transfer is not None else None
+        return None if found is None else found[1:]
+
+    @cached_property
+    def kept_samples(self) -> tuple[OperatorSample, ...]:
+        """Samples without the collectives of gradients and weights: these follow parameters, not tokens."""
+        return tuple(one for one in self.samples if not self._is_gradient(one))
+
+    @cached_property
+    def gradient_samples(self) -> tuple[OperatorSample, ...]:
+        """The others."""
+        return tuple(one for one in self.samples if self._is_gradient(one))
+
+    def operators(self) -> RunOperators:
+        """`kept_samples` for alignment; a collective has what it sent as its only dimension."""
+        return RunOperators(self.setting, tuple(self._operator(one) for one in self.kept_samples))
+
+    def _operator(self, sample: OperatorSample) -> Operator:
+        transfer = self.transfers.get(sample.name)
+        if transfer is None:
+            return sample.operator
+        return Operator(sample.operator.type, sample.operator.core, (), (), ((transfer.bytes,),))
+
+    def _is_gradient(self, sample: OperatorSample) -> bool:
+        transfer = self.transfers.get(sample.name)
+        return transfer is not None and (sample.operator.type, transfer.group) in self._gradient_kinds
+
+    @cached_property
+    def _gradient_kinds(self) -> dict[tuple[str, str], tuple[float, int, int]]:
+        """(kind, group) whose collectives carry one parameter each and every one once a layer, with the
+        bytes an element, the ranks and the distance of their numbers.
+
+        A group of ranks may be that of CP or EP as well, and a tensor of tokens as large as a parameter, but the
+        same tensor goes several times where a parameter goes once.
+        """
+        run = self.setting
+        sizes: dict[tuple[str, str], list[int]] = {}
+        for one in self.samples:
+            transfer = self.transfers.get(one.name)
+            if transfer is not None and any(word in one.operator.type.lower() for word in _OF_GRADIENTS):
+                sizes.setdefault((one.operator.type, transfer.group), []).append(transfer.bytes)
+        elements = [
+            size
+            for name, block in self.log.parameters.items()
+            for size in [*block.values()] * (run.layers if name == "layer" else 1)
+        ]
+        found: dict[tuple[str, str], tuple[float, int, int]] = {}
+        for (kind, group), sent in sizes.items():
+            for ranks, stride in (data_parallel(run), expert_data_parallel(run), (run.dp, run.tp * run.cp)):
+                if ranks < 2:
+                    continue
+                factor = (ranks - 1) / ranks * (2 if "allreduce" in kind.lower() else 1)
+                for each in ELEMENT_BYTES:
+                    if _once(sent, [each * size * factor for size in elements]):
+                        found.setdefault((kind, group), (float(each), ranks, stride))
+        return found
+
+
+def _once(sent: Sequence[int], wanted: Sequence[float]) -> bool:
+    """Whether each thing sent is another one of those wanted."""
+    left = sorted(wanted)
+    for size in sorted(sent):
+        slack = max(SAME_BYTES * size, 1024)
+        while left and left[0] < size - slack:
+            left.pop(0)
+        if not left or left.pop(0) > size + slack:
+            return False
+    return bool(sent)

@@ -1,0 +1,341 @@
+"""The time of a large job's step from small runs: operators by the base and its lines, collectives by theirs.
+
+What runs in each pass of each block, and how large it is there, follows the laws of shapes; a step then is the
+pipeline's, which the exact solver finds.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from scipy.optimize import nnls
+
+from taylor.base.errors import InputError
+from taylor.blackbox.blocks import LawfulOperator, lawful_operators
+from taylor.blackbox.collective_lines import TRANSFER, Collective, CollectiveLines
+from taylor.blackbox.group_laws import (
+    GROUPS,
+    LawfulCollective,
+    buffer_of,
+    data_parallel,
+    expert_data_parallel,
+    kind_of,
+    lawful_collective,
+)
+from taylor.blackbox.memory_laws import MemoryLaws
+from taylor.blackbox.operator_speed import OperatorSpeeds
+from taylor.blackbox.passes import Part, all_parts
+from taylor.blackbox.recorded import RecordedRun
+from taylor.blackbox.stage_problem import EMBEDDING, HEAD, LAYER, BlockTimes
+from taylor.parsers.profiles.operators import Operator, OperatorSample
+from taylor.parsers.small_run import Setting
+
+NS = 1e-6
+"""ms in a ns."""
+Blocks = Sequence[tuple[str, bool]]
+
+
+@dataclass(frozen=True)
+class Time:
+    """A time in ns and one standard deviation of it."""
+
+    ns: float
+    error: float
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A collective of a part, and the share of its time that no computation hides."""
+
+    operator: LawfulOperator
+    law: LawfulCollective
+    shown: float
+
+
+class StepLaws:
+    """What small runs tell of time.
+
+    Parameters
+    ----------
+    runs : sequence of RecordedRun
+        Those of one stage.
+    neighbours : sequence of RecordedRun
+        First stages of those of several: they show transfers between stages.
+    memory : MemoryLaws
+        Of the same runs: parameters, and what a layer hands on.
+    speeds : OperatorSpeeds
+        Times of operators.
+    per_node : int
+        Ranks of a node.
+    hidden_reduction : bool
+        Whether the job reduces gradients beside its backward pass.
+
+    Raises
+    ------
+    InputError
+        When the runs do not show which operators are a layer's.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[RecordedRun],
+        neighbours: Sequence[RecordedRun],
+        memory: MemoryLaws,
+        speeds: OperatorSpeeds,
+        per_node: int,
+        *,
+        hidden_reduction: bool,
+    ) -> None:
+        self.memory, self.speeds, self.hidden_reduction = memory, speeds, hidden_reduction
+        shown = [run.operators() for run in runs]
+        self.operators = lawful_operators(shown)
+        ways = all_parts(self.operators, shown)
+        if not ways:
+            cure = "profile every small run with the same flags"
+            raise InputError("do not show the same passes of a layer", field="small runs", cure=cure)
+        self.parts = ways[0]
+        self.unsure: list[str] = []
+        self._compute: dict[Part, list[LawfulOperator]] = defaultdict(list)
+        self._collectives: dict[Part, list[_Placed]] = defaultdict(list)
+        self._place(runs)
+        self.lines = CollectiveLines(self._samples(runs, neighbours), per_node)
+        self.gap = median(_gap(run) for run in runs)
+        self.gradients = runs[0].gradients
+        self._least = min(run.setting.layers for run in runs)
+        self._update = self._fitted_update(runs)
+        self._known: dict[tuple[Part, Setting], Time] = {}
+
+    # What was found ---------------------------------------------------------------------------------------------
+
+    def _place(self, runs: Sequence[RecordedRun]) -> None:
+        settings = [run.setting for run in runs]
+        busy = [_busy(run) for run in runs]
+        for one, part in zip(self.operators, self.parts, strict=True):
+            if part is None:
+                continue
+            if one.like.is_compute:
+                self._compute[part].append(one)
+                continue
+            samples = {run: runs[run].kept_samples[place] for run, place in one.places.items()}
+            transfers = [runs[run].transfers.get(sample.name) for run, sample in samples.items()]
+            sent = [transfer.bytes for transfer in transfers if transfer is not None]
+            law = lawful_collective(one, sent, settings) if len(sent) == len(samples) else None
+            if law is None:
+                self.unsure.append(one.like.type)
+                continue
+            free = [1 - _overlap(sample, busy[run]) for run, sample in samples.items()]
+            self._collectives[part].append(_Placed(one, law, median(free)))
+
+    def _samples(
+        self, runs: Sequence[RecordedRun], neighbours: Sequence[RecordedRun]
+    ) -> list[tuple[Collective, float]]:
+        found = []
+        for run in runs:
+            for sample in run.gradient_samples:
+                group, transfer = run.group_of(sample), run.transfers[sample.name]
+                if group is not None:
+                    found.append(_timed(sample, group, transfer.bytes, transfer.ns))
+        for placed in (one for part in self._collectives.values() for one in part):
+            for number, place in placed.operator.places.items():
+                run = runs[number]
+                sample = run.kept_samples[place]
+                transfer = run.transfers[sample.name]
+                found.append(_timed(sample, GROUPS[placed.law.group](run.setting), transfer.bytes, transfer.ns))
+        for run in neighbours:
+            for sample in run.samples:
+                kind = kind_of(sample.operator.type)
+                sent = run.transfers.get(sample.name)
+                if kind == TRANSFER and sent is not None and "send" in sample.operator.type.lower():
+                    apart = (2, run.setting.ranks // run.setting.pp)
+                    found.append(_timed(sample, apart, sent.bytes, sent.ns))
+        return found
+
+    def _fitted_update(self, runs: Sequence[RecordedRun]) -> tuple[float, float, float]:
+        """ns of the optimizer's step: at all, for an element of a rank's share, for an element on it."""
+        rows, took = [], []
+        for number, run in enumerate(runs):
+            places = [
+                one.places[number]
+                for one, part in zip(self.operators, self.parts, strict=True)
+                if part is Part.STEP and one.like.is_compute and number in one.places
+            ]
+            took.append(float(sum(run.kept_samples[place].duration_ns for place in places)))
+            rows.append(self._update_work(run.setting, _small_blocks(run.setting)))
+        work = np.array(rows)
+        scale = np.maximum(work.max(axis=0), 1.0)
+        found = nnls(work / scale, np.array(took))[0] / scale
+        return float(found[0]), float(found[1]), float(found[2])
+
+    def _update_work(self, run: Setting, blocks: Blocks) -> tuple[float, float, float]:
+        dense, expert = self.memory.elements(run, blocks)
+        shares = dense / data_parallel(run)[0] + expert / expert_data_parallel(run)[0]
+        return 1.0, shares, dense + expert
+
+    # What follows -----------------------------------------------------------------------------------------------
+
+    def operators_of(self, run: Setting) -> list[Operator]:
+        """The computing operators of one micro-batch in one layer, the embedding and the head."""
+        found = (self._at(one, run) for part in Part if part is not Part.STEP for one in self._compute[part])
+        return [one for one in found if one is not None]
+
+    def _at(self, one: LawfulOperator, run: Setting) -> Operator | None:
+        if one.condition is not None and not one.condition.holds(run.replace(layers=self._least)):
+            return None
+        operator = one.at(run)
+        if operator is None and all(fit.laws for fit in one.fits):
+            # Laws that runs cannot tell apart: the simplest.
+            inputs = tuple(tuple(fit.laws[0].at(run) for fit in shape) for shape in one.inputs)
+            outputs = tuple(tuple(fit.laws[0].at(run) for fit in shape) for shape in one.outputs)
+            operator = Operator(one.like.type, one.like.core, one.like.dtypes, inputs, outputs)
+        return operator
+
+    def part(self, part: Part, run: Setting) -> Time:
+        """One micro-batch's time in a part.
+
+        Raises
+        ------
+        InputError
+            When nothing like one of its operators was measured.
+        """
+        key = (part, run.replace(layers=self._least, pp=1, dp=1))
+        if key not in self._known:
+            self._known[key] = self._timed_part(part, run)
+        return self._known[key]
+
+    def _timed_part(self, part: Part, run: Setting) -> Time:
+        total, single = 0.0, 0.0
+        alike: dict[Hashable, float] = defaultdict(float)
+        for one in self._compute[part]:
+            operator = self._at(one, run)
+            if operator is None:
+                continue
+            estimate = self.speeds.estimate(operator)
+            if estimate is None:
+                cure = "start the small runs again with a longer profile"
+                raise InputError("was measured in no small run", field="operator", value=operator.type, cure=cure)
+            total += estimate.ns + self.gap
+            if estimate.exact:
+                single += (estimate.ns * estimate.error) ** 2
+            else:  # One line's error is the same for all its operators.
+                alike[operator.type] += estimate.ns * estimate.error
+        for placed in self._collectives[part]:
+            if not placed.law.condition.holds(run.replace(layers=self._least)):
+                continue
+            collective = placed.law.at(run)
+            if collective is not None and collective.group > 1:
+                ns, error = self.collective_ns(collective)
+                total += placed.shown * ns + self.gap
+                alike[collective.kind, collective.group] += placed.shown * ns * error
+        return Time(total, math.sqrt(single + sum(each**2 for each in alike.values())))
+
+    def collective_ns(self, collective: Collective) -> tuple[float, float]:
+        """Time of a collective, and its relative error.
+
+        Raises
+        ------
+        InputError
+            When no small run used such a link.
+        """
+        line = self.lines.line(collective)
+        if line is None:
+            link = collective.link(self.lines.per_node)
+            cure = "give the small runs two whole nodes"
+            raise InputError("was used by no small run", field="link", value=link, cure=cure)
+        return line.at(collective), line.error
+
+    def tail_ns(self, run: Setting, blocks: Blocks, backward: float) -> float:
+        """What follows a stage's last micro-batch: gradients reduced, weights updated and gathered.
+
+        Parameters
+        ----------
+        backward : float
+            Its last backward pass, ns, which may hide the reduction.
+        """
+        reduce = gather = 0.0
+        dense, expert = self.memory.elements(run, blocks)
+        for kind, each in self.gradients.items():
+            for elements, (ranks, stride) in ((dense, data_parallel(run)), (expert, expert_data_parallel(run))):
+                if elements and ranks > 1:
+                    ns, _ = self.collective_ns(Collective(kind_of(kind), ranks, stride, round(each * elements)))
+                    if "gather" in kind.lower():
+                        gather += ns
+                    else:
+                        reduce += ns
+        if self.hidden_reduction:
+            reduce = max(0.0, reduce - backward)
+        return reduce + gather + float(np.dot(self._update, self._update_work(run, blocks)))
+
+    def block_times(self, run: Setting) -> BlockTimes:
+        """The times that the exact solver divides, ms; layers of the tails are dealt evenly."""
+        forward, both = self.part(Part.FORWARD, run).ns, self.part(Part.BACKWARD, run).ns
+        backward = both - forward
+        share = NS / (1 + backward / forward)
+        ends = [self.part(part, run).ns for part in (Part.BEFORE, Part.AFTER, Part.HEAD)]
+        hand_over = round(self.memory.micro_batch(run, (LAYER, True))[0])
+        lag = self.collective_ns(Collective(TRANSFER, 2, run.ranks // run.pp, hand_over))[0] if run.pp > 1 else 0.0
+        tails = []
+        for stage in range(run.pp):
+            layers = run.layers // run.pp + (stage < run.layers % run.pp)
+            blocks = [(LAYER, False)] * layers
+            blocks += [(EMBEDDING, False)] * (stage == 0) + [(HEAD, False)] * (stage == run.pp - 1)
+            tails.append(self.tail_ns(run, blocks, backward * layers) * NS)
+        return BlockTimes(
+            (ends[0] + ends[1]) * share, forward * NS, ends[2] * share, backward * NS, lag * NS, tuple(tails)
+        )
+
+    def relative_error(self, run: Setting) -> float:
+        """One standard deviation of a layer's time, as a share."""
+        both, forward = self.part(Part.BACKWARD, run), self.part(Part.FORWARD, run)
+        return (both.error + forward.error) / (both.ns + forward.ns)
+
+    def passes_ns(self, run: Setting) -> float:
+        """Both passes of a small run's only micro-batch, every layer run again."""
+        ends = sum(self.part(part, run).ns for part in (Part.BEFORE, Part.HEAD, Part.AFTER))
+        return ends + run.layers * (self.part(Part.FORWARD, run).ns + self.part(Part.BACKWARD, run).ns)
+
+    def measured_passes_ns(self, run: RecordedRun) -> float:
+        """The same as a run recorded it, from its first operator to the last before the step's own."""
+        once = {one.like.type for one in self._compute[Part.STEP]}
+        shown = [one for one in run.kept_samples if one.operator.type not in once]
+        return float(max(one.start_ns + one.duration_ns for one in shown) - shown[0].start_ns)
+
+
+def _small_blocks(run: Setting) -> Blocks:
+    return [(EMBEDDING, False), *[(LAYER, True)] * run.layers, (HEAD, False)]
+
+
+def _timed(sample: OperatorSample, group: tuple[int, int], sent: int, ns: float) -> tuple[Collective, float]:
+    kind = kind_of(sample.operator.type)
+    return Collective(kind, *group, buffer_of(kind, group[0], sent)), ns
+
+
+def _gap(run: RecordedRun) -> float:
+    """The middle pause between what runs one after the other, ns."""
+    end, gaps = None, []
+    for one in run.kept_samples:
+        if end is not None and one.start_ns >= end:
+            gaps.append(one.start_ns - end)
+        end = max(end or 0, one.start_ns + one.duration_ns)
+    return float(median(gaps)) if gaps else 0.0
+
+
+def _busy(run: RecordedRun) -> list[tuple[int, int]]:
+    """When operators compute, in order."""
+    return [(one.start_ns, one.start_ns + one.duration_ns) for one in run.samples if one.operator.is_compute]
+
+
+def _overlap(sample: OperatorSample, busy: Sequence[tuple[int, int]]) -> float:
+    """Share of a collective's time during which operators compute."""
+    start, end = sample.start_ns, sample.start_ns + sample.duration_ns
+    at = max(0, bisect.bisect_left(busy, (start, 0)) - 1)
+    covered = 0
+    while at < len(busy) and busy[at][0] < end:
+        covered += max(0, min(end, busy[at][1]) - max(start, busy[at][0]))
+        at += 1
+    return min(1.0, covered / max(1, end - start))

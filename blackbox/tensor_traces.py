@@ -1,0 +1,173 @@
+"""The tensors of small runs' memory profiles, laid to blocks: what `blackbox.memory_laws` is fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from taylor.blackbox.blocks import LawfulOperator, RunOperators, lawful_operators
+from taylor.blackbox.memory_laws import TURN, BlockTrace, RunMemory
+from taylor.blackbox.passes import Part, all_parts, follows_tokens
+from taylor.blackbox.recorded import RecordedRun
+from taylor.blackbox.stage_problem import EMBEDDING, HEAD, LAYER
+from taylor.parsers.profiles.allocations import Allocation
+from taylor.parsers.profiles.operators import Operator
+
+INPUT = "input"
+
+
+@dataclass
+class _Stretch:
+    """What happens in one part of a run: events in order; tensors that come from elsewhere, stay, or stay longest."""
+
+    events: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    carried: dict[str, int] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+
+
+def recorded_memory(runs: Sequence[RecordedRun]) -> list[RunMemory]:
+    """What each run shows of memory; only the runs with the fewest layers show the tensors of blocks.
+
+    Raises
+    ------
+    InputError
+        When no run has a layer more, or none shows a head.
+    """
+    shown = [RunOperators(run.setting, tuple(map(_tensor, run.allocations))) for run in runs]
+    tensors = lawful_operators(shown)
+    least = min(run.setting.layers for run in runs)
+    first = next(number for number, run in enumerate(runs) if run.setting.layers == least)
+    # A block's output is as large as the next one's: nothing but lifetimes tells which is the layer's own.
+    places = min(
+        all_parts(tensors, shown),
+        key=lambda each: _crossing(_stretches(runs[first].allocations, tensors, each, first)),
+    )
+    found = []
+    for number, run in enumerate(runs):
+        stretches = _stretches(run.allocations, tensors, places, number)
+        traces = _traces(stretches) if run.setting.layers == least else {}
+        found.append(_memory(run, traces, stretches.get(Part.STEP)))
+    return found
+
+
+def _tensor(one: Allocation) -> Operator:
+    return Operator(one.name, "tensor", (), (), ((one.bytes,),))
+
+
+def _memory(run: RecordedRun, traces: Mapping[str, BlockTrace], step: _Stretch | None) -> RunMemory:
+    start = run.allocations[0].held - run.allocations[0].bytes if run.allocations else 0
+    peak = max((one.held for one in run.allocations), default=0)
+    blocks = ((EMBEDDING, False), *[(LAYER, True)] * run.setting.layers, (HEAD, False))
+    top = _most(step) if step is not None else 0
+    return RunMemory(run.setting, blocks, 1, run.log.parameters, top, start, traces, max(peak, run.log.peak or 0))
+
+
+def _crossing(stretches: Mapping[Part | None, _Stretch]) -> int:
+    """Bytes that cross the borders of the layers' passes."""
+    return sum(
+        sum(one.carried.values()) + sum(one.sizes[name] for name in one.left)
+        for part, one in stretches.items()
+        if part in (Part.BEFORE, Part.FORWARD, Part.HEAD, Part.BACKWARD)
+    )
+
+
+def _stretches(
+    allocations: Sequence[Allocation],
+    tensors: Sequence[LawfulOperator],
+    places: Sequence[Part | None],
+    number: int,
+) -> dict[Part | None, _Stretch]:
+    """Events of a run by the part that runs while they happen."""
+    column = {one.places[number]: at for at, one in enumerate(tensors) if number in one.places}
+    names = [str(column[at]) for at in range(len(allocations))]
+    belongs = [places[column[at]] for at in range(len(allocations))]
+    tokens = {at for at in range(len(allocations)) if follows_tokens(tensors[column[at]])}
+    events = [(one.start_ns, 1, at) for at, one in enumerate(allocations)]
+    events += [(one.end_ns, 0, at) for at, one in enumerate(allocations) if one.end_ns is not None]
+    found: dict[Part | None, _Stretch] = {}
+    now: Part | None = None
+    born: dict[int, Part | None] = {}
+    alive = 0
+    for _, allocated, at in sorted(events):
+        name, size = names[at], allocations[at].bytes
+        if allocated:
+            now = belongs[at]
+            if now is Part.STEP and alive:  # Nothing of the step comes before the micro-batch is done.
+                now = Part.AFTER if Part.BACKWARD in found else Part.BEFORE
+            born[at] = now
+        alive += (1 if allocated else -1) * (at in tokens)
+        here = found.setdefault(now, _Stretch())
+        if allocated:
+            here.events.append(f"+{name}")
+            here.sizes[name] = size
+            here.left.append(name)
+            continue
+        origin = born.get(at, now)
+        if origin == now:
+            here.events.append(f"-{name}")
+            here.left.remove(name)
+        elif origin is Part.BEFORE and now is not Part.BACKWARD:
+            found[origin].kept.append(name)
+        elif not (now is Part.BACKWARD and origin in (Part.BEFORE, Part.FORWARD)):
+            # Those are the layer's input, which stays from its forward pass on.
+            role = f"carried {len(here.carried)}"
+            here.carried[role] = size
+            here.events.append(f"-{role}")
+    return found
+
+
+def _traces(stretches: Mapping[Part | None, _Stretch]) -> dict[str, BlockTrace]:
+    empty = _Stretch()
+    before, after = stretches.get(Part.BEFORE, empty), stretches.get(Part.AFTER, empty)
+    forward, backward = stretches.get(Part.FORWARD, empty), stretches.get(Part.BACKWARD, empty)
+    head = stretches.get(Part.HEAD, empty)
+    kept = sum(forward.sizes[name] for name in forward.left)
+    return {
+        EMBEDDING: _trace(0, [*before.events, *_given(before)], [*_all(after), *_late(before)], before, after),
+        LAYER: _trace(kept, *_turned(backward, len(forward.sizes)), backward),
+        HEAD: _trace(0, _all(head), [], head),
+    }
+
+
+def _trace(kept: int, forward: list[str], backward: list[str], *stretches: _Stretch) -> BlockTrace:
+    sizes = {INPUT: kept}
+    for one in stretches:
+        sizes |= one.sizes | one.carried
+    return BlockTrace(sizes, (f"+{INPUT}", *forward, TURN, *backward, f"-{INPUT}"), INPUT)
+
+
+def _all(one: _Stretch) -> list[str]:
+    return [*(f"+{name}" for name in one.carried), *one.events, *_given(one)]
+
+
+def _given(one: _Stretch) -> list[str]:
+    """What stays after the part is the next one's, but for what it keeps itself."""
+    return [f"-{name}" for name in one.left if name not in one.kept]
+
+
+def _late(one: _Stretch) -> list[str]:
+    return [f"-{name}" for name in one.kept]
+
+
+def _turned(backward: _Stretch, again: int) -> tuple[list[str], list[str]]:
+    """A layer's second forward pass, of so many tensors, and its backward pass."""
+    seen = 0
+    for at, event in enumerate(backward.events):
+        seen += event[0] == "+"
+        if seen > again:
+            carried = [f"+{name}" for name in backward.carried]
+            early = [event for event in backward.events[:at] if not event.startswith("-carried")]
+            late = [event for event in backward.events[:at] if event.startswith("-carried")]
+            return early, [*carried, *late, *backward.events[at:], *_given(backward)]
+    return list(backward.events), _given(backward)
+
+
+def _most(one: _Stretch) -> int:
+    now = most = 0
+    for event in one.events:
+        size = one.sizes.get(event[1:], 0)
+        now += size if event[0] == "+" else -size
+        most = max(most, now)
+    return most

@@ -1,0 +1,61 @@
+"""What small runs left on the disk, read: kernels, collectives, tensors and the log of their first rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
+from taylor.blackbox.recorded import RecordedRun
+from taylor.parsers.launcher import Launcher
+from taylor.parsers.profiles.allocations import ALLOCATIONS, Allocation, read_allocations
+from taylor.parsers.profiles.ascend import KERNELS
+from taylor.parsers.profiles.folder import rank_sources
+from taylor.parsers.profiles.operators import read_operators
+from taylor.parsers.profiles.transfers import TRANSFERS, read_transfers
+from taylor.parsers.small_run import RunLog, Setting
+
+MOST_LOG = 1 << 28
+
+
+def read_run(profile: Path, log: Path, setting: Setting, launcher: Launcher) -> RecordedRun:
+    """The last profiled step of a run's first rank.
+
+    Raises
+    ------
+    InputError
+        When a table of its profile is missing or damaged, or its steps differ in their tensors.
+    """
+    place = rank_sources(profile)[0].path
+    table = read_operators(place / KERNELS)
+    steps = sorted({one.step for one in table.samples})
+    samples = tuple(one for one in table.samples if one.step == steps[-1]) if steps else ()
+    allocations = _last_step(read_allocations(place / ALLOCATIONS), max(1, len(steps)), place / ALLOCATIONS)
+    told = launcher.run_log(read_text(log, limit_bytes=MOST_LOG))
+    if not told.parameters:
+        cure = "let the run log at level 20, with one parameter a bucket, as its script does"
+        raise InputError("tells no parameters", file=log, cure=cure)
+    return RecordedRun(setting, samples, read_transfers(place / TRANSFERS), allocations, told)
+
+
+def read_neighbour(profile: Path, setting: Setting) -> RecordedRun:
+    """The first stage of a run of several, of which its transfers alone are of use.
+
+    Raises
+    ------
+    InputError
+        When a table of its profile is missing or damaged.
+    """
+    place = rank_sources(profile)[0].path
+    transfers = read_transfers(place / TRANSFERS)
+    return RecordedRun(setting, read_operators(place / KERNELS).samples, transfers, (), RunLog({}, None, None))
+
+
+def _last_step(allocations: tuple[Allocation, ...], steps: int, file: Path) -> tuple[Allocation, ...]:
+    """The last of so many equal parts: the table does not say which step a tensor is of."""
+    count = len(allocations) // steps
+    parts = [allocations[at * count : (at + 1) * count] for at in range(steps)]
+    if not count or len(allocations) % steps or len({tuple(one.name for one in part) for part in parts}) > 1:
+        cure = "profile steps after the first few, which allocate more"
+        raise InputError("shows steps that differ in their tensors", file=file, value=len(allocations), cure=cure)
+    return parts[-1]

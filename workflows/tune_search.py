@@ -1,0 +1,285 @@
+"""From small runs to the best few plans of a large job: laws, search, scripts, and runs that verify them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from taylor.base.console import log
+from taylor.base.errors import InputError
+from taylor.base.files import write_atomic
+from taylor.blackbox.degree_search import Found, Job, Ranked, again, search
+from taylor.blackbox.foretold import showing_run
+from taylor.blackbox.memory_laws import MemoryLaws, memory_laws
+from taylor.blackbox.operator_base import OperatorBase, Origin
+from taylor.blackbox.operator_speed import OperatorSpeeds
+from taylor.blackbox.recorded import RecordedRun
+from taylor.blackbox.small_runs import SmallRun
+from taylor.blackbox.step_laws import StepLaws
+from taylor.blackbox.tensor_traces import recorded_memory
+from taylor.parsers.launcher import Launcher
+from taylor.parsers.small_run import JobSizes, Machines, Setting
+from taylor.pipeline.plan import FULL
+from taylor.workflows.operators import fill_base
+from taylor.workflows.tune_record import read_neighbour, read_run
+
+BEST, BEST_FOLDER = "best.json", "best"
+HALF_WIDTH = 1.645
+"""Standard deviations in half of an interval that holds nine of ten."""
+GIB = float(1 << 30)
+
+
+@dataclass(frozen=True)
+class ShownRun:
+    """A small run that ended well: its folder has `profile` and `run.log`."""
+
+    name: str
+    setting: Setting
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A small run that shows a plan's operators: both passes of its micro-batch as told before and as measured, ms."""
+
+    run: str
+    told_ms: float
+    measured_ms: float
+
+
+@dataclass(frozen=True)
+class BestPlan:
+    """One of the best.
+
+    Parameters
+    ----------
+    low_ms, high_ms : float
+        The interval that holds nine of ten.
+    before_ms : float or None
+        What was told before verification.
+    verified : Verified or None
+    script : Path or None
+        The user's file with the plan in it; None where its flags cannot say it.
+    """
+
+    ranked: Ranked
+    low_ms: float
+    high_ms: float
+    script: Path | None
+    before_ms: float | None = None
+    verified: Verified | None = None
+
+    @property
+    def peak(self) -> float:
+        """Bytes of the fullest stage."""
+        return max(one.peak for one in self.ranked.peaks)
+
+    @property
+    def upper(self) -> float:
+        """The same with all that small runs leave open."""
+        return max(one.upper for one in self.ranked.peaks)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The best plans, what they rest on, and where they lie as JSON.
+
+    Parameters
+    ----------
+    own_error, own_worst : float
+        By how much both passes of the small runs themselves are told wrong: in the middle, and at most.
+    """
+
+    best: tuple[BestPlan, ...]
+    found: Found
+    own_error: float
+    own_worst: float
+    assumed: tuple[str, ...]
+    file: Path
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What is searched, and where it is written.
+
+    Parameters
+    ----------
+    ranks, batch : int
+    limit : float
+        Bytes of a device.
+    origin : Origin
+        What the runs were measured on.
+    verify : callable or None
+        Starts a small run, and tells its folder, or None where it failed; None to verify nothing.
+    """
+
+    script: Path
+    work_dir: Path
+    ranks: int
+    batch: int
+    limit: float
+    searched: Collection[str]
+    base: Path
+    origin: Origin
+    verify: Callable[[SmallRun], Path | None] | None = None
+
+
+class TunedLaws:
+    """The laws of what has been read so far."""
+
+    def __init__(self, runs: Sequence[ShownRun], launcher: Launcher, sizes: JobSizes, options: SearchOptions) -> None:
+        self.options, self.sizes, self.launcher = options, sizes, launcher
+        self.base = OperatorBase(options.base)
+        self.runs = {run.name: self._read(run) for run in runs}
+        single = [run for run in self.runs.values() if run.setting.pp == 1]
+        self.memory: MemoryLaws = memory_laws(recorded_memory(single))
+        self.single = single
+        self.several = [run for run in self.runs.values() if run.setting.pp > 1]
+        self.steps = self._steps()
+
+    def _read(self, run: ShownRun) -> RecordedRun:
+        fill_base(self.base, [run.folder / "profile"], self.options.origin)
+        if run.setting.pp > 1:
+            return read_neighbour(run.folder / "profile", run.setting)
+        return read_run(run.folder / "profile", run.folder / "run.log", run.setting, self.launcher)
+
+    def _steps(self) -> StepLaws:
+        speeds = OperatorSpeeds(self.base.times(self.options.origin))
+        per_node = self.sizes.per_node or 8
+        hidden = self.sizes.hidden_reduction
+        return StepLaws(self.single, self.several, self.memory, speeds, per_node, hidden_reduction=hidden)
+
+    def add(self, run: ShownRun) -> RecordedRun:
+        """Take the operators of another run into the base."""
+        recorded = self._read(run)
+        self.steps = self._steps()
+        return recorded
+
+    def own_errors(self) -> list[float]:
+        """By how much the passes of each small run are told wrong."""
+        return [abs(self.steps.passes_ns(run.setting) / self.steps.measured_passes_ns(run) - 1) for run in self.single]
+
+
+def search_plans(
+    runs: Sequence[ShownRun], launcher: Launcher, sizes: JobSizes, machines: Machines, options: SearchOptions
+) -> Searched:
+    """The best plans of a job, verified where that is wanted.
+
+    Raises
+    ------
+    InputError
+        When the runs do not tell enough, or no plan fits.
+    """
+    if sizes.dense_first:
+        cure = "plan it by pipeline_parallel.py, which knows layers of two kinds"
+        raise InputError("has layers of two kinds, which small runs do not tell apart", file=options.script, cure=cure)
+    laws = TunedLaws(runs, launcher, sizes, options)
+    uniform = launcher.uniform_recompute(sizes.own.layers, (FULL,))
+    job = Job(sizes, options.ranks, options.batch, options.limit, options.searched, uniform)
+    log.info("searching degrees of %d ranks", options.ranks)
+    found = search(job, laws.steps)
+    verified: dict[Setting, Verified] = {}
+    best = found.best
+    if options.verify is not None:
+        for number, ranked in enumerate(found.best):
+            one = _verified(ranked, f"verify{number + 1}", laws, machines, options.verify)
+            if one is not None:
+                verified[ranked.run] = one
+        best = again(found.best, job, laws.steps)
+    errors = laws.own_errors()
+    before = {one.run: one.step_ms for one in found.best}
+    plans = []
+    for place, ranked in enumerate(best):
+        width = HALF_WIDTH * (ranked.error**2 + median(errors) ** 2) ** 0.5
+        plan = BestPlan(ranked, ranked.step_ms * (1 - width), ranked.step_ms * (1 + width), None)
+        script = _script(ranked, place + 1, launcher, options)
+        told = before.get(ranked.run) if verified else None
+        plans.append(replace(plan, script=script, before_ms=told, verified=verified.get(ranked.run)))
+    assumed = _assumed(laws.steps, sizes)
+    done = Searched(tuple(plans), found, median(errors), max(errors), assumed, options.work_dir / BEST)
+    write_atomic(done.file, json.dumps(as_data(done, options), indent=1) + "\n")
+    return done
+
+
+def _verified(
+    ranked: Ranked, name: str, laws: TunedLaws, machines: Machines, verify: Callable[[SmallRun], Path | None]
+) -> Verified | None:
+    """Run what shows a plan's operators on the cards at hand, and take them into the base."""
+    steps = laws.steps
+    missing = [one for one in steps.operators_of(ranked.run) if not _exact(steps, one)]
+    if not missing:
+        return None
+    shown = showing_run(steps.operators, missing, ranked.run, laws.sizes, machines.ranks)
+    if shown is None:
+        return None
+    told = steps.passes_ns(shown.setting)
+    folder = verify(SmallRun(name, shown.setting, f"shows {shown.shown} operators of plan {name[-1]}"))
+    if folder is None:
+        return None
+    recorded = laws.add(ShownRun(name, shown.setting, folder))
+    return Verified(name, told / 1e6, steps.measured_passes_ns(recorded) / 1e6)
+
+
+def _exact(steps: StepLaws, operator: Any) -> bool:
+    estimate = steps.speeds.estimate(operator)
+    return estimate is not None and estimate.exact
+
+
+def _script(ranked: Ranked, place: int, launcher: Launcher, options: SearchOptions) -> Path | None:
+    """The user's file with a plan in it, in a folder of its own."""
+    try:
+        text = launcher.planned_job(options.script, ranked.run, ranked.plan)
+    except InputError as error:
+        log.warning("plan %d is not written: %s", place, error)
+        return None
+    suffix = options.script.suffix
+    return write_atomic(options.work_dir / BEST_FOLDER / f"{options.script.stem}_{place}{suffix}", text)
+
+
+def _assumed(steps: StepLaws, sizes: JobSizes) -> tuple[str, ...]:
+    hidden = "beside" if sizes.hidden_reduction else "after"
+    said = [
+        "1F1B with one interleave; the optimizer is sharded over data parallel ranks",
+        f"gradients are reduced {hidden} the backward pass, as the file's flags say",
+    ]
+    if steps.unsure:
+        said.append(f"left out, for no group of ranks gives them a law: {', '.join(sorted(set(steps.unsure)))}")
+    return tuple(said)
+
+
+def as_data(done: Searched, options: SearchOptions) -> dict[str, Any]:
+    """What was found as JSON data: ms, bytes."""
+    return {
+        "ranks": options.ranks,
+        "batch": options.batch,
+        "memory_limit": options.limit,
+        "legal": done.found.legal,
+        "fitting": done.found.fitting,
+        "solved": done.found.solved,
+        "small_run_error": {"median": done.own_error, "largest": done.own_worst},
+        "assumed": list(done.assumed),
+        "best": [_plan_data(one) for one in done.best],
+    }
+
+
+def _plan_data(one: BestPlan) -> dict[str, Any]:
+    run, plan = one.ranked.run, one.ranked.plan
+    return {
+        "strategy": {name: getattr(run, name) for name in ("dp", "tp", "pp", "cp", "ep", "mbs")},
+        "micro_batches": one.ranked.micro_batches,
+        "layers": list(plan.total_layers()[0]),
+        "recompute": {mode: list(grid[0]) for mode, grid in plan.recompute.items()},
+        "step_ms": one.ranked.step_ms,
+        "interval_ms": [one.low_ms, one.high_ms],
+        "peak_memory": [stage.peak for stage in one.ranked.peaks],
+        "peak_upper": one.upper,
+        "told_before_verification_ms": one.before_ms,
+        "verified": None
+        if one.verified is None
+        else {"run": one.verified.run, "told_ms": one.verified.told_ms, "measured_ms": one.verified.measured_ms},
+        "script": None if one.script is None else str(one.script),
+    }
