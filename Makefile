@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree imports demo pictures test profilers reliability outside random random-choices random-entries random-layerwise recipes cluster test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree imports demo pictures test profilers reliability outside random random-choices random-entries random-layerwise recipes cluster tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -88,6 +88,10 @@ cluster: $(STAMP)
 # docs/recipes.md: published recipes against the best plan, ten minutes each at most.
 recipes: $(STAMP)
 	$(BIN)/python -m benchmarks.recipe_plans --time_limit 600 --page
+
+# docs/tune.md: hidden networks on stand-in clusters, planned from small runs; goes on where it was.
+tune-campaign: $(STAMP)
+	$(BIN)/python -m benchmarks.tune_campaign build/tune_campaign --networks 100
 
 # The package as it is installed, in links: what reads imports without running them needs it so.
 PACKAGES := $(filter-out taylor tests benchmarks,$(patsubst %/__init__.py,%,$(wildcard */__init__.py)))

@@ -492,9 +492,9 @@ def hidden_cluster(seed: int, variant: str = "") -> Cluster:
         layer.parameters.append((at + "mlp.router.weight", router))
         layer.run("MatMulV2", (few_rows, _fixed(width)), (_fixed(width), count), (few_rows, count))
         layer.run("MoeTopK", (few_rows, count), (few_rows, HiddenSize(top_k)), dtype="FLOAT")
-        for name, weight in (("1", (_fixed(width), _fixed(2 * shared))), ("2", (_fixed(shared), _fixed(width)))):
-            size = _fixed(weight[0].number * weight[1].number)
-            layer.matmul(f"{at}mlp.shared_{name}.weight", few_rows, *weight, size)
+        for name, first, second in (("1", width, 2 * shared), ("2", shared, width)):
+            size = _fixed(first * second)
+            layer.matmul(f"{at}mlp.shared_{name}.weight", few_rows, _fixed(first), _fixed(second), size)
             if name == "1":
                 layer.run("SwiGlu", (few_rows, _fixed(2 * shared)), (few_rows, _fixed(shared)))
         layer.run("MoePermute", (few_rows, _fixed(width)), (few_rows, HiddenSize(top_k)), (chosen, _fixed(width)))

@@ -2,12 +2,17 @@
 
     python -m benchmarks.tune_campaign FOLDER [--networks 100] [--seed 1] [--changed] [--processes 1]
 
-Of each network the search of `taylor tune` sees what `benchmarks.standin_files` writes for the small runs that it plans
-(noise of 3 %, stragglers) and nothing else. Compared are: the shapes of every operator in twelve large runs; the peaks of
-100 stages in jobs of up to 1,024 ranks, and whether any is falsely said to fit; the steps of its three plans; whether
-the best choice of degrees under the true laws (found by the same solver from true times and bytes) is among them, and
-first after verification. With ``--changed`` each network is also foretold with one key head, a wider shared expert and
-one module more. Results are kept in FOLDER, a file each: started again, it goes on where it was.
+Of each network the search of `taylor tune` sees what `benchmarks.standin_files` writes for the small runs that it
+plans (noise of 3 %, stragglers) and nothing else. Compared are:
+
+- the shapes of every operator in twelve large runs;
+- the peaks of 100 stages in jobs of up to 1,024 ranks, and whether any is falsely said to fit;
+- the steps of its three plans;
+- whether the best choice of degrees under the true laws (found by the same solver from true times and bytes) is among
+  them, and first after verification.
+
+With ``--changed`` each network is also foretold with one key head, a wider shared expert and one module more. Results
+are kept in FOLDER, a file each: started again, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -252,37 +257,41 @@ def _layers(network: Network, steps: StepLaws, draw: random.Random) -> list[floa
 
 
 def summary(found: list[dict[str, Any]]) -> bool:
-    """Print what the networks came to; whether all lines hold."""
+    """Print what the networks came to; whether shapes and memory hold."""
     own = [one for one in found if not one["variant"]]
+    starts = max(one["starts"] for one in found)
     operators, exact = sum(one["operators"] for one in found), sum(one["operators_exact"] for one in found)
     worst, false = max(one["memory_worst"] for one in found), sum(one["false_fits"] for one in found)
-    print(
-        f"{len(own)} networks, {len(found) - len(own)} changed ones; at most {max(o['starts'] for o in found)} small runs"
-    )
-    print(f"  operators of large runs exact: {exact:,} of {operators:,} ({exact / operators:.2%})")
     within = sum(one["memory_worst"] <= MEMORY_WITHIN for one in found)
-    print(f"  peaks of {MEMORY_STAGES} large stages each: worst {worst:.1%}, all within 3 % in {within} of {len(found)} "
-          f"networks; false «fits» {false}")  # fmt: skip
+    print(f"{len(own)} networks, {len(found) - len(own)} changed ones; at most {starts} small runs")
+    print(f"  operators of large runs exact: {exact:,} of {operators:,} ({exact / operators:.2%})")
+    print(f"  peaks of {MEMORY_STAGES} large stages each: worst {worst:.1%}")
+    print(f"  all of them within 3 % in {within} of {len(found)} networks; false «fits» {false}")
     if own:
-        errors = [abs(each) for one in own for each in one["step_errors"]]
-        early = [abs(each) for one in own for each in one["step_before"]]
-        inside = [each for one in own for each in one["inside"]]
-        among, first = sum(one["best_among"] for one in own), sum(one["best_first"] for one in own)
-        near = sum(one["first_over_best"] <= NEAR_BEST for one in own)
-        print(f"  steps: median {median(errors):.2%}, largest {max(errors):.1%} (before verification "
-              f"{median(early):.2%}, {max(early):.1%}); {sum(inside)} of {len(inside)} inside their interval")  # fmt: skip
-        print(f"  true best among the three: {among} of {len(own)}; first after verification: {first}; first within "
-              f"{NEAR_BEST:.1%} of the true best: {near}")  # fmt: skip
-        over = [one["first_over_best"] for one in own]
-        least = [one["least_over_best"] for one in own]
-        print(f"  the first plan takes {median(over):.2%} more than the true best in the middle, {max(over):.1%} at "
-              f"most; the best of three {median(least):.2%}, {max(least):.1%}; plans that do not fit: "
-              f"{sum(one['false_plans'] for one in own)}")  # fmt: skip
+        _print_plans(own)
     for variant in VARIANTS:
         layers = [abs(each) for one in found if one["variant"] == variant for each in one["layer_errors"]]
         if layers:
             print(f"  {variant}: a layer's passes {median(layers):.2%} off in the middle, {max(layers):.1%} at most")
     return exact == operators and within == len(found) and not false
+
+
+def _print_plans(own: list[dict[str, Any]]) -> None:
+    errors = [abs(each) for one in own for each in one["step_errors"]]
+    early = [abs(each) for one in own for each in one["step_before"]]
+    inside = [each for one in own for each in one["inside"]]
+    among, first = sum(one["best_among"] for one in own), sum(one["best_first"] for one in own)
+    near = sum(one["first_over_best"] <= NEAR_BEST for one in own)
+    over = [one["first_over_best"] for one in own]
+    least = [one["least_over_best"] for one in own]
+    print(f"  steps before verification: median {median(early):.2%}, largest {max(early):.1%}")
+    print(f"  steps after it: median {median(errors):.2%}, largest {max(errors):.1%}")
+    print(f"  inside their interval: {sum(inside)} of {len(inside)}")
+    print(f"  true best among the three: {among} of {len(own)}; first after verification: {first}")
+    print(f"  first within {NEAR_BEST:.1%} of the true best: {near}")
+    print(f"  first over the true best: {median(over):.2%} in the middle, {max(over):.1%} at most")
+    print(f"  best of the three over it: {median(least):.2%}, {max(least):.1%}")
+    print(f"  plans that do not fit: {sum(one['false_plans'] for one in own)}")
 
 
 def main() -> int:

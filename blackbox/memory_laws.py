@@ -392,7 +392,8 @@ def _shardings(
         columns = np.array([np.ones(len(sizes)), [sum(total) for total in totals], shares]).T
         scale = np.maximum(columns.max(axis=0), 1.0)
         weights = nnls(columns / scale, measured)[0] / scale
+        base, whole, shared = map(float, weights)
         left = float(np.abs(columns @ weights - measured).max() / measured.max())
-        found.append((left, Sharding(*map(float, weights), dense, expert)))
+        found.append((left, Sharding(base, whole, shared, dense, expert)))
     allowed = min(SAME_SHARE, max(EXACT_SHARE, 2 * min(left for left, _ in found)))
     return tuple(way for left, way in found if left <= allowed)

@@ -65,8 +65,9 @@ def _memory(run: RecordedRun, traces: Mapping[str, BlockTrace], step: _Stretch |
 
 
 def _crossing(stretches: Mapping[Part | None, _Stretch]) -> int:
-    """Bytes that cross the borders of the layers' passes."""
-    return sum(
+    """Bytes that cross the borders of the layers' passes; what stays of a layer counts twice, for it keeps its input."""
+    kept = sum(stretches[Part.FORWARD].sizes[name] for name in stretches[Part.FORWARD].left)
+    return kept + sum(
         sum(one.carried.values()) + sum(one.sizes[name] for name in one.left)
         for part, one in stretches.items()
         if part in (Part.BEFORE, Part.FORWARD, Part.HEAD, Part.BACKWARD)

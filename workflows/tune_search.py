@@ -156,8 +156,12 @@ class TunedLaws:
     def add(self, run: ShownRun) -> RecordedRun:
         """Take the operators of another run into the base."""
         recorded = self._read(run)
-        self.steps = self._steps()
+        self.refresh()
         return recorded
+
+    def refresh(self) -> None:
+        """Read the base again."""
+        self.steps = self._steps()
 
     def own_errors(self) -> list[float]:
         """By how much the passes of each small run are told wrong."""
