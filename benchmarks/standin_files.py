@@ -154,6 +154,8 @@ def _write_kernels(output: Path, steps: list[tuple[int, list[Row]]], rank: Rank)
                 where = "p2p" if row.kind in ("hcom_send_", "hcom_receive_") else "collective"
                 kinds[where][f"{name}@{identity}"] = _told(row, rank)
                 continue
+            inputs: list[tuple[int, ...]]
+            shape: tuple[int, ...]
             if row.task is None:
                 inputs, shape, kind = [(row.size,), (row.size,)], (row.size,), "FLOAT"
             else:

@@ -30,7 +30,7 @@ from typing import Any, cast
 
 from benchmarks.standin_cluster import MOST_GAPS, Cluster, Stage, Task, hidden_cluster
 from benchmarks.standin_files import log_lines, script_text, write_run
-from taylor.blackbox.degree_search import Job, choices, search
+from taylor.blackbox.degree_search import Job, Ranked, choices, search
 from taylor.blackbox.memory_laws import MemoryLaws, StagePeak
 from taylor.blackbox.operator_base import Origin
 from taylor.blackbox.passes import Part
@@ -167,11 +167,9 @@ def judged(seed: int, variant: str, top: Path) -> dict[str, Any]:
     if not variant:
         done = search_plans(runs, network.launcher, network.sizes, CARDS, network.options(True))
         true = search(network.job(), cast(StepLaws, TrueSteps(cluster)))
-        times = {one.run: cluster.step_ns(one.run, stage_blocks(one.plan)) / 1e6 for one in true.best}
+        times = {one.run: _true_ms(cluster, one) for one in true.best}
         best = min(times, key=times.__getitem__)
-        mine = {
-            one.ranked.run: cluster.step_ns(one.ranked.run, stage_blocks(one.ranked.plan)) / 1e6 for one in done.best
-        }
+        mine = {one.ranked.run: _true_ms(cluster, one.ranked) for one in done.best}
         order = list(mine)
         found |= {
             "best_among": best in mine,
@@ -191,8 +189,8 @@ def judged(seed: int, variant: str, top: Path) -> dict[str, Any]:
     return found
 
 
-def _true_ms(cluster: Cluster, ranked: Any) -> float:
-    return cluster.step_ns(ranked.run, stage_blocks(ranked.plan)) / 1e6
+def _true_ms(cluster: Cluster, ranked: Ranked) -> float:
+    return cluster.step_ns(ranked.run, [tuple(stage) for stage in stage_blocks(ranked.plan)]) / 1e6
 
 
 def _over(cluster: Cluster, run: Setting, stages: Any) -> bool:

@@ -65,7 +65,7 @@ def _memory(run: RecordedRun, traces: Mapping[str, BlockTrace], step: _Stretch |
 
 
 def _crossing(stretches: Mapping[Part | None, _Stretch]) -> int:
-    """Bytes that cross the borders of the layers' passes; what stays of a layer counts twice, for it keeps its input."""
+    """Bytes that cross the borders of the layers' passes; what a layer leaves counts twice."""
     kept = sum(stretches[Part.FORWARD].sizes[name] for name in stretches[Part.FORWARD].left)
     return kept + sum(
         sum(one.carried.values()) + sum(one.sizes[name] for name in one.left)

@@ -201,7 +201,7 @@ def search_plans(
         width = HALF_WIDTH * (ranked.error**2 + median(errors) ** 2) ** 0.5
         plan = BestPlan(ranked, ranked.step_ms * (1 - width), ranked.step_ms * (1 + width), None)
         script = _script(ranked, place + 1, launcher, options)
-        told = before.get(ranked.run) if verified else None
+        told = before.get(ranked.run) if options.verify is not None else None
         plans.append(replace(plan, script=script, before_ms=told, verified=verified.get(ranked.run)))
     assumed = _assumed(laws.steps, sizes)
     done = Searched(tuple(plans), found, median(errors), max(errors), assumed, options.work_dir / BEST)
