@@ -151,6 +151,10 @@ def test_gathering_all_tokens_costs_more_than_an_exchange_where_a_token_has_few_
     alone = Strategy(8, 1, 1, 1, op=8, sp=False)
     once, again = (layer_time(QWEN, MOE, alone, graphed.replace(gathers_tokens=on), B200) for on in (True, False))
     assert float(once.forward) == float(again.forward), "nothing leaves the rank"
+    # token_dispatcher.py gathers what a rank holds: at TP 1 that is all of its tokens, sequence parallel or not.
+    tp1 = (Strategy(8, 1, 1, 8, op=8, sp=sp) for sp in (False, True))
+    plain, cut = (layer_time(QWEN, MOE, one, graphed.replace(gathers_tokens=True), B200) for one in tp1)
+    assert float(plain.forward) == float(cut.forward)
 
 
 def test_shared_experts_beside_the_exchange_cost_no_more_than_it() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Iterator, Sequence
 
+import numpy as np
 import pytest
 
 from taylor.base.errors import InputError
@@ -18,7 +19,7 @@ from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.prune import apply_rules
 from taylor.nd_search.rule import Rule
 from taylor.nd_search.rules import EXPERIENCE_RULES, judge, list_rules, select_rules
-from taylor.nd_search.space import StrategySpace, build_space
+from taylor.nd_search.space import StrategySpace, build_space, split_by_rule, with_ruled_splits
 from taylor.parsers.read import read_config
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
@@ -26,7 +27,7 @@ from taylor.register.layers import AttentionSpec, LayerSpec, LinearAttentionSpec
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 from taylor.register.registry import Registry
 from tests.conftest import ROOT
-from tests.nd_search_cases import DEVICE, job
+from tests.nd_search_cases import DEVICE, LLAMA2_7B, job
 
 NO_EXPERIENCE = tuple(rule.name for rule in EXPERIENCE_RULES)
 DIMENSION_SETS = (
@@ -338,6 +339,31 @@ def test_experts_split_over_a_part_of_tp_leave_the_rest_to_ep(ep: int, fits: boo
     context = SearchContext.settle(job(model, Strategy(1, 1, 1), rules), DEVICE, options)
     space, rules_asked = build_space(context, options), select_rules(context, NO_EXPERIENCE)
     assert bool(legal_of(space, rules_asked, context)) is fits
+
+
+def test_schedules_of_a_v_have_two_chunks_a_stage() -> None:
+    """torch.distributed.pipelining.schedules: "ZBV requires exactly 2 stages per rank"."""
+    rules = TrainingRules(framework=frameworks.TORCHTITAN, seq_length=64)
+    config = job(LLAMA2_7B, Strategy(1, 1, 1), rules, schedule=ScheduleSpec("zbv"))
+    context = SearchContext.settle(config, DEVICE, SearchOptions(world_size=8, gbs=64))
+    table = StrategyTable.from_strategies([Strategy(1, 1, 8, vpp=vpp, micro_batches=64) for vpp in (1, 2, 3)])
+    (asked,) = [rule for rule in LEGALITY_RULES if rule.name == "zero-bubble-v-two-chunks"]
+    assert judge(asked, table, context).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("own", "replicas", "split"),
+    [(1, 8, 8), (4, 8, 4), (4, 6, 6), (16, 8, 8)],
+)
+def test_an_optimizer_split_is_the_file_s_where_it_is_smaller_and_fits_else_whole(
+    own: int, replicas: int, split: int
+) -> None:
+    config = job(LLAMA2_7B, Strategy(8, 1, 1, cp=2, op=own))
+    context = SearchContext.settle(config, DEVICE, SearchOptions(world_size=16, gbs=64))
+    assert split_by_rule(np.array([replicas]), context).tolist() == [split]
+    # Context ranks hold replicas too: dp 4 and cp 2 are eight of them.
+    asked = with_ruled_splits(Strategy(replicas // 2, 1, 1, cp=2), context, SearchOptions())
+    assert asked.op == split
 
 
 def test_a_pinned_dimension_and_a_bound_select_from_the_same_legal_set() -> None:

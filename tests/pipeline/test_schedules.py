@@ -188,11 +188,21 @@ def test_a_deadlock_a_missing_task_and_pieces_out_of_order_are_refused() -> None
     doubled[0, 1] = doubled[0, 0]
     with pytest.raises(ValueError, match="twice"):
         check_schedule(dataclasses.replace(schedule, order=doubled))
+    below = schedule.order.copy()
+    below[0, 0, 2] = -1
+    with pytest.raises(ValueError, match="must hold 4 tasks"):
+        check_schedule(dataclasses.replace(schedule, order=below))
     pieces = build_schedule(ScheduleSpec("seqpipe", seq_splits=2), 1, 1, 1)
     reversed_pieces = pieces.order.copy()
     reversed_pieces[0, [0, 1]] = reversed_pieces[0, [1, 0]]
     with pytest.raises(ValueError, match="out of order"):
         check_schedule(dataclasses.replace(pieces, order=reversed_pieces))
+
+
+def test_frameworks_run_gpipe_with_one_interleave_and_interleaving_with_any() -> None:
+    # torch.distributed.pipelining: ScheduleGPipe is a PipelineScheduleSingle; ScheduleInterleaved1F1B takes any number.
+    assert [ScheduleSpec("gpipe").traits.offered_with(V) for V in (1, 2)] == [True, False]
+    assert [ScheduleSpec("torch-interleaved").traits.offered_with(V) for V in (1, 2, 9)] == [False, True, True]
 
 
 @pytest.mark.parametrize(
