@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import sys
 import types
@@ -90,6 +91,7 @@ def _world(size: int) -> Iterator[None]:
 
 def refusal(flags: Sequence[str], world: int) -> str | None:
     """Why Megatron-LM does not start under these flags on so many ranks; None where it does."""
+    logging.disable(logging.CRITICAL)
     with _world(world), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
         try:
             _start(flags, world)
@@ -97,6 +99,8 @@ def refusal(flags: Sequence[str], world: int) -> str | None:
             return said.getvalue().strip().splitlines()[-1]
         except REFUSALS as error:
             return f"{type(error).__name__}, {_line_of(error)}: {' '.join(str(error).split())[:120]}"
+        finally:
+            logging.disable(logging.NOTSET)
     return None
 
 

@@ -117,6 +117,11 @@ class Judge:
                 break
             taken.append(row)
             spent += row["cpu"]
+        told = self.with_mutant(mutant, [row["test"] for row in taken], spent)
+        return told if told != "survived" or len(taken) == len(rows) else "survived a part"
+
+    def with_mutant(self, mutant: Mutant, tests: list[str], spent: float) -> str:
+        """What tests say of a mutant that usually take `spent` CPU seconds."""
         path = self.place / mutant.file
         before = path.read_bytes()
         with tempfile.TemporaryDirectory(prefix="kernels-") as kernels:
@@ -124,12 +129,11 @@ class Judge:
             fresh = {"NUMBA_CACHE_DIR": kernels} if b"@compiled" in before else {}
             path.write_bytes(mutant.put_in(before))
             try:
-                job = {"tests": [row["test"] for row in taken], "environment": fresh}
+                job = {"tests": tests, "environment": fresh}
                 limits = {"cpu_seconds": 30 + 5 * spent + 120 * bool(fresh), "wall_seconds": 600 + 20 * spent}
-                told = self._ask({**job, **limits})
+                return self._ask({**job, **limits})
             finally:
                 path.write_bytes(before)
-        return told if told != "survived" or len(taken) == len(rows) else "survived a part"
 
     def _ask(self, job: dict[str, object]) -> str:
         if self.server is None:
