@@ -246,10 +246,12 @@ def problem_data(problem: PipelineProblem) -> dict[str, Any]:
     unpinned = {"fixed_layers", "max_layers", "fixed_recompute"}
     if not problem.uniform_recompute:
         unpinned.add("uniform_recompute")
-    unpinned |= {name for name in ("unsearched", "choices", "host_limit_mib", "lags") if not getattr(problem, name)}
-    if not problem.choices:
-        for kind in data["kinds"]:
-            kind.pop("choices")
+    idle_where_empty = ("unsearched", "choices", "host_limit_mib", "lags", "entries_alone")
+    unpinned |= {name for name in idle_where_empty if not getattr(problem, name)}
+    for kind in data["kinds"]:
+        idle = [] if problem.choices else ["choices"]
+        for name in idle if kind["places"] else [*idle, "places", "hand_over"]:
+            kind.pop(name)
     return {key: value for key, value in data.items() if key not in unpinned}
 
 
