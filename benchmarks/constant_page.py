@@ -44,8 +44,7 @@ SHARES = {
     "step_ms": _NONE,
     "tensor_shown_forward": "all of it: nothing of a forward can run beside it without a flag",
     "tensor_shown_backward": "one of two transfers runs beside a weight's gradient (Korthikanti et al. 2022 §4.2.2)",
-    "data_shown": "assumed between all and none: buckets run beside backward (Li et al. 2020, arXiv:2006.15704 §3.2.3)",
-    "data_shown_in_pipeline": "all of it: stages wait for their last micro-batch",
+    **dict.fromkeys(("data_shown", "data_shown_in_pipeline"), "`overlap.SLOWED_BESIDE`"),
 }
 """Where every entry of `ASSUMED_EFFICIENCY` comes from."""
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from scipy.stats import kendalltau
 
 from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
 from taylor.cost_model.time import step_ms
-from taylor.pipeline.plan import SELECT
+from taylor.pipeline.plan import FULL, SELECT
 from taylor.register.frameworks import DENSE_MLP, EXPERT_ACTIVATION, EXPERT_BLOCK, LATENT_UP, MEGATRON, NORMS
 from taylor.register.narrow_products import MXFP8, NVFP4, TENSORWISE
 from taylor.register.registry import Registry
@@ -60,6 +61,10 @@ FIT_SYSTEMS = ("DGX-B200", "DGX-B300")
 DISPATCHED_BY_NODE = ("deepseek_v3",)
 """Models whose recipes inherit HybridEP where their notes name no dispatcher: Megatron-Bridge 067f987d
 src/megatron/bridge/recipes/deepseek/h100/deepseek_v3.py:160, 256."""
+
+OVERLAPS_TENSOR = ("llama3_70b",)
+"""Models whose recipes on H100 overlap tensor-parallel transfers: Megatron-Bridge 067f987d
+src/megatron/bridge/perf_recipes/llama/h100/llama3.py:133, 175 (``tp_comm_overlap_cfg``)."""
 
 PARTS = {
     "mla_up_proj": LATENT_UP,
@@ -124,6 +129,7 @@ def _step(row: Mapping[str, str], registry: Registry, operation_us: float | None
     sharded = _number(row["fsdp"], 0)
     strategy = Strategy(dp, tp, pp, ep, cp, sharded or dp * cp, tp > 1, vpp, mbs, samples // (dp * mbs))
     dropping = "(tokendrop)" in row["model"]
+    whole = re.search(r"recompute full\s+block (\d+)", row["memory_notes"])
     recomputed = [part for word, part in PARTS.items() if word in row["memory_notes"].replace("+", " ").split()]
     rules = TrainingRules(
         framework=MEGATRON,
@@ -140,8 +146,9 @@ def _step(row: Mapping[str, str], registry: Registry, operation_us: float | None
         capacity_factor=1.0 if dropping else None,
         static_experts=dropping,
         graphed=_graphed(row["memory_notes"], dropping),
+        overlap_tensor=row["base"] in OVERLAPS_TENSOR and row["system"] == "DGX-H100",
     )
-    share = {SELECT: 1.0} if recomputed else None
+    share = {FULL: int(whole[1]) / model.n_layers} if whole else {SELECT: 1.0} if recomputed else None
     told = float(step_ms(model, strategy, rules, device, share, balanced=True))
     plan = f"{row['gpus']} x {row['precision']} gbs{samples} tp{tp} pp{pp} vp{vpp} ep{ep} mbs{mbs} fsdp{sharded}"
     return PublishedStep(row["system"], row["model"], plan, told, float(row["step_ms"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Mapping
 
+from taylor.cost_model.overlap import SLOWED_BESIDE
 from taylor.cost_model.strategy import TrainingRules
 from taylor.register.device import DeviceSpec
 
@@ -20,8 +21,8 @@ ASSUMED_EFFICIENCY: Mapping[str, float] = {
     "softmax_flops": 0.0,
     "tensor_shown_forward": 1.0,
     "tensor_shown_backward": 0.5,
-    "data_shown": 0.5,
-    "data_shown_in_pipeline": 1.0,
+    "data_shown": SLOWED_BESIDE,
+    "data_shown_in_pipeline": SLOWED_BESIDE,
     "layer_us": 0.0,
     "step_ms": 0.0,
 }
@@ -36,8 +37,8 @@ Credits, the share of a time that a step shows:
 
 - ``tensor_shown_forward``, ``tensor_shown_backward``: tensor-parallel communication; backward hides the rest beside the
   weight gradients' products as far as these last (Korthikanti et al. 2022 §4.2.2; Megatron's asynchronous all-reduce).
-- ``data_shown``, ``data_shown_in_pipeline``: gradient reduction and weight gathering without a pipeline, where buckets
-  are reduced beside the rest of backward (Li et al. 2020, arXiv:2006.15704 §3.2.3), and in one.
+- ``data_shown``, ``data_shown_in_pipeline``: gradient reduction and weight gathering that computation runs beside, in
+  frameworks known to overlap them, without a pipeline and in one.
 
 Costs: ``softmax_flops``, what the softmax of one attention score costs beside its products, in FLOPs at attention's
 speed (exponentials run on slower units: Shah et al. 2024, arXiv:2407.08608 §1); ``layer_us``, of a layer's forward

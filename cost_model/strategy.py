@@ -166,6 +166,10 @@ class TrainingRules:
     overlap_tensor : bool
         Tensor-parallel transfers run beside the products that need them (``--tp-comm-overlap``). Off: a usual share
         of them is shown.
+    overlap_reduction : bool
+        Gradients are reduced and weights gathered beside computation, in a framework that can. So are those of files
+        that do not say so: nothing in Megatron runs beside them without ``--overlap-grad-reduce`` and
+        ``--overlap-param-gather``, but published runs use both, and files restated from their tables leave them out.
     overlap_shared : bool
         Shared experts run beside the exchanges (``--moe-shared-expert-overlap``).
     static_experts : bool
@@ -218,6 +222,7 @@ class TrainingRules:
     overlap_experts: bool = False
     overlap_shared: bool = False
     overlap_tensor: bool = False
+    overlap_reduction: bool = True
     static_experts: bool = False
     aligned_rows: bool = False
     engine_products: bool = False

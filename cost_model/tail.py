@@ -29,6 +29,10 @@ CARDS_A_HOST = 8
 _WRITTEN_WEIGHT_BYTES = 2
 """Of an updated weight that the optimizer writes in bf16, bytes a parameter."""
 
+_OPEN_OVERLAP = 0.5, 1.0
+"""What a step shows of gradient reduction and weight gathering where it is not known whether computation runs beside
+them, without a pipeline and in one. Assumed: between all and none, and all."""
+
 
 class StageTime(NamedTuple):
     """Forward and backward of one micro-batch on an average stage, without recompute, ms."""
@@ -52,7 +56,8 @@ def tail_ms(
     Parameters
     ----------
     beside : StageTime
-        What runs beside the transfers. They show the device's usual share (`Speed.shares`), or what outlasts this.
+        What runs beside the transfers in a framework that overlaps them: they show what outlasts it, and what they slow
+        it down by (`Speed.shares`).
     """
     speed = Speed.of(device, rules)
     split, routed, updated = _stage_parameters(model, degrees, rules)
@@ -64,16 +69,16 @@ def tail_ms(
         return result
     dense_ranks, _, routed_ranks = replicas(degrees, rules)
     expert_stride = np.maximum(degrees.tp * dense_ranks / routed_ranks, 1)
-    shares = speed.shares["data_shown"], speed.shares["data_shown_in_pipeline"]
-    usual = np.where(np.equal(degrees.pp, 1), *shares)
+    overlaps = rules.framework.overlaps_reduction
+    credits = (speed.shares["data_shown"], speed.shares["data_shown_in_pipeline"]) if overlaps else _OPEN_OVERLAP
+    share = np.where(np.equal(degrees.pp, 1), *credits) if rules.overlap_reduction else 1.0
 
     def shown(parameter_bytes: int, work: Any) -> Any:
         dense = gather_ms(split * parameter_bytes, dense_ranks, degrees.tp, device, speed.network)
         experts = gather_ms(routed * parameter_bytes, routed_ranks, expert_stride, device, speed.network)
         transfer = dense + np.where(np.greater(routed, 0), experts, 0.0)
-        outlasting = shown_beside(transfer, work, degrees, split + routed, dense_ranks)
-        # What a device shows was measured on jobs that overlap: it holds what the work beside is slowed down by.
-        return np.maximum(usual * transfer, outlasting)
+        outlasting = shown_beside(transfer, work, degrees, split + routed, dense_ranks) if overlaps else 0.0
+        return outlasting + share * (transfer - outlasting)
 
     if not rules.parallel_optimizer:
         whole = 2 * rules.gradient_bytes

@@ -242,6 +242,9 @@ class Framework:
         Norms, rotary embedding and activation functions run one operation after the other unless they are compiled,
         norms and rotary embedding in fp32 (torchtitan v0.2.2 torchtitan/models/llama3/model/model.py
         ``apply_rotary_emb``, ``FeedForward``, and torch's ``nn.RMSNorm``). Off: in one kernel each.
+    overlaps_reduction : bool
+        Gradients are reduced bucket by bucket beside the backward that makes the others, and weights gathered beside
+        the forward. Off: it is not known.
     peaks_measured : bool
         The known error of estimated peaks was seen in published runs of it (`cost_model.known_error`).
     """
@@ -255,6 +258,7 @@ class Framework:
     statics: StaticRules
     starts_experts_singly: bool = False
     single_operations: bool = False
+    overlaps_reduction: bool = False
     peaks_measured: bool = False
 
 
@@ -309,6 +313,7 @@ MINDFORMERS = Framework(
 
 MEGATRON = Framework(
     name="megatron",
+    overlaps_reduction=True,
     peaks_measured=True,
     schedules=("1f1b", "gpipe", "megatron-interleaved"),
     interleaved_schedule="megatron-interleaved",
