@@ -174,6 +174,9 @@ class TrainingRules:
         Shared experts run beside the exchanges (``--moe-shared-expert-overlap``).
     static_experts : bool
         Every expert computes as many rows as its capacity, whatever it gets (``--moe-pad-expert-input-to-capacity``).
+    sliced_experts : bool
+        Experts take slices of their rows one after the other, and write theirs into one (Megatron before core_v0.9.0
+        without ``--moe-grouped-gemm``). Off: one product for all, or parts that autograd splits and joins at once.
     aligned_rows : bool
         The router gives every expert a number of rows that narrow products can take.
     engine_products : bool
@@ -224,6 +227,7 @@ class TrainingRules:
     overlap_tensor: bool = False
     overlap_reduction: bool = True
     static_experts: bool = False
+    sliced_experts: bool = False
     aligned_rows: bool = False
     engine_products: bool = False
     deterministic: bool = False

@@ -66,10 +66,11 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     tensor = _tensor_ms(model, kind, degrees, rules, device, speed)
     expert = expert_exchange_ms(model, kind, degrees, rules, device, speed)
     ring = _context_ms(model, kind, degrees, rules, device, speed)
-    compute = dense.forward + grouped.forward + attention + scores + traffic + speed.bytes(work.cast_bytes)
+    compute = dense.forward + grouped.forward + attention + scores + traffic
+    compute = compute + speed.bytes(work.cast_bytes + work.slice_bytes)
     attention_back = attention * (FLASH_BACKWARD if rules.flash_attention else 2.0)
     compute_back = dense.backward + grouped.backward + attention_back + BACKWARD_TRAFFIC * (scores + traffic)
-    compute_back = compute_back + speed.bytes(work.gradient_cast_bytes)
+    compute_back = compute_back + speed.bytes(work.gradient_cast_bytes + work.gradient_slice_bytes)
     shown = tensor - np.minimum((1 - speed.shares["tensor_shown_backward"]) * tensor, dense.weight_gradients)
     shown_ahead = speed.shares["tensor_shown_forward"] * tensor
     if rules.overlap_tensor:
@@ -268,12 +269,16 @@ def _recompute_share(model: ModelSpec, rules: TrainingRules, table: StrategyTabl
 def _tensor_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
 ) -> Any:
-    """An all-reduce for the mixer and one for the block behind it, ms.
+    """An all-reduce for the mixer and one for the block behind it, ms; none for routed experts that get their tokens
+    from the ranks of TP by exchanges of their own.
 
     Under sequence parallelism all-gather and reduce-scatter, which move as much (Korthikanti §4.2.2).
     """
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
-    blocks = sum((layer.mixer is not None) + layer.has_block for layer in model.layers_of(kind))
+    layers = model.layers_of(kind)
+    blocks = sum((layer.mixer is not None) + layer.has_block for layer in layers)
+    if rules.framework.dispatches_shards:
+        blocks -= sum(layer.moe is not None and not layer.moe.shared_width for layer in layers)
     return 2 * blocks * gather_ms(boundary, degrees.tp, 1, device, speed.network)
 
 

@@ -48,6 +48,8 @@ class LayerWork:
     cast_bytes, gradient_cast_bytes : bytes
         Traffic of casting the products' inputs, and in backward their outputs' gradients, to fewer than 16 bits: read
         once, written along rows and along columns.
+    slice_bytes, gradient_slice_bytes : bytes
+        Traffic around routed experts that take slices of their rows one after the other, forward and backward.
     """
 
     matmul_flops: Any
@@ -64,6 +66,8 @@ class LayerWork:
     norm_bytes: Any
     cast_bytes: Any
     gradient_cast_bytes: Any
+    slice_bytes: Any
+    gradient_slice_bytes: Any
 
     @property
     def flops(self) -> Any:
@@ -82,9 +86,11 @@ class _ExpertWork(NamedTuple):
     router_scores: Any
     router: Any
     """Weights of the router that a rank multiplies, its share of the tokens counted in."""
+    slices: Any
+    gradient_slices: Any
 
 
-_NO_EXPERTS = _ExpertWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_NO_EXPERTS = _ExpertWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def layer_work(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> LayerWork:
@@ -142,6 +148,8 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         norm_bytes=tokens * norms * h / sequence,
         cast_bytes=tokens * (cast * inputs + expert_cast * experts.inputs),
         gradient_cast_bytes=tokens * (cast * outputs + expert_cast * experts.outputs),
+        slice_bytes=tokens * experts.slices,
+        gradient_slice_bytes=tokens * experts.gradient_slices,
     )
 
 
@@ -208,6 +216,7 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
         copies = copies + 4 * np.logical_and(np.greater(degrees.ep, 1), np.less(degrees.ep, moe.n_experts))
         if rules.pads_expert_rows:
             copies = copies + 4
+    there, back = slice_passes(moe.n_experts / degrees.ep) if rules.sliced_experts else (0, 0)
     return _ExpertWork(
         grouped_flops=2 * slots * weights,
         inputs=(outer + width) * slots / tokens,
@@ -217,7 +226,24 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
         # In fp32.
         router_scores=4 * 4 * moe.n_experts / sequence,
         router=moe.n_experts * h / sequence,
+        slices=there * b * outer * slots / tokens,
+        gradient_slices=back * b * outer * slots / tokens,
     )
+
+
+def slice_passes(experts: Any) -> tuple[Any, Any]:
+    """How often every element of the experts' rows is read or written around their products, forward and backward.
+
+    Megatron-LM core_v0.8.0 megatron/core/transformer/moe/experts.py `SequentialMLP`: every expert multiplies a slice of
+    the rows and writes its result into a slice of zeros. In backward each of both slices costs a pass over all rows:
+    autograd copies the whole gradient before it takes an expert's slice out of it and zeros it there (PyTorch
+    torch/csrc/autograd/functions/tensor.cpp, ``CopySlices``), and makes a whole gradient of zeros for every slice that
+    was read, which it adds to the others'.
+    """
+    whole = (2 + 1) * experts + 3 * (experts - 1)
+    # An expert's own rows: taken out and put in; zeroed behind it but for the first, whose base has no gradient.
+    own = 2 + 2 + (1 + 2) * (experts - 1) / experts
+    return 1 + 2, whole + own
 
 
 def _single_norm_bytes(b: int) -> int:

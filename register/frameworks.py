@@ -242,6 +242,10 @@ class Framework:
         Norms, rotary embedding and activation functions run one operation after the other unless they are compiled,
         norms and rotary embedding in fp32 (torchtitan v0.2.2 torchtitan/models/llama3/model/model.py
         ``apply_rotary_emb``, ``FeedForward``, and torch's ``nn.RMSNorm``). Off: in one kernel each.
+    dispatches_shards : bool
+        Each rank of TP sends the tokens of its own part of the sequence to the experts, which gather them where TP
+        splits these; only shared experts need all tokens on every rank (Megatron-LM d98e8a64
+        megatron/core/transformer/moe/token_dispatcher.py, moe/shared_experts.py).
     overlaps_reduction : bool
         Gradients are reduced bucket by bucket beside the backward that makes the others, and weights gathered beside
         the forward. Off: it is not known.
@@ -258,6 +262,7 @@ class Framework:
     statics: StaticRules
     starts_experts_singly: bool = False
     single_operations: bool = False
+    dispatches_shards: bool = False
     overlaps_reduction: bool = False
     peaks_measured: bool = False
 
@@ -313,6 +318,7 @@ MINDFORMERS = Framework(
 
 MEGATRON = Framework(
     name="megatron",
+    dispatches_shards=True,
     overlaps_reduction=True,
     peaks_measured=True,
     schedules=("1f1b", "gpipe", "megatron-interleaved"),

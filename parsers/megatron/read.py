@@ -289,6 +289,7 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         overlap_tensor=flags.has("tp-comm-overlap"),
         overlap_shared=flags.has("moe-shared-expert-overlap"),
         static_experts=_is_static(flags),
+        sliced_experts=_slices_experts(flags),
         aligned_rows=flags.has("moe-router-padding-for-quantization", "moe-router-padding-for-fp8"),
         engine_products=flags.text("transformer-impl", default="transformer_engine") == "transformer_engine",
         deterministic=flags.has("deterministic-mode"),
@@ -327,6 +328,16 @@ def _gathers_tokens(flags: Flags) -> bool:
     """
     usual = "alltoall" if flags.number("moe-expert-capacity-factor", default=0) else "allgather"
     return bool(flags.text("moe-token-dispatcher-type", default=usual) == "allgather")
+
+
+def _slices_experts(flags: Flags) -> bool:
+    """Whether experts run one after the other as Megatron did before core_v0.9.0.
+
+    Told by ``--use-mc2``, as MindSpeed-LLM called it until August 2025 (05a33677), when its Megatron was core_r0.8.0 or
+    older; MindSpeed replaces the loop and slices as that did (v2.0.0_core_r0.8.0
+    mindspeed/core/transformer/moe/experts.py `sequential_mlp_forward`).
+    """
+    return flags.has("use-mc2") and not flags.has("moe-grouped-gemm")
 
 
 def _is_static(flags: Flags) -> bool:

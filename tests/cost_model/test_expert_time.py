@@ -16,6 +16,7 @@ from taylor.cost_model.launches import host_time
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
 from taylor.cost_model.time import layer_time
+from taylor.cost_model.work import slice_passes
 from taylor.register import frameworks
 from taylor.register.model import DENSE, MOE, ModelSpec
 from taylor.register.narrow_products import MXFP8, TENSORWISE
@@ -174,3 +175,54 @@ def test_rows_from_other_ranks_are_read_for_their_maximum_and_padded() -> None:
         float(layer(MEGATRON.replace(graphed=WHOLE, narrow=MXFP8, aligned_rows=rows)).forward) for rows in (False, True)
     )
     assert padded > aligned
+
+
+@pytest.mark.parametrize("experts", [2, 4, 8])
+def test_experts_that_take_slices_pass_over_their_rows_as_often_as_autograd_does(experts: int) -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counter(TorchDispatchMode):  # type: ignore[misc]
+        """Elements that are read and written outside products."""
+
+        seen = 0
+
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = op(*args, **(kwargs or {}))
+            name = op.overloadpacket.__name__
+            moved = {"zeros_like": 1, "clone": 2, "copy_": 2, "add": 3, "slice_backward": 1}.get(name, 0)
+            self.seen += moved * result.numel() + (2 * args[0].numel() if name == "slice_backward" else 0)
+            return result
+
+    rows = torch.zeros(8 * experts, 2, requires_grad=True) * 1
+    weights = [torch.zeros(2, 2, requires_grad=True) for _ in range(experts)]
+    with Counter() as ahead:
+        out = torch.zeros_like(rows)
+        for expert, weight in enumerate(weights):
+            mine = slice(8 * expert, 8 * expert + 8)
+            out[mine] = rows[mine] @ weight
+    with Counter() as back:
+        torch.autograd.grad(out, [rows, *weights], torch.ones_like(out))
+    assert (ahead.seen, back.seen) == tuple(rows.numel() * passes for passes in slice_passes(experts))
+
+
+def test_experts_one_after_the_other_cost_more_the_more_a_rank_holds() -> None:
+    rules = TrainingRules(framework=frameworks.MEGATRON)
+    longer = [
+        layer_time(QWEN, MOE, Strategy(8, 1, 1, ep), rules.replace(sliced_experts=True), H100).backward
+        - layer_time(QWEN, MOE, Strategy(8, 1, 1, ep), rules, H100).backward
+        for ep in (8, 2)
+    ]
+    assert 0 < longer[0] < longer[1]
+
+
+def test_routed_experts_alone_show_no_transfer_of_tensor_parallelism_besides_their_exchange() -> None:
+    """Megatron's dispatcher gathers the tokens itself; experts that all ranks share need them gathered first."""
+    rules, strategy = TrainingRules(framework=frameworks.MEGATRON, seq_length=4096), Strategy(8, 4, 1, 8)
+    shared = with_experts(QWEN, n_shared=1)
+    slower = replace(H100, efficiency={**H100.efficiency, "network": 0.01})
+    apart, together = (
+        layer_time(model, MOE, strategy, rules, slower).forward - layer_time(model, MOE, strategy, rules, H100).forward
+        for model in (QWEN, shared)
+    )
+    assert apart < together

@@ -132,3 +132,13 @@ def test_shared_experts_beside_the_exchange_and_aligned_rows_are_read(tmp_path: 
 def test_the_groups_that_a_token_s_experts_lie_in_are_read(tmp_path: Path, flags: str, groups: tuple[int, int]) -> None:
     moe = read(tmp_path, flags).model.moe
     assert moe is not None and (moe.n_groups, moe.top_groups) == groups
+
+
+@pytest.mark.parametrize(
+    ("flags", "sliced"),
+    [("--use-mc2", True), ("--use-mc2 --moe-grouped-gemm", False), ("--use-ascend-mc2", False), ("", False)],
+)
+def test_experts_of_old_mindspeed_scripts_run_on_slices_without_a_grouped_product(
+    tmp_path: Path, flags: str, sliced: bool
+) -> None:
+    assert read(tmp_path, flags).rules.sliced_experts is sliced
