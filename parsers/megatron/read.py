@@ -68,6 +68,7 @@ LEGALITY_ALONE = (
 )
 """Flags by which strategies are judged, and whose cost no figure has."""
 TIME_ALONE = (
+    "use-mc2",
     "tp-comm-overlap",
     EXPERT_OVERLAP,
     "moe-fb-overlap",
