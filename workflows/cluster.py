@@ -328,6 +328,8 @@ def _started(address: ClusterAddress) -> Iterator[Any]:
             dashboard_address=None,
             silence_logs=logging.CRITICAL,
         ) as cluster:
+            # By itself Dask gives a worker up that dies while it starts, or starts anew for longer than 15 s.
+            cluster.adapt(minimum=address.workers, maximum=address.workers)
             yield cluster
         return
     library = "dask-kubernetes" if address.kind == "kubernetes" else "dask-jobqueue"

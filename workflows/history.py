@@ -187,7 +187,11 @@ class Store:
             When there is none, or it is a row of a ranking, which holds no problem.
         """
         text, _ = self._cells(name, number, "result")
-        return Result.from_dict(json.loads(text), Path(f"{name}"))
+        told = json.loads(text)
+        if "problem" not in told:
+            cure = f"solve its configuration: taylor history {name} --plan {number} -o FILE writes it"
+            raise InputError("is of a ranking, which keeps no problems", field="ID", value=name, cure=cure)
+        return Result.from_dict(told, Path(f"{name}"))
 
     def configuration(self, name: str, number: int = 1) -> tuple[str, str]:
         """Name and text of a plan's configuration.

@@ -183,5 +183,5 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ]  # fmt: skip
 
 
-SOURCES = ("workflows/cluster.py", "workflows/cluster_jobs.py", "workflows/far_solve.py", "benchmarks/cluster/batch.py")
+SOURCES = ("workflows/cluster.py", "workflows/cluster_jobs.py", "workflows/far_solve.py")
 BATCH = Part("batch", lambda share: [Portion("slurm", slurm), Portion("pbs", pbs)], figures, at_once=1, sources=SOURCES)

@@ -25,12 +25,7 @@ from taylor.workflows.cluster import open_cluster
 from taylor.workflows.process_pool import run_in_processes
 
 WORKERS, JOBS, A_PROCESS = 1000, 100_000, 100
-SOURCES = (
-    "workflows/cluster.py",
-    "workflows/cluster_jobs.py",
-    "workflows/process_pool.py",
-    "benchmarks/cluster/jobs.py",
-)
+SOURCES = ("workflows/cluster.py", "workflows/cluster_jobs.py", "workflows/process_pool.py")
 
 UNWATCHED = {
     "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",

@@ -23,7 +23,7 @@ from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Result
 SESSIONS, QUESTIONS = 20, 8
 MOST_MS = 50.0
 SETTINGS = [
-    {"model": model, "device": "h100-80g", "ranks": 64, "tp": tp, "pp": pp, "mbs": mbs, "seconds": 10.0}
+    {"model": model, "device": "h100-80g", "ranks": 128, "tp": tp, "pp": pp, "mbs": mbs, "seconds": 10.0}
     for model in ("llama3-70b", "llama3-8b") for tp, pp in ((8, 4), (4, 4), (8, 2), (4, 8), (2, 8)) for mbs in (1, 2)
 ]  # fmt: skip
 BAD = (
@@ -80,7 +80,7 @@ def sessions() -> Result:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
-        words = [sys.executable, str(ROOT / "taylor" / "__main__.py"), "serve", "--port", port, "--workers", "2"]
+        words = [sys.executable, str(ROOT / "taylor" / "__main__.py"), "serve", "--port", port, "--workers", "4"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         server = subprocess.Popen(words, cwd=own, env=environment, stderr=subprocess.PIPE, text=True)
         try:
@@ -144,5 +144,5 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ]  # fmt: skip
 
 
-SOURCES = ("serve", "benchmarks/cluster/page.py")
+SOURCES = ("serve",)
 PAGE = Part("page", lambda share: [Portion("sessions", sessions)], figures, at_once=1, sources=SOURCES)

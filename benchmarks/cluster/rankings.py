@@ -30,12 +30,11 @@ from taylor.workflows.far_solve import FarSolve
 from taylor.workflows.kept_solves import SolveStore
 from taylor.workflows.rank import RankOptions, rank
 
-CANDIDATES, KILL_CANDIDATES, KILL_RUNS, PAIRS = 200, 24, 20, 4
+CANDIDATES, KILL_CANDIDATES, KILL_RUNS, PAIRS = 200, 24, 20, 3
 RUNS_TOGETHER = 10
 FINISHED = "finished.log"
-SOURCES = (
-    *(f"workflows/{name}.py" for name in ("cluster", "cluster_jobs", "far_solve", "process_pool", "rank_solves")),
-    "benchmarks/cluster/rankings.py",
+SOURCES = tuple(
+    f"workflows/{name}.py" for name in ("cluster", "cluster_jobs", "far_solve", "process_pool", "rank_solves")
 )
 
 

@@ -190,6 +190,25 @@ def test_workers_with_other_versions_are_sent_no_work(cluster, monkeypatch):
         cluster.submit(square, 3).result(timeout=60)
 
 
+def test_a_worker_that_dies_again_while_it_starts_is_replaced():
+    pytest.importorskip("distributed")
+    import dask
+    import psutil
+
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1s"}), open_cluster("local:1") as executor:
+        first = executor.submit(worker_process, 0).result(timeout=60)
+        me = psutil.Process()
+
+        def starting():
+            return [one for one in me.children() if one.pid not in others and "spawn_main" in " ".join(one.cmdline())]
+
+        others = {one.pid for one in me.children()}
+        os.kill(first, signal.SIGKILL)
+        wait_until(starting)
+        starting()[0].kill()
+        assert executor.submit(worker_process, 0).result(timeout=120) not in others
+
+
 def test_a_batch_system_is_asked_for_jobs_of_one_core_and_again_for_a_job_that_ended(tmp_path: Path, monkeypatch):
     """dask-jobqueue's own Slurm class, with an `sbatch` that writes down what it is given."""
     pytest.importorskip("dask_jobqueue")

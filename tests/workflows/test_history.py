@@ -83,6 +83,8 @@ def test_what_is_stored_comes_back_in_every_store(store: Store):
     told = store.run(first).plans
     assert (told[0].measured_ms, told[0].measured_mib) == (12.0, 8.5) and told[1].step_ms is None
     assert store.configuration(first) == ("a.yaml", PLAN["config"])
+    with pytest.raises(InputError, match="of a ranking.*taylor history .* --plan 1 -o FILE"):
+        store.result(first)
 
 
 def test_calibration_reads_every_measurement_with_its_configuration(store: Store, tmp_path: Path):
