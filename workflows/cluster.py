@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import re
+import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 LOCAL = "local"
 MANAGERS = ("slurm", "pbs", "kubernetes")
 MOST_WORKERS = 100_000
+SUBMIT = {"slurm": "sbatch", "pbs": "qsub"}
+"""The program that takes a job, by batch system."""
+
 USUAL_JOBS = 10
 """Jobs asked of a batch system where the address names no number."""
 
@@ -332,6 +336,14 @@ def _started(address: ClusterAddress) -> Iterator[Any]:
             cluster.adapt(minimum=address.workers, maximum=address.workers)
             yield cluster
         return
+    program = SUBMIT.get(address.kind)
+    if program is not None and shutil.which(program) is None:
+        raise InputError(
+            f"needs {program}, which is not here",
+            field="--cluster",
+            value=str(address),
+            cure="start it where jobs are submitted from",
+        )
     library = "dask-kubernetes" if address.kind == "kubernetes" else "dask-jobqueue"
     try:
         cluster = _managed(address)

@@ -49,11 +49,12 @@ def test_what_is_no_address_is_refused_with_the_forms_that_there_are(text):
 
 @pytest.mark.parametrize(
     "address, words",
-    [("nowhere", "scheduler's address"), ("slurm", "dask-jobqueue"), ("127.0.0.1:9", "is its scheduler running")],
+    [("nowhere", "scheduler's address"), ("slurm", "needs sbatch"), ("127.0.0.1:9", "is its scheduler running")],
 )
 def test_a_cluster_that_cannot_be_had_is_refused_by_the_flag_that_names_it(address, words, monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.setattr("taylor.workflows.cluster.CONNECT_SECONDS", 1.0)
+    monkeypatch.setenv("PATH", os.devnull)
     with pytest.raises(InputError, match="--cluster") as refused, open_cluster(address):
         pass
     assert words in str(refused.value)
