@@ -102,9 +102,11 @@ class RecordTests:
         self.passed, self.count = True, 0
 
     def pytest_runtest_logreport(self, report: Any) -> None:
+        """pytest's word on one phase of a test."""
         self.passed = self.passed and report.outcome == "passed"
 
     def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> None:
+        """A test begins."""
         self.count += 1  # A place of its own, by which processes see that another test has begun.
         self.scratch = self.kept.with_suffix(f".{self.count}")
         self.scratch.write_text("")
@@ -113,6 +115,7 @@ class RecordTests:
         os.environ["TAYLOR_REACHED"] = str(self.scratch)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """A test is over: its row is written."""
         del os.environ["TAYLOR_REACHED"]
         row = {"test": nodeid, "cpu": round(_cpu() - self.began, 3), "wall": round(time.monotonic() - self.clock, 3)}
         row |= {"passed": self.passed, "blocks": sorted(set(self.scratch.read_text().split()))}
@@ -140,11 +143,13 @@ class Reached:
 
     @classmethod
     def read(cls, kept: Path) -> Reached:
+        """The rows of a recording whose tests passed."""
         rows = {row["test"]: row for row in map(json.loads, kept.read_text().splitlines())}
         return cls(tuple(row for row in rows.values() if row["passed"]))
 
     @cached_property
     def by_block(self) -> dict[str, list[dict[str, Any]]]:
+        """Rows of the tests that enter each block."""
         found: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows:
             for block in row["blocks"]:
