@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rich.table import Table
 
@@ -38,6 +39,19 @@ def check_pairs(found: LayerwiseCheck, plan: LayerwisePlan, formula_s: float | N
         off = formula_s / found.step_s - 1
         pairs.append(("Galvatron's formula", f"{formula_s:.6g} s, {abs(off):.2%} {'above' if off > 0 else 'below'}"))
     return pairs
+
+
+REFINED_COLUMNS = ("candidate", "ranked ms", "own ms", "layer-wise ms", "gain", "gap", "layers that differ")
+
+
+def refined_table(rows: Sequence[Sequence[str]]) -> Table:
+    """One row a candidate, by `REFINED_COLUMNS`: what strategies by layer make of it."""
+    table = Table(header_style="bold", pad_edge=False, box=None)
+    for name in REFINED_COLUMNS:
+        table.add_column(name, justify="left" if name == "candidate" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 TRIED_COLUMNS = ("batch", "micro-batches", "stages", "interleaves", "ends", "bound s", "step s", "outcome")

@@ -20,7 +20,9 @@ from taylor.layerwise.job import LayerwiseJob
 from taylor.layerwise.search import OuterSpace, SearchResult, Tried, search
 from taylor.layerwise.space import SpaceLimits
 from taylor.parsers.galvatron.folder import Cluster, ProfileFolder, read_folders
+from taylor.register.device import DeviceSpec
 from taylor.register.frameworks import UNDER_GALVATRON
+from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 from taylor.report.layerwise import outcome_of
 from taylor.workflows.estimated_costs import named_model
@@ -46,13 +48,15 @@ class SearchRequest:
     space : OuterSpace
     zeros : tuple of int or None
         ZeRO stages of replicated layers; None: as the launcher's own search looks at.
-    device : str or None
+    device : str, DeviceSpec or None
         Of the estimate.
     gap : float
     time_limit : float or None
         Seconds.
     rival : bool
         Galvatron's own plan is searched too.
+    model : ModelSpec or None
+        Of the estimate, where it is read already; else `of` names it.
     """
 
     of: LayerwiseRequest
@@ -60,10 +64,11 @@ class SearchRequest:
     layers: tuple[int, ...] | None
     space: OuterSpace
     zeros: tuple[int, ...] | None = None
-    device: str | None = None
+    device: str | DeviceSpec | None = None
     gap: float = 1e-3
     time_limit: float | None = None
     rival: bool = True
+    model: ModelSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -275,11 +280,11 @@ def _estimated(request: SearchRequest) -> _PricedJob:
     if of.folders:
         cure = "leave the folders out, or take --costs taylor"
         raise InputError("takes no profiles", field="--costs", value=ESTIMATE, cure=cure)
-    if of.model is None or request.device is None:
-        missing = "--model" if of.model is None else "--device"
+    model = request.model or (None if of.model is None else named_model(of.model))
+    if model is None or request.device is None:
+        missing = "--model" if model is None else "--device"
         raise InputError("is missing, and the estimate needs it", field=missing, cure="give it")
-    model = named_model(of.model)
-    device = Registry.load().device(request.device)
+    device = Registry.load().device(request.device) if isinstance(request.device, str) else request.device
     if of.hidden not in (0, model.hidden):
         raise InputError(
             f"is not the width of {model.name}, {model.hidden}", field="--hidden", value=of.hidden, cure="leave it out"
@@ -298,10 +303,9 @@ def _estimated(request: SearchRequest) -> _PricedJob:
             f"has kinds of layers that alternate: {', '.join(runs[:6])} …", field="--model", value=model.name,
             cure="plan it with taylor solve",
         )  # fmt: skip
-    job = replace(of, hidden=model.hidden, limit_gb=of.limit_gb or device.usable_memory_mib / 1024).job(
-        request.world, total
-    )
-    job = job.replace(kinds=tuple(counts.items()))
+    limit_gb = of.limit_gb or device.usable_memory_mib / 1024
+    told = replace(of, hidden=model.hidden, limit_gb=limit_gb, by_kind=tuple(counts.values()))
+    job = told.job(request.world, total, provider.kinds)
     limits = replace(request.space.limits, zeros=request.zeros or (2, 3), by_replicas=True)
     assumed = (f"costs: closed forms of {model.name} on {device.name}, nothing was measured",)
     return _PricedJob(job, provider, limits, HETU, model.name, None, None, assumed)

@@ -6,9 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
-from taylor.base.errors import InputError
+from taylor.base.errors import EXIT_INTERRUPTED, InputError
 from taylor.base.near import did_you_mean
 from taylor.base.shipped import own_or_shipped
 from taylor.command_lines.arguments import (
@@ -30,6 +31,9 @@ from taylor.command_lines.arguments import (
 from taylor.command_lines.cluster import add_cluster_option, add_store_option, chosen_cluster, chosen_store
 from taylor.command_lines.model_start import MODEL_HELP, model_path
 from taylor.command_lines.ranking import add_ranking_options, print_files, remember_ranking
+
+if TYPE_CHECKING:
+    from taylor.workflows.search import StrategySearch
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs")
 
@@ -129,6 +133,12 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     results.add_argument(
         "--time_limit", type=positive_float, metavar="SECONDS", help="limit of one solve (default: none)"
     )
+    results.add_argument(
+        "--layerwise",
+        action="store_true",
+        help="refine the best candidates: every layer a strategy of its own, on estimates under Galvatron; "
+        "--time_limit holds for each (default: 60 s)",
+    )
     add_ranking_options(results)
     add_module_options(results)
     results.add_argument(
@@ -145,7 +155,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     return parser
 
 
-def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
+def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | None:
     """Parse, search, print."""
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
@@ -173,6 +183,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
                 "store",
                 "recompute_modules",
                 "offload",
+                "layerwise",
             },
             "without --full: nothing is solved",
             "add --full",
@@ -236,7 +247,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     )
     if args.list_rules:
         print(describe_rules(options))
-        return
+        return None
     if args.explain:
         explanation = explain_strategy(options, args.explain)
         print("\n".join(explanation.reasons))
@@ -244,7 +255,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
             print_table(breakdown_table(explanation.stages, explanation.limit_mib))
         if explanation.measured:
             print_table(comparison_table(explanation.measured, explanation.stages, explanation.limit_mib))
-        return
+        return None
     store = chosen_store(args, options.ranking.output) if full else None
     with chosen_cluster(args) as executor:
         done = search_strategies(options, executor)
@@ -260,6 +271,26 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
         print_ranking(done.ranking.table, limit=args.topn, details=args.verbose)
         print_files(done.ranking)
         print_ranking_verdict(done.ranking.table)
+        if args.layerwise:
+            return _refine(done, args.time_limit)
+    return None
+
+
+def _refine(done: StrategySearch, time_limit: float | None) -> int | None:
+    """Refine the best candidates layer by layer, print what came of it."""
+    from taylor.report.layerwise import refined_table
+    from taylor.report.terminal import print_pairs, print_table
+    from taylor.workflows.layerwise_refine import refine_best
+
+    refinement = refine_best(done, time_limit)
+    for one in refinement.left_out:
+        log.warning("not refined layer by layer: %s: %s", one.name, one.reason)
+    if refinement.refined:
+        print_table(refined_table([one.row() for one in refinement.refined]))
+    for note in refinement.notes:
+        print(note)
+    print_pairs(refinement.files)
+    return EXIT_INTERRUPTED if refinement.interrupted else None
 
 
 def _ranking_folder(output: Path) -> Path:

@@ -43,7 +43,7 @@ STOPS = "-gap --gap --margin --risk --train_tokens --recompute_modules --offload
 FURTHER = {
     "parallel_tool": "--fix --max_data_parallel --max_tensor_parallel --max_pipeline_parallel --max_context_parallel "
     "--hf_path --model --seq --disable_rule --list_rules --explain --workers --time_limit --dryrun_timeout "
-    "--dryrun_retries --prove --topn --cluster --store " + STOPS,
+    "--dryrun_retries --prove --topn --cluster --store --layerwise " + STOPS,
     "pipeline_tool": "--model --world_size --seq --fix --dryrun_timeout --dryrun_retries --prove --output_path "
     "--shard --cluster --store " + STOPS,
     "pipeline_parallel": "-hf --model --world_size --seq --gbs --fix -ratios -workers -mps_form --export --what_if "

@@ -1,0 +1,89 @@
+"""`parallel_tool.py --layerwise`: the best candidates refined layer by layer, or left out by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.command_lines import layerwise, parallel_tool
+from taylor.parsers.galvatron.strategy_file import read_strategy
+from taylor.workflows import layerwise_refine, search
+
+JOB = ["--model", "llama-3.2-1b", "--world_size", "8", "--seq", "2048", "--gbs", "16"]
+FEW = ["--fix", "tp=2", "--workers", "1", "--output_path", "out", "--full"]
+
+
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory):
+    """The command's own search with what it found, its output, and its folder."""
+    folder = tmp_path_factory.mktemp("refined")
+    found, whole = [], search.search_strategies
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(parallel_tool, "start_logging", lambda **_: None)
+        patch.setattr(search, "search_strategies", lambda *a: found.append(whole(*a)) or found[0])
+        parallel_tool.run([*JOB, *FEW, "--layerwise"])
+    return found[0], folder
+
+
+def refined_file(done, folder):
+    return json.loads((folder / done.ranking.folder / "layerwise" / "layerwise.json").read_text())
+
+
+def test_the_best_candidates_keep_their_outer_choice_and_are_no_slower_layer_by_layer(ranked):
+    done, folder = ranked
+    rows = done.ranking.table[done.ranking.table["own"] == 0].to_dict("records")
+    told = refined_file(done, folder)
+    assert 1 < len(told) <= layerwise_refine.MOST_REFINED and not any(one["reason"] for one in told)
+    for row, one in zip(rows, told, strict=False):
+        found, plan, own = one["layerwise"], one["layerwise"]["plan"], one["own_plan"]
+        assert one["ranked_ms"] == row["cost"] and found["gap"] <= 1e-3
+        for each in (plan, own):
+            assert (each["stages"], each["interleaves"]) == (row["pp"], row["vpp"])
+            assert (each["global_batch"], each["micro_batches"]) == (16, row["micro_batches"])
+        assert {(layer["tp"], layer["dp"]) for layer in own["layers"]} == {(row["tp"], row["dp"])}
+        assert sum(layer["recompute"] for layer in own["layers"]) == sum(json.loads(row["recompute"])["full"][0])
+        assert one["own_faults"] or 1e3 * found["step_s"] <= one["own_ms"] * (1 + 1e-3)
+        [file] = (folder / done.ranking.folder / "layerwise" / Path(row["file"]).stem).glob("galvatron_config_*.json")
+        assert list(read_strategy(file).plan.division) == plan["division"]
+
+
+def test_the_layerwise_command_finds_the_same_step(ranked, tmp_path, capsys):
+    done, folder = ranked
+    one = refined_file(done, folder)[0]
+    plan, limit = one["layerwise"]["plan"], json.loads(done.ranking.table["memory_limit"][0])[0]
+    words = ["--costs", "estimate", "--device", done.device.name, "--pp", str(plan["stages"]), "-o", str(tmp_path)]
+    words += ["--micro_batches", str(plan["micro_batches"]), "--memory", str(limit / 1024), "--json"]
+    layerwise.run([*JOB, *words])
+    step_s = json.loads(capsys.readouterr().out)["step_s"]
+    assert step_s == pytest.approx(one["layerwise"]["step_s"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        ({"ep": 2}, "EP: the layer-wise costs know no expert parallelism (found 2)"),
+        ({"cp": 2}, "CP: the layer-wise costs know no context parallelism (found 2)"),
+        ({"pp": 4, "micro_batches": 2}, "micro-batches: a layer-wise plan has one for each of 4 stages (found 2)"),
+        ({"memory_limit": "[64]"}, "no strategy of its layers fits 64 MiB"),
+    ],
+)
+def test_what_layerwise_costs_cannot_say_is_left_out_by_name(ranked, tmp_path, cells, told):
+    done, _ = ranked
+    table = done.ranking.table.head(1).assign(**cells)
+    refinement = layerwise_refine.refine_best(
+        replace(done, ranking=replace(done.ranking, table=table, folder=tmp_path))
+    )
+    [one] = refinement.left_out
+    assert not refinement.refined and told in one.reason
+    assert json.loads((tmp_path / "layerwise" / "layerwise.json").read_text())[0]["reason"] == one.reason
+
+
+def test_without_full_the_flag_is_refused():
+    with pytest.raises(InputError, match=re.escape("--layerwise: has no effect without --full")):
+        parallel_tool.run([*JOB, "--layerwise"])
