@@ -82,6 +82,13 @@ FIRST_TIME = 1
 
 
 def relaxed_form(problem: FixedProblem, graph: LaggedGraph, layers: NDArray[np.int64] | None) -> RelaxedForm:
+    """The relaxation over fractions of layers, without cuts of paths.
+
+    Parameters
+    ----------
+    layers : int64 [S, V] or None
+        Layers of every chunk; any division where None.
+    """
     S, V, C = problem.stages, problem.interleaves, len(problem.strategies)
     cells = S * V * C
     classes = graph.classes

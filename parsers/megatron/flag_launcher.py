@@ -83,7 +83,7 @@ class FlagLauncher(Launcher):
 
     def barred_recompute(self, config: TrainingConfig) -> tuple[str, ...]:
         """Full recompute where the experts' exchange is overlapped; see `misfit_expert_overlap`."""
-        return (FULL,) if self.launch(config.path).flags.has(EXPERT_OVERLAP) else ()
+        return (FULL,) if config.schedule.one_ahead else ()
 
     def mtp_places(self, config: TrainingConfig) -> tuple[int, ...] | None:
         """In a layout, which runs all interleaves forwards, any last chunk of a stage.

@@ -23,6 +23,7 @@ from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, Pipe
 from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL
 from taylor.pipeline_solver.solve import SolverDisagreement, solve
 from taylor.pipeline_solver.stopping import Stopper
+from taylor.pipeline_solver.tree_memory import TreeMemory
 from taylor.pipeline_solver.tree_run import TreeEnd
 from tests.solver_cases import reference_problem
 
@@ -164,7 +165,9 @@ def test_a_bound_that_is_raised_target_by_target_proves_the_same_optimum(monkeyp
     )
     expected = tree.branch_and_cut(problem)
     for module, name, value in (
-        (tree_run, "STAGED_AFTER", 1),
+        (tree_run, "FIRST_ROUNDS", 1),
+        (tree_run, "PATIENCE", 0),
+        (tree_run, "AFTER_LEAVING", 1),
         (tree_run, "STAGED_SHARE", 2.0),
         (tree_run, "FIRST_SLICE", 3),
         (tree_run, "NODES_A_SHARE", 0),
@@ -189,7 +192,7 @@ def test_a_bound_that_is_raised_target_by_target_proves_the_same_optimum(monkeyp
 
     monkeypatch.setattr(tree._TreeRun, "_searched", noted)
     monkeypatch.setattr(tree.Generation, "bound", noted_bound)
-    solution = tree.branch_and_cut(problem, SolveOptions(seed=seed))
+    solution = tree.branch_and_cut(problem, SolveOptions(seed=seed, memory=TreeMemory(patience=1)))
     assert solution.status == expected.status == OPTIMAL
     assert solution.objective == pytest.approx(expected.objective, rel=1e-6)
     if not probed:
