@@ -101,7 +101,7 @@ FORMER = (
     Former(
         "the head of a V shape is counted on the last stage", "pipeline/schedule.py",
         "return 0 if self.v_shape else stages - 1", "return stages - 1",
-        ("tests/cost_model/test_memory.py", "tests/cost_model/test_best_case.py"),
+        ("tests/pipeline/test_schedules.py",),
     ),
 )  # fmt: skip
 
