@@ -121,11 +121,12 @@ def solve_uniform(
         # By layer they are far more than one after the other, and what they reach then bounds these loosely.
         free, known = Solution(NO_SOLUTION), dict[str, float]()
     else:
+        start = None if warm_start is None or on_progress is None else _nearest(problem, warm_start, "")
         free = run(
             problem.replace(uniform_recompute=()),
             within(FIRST_SHARE).replace(memory=memory),
             warm_start=warm_start,
-            on_progress=on_progress,
+            on_progress=_told_of_bound(on_progress, None if start is None else start.objective),
         )
         known = {UNRESTRICTED_BOUND: free.bound or 0.0}
     floor = free.bound or 0.0
@@ -385,6 +386,19 @@ def _layers_within(problem: PipelineProblem, step_time: float) -> int:
         if held < kind.count:
             break
     return most
+
+
+def _told_of_bound(on_progress: OnProgress | None, known: float | None) -> OnProgress | None:
+    """Passes on what is proven without the rule, which holds with it; a plan found there may break the rule.
+
+    Parameters
+    ----------
+    known : float or None
+        Step time of a plan that keeps the rule.
+    """
+    if on_progress is None:
+        return None
+    return lambda progress: on_progress(replace(progress, objective=known))
 
 
 def _told(choices: _Choices, of: str, on_progress: OnProgress | None, *, real: bool = True) -> OnProgress | None:

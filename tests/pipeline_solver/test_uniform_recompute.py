@@ -166,3 +166,12 @@ def test_the_solution_file_names_the_choice(tmp_path):
     text = write_sol(problem, result, tmp_path / "case.sol").read_text()
     chosen = problem.uniform_recompute[uniform_choice(problem, result.plan)]
     assert f"uniform[{chosen[1]}] 1" in text.splitlines()
+
+
+def test_no_step_time_is_told_that_a_plan_under_one_choice_does_not_reach():
+    problem = reference_problem(uniform_recompute=tuple((FULL, most) for most in range(63)))
+    start = solve(problem).plan
+    told = []
+    result = solve(problem, warm_start=start, on_progress=told.append)
+    times = [progress.objective for progress in told if progress.objective is not None]
+    assert times and min(times) >= result.objective * (1 - 1e-9)
