@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.standin_cluster import PAGE, Cluster, Stage, Task, group_of, sent_bytes
+from benchmarks.standin_cluster import PAGE, Cluster, Stage
+from benchmarks.standin_machine import Task, group_of, sent_bytes
 from taylor.parsers.small_run import Setting
 
 KERNEL_COLUMNS = [
@@ -261,58 +262,3 @@ def log_lines(cluster: Cluster, run: Setting, iterations: int, step_ms: float, s
         took = step_ms * draw.gauss(1, 0.005) * (3 if step == 0 else 1)
         lines.append(f" iteration {step + 1:8d}/{iterations:>8} | elapsed time per iteration (ms): {took:.1f} |")
     return "\n".join(lines) + "\n"
-
-
-def flags_of(words: list[str]) -> dict[str, str]:
-    """Flags and the last word behind each."""
-    found: dict[str, str] = {}
-    for at, word in enumerate(words):
-        if word.startswith("--"):
-            value = words[at + 1] if at + 1 < len(words) and not words[at + 1].startswith("--") else ""
-            found[word[2:].replace("_", "-")] = value
-    return found
-
-
-def setting_of(flags: dict[str, str]) -> Setting:
-    """What a run was given by MindSpeed's flags."""
-
-    def number(name: str) -> int:
-        return int(flags.get(name, 1))
-
-    tp, cp, pp = (number(f"{name}-parallel-size") for name in ("tensor-model", "context", "pipeline-model"))
-    ranks = number("nproc-per-node") * number("nnodes")
-    return Setting(
-        tp, cp, number("expert-model-parallel-size"), number("micro-batch-size"), number("seq-length"),
-        number("num-experts"), number("num-layers"), pp, ranks // (tp * cp * pp),
-    )  # fmt: skip
-
-
-SCRIPT = """\
-#!/bin/bash
-# My own network.
-NNODES={nodes}
-TP={job.tp}
-LOAD="my checkpoint"
-{command} \\
-    --nproc_per_node 8 --nnodes $NNODES pretrain_mine.py \\
-    --tensor-model-parallel-size $TP --pipeline-model-parallel-size {job.pp} \\
-    --num-layers {job.layers} --hidden-size {width} --num-attention-heads {heads} \\
-    --group-query-attention --num-query-groups {groups} {experts} \\
-    --my-own-module 3 --seq-length {job.seq} --max-position-embeddings {job.seq} \\
-    --micro-batch-size {job.mbs} --global-batch-size {batch} --train-iters 5000 \\
-    --load $LOAD --save $LOAD --bf16 --use-fused-rmsnorm {reduction}
-"""
-
-
-def script_text(cluster: Cluster, command: str) -> str:
-    """The user's own training script, which starts `command` with MindSpeed's flags."""
-    job, facts = cluster.job, cluster.facts
-    experts = ""
-    if job.experts > 1:
-        experts = f"--num-experts {job.experts} --moe-router-topk {facts['top_k']} --moe-grouped-gemm "
-        experts += f"--expert-model-parallel-size {job.ep}"
-    return SCRIPT.format(
-        nodes=job.ranks // 8, job=job, command=command, width=facts["width"], heads=facts["heads"],
-        groups=max(8, facts["groups"]), experts=experts, batch=cluster.batch,
-        reduction="--overlap-grad-reduce" if cluster.hidden_reduction else "",
-    )  # fmt: skip

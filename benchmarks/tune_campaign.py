@@ -28,8 +28,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
-from benchmarks.standin_cluster import MOST_GAPS, Cluster, Stage, Task, hidden_cluster
-from benchmarks.standin_files import log_lines, script_text, write_run
+from benchmarks.standin_build import hidden_cluster
+from benchmarks.standin_cluster import MOST_GAPS, Cluster, Stage
+from benchmarks.standin_files import log_lines, write_run
+from benchmarks.standin_machine import Task
+from benchmarks.standin_script import script_text
 from taylor.blackbox.degree_search import Job, Ranked, choices, search
 from taylor.blackbox.memory_laws import MemoryLaws, StagePeak
 from taylor.blackbox.operator_base import Origin

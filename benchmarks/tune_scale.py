@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.standin_cluster import hidden_cluster
+from benchmarks.standin_build import hidden_cluster
 from benchmarks.tune_campaign import CARDS, Network
 from taylor.blackbox.degree_search import search
 from taylor.blackbox.operator_base import Origin

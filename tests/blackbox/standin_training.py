@@ -13,8 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.standin_cluster import hidden_cluster  # noqa: E402
-from benchmarks.standin_files import flags_of, log_lines, setting_of, write_run  # noqa: E402
+from benchmarks.standin_build import hidden_cluster  # noqa: E402
+from benchmarks.standin_files import log_lines, write_run  # noqa: E402
+from benchmarks.standin_script import flags_of, setting_of  # noqa: E402
 
 
 def main() -> None:

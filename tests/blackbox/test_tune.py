@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.standin_cluster import hidden_cluster
-from benchmarks.standin_files import script_text
+from benchmarks.standin_build import hidden_cluster
+from benchmarks.standin_script import script_text
 from taylor.base.errors import InputError
 from taylor.blackbox.small_runs import plan_small_runs
 from taylor.command_lines import tune as command
