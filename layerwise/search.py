@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from taylor.base.errors import InputError
 from taylor.cost_model.measured.cost_table import CostProvider
 from taylor.cost_model.measured.layer_strategy import LayerStrategy, LayerwisePlan
-from taylor.layerwise.exact.events import LaggedGraph
+from taylor.layerwise.exact.events import Array, LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem
 from taylor.layerwise.exact.relaxation import Relaxed, relax
 from taylor.layerwise.exact.solve import MANY_CHUNKS, FixedSolution, first_plan, solve_fixed
@@ -32,6 +33,10 @@ FEW_ROUNDS = 10
 """LPs that bound an outer choice at first: most are cut off by that."""
 BOUND_SHARE = 0.8
 """Share of the time limit after which no further outer choice is bounded, for a plan needs time too."""
+LONG_SECONDS = 0.1
+"""A relaxation that takes longer is worth other processes for those that follow; starting one takes about as long."""
+AHEAD = 8
+"""Relaxations under way or waiting in other processes at most: those further behind are likely to be cut off."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,7 @@ def search(
     time_limit: float | None = None,
     tell: Tell | None = None,
     moved: Moved | None = None,
+    executor: Executor | None = None,
 ) -> SearchResult:
     """Find the plan of most samples a second in a space, with a proven gap.
 
@@ -186,13 +192,17 @@ def search(
         Told of every better plan.
     moved : callable, optional
         Told the steps done, of two for each outer choice, and what is done next.
+    executor : concurrent.futures.Executor, optional
+        Processes that bound outer choices before their turn; the result is the same without them.
     """
-    run = _Search(job, provider, space, gap, time_limit, tell or _silent, moved or _silent)
+    run = _Search(job, provider, space, gap, time_limit, tell or _silent, moved or _silent, _Ahead(executor))
     try:
         run.bound()
         run.solve()
     except KeyboardInterrupt:
         run.interrupted = True
+    finally:
+        run.ahead.end()
     return run.result()
 
 
@@ -218,13 +228,60 @@ class _Open:
         return self.bound, self.number
 
 
+def _relax_well(problem: FixedProblem, cuts: tuple[Array, ...]) -> Relaxed | None:
+    """Bound an outer choice by as many LPs as it takes."""
+    return relax(problem, LaggedGraph.of(problem.schedule), cuts=cuts)
+
+
+class _Ahead:
+    """Relaxations begun in other processes before their turn, once one has taken long here."""
+
+    def __init__(self, executor: Executor | None) -> None:
+        self.executor = executor
+        self.under_way: dict[_Open, Future[Relaxed | None]] = {}
+        self.long = False
+
+    def begin(self, queue: Sequence[_Open], hopeless: float) -> None:
+        """Begin those whose turn comes next; `hopeless` is the bound from which on one is cut off."""
+        if self.executor is None or not self.long:
+            return
+        for each in queue:
+            if len(self.under_way) >= AHEAD or each.bound >= hopeless:
+                return
+            if not each.settled and each not in self.under_way:
+                try:
+                    self.under_way[each] = self.executor.submit(_relax_well, each.problem, each.relaxed.cuts)
+                except BrokenExecutor:  # a process died, of too little memory perhaps: this one goes on alone
+                    self.executor = None
+                    return
+
+    def relaxed(self, each: _Open) -> Relaxed | None:
+        """One relaxation, wherever it is made."""
+        future = self.under_way.pop(each, None)
+        if future is not None:
+            try:
+                return future.result()
+            except BrokenExecutor:
+                self.executor = None
+        began = time.monotonic()
+        found = _relax_well(each.problem, each.relaxed.cuts)
+        self.long = self.long or time.monotonic() - began > LONG_SECONDS
+        return found
+
+    def end(self) -> None:
+        """Take back what has not begun."""
+        for future in self.under_way.values():
+            future.cancel()
+
+
 class _Search:
     """One search under way."""
 
     def __init__(
         self, job: LayerwiseJob, provider: CostProvider, space: OuterSpace, gap: float, time_limit: float | None,
-        tell: Tell, moved: Moved,
+        tell: Tell, moved: Moved, ahead: _Ahead,
     ) -> None:  # fmt: skip
+        self.ahead = ahead
         self.job, self.provider, self.space, self.gap, self.tell, self.moved = job, provider, space, gap, tell, moved
         self.began = time.monotonic()
         self.deadline = None if time_limit is None else self.began + time_limit
@@ -309,7 +366,8 @@ class _Search:
     def _settle(self, each: _Open) -> None:
         """Bound a choice well, and put it where it then belongs."""
         self.open.remove(each)
-        relaxed = relax(each.problem, LaggedGraph.of(each.problem.schedule), cuts=each.relaxed.cuts) or each.relaxed
+        self.ahead.begin([each, *self.open], self.slowest * (1 - self.gap))
+        relaxed = self.ahead.relaxed(each) or each.relaxed
         bound = max(each.bound, relaxed.bound / each.outer.global_batch)
         insort(self.open, replace(each, bound=bound, relaxed=relaxed, settled=True), key=lambda one: one.rank)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from taylor.register.registry import Registry
 from taylor.report.layerwise import outcome_of
 from taylor.workflows.estimated_costs import named_model
 from taylor.workflows.layerwise import LayerwiseRequest, plan_formula_s
+from taylor.workflows.process_pool import open_pool
 
 PROVEN_GAP = 1e-3
 """Relative gap up to which a plan counts as optimal."""
@@ -57,6 +59,8 @@ class SearchRequest:
         Galvatron's own plan is searched too.
     model : ModelSpec or None
         Of the estimate, where it is read already; else `of` names it.
+    workers : int
+        Processes that bound outer choices; they start where one takes long, and change no result.
     """
 
     of: LayerwiseRequest
@@ -69,6 +73,7 @@ class SearchRequest:
     time_limit: float | None = None
     rival: bool = True
     model: ModelSpec | None = None
+    workers: int = 1
 
 
 @dataclass(frozen=True)
@@ -214,7 +219,10 @@ def search_job(
     priced = _priced(request)
     job, provider = priced.job, priced.provider
     space = replace(request.space, limits=priced.limits)
-    result = search(job, provider, space, gap=request.gap, time_limit=request.time_limit, tell=tell, moved=moved)
+    with open_pool(request.workers) if request.workers > 1 else nullcontext() as pool:
+        result = search(
+            job, provider, space, gap=request.gap, time_limit=request.time_limit, tell=tell, moved=moved, executor=pool
+        )
     found = formula = None
     if result.plan is not None:
         found = check_plan(job, result.plan, provider, claimed_s=result.step_s)

@@ -160,7 +160,7 @@ def run_in_processes(
         """Run tasks in one pool; returns those that were lost with a process."""
         lost: list[int] = []
         turns = iter(numbers)
-        with _pool(executor, min(at_once, len(numbers)), shared) as pool:
+        with open_pool(min(at_once, len(numbers)), executor, shared) as pool:
             running: dict[Future[Outcome], int] = {}
             done: SimpleQueue[Future[Outcome]] = SimpleQueue()
 
@@ -232,7 +232,9 @@ def _outcome(future: Future[Outcome]) -> Outcome | Failed:
 
 
 @contextmanager
-def _pool(executor: Executor | None, workers: int, shared: SharedNumbers | None) -> Iterator[Executor]:
+def open_pool(
+    workers: int, executor: Executor | None = None, shared: SharedNumbers | None = None
+) -> Iterator[Executor]:
     """The given executor, or processes of our own that end with the block and, at once, with Ctrl-C."""
     if executor is not None:
         yield executor

@@ -231,8 +231,8 @@ class _Reader:
         if mode not in (None, 0, 1):
             raise options.error("fine_grained_mode", "must be 0 or 1", mode)
         self._put("fine_grained_mode", options, "fine_grained_mode", 1 if mode is None else int(mode))
-        if options.raw("parallel_search") in (True, 1):
-            self.notes.append(f"{options.path('parallel_search')} has no effect: one process searches")
+        self._put("parallel_search", options, "parallel_search", options.boolean("parallel_search", default=True))
+        self._put("worker", options, "worker", options.integer("worker", default=0, low=0, high=MOST))
         if options.raw("log_dir") is not None:
             self.notes.append(f"{options.path('log_dir')} has no effect: what was tried is in the results")
         self._put("output_config_path", options, "output_config_path", options.text("output_config_path", default=None))

@@ -149,10 +149,11 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
     group.add_argument(
         "--rival", type=yes_no, default=True, metavar="y/n", help="search Galvatron's plan too (default: y)"
     )
-    idle = "taken, without effect: one process searches, what was tried is in the results"
-    group.add_argument("--parallel_search", type=yes_no, metavar="y/n", help=idle)
-    group.add_argument("--worker", type=non_negative_int, metavar="N", help="likewise")
-    group.add_argument("--log_dir", metavar="PATH", help="likewise")
+    group.add_argument(
+        "--parallel_search", type=yes_no, metavar="y/n", help="several processes bound outer choices (default: y)"
+    )
+    group.add_argument("--worker", type=non_negative_int, metavar="N", help="how many (default, and 0: cores)")
+    group.add_argument("--log_dir", metavar="PATH", help="taken, without effect: what was tried is in the results")
     group = parser.add_argument_group("results")
     group.add_argument("-o", "--output_config_path", dest="output_config_path", metavar="PATH",
         help="strategy file, or the folder it goes to (default: ./output/layerwise)")  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +51,6 @@ class Options:
         told = list(() if self.search_file is None else self.search_file.notes)
         if self.args.log_dir is not None:
             told.append("--log_dir has no effect: see --result_json")
-        if self.args.parallel_search or self.args.worker:
-            told.append("--parallel_search and --worker have no effect: one process searches")
         return tuple(told)
 
     @property
@@ -153,8 +152,19 @@ def search_request(args: argparse.Namespace) -> tuple[Options, SearchRequest]:
         "gpipe" if options.get("pipeline_type") == "gpipe" else PLAIN, limits=_limits(options), one_for_all=coarse,
     )  # fmt: skip
     return options, SearchRequest(
-        job, world, layers, space, _zeros(options), args.device, args.gap, args.t, args.rival and not estimate
-    )
+        job, world, layers, space, _zeros(options), args.device, args.gap, args.t, args.rival and not estimate,
+        workers=_workers(options),
+    )  # fmt: skip
+
+
+def _workers(options: Options) -> int:
+    """Processes: as many as asked for, or cores; one without Galvatron's ``parallel_search``."""
+    asked, parallel = options.get("worker"), options.get("parallel_search")
+    if parallel is False:
+        if "parallel_search" in options.args.given and "worker" in options.args.given and asked > 1:
+            raise options.error("worker", "contradicts --parallel_search n", "give one of the two")
+        return 1
+    return asked or os.cpu_count() or 1
 
 
 def _world(options: Options) -> int:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from taylor.base.errors import InfeasibleError, InputError, NoSolutionError
 from taylor.command_lines import check, layerwise
+from taylor.command_lines.layerwise_options import search_request
 from taylor.layerwise import search as searching
 from taylor.parsers.galvatron.strategy_file import read_strategy
 from taylor.pipeline_solver.cbc import cbc_path
+from taylor.workflows import layerwise_search
 from tests import galvatron_cases as cases
 
 JOB = ["--hidden", "1024", "--seq", "4096"]
@@ -143,10 +149,59 @@ def test_a_wrong_value_of_a_search_file_is_named_with_its_file_and_field(profile
 
 
 def test_options_without_effect_are_said_to_have_none(profiles, tmp_path, capsys):
-    words = ["--parallel_search", "1", "--log_dir", "logs", "--rival", "n", "-o", str(tmp_path)]
+    words = ["--log_dir", "logs", "--rival", "n", "-o", str(tmp_path)]
     layerwise.run([profiles, *SMALL, *words])
-    told = capsys.readouterr().err
-    assert "--parallel_search and --worker have no effect" in told and "--log_dir has no effect" in told
+    assert "--log_dir has no effect" in capsys.readouterr().err
+
+
+def test_every_option_of_paddles_script_is_a_flag():
+    script = Path(__file__).parents[3] / "shared/data/paddle_galvatron/scripts/search_dist.sh"
+    if not script.is_file():
+        pytest.skip("needs the published script")
+    flags = re.findall(r"^\s+(--\w+)", script.read_text(), flags=re.MULTILINE)
+    known = {flag for action in layerwise.build_parser()._actions for flag in action.option_strings}
+    assert len(flags) == 28 and set(flags) <= known
+
+
+def test_the_number_of_processes_is_asked_for_as_in_both_manuals(profiles, tmp_path):
+    def workers(*words):
+        return search_request(layerwise.build_parser().parse([profiles, *SMALL, *words]))[1].workers
+
+    assert workers() == os.cpu_count() and workers("--worker", "0", "--parallel_search", "1") == os.cpu_count()
+    assert workers("--worker", "3") == 3 and workers("--parallel_search", "0") == 1
+    with pytest.raises(InputError, match="worker: contradicts --parallel_search n"):
+        workers("--worker", "3", "--parallel_search", "n")
+    file = tmp_path / "search.yaml"
+    file.write_text(SEARCH_FILE + "\n  options_info: {parallel_search: false, worker: 4}\n")
+    told = layerwise.build_parser().parse([str(file), profiles])
+    assert search_request(told)[1].workers == 1
+
+
+def test_further_processes_change_nothing_but_the_time(profiles, tmp_path, capsys, monkeypatch):
+    class Counted(Executor):
+        """Runs a task when it is sent, and dies of the third."""
+
+        sent = 0
+
+        def submit(self, task, /, *words):
+            self.sent += 1
+            if self.sent == 3:
+                raise BrokenExecutor
+            return ProcessPoolExecutor.submit(pool, task, *words)
+
+    def found(*words):
+        told = searched([profiles, *SMALL, "--rival", "n", "--vpp", "1,2", "-o", str(tmp_path), *words], capsys)
+        return {**told, "seconds": None}
+
+    monkeypatch.setattr(searching, "FEW_ROUNDS", 1)  # so that many bounds are too loose to cut off
+    alone = found("--worker", "1")
+    monkeypatch.setattr(searching, "LONG_SECONDS", 0.0)
+    assert found("--worker", "2") == alone
+    with ProcessPoolExecutor(1) as pool:
+        dying = Counted()
+        monkeypatch.setattr(layerwise_search, "open_pool", lambda workers: nullcontext(dying))
+        assert found("--worker", "2") == alone
+        assert dying.sent == 3
 
 
 def test_what_fits_nowhere_is_proven_infeasible(profiles, tmp_path):
