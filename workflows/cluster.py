@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from taylor.base.console import log
 from taylor.base.errors import InputError, OutsideProgramError, TaylorError
 from taylor.workflows.cluster_jobs import OtherVersions, Told, differences, run_task, versions
-from taylor.workflows.process_pool import LOOK_SECONDS, FarExecutor, hear
+from taylor.workflows.process_pool import LOOK_SECONDS, FarExecutor, WorkersDied, hear
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -37,7 +38,7 @@ USUAL_JOB = {"cores": 1, "processes": 1, "memory": "4GB"}
 """What a job of a batch system is where the settings of dask-jobqueue do not say it: a solve is one thread."""
 
 STRIKES = 3
-"""A job that has ended so many workers is left out."""
+"""A job that has ended so many workers beside others is put off; one that ends so many alone is left out."""
 
 TELL_SECONDS = 0.5
 """Numbers that change faster than this are passed on together: each time is a message to every worker."""
@@ -46,6 +47,9 @@ COUNT_SECONDS = 2.0
 """How often the workers are counted."""
 
 CONNECT_SECONDS = 20.0
+
+FIRST_PORT = 1024
+"""Below are ports of the system's own services (RFC 6335), which no user's scheduler has."""
 
 ASK_SECONDS = 30.0
 """How long all workers may take to answer; one that is just starting may never do."""
@@ -89,6 +93,9 @@ class ClusterAddress:
             return cls(kind, USUAL_JOBS)
         if not _ADDRESS.fullmatch(text.strip()):
             raise ValueError("neither local:N, slurm, pbs, kubernetes nor a scheduler's address (tcp://HOST:PORT)")
+        near = get_close_matches(kind, (LOCAL, *MANAGERS), n=1)
+        if near and count.isdecimal() and int(count) < FIRST_PORT:
+            raise ValueError(f"no scheduler's address, for ports begin at {FIRST_PORT}; is it {near[0]}:{count}?")
         return cls("", scheduler=text.strip())
 
     def __str__(self) -> str:
@@ -99,7 +106,7 @@ class ClusterExecutor(FarExecutor):
     """Tasks on a cluster's workers, as `concurrent.futures` has them; what Dask's own executor leaves out is here.
 
     A task with a `key` is known to the scheduler by it. A task whose worker is lost is given to another; one that has
-    ended `STRIKES` workers fails. A worker with other versions than this machine's is retired, and its task is sent
+    ended `STRIKES` workers ends with `WorkersDied`, and may be sent again. A worker with other versions than this machine's is retired, and its task is sent
     again. Outcomes are fetched side by side, so that none waits for another.
 
     Parameters
@@ -115,6 +122,7 @@ class ClusterExecutor(FarExecutor):
         self._telling = False
         self._counted = (-COUNT_SECONDS, 1)
         self._refused: set[str] = set()
+        self._convicted: set[str | None] = set()
 
     @property
     def at_once(self) -> int:
@@ -164,6 +172,8 @@ class ClusterExecutor(FarExecutor):
         from distributed.scheduler import KilledWorker
 
         key, attempt, reason = getattr(task, "key", None), 0, ""
+        if key is not None and key in self._convicted:
+            key = f"{key}-alone"
         while attempt < STRIKES:
             # A key of its own for another attempt: what failed is remembered under the first.
             name = None if key is None else f"{key}{f'-{attempt}' if attempt else ''}"
@@ -171,7 +181,9 @@ class ClusterExecutor(FarExecutor):
             try:
                 told = await future
             except KilledWorker as error:
-                raise TaylorError(
+                self._convicted.add(key)
+                # Whoever is killed takes along what waited on it: it may not have been this task's fault.
+                raise WorkersDied(
                     f"it has ended {error.allowed_failures + 1} workers, the last {error.last_worker.address}, and is "
                     "left out; is their memory too small for it?"
                 ) from None
@@ -263,7 +275,8 @@ def open_cluster(text: str | None) -> Iterator[ClusterExecutor | None]:
     except ImportError:
         cure = "pip install 'taylor-parallel[cluster]'"
         raise InputError("needs Dask", field="--cluster", value=text, cure=cure) from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for name in ("distributed", "tornado.application", "asyncio"):  # what they log of a failure, its error says
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", r"\s*Port \d+ is already in use")  # of a dashboard: another is taken
     with ExitStack() as opened:
         # A lost worker's job is given to others; it is the third that convicts it.
@@ -353,7 +366,7 @@ def _started(address: ClusterAddress) -> Iterator[Any]:
         ) from None
     except Exception as error:  # each of these libraries has errors of its own
         raise InputError(
-            f"could not be started: {type(error).__name__}: {error}",
+            f"could not be started: {type(error).__name__}: {' '.join(str(error).split())}",
             field="--cluster",
             value=str(address),
             cure=f"the settings of {library} name queue, cores, memory and time of a job: docs/cluster.md",
@@ -378,6 +391,14 @@ def _managed(address: ClusterAddress) -> Any:
     log.info("cluster: each of %d jobs of %s has %s; ~/.config/dask/jobqueue.yaml changes it", address.workers,
              address.kind, told)  # fmt: skip
     cluster = {"slurm": dask_jobqueue.SLURMCluster, "pbs": dask_jobqueue.PBSCluster}[address.kind](**job)
-    # Not `scale`, which asks once: a job that has come to the end of its time is asked for again.
+    try:
+        # The first job is waited for until it is submitted; of `scale`, what hinders that is only a line in a log.
+        cluster.worker_spec.update(cluster.new_worker_spec())
+        cluster.sync(cluster._correct_state)
+    except BaseException:
+        with suppress(Exception):  # what was not submitted cannot be cancelled
+            cluster.close()
+        raise
+    # `scale` asks once: a job that has come to the end of its time is asked for again.
     cluster.adapt(minimum_jobs=address.workers, maximum_jobs=address.workers)
     return cluster

@@ -35,6 +35,10 @@ class Failed:
     reason: str
 
 
+class WorkersDied(BrokenExecutor):
+    """A task of a `FarExecutor` whose workers have died; the executor goes on."""
+
+
 class FarExecutor(Executor):
     """An executor whose processes are on other machines, and come and go.
 
@@ -129,7 +133,7 @@ def run_in_processes(
     """Run every task in a process of a pool, in the order given.
 
     A process that dies ends its whole pool: what was lost with it is run again, one task at a time, so that only the
-    task that kills its process fails.
+    task that kills its process fails. So is what was lost with several workers of a `FarExecutor`.
 
     Parameters
     ----------
@@ -142,7 +146,7 @@ def run_in_processes(
         Given a task's number and what it gave, as soon as it is done.
     executor : concurrent.futures.Executor, optional
         Where the tasks run instead, all sent at once, to a `FarExecutor` as many as it takes; a task that is lost
-        there is not run again.
+        in another is not run again.
     shared : SharedNumbers, optional
         Numbers that the tasks read.
 
@@ -153,6 +157,7 @@ def run_in_processes(
     """
 
     far = executor if isinstance(executor, FarExecutor) else None
+    reasons: dict[int, str] = {}
     if shared is not None:
         shared.reach(executor)
 
@@ -195,8 +200,10 @@ def run_in_processes(
                 number = running.pop(future)
                 try:
                     outcome = _outcome(future)
-                except BrokenExecutor:
+                except BrokenExecutor as error:
                     lost.append(number)
+                    if isinstance(error, WorkersDied):
+                        reasons[number] = str(error)
                 else:
                     on_done(number, outcome)
                 fill()
@@ -205,11 +212,11 @@ def run_in_processes(
         return sorted(lost, key=place.__getitem__)
 
     lost = run(list(tasks), workers) if tasks else []
-    if lost and executor is None:
+    if lost and (executor is None or far is not None):
         log.warning("a solver process died: %d candidates are solved again, one at a time", len(lost))
         lost = [number for number in lost if run([number], 1)]
     for number in lost:
-        on_done(number, Failed(DIED))
+        on_done(number, Failed(reasons.get(number, DIED)))
 
 
 def _outcome(future: Future[Outcome]) -> Outcome | Failed:

@@ -210,6 +210,23 @@ def test_a_worker_that_dies_again_while_it_starts_is_replaced():
         assert executor.submit(worker_process, 0).result(timeout=120) not in others
 
 
+@pytest.mark.parametrize("text, told", [("slrum:2", "is it slurm:2"), ("locl:4", "is it local:4")])
+def test_a_slip_of_the_pen_is_not_taken_for_a_host(text, told):
+    with pytest.raises(ValueError, match=told):
+        ClusterAddress.parse(text)
+    assert ClusterAddress.parse("slurm1:8786").scheduler == "slurm1:8786"
+
+
+def test_a_batch_system_that_takes_no_job_ends_the_command_with_its_reason(tmp_path: Path, monkeypatch):
+    pytest.importorskip("dask_jobqueue")
+    program = tmp_path / "sbatch"
+    program.write_text("#!/bin/sh\necho 'Batch job submission failed: Invalid account' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(InputError, match="could not be started.*Invalid account"), open_cluster("slurm:2"):
+        pass
+
+
 def test_a_batch_system_is_asked_for_jobs_of_one_core_and_again_for_a_job_that_ended(tmp_path: Path, monkeypatch):
     """dask-jobqueue's own Slurm class, with an `sbatch` that writes down what it is given."""
     pytest.importorskip("dask_jobqueue")

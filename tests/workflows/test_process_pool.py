@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.workflows.process_pool import DIED, Failed, SharedNumbers, run_in_processes
+from taylor.workflows.process_pool import DIED, Failed, FarExecutor, SharedNumbers, WorkersDied, run_in_processes
 
 
 def square(number):
@@ -60,6 +60,38 @@ def test_what_is_lost_in_a_given_executor_is_not_run_again():
     with ProcessPoolExecutor(1) as executor:
         told = outcomes({0: partial(die, 0), 1: partial(square, 1)}, executor=executor)
     assert told == {0: Failed(DIED), 1: Failed(DIED)}
+
+
+class Preempted(FarExecutor):
+    """Loses the workers of what it is told to, as often as it is told; runs a task when it is sent."""
+
+    at_once = 4
+
+    def __init__(self, losses):
+        self.losses, self.order = losses, []
+
+    def everywhere(self, ask):
+        return True
+
+    def tell(self, name, index, value):
+        pass
+
+    def submit(self, task, /, *words):
+        number, future = task.args[0], Future()
+        self.order.append(number)
+        if self.losses.get(number, 0):
+            self.losses[number] -= 1
+            future.set_exception(WorkersDied(f"ended 3 workers of {number}"))
+        else:
+            future.set_result(task())
+        return future
+
+
+def test_what_is_lost_with_workers_far_away_is_run_again_when_the_others_are_done():
+    executor = Preempted({1: 1, 2: 2})
+    told = outcomes({n: partial(square, n) for n in range(5)}, executor=executor)
+    assert told == {0: 0, 1: 1, 2: Failed("ended 3 workers of 2"), 3: 9, 4: 16}
+    assert executor.order == [0, 1, 2, 3, 4, 1, 2]
 
 
 def test_a_given_executor_stays_open_for_its_owner():
