@@ -106,8 +106,8 @@ class ClusterExecutor(FarExecutor):
     """Tasks on a cluster's workers, as `concurrent.futures` has them; what Dask's own executor leaves out is here.
 
     A task with a `key` is known to the scheduler by it. A task whose worker is lost is given to another; one that has
-    ended `STRIKES` workers ends with `WorkersDied`, and may be sent again. A worker with other versions than this machine's is retired, and its task is sent
-    again. Outcomes are fetched side by side, so that none waits for another.
+    ended `STRIKES` workers ends with `WorkersDied`, and may be sent again. A worker with other versions than this
+    machine's is retired, and its task is sent again. Outcomes are fetched side by side, so that none waits for another.
 
     Parameters
     ----------
