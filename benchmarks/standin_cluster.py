@@ -146,6 +146,10 @@ class Cluster:
 
     def passes_bytes(self, run: Setting, stage: Stage, ends: tuple[bool, bool]) -> tuple[int, int]:
         """(bytes kept between both passes of a micro-batch, most in them) beside those held before."""
+        # What a rank runs does not depend on how many ranks there are beside it.
+        return _passes_bytes(self, replace(run, layers=1, pp=1, dp=1, vpp=1), stage, ends)
+
+    def _walked(self, run: Setting, stage: Stage, ends: tuple[bool, bool]) -> tuple[int, int]:
         held: dict[Key, int] = {}
         now = most = kept = 0
         for direction in "FB":
@@ -163,8 +167,25 @@ class Cluster:
     def peak(self, run: Setting, stage: Stage, in_flight: int, ends: tuple[bool, bool] = (True, True)) -> int:
         """The most bytes that a rank of a stage holds in a step, gaps of the allocator included."""
         kept, most = self.passes_bytes(run, stage, ends)
-        gaps = random.Random(f"{self.seed} {run} {len(stage)} {in_flight}").uniform(0, MOST_GAPS)
-        return round((self.start(run, stage) + (in_flight - 1) * kept + most) * (1 + gaps))
+        return self._with_gaps(run, self.start(run, stage) + (in_flight - 1) * kept + most, f"{len(stage)} {in_flight}")
+
+    def peak_of_chunks(self, run: Setting, chunks: Sequence[Stage], at: int, micro: int) -> int:
+        """The same of the stage at a place, whose chunks hold what their order of tasks keeps alive."""
+        start = self.start(run, tuple(block for chunk in chunks for block in chunk))
+        each = [
+            self.passes_bytes(run, chunk, (at == number == 0, at == run.pp - 1 and number == run.vpp - 1))
+            for number, chunk in enumerate(chunks)
+        ]
+        held = most = 0
+        for what, chunk, _ in stage_order(at, run, micro):
+            kept, peak = each[chunk]
+            held -= kept if what == "B" else 0
+            most = max(most, held + peak)
+            held += kept if what == "F" else 0
+        return self._with_gaps(run, start + most, f"chunks {at} {micro}")
+
+    def _with_gaps(self, run: Setting, size: float, what: str) -> int:
+        return round(size * (1 + random.Random(f"{self.seed} {run} {what}").uniform(0, MOST_GAPS)))
 
     # Steps ------------------------------------------------------------------------------------------------------
 
@@ -190,43 +211,60 @@ class Cluster:
         """What goes from stage to stage."""
         return 2 * self.facts["width"] * run.seq * run.mbs // (run.cp * run.tp)
 
-    def step_ns(self, run: Setting, stages: Sequence[Stage]) -> float:
-        """A step of a plan by 1F1B, task by task, without noise."""
+    def step_ns(self, run: Setting, stages: Sequence[Sequence[Stage]]) -> float:
+        """A step of a plan, task by task, without noise; every stage as its chunks."""
         micro = self.batch // (run.dp * run.mbs)
-        times = [self.stage_ns(run, stage) for stage in stages]
+        times = [[self.stage_ns(run, chunk) for chunk in chunks] for chunks in stages]
         lag = self.machine.collective_ns("send", "pp", self.hand_over_bytes(run), run) if run.pp > 1 else 0.0
-        last = len(stages) - 1
+        orders = [stage_order(at, run, micro) for at in range(run.pp)]
         ends: dict[tuple[str, int, int], float] = {}
-        orders = []
-        for at in range(len(stages)):
-            warm = min(micro, last - at)
-            order = [("F", batch) for batch in range(warm)]
-            for batch in range(warm, micro):
-                order += [("F", batch), ("B", batch - warm)]
-            orders.append(order + [("B", batch) for batch in range(micro - warm, micro)])
-        clocks, places = [0.0] * len(stages), [0] * len(stages)
+        clocks, places = [0.0] * run.pp, [0] * run.pp
         moved = True
         while moved:
             moved = False
-            for at in range(len(stages)):
+            for at in range(run.pp):
                 while places[at] < len(orders[at]):
-                    what, batch = orders[at][places[at]]
-                    if what == "F":
-                        need = 0.0 if at == 0 else ends.get(("F", at - 1, batch))
-                    else:
-                        need = 0.0 if at == last else ends.get(("B", at + 1, batch))
-                    if need is None:
+                    what, chunk, batch = orders[at][places[at]]
+                    number = chunk * run.pp + at
+                    source = number - 1 if what == "F" else number + 1
+                    if not 0 <= source < run.pp * run.vpp:
+                        ready: float | None = 0.0
+                    elif (ready := ends.get((what, source, batch))) is not None:
+                        ready += lag
+                    if ready is None:
                         break
-                    far = at > 0 if what == "F" else at < last
-                    clocks[at] = max(clocks[at], need + lag * far) + times[at][what == "B"]
-                    ends[what, at, batch] = clocks[at]
+                    clocks[at] = max(clocks[at], ready) + times[at][chunk][what == "B"]
+                    ends[what, number, batch] = clocks[at]
                     places[at], moved = places[at] + 1, True
-        return max(clock + self.tail_ns(run, stage) for clock, stage in zip(clocks, stages, strict=True))
+        own = [tuple(block for chunk in chunks for block in chunk) for chunks in stages]
+        return max(clock + self.tail_ns(run, stage) for clock, stage in zip(clocks, own, strict=True))
+
+
+def stage_order(at: int, run: Setting, micro: int) -> list[tuple[str, int, int]]:
+    """(direction, chunk, micro-batch) of what a stage runs: 1F1B, over chunks in rounds of a micro-batch a stage."""
+
+    def task(what: str, number: int) -> tuple[str, int, int]:
+        rounds, place = divmod(number, run.pp * run.vpp)
+        chunk, batch = divmod(place, run.pp) if run.vpp > 1 else (0, place)
+        chunk = chunk if what == "F" else run.vpp - 1 - chunk
+        return what, chunk, rounds * run.pp + batch
+
+    total, later = micro * run.vpp, run.pp - 1 - at
+    warm = min(total, later if run.vpp == 1 else 2 * later + (run.vpp - 1) * run.pp)
+    order = [task("F", number) for number in range(warm)]
+    for number in range(warm, total):
+        order += [task("F", number), task("B", number - warm)]
+    return order + [task("B", number) for number in range(total - warm, total)]
+
+
+@lru_cache(maxsize=50_000)
+def _passes_bytes(cluster: Cluster, run: Setting, stage: Stage, ends: tuple[bool, bool]) -> tuple[int, int]:
+    return cluster._walked(run, stage, ends)
 
 
 @lru_cache(maxsize=200_000)
 def _pass_ns(cluster: Cluster, block: str, run: Setting, backward: bool) -> float:
-    run = replace(run, layers=1)
+    run = replace(run, layers=1, vpp=1)
     return sum(cluster.machine.ns(task, run) for task in cluster.tasks(block, run, backward))
 
 

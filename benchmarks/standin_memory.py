@@ -112,6 +112,19 @@ class HiddenMemory:
         gaps = random.Random(f"{self.seed} {run} {len(stage)} {in_flight}").uniform(0, MOST_GAPS)
         return round(memory.most * (1 + gaps))
 
+    def peak_of_chunks(
+        self, run: Setting, chunks: list[list[tuple[str, bool]]], order: list[tuple[str, int, int]]
+    ) -> int:
+        """The same of a stage of several chunks that runs (direction, chunk, micro-batch) in this order."""
+        memory = Allocator()
+        memory.take("static", self.rest + sum(self.states(run, [each for one in chunks for each in one]).values()))
+        for direction, chunk, batch in order:
+            places = list(enumerate(chunks[chunk]))
+            for place, block in places if direction == "F" else reversed(places):
+                self._pass(memory, run, block, (batch, 1000 * chunk + place), direction)
+        memory.take("step", self.step(run, [each for one in chunks for each in one]))
+        return memory.most
+
     def _pass(
         self, memory: Allocator, run: Setting, block: tuple[str, bool], key: tuple[int, int], direction: str
     ) -> None:

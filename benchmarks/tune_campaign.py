@@ -71,9 +71,24 @@ class TrueMemory:
         peak = static + (in_flight - 1) * kept + most
         return StagePeak(static, peak, peak * (1 + MOST_GAPS))
 
+    def chunks(self, run: Setting, chunks: list[list[tuple[str, bool]]], tasks: Any) -> StagePeak:
+        """Static bytes and the peak under an order of tasks."""
+        each = [
+            self.cluster.passes_bytes(run, tuple(one), (one[0][0] == "embedding", one[-1][0] == "head"))
+            for one in chunks
+        ]
+        start = self.cluster.start(run, tuple(block for one in chunks for block in one))
+        held = most = 0
+        for backward, chunk in tasks[:, :2].tolist():
+            kept, peak = each[chunk]
+            held -= kept * backward
+            most = max(most, held + peak)
+            held += kept * (1 - backward)
+        return StagePeak(start, start + most, (start + most) * (1 + MOST_GAPS))
+
     def micro_batch(self, run: Setting, block: tuple[str, bool]) -> tuple[float, float]:
         """Kept, and most."""
-        key = (replace(run, layers=1, pp=1, dp=1), block)
+        key = (replace(run, layers=1, pp=1, dp=1, vpp=1), block)
         if key not in self._known:
             kept, most = self.cluster.passes_bytes(run, (block,), (block[0] == "embedding", block[0] == "head"))
             if block[0] == "embedding":
@@ -193,14 +208,14 @@ def judged(seed: int, variant: str, top: Path) -> dict[str, Any]:
 
 
 def _true_ms(cluster: Cluster, ranked: Ranked) -> float:
-    return cluster.step_ns(ranked.run, [tuple(stage) for stage in stage_blocks(ranked.plan)]) / 1e6
+    return cluster.step_ns(ranked.run, stage_blocks(ranked.plan)) / 1e6
 
 
 def _over(cluster: Cluster, run: Setting, stages: Any) -> bool:
     """Whether any stage of a plan takes more than there is."""
+    micro = cluster.batch // (run.dp * run.mbs)
     return any(
-        cluster.peak(run, tuple(stage), run.pp - at, (at == 0, at == run.pp - 1)) > cluster.machine.limit
-        for at, stage in enumerate(stages)
+        cluster.peak_of_chunks(run, chunks, at, micro) > cluster.machine.limit for at, chunks in enumerate(stages)
     )
 
 

@@ -11,10 +11,12 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from taylor.base.errors import InputError
 from taylor.blackbox.memory_laws import MemoryLaws, StagePeak
 from taylor.blackbox.small_runs import legal
-from taylor.blackbox.stage_problem import stage_peaks, stage_problem
+from taylor.blackbox.stage_problem import alive_chunks, schedule_of, stage_peaks, stage_problem
 from taylor.blackbox.step_laws import StepLaws
 from taylor.parsers.small_run import JobSizes, Setting
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan
@@ -22,7 +24,7 @@ from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solve import solve
 
-MOST_MBS, MOST_CP, MOST_STAGES = 8, 16, 64
+MOST_MBS, MOST_CP, MOST_STAGES, MOST_CHUNKS = 8, 16, 64, 8
 AHEAD = 0.92
 """An exact plan is seldom faster than this share of the even one's time: choices beyond are not solved."""
 MOST_SOLVED = 16
@@ -126,7 +128,22 @@ def choices(job: Job) -> Iterator[tuple[Setting, int]]:
         run = Setting(tp, cp, ep, mbs, own.seq, own.experts, own.layers, pp, dp)
         # Layers need not split evenly.
         if legal(run.replace(layers=pp), job.sizes) is None:
-            yield run, job.batch // (dp * mbs)
+            micro = job.batch // (dp * mbs)
+            yield from ((run.replace(vpp=vpp), micro) for vpp in _chunks(run, micro, job))
+
+
+def _chunks(run: Setting, micro_batches: int, job: Job) -> Iterator[int]:
+    """Numbers of chunks a stage: one, and those that even chunks or a power of two give.
+
+    Interleaved stages need two of them at least, and whole rounds of micro-batches: `ScheduleSpec.fits_rounds`.
+    """
+    if "vpp" not in job.searched:
+        yield 1
+        return
+    for vpp in range(1, min(MOST_CHUNKS, run.layers // run.pp) + 1):
+        even = run.layers % (run.pp * vpp) == 0 or vpp & (vpp - 1) == 0
+        if vpp == 1 or (even and run.pp > 1 and schedule_of(vpp).fits_rounds(run.pp, micro_batches)):
+            yield vpp
 
 
 def search(job: Job, steps: StepLaws, count: int = 3) -> Found:
@@ -158,7 +175,7 @@ def search(job: Job, steps: StepLaws, count: int = 3) -> Found:
         if len(ranked) >= count and one.even_ms * AHEAD > ranked[count - 1].step_ms:
             break
         solved += 1
-        found = solved_choice(one, steps)
+        found = solved_choice(one, steps, ranked[count - 1].step_ms if len(ranked) >= count else math.inf)
         if found is not None:
             ranked = sorted([*ranked, found], key=lambda each: each.step_ms)
     return Found(tuple(ranked[:count]), len(all_choices), len(stated), solved)
@@ -170,12 +187,13 @@ def again(ranked: Sequence[Ranked], job: Job, steps: StepLaws) -> tuple[Ranked, 
     return tuple(sorted((one for one in found if one is not None), key=lambda one: one.step_ms))
 
 
-def solved_choice(choice: Choice, steps: StepLaws) -> Ranked | None:
-    """Its exact plan; None where the solver finds none that fits."""
-    solution = solve(choice.problem, SolveOptions(time_limit=SOLVE_SECONDS, gap=SOLVE_GAP))
+def solved_choice(choice: Choice, steps: StepLaws, beat_ms: float = math.inf) -> Ranked | None:
+    """Its exact plan; None where the solver finds none that fits, or proves that none is faster than `beat_ms`."""
+    unit = choice.problem.unit_ms or 1.0
+    cutoff = (lambda: beat_ms / unit) if math.isfinite(beat_ms) else None
+    solution = solve(choice.problem, SolveOptions(time_limit=SOLVE_SECONDS, gap=SOLVE_GAP, cutoff=cutoff))
     if solution.plan is None or solution.objective is None:
         return None
-    unit = choice.problem.unit_ms or 1.0
     peaks = stage_peaks(steps.memory, choice.run, solution.plan, choice.micro_batches)
     if not all(peak.fits(_limit(choice, steps.memory)) for peak in peaks):
         return None
@@ -192,7 +210,9 @@ def _least_ms(run: Setting, micro: int, steps: StepLaws) -> float:
     times = steps.block_times(run)
     ratio = times.backward / times.layer
     work = run.layers * (times.layer + times.backward) + (times.embedding + times.head) * (1 + ratio)
-    return work * (1 + (micro - 1) / run.pp)
+    # Chunks of unlike length may fill and drain the pipeline in as little as nothing.
+    fill = work * (run.pp - 1) / run.pp if run.vpp == 1 else 0.0
+    return work * micro / run.pp + fill
 
 
 def _choice(run: Setting, micro: int, job: Job, steps: StepLaws) -> Choice:
@@ -201,31 +221,32 @@ def _choice(run: Setting, micro: int, job: Job, steps: StepLaws) -> Choice:
 
 
 def _even_ms(problem: PipelineProblem) -> float:
-    """A step of the even plan with the least recompute, the same on all stages, that fits."""
+    """A step of the even plan with the least recompute, the same in all chunks, that fits.
+
+    Of interleaved stages about: chunks follow each other without a pause.
+    """
     kind = problem.kinds[0]
-    stages = range(problem.stages)
-    held = [kind.count // problem.stages + (stage < kind.count % problem.stages) for stage in stages]
-    if any(held[stage] > problem.max_layers.get((0, stage), kind.count) for stage in stages):
+    stages, chunks = range(problem.stages), range(problem.interleaves)
+    each, more = divmod(kind.count, problem.stages * problem.interleaves)
+    held = [[each + (chunk * problem.stages + stage < more) for chunk in chunks] for stage in stages]
+    if any(held[s][v] > problem.max_layers.get((v, s), kind.count) for s in stages for v in chunks):
         return math.inf
-    for again_ in range(max(held) + 1):
-        runs_again = [min(again_, layers) for layers in held]
+    alive = alive_chunks(problem.stages, problem.interleaves, problem.micro_batches)
+    for again_ in range(max(map(max, held)) + 1):
+        runs_again = np.minimum(again_, held)
+        kept = runs_again * kind.activation_mib[FULL] + (np.array(held) - runs_again) * kind.activation_mib[NONE]
         fits = all(
-            problem.static_mib[stage]
-            + held[stage] * kind.layer_mib
-            + min(problem.micro_batches, problem.stages - stage)
-            * (
-                runs_again[stage] * kind.activation_mib[FULL]
-                + (held[stage] - runs_again[stage]) * kind.activation_mib[NONE]
-            )
+            problem.static_mib[stage] + sum(held[stage]) * kind.layer_mib + float((alive[stage] @ kept[stage]).max())
             <= problem.limit_mib[stage]
             for stage in stages
         )
         if fits:
             whole = 1 + problem.backward_ratio
-            work = [layers * whole + more for layers, more in zip(held, runs_again, strict=True)]
+            work = [sum(layers) * whole + int(more) for layers, more in zip(held, runs_again.sum(axis=1), strict=True)]
             work[0] += problem.embedding_forward * whole
             work[-1] += problem.head_forward * whole
             lags = 2 * (problem.stages - 1) * problem.lag
             tail = max(problem.tail, default=0.0)
-            return (sum(work) + (problem.micro_batches - 1) * max(work) + lags + tail) * (problem.unit_ms or 1.0)
+            fill = (sum(work) - max(work)) / problem.interleaves
+            return (problem.micro_batches * max(work) + fill + lags + tail) * (problem.unit_ms or 1.0)
     return math.inf

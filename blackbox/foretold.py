@@ -84,6 +84,7 @@ def showing_run(
                 cp=cp,
                 ep=ep,
                 pp=1,
+                vpp=1,
                 seq=job.seq * cp // job.cp,
                 experts=max(1, job.experts * ep // job.ep),
                 layers=sizes.least_layers,

@@ -15,6 +15,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from taylor.base.errors import InputError
@@ -264,6 +265,32 @@ class MemoryLaws:
         peak = self._stage(run, blocks, in_flight)
         return StagePeak(peak.static, peak.peak, peak.peak * (1 + self.margin), peak.unsure)
 
+    def chunks(self, run: Setting, chunks: Sequence[Sequence[tuple[str, bool]]], tasks: NDArray[np.int32]) -> StagePeak:
+        """The memory of a stage of several chunks.
+
+        Parameters
+        ----------
+        chunks : sequence of blocks
+            As of `stage`, a chunk each.
+        tasks : int32 [n, >= 2]
+            What it runs, in order: whether backward, and in which chunk.
+
+        Raises
+        ------
+        InputError
+            When small runs did not have such a block.
+        """
+        alone = self._stage(run, [block for blocks in chunks for block in blocks], 1)
+        passes = [self._passes(run, blocks) for blocks in chunks]
+        kept, most = (np.array([each[at] for each in passes]) for at in (0, 1))
+        backward, chunk = tasks[:, 0] > 0, tasks[:, 1]
+        change = np.where(backward, -1.0, 1.0) * kept[chunk]
+        # Beside a task's own micro-batch: all that was held before it.
+        beside = np.cumsum(change) - change - np.where(backward, kept[chunk], 0.0)
+        micro = float((beside + most[chunk]).max())
+        peak = alone.static + max(micro, self.step_bytes(run, [block for blocks in chunks for block in blocks]))
+        return StagePeak(alone.static, peak, peak * (1 + self.margin), alone.unsure)
+
     def micro_batch(self, run: Setting, block: tuple[str, bool]) -> tuple[float, float]:
         """Bytes that a block keeps of a micro-batch between its two passes, and the most that it takes in them."""
         name, again = block
@@ -278,7 +305,7 @@ class MemoryLaws:
     def _block(self, run: Setting, name: str) -> tuple[_Life, tuple[float, float]]:
         """A block's bytes and elements, kept for all runs in which they are the same."""
         block = self.blocks[name]
-        key = (name, run.replace(layers=1, **dict.fromkeys(block.indifferent, 1)))
+        key = (name, run.replace(layers=1, vpp=1, **dict.fromkeys(block.indifferent, 1)))
         if key not in self._known:
             self._known[key] = (block.life(run), block.elements(run))
         return self._known[key]
@@ -301,17 +328,22 @@ class MemoryLaws:
         used = {name for name, _ in blocks}
         dense, expert = self.elements(run, blocks)
         static = max((way.base for way in self.states), default=0.0) + _most(self.states, dense, expert, run)
+        kept, most = self._passes(run, blocks)
+        peak = static + max((in_flight - 1) * kept + most, self.step_bytes(run, blocks))
+        unsure = [f"{name}.{one}" for name in sorted(used) for one in self.blocks[name].unsure()]
+        unsure += [] if self.states else ["states"]
+        return StagePeak(static, peak, peak, tuple(unsure))
+
+    def _passes(self, run: Setting, blocks: Sequence[tuple[str, bool]]) -> tuple[float, float]:
+        """Bytes that a chunk keeps of a micro-batch between its two passes, and the most that it takes in them."""
         lives = {block: self.micro_batch(run, block) for block in set(blocks)}
         # A block that runs again has its forward pass once more before its backward pass.
-        most, before = 0.0, (in_flight - 1) * sum(lives[block][0] for block in blocks)
+        most = before = 0.0
         for block in blocks:
             kept, own = lives[block]
             most = max(most, before + own)
             before += kept
-        peak = static + max(most, self.step_bytes(run, blocks))
-        unsure = [f"{name}.{one}" for name in sorted(used) for one in self.blocks[name].unsure()]
-        unsure += [] if self.states else ["states"]
-        return StagePeak(static, peak, peak, tuple(unsure))
+        return before, most
 
 
 def _most(ways: Sequence[Sharding], dense: float, expert: float, run: Setting) -> float:

@@ -27,7 +27,8 @@ MOST_EXPERTS = 16
 """Experts of a small run, where the router takes so few."""
 MOST_CANDIDATES = 48
 """Further runs among which those that decide are looked for."""
-SEARCHABLE = ("tp", "cp", "ep", "pp", "mbs")
+SEARCHABLE = ("tp", "cp", "ep", "pp", "vpp", "mbs")
+"""Chunks of a stage (`vpp`) need no run of their own: a chunk holds layers as a stage does."""
 
 
 @dataclass(frozen=True)

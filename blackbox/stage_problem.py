@@ -1,23 +1,37 @@
 """The division of a black-box network over stages, as a problem for the exact solver.
 
 Memory comes from the laws of its tensors (`blackbox.memory_laws`), times from the caller: an operator base, or runs.
-Stages run 1F1B, one chunk each.
+Stages run 1F1B, with several chunks each as Megatron interleaves them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
 from taylor.blackbox.memory_laws import MemoryLaws, StagePeak
 from taylor.parsers.small_run import Setting
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan
+from taylor.pipeline.schedule import Schedule, ScheduleSpec
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 
 EMBEDDING, LAYER, HEAD = "embedding", "layer", "head"
 """The blocks that small runs show, in the order of the model."""
 MIB = float(1 << 20)
+INTERLEAVED = ScheduleSpec("megatron-interleaved")
+"""What stages of several chunks run, whose scripts are Megatron's (`register.frameworks.MEGATRON`)."""
+Blocks = Sequence[tuple[str, bool]]
+"""Blocks in the order of the model, each with whether it runs again in the backward pass."""
+STEADY_ROUNDS = 4
+"""Rounds of as many micro-batches as stages after which an interleaved order repeats: it warms up with less than two,
+(2 (S - 1 - s) + (V - 1) S) / V of them (see `pipeline.orders`), and one more shows every task of its cycle."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,7 @@ def stage_problem(
     limit: float,
     uniform: tuple[tuple[str, int], ...] = (),
 ) -> PipelineProblem:
-    """The problem of dividing `run.layers` layers over `run.pp` stages, each layer recomputed or not.
+    """The problem of dividing `run.layers` layers over `run.pp` stages of `run.vpp` chunks, each recomputed or not.
 
     What the solver lets through fits by the laws too: the most that any of a stage's blocks takes for a moment is
     counted on every stage that may hold it.
@@ -85,13 +99,15 @@ def stage_problem(
     static, most_layers = list[float](), dict[tuple[int, int], int]()
     for stage in range(run.pp):
         ends = [blocks[0]] * (stage == 0) + [blocks[-1]] * (stage == run.pp - 1)
-        flight = min(micro_batches, run.pp - stage)
+        alive = alive_chunks(run.pp, run.vpp, micro_batches)[stage].max(axis=0)
+        flights = {blocks[0]: alive[0], blocks[-1]: alive[-1]}
         briefly = max(moment[block] for block in (*ends, *blocks[1:3]))
-        static.append(empty + briefly + sum(states[block] + flight * kept[block] for block in ends))
+        static.append(empty + briefly + sum(states[block] + flights[block] * kept[block] for block in ends))
         # The optimizer's step comes when no micro-batch is in flight: it limits layers by itself.
         held = empty + sum(states[block] for block in ends) + laws.step_bytes(run, ends)
         each = states[blocks[1]] + laws.step_bytes(run, [blocks[1]])
-        most_layers[0, stage] = max(0, min(run.layers, int((room - held) / each))) if each else run.layers
+        most = max(0, min(run.layers, int((room - held) / each))) if each else run.layers
+        most_layers |= {(chunk, stage): most for chunk in range(run.vpp)}
     layer = LayerKind(
         LAYER,
         run.layers,
@@ -101,11 +117,12 @@ def stage_problem(
     )
     return PipelineProblem(
         stages=run.pp,
-        interleaves=1,
+        interleaves=run.vpp,
         micro_batches=micro_batches,
         kinds=(layer,),
         static_mib=tuple(each / MIB for each in static),
         limit_mib=(room / MIB,) * run.pp,
+        schedule=schedule_of(run.vpp),
         backward_ratio=times.backward / times.layer,
         head_forward=times.head / times.layer,
         embedding_forward=times.embedding / times.layer,
@@ -117,18 +134,47 @@ def stage_problem(
     )
 
 
+def schedule_of(chunks: int) -> ScheduleSpec:
+    """What stages of so many chunks run."""
+    return ScheduleSpec() if chunks == 1 else INTERLEAVED
+
+
+@lru_cache(maxsize=256)
+def _steady(stages: int, chunks: int, micro_batches: int) -> Schedule:
+    return build_schedule(schedule_of(chunks), stages, chunks, micro_batches)
+
+
+def _shortened(stages: int, micro_batches: int) -> int:
+    """Micro-batches that show what so many hold: a whole number of rounds stays one."""
+    return min(micro_batches, STEADY_ROUNDS * stages)
+
+
+def alive_chunks(stages: int, chunks: int, micro_batches: int) -> Sequence[NDArray[np.float64]]:
+    """Micro-batches alive at once, float64 [n, chunks] a stage: `alive_vectors`."""
+    if chunks == 1:
+        return [np.array([[float(min(micro_batches, stages - stage))]]) for stage in range(stages)]
+    return alive_vectors(_steady(stages, chunks, _shortened(stages, micro_batches)))
+
+
 def stage_peaks(laws: MemoryLaws, run: Setting, plan: PipelinePlan, micro_batches: int) -> tuple[StagePeak, ...]:
-    """The memory of every stage of a plan, the layers that run again first."""
-    return tuple(
-        laws.stage(run, blocks, min(micro_batches, run.pp - stage)) for stage, blocks in enumerate(stage_blocks(plan))
-    )
+    """The memory of every stage of a plan, the layers of a chunk that run again first."""
+    stages = stage_blocks(plan)
+    if plan.interleaves == 1:
+        return tuple(
+            laws.stage(run, blocks, min(micro_batches, run.pp - stage)) for stage, (blocks,) in enumerate(stages)
+        )
+    order = _steady(plan.stages, plan.interleaves, _shortened(plan.stages, micro_batches)).order
+    return tuple(laws.chunks(run, chunks, order[stage]) for stage, chunks in enumerate(stages))
 
 
-def stage_blocks(plan: PipelinePlan) -> tuple[Sequence[tuple[str, bool]], ...]:
-    """The blocks of every stage of a plan in their order, each with whether it runs again."""
-    counts = plan.total_layers()[0]
-    again = plan.recompute[FULL][0] if FULL in plan.recompute else (0,) * plan.stages
-    stages = [[(LAYER, at < again[stage]) for at in range(count)] for stage, count in enumerate(counts)]
-    stages[0].insert(0, (EMBEDDING, False))
-    stages[-1].append((HEAD, False))
-    return tuple(stages)
+def stage_blocks(plan: PipelinePlan) -> tuple[tuple[Blocks, ...], ...]:
+    """The blocks of every chunk of every stage of a plan in their order."""
+    counts = plan.total_layers()
+    again = plan.recomputed(FULL)
+    stages = [
+        [[(LAYER, at < again[chunk][stage]) for at in range(counts[chunk][stage])] for chunk in range(plan.interleaves)]
+        for stage in range(plan.stages)
+    ]
+    stages[0][0].insert(0, (EMBEDDING, False))
+    stages[-1][-1].append((HEAD, False))
+    return tuple(tuple(map(tuple, chunks)) for chunks in stages)

@@ -203,7 +203,7 @@ class StepLaws:
         InputError
             When nothing like one of its operators was measured.
         """
-        key = (part, run.replace(layers=self._least, pp=1, dp=1))
+        key = (part, run.replace(layers=self._least, pp=1, dp=1, vpp=1))
         if key not in self._known:
             self._known[key] = self._timed_part(part, run)
         return self._known[key]

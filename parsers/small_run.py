@@ -22,6 +22,8 @@ class Setting:
         Routed experts of a layer; 1 where there are none.
     layers : int
         Layers of the whole model.
+    vpp : int
+        Chunks of a stage.
     """
 
     tp: int = 1
@@ -33,6 +35,7 @@ class Setting:
     layers: int = 1
     pp: int = 1
     dp: int = 1
+    vpp: int = 1
 
     def replace(self, **changes: Any) -> Setting:
         """A copy with some of it changed."""

@@ -247,7 +247,7 @@ def _script(ranked: Ranked, place: int, launcher: Launcher, options: SearchOptio
 def _assumed(steps: StepLaws, sizes: JobSizes) -> tuple[str, ...]:
     hidden = "beside" if sizes.hidden_reduction else "after"
     said = [
-        "1F1B with one interleave; the optimizer is sharded over data parallel ranks",
+        "1F1B, interleaved where a stage has several chunks; the optimizer is sharded over data parallel ranks",
         f"gradients are reduced {hidden} the backward pass, as the file's flags say",
     ]
     if steps.unsure:
@@ -273,10 +273,10 @@ def as_data(done: Searched, options: SearchOptions) -> dict[str, Any]:
 def _plan_data(one: BestPlan) -> dict[str, Any]:
     run, plan = one.ranked.run, one.ranked.plan
     return {
-        "strategy": {name: getattr(run, name) for name in ("dp", "tp", "pp", "cp", "ep", "mbs")},
+        "strategy": {name: getattr(run, name) for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "mbs")},
         "micro_batches": one.ranked.micro_batches,
-        "layers": list(plan.total_layers()[0]),
-        "recompute": {mode: list(grid[0]) for mode, grid in plan.recompute.items()},
+        "layers": [list(row) for row in plan.total_layers()],
+        "recompute": {mode: [list(row) for row in grid] for mode, grid in plan.recompute.items()},
         "step_ms": one.ranked.step_ms,
         "interval_ms": [one.low_ms, one.high_ms],
         "peak_memory": [stage.peak for stage in one.ranked.peaks],

@@ -116,11 +116,11 @@ def placing_flags(flags: Flags, model: ModelSpec, plan: PipelinePlan, schedule: 
         wanted["num-layer-list"] = ",".join(map(str, held))
     elif mindspeed:
         slots = _slots(flags, layers, plan, period)
-        wanted |= _with_noops(slots, None if v_shape or plan.interleaves == 1 else PER_CHUNK)
+        wanted |= with_noops(slots, None if v_shape or plan.interleaves == 1 else PER_CHUNK)
     elif even:
-        wanted |= _interleave_flag(flags, plan.interleaves, held[0])
+        wanted |= interleave_flag(flags, plan.interleaves, held[0])
     elif (ends := _ends(plan, held)) is not None:
-        wanted |= ends | _interleave_flag(flags, plan.interleaves, None)
+        wanted |= ends | interleave_flag(flags, plan.interleaves, None)
     else:
         wanted[LAYOUT] = layout_text(plan)
     positions = [None if at is None else of[at] for of, row in zip(layers, slots, strict=True) for at in row]
@@ -248,7 +248,8 @@ def _lead(layers: list[LayerSpec], first: int, period: int) -> int:
     return 0
 
 
-def _interleave_flag(flags: Flags, interleaves: int, each: int | None) -> Wanted:
+def interleave_flag(flags: Flags, interleaves: int, each: int | None) -> Wanted:
+    """The number of chunks a stage, or where the script says that their layers, of which there are `each`."""
     if interleaves == 1:
         return {}
     if each is not None and flags.has(PER_CHUNK):
@@ -256,7 +257,7 @@ def _interleave_flag(flags: Flags, interleaves: int, each: int | None) -> Wanted
     return {PER_RANK: str(interleaves)}
 
 
-def _with_noops(slots: list[list[int | None]], per_chunk: str | None) -> Wanted:
+def with_noops(slots: Sequence[Sequence[int | None]], per_chunk: str | None) -> Wanted:
     """Every chunk as many positions, the spare ones without a layer."""
     positions = [at for row in slots for at in row]
     spare = [number for number, at in enumerate(positions) if at is None]

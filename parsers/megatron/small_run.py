@@ -12,12 +12,13 @@ from taylor.base.errors import InputError
 from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.layout import layout_text
-from taylor.parsers.megatron.own_plan import LAYOUT
-from taylor.parsers.megatron.placing import PLACING, Wanted
+from taylor.parsers.megatron.own_plan import LAYOUT, PER_CHUNK
+from taylor.parsers.megatron.placing import PLACING, Wanted, interleave_flag, with_noops
 from taylor.parsers.megatron.read import is_mindspeed
 from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS, recompute_flags
 from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
-from taylor.pipeline.plan import PipelinePlan
+from taylor.parsers.text.flags import Flags
+from taylor.pipeline.plan import PipelinePlan, values_in_order
 
 _BESIDE = ("num-layers", "hidden-size", "seq-length")
 _DROPPED = (
@@ -186,6 +187,19 @@ def _started(launch: Launch, machines: Machines) -> Wanted:
     }
 
 
+def _chunks(flags: Flags, plan: PipelinePlan) -> Wanted:
+    """The flags that say how many layers every chunk has."""
+    held = values_in_order(plan.total_layers(), v_shape=False)
+    even = len(set(held)) == 1
+    if not is_mindspeed(flags):
+        return interleave_flag(flags, plan.interleaves, held[0]) if even else {LAYOUT: layout_text(plan)}
+    if plan.interleaves == 1:
+        return {} if even else {"num-layer-list": ",".join(map(str, held))}
+    # Behind its layers a chunk has positions that are empty.
+    slots = [[at if at < count else None for at in range(max(held))] for count in held]
+    return with_noops(slots, PER_CHUNK)
+
+
 def planned_job(launch: Launch, setting: Setting, plan: PipelinePlan) -> Launch:
     """See `Launcher.planned_job`.
 
@@ -207,9 +221,6 @@ def planned_job(launch: Launch, setting: Setting, plan: PipelinePlan) -> Launch:
     if setting.tp > 1:
         wanted["sequence-parallel"] = True
     wanted["use-distributed-optimizer"] = True
-    held = plan.total_layers()[0]
-    if len(set(held)) > 1:
-        by_list = {"num-layer-list": ",".join(map(str, held))}
-        wanted |= by_list if is_mindspeed(flags) else {LAYOUT: layout_text(plan)}
+    wanted |= _chunks(flags, plan)
     launch, ranks = launch.with_ranks(setting.ranks)
     return launch.with_flags(wanted | recompute_flags(flags, plan) | ranks, _BESIDE)

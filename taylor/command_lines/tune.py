@@ -33,7 +33,7 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     group = parser.add_argument_group("job")
     group.add_argument("--shell_path", metavar="FILE", required=True, help="Megatron or MindSpeed script")
     group.add_argument(
-        "--search", default="tp,cp,ep,pp,mbs", metavar="D,...", help="degrees that small runs vary (default: all)"
+        "--search", default="tp,cp,ep,pp,vpp,mbs", metavar="D,...", help="degrees that vary (default: all)"
     )
     group.add_argument("--tokens", type=positive_int, metavar="N", help="tokens of a sample in small runs")
     group.add_argument("--world_size", type=positive_int, metavar="N", help="ranks of the job (the script's)")
@@ -148,11 +148,11 @@ def _print_plans(done: Tuned) -> None:
     )
     for sentence in found.assumed:
         print(f"assumed: {sentence}")
-    rows = [("", "dp", "tp", "pp", "cp", *(("ep",) if sizes.own.experts > 1 else ()), "mbs", "step ms", "interval",
-             "GiB", "at most", "verified: told, measured ms")]  # fmt: skip
+    rows = [("", "dp", "tp", "pp", "vpp", "cp", *(("ep",) if sizes.own.experts > 1 else ()), "mbs", "step ms",
+             "interval", "GiB", "at most", "verified: told, measured ms")]  # fmt: skip
     for place, one in enumerate(found.best, 1):
         run, told = one.ranked.run, one.verified
-        degrees = [run.dp, run.tp, run.pp, run.cp, *([run.ep] if sizes.own.experts > 1 else []), run.mbs]
+        degrees = [run.dp, run.tp, run.pp, run.vpp, run.cp, *([run.ep] if sizes.own.experts > 1 else []), run.mbs]
         words = "-" if one.before_ms is None else "the base holds its operators"
         if told is not None:
             words = f"{told.run}: {told.told_ms:.1f}, {told.measured_ms:.1f}"
@@ -163,8 +163,8 @@ def _print_plans(done: Tuned) -> None:
     for row in rows:
         print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     for place, one in enumerate(found.best, 1):
-        layers = ",".join(map(str, one.ranked.plan.total_layers()[0]))
-        again = ",".join(map(str, one.ranked.plan.recomputed("full")[0]))
+        grids = one.ranked.plan.total_layers(), one.ranked.plan.recomputed("full")
+        layers, again = ("; ".join(",".join(map(str, row)) for row in grid) for grid in grids)
         print(f"plan {place}: layers {layers}; recomputed {again}; {one.script or 'its flags cannot say it'}")
     print(f"as JSON: {found.file}")
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.standin_cluster import stage_order
 from benchmarks.standin_memory import WITHIN, hidden_memory
 from taylor.base.errors import InputError
-from taylor.blackbox.stage_problem import BlockTimes, stage_blocks, stage_peaks, stage_problem
+from taylor.blackbox.stage_problem import BlockTimes, schedule_of, stage_blocks, stage_peaks, stage_problem
 from taylor.parsers.small_run import Setting
+from taylor.pipeline.generators import build_schedule
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solve import solve
 
@@ -31,7 +33,7 @@ def test_plans_between_all_recompute_and_none_fit_on_the_hidden_cluster(seed):
     tight = solve(stage_problem(laws, RUN, TIMES, 16, limit), SolveOptions(time_limit=20))
     assert tight.plan is not None and tight.objective > free.objective * 0.999
     for stage, (blocks, peak) in enumerate(
-        zip(stage_blocks(tight.plan), stage_peaks(laws, RUN, tight.plan, 16), strict=True)
+        zip((chunks[0] for chunks in stage_blocks(tight.plan)), stage_peaks(laws, RUN, tight.plan, 16), strict=True)
     ):
         true = hidden.peak(RUN, list(blocks), RUN.pp - stage)
         assert peak.fits(limit) and true <= limit and peak.peak == pytest.approx(true, rel=WITHIN)
@@ -41,6 +43,28 @@ def test_layers_are_divided_unevenly_where_the_head_is_dear():
     plan = solve(stage_problem(hidden_memory(1).laws(), RUN, TIMES, 16, 1e15), SolveOptions(time_limit=20)).plan
     counts = plan.total_layers()[0]
     assert sum(counts) == RUN.layers and counts[-1] < max(counts)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_interleaved_plans_fit_on_the_hidden_cluster(seed):
+    hidden, run = hidden_memory(seed), RUN.replace(vpp=2)
+    laws = hidden.laws()
+    ample = solve(stage_problem(laws, run, TIMES, 16, 1e15), SolveOptions(time_limit=5, gap=0.01))
+    least = replace(ample.plan, recompute={"full": ample.plan.layers["layer"]})
+    limits = [max(peak.upper for peak in stage_peaks(laws, run, plan, 16)) for plan in (least, ample.plan)]
+    tight = solve(stage_problem(laws, run, TIMES, 16, sum(limits) / 2), SolveOptions(time_limit=5, gap=0.01)).plan
+    assert tight is not None and tight.interleaves == 2
+    for stage, (chunks, peak) in enumerate(zip(stage_blocks(tight), stage_peaks(laws, run, tight, 16), strict=True)):
+        true = hidden.peak_of_chunks(run, list(map(list, chunks)), stage_order(stage, run, 16))
+        assert peak.fits(sum(limits) / 2) and true <= sum(limits) / 2 and peak.peak == pytest.approx(true, rel=WITHIN)
+
+
+@pytest.mark.parametrize(("stages", "chunks", "micro_batches"), [(4, 1, 6), (4, 2, 8), (3, 4, 12), (4, 3, 4)])
+def test_stages_run_in_the_order_that_the_stand_in_says_for_itself(stages, chunks, micro_batches):
+    order = build_schedule(schedule_of(chunks), stages, chunks, micro_batches).order
+    for stage in range(stages):
+        said = stage_order(stage, Setting(pp=stages, vpp=chunks), micro_batches)
+        assert [("FB"[what], chunk, batch) for what, chunk, batch in order[stage, :, :3].tolist()] == said
 
 
 def test_a_layer_without_time_is_refused():

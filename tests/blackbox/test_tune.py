@@ -19,6 +19,7 @@ from taylor.blackbox.small_runs import plan_small_runs
 from taylor.command_lines import tune as command
 from taylor.parsers.registry import launchers_for
 from taylor.parsers.small_run import Machines, ProfiledSteps
+from taylor.pipeline.plan import PipelinePlan
 from taylor.workflows.tune import launcher_for
 from tests.conftest import ROOT, SHARED
 
@@ -105,22 +106,23 @@ def test_runs_are_started_once_and_tell_the_hidden_laws_though_one_fails_and_one
 
 def test_the_best_plans_of_a_large_job_are_told_verified_and_written_from_small_runs_alone(tmp_path, tune_here):
     file = script(tmp_path)
-    words = (*TWO_NODES, "--search", "tp,pp", "--memory_gib", "8")
+    words = (*TWO_NODES, "--search", "tp,vpp", "--memory_gib", "8")
     printed, logged = tune_here(*words)
     told = json.loads((tmp_path / "small" / "best.json").read_text())
     assert len(told["best"]) == 3 and "plan 1: layers" in printed, (printed, logged)
     for one in told["best"]:
         # Degrees that small runs did not vary are the file's own.
         run = replace(CLUSTER.job, **one["strategy"])
+        again = one["recompute"].get("full", [[0] * run.pp] * run.vpp)
         stages = [
-            (*[("embedding", False)] * (at == 0), *[("layer", place < again) for place in range(count)],
-             *[("head", False)] * (at == run.pp - 1))
-            for at, (count, again) in enumerate(
-                zip(one["layers"], one["recompute"].get("full", [0] * run.pp), strict=True))
+            [(*[("embedding", False)] * (at == chunk == 0),
+              *[("layer", place < again[chunk][at]) for place in range(one["layers"][chunk][at])],
+              *[("head", False)] * (at == run.pp - 1 and chunk == run.vpp - 1)) for chunk in range(run.vpp)]
+            for at in range(run.pp)
         ]  # fmt: skip
         assert one["step_ms"] == pytest.approx(CLUSTER.step_ns(run, stages) / 1e6, rel=0.05)
-        for at, stage in enumerate(stages):
-            true = CLUSTER.peak(run, stage, run.pp - at, (at == 0, at == run.pp - 1))
+        for at, chunks in enumerate(stages):
+            true = CLUSTER.peak_of_chunks(run, chunks, at, one["micro_batches"])
             assert one["peak_memory"][at] == pytest.approx(true, rel=0.03) and true <= told["memory_limit"]
         written = Path(one["script"]).read_text()
         assert f"TP={run.tp}\n" in written and "--my-own-module 3" in written and "--load $LOAD" in written
@@ -147,3 +149,14 @@ def test_the_scripts_of_mindspeed_are_cut_down_to_small_runs():
         for run in plan_small_runs(sizes, cards).runs[-1:]:
             text = launcher.small_run(file, run.setting, cards, ProfiledSteps(Path("/profiles")))
             assert text != file.read_text(encoding="utf-8") and launchers_for(file)[0].recognises(file, text)
+
+
+@pytest.mark.parametrize("held", [((4, 4, 4, 4), (4, 4, 4, 4)), ((3, 4, 4, 4), (4, 4, 4, 5))])
+def test_a_script_with_a_plan_of_several_chunks_is_read_as_that_plan(tmp_path, held):
+    file = script(tmp_path)
+    plan = PipelinePlan({"layer": held}, {"full": ((1,) * 4,) * 2})
+    launcher = launcher_for(file)
+    file.write_text(launcher.planned_job(file, CLUSTER.job.replace(pp=4, vpp=2, dp=16), plan))
+    read = launcher.read(file)
+    assert read.strategy.vpp == 2 and read.schedule.name == "megatron-interleaved"
+    assert read.plan.total_layers() == held and read.plan.recompute == plan.recompute
