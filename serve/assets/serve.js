@@ -40,6 +40,22 @@ const WORDS = {
     weights: "权重", gradients: "梯度", optimizer: "优化器状态", "activations dense": "稠密层激活",
     "activations moe": "MoE 层激活", logits: "logits", buffers: "通信缓冲", workspace: "工作区", overhead: "框架开销" },
 };
+// What a person at the page is told most often, as the program says it in English, and in Chinese.
+const CHINESE = [
+  [/ranks: is not divisible by TP x PP x CP = (\d+) \(found (\d+)\)/, "卡数 $2 不能被 TP x PP x CP = $1 整除"],
+  [/gbs: is not divisible by DP x micro-batch = (\d+) \(found (\d+)\)/, "全局批大小 $2 不能被 DP x 微批大小 = $1 整除"],
+  [/one stage has nothing to interleave \(found (\d+)\)/, "只有一个流水级，不能交错成 $1 块：请把交错数设为 1，或至少用两个流水级"],
+  [/(\d+) layers cannot fill (\d+) stages x (\d+) interleaves/, "$1 层不够分给 $2 级 x $3 块：请减少流水级或交错数"],
+  [/no plan fits the memory: at best stage (\d+) is short by ([\d.]+) MiB of its limit of ([\d.]+) MiB; the least device memory with which a plan exists is ([\d.]+) MiB/,
+    "没有方案放得下：最好的情况下第 $1 级仍差 $2 MiB（上限 $3 MiB）；每卡显存至少要 $4 MiB"],
+  [/no model of that name is registered \(found '([^']*)'\)/, "没有登记名为 $1 的模型"],
+  [/(\w+): Input should be greater than or equal to ([\d.]+)/, "$1 不能小于 $2"],
+  [/(\w+): Input should be less than or equal to ([\d.]+)/, "$1 不能大于 $2"],
+  [/(\w+): Input should be a valid integer/, "$1 须为整数"],
+  [/stopped before there was a plan/, "在找到方案之前已停止"],
+  [/the token is missing or wrong/, "令牌缺失或有误：请打开 taylor serve 打印的链接"],
+  [/its process died/, "求解进程已退出：是被终止了，还是内存不足？"],
+];
 const STATUS = { optimal: "proven", feasible: "open", cut_off: "slower", infeasible: "over", over_limit: "over" };
 const POWERS = [1, 2, 4, 8, 16, 32, 64];
 const SLIDERS = { tp: POWERS, pp: POWERS, ep: POWERS, cp: POWERS, vpp: [1, 2, 3, 4, 5, 6, 8], mbs: [1, 2, 4, 8],
@@ -57,6 +73,14 @@ const fill = (name, values) => word(name).replace(/\{(\w+)\}/g, (_, key) => valu
 const number = (value, digits = 0) => value === null || value === undefined ? "–"
   : value.toLocaleString(language, { minimumFractionDigits: digits, maximumFractionDigits: digits });
 const ms = (value) => value === null || value === undefined ? "–" : `${number(value, 1)} ms`;
+const reason = (text) => {
+  if (language !== "zh") return text;
+  for (const [english, chinese] of CHINESE) {
+    const found = text.match(english);
+    if (found) return chinese.replace(/\$(\d)/g, (_, group) => found[group]);
+  }
+  return `程序的说明（英文）：${text}`;
+};
 const share = (value, digits = 1) => value === null || value === undefined ? "–" : `${number(100 * value, digits)} %`;
 const gib = (mib) => (mib / 1024).toFixed(1);
 const strategy = (degrees) => DEGREES.filter((name) => degrees[name] > 1)
@@ -67,7 +91,7 @@ async function api(path, body) {
   if (body !== undefined) { options.method = "POST"; options.body = JSON.stringify(body); }
   const reply = await fetch(path, options).catch(() => { throw Object.assign(new Error(word("lost")), { lost: true }); });
   const answer = await reply.json();
-  if (!reply.ok) throw new Error(answer.error);
+  if (!reply.ok) throw new Error(reason(answer.error));
   return answer;
 }
 
@@ -190,7 +214,7 @@ async function start(kind) {
   told = { state: "waiting" };
   delete document.body.dataset.done;
   try { job = { kind, name: (await api(`/api/jobs/${kind}`, question())).job }; }
-  catch (error) { told = { state: "done", files: [], answer: { error: error.message } }; }
+  catch (error) { told = { state: "done", files: [], answer: { told: error.message } }; }
   remember(); showAnswer();
   if (told.state !== "done") follow(job.name);
 }
@@ -227,7 +251,7 @@ function showAnswer() {
     return;
   }
   const answer = told.answer;
-  if (answer.error) { $("progress").textContent = answer.error; $("progress").className = "bad"; }
+  if (answer.error || answer.told) { $("progress").textContent = answer.told ?? reason(answer.error); $("progress").className = "bad"; }
   else if (answer.rows) showRanking(answer);
   else showPlan(answer);
   for (const role of told.files) {

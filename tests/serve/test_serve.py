@@ -153,6 +153,18 @@ def test_a_question_that_makes_no_sense_is_answered_with_what_is_wrong(client, c
     assert refused.status_code in (400, 422) and words in refused.json()["error"], refused.text
 
 
+@pytest.mark.parametrize(
+    "changes", [{"ranks": 65}, {"gbs": 511}, {"pp": 1, "vpp": 2}, {"pp": 64, "tp": 1, "vpp": 2},
+                {"model": "no-such-model"}, {"ranks": 0}, {"ranks": 10**7}, {"ranks": "many"}],
+)  # fmt: skip
+def test_what_a_person_is_told_most_often_the_page_also_says_in_chinese(client, changes):
+    script = (ROOT / "serve" / "assets" / "serve.js").read_text()
+    patterns = re.findall(r"^  \[/(.+)/,", script.split("const CHINESE = [")[1].split("];")[0], flags=re.MULTILINE)
+    assert len(patterns) >= 10
+    told = ask(client, **changes).json()["error"]
+    assert any(re.search(pattern, told) for pattern in patterns), told
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 60_000, b" " * 70_000, b'{"model": 1}'])
 def test_a_malformed_request_is_refused_and_the_next_one_is_answered(client, content):
     for path in ("/api/estimate", "/api/jobs/solve", "/api/jobs/rank"):
