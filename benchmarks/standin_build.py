@@ -10,6 +10,8 @@ from benchmarks.standin_machine import Shape, Task, hidden_machine
 from benchmarks.standin_network import HiddenSize
 from taylor.parsers.small_run import Setting
 
+VARIANTS = ("", "mqa", "shared", "module", "dense")
+
 
 def _tokens(*over: str) -> HiddenSize:
     return HiddenSize(1, ("seq", "mbs"), ("cp", *over))
@@ -71,11 +73,13 @@ def hidden_cluster(seed: int, variant: str = "") -> Cluster:
     ----------
     variant : str
         ``mqa``: one key and value head. ``shared``: a shared expert half as wide again. ``module``: one module more.
+        ``dense``: a few layers without experts in front of those with experts.
     """
     draw = random.Random(seed)
     heads = draw.choice((32, 48, 64))
     width, groups = 128 * heads, 1 if variant == "mqa" else 8
     experts = draw.choice((1, 1, 32, 64))
+    experts = max(experts, 32) if variant == "dense" else experts
     inner = 256 * draw.randint(10, 24) * (4 if experts == 1 else 1)
     top_k, shared = draw.choice((2, 4)), 256 * draw.randint(4, 12) * 3 // (2 if variant == "shared" else 3)
     vocabulary = 1024 * draw.randint(32, 150)
@@ -83,11 +87,22 @@ def hidden_cluster(seed: int, variant: str = "") -> Cluster:
     values = 128 * groups
     kv = _fixed(values) if groups == 1 else _fixed(values, "tp")
 
-    layer = _Builder(random.Random(seed + 1))
+    modules = draw.randint(1, 2) + (variant == "module")
     rows, dense_rows = (HiddenSize(1, ("seq",), ("cp", "tp")), HiddenSize(1, ("mbs",))), _tokens()
     few_rows = _tokens("tp")
     both = _fixed(width, "tp")
+    few = (few_rows, _fixed(width))
     at = "module.decoder.layers.0."
+
+    def feed_forward(layer: _Builder, inner: int) -> None:
+        layer.send("allGather", "tp", 2 * width)
+        wide, half = _fixed(2 * inner, "tp"), _fixed(inner, "tp")
+        layer.matmul(at + "mlp.linear_fc1.weight", dense_rows, _fixed(width), wide, _fixed(2 * inner * width, "tp"))
+        layer.run("SwiGlu", (dense_rows, wide), (dense_rows, half))
+        layer.matmul(at + "mlp.linear_fc2.weight", dense_rows, half, _fixed(width), _fixed(inner * width, "tp"))
+        layer.send("reduceScatter", "tp", 2 * width)
+
+    layer = _Builder(random.Random(seed + 1))
     layer.norm(at + "input_layernorm.weight", rows, width)
     layer.send("allGather", "tp", 2 * width)
     for name, size in (("q", both), ("k", kv), ("v", kv)):
@@ -103,22 +118,19 @@ def hidden_cluster(seed: int, variant: str = "") -> Cluster:
     layer.send("allToAll", "cp", 2 * width, "tp")
     layer.matmul(at + "self_attention.linear_proj.weight", dense_rows, both, _fixed(width), _fixed(width * width, "tp"))
     layer.send("reduceScatter", "tp", 2 * width)
-    few = (few_rows, _fixed(width))
     layer.run("Add", few, few, few)
     layer.norm(at + "pre_mlp_layernorm.weight", rows, width)
-    for number in range(draw.randint(1, 2) + (variant == "module")):
+    for number in range(modules):
         own = 64 * random.Random(f"{seed} {number}").randint(2, 30)
         down = f"{at}my_module.{number}.down.weight"
         layer.matmul(down, few_rows, _fixed(width), _fixed(own), _fixed(width * own))
         layer.run(f"MyGate{number}", (few_rows, _fixed(own)), (_fixed(own),), (few_rows, _fixed(own)))
         layer.matmul(down.replace("down", "up"), few_rows, _fixed(own), _fixed(width), _fixed(width * own))
+    # A dense layer begins as the others do, and has a wider MLP where they have experts.
+    dense = _Builder(random.Random(seed + 5))
+    dense.parameters, dense.forward = list(layer.parameters), list(layer.forward)
     if experts == 1:
-        layer.send("allGather", "tp", 2 * width)
-        wide, half = _fixed(2 * inner, "tp"), _fixed(inner, "tp")
-        layer.matmul(at + "mlp.linear_fc1.weight", dense_rows, _fixed(width), wide, _fixed(2 * inner * width, "tp"))
-        layer.run("SwiGlu", (dense_rows, wide), (dense_rows, half))
-        layer.matmul(at + "mlp.linear_fc2.weight", dense_rows, half, _fixed(width), _fixed(inner * width, "tp"))
-        layer.send("reduceScatter", "tp", 2 * width)
+        feed_forward(layer, inner)
     else:
         count, local = HiddenSize(1, ("experts",)), HiddenSize(1, ("experts",), ("ep",))
         chosen = HiddenSize(top_k, ("seq", "mbs"), ("cp", "tp"))
@@ -145,6 +157,8 @@ def hidden_cluster(seed: int, variant: str = "") -> Cluster:
         layer.run("MoeUnpermute", (chosen, _fixed(width)), (few_rows, HiddenSize(top_k)), (few_rows, _fixed(width)))
     layer.run("Add", few, few, few)
 
+    feed_forward(dense, 4 * inner)
+    dense.run("Add", few, few, few)
     part = HiddenSize(vocabulary, (), ("tp",), 128)
     weight = HiddenSize(vocabulary * width, (), ("tp",))
     embedding = _Builder(random.Random(seed + 2))
@@ -163,13 +177,16 @@ def hidden_cluster(seed: int, variant: str = "") -> Cluster:
     head.run("LogSoftmax", (dense_rows, part), (dense_rows, part), dtype="FLOAT")
     head.run("NllLoss", (dense_rows, part), (dense_rows,), (HiddenSize(1),), dtype="FLOAT")
     blocks = {"embedding": front, "layer": layer.block(), "head": head.block()}
+    if variant == "dense":
+        blocks["dense"] = dense.block()
 
     machine = hidden_machine(random.Random(seed + 4), {task.kind for one in blocks.values() for task in
                                                  (*one.forward, *one.backward) if not task.group})  # fmt: skip
     ranks = draw.choice((256, 512, 1024))
     dp = ranks // 64
     job = Setting(8, 1, min(8, experts, dp), 1, draw.choice((8192, 16384)), experts, layers, 8, dp)
-    facts = {"width": width, "heads": heads, "groups": groups, "top_k": top_k, "variant": hash(variant) % 1000,
+    job = job.replace(dense=1 + seed % 3 if variant == "dense" else 0)
+    facts = {"width": width, "heads": heads, "groups": groups, "top_k": top_k, "variant": VARIANTS.index(variant),
              "vocabulary": vocabulary, "inner": inner}  # fmt: skip
     batch = ranks * draw.choice((1, 2, 4))
     start = (draw.choice((4.0, 6.0)), draw.choice((12.0, 14.0)))

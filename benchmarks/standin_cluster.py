@@ -22,6 +22,7 @@ MOST_GAPS = 0.01
 Stage = tuple[tuple[str, bool], ...]
 Key = tuple[int, str]
 """A tensor: the place of its block in the stage, and its name there."""
+Outputs = tuple[tuple[Task, int], ...]
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,10 @@ class Cluster:
         one = self.blocks[block]
         return [task for task in (one.backward if backward else one.forward) if task.runs(run)]
 
+    def outputs(self, block: str, run: Setting, backward: bool) -> Outputs:
+        """The same with the bytes that each allocates."""
+        return _outputs(self, block, run, backward)
+
     def pass_ns(self, block: str, run: Setting, backward: bool, again: bool = False) -> float:
         """Time of one pass of a block without noise."""
         return _pass_ns(self, block, run, backward) + (_pass_ns(self, block, run, False) if backward and again else 0)
@@ -85,7 +90,7 @@ class Cluster:
             if not ends[0]:
                 yield (-1, "out"), self.hand_over_bytes(run)
             for at, (name, again) in places:
-                yield from self._forward(at, self.tasks(name, run, False), run, again)
+                yield from _forward(at, self.outputs(name, run, False), again)
             if not ends[1]:
                 yield (len(stage) - 1, "out"), 0
             return
@@ -94,18 +99,18 @@ class Cluster:
             gradient = (len(stage), "din")
             yield gradient, self.hand_over_bytes(run)
         for at, (name, again) in reversed(places):
-            forward = self.tasks(name, run, False)
+            forward = self.outputs(name, run, False)
             if again:
-                yield from self._forward(at, forward, run, False, "again ")
+                yield from _forward(at, forward, False, "again ")
                 yield (at, "again out"), 0
-            for number, task in enumerate(self.tasks(name, run, True)):
-                if task.output_bytes(run):
+            for number, (task, size) in enumerate(self.outputs(name, run, True)):
+                if size:
                     before, gradient = gradient, (at, f"gradient {number}")
-                    yield gradient, task.output_bytes(run)
+                    yield gradient, size
                     if before:
                         yield before, 0
-                for freed, one in enumerate(forward):
-                    if one.kept and one.name == task.frees and freed != _last(forward, run):
+                for freed, (one, _) in enumerate(forward):
+                    if one.kept and one.name == task.frees and freed != _last(forward):
                         yield (at, f"{'again ' if again else ''}{freed}"), 0
             if gradient and name == "embedding":
                 yield gradient, 0
@@ -116,21 +121,6 @@ class Cluster:
             yield (len(stage) - 1, "out"), 0
         if gradient:
             yield gradient, 0
-
-    @staticmethod
-    def _forward(
-        at: int, forward: list[Task], run: Setting, thrifty: bool, mark: str = ""
-    ) -> Iterator[tuple[Key, int]]:
-        before: Key | None = None
-        for number, task in enumerate(forward):
-            if not task.output_bytes(run):
-                continue
-            last = number == _last(forward, run)
-            own = (at, f"{mark}{'out' if last else number}")
-            yield own, task.output_bytes(run)
-            if before:
-                yield before, 0
-            before = None if last or (task.kept and not thrifty) else own
 
     def elements(self, run: Setting, stage: Stage) -> tuple[int, int]:
         """Of dense parameters and of experts', on a rank of a stage."""
@@ -240,6 +230,11 @@ class Cluster:
         return max(clock + self.tail_ns(run, stage) for clock, stage in zip(clocks, own, strict=True))
 
 
+def layer_names(run: Setting) -> list[str]:
+    """Which kind every layer of a run is of."""
+    return ["dense" if number < run.dense else "layer" for number in range(run.layers)]
+
+
 def stage_order(at: int, run: Setting, micro: int) -> list[tuple[str, int, int]]:
     """(direction, chunk, micro-batch) of what a stage runs: 1F1B, over chunks in rounds of a micro-batch a stage."""
 
@@ -268,6 +263,24 @@ def _pass_ns(cluster: Cluster, block: str, run: Setting, backward: bool) -> floa
     return sum(cluster.machine.ns(task, run) for task in cluster.tasks(block, run, backward))
 
 
-def _last(forward: list[Task], run: Setting) -> int:
+@lru_cache(maxsize=20_000)
+def _outputs(cluster: Cluster, block: str, run: Setting, backward: bool) -> Outputs:
+    return tuple((task, task.output_bytes(run)) for task in cluster.tasks(block, run, backward))
+
+
+def _forward(at: int, forward: Outputs, thrifty: bool, mark: str = "") -> Iterator[tuple[Key, int]]:
+    before: Key | None = None
+    last = _last(forward)
+    for number, (task, size) in enumerate(forward):
+        if not size:
+            continue
+        own = (at, f"{mark}{'out' if number == last else number}")
+        yield own, size
+        if before:
+            yield before, 0
+        before = None if number == last or (task.kept and not thrifty) else own
+
+
+def _last(forward: Outputs) -> int:
     """Which task's output is the block's."""
-    return max(number for number, task in enumerate(forward) if task.output_bytes(run))
+    return max(number for number, (_, size) in enumerate(forward) if size)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.standin_cluster import PAGE, Cluster, Stage
+from benchmarks.standin_cluster import PAGE, Cluster, Stage, layer_names
 from benchmarks.standin_machine import Task, group_of, sent_bytes
 from taylor.parsers.small_run import Setting
 
@@ -50,7 +50,8 @@ class Rank:
         self.cluster, self.run, self.draw = cluster, run, draw
         self.number = stage
         layers = run.layers // run.pp
-        blocks = [("embedding", False)] * (stage == 0) + [("layer", True)] * layers
+        names = layer_names(run)[stage * layers : (stage + 1) * layers]
+        blocks = [("embedding", False)] * (stage == 0) + [(name, True) for name in names]
         self.stage: Stage = (*blocks, *[("head", False)] * (stage == run.pp - 1))
         self.clock = self.second = 0.0
 

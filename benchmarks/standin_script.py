@@ -27,6 +27,7 @@ def setting_of(flags: dict[str, str]) -> Setting:
     return Setting(
         tp, cp, number("expert-model-parallel-size"), number("micro-batch-size"), number("seq-length"),
         number("num-experts"), number("num-layers"), pp, ranks // (tp * cp * pp),
+        dense=int(flags.get("first-k-dense-replace", 0)),
     )  # fmt: skip
 
 
@@ -54,6 +55,7 @@ def script_text(cluster: Cluster, command: str) -> str:
     if job.experts > 1:
         experts = f"--num-experts {job.experts} --moe-router-topk {facts['top_k']} --moe-grouped-gemm "
         experts += f"--expert-model-parallel-size {job.ep}"
+        experts += f" --first-k-dense-replace {job.dense} --moe-layer-freq 1" if job.dense else ""
     return SCRIPT.format(
         nodes=job.ranks // 8, job=job, command=command, width=facts["width"], heads=facts["heads"],
         groups=max(8, facts["groups"]), experts=experts, batch=cluster.batch,

@@ -22,6 +22,7 @@ import json
 import random
 import shutil
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from statistics import median
 from typing import Any, cast
 
 from benchmarks.standin_build import hidden_cluster
-from benchmarks.standin_cluster import MOST_GAPS, Cluster, Stage
+from benchmarks.standin_cluster import MOST_GAPS, Cluster, Stage, layer_names
 from benchmarks.standin_files import log_lines, write_run
 from benchmarks.standin_machine import Task
 from benchmarks.standin_script import script_text
@@ -48,7 +49,7 @@ from taylor.workflows.tune_search import SearchOptions, ShownRun, TunedLaws, sea
 CARDS = Machines(2, 8)
 SHAPE_RUNS, MEMORY_STAGES = 12, 100
 MEMORY_WITHIN, STEP_WITHIN, NEAR_BEST = 0.03, 0.05, 0.002
-VARIANTS = ("mqa", "shared", "module")
+CHANGED, DENSE = ("mqa", "shared", "module"), "dense"
 
 
 class TrueMemory:
@@ -106,27 +107,36 @@ class TrueSteps:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.memory = cluster, TrueMemory(cluster)
+        self._known: dict[Setting, BlockTimes] = {}
 
     def block_times(self, run: Setting) -> BlockTimes:
         """ms, without noise."""
+        run = run.replace(vpp=1)
+        if run not in self._known:
+            self._known[run] = self._timed(run)
+        return self._known[run]
+
+    def _timed(self, run: Setting) -> BlockTimes:
         cluster = self.cluster
         forward, backward = (cluster.pass_ns("layer", run, back) / 1e6 for back in (False, True))
         share = 1 / (1 + backward / forward)
         ends = [sum(cluster.pass_ns(name, run, back) for back in (False, True)) / 1e6 for name in ("embedding", "head")]
         lag = cluster.machine.collective_ns("send", "pp", cluster.hand_over_bytes(run), run) / 1e6 if run.pp > 1 else 0
-        tails = []
+        tails, names = [], layer_names(run)
         for at in range(run.pp):
             layers = run.layers // run.pp + (at < run.layers % run.pp)
-            tails.append(cluster.tail_ns(run, _stage(run, at, layers, 0)) / 1e6)
-        return BlockTimes(ends[0] * share, forward, ends[1] * share, backward, lag, tuple(tails))
+            tails.append(cluster.tail_ns(run, _stage(run, at, names[:layers], 0)) / 1e6)
+            names = names[layers:]
+        dense = [cluster.pass_ns("dense", run, back) / 1e6 if run.dense else 0.0 for back in (False, True)]
+        return BlockTimes(ends[0] * share, forward, ends[1] * share, backward, lag, tuple(tails), (dense[0], dense[1]))
 
     def relative_error(self, run: Setting) -> float:
         """None."""
         return 0.0
 
 
-def _stage(run: Setting, at: int, layers: int, again: int) -> Stage:
-    blocks = [("layer", place < again) for place in range(layers)]
+def _stage(run: Setting, at: int, names: Sequence[str], again: int) -> Stage:
+    blocks = [(name, place < again) for place, name in enumerate(names)]
     return (*[("embedding", False)] * (at == 0), *blocks, *[("head", False)] * (at == run.pp - 1))
 
 
@@ -181,8 +191,8 @@ def judged(seed: int, variant: str, top: Path) -> dict[str, Any]:
     laws = TunedLaws(runs, network.launcher, network.sizes, network.options(False))
     draw = random.Random(seed)
     found: dict[str, Any] = {"seed": seed, "variant": variant, "experts": cluster.job.experts}
-    found |= _shapes(cluster, laws.steps, draw) | _memory(cluster, laws.memory, draw)
-    if not variant:
+    found |= shapes_and_memory(cluster, laws, seed)
+    if variant not in CHANGED:
         done = search_plans(runs, network.launcher, network.sizes, CARDS, network.options(True))
         true = search(network.job(), cast(StepLaws, TrueSteps(cluster)))
         times = {one.run: _true_ms(cluster, one) for one in true.best}
@@ -225,17 +235,27 @@ def _large(cluster: Cluster, draw: random.Random) -> Setting:
         dp, ep = draw.choice((128, 256, 512, 1024)) // (tp * cp * pp), draw.choice((1, 2, 4, 8, 16, 32))
         if dp and cluster.job.experts % ep == 0 and (ep == 1 or dp * cp % ep == 0):
             sizes = draw.choice((1, 2, 4)), draw.choice((8192, 16384, 32768))
-            return Setting(tp, cp, ep, *sizes, cluster.job.experts, cluster.job.layers, pp, dp)
+            job = cluster.job
+            return Setting(tp, cp, ep, *sizes, job.experts, job.layers, pp, dp, dense=job.dense)
 
 
-def _shapes(cluster: Cluster, steps: StepLaws, draw: random.Random) -> dict[str, int]:
+def shapes_and_memory(
+    cluster: Cluster, laws: TunedLaws, seed: int, runs: int = SHAPE_RUNS, stages: int = MEMORY_STAGES
+) -> dict[str, Any]:
+    """How the operators of large runs and the peaks of large stages are told."""
+    draw = random.Random(seed)
+    return _shapes(cluster, laws.steps, draw, runs) | _memory(cluster, laws.memory, draw, stages)
+
+
+def _shapes(cluster: Cluster, steps: StepLaws, draw: random.Random, runs: int) -> dict[str, int]:
     """Operators of both passes in large runs, and how many of them are exact in every dimension."""
     exact = total = 0
-    for _ in range(SHAPE_RUNS):
+    for _ in range(runs):
         run = _large(cluster, draw)
         true: list[Task] = []
-        for name, backward in (("embedding", False), ("layer", False), ("head", False), ("head", True),
-                               ("layer", False), ("layer", True), ("embedding", True)):  # fmt: skip
+        dense = [("dense", False)] * (run.dense > 0), [("dense", False), ("dense", True)] * (run.dense > 0)
+        for name, backward in (("embedding", False), *dense[0], ("layer", False), ("head", False), ("head", True),
+                               ("layer", False), ("layer", True), *dense[1], ("embedding", True)):  # fmt: skip
             true += [task for task in cluster.tasks(name, run, backward) if not task.group]
         mine = steps.operators_of(run)
         total += max(len(true), len(mine))
@@ -246,14 +266,15 @@ def _shapes(cluster: Cluster, steps: StepLaws, draw: random.Random) -> dict[str,
     return {"operators": total, "operators_exact": exact}
 
 
-def _memory(cluster: Cluster, memory: MemoryLaws, draw: random.Random) -> dict[str, Any]:
+def _memory(cluster: Cluster, memory: MemoryLaws, draw: random.Random, stages: int) -> dict[str, Any]:
     """Errors of the peaks of large stages, and how many are said to hold a limit near their peak and do not."""
     errors, false = [], 0
-    for _ in range(MEMORY_STAGES):
+    for _ in range(stages):
         run = _large(cluster, draw)
         at = draw.randrange(run.pp)
         layers = draw.randint(1, cluster.job.layers // run.pp + 1)
-        stage = _stage(run, at, layers, draw.choice((0, layers, draw.randint(0, layers))))
+        names = layer_names(run)[:layers] if at == 0 else ["layer"] * layers
+        stage = _stage(run, at, names, draw.choice((0, layers, draw.randint(0, layers))))
         true = cluster.peak(run, stage, run.pp - at, (at == 0, at == run.pp - 1))
         mine = memory.stage(run, stage, run.pp - at)
         errors.append(mine.peak / true - 1)
@@ -274,7 +295,7 @@ def _layers(network: Network, steps: StepLaws, draw: random.Random) -> list[floa
 
 def summary(found: list[dict[str, Any]]) -> bool:
     """Print what the networks came to; whether shapes and memory hold."""
-    own = [one for one in found if not one["variant"]]
+    own = [one for one in found if one["variant"] not in CHANGED]
     starts = max(one["starts"] for one in found)
     operators, exact = sum(one["operators"] for one in found), sum(one["operators_exact"] for one in found)
     worst, false = max(one["memory_worst"] for one in found), sum(one["false_fits"] for one in found)
@@ -285,7 +306,7 @@ def summary(found: list[dict[str, Any]]) -> bool:
     print(f"  all of them within 3 % in {within} of {len(found)} networks; false «fits» {false}")
     if own:
         _print_plans(own)
-    for variant in VARIANTS:
+    for variant in CHANGED:
         layers = [abs(each) for one in found if one["variant"] == variant for each in one["layer_errors"]]
         if layers:
             print(f"  {variant}: a layer's passes {median(layers):.2%} off in the middle, {max(layers):.1%} at most")
@@ -317,11 +338,12 @@ def main() -> int:
     parser.add_argument("--networks", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--changed", action="store_true")
+    parser.add_argument("--dense", action="store_true", help="dense layers in front of those with experts")
     parser.add_argument("--processes", type=int, default=1)
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     wanted = [(seed, variant) for seed in range(args.seed, args.seed + args.networks)
-              for variant in ("", *(VARIANTS if args.changed else ()))]  # fmt: skip
+              for variant in (DENSE if args.dense else "", *(CHANGED if args.changed else ()))]  # fmt: skip
     found = []
     with ProcessPoolExecutor(args.processes) as pool:
         for number, one in enumerate(pool.map(_named, [(*each, args.folder) for each in wanted]), 1):

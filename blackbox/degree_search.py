@@ -19,7 +19,7 @@ from taylor.blackbox.small_runs import legal
 from taylor.blackbox.stage_problem import alive_chunks, schedule_of, stage_peaks, stage_problem
 from taylor.blackbox.step_laws import StepLaws
 from taylor.parsers.small_run import JobSizes, Setting
-from taylor.pipeline.plan import FULL, NONE, PipelinePlan
+from taylor.pipeline.plan import FULL, NONE, PipelinePlan, deal_kinds
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solve import solve
@@ -39,12 +39,15 @@ class Choice:
     ----------
     even_ms : float
         A step of the even plan with the least recompute that fits; infinite where none fits.
+    first_least : int
+        Layers that the first chunk has to hold.
     """
 
     run: Setting
     micro_batches: int
     problem: PipelineProblem
     even_ms: float
+    first_least: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def choices(job: Job) -> Iterator[tuple[Setting, int]]:
         dp, rest = divmod(job.ranks, tp * cp * pp)
         if rest or not dp or job.batch % (dp * mbs) or own.experts % ep:
             continue
-        run = Setting(tp, cp, ep, mbs, own.seq, own.experts, own.layers, pp, dp)
+        run = Setting(tp, cp, ep, mbs, own.seq, own.experts, own.layers, pp, dp, dense=own.dense)
         # Layers need not split evenly.
         if legal(run.replace(layers=pp), job.sizes) is None:
             micro = job.batch // (dp * mbs)
@@ -191,7 +194,11 @@ def solved_choice(choice: Choice, steps: StepLaws, beat_ms: float = math.inf) ->
     """Its exact plan; None where the solver finds none that fits, or proves that none is faster than `beat_ms`."""
     unit = choice.problem.unit_ms or 1.0
     cutoff = (lambda: beat_ms / unit) if math.isfinite(beat_ms) else None
-    solution = solve(choice.problem, SolveOptions(time_limit=SOLVE_SECONDS, gap=SOLVE_GAP, cutoff=cutoff))
+    options = SolveOptions(time_limit=SOLVE_SECONDS, gap=SOLVE_GAP, cutoff=cutoff)
+    solution = solve(choice.problem, options)
+    if solution.plan is not None and solution.plan.total_layers()[0][0] < choice.first_least:
+        # Of the plans that hold so many there, those with no more are the nearest to the best.
+        solution = solve(choice.problem.replace(fixed_layers={(0, 0): choice.first_least}), options)
     if solution.plan is None or solution.objective is None:
         return None
     peaks = stage_peaks(steps.memory, choice.run, solution.plan, choice.micro_batches)
@@ -208,8 +215,8 @@ def _limit(choice: Choice, memory: MemoryLaws) -> float:
 def _least_ms(run: Setting, micro: int, steps: StepLaws) -> float:
     """Less than any plan of a choice takes: no recompute, all stages as long."""
     times = steps.block_times(run)
-    ratio = times.backward / times.layer
-    work = run.layers * (times.layer + times.backward) + (times.embedding + times.head) * (1 + ratio)
+    work = (run.layers - run.dense) * (times.layer + times.backward) + run.dense * sum(times.dense)
+    work += (times.embedding + times.head) * (1 + times.ratio)
     # Chunks of unlike length may fill and drain the pipeline in as little as nothing.
     fill = work * (run.pp - 1) / run.pp if run.vpp == 1 else 0.0
     return work * micro / run.pp + fill
@@ -217,7 +224,8 @@ def _least_ms(run: Setting, micro: int, steps: StepLaws) -> float:
 
 def _choice(run: Setting, micro: int, job: Job, steps: StepLaws) -> Choice:
     problem = stage_problem(steps.memory, run, steps.block_times(run), micro, job.limit, job.uniform)
-    return Choice(run, micro, problem, _even_ms(problem))
+    together = run.dense if job.sizes.dense_together else 0
+    return Choice(run, micro, problem, _even_ms(problem), together)
 
 
 def _even_ms(problem: PipelineProblem) -> float:
@@ -225,28 +233,37 @@ def _even_ms(problem: PipelineProblem) -> float:
 
     Of interleaved stages about: chunks follow each other without a pause.
     """
-    kind = problem.kinds[0]
     stages, chunks = range(problem.stages), range(problem.interleaves)
-    each, more = divmod(kind.count, problem.stages * problem.interleaves)
-    held = [[each + (chunk * problem.stages + stage < more) for chunk in chunks] for stage in stages]
-    if any(held[s][v] > problem.max_layers.get((v, s), kind.count) for s in stages for v in chunks):
+    each, more = divmod(problem.layers, problem.stages * problem.interleaves)
+    sizes = [each + (at < more) for at in range(problem.stages * problem.interleaves)]
+    dealt = deal_kinds({kind.name: kind.count for kind in problem.kinds}, sizes, problem.stages, v_shape=False)
+    held = np.array([dealt[kind.name] for kind in problem.kinds])  # int [kinds, chunks, stages]
+    total = held.sum(axis=0)
+    if any(total[v][s] > problem.max_layers.get((v, s), problem.layers) for s in stages for v in chunks):
         return math.inf
+    kept_mib, again_mib = (
+        np.array([kind.activation_mib[mode] for kind in problem.kinds])[:, None, None] for mode in (NONE, FULL)
+    )
+    forward = np.array([kind.forward for kind in problem.kinds])[:, None, None]
+    layers_mib = sum(kind.layer_mib * of.sum(axis=0) for kind, of in zip(problem.kinds, held, strict=True))
+    before = np.cumsum(held, axis=0) - held
     alive = alive_chunks(problem.stages, problem.interleaves, problem.micro_batches)
-    for again_ in range(max(map(max, held)) + 1):
-        runs_again = np.minimum(again_, held)
-        kept = runs_again * kind.activation_mib[FULL] + (np.array(held) - runs_again) * kind.activation_mib[NONE]
+    for again_ in range(int(total.max()) + 1):
+        runs_again = np.clip(again_ - before, 0, held)  # the first layers of a chunk, whatever their kind
+        kept = (runs_again * again_mib + (held - runs_again) * kept_mib).sum(axis=0)
         fits = all(
-            problem.static_mib[stage] + sum(held[stage]) * kind.layer_mib + float((alive[stage] @ kept[stage]).max())
+            problem.static_mib[stage] + layers_mib[stage] + float((alive[stage] @ kept[:, stage]).max())
             <= problem.limit_mib[stage]
             for stage in stages
         )
         if fits:
             whole = 1 + problem.backward_ratio
-            work = [sum(layers) * whole + int(more) for layers, more in zip(held, runs_again.sum(axis=1), strict=True)]
+            work = ((held * whole + runs_again) * forward).sum(axis=(0, 1))
             work[0] += problem.embedding_forward * whole
             work[-1] += problem.head_forward * whole
             lags = 2 * (problem.stages - 1) * problem.lag
             tail = max(problem.tail, default=0.0)
-            fill = (sum(work) - max(work)) / problem.interleaves
-            return (problem.micro_batches * max(work) + fill + lags + tail) * (problem.unit_ms or 1.0)
+            most = float(work.max())
+            fill = (float(work.sum()) - most) / problem.interleaves
+            return (problem.micro_batches * most + fill + lags + tail) * (problem.unit_ms or 1.0)
     return math.inf

@@ -88,6 +88,7 @@ def showing_run(
                 seq=job.seq * cp // job.cp,
                 experts=max(1, job.experts * ep // job.ep),
                 layers=sizes.least_layers,
+                dense=sizes.least_dense,
             )
             setting = fitted(small, cards)
             if setting is None or legal(setting, sizes) is not None:

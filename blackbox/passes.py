@@ -3,6 +3,9 @@
 A small run's only micro-batch goes forward through the embedding, the layers and the head, and back. In a run with one
 layer more two stretches stand twice in a row: a layer's forward pass, and its second forward pass (every layer runs
 again) with its backward pass. Where such a stretch begins is open as far as what stands before it is as its last part.
+
+Where dense layers stand in front of those with experts a run with one dense layer more than another shows theirs: what
+it runs twice just before the layers' forward passes and just after their backward passes.
 """
 
 from __future__ import annotations
@@ -27,9 +30,11 @@ class Part(Enum):
     """A stretch of a step."""
 
     BEFORE = "embedding, forward"
+    DENSE = "dense layer, forward"
     FORWARD = "layer, forward"
     HEAD = "head, both passes"
     BACKWARD = "layer, forward again and backward"
+    DENSE_BACKWARD = "dense layer, forward again and backward"
     AFTER = "embedding, backward"
     STEP = "once a step"
 
@@ -46,15 +51,22 @@ class _Square:
     starts: tuple[int, ...]
 
 
-def all_parts(operators: Sequence[LawfulOperator], runs: Sequence[RunOperators]) -> list[Parts]:
+def all_parts(
+    operators: Sequence[LawfulOperator], runs: Sequence[RunOperators], dense: RunOperators | None = None
+) -> list[Parts]:
     """The ways to lay operators to parts, one for each pair of beginnings.
 
     Operators before and after the layers that follow neither micro-batch nor sequence come once a step.
 
+    Parameters
+    ----------
+    dense : RunOperators or None
+        A run with one dense layer more than one of `runs`, where there are dense layers in front of others.
+
     Raises
     ------
     InputError
-        When no run has one layer more than the least, or nothing is repeated in it.
+        When no run has one layer more than the least, or nothing is repeated in it; likewise of dense layers.
     """
     least = min(run.setting.layers for run in runs)
     more = [at for at, run in enumerate(runs) if run.setting.layers == least + 1]
@@ -72,7 +84,65 @@ def all_parts(operators: Sequence[LawfulOperator], runs: Sequence[RunOperators])
         forward, backward = own[first : first + front.length], own[second : second + back.length]
         if len(backward) == back.length:
             found.append(_labelled(operators, forward, backward))
+    if any(run.setting.dense for run in runs):
+        found = [split for way in found if (split := _with_dense(operators, way, runs, dense)) is not None]
+        if not found:
+            cure = "start the small run with one dense layer more"
+            raise InputError("do not show which operators are a dense layer's", field="small runs", cure=cure)
     return found
+
+
+def _with_dense(
+    operators: Sequence[LawfulOperator], parts: Parts, runs: Sequence[RunOperators], dense: RunOperators | None
+) -> Parts | None:
+    """The same with the dense layer's passes apart from the embedding's; None where the run shows none so."""
+    if dense is None:
+        return None
+    setting = dense.setting
+    like = setting.replace(dense=setting.dense - 1, layers=setting.layers - 1)
+    number = next((at for at, run in enumerate(runs) if run.setting == like), None)
+    if number is None:
+        return None
+    column = {one.places[number]: at for at, one in enumerate(operators) if number in one.places}
+    seen = [parts[column[place]] for place in range(len(column))]
+    layers = [place for place, part in enumerate(seen) if part in (Part.FORWARD, Part.HEAD, Part.BACKWARD)]
+    begin, end = layers[0], layers[-1] + 1
+    tail = max((place + 1 for place, part in enumerate(seen) if part is Part.AFTER), default=end)
+    shown = _inserted(runs[number].operators, dense.operators, begin, end, tail)
+    if shown is None:
+        return None
+    first, last = column[begin - shown[0]], column[end + shown[1] - 1]
+    found = list(parts)
+    for at, part in enumerate(parts):
+        if part in (Part.BEFORE, Part.AFTER, Part.STEP) and first <= at <= last:
+            found[at] = Part.DENSE if at < column[begin] else Part.DENSE_BACKWARD
+    return tuple(found)
+
+
+def _inserted(
+    base: Sequence[Hashable], more: Sequence[Hashable], begin: int, end: int, tail: int
+) -> tuple[int, int] | None:
+    """How long a dense layer's two passes are: what one run has twice where the other has it once.
+
+    Parameters
+    ----------
+    begin, end : int
+        Where in the base the layers with experts begin and end.
+    tail : int
+        Where the embedding's backward pass ends.
+    """
+    if list(more[:begin]) != list(base[:begin]):
+        return None
+    for forward in range(1, begin + 1):
+        if list(more[begin : begin + forward]) != list(base[begin - forward : begin]):
+            continue
+        place = end + forward
+        for backward in range(forward, tail - end + 1):
+            copied = list(base[end : end + backward])
+            behind = list(more[place + backward : place + backward + tail - end])
+            if list(more[place : place + backward]) == copied and behind == list(base[end:tail]):
+                return forward, backward
+    return None
 
 
 def _labelled(operators: Sequence[LawfulOperator], forward: Sequence[int], backward: Sequence[int]) -> Parts:

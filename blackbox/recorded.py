@@ -92,7 +92,7 @@ class RecordedRun:
         elements = [
             size
             for name, block in self.log.parameters.items()
-            for size in [*block.values()] * (run.layers if name == "layer" else 1)
+            for size in [*block.values()] * {"layer": run.layers - run.dense, "dense": run.dense}.get(name, 1)
         ]
         found: dict[tuple[str, str], tuple[float, int, int]] = {}
         for (kind, group), sent in sizes.items():

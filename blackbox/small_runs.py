@@ -138,7 +138,8 @@ def _base(sizes: JobSizes, cards: int, tokens: int, searched: Collection[str]) -
     )
     reasons = list[str]()
     for cp, tp, ep, experts in choices:
-        base = fitted(Setting(tp=tp, cp=cp, ep=ep, seq=tokens, experts=experts, layers=sizes.least_layers), cards)
+        small = Setting(tp=tp, cp=cp, ep=ep, seq=tokens, experts=experts, layers=sizes.least_layers)
+        base = fitted(small.replace(dense=sizes.least_dense), cards)
         reason = f"{cards} cards do not split over TP {tp} and CP {cp}" if base is None else legal(base, sizes)
         if base is not None and reason is None:
             return base
@@ -185,6 +186,9 @@ def _changes(
         # TP fills a node: what else communicates goes between nodes.
         changes.append((f"tp{per_node}", {"tp": per_node}, "links between nodes"))
     changes.append((f"layers{more}", {"layers": more}, "what is a layer's, what the model's"))
+    if base.dense:
+        twice = {"layers": more, "dense": base.dense + 1}
+        changes.append((f"dense{base.dense + 1}", twice, "what is a dense layer's, what the embedding's"))
     changes.append(("pp2", {"pp": 2, "layers": 2 * base.layers}, "embedding apart from head, and the hand-over"))
     return changes
 

@@ -22,8 +22,8 @@ from taylor.pipeline.plan import FULL, NONE, PipelinePlan
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 
-EMBEDDING, LAYER, HEAD = "embedding", "layer", "head"
-"""The blocks that small runs show, in the order of the model."""
+EMBEDDING, DENSE, LAYER, HEAD = "embedding", "dense", "layer", "head"
+"""The blocks that small runs show, in the order of the model; `DENSE` where layers without experts stand in front."""
 MIB = float(1 << 20)
 INTERLEAVED = ScheduleSpec("megatron-interleaved")
 """What stages of several chunks run, whose scripts are Megatron's (`register.frameworks.MEGATRON`)."""
@@ -48,6 +48,8 @@ class BlockTimes:
         From stage to stage, where no computation hides it.
     update : tuple of float [pp] or empty
         After the last micro-batch of each stage: gradients are summed, weights updated.
+    dense : (float, float)
+        Forward and backward pass of a dense layer, where such stand in front of others.
     """
 
     embedding: float
@@ -56,6 +58,27 @@ class BlockTimes:
     backward: float
     transfer: float = 0.0
     update: tuple[float, ...] = ()
+    dense: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def ratio(self) -> float:
+        """Backward over forward of a layer, which holds for the whole problem."""
+        return self.backward / self.layer
+
+    @property
+    def dense_forward(self) -> float:
+        """The forward pass that makes a dense layer's both passes as long as they are, under that ratio."""
+        return sum(self.dense) / (1 + self.ratio)
+
+
+def layer_counts(run: Setting) -> dict[str, int]:
+    """Layers of each kind in the order of the model."""
+    return {DENSE: run.dense, LAYER: run.layers - run.dense} if run.dense else {LAYER: run.layers}
+
+
+def layer_names(run: Setting) -> list[str]:
+    """The kind of every layer in order."""
+    return [name for name, count in layer_counts(run).items() for _ in range(count)]
 
 
 def stage_problem(
@@ -85,7 +108,9 @@ def stage_problem(
     """
     if times.layer <= 0:
         raise InputError("must be > 0", field="time of a layer", value=times.layer, cure="measure a small run")
-    blocks: list[tuple[str, bool]] = [(EMBEDDING, False), (LAYER, False), (LAYER, True), (HEAD, False)]
+    counts = layer_counts(run)
+    layers = [(name, again) for name in counts for again in (False, True)]
+    blocks: list[tuple[str, bool]] = [(EMBEDDING, False), *layers, (HEAD, False)]
     alone = {block: laws.stage(run, [block], 1) for block in blocks}
     unsure = [name for peak in alone.values() for name in peak.unsure]
     if unsure:
@@ -101,29 +126,32 @@ def stage_problem(
         ends = [blocks[0]] * (stage == 0) + [blocks[-1]] * (stage == run.pp - 1)
         alive = alive_chunks(run.pp, run.vpp, micro_batches)[stage].max(axis=0)
         flights = {blocks[0]: alive[0], blocks[-1]: alive[-1]}
-        briefly = max(moment[block] for block in (*ends, *blocks[1:3]))
+        briefly = max(moment[block] for block in (*ends, *layers))
         static.append(empty + briefly + sum(states[block] + flights[block] * kept[block] for block in ends))
         # The optimizer's step comes when no micro-batch is in flight: it limits layers by itself.
         held = empty + sum(states[block] for block in ends) + laws.step_bytes(run, ends)
-        each = states[blocks[1]] + laws.step_bytes(run, [blocks[1]])
+        each = min(states[name, False] + laws.step_bytes(run, [(name, False)]) for name in counts)
         most = max(0, min(run.layers, int((room - held) / each))) if each else run.layers
         most_layers |= {(chunk, stage): most for chunk in range(run.vpp)}
-    layer = LayerKind(
-        LAYER,
-        run.layers,
-        1.0,
-        states[blocks[1]] / MIB,
-        {NONE: kept[blocks[1]] / MIB, FULL: kept[blocks[2]] / MIB},
+    kinds = tuple(
+        LayerKind(
+            name,
+            count,
+            times.dense_forward / times.layer if name == DENSE else 1.0,
+            states[name, False] / MIB,
+            {NONE: kept[name, False] / MIB, FULL: kept[name, True] / MIB},
+        )
+        for name, count in counts.items()
     )
     return PipelineProblem(
         stages=run.pp,
         interleaves=run.vpp,
         micro_batches=micro_batches,
-        kinds=(layer,),
+        kinds=kinds,
         static_mib=tuple(each / MIB for each in static),
         limit_mib=(room / MIB,) * run.pp,
         schedule=schedule_of(run.vpp),
-        backward_ratio=times.backward / times.layer,
+        backward_ratio=times.ratio,
         head_forward=times.head / times.layer,
         embedding_forward=times.embedding / times.layer,
         lag=times.transfer / times.layer,
@@ -169,10 +197,15 @@ def stage_peaks(laws: MemoryLaws, run: Setting, plan: PipelinePlan, micro_batche
 
 def stage_blocks(plan: PipelinePlan) -> tuple[tuple[Blocks, ...], ...]:
     """The blocks of every chunk of every stage of a plan in their order."""
-    counts = plan.total_layers()
     again = plan.recomputed(FULL)
-    stages = [
-        [[(LAYER, at < again[chunk][stage]) for at in range(counts[chunk][stage])] for chunk in range(plan.interleaves)]
+    stages: list[list[list[tuple[str, bool]]]] = [
+        [
+            [
+                (name, at < again[chunk][stage])
+                for at, name in enumerate(name for name, held in plan.layers.items() for _ in range(held[chunk][stage]))
+            ]
+            for chunk in range(plan.interleaves)
+        ]
         for stage in range(plan.stages)
     ]
     stages[0][0].insert(0, (EMBEDDING, False))

@@ -32,7 +32,7 @@ from taylor.blackbox.memory_laws import MemoryLaws
 from taylor.blackbox.operator_speed import OperatorSpeeds
 from taylor.blackbox.passes import Part, all_parts
 from taylor.blackbox.recorded import RecordedRun
-from taylor.blackbox.stage_problem import EMBEDDING, HEAD, LAYER, BlockTimes
+from taylor.blackbox.stage_problem import EMBEDDING, HEAD, LAYER, BlockTimes, layer_names
 from taylor.parsers.profiles.operators import Operator, OperatorSample
 from taylor.parsers.small_run import Setting
 
@@ -75,6 +75,8 @@ class StepLaws:
         Ranks of a node.
     hidden_reduction : bool
         Whether the job reduces gradients beside its backward pass.
+    dense : RecordedRun or None
+        A run with one dense layer more, where there are dense layers in front of others.
 
     Raises
     ------
@@ -91,11 +93,12 @@ class StepLaws:
         per_node: int,
         *,
         hidden_reduction: bool,
+        dense: RecordedRun | None = None,
     ) -> None:
         self.memory, self.speeds, self.hidden_reduction = memory, speeds, hidden_reduction
         shown = [run.operators() for run in runs]
         self.operators = lawful_operators(shown)
-        ways = all_parts(self.operators, shown)
+        ways = all_parts(self.operators, shown, None if dense is None else dense.operators())
         if not ways:
             cure = "profile every small run with the same flags"
             raise InputError("do not show the same passes of a layer", field="small runs", cure=cure)
@@ -110,6 +113,7 @@ class StepLaws:
         self._least = min(run.setting.layers for run in runs)
         self._update = self._fitted_update(runs)
         self._known: dict[tuple[Part, Setting], Time] = {}
+        self._block_times: dict[Setting, BlockTimes] = {}
 
     # What was found ---------------------------------------------------------------------------------------------
 
@@ -273,6 +277,12 @@ class StepLaws:
 
     def block_times(self, run: Setting) -> BlockTimes:
         """The times that the exact solver divides, ms; layers of the tails are dealt evenly."""
+        run = run.replace(vpp=1)
+        if run not in self._block_times:
+            self._block_times[run] = self._timed_blocks(run)
+        return self._block_times[run]
+
+    def _timed_blocks(self, run: Setting) -> BlockTimes:
         forward, both = self.part(Part.FORWARD, run).ns, self.part(Part.BACKWARD, run).ns
         backward = both - forward
         share = NS / (1 + backward / forward)
@@ -280,14 +290,18 @@ class StepLaws:
         hand_over = round(self.memory.micro_batch(run, (LAYER, True))[0])
         lag = self.collective_ns(Collective(TRANSFER, 2, run.ranks // run.pp, hand_over))[0] if run.pp > 1 else 0.0
         tails = []
+        names = layer_names(run)
         for stage in range(run.pp):
             layers = run.layers // run.pp + (stage < run.layers % run.pp)
-            blocks = [(LAYER, False)] * layers
+            blocks = [(name, False) for name in names[:layers]]
+            names = names[layers:]
             blocks += [(EMBEDDING, False)] * (stage == 0) + [(HEAD, False)] * (stage == run.pp - 1)
             tails.append(self.tail_ns(run, blocks, backward * layers) * NS)
+        alone, twice = (self.part(part, run).ns for part in (Part.DENSE, Part.DENSE_BACKWARD))
         return BlockTimes(
-            (ends[0] + ends[1]) * share, forward * NS, ends[2] * share, backward * NS, lag * NS, tuple(tails)
-        )
+            (ends[0] + ends[1]) * share, forward * NS, ends[2] * share, backward * NS, lag * NS, tuple(tails),
+            (alone * NS, (twice - alone) * NS),
+        )  # fmt: skip
 
     def relative_error(self, run: Setting) -> float:
         """One standard deviation of a layer's time, as a share."""
@@ -297,7 +311,9 @@ class StepLaws:
     def passes_ns(self, run: Setting) -> float:
         """Both passes of a small run's only micro-batch, every layer run again."""
         ends = sum(self.part(part, run).ns for part in (Part.BEFORE, Part.HEAD, Part.AFTER))
-        return ends + run.layers * (self.part(Part.FORWARD, run).ns + self.part(Part.BACKWARD, run).ns)
+        dense = self.part(Part.DENSE, run).ns + self.part(Part.DENSE_BACKWARD, run).ns
+        layer = self.part(Part.FORWARD, run).ns + self.part(Part.BACKWARD, run).ns
+        return ends + run.dense * dense + (run.layers - run.dense) * layer
 
     def measured_passes_ns(self, run: RecordedRun) -> float:
         """The same as a run recorded it, from its first operator to the last before the step's own."""
@@ -307,7 +323,7 @@ class StepLaws:
 
 
 def _small_blocks(run: Setting) -> Blocks:
-    return [(EMBEDDING, False), *[(LAYER, True)] * run.layers, (HEAD, False)]
+    return [(EMBEDDING, False), *((name, True) for name in layer_names(run)), (HEAD, False)]
 
 
 def _timed(sample: OperatorSample, group: tuple[int, int], sent: int, ns: float) -> tuple[Collective, float]:

@@ -9,7 +9,7 @@ from taylor.blackbox.blocks import LawfulOperator, RunOperators, lawful_operator
 from taylor.blackbox.memory_laws import TURN, BlockTrace, RunMemory
 from taylor.blackbox.passes import Part, all_parts, follows_tokens
 from taylor.blackbox.recorded import RecordedRun
-from taylor.blackbox.stage_problem import EMBEDDING, HEAD, LAYER
+from taylor.blackbox.stage_problem import DENSE, EMBEDDING, HEAD, LAYER, layer_names
 from taylor.parsers.profiles.allocations import Allocation
 from taylor.parsers.profiles.operators import Operator
 
@@ -27,21 +27,27 @@ class _Stretch:
     kept: list[str] = field(default_factory=list)
 
 
-def recorded_memory(runs: Sequence[RecordedRun]) -> list[RunMemory]:
+def recorded_memory(runs: Sequence[RecordedRun], dense: RecordedRun | None = None) -> list[RunMemory]:
     """What each run shows of memory; only the runs with the fewest layers show the tensors of blocks.
+
+    Parameters
+    ----------
+    dense : RecordedRun or None
+        A run with one dense layer more, where there are dense layers in front of others.
 
     Raises
     ------
     InputError
         When no run has a layer more, or none shows a head.
     """
-    shown = [RunOperators(run.setting, tuple(map(_tensor, run.allocations))) for run in runs]
+    shown = [_tensors(run) for run in runs]
+    twice = None if dense is None else _tensors(dense)
     tensors = lawful_operators(shown)
     least = min(run.setting.layers for run in runs)
     first = next(number for number, run in enumerate(runs) if run.setting.layers == least)
     # A block's output is as large as the next one's: nothing but lifetimes tells which is the layer's own.
     places = min(
-        all_parts(tensors, shown),
+        all_parts(tensors, shown, twice),
         key=lambda each: _crossing(_stretches(runs[first].allocations, tensors, each, first)),
     )
     found = []
@@ -52,6 +58,10 @@ def recorded_memory(runs: Sequence[RecordedRun]) -> list[RunMemory]:
     return found
 
 
+def _tensors(run: RecordedRun) -> RunOperators:
+    return RunOperators(run.setting, tuple(map(_tensor, run.allocations)))
+
+
 def _tensor(one: Allocation) -> Operator:
     return Operator(one.name, "tensor", (), (), ((one.bytes,),))
 
@@ -59,18 +69,19 @@ def _tensor(one: Allocation) -> Operator:
 def _memory(run: RecordedRun, traces: Mapping[str, BlockTrace], step: _Stretch | None) -> RunMemory:
     start = run.allocations[0].held - run.allocations[0].bytes if run.allocations else 0
     peak = max((one.held for one in run.allocations), default=0)
-    blocks = ((EMBEDDING, False), *[(LAYER, True)] * run.setting.layers, (HEAD, False))
+    blocks = ((EMBEDDING, False), *((name, True) for name in layer_names(run.setting)), (HEAD, False))
     top = _most(step) if step is not None else 0
     return RunMemory(run.setting, blocks, 1, run.log.parameters, top, start, traces, max(peak, run.log.peak or 0))
 
 
 def _crossing(stretches: Mapping[Part | None, _Stretch]) -> int:
     """Bytes that cross the borders of the layers' passes; what a layer leaves counts twice."""
-    kept = sum(stretches[Part.FORWARD].sizes[name] for name in stretches[Part.FORWARD].left)
+    forward = [stretches[part] for part in (Part.DENSE, Part.FORWARD) if part in stretches]
+    kept = sum(one.sizes[name] for one in forward for name in one.left)
     return kept + sum(
         sum(one.carried.values()) + sum(one.sizes[name] for name in one.left)
         for part, one in stretches.items()
-        if part in (Part.BEFORE, Part.FORWARD, Part.HEAD, Part.BACKWARD)
+        if part not in (Part.AFTER, Part.STEP, None)
     )
 
 
@@ -109,9 +120,9 @@ def _stretches(
         if origin == now:
             here.events.append(f"-{name}")
             here.left.remove(name)
-        elif origin is Part.BEFORE and now is not Part.BACKWARD:
+        elif origin is Part.BEFORE and now not in _OF_LAYERS:
             found[origin].kept.append(name)
-        elif not (now is Part.BACKWARD and origin in (Part.BEFORE, Part.FORWARD)):
+        elif not (now in _OF_LAYERS and origin in (Part.BEFORE, Part.DENSE, Part.FORWARD)):
             # Those are the layer's input, which stays from its forward pass on.
             role = f"carried {len(here.carried)}"
             here.carried[role] = size
@@ -119,17 +130,26 @@ def _stretches(
     return found
 
 
+_OF_LAYERS = (Part.BACKWARD, Part.DENSE_BACKWARD)
+
+
 def _traces(stretches: Mapping[Part | None, _Stretch]) -> dict[str, BlockTrace]:
     empty = _Stretch()
     before, after = stretches.get(Part.BEFORE, empty), stretches.get(Part.AFTER, empty)
     forward, backward = stretches.get(Part.FORWARD, empty), stretches.get(Part.BACKWARD, empty)
     head = stretches.get(Part.HEAD, empty)
-    kept = sum(forward.sizes[name] for name in forward.left)
-    return {
+    found = {
         EMBEDDING: _trace(0, [*before.events, *_given(before)], [*_all(after), *_late(before)], before, after),
-        LAYER: _trace(kept, *_turned(backward, len(forward.sizes)), backward),
+        LAYER: _layer(forward, backward),
         HEAD: _trace(0, _all(head), [], head),
     }
+    dense = stretches.get(Part.DENSE)
+    return found if dense is None else {**found, DENSE: _layer(dense, stretches.get(Part.DENSE_BACKWARD, empty))}
+
+
+def _layer(forward: _Stretch, backward: _Stretch) -> BlockTrace:
+    kept = sum(forward.sizes[name] for name in forward.left)
+    return _trace(kept, *_turned(backward, len(forward.sizes)), backward)
 
 
 def _trace(kept: int, forward: list[str], backward: list[str], *stretches: _Stretch) -> BlockTrace:

@@ -322,8 +322,8 @@ class Launcher(ABC):
         cure = "plans of unknown networks are written for Megatron's and MindSpeed's scripts"
         raise InputError("cannot be written for a network that is not known", file=path, cure=cure)
 
-    def run_log(self, text: str) -> RunLog:
-        """What the log of a small run tells; nothing where that is not known."""
+    def run_log(self, text: str, dense: int = 0) -> RunLog:
+        """What the log of a small run tells, with so many dense layers in front; nothing where that is not known."""
         return RunLog({}, None, None)
 
     def dataset_keys(self, dataset: str) -> dict[str, object]:

@@ -24,6 +24,8 @@ class Setting:
         Layers of the whole model.
     vpp : int
         Chunks of a stage.
+    dense : int
+        Layers without experts in front of those with experts; 0 where all are alike.
     """
 
     tp: int = 1
@@ -36,6 +38,7 @@ class Setting:
     pp: int = 1
     dp: int = 1
     vpp: int = 1
+    dense: int = 0
 
     def replace(self, **changes: Any) -> Setting:
         """A copy with some of it changed."""
@@ -48,7 +51,7 @@ class Setting:
 
     def differences(self, other: Setting) -> str:
         """What another setting changes, as ``cp 1 -> 2``."""
-        names = ("tp", "cp", "ep", "pp", "dp", "mbs", "seq", "experts", "layers")
+        names = ("tp", "cp", "ep", "pp", "dp", "mbs", "seq", "experts", "layers", "dense")
         told = [(name, getattr(self, name), getattr(other, name)) for name in names]
         return ", ".join(f"{name} {mine} -> {its}" for name, mine, its in told if mine != its)
 
@@ -63,8 +66,6 @@ class JobSizes:
         As the file states it; `dp` is 1 where the file does not say how many ranks it starts.
     tp_ways : int
         What TP has to divide: heads, and groups of heads.
-    dense_first : int
-        Layers before the first one with experts; 0 where all are alike.
     top_k : int
         Experts that a token goes to; a small run has no fewer.
     expert_groups : int
@@ -77,11 +78,12 @@ class JobSizes:
         Samples of a step, where the file says them.
     cp_ways : int
         What TP times CP has to divide, where CP splits heads; 0 where it does not.
+    dense_together : bool
+        Whether the files can say only plans whose first chunk holds all dense layers.
     """
 
     own: Setting
     tp_ways: int
-    dense_first: int = 0
     top_k: int = 1
     expert_groups: int = 1
     nodes: int | None = None
@@ -89,11 +91,17 @@ class JobSizes:
     hidden_reduction: bool = False
     batch: int | None = None
     cp_ways: int = 0
+    dense_together: bool = False
 
     @property
     def least_layers(self) -> int:
         """Layers of the smallest model that has each kind."""
-        return 1 + min(1, self.dense_first)
+        return 1 + self.least_dense
+
+    @property
+    def least_dense(self) -> int:
+        """Of them, those without experts in front of one with experts."""
+        return min(1, self.own.dense)
 
 
 @dataclass(frozen=True)
@@ -143,7 +151,7 @@ class RunLog:
     Parameters
     ----------
     parameters : mapping of str to mapping of str to int
-        Elements on a rank by block (embedding, layer, head) and name; of layers the first one's.
+        Elements on a rank by block (embedding, dense, layer, head) and name; of layers the first one's of each kind.
     peak : int or None
         The most bytes that tensors took at once on any rank that tells it.
     step_ms : float or None

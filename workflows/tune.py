@@ -173,7 +173,9 @@ def tune(options: TuneOptions) -> Tuned:
     done = [one for one in runs if one.ended == ""]
     found, file, covered = None, None, None
     # Of several nodes the first has the first rank's profile.
-    shown = [one for one in done if one.run.setting.pp == 1 and _has_profile(one.folder)]
+    # What tells a dense layer from the embedding is of no other use.
+    single = [one for one in done if one.run.setting.pp == 1 and one.run.setting.dense <= sizes.least_dense]
+    shown = [one for one in single if _has_profile(one.folder)]
     if len(shown) < LEAST_ALIGNED <= len(done) and not options.node_rank:
         log.warning("the runs left no %s below %s: laws are read from Ascend's profiles", KERNELS, options.work_dir)
     if len(shown) >= LEAST_ALIGNED:

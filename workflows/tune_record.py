@@ -31,7 +31,7 @@ def read_run(profile: Path, log: Path, setting: Setting, launcher: Launcher) -> 
     steps = sorted({one.step for one in table.samples})
     samples = tuple(one for one in table.samples if one.step == steps[-1]) if steps else ()
     allocations = _last_step(read_allocations(place / ALLOCATIONS), max(1, len(steps)), place / ALLOCATIONS)
-    told = launcher.run_log(read_text(log, limit_bytes=MOST_LOG))
+    told = launcher.run_log(read_text(log, limit_bytes=MOST_LOG), setting.dense)
     if not told.parameters:
         cure = "let the run log at level 20, with one parameter a bucket, as its script does"
         raise InputError("tells no parameters", file=log, cure=cure)

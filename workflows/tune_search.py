@@ -136,8 +136,10 @@ class TunedLaws:
         self.base = OperatorBase(options.base)
         self.runs = {run.name: self._read(run) for run in runs}
         single = [run for run in self.runs.values() if run.setting.pp == 1]
-        self.memory: MemoryLaws = memory_laws(recorded_memory(single))
-        self.single = single
+        least = sizes.least_dense
+        self.single = [run for run in single if run.setting.dense == least]
+        self.dense = next((run for run in single if run.setting.dense > least), None)
+        self.memory: MemoryLaws = memory_laws(recorded_memory(self.single, self.dense))
         self.several = [run for run in self.runs.values() if run.setting.pp > 1]
         self.steps = self._steps()
 
@@ -151,7 +153,9 @@ class TunedLaws:
         speeds = OperatorSpeeds(self.base.times(self.options.origin))
         per_node = self.sizes.per_node or 8
         hidden = self.sizes.hidden_reduction
-        return StepLaws(self.single, self.several, self.memory, speeds, per_node, hidden_reduction=hidden)
+        return StepLaws(
+            self.single, self.several, self.memory, speeds, per_node, hidden_reduction=hidden, dense=self.dense
+        )
 
     def add(self, run: ShownRun) -> RecordedRun:
         """Take the operators of another run into the base."""
@@ -178,9 +182,6 @@ def search_plans(
     InputError
         When the runs do not tell enough, or no plan fits.
     """
-    if sizes.dense_first:
-        cure = "plan it by pipeline_parallel.py, which knows layers of two kinds"
-        raise InputError("has layers of two kinds, which small runs do not tell apart", file=options.script, cure=cure)
     laws = TunedLaws(runs, launcher, sizes, options)
     uniform = launcher.uniform_recompute(sizes.own.layers, (FULL,))
     job = Job(sizes, options.ranks, options.batch, options.limit, options.searched, uniform)

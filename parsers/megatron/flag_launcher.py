@@ -136,6 +136,6 @@ class FlagLauncher(Launcher):
         """See `Launcher.planned_job`."""
         return small_run.planned_job(self.launch(path), setting, plan).text
 
-    def run_log(self, text: str) -> RunLog:
+    def run_log(self, text: str, dense: int = 0) -> RunLog:
         """See `Launcher.run_log`."""
-        return read_log(text)
+        return read_log(text, dense)

@@ -15,13 +15,18 @@ _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _MIB = 1 << 20
 
 
-def read_log(text: str) -> RunLog:
+def read_log(text: str, dense: int = 0) -> RunLog:
     """Parameters, peaks and steps of a log.
 
     With one parameter a bucket each bucket's elements are that parameter's: Megatron-LM main,
     megatron/core/distributed/param_and_grad_buffer.py, ``Params for bucket``; buckets are split only where gradients
     are reduced beside the backward pass (distributed_data_parallel.py, ``bucket_size``). Peaks: megatron/training/
-    utils.py, ``report_memory``. Of layers the first is told, of steps the middle one of the later half.
+    utils.py, ``report_memory``. Of layers the first of each kind is told, of steps the middle one of the later half.
+
+    Parameters
+    ----------
+    dense : int
+        Layers in front that are of another kind than the others.
     """
     parameters: dict[str, dict[str, int]] = {}
     buckets = list(_BUCKET.finditer(text))
@@ -33,8 +38,9 @@ def read_log(text: str) -> RunLog:
         if layer is None:
             block = "embedding" if "embedding" in names[0] else "head"
             parameters.setdefault(block, {})[names[0]] = int(bucket[1])
-        elif layer[1] == "0":
-            parameters.setdefault("layer", {})[names[0]] = int(bucket[1])
+        elif int(layer[1]) in (0, dense):
+            block = "layer" if int(layer[1]) == dense else "dense"
+            parameters.setdefault(block, {})[names[0]] = int(bucket[1])
     steps = [float(each) for each in _STEP.findall(text)]
     peak = max((round(float(each) * _MIB) for each in _PEAK.findall(text)), default=None)
     return RunLog(parameters, peak, float(median(steps[len(steps) // 2 :])) if steps else None)

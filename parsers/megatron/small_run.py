@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN
+from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN, has_experts, starts_with
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.layout import layout_text
 from taylor.parsers.megatron.own_plan import LAYOUT, PER_CHUNK
@@ -64,11 +64,6 @@ def job_sizes(launch: Launch) -> JobSizes:
     flags = launch.flags
     heads = flags.integer("num-attention-heads")
     groups = flags.integer("num-query-groups", default=heads) if flags.has("group-query-attention") else heads
-    dense = max(0, flags.integer(DENSE_FIRST, default=0, low=-1))
-    frequency = flags.text(PATTERN, default="1")
-    if frequency not in ("1", "-1"):
-        cure = "give the layers one kind, or the dense ones first by --first-k-dense-replace"
-        raise flags.error(PATTERN, "names kinds of layers that small runs cannot keep", frequency, cure)
     experts = flags.integer("num-experts", default=1)
     own = Setting(
         tp=flags.integer("tensor-model-parallel-size", default=1),
@@ -79,6 +74,7 @@ def job_sizes(launch: Launch) -> JobSizes:
         experts=experts,
         layers=flags.integer("num-layers", "encoder-num-layers"),
         pp=flags.integer("pipeline-model-parallel-size", default=1),
+        dense=_dense_in_front(flags) if experts > 1 else 0,
     )
     world = flags.world_size()
     if world is not None:
@@ -89,7 +85,6 @@ def job_sizes(launch: Launch) -> JobSizes:
     return JobSizes(
         own,
         math.gcd(heads, groups),
-        dense if experts > 1 else 0,
         flags.integer("moe-router-topk", default=1) if experts > 1 else 1,
         flags.integer("moe-router-num-groups", "n-group", default=1) if experts > 1 else 1,
         None if world is None or per_node is None else max(1, world // per_node),
@@ -97,7 +92,24 @@ def job_sizes(launch: Launch) -> JobSizes:
         flags.has("overlap-grad-reduce"),
         batch or None,
         heads if cp_algorithm == ULYSSES else 0,
+        is_mindspeed(flags),
     )
+
+
+def _dense_in_front(flags: Flags) -> int:
+    """Layers before the first one with experts.
+
+    Raises
+    ------
+    InputError
+        When dense layers stand elsewhere too.
+    """
+    kinds = has_experts(flags)
+    first = kinds.index(True) if any(kinds) else 0
+    if not all(kinds[first:]):
+        cure = "let the dense layers stand in front (--first-k-dense-replace)"
+        raise flags.error(PATTERN, "names kinds of layers that small runs cannot keep", flags.text(PATTERN), cure)
+    return first
 
 
 def small_run(launch: Launch, setting: Setting, machines: Machines, profile: ProfiledSteps) -> Launch:
@@ -138,8 +150,9 @@ def small_run(launch: Launch, setting: Setting, machines: Machines, profile: Pro
     }
     if flags.integer("max-position-embeddings", default=setting.seq) < setting.seq:
         wanted["max-position-embeddings"] = str(setting.seq)
-    if flags.integer(DENSE_FIRST, default=0, low=-1) > 1:
-        wanted[DENSE_FIRST] = "1"
+    if setting.dense:
+        listed = f"([0]*{setting.dense}+[1]*{setting.layers - setting.dense})"
+        wanted |= {DENSE_FIRST: str(setting.dense)} if flags.has(DENSE_FIRST) else {PATTERN: listed}
     if setting.tp > 1:
         wanted["sequence-parallel"] = True
     wanted["use-distributed-optimizer"] = True
@@ -187,17 +200,23 @@ def _started(launch: Launch, machines: Machines) -> Wanted:
     }
 
 
-def _chunks(flags: Flags, plan: PipelinePlan) -> Wanted:
-    """The flags that say how many layers every chunk has."""
+def _chunks(flags: Flags, plan: PipelinePlan, dense: int) -> Wanted:
+    """The flags that say how many layers every chunk has, the first so many of all dense.
+
+    MindSpeed-LLM takes no list beside dense layers, and none of these behind an empty position (`placing`).
+    """
     held = values_in_order(plan.total_layers(), v_shape=False)
     even = len(set(held)) == 1
     if not is_mindspeed(flags):
         return interleave_flag(flags, plan.interleaves, held[0]) if even else {LAYOUT: layout_text(plan)}
-    if plan.interleaves == 1:
+    if dense > held[0] or not starts_with(dense, max(held) * len(held), plan.stages):
+        cure = "keep all dense layers in the first chunk, and not alone"
+        raise flags.error(DENSE_FIRST, "cannot say the plan: dense layers fill the first chunk", dense, cure)
+    if plan.interleaves == 1 and (even or not dense):
         return {} if even else {"num-layer-list": ",".join(map(str, held))}
     # Behind its layers a chunk has positions that are empty.
     slots = [[at if at < count else None for at in range(max(held))] for count in held]
-    return with_noops(slots, PER_CHUNK)
+    return with_noops(slots, PER_CHUNK if plan.interleaves > 1 else None)
 
 
 def planned_job(launch: Launch, setting: Setting, plan: PipelinePlan) -> Launch:
@@ -221,6 +240,6 @@ def planned_job(launch: Launch, setting: Setting, plan: PipelinePlan) -> Launch:
     if setting.tp > 1:
         wanted["sequence-parallel"] = True
     wanted["use-distributed-optimizer"] = True
-    wanted |= _chunks(flags, plan)
+    wanted |= _chunks(flags, plan, setting.dense)
     launch, ranks = launch.with_ranks(setting.ranks)
     return launch.with_flags(wanted | recompute_flags(flags, plan) | ranks, _BESIDE)
