@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 
@@ -28,7 +29,7 @@ class Word:
 
     chars: tuple[Char, ...]
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The word as the program would get it."""
         return "".join(char.text for char in self.chars)
