@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from taylor.cost_model.optimizer import OptimizerStates
-from taylor.register.frameworks import DEFAULT_FRAMEWORK, Framework
+from taylor.register.frameworks import DEFAULT_FRAMEWORK, LOSS_FILLED, LOSS_TRAFFIC, Framework
 from taylor.register.narrow_products import NarrowProducts
 
 _HALF_BYTES = 2
@@ -183,6 +183,11 @@ class TrainingRules:
         Products of layers are transformer engine's, with a workspace beside torch's.
     deterministic : bool
         Every operation repeats exactly (``--deterministic-mode``).
+    rotated_apart : float
+        Share of queries and keys that single operations turn (``--no-rope-fusion``); 0: one kernel turns them.
+    logged_bytes : int
+        What the step's log reads and writes, bytes a parameter that a rank updates (``--log-params-norm``,
+        ``--log-num-zeros-in-grad``).
     compiled : bool
         Element-wise operations are fused by a compiler (``compile.enable``) where the framework runs them one by one.
     graphed : tuple of str
@@ -231,6 +236,8 @@ class TrainingRules:
     aligned_rows: bool = False
     engine_products: bool = False
     deterministic: bool = False
+    rotated_apart: float = 0.0
+    logged_bytes: int = 0
     compiled: bool = False
     graphed: tuple[str, ...] = ()
 
@@ -259,6 +266,12 @@ class TrainingRules:
     def saved_input_bytes(self) -> float:
         """Bytes an element of an input that a matrix product alone saves."""
         return self.compute_bytes if self.narrow is None else self.narrow.input_bytes
+
+    @property
+    def loss_traffic(self) -> int:
+        """Bytes a logit that the loss moves, forward and backward; what is filled before it is written counted in."""
+        kernel = self.loss_kernel or self.framework.statics.cross_entropy
+        return LOSS_TRAFFIC[kernel] + (LOSS_FILLED.get(kernel, 0) if self.deterministic else 0)
 
     @property
     def precision(self) -> str:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, sequence_split
 from taylor.cost_model.collectives import all_to_all_ms, gather_ms, send_ms
+from taylor.cost_model.determinism import attention_backward_ms
 from taylor.cost_model.expert_exchange import expert_exchange_ms, shared_experts_ms, shown_exchange_ms
 from taylor.cost_model.expert_products import expert_products
 from taylor.cost_model.launches import host_time, shown_forward
@@ -67,10 +68,13 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     expert = expert_exchange_ms(model, kind, degrees, rules, device, speed)
     ring = _context_ms(model, kind, degrees, rules, device, speed)
     compute = dense.forward + grouped.forward + attention + scores + traffic
-    compute = compute + speed.bytes(work.cast_bytes + work.slice_bytes)
+    compute = compute + speed.bytes(work.cast_bytes + work.slice_bytes + work.filled_bytes)
     attention_back = attention * (FLASH_BACKWARD if rules.flash_attention else 2.0)
+    attention_back = attention_backward_ms(model, kind, degrees, rules, device, speed, attention_back)
     compute_back = dense.backward + grouped.backward + attention_back + BACKWARD_TRAFFIC * (scores + traffic)
-    compute_back = compute_back + speed.bytes(work.gradient_cast_bytes + work.gradient_slice_bytes)
+    compute_back = compute_back + speed.bytes(
+        work.gradient_cast_bytes + work.gradient_slice_bytes + work.gradient_filled_bytes
+    )
     shown = tensor - np.minimum((1 - speed.shares["tensor_shown_backward"]) * tensor, dense.weight_gradients)
     shown_ahead = speed.shares["tensor_shown_forward"] * tensor
     if rules.overlap_tensor:

@@ -50,6 +50,8 @@ class LayerWork:
         once, written along rows and along columns.
     slice_bytes, gradient_slice_bytes : bytes
         Traffic around routed experts that take slices of their rows one after the other, forward and backward.
+    filled_bytes, gradient_filled_bytes : bytes
+        Results that are filled before they are written (`cost_model.determinism`), forward and backward.
     """
 
     matmul_flops: Any
@@ -68,6 +70,8 @@ class LayerWork:
     gradient_cast_bytes: Any
     slice_bytes: Any
     gradient_slice_bytes: Any
+    filled_bytes: Any
+    gradient_filled_bytes: Any
 
     @property
     def flops(self) -> Any:
@@ -130,6 +134,20 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     activation = b * (widths + apart)
     element = hidden_traffic * h / sequence + mixer.element + activation
     experts = _NO_EXPERTS if layer.moe is None else _expert_work(model, layer.moe, degrees, rules)
+    filled = gradient_filled = 0.0
+    if rules.deterministic:
+        # Libraries make, in forward, results of products, attention and norms, and tensors gathered and scattered over
+        # TP; in backward gradients of all that these came from, the other gathered inputs and weights' gradients.
+        tensor = np.where(np.greater(sequence, 1), blocks, 0)
+        around = layer.norm_count * h / sequence + tensor * (h + h / tp)
+        context, joined = (
+            (0.0, 0.0)
+            if layer.mixer is None
+            else (mixer.product_inputs - h, mixer.product_traffic - mixer.product_inputs - h)
+        )
+        filled = b * tokens * (around + outputs + experts.outputs + context)
+        gradient_filled = b * tokens * (around + tensor * h + inputs + experts.inputs + joined)
+        gradient_filled = gradient_filled + (0 if rules.adds_in_products else b * matrices)
     activation = activation + experts.activation
     element = element + experts.activation + experts.permutation + experts.router_scores
     matrices = matrices + experts.router
@@ -150,6 +168,8 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         gradient_cast_bytes=tokens * (cast * outputs + expert_cast * experts.outputs),
         slice_bytes=tokens * experts.slices,
         gradient_slice_bytes=tokens * experts.gradient_slices,
+        filled_bytes=filled,
+        gradient_filled_bytes=gradient_filled,
     )
 
 
@@ -187,6 +207,8 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     # One by one: to fp32, the complex product, back.
     turned = (b + _FP32) + 2 * _FP32 + (_FP32 + b) if rules.unfused_elements else 2 * b
     rotary = 0.0 if model.learned_positions else turned * (q + k)
+    if rules.rotated_apart and not (rules.unfused_elements or model.learned_positions):
+        rotary = rotary + _APART_ROTATION * b * rules.rotated_apart * _rotated(attention, q, k, degrees.tp)
     gating = b * (gate + 2 * heads * attention.v_width) if attention.gate else 0.0
     return _MixerWork(
         product_traffic=2 * model.hidden + q + k + v + v * copies + gate,
@@ -196,6 +218,20 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         element=rotary + gating,
         scores=0.0 if rules.flash_attention else score,
     )
+
+
+_APART_ROTATION = 10
+"""Elements that a rotation of single operations moves beyond the two of one kernel, for each that it turns.
+
+Megatron-LM d98e8a64 megatron/core/models/common/embeddings/rope_utils.py:75-161: times the cosines (2), half of it
+negated (1), halves joined (2), times the sines (2), sum (3), joined with what is not turned (2).
+"""
+
+
+def _rotated(attention: AttentionSpec, q: Any, k: Any, tp: Any) -> Any:
+    """Elements a token of queries and keys that turn on one rank."""
+    mla = attention.latent
+    return q + k if mla is None else (attention.n_heads / tp + 1) * mla.qk_rope_head_dim
 
 
 def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> _ExpertWork:
@@ -274,8 +310,8 @@ def head_work(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> HeadW
     times = 1 + model.mtp_layers
     vocab, h, b = model.vocab / vocabulary_ways(model, degrees, rules), model.hidden, rules.compute_bytes
     projection = mtp_projection_weights(model, degrees)
-    # bf16 logits read, their fp32 copy written, read for maximum, exponent and sum.
-    loss = tokens * vocab * (b + 3 * 4)
+    # The step takes the head's backward as twice its forward.
+    loss = tokens * vocab * rules.loss_traffic / 3
     return HeadWork(
         flops=2 * tokens * (times * h * vocab + projection),
         read_bytes=b * (times * (h * vocab + tokens * h) + projection),

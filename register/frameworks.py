@@ -170,6 +170,19 @@ functional test of the flag: one on H100 and GB200, two under the torch of its L
 02965d2e transformer_engine/pytorch/triton/cross_entropy.py:188-239, 331-372: the gradient is written over the
 logits."""
 
+LOSS_TRAFFIC = {IN_PLACE: 52, STEP_BY_STEP: 42, OF_TORCH: 42, COMPILED_LOSS: 28, ENGINE_LOSS: 10}
+"""Bytes a logit that the loss moves, forward and backward, by way or kernel.
+
+Megatron-LM d98e8a64 megatron/core/tensor_parallel/cross_entropy.py:20-117, operation by operation: cast to fp32 (6),
+maximum (4), subtraction (8), exponential (8), sum (4), division (8); back, times the loss's gradient (8), cast (6). The
+compiled one is a kernel each for cast with maximum (6), subtraction to sum (8), division (8), the gradient (6).
+Transformer engine's reads the logits for maximum and sum, and again to write the gradient over them, which is scaled in
+backward (TransformerEngine 02965d2e transformer_engine/pytorch/triton/cross_entropy.py:188-239, 331-372). The others
+are not counted: logits read, an fp32 copy written and read twice, and twice that in backward.
+"""
+LOSS_FILLED = {IN_PLACE: 6}
+"""Of these, what a deterministic job writes once more (`cost_model.determinism`): both casts' results."""
+
 
 @dataclass(frozen=True)
 class StaticRules:

@@ -82,8 +82,13 @@ TIME_ALONE = (
     "cuda-graph-scope",
 )
 """Flags that the time of a step knows, and whose memory no figure has."""
-MEMORY_ALONE = ("deterministic-mode", "cross-entropy-loss-fusion", "cross-entropy-fusion-impl")
-"""Flags that memory knows, and whose time no figure has."""
+_LOGGED_BYTES = {"log-params-norm": 4, "log-num-zeros-in-grad": 6}
+"""Bytes a parameter of a rank's share that the log of a step moves.
+
+Megatron-LM d98e8a64 megatron/training/utils/common_utils.py:80 (`calc_params_l2_norm` reads the fp32 weights);
+megatron/core/optimizer/clip_grads.py (`count_zeros_fp32`: torch compares the fp32 gradients with zero, and sums the
+results, PyTorch aten/src/ATen/native/TensorAdvancedIndexing.cpp, `count_nonzero_cuda`).
+"""
 
 
 def config_from_launch(launch: Launch) -> TrainingConfig:
@@ -294,6 +299,8 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         aligned_rows=flags.has("moe-router-padding-for-quantization", "moe-router-padding-for-fp8"),
         engine_products=flags.text("transformer-impl", default="transformer_engine") == "transformer_engine",
         deterministic=flags.has("deterministic-mode"),
+        rotated_apart=flags.number("rotary-percent", default=1.0) if flags.has("no-rope-fusion") else 0.0,
+        logged_bytes=sum(moved for flag, moved in _LOGGED_BYTES.items() if flags.has(flag)),
         graphed=_graphed(flags),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )

@@ -16,7 +16,6 @@ from taylor.parsers.megatron.offload import OFFLOAD_MODULES, OFFLOADING
 from taylor.parsers.megatron.read import (
     LAUNCHER_TELLTALES,
     LEGALITY_ALONE,
-    MEMORY_ALONE,
     TIME_ALONE,
     config_from_launch,
 )
@@ -260,6 +259,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
         _flags_of("--optimizer sgd"),
         _flags_of("--optimizer muon --fp4-format e2m1"),
         _flags_of("--use-megatron-fsdp"),
+        _flags_of("--cross-entropy-loss-fusion"),
         {"fp16": True, "bf16": False},
     )
     for base in BASES.values():
@@ -278,7 +278,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
     assert asked - TABLE.rows.keys() == set(), "flags that are asked for and have no row"
     # The launcher is also told from the other, and strategies are judged, by flags whose effect no figure has; what
     # is moved to the host has a price in a pipeline alone.
-    unpriced = {*LAUNCHER_TELLTALES, *LEGALITY_ALONE, *TIME_ALONE, *MEMORY_ALONE, OFFLOADING, OFFLOAD_MODULES}
+    unpriced = {*LAUNCHER_TELLTALES, *LEGALITY_ALONE, *TIME_ALONE, OFFLOADING, OFFLOAD_MODULES}
     assert asked - read - unpriced == set(), "flags that are asked for: their rows must say read"
 
 
@@ -327,6 +327,7 @@ READ_VALUES: tuple[Setting, ...] = (
         "mxfp8",
         "e4m3",
         "optim_grads",
+        "te",
         "([0]*3+[1]*13)",
     ),
     *("127,0", "M-M*|M-M-", "M", "learnable", "HybridModel", "megatron.core.models.mamba.mamba_layer_specs"),
@@ -348,6 +349,7 @@ READ_BESIDE: dict[str, dict[str, Setting]] = {
     "qk-rope-head-dim": {"qk-pos-emb-head-dim": False},
     "qk-nope-head-dim": {"qk-head-dim": False},
     "moe-intermediate-size": {"moe-ffn-hidden-size": False},
+    "cross-entropy-fusion-impl": {"cross-entropy-loss-fusion": True},
     "quick-geglu": {"swiglu": False},
     "geglu": {"swiglu": False},
     "gelu-tanh": {"swiglu": False},
