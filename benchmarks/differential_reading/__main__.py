@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks.differential_reading.megatron import read_script
 from benchmarks.differential_reading.mindformers import read_yaml
 from benchmarks.differential_reading.product import read_product
-from benchmarks.differential_reading.reading import FIELDS, NothingToRead, Reading, Value
+from benchmarks.differential_reading.reading import FIELDS, PLACES, NothingToRead, Reading, Value
 from benchmarks.differential_reading.torchtitan import read_toml
 from taylor.base.errors import TaylorError
 
@@ -66,6 +66,8 @@ def compare(path: Path) -> Compared:
         mine = read_product(path)
     except TaylorError as error:
         return Compared(path, refusal=str(error), told=len(others[0]))
+    except Exception as error:  # noqa: BLE001 - whatever else comes out is a fault of the product's
+        return Compared(path, differences=(("reads at all", f"{type(error).__name__}: {error}", "yes"),))
     # A script may start several trainings; the product reads one of them.
     unlike = [(_differences(mine, other), len(_comparable(mine, other))) for other in others]
     differences, told = min(unlike, key=lambda pair: len(pair[0]))
@@ -74,7 +76,11 @@ def compare(path: Path) -> Compared:
 
 def _comparable(mine: Reading, other: Reading) -> list[str]:
     """The fields that the file settles: no recompute where its layers fit no even split, and it names no other."""
-    return [name for name in FIELDS if name in other and (name in mine or name != "recompute")]
+    return [name for name in (*FIELDS, *PLACES) if name in other and (name in mine or name not in _OF_A_PLAN)]
+
+
+_OF_A_PLAN = ("recompute", *PLACES)
+"""What the product reads where the file settles a plan, and says so where it does not."""
 
 
 def _differences(mine: Reading, other: Reading) -> tuple[tuple[str, Value | None, Value], ...]:

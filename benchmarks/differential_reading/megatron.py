@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from benchmarks.differential_reading.positions import of_flags
 from benchmarks.differential_reading.reading import NothingToRead, Reading, Value, settled, whole
 from benchmarks.differential_reading.sandbox import UNTOLD, launches
 
@@ -85,6 +86,10 @@ def read_flags(flags: dict[str, list[str]]) -> Reading:
     tp, pp = number("tensor-model-parallel-size", default=1), number("pipeline-model-parallel-size", default=1)
     cp, ep = number("context-parallel-size", default=1), number("expert-model-parallel-size", default=1)
     layers = number("num-layers")
+    # Megatron-LM main (d98e8a64) training/arguments.py:787-797: the pattern tells the layers, MTP behind its slash.
+    pattern = text("hybrid-layer-pattern") or text("hybrid-override-pattern")
+    if pattern:
+        layers = sum(letter.isalpha() or letter in "*-" for letter in pattern.partition("/")[0])
     # Positions without a layer: MindSpeed-LLM docs, ``--noop-layers`` counts inside ``--num-layers``.
     empty = {whole(part) for part in text("noop-layers").split(",") if part}
     experts = number("num-experts", default=1)
@@ -128,7 +133,8 @@ def read_flags(flags: dict[str, list[str]]) -> Reading:
         "recompute": _recompute(flags),
         "sharded_optimizer": "use-distributed-optimizer" in flags,
     }
-    return settled({name: value for name, value in values.items() if UNTOLD not in str(value)})
+    reading = settled({name: value for name, value in values.items() if UNTOLD not in str(value)})
+    return reading | of_flags(flags, reading)
 
 
 def _ranks(per_node: int | None, nodes: int | None, workers: int | None) -> int | None:

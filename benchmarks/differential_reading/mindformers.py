@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.differential_reading.positions import of_yaml
 from benchmarks.differential_reading.reading import NothingToRead, Reading, Value, settled, whole
 
 _WIDTH_TABLES = {
@@ -57,7 +58,12 @@ def read_yaml(text: str) -> list[Reading]:
     reading = {**_model(top, model), **_run(top, model)}
     if "layers" not in reading or "hidden" not in reading:
         raise NothingToRead("the model's sizes are not in the file")
-    return [reading]
+    return [reading | of_yaml(top, model, reading, _is_new(top, model))]
+
+
+def _is_new(top: dict[str, Any], model: dict[str, Any]) -> bool:
+    """Whether a file is of the generation with Hugging Face names."""
+    return top.get("use_legacy") is False or "num_hidden_layers" in model or "model_type" in model
 
 
 def _mapping(data: Any, name: str) -> dict[str, Any]:
@@ -73,8 +79,7 @@ def _first(data: dict[str, Any], *names: str, default: int | None = None) -> int
 
 
 def _model(top: dict[str, Any], model: dict[str, Any]) -> Reading:
-    new = top.get("use_legacy") is False or "num_hidden_layers" in model or "model_type" in model
-    experts_of = model if new else _mapping(top, "moe_config")
+    experts_of = model if _is_new(top, model) else _mapping(top, "moe_config")
     heads = _first(model, "num_attention_heads", "num_heads", "n_head")
     hidden = _first(model, "hidden_size")
     kv_heads = _first(model, "num_key_value_heads", "n_kv_heads", "num_query_groups", default=heads)

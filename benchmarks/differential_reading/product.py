@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.differential_reading.positions import grid_text
 from benchmarks.differential_reading.reading import Reading, Value, settled
 from taylor.parsers.read import read_config
-from taylor.pipeline.plan import FULL, SELECT
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, SELECT, kind_of, zero_grid
+from taylor.register.model import MTP
 
 
 def read_product(path: Path) -> Reading:
@@ -45,4 +48,18 @@ def read_product(path: Path) -> Reading:
         "recompute": recompute,
         "sharded_optimizer": config.rules.parallel_optimizer,
     }
-    return settled(values)
+    return settled(values | _places(config))
+
+
+def _places(config: TrainingConfig) -> dict[str, Value | None]:
+    """Layers by chunk and stage of the plan that the file says."""
+    if config.plan is None:
+        return {}
+    runs = [run for run in config.plan.layers if kind_of(run) != MTP]
+    experts = [run for run in runs if config.model.layer(run).moe is not None]
+    none = zero_grid(config.plan.stages, config.plan.interleaves)
+    return {
+        "layers_at": grid_text(config.plan.total_layers(runs)),
+        "experts_at": grid_text(config.plan.total_layers(experts) if experts else none),
+        "full_at": grid_text(config.plan.recomputed(FULL)),
+    }

@@ -28,6 +28,13 @@ FIELDS = (
 )
 """The twenty fields: ten of the model and its data, ten of how it is run."""
 
+PLACES = (
+    "layers_at",  # layers of every chunk of every stage, without multi-token prediction
+    "experts_at",  # of these, those with experts
+    "full_at",  # of these, those that run again as a whole
+)
+"""Three more, as grids in text (`positions`), where the launcher's own code is on this machine to count them."""
+
 Value: TypeAlias = "int | str | bool"
 Reading: TypeAlias = "dict[str, Value]"
 """Field to value; a field that the file does not settle is left out."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from benchmarks.differential_reading.positions import of_toml
 from benchmarks.differential_reading.reading import NothingToRead, Reading, Value, settled, whole
 
 if sys.version_info >= (3, 11):
@@ -41,6 +42,11 @@ _FLAVOURS: dict[tuple[str, str], tuple[int, ...]] = {
     # torchtitan/models/llama4/__init__.py:38-50, model/model.py (multiple_of, auto_scale_hidden_dim).
     ("llama4", "17bx16e"): (48, 5120, 40, 8, 16384, 202048, 16, 1, 8192),
 }
+_DENSE = {("deepseek_v3", "16b"): 1, ("deepseek_v3", "236b"): 1, ("deepseek_v3", "671b"): 3}
+"""Layers before those with experts: torchtitan/models/deepseek_v3/__init__.py:84, 109, 136."""
+_PARTS = "module_fqns_per_model_part"
+_SEVERAL = ("interleaved1f1b", "interleavedzerobubble", "zbvzerobubble", "dualpipev", "loopedbfs")
+"""torch 2.13 torch/distributed/pipelining/schedules.py: the schedules that derive from ``PipelineScheduleMulti``."""
 _PLACES = ("parallelism", "training", "experimental")
 
 
@@ -63,7 +69,8 @@ def read_toml(text: str) -> list[Reading]:
     sizes = _FLAVOURS.get(("llama2" if name == "llama" else name, flavour))
     if sizes is None:
         raise NothingToRead("a flavour of tests and experiments, not stated here")
-    return [{**dict(zip(_NAMES, sizes, strict=True)), **_run(top, training, sizes[0])}]
+    reading = {**dict(zip(_NAMES, sizes, strict=True)), **_run(top, training, sizes[0])}
+    return [reading | of_toml(top, reading, _DENSE.get((name, flavour), 0))]
 
 
 def _run(top: dict[str, Any], training: dict[str, Any], layers: int) -> Reading:
@@ -104,7 +111,10 @@ def _run(top: dict[str, Any], training: dict[str, Any], layers: int) -> Reading:
 
 
 def _interleaves(top: dict[str, Any], degree: Any, pp: int | None, layers: int) -> int | None:
-    """distributed/pipeline_parallel.py:102-149: two chunks a stage where the schedule has several, else one."""
+    """distributed/pipeline_parallel.py:68-149: as the parts that are named, else two a rank where a schedule has several."""
+    named = next((top[place][_PARTS] for place in _PLACES if _PARTS in top.get(place, {})), None)
+    if named and pp:
+        return len(named) // pp if len(named) % pp == 0 else None
     schedule = next(
         (
             top[place]["pipeline_parallel_schedule"]
@@ -117,7 +127,7 @@ def _interleaves(top: dict[str, Any], degree: Any, pp: int | None, layers: int) 
     if each is not None and pp:
         ends = degree("pipeline_parallel_first_stage_less_layers") + degree("pipeline_parallel_last_stage_less_layers")
         return int(-(-(layers + ends) // each) // pp)
-    return 2 if str(schedule).lower() in ("interleaved1f1b", "interleavedzerobubble", "zbvzerobubble") else 1
+    return 2 if str(schedule).lower() in _SEVERAL else 1
 
 
 def _recompute(top: dict[str, Any]) -> str:

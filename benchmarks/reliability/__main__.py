@@ -27,8 +27,8 @@ from taylor.base.files import read_text, write_atomic
 from taylor.pipeline_solver.solve import solve
 
 PARTS = (
-    "solver", "schedules", "legality", "mutation", "former_faults", "determinism", "kills", "inputs", "flags", "files",
-    "load", "commands", "coverage",
+    "solver", "schedules", "legality", "reading", "mutation", "former_faults", "determinism", "kills", "inputs",
+    "flags", "files", "load", "commands", "coverage",
 )  # fmt: skip
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- table: written by make reliability -->", "<!-- end of the table -->"

@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,10 +112,8 @@ def run_part(part: Part, folder: Path, *, share: float = 1.0, processes: int = 2
         else:
             results[portion.name] = found
     if missing:
-        # A process each, started afresh: threads and signal handlers of one portion must not reach another.
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(max(1, min(processes, part.at_once, len(missing))), mp_context=context) as pool:
-            futures = {pool.submit(_timed, portion): portion for portion in missing}
+        with ThreadPoolExecutor(max(1, min(processes, part.at_once, len(missing)))) as starters:
+            futures = {starters.submit(_in_own_process, portion): portion for portion in missing}
             for future in as_completed(futures):
                 portion, (seconds, result) = futures[future], future.result()
                 results[portion.name] = result
@@ -132,6 +130,12 @@ def kept_figures(part: Part, folder: Path) -> list[Figure] | None:
     results = {each.name: _kept(folder / part.name / f"{each.name}.json", code) for each in part.portions(1.0)}
     found = {name: result for name, result in results.items() if result is not None}
     return list(part.figures(found)) if len(found) == len(results) else None
+
+
+def _in_own_process(portion: Portion) -> tuple[float, Result]:
+    """Run a portion in a process started afresh: what one leaves in its process must not reach another."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_timed, portion).result()
 
 
 def _timed(portion: Portion) -> tuple[float, Result]:

@@ -61,9 +61,9 @@ def refusal(job: dict[str, Any], world: int, strategy: Strategy) -> str | None:
         ``etp`` (1, or 0 for as TP).
     """
     _torchtitan()
+    _make_world(world)
     logging.disable(logging.CRITICAL)
     try:
-        _make_world(world)
         _start(job, world, strategy)
     except (AssertionError, ValueError, RuntimeError, ZeroDivisionError, NotImplementedError) as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from taylor.cost_model.strategy import Strategy
@@ -126,10 +127,10 @@ def placement(flags: Flags, strategy: Strategy) -> Placement:
     chunks = strategy.pp * strategy.vpp
     hybrid = read_hybrid(flags)
     if hybrid is not None and hybrid.bordered:
-        return Placement(tuple(len(letters) for letters in hybrid.chunks))
+        return Placement(_of_chunks([len(letters) for letters in hybrid.chunks], chunks, "the pattern"))
     if flags.has(LAYOUT):
         stages = expand_layout(flags.text(LAYOUT))
-        counts = tuple(stage.count("t") for stage in stages)
+        counts = _of_chunks([stage.count("t") for stage in stages], chunks, "the layout")
         if sum(counts) != layers:
             raise LayoutProblem(f"the layout places {sum(counts)} of {layers} layers")
         return Placement(counts, noops)
@@ -154,6 +155,13 @@ def placement(flags: Flags, strategy: Strategy) -> Placement:
     slots[0] -= extra_first
     slots[-1] -= extra_last
     return Placement(tuple(slots), noops)
+
+
+def _of_chunks(counts: Sequence[int], chunks: int, what: str) -> tuple[int, ...]:
+    """Layers of every chunk, of as many chunks as the other flags ask for (``--schedules-method``: two a stage)."""
+    if len(counts) != chunks:
+        raise LayoutProblem(f"{what} has {len(counts)} chunks and the other flags ask for {chunks}")
+    return tuple(counts)
 
 
 def read_plan(flags: Flags, model: ModelSpec, strategy: Strategy, schedule: ScheduleSpec) -> PipelinePlan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from taylor.parsers.text.shell_words import Variable, Word
 
@@ -91,9 +92,29 @@ def joined(parts: Sequence[tuple[str, Sequence[Word]]]) -> bool | None:
     return False if False in values else None if None in values else True
 
 
+def matches(subject: Word, pattern: Word, literal: Sequence[bool]) -> bool | None:
+    """Whether a pattern of ``case`` fits its subject; None where only a running shell knows.
+
+    Parameters
+    ----------
+    literal : sequence of bool
+        For every character of the pattern whether it is quoted, and so stands for itself.
+    """
+    active = "".join("a" if quoted else char.text for char, quoted in zip(pattern.chars, literal, strict=True))
+    if active == "*":
+        return True
+    if subject.unknown or pattern.unknown or re.search(r"[@!+?*]\(|\[\^|\[\[", active):
+        return None
+    written = zip(pattern.chars, literal, strict=True)
+    return fnmatchcase(
+        subject.text,
+        "".join(f"[{char.text}]" if quoted and char.text in "*?[" else char.text for char, quoted in written),
+    )
+
+
 @dataclass
 class Branches:
-    """An ``if`` that is being read.
+    """An ``if`` or a ``case`` that is being read.
 
     Parameters
     ----------
@@ -109,6 +130,8 @@ class Branches:
         How many there were when the branch began.
     parts : list of (operator, words), optional
         The commands of the condition that is being read; None outside of one.
+    subject : Word, optional
+        What a ``case`` compares; None of an ``if``.
     """
 
     before: dict[str, Variable]
@@ -118,6 +141,7 @@ class Branches:
     commands: int = 0
     notes: int = 0
     parts: list[tuple[str, Sequence[Word]]] | None = field(default_factory=list)
+    subject: Word | None = None
 
     def begin(self, condition: bool | None, commands: int, notes: int) -> None:
         """A branch begins: what its condition comes to, and how many commands and notes there are."""

@@ -2,7 +2,7 @@
 
 Enough of the language is understood to follow what launch scripts do: assignments, arrays, quotes,
 line continuations, comments, parameter expansion with defaults, integer arithmetic, here-documents,
-and tests that the script itself settles.
+and tests and ``case`` clauses that the script itself settles.
 What only a running shell could know (command substitution, positional parameters, unset variables)
 stays as it is written and is marked as unknown.
 """
@@ -15,15 +15,15 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.parsers.text.shell_conditions import Branches, holds, is_test, joined, set_under_condition
+from taylor.parsers.text.shell_conditions import Branches, holds, is_test, joined, matches, set_under_condition
 from taylor.parsers.text.shell_expansion import ShellText
 from taylor.parsers.text.shell_words import Variable, Word, joined_words, read_again
 
 MAX_BYTES = 2**18
 """Launch scripts have some kilobytes; this reader takes a few seconds for a megabyte."""
 _ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_OPENERS = frozenset({"for", "while", "until", "case", "{", "select"})
-_CLOSERS = frozenset({"done", "esac", "}"})
+_OPENERS = frozenset({"for", "while", "until", "{", "select"})
+_CLOSERS = frozenset({"done", "}"})
 _WORDLESS = frozenset({"do", "in", "time", "function"})
 _DECLARE = frozenset({"export", "declare", "local", "readonly", "typeset"})
 
@@ -82,6 +82,11 @@ class ShellScript(ShellText):
                 self._at += 1 if char != "\\" else text.index("\n", self._at) + 1 - self._at
             elif char == "#":
                 self._skip_line()
+            elif text.startswith((";;", ";&"), self._at) and self._in_case():
+                self._end_command(words, start, assigned, "\n")
+                words, declaring, assigned = [], False, False
+                self._end_branch("elif")
+                self._begin_clause()
             elif char in "\n;&|()":
                 operator = text[self._at : self._at + 2]
                 operator = operator if operator in ("&&", "||") else char
@@ -108,6 +113,10 @@ class ShellScript(ShellText):
                     self._begin_branch()
                 elif first in ("elif", "else", "fi"):
                     self._end_branch(first)
+                elif first == "case":
+                    self._begin_case()
+                elif first == "esac" and self._in_case():
+                    self._end_branch("fi")
                 elif first in _OPENERS or first in _CLOSERS:
                     self._depth = max(0, self._depth + (1 if first in _OPENERS else -1))
                 elif first in _WORDLESS:
@@ -123,8 +132,58 @@ class ShellScript(ShellText):
             branches = self._branches[-1]
             branches.begin(joined(branches.parts or []), len(self.commands), len(self.notes))
 
+    def _in_case(self) -> bool:
+        return bool(self._branches) and self._branches[-1].subject is not None
+
+    def _begin_case(self) -> None:
+        """The word ``case`` has been read: its subject, ``in`` and the first clause's patterns follow."""
+        self._skip_blanks()
+        subject = joined_words(self._word(split=False))
+        self._skip_blanks()
+        if [word.text for word in self._word()] == ["in"]:
+            self._branches.append(Branches(dict(self.variables), subject=subject, parts=None, dead=True))
+            self._begin_clause()
+
+    def _begin_clause(self) -> None:
+        """Read what stands before the commands of a clause; ``;&`` and ``;;&`` leave open whether the next one runs."""
+        branches = self._branches[-1]
+        end = re.compile(r";;&|;;|;&|").match(self.text, self._at)
+        assert end is not None
+        self._at = end.end()
+        if end[0].endswith("&"):
+            branches.sure = False
+        self._skip_blanks()
+        if re.compile(r"esac(?![\w./-])").match(self.text, self._at):
+            branches.dead = True  # What follows is no clause.
+            branches.commands, branches.notes = len(self.commands), len(self.notes)
+            return
+        self._at += self.text.startswith("(", self._at)
+        found: list[bool | None] = []
+        while self._at < len(self.text):
+            self._skip_blanks()
+            pattern = joined_words(self._word(split=False))
+            assert branches.subject is not None
+            found.append(matches(branches.subject, pattern, [self._is_quoted(char.at) for char in pattern.chars]))
+            self._skip_blanks()
+            self._at += 1
+            if self.text[self._at - 1 : self._at] != "|":
+                break
+        fits = True if True in found else None if None in found else False
+        if end[0].endswith("&") and fits is False:
+            fits = None
+        branches.begin(fits, len(self.commands), len(self.notes))
+
+    def _is_quoted(self, at: int | None) -> bool:
+        return at is not None and (bool(self.quote_at(at)) or self.text[at - 1 : at] == "\\")
+
+    def _skip_blanks(self) -> None:
+        """Pass by blanks, ends of lines and comments."""
+        blanks = re.compile(r"(?:[ \t\r\n]|\\\r?\n|#[^\n]*)*").match(self.text, self._at)
+        assert blanks is not None
+        self._at = blanks.end()
+
     def _end_branch(self, word: str) -> None:
-        """Close a branch of an ``if``; at its end take what the branches that may run agree on."""
+        """Close a branch of an ``if`` or ``case``; at its end take what the branches that may run agree on."""
         if not self._branches:
             return
         branches = self._branches[-1]

@@ -16,7 +16,7 @@ from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.torchtitan.flavours import OWN_FLAVOURS
 from taylor.parsers.torchtitan.recompute import read_recompute
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, deal_kinds, grid_in_order, zero_grid
+from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid, deal_kinds, grid_in_order, zero_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
 from taylor.register.model import ModelSpec
@@ -356,9 +356,21 @@ def _read_plan(
     mode, every = read_recompute(top, notes)
     modes: dict[str, Grid] = {FULL: zero_grid(strategy.pp, strategy.vpp)}
     if mode == FULL:
-        ends = list(accumulate(sizes))
-        counts = [end // every - (end - size) // every for end, size in zip(ends, sizes, strict=True)]
-        modes[FULL] = grid_in_order(counts, strategy.pp, schedule.v_shape)
+        modes[FULL] = _every_nth(grid_in_order(sizes, strategy.pp, schedule.v_shape), every)
     elif mode == SELECT:
         modes[SELECT] = grid_in_order(sizes, strategy.pp, schedule.v_shape)
     return PipelinePlan(layers, modes)
+
+
+def _every_nth(held: Grid, every: int) -> Grid:
+    """Of each chunk's layers those whose number is a multiple of `every`: a rank counts its own, chunk after chunk.
+
+    v0.2.2 torchtitan/distributed/activation_checkpoint.py:20-36, a counter of the process.
+    """
+    ends = [list(accumulate(column)) for column in zip(*held, strict=True)]
+    return as_grid(
+        [
+            [ends[s][v] // every - (ends[s][v] - size) // every for s, size in enumerate(row)]
+            for v, row in enumerate(held)
+        ]
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.differential_reading.launched import arguments, built_layers
 from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
 from taylor.parsers.text.shell_source import ShellScript
@@ -16,7 +17,6 @@ from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, deal_kinds, grid_in_order
 from taylor.register.model import DENSE, MTP
 from tests.conftest import SHARED
-from tests.parsers.megatron.launched import arguments, built_layers
 from tests.parsers.megatron.test_scripts import SAMPLES, arguments_under_bash, needs_bash, needs_samples
 
 STAGED = """\

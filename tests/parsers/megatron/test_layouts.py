@@ -129,3 +129,10 @@ def test_embedding_loss_and_mtp_may_have_chunks_of_their_own(
     assert (contents(config, (DENSE,)), contents(config, (MTP,))) == (held, predicting)
     assert config.plan is not None and config.misfit is None
     assert expand_layout(export_layout(config.plan, False, False)) == expand_layout(layout)
+
+
+def test_a_layout_beside_another_number_of_chunks_settles_no_plan(tmp_path: Path) -> None:
+    """MindSpeed-LLM's DualPipeV holds two chunks a stage, and four stages of this layout one each."""
+    layout = "--pipeline-model-parallel-layout 'Et*6|t*6|t*6|t*6L' --schedules-method dualpipev\n"
+    config = read_config(script_of(tmp_path, BASE + layout, "command"))
+    assert config.plan is None and any("4 chunks" in note and "ask for 8" in note for note in config.notes)

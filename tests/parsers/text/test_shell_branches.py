@@ -35,6 +35,12 @@ def words(text: str) -> list[str]:
         "A=1\nif [ $A = 2 ]; then echo no; fi\necho $A",
         'L=(--a 1 --b)\nM="x ${L[@]} y"\nN=${L[*]}\necho $M $N',
         "A=1\nB=0\n[ $A = 1 ] &&\n  B=5\n[ $A = 2 ] ||\n\n  C=6\necho $B $C",
+        'M=8B\ncase "${M}" in\n "7B") H=1 ;;\n 8B|9B)\n H=2\n L="a b"\n ;;\n *) H=3; exit 1 ;;\nesac\necho $H $L',
+        "M=13b\ncase $M in (7*) H=1;; ([12]?b) H=2;; *) H=3; esac\necho $H",
+        "M='*'\ncase $M in '*'x) H=1;; \\*) H=2;; esac\necho $H",
+        "M=x\nH=0\ncase $M in # none fits\n a) H=1;;\n b) H=2\nesac\necho $H",
+        "N=b\ncase a in\n a) case $N in\n c) H=1;;\n b) if [ $N = b ]; then H=2; fi;; esac;;\n *) H=4;;\nesac\necho $H",
+        "for M in a; do case a in a) G=1;; esac; done\ncase z in z) H=5;; esac\necho $H",
     ],
 )
 def test_quoted_defaults_and_branches_that_agree_expand_as_under_bash(text: str) -> None:
@@ -91,3 +97,15 @@ def test_a_default_whose_own_expansion_is_never_closed_stays_as_it_is_written() 
     script = ShellScript("A=${B:-$(}\n", Path("a.sh"))
     (word,) = script.variables["A"].words
     assert word.text == "${B:-$(}" and word.unknown and word.span() == (2, 10)
+
+
+@pytest.mark.parametrize("ends", [";&", ";;&"])
+def test_a_clause_that_goes_on_into_the_next_settles_nothing(ends: str) -> None:
+    script = ShellScript(f"A=1\ncase a in\n a) A=2 {ends}\n b) A=3 ;;\nesac\necho $A", Path("start.sh"))
+    assert [word.text for word in script.commands[-1].words] == ["echo", "1"]
+    assert script.notes == ["A is set again under a condition: the value before it is taken"]
+
+
+def test_a_case_that_is_no_word_of_the_shell_is_one_of_a_command() -> None:
+    assert words("echo case esac") == ["echo", "case", "esac"]
+    assert not ShellScript("case\n", Path("start.sh")).commands

@@ -10,6 +10,7 @@ unlike first and last stages, interleaves and the V; other ways to place layers 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -77,13 +78,29 @@ def built_layers(args: dict[str, str]) -> list[Built]:
     return found
 
 
+def listed(text: str) -> list[int]:
+    """A list as ``([0]*3+[1]*1)*8`` writes it: what Megatron's own `moe_freq_type` has Python evaluate."""
+
+    def value(node: ast.expr) -> list[int]:
+        if isinstance(node, ast.List):
+            return [int(ast.literal_eval(each)) for each in node.elts]
+        assert isinstance(node, ast.BinOp), "neither a list nor a sum or a multiple of lists"
+        if isinstance(node.op, ast.Add):
+            return value(node.left) + value(node.right)
+        assert isinstance(node.op, ast.Mult)
+        times, of = (node.left, node.right) if isinstance(node.left, ast.Constant) else (node.right, node.left)
+        return value(of) * int(ast.literal_eval(times))
+
+    return value(ast.parse(text.strip(), mode="eval").body)
+
+
 def _experts(args: dict[str, str], position: int, layers: int) -> bool:
     if int(args.get("num-experts", 0) or 0) <= 1:
         return False
     pattern = args.get("moe-layer-freq", "1").strip("'\"")
     if "[" in pattern:
         assert "first-k-dense-replace" not in args
-        evaluated = eval(pattern, {"__builtins__": {}})  # As Megatron's own `moe_freq_type` does.
+        evaluated = listed(pattern)
         assert len(evaluated) == layers
         return bool(evaluated[position])
     first = int(args.get("first-k-dense-replace", 0))
@@ -101,7 +118,7 @@ def _linear(args: dict[str, str], position: int, layers: int) -> bool:
         return False
     every = args["linear-attention-freq"].strip("'\"")
     if "[" in every:
-        evaluated = eval(every, {"__builtins__": {}})
+        evaluated = listed(every)
         assert len(evaluated) == layers
         return evaluated[position] == 1
     return (position + 1) % int(every) != 0
