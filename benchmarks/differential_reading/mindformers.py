@@ -34,6 +34,25 @@ _CLASSES = {
         "n_routed_experts": 256,
         "num_experts_per_tok": 8,
     },
+    "qwen3_moe": {  # r1.8.0 mindformers/models/qwen3_moe/configuration_qwen3_moe.py:182-204
+        "vocab_size": 151936,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+    },
+    "qwen3": {  # r1.8.0 mindformers/models/qwen3/configuration_qwen3.py:163-169
+        "vocab_size": 151936,
+        "hidden_size": 4096,
+        "intermediate_size": 22016,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+    },
 }
 
 

@@ -29,6 +29,10 @@ MINDSPEED_ONLY = (
     "enable-recompute-layers-per-pp-rank", "moe-tp-extend-ep", "use-fused-rmsnorm",
 )  # fmt: skip
 """Flags of MindSpeed-LLM's parser (v2.3.0 mindspeed_llm/features_manager) that Megatron-LM's does not have."""
+_MEGATRON_ONLY = (
+    "pipeline-model-parallel-layout", "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split",
+)  # fmt: skip
+"""Flags that `launched` does not state beside those of MindSpeed-LLM."""
 _UNSTATED = ("hybrid-layer-pattern", "hybrid-override-pattern", "is-hybrid-model", "distribute-saved-activations")
 
 Rows = list[list[int]]
@@ -74,11 +78,12 @@ def of_flags(flags: Mapping[str, Sequence[str]], reading: Reading) -> Reading:
     numbered = flags.get("num-layers") or [""]
     if not isinstance(stages, int) or not isinstance(chunks, int) or not numbered[0].strip().isdigit():
         return {}
-    if any(name in flags for name in _UNSTATED):
+    mindspeed = any(name in flags for name in MINDSPEED_ONLY)
+    if any(name in flags for name in (*_UNSTATED, *_MEGATRON_ONLY * mindspeed)):
         return {}
-    text = {name: " ".join(words) for name, words in flags.items()}
+    text = {name: words[0] if words else "" for name, words in flags.items()}
     try:
-        if any(name in flags for name in MINDSPEED_ONLY):
+        if mindspeed:
             return _by_mindspeed(text, stages, chunks, reading)
         return _by_megatron(text, stages, chunks, reading)
     except NotHere:

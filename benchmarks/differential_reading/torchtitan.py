@@ -111,7 +111,7 @@ def _run(top: dict[str, Any], training: dict[str, Any], layers: int) -> Reading:
 
 
 def _interleaves(top: dict[str, Any], degree: Any, pp: int | None, layers: int) -> int | None:
-    """distributed/pipeline_parallel.py:68-149: as the parts that are named, else two a rank where a schedule has several."""
+    """distributed/pipeline_parallel.py:68-149: the parts that are named, else two a rank of a schedule of several."""
     named = next((top[place][_PARTS] for place in _PLACES if _PARTS in top.get(place, {})), None)
     if named and pp:
         return len(named) // pp if len(named) % pp == 0 else None
