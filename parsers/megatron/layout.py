@@ -131,6 +131,8 @@ def ends_placement(layers: int, stages: int, interleaves: int, first: int | None
     """
     middle = stages - (first is not None) - (last is not None)
     rest = layers - (first or 0) - (last or 0)
+    if middle < 0:
+        raise LayoutProblem("the layers of a first and of a last stage are given and there is one stage")
     if rest < 0 or (middle == 0 and rest) or (middle and rest % middle):
         raise LayoutProblem(f"{rest} layers do not divide over the {middle} stages between")
     each = rest // middle if middle else 0

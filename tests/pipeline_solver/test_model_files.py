@@ -156,6 +156,41 @@ def test_a_row_with_two_bounds_is_not_written(tmp_path):
         write_mps_file(form, tmp_path / "model.mps")
 
 
+def test_bounds_of_columns_and_rows_are_those_that_another_reader_finds(tmp_path):
+    """Lower bounds of either sign, none, nought, of whole and of other columns; rows from below, from above, equal."""
+    names = ("at_least_two", "below_nought", "free", "from_nought", "whole", "whole_from_three", "no_less", "fixed")
+    lower = np.array([2.0, -4.0, -np.inf, 0.0, 0.0, 3.0, -np.inf, 7.0])
+    upper = np.array([np.inf, 5.0, np.inf, 6.0, 9.0, 8.0, 1.0, 7.0])
+    whole = np.array([False, False, False, False, True, True, False, False])
+    rows = [
+        Row("proven_bound", (0, 3), (1.0, 2.0), lower=0.1),
+        Row("memory", (1, 2), (1.0, -3.0), upper=-2.5),
+        Row("layers", (4, 5), (1.0, 1.0), 4.0, 4.0),
+        Row("nought", (6, 7), (1.0, 1.0), lower=0.0),
+    ]
+    form = LinearForm(names, lower, upper, np.arange(8.0), whole, rows)
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    assert solver.readModel(str(write_mps_file(form, tmp_path / "model.mps"))) == highspy.HighsStatus.kOk
+    read = solver.getLp()
+    assert tuple(read.col_names_) == names and list(read.col_lower_) == lower.tolist()
+    assert list(read.col_upper_) == upper.tolist() and list(read.col_cost_) == list(range(8))
+    assert [kind == highspy.HighsVarType.kInteger for kind in read.integrality_] == whole.tolist()
+    assert list(read.row_names_) == [row.name for row in rows]
+    assert list(read.row_lower_) == [0.1, -np.inf, 4.0, 0.0] and list(read.row_upper_) == [np.inf, -2.5, 4.0, np.inf]
+
+
+def test_the_proven_bound_of_a_file_is_the_solutions(tmp_path):
+    problem = small_problem()
+    solution = solve(problem, SolveOptions(solver="HIGHS-MILP"))
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.readModel(str(write_mps(problem, solution, tmp_path / "model.mps")))
+    read = solver.getLp()
+    [row] = [number for number, name in enumerate(read.row_names_) if name == "proven_bound"]
+    assert (read.row_lower_[row], read.row_upper_[row]) == (solution.bound, np.inf)
+
+
 @pytest.mark.parametrize("form", ["compact", "full"])
 def test_both_files_written_at_once_are_those_written_one_by_one(tmp_path, form):
     problem = small_problem()

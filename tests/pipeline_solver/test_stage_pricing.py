@@ -139,6 +139,29 @@ def test_no_plan_beats_what_prices_prove_and_every_better_plan_is_among_what_the
     assert proven > 15
 
 
+def test_a_plan_barely_below_the_step_time_stays_and_few_others_do():
+    """The last LP is solved to rounding: what it leaves out must not be the plan that just reaches its bound."""
+    tight = kept = every = 0
+    rng = np.random.default_rng(18)
+    for _ in range(14):
+        problem, truth = comparable_problem(rng, 20_000)
+        if np.isinf(truth.objective):
+            continue
+        graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
+        paths, limits = PathCuts(problem, graph), WorkLimits(problem, graph)
+        above = truth.objective * (1 + 1e-9)
+        generation = Generation(problem, above, limits, paths, Stopper(None))
+        tight += generation.bound(above) > truth.objective * (1 - 1e-7)
+        left = generation.columns_under(above, 100_000)
+        assert left is not None and left.columns.find(truth.plan) is not None
+        kept += len(left.columns)
+        every += sum(
+            len(all_below(stage, np.zeros(len(stage.work)), NO_LIMIT, np.inf, 100_000)[0])
+            for stage in generation.options
+        )
+    assert tight > 5 and kept < 0.7 * every
+
+
 def test_many_kinds_without_their_order_bound_every_plan_and_the_milp_closes_the_rest(monkeypatch):
     """Kinds that cost the same are told apart by their place alone, which columns without order leave open."""
     monkeypatch.setattr(tree, "MANY_KINDS_TUPLES", 0)

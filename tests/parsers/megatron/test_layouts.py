@@ -136,3 +136,11 @@ def test_a_layout_beside_another_number_of_chunks_settles_no_plan(tmp_path: Path
     layout = "--pipeline-model-parallel-layout 'Et*6|t*6|t*6|t*6L' --schedules-method dualpipev\n"
     config = read_config(script_of(tmp_path, BASE + layout, "command"))
     assert config.plan is None and any("4 chunks" in note and "ask for 8" in note for note in config.notes)
+
+
+def test_both_ends_of_one_stage_settle_no_plan(tmp_path: Path) -> None:
+    ends = "--decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 6\n"
+    one = BASE.replace("--pipeline-model-parallel-size 4", "--pipeline-model-parallel-size 1")
+    assert one != BASE
+    config = read_config(script_of(tmp_path, one + ends, "command"))
+    assert config.plan is None and any("there is one stage" in note for note in config.notes)

@@ -166,10 +166,19 @@ def test_machines_are_read_in_the_order_of_their_numbers(tmp_path):
     assert [log.machine for log in read_worker_logs(tmp_path, multi_machine=True).logs] == [0, 2, 10]
 
 
-def test_folders_of_one_number_are_machines_of_their_own(tmp_path):
-    for place in ("machine-1", "machine1", "machine2"):
+@pytest.mark.parametrize(
+    ("places", "numbers"),
+    [
+        (("machine-1", "machine1", "machine2"), [0, 1, 2]),
+        (("machine-4", "machine_4"), [0, 1]),
+        (("machine", "machine7"), [0, 1]),
+        (("machine7", "machine8"), [7, 8]),
+    ],
+)
+def test_folders_of_one_number_are_machines_of_their_own(tmp_path, places, numbers):
+    for place in places:
         write(tmp_path / place / "workerlog.0", line("forward", 0, 1.0, 2.0))
-    assert [log.machine for log in read_worker_logs(tmp_path, multi_machine=True).logs] == [0, 1, 2]
+    assert [log.machine for log in read_worker_logs(tmp_path, multi_machine=True).logs] == numbers
 
 
 def test_every_way_to_have_no_logs_says_what_to_do(tmp_path):
