@@ -163,7 +163,7 @@ def _mindformers(revision: str) -> Any:
     new = revision == MINDFORMERS_NEW
     path = "mindformers/parallel_core/training_graph/transformer/utils.py" if new else "mindformers/models/utils.py"
     tree = ast.parse(source("mindformers", revision, path))
-    kept = [
+    kept: list[ast.stmt] = [
         node
         for node in tree.body
         if (isinstance(node, ast.ClassDef) and node.name == "LayerSetting")
