@@ -187,7 +187,7 @@ def hidden_cluster(seed: int, variant: str = "") -> Cluster:
     job = Setting(8, 1, min(8, experts, dp), 1, draw.choice((8192, 16384)), experts, layers, 8, dp)
     job = job.replace(dense=1 + seed % 3 if variant == "dense" else 0)
     facts = {"width": width, "heads": heads, "groups": groups, "top_k": top_k, "variant": VARIANTS.index(variant),
-             "vocabulary": vocabulary, "inner": inner}  # fmt: skip
+             "vocabulary": vocabulary, "inner": inner, "shared": shared}  # fmt: skip
     batch = ranks * draw.choice((1, 2, 4))
     start = (draw.choice((4.0, 6.0)), draw.choice((12.0, 14.0)))
     rest, hidden = draw.randint(1 << 29, 1 << 30), draw.random() < 0.5

@@ -44,13 +44,26 @@ LOAD="my checkpoint"
     --group-query-attention --num-query-groups {groups} {experts} \\
     --my-own-module 3 --seq-length {job.seq} --max-position-embeddings {job.seq} \\
     --micro-batch-size {job.mbs} --global-batch-size {batch} --train-iters 5000 \\
-    --load $LOAD --save $LOAD --bf16 --use-fused-rmsnorm {reduction}
+    --load $LOAD --save $LOAD --bf16 --use-fused-rmsnorm {sizes} {reduction}
 """
 
 
-def script_text(cluster: Cluster, command: str) -> str:
-    """The user's own training script, which starts `command` with MindSpeed's flags."""
+def script_text(cluster: Cluster, command: str, stated: bool = False) -> str:
+    """The user's own training script, which starts `command` with MindSpeed's flags.
+
+    Parameters
+    ----------
+    stated : bool
+        Whether its flags state all sizes of the model, which its program knows else.
+    """
     job, facts = cluster.job, cluster.facts
+    sizes = f"--vocab-size {facts['vocabulary']} --swiglu --disable-bias-linear --untie-embeddings-and-output-weights "
+    sizes += "--use-flash-attn --position-embedding-type rope "
+    if job.experts == 1:
+        sizes += f"--ffn-hidden-size {facts['inner']}"
+    else:
+        sizes += f"--ffn-hidden-size {4 * facts['inner']} --moe-ffn-hidden-size {facts['inner']} "
+        sizes += f"--moe-shared-expert-intermediate-size {facts['shared']}"
     experts = ""
     if job.experts > 1:
         experts = f"--num-experts {job.experts} --moe-router-topk {facts['top_k']} --moe-grouped-gemm "
@@ -58,6 +71,6 @@ def script_text(cluster: Cluster, command: str) -> str:
         experts += f" --first-k-dense-replace {job.dense} --moe-layer-freq 1" if job.dense else ""
     return SCRIPT.format(
         nodes=job.ranks // 8, job=job, command=command, width=facts["width"], heads=facts["heads"],
-        groups=max(8, facts["groups"]), experts=experts, batch=cluster.batch,
-        reduction="--overlap-grad-reduce" if cluster.hidden_reduction else "",
+        groups=facts["groups"] if stated else max(8, facts["groups"]), experts=experts, batch=cluster.batch,
+        sizes=sizes if stated else "", reduction="--overlap-grad-reduce" if cluster.hidden_reduction else "",
     )  # fmt: skip

@@ -11,8 +11,9 @@ plans (noise of 3 %, stragglers) and nothing else. Compared are:
 - whether the best choice of degrees under the true laws (found by the same solver from true times and bytes) is among
   them, and first after verification.
 
-With ``--changed`` each network is also foretold with one key head, a wider shared expert and one module more. Results
-are kept in FOLDER, a file each: started again, it goes on where it was.
+With ``--changed`` each network is foretold with one key head, a wider shared expert and one module more instead, and
+the errors of the closed forms on the same are told beside; with ``--dense`` all have dense layers in front. Results are
+kept in FOLDER, a file each: started again, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from statistics import median
 from typing import Any, cast
 
 from benchmarks.standin_build import hidden_cluster
+from benchmarks.standin_closed import ClosedForms
 from benchmarks.standin_cluster import MOST_GAPS, Cluster, Stage, layer_names
 from benchmarks.standin_files import log_lines, write_run
 from benchmarks.standin_machine import Task
@@ -189,9 +191,9 @@ def judged(seed: int, variant: str, top: Path) -> dict[str, Any]:
     runs = [ShownRun(one.name, one.setting, network.start(one)) for one in
             plan_small_runs(network.sizes, CARDS, SEARCHABLE).runs]  # fmt: skip
     laws = TunedLaws(runs, network.launcher, network.sizes, network.options(False))
-    draw = random.Random(seed)
     found: dict[str, Any] = {"seed": seed, "variant": variant, "experts": cluster.job.experts}
-    found |= shapes_and_memory(cluster, laws, seed)
+    closed = ClosedForms(cluster, folder) if variant in CHANGED else None
+    found |= shapes_and_memory(cluster, laws, seed, closed)
     if variant not in CHANGED:
         done = search_plans(runs, network.launcher, network.sizes, CARDS, network.options(True))
         true = search(network.job(), cast(StepLaws, TrueSteps(cluster)))
@@ -210,7 +212,8 @@ def judged(seed: int, variant: str, top: Path) -> dict[str, Any]:
             "false_plans": sum(_over(cluster, one.ranked.run, stage_blocks(one.ranked.plan)) for one in done.best),
         }
     else:
-        found["layer_errors"] = _layers(network, laws.steps, draw)
+        assert closed is not None
+        found |= _layers(network, laws.steps, closed, seed)
     found["starts"] = network.starts
     kept.write_text(json.dumps(found))
     shutil.rmtree(folder)
@@ -240,11 +243,16 @@ def _large(cluster: Cluster, draw: random.Random) -> Setting:
 
 
 def shapes_and_memory(
-    cluster: Cluster, laws: TunedLaws, seed: int, runs: int = SHAPE_RUNS, stages: int = MEMORY_STAGES
+    cluster: Cluster,
+    laws: TunedLaws,
+    seed: int,
+    closed: ClosedForms | None = None,
+    runs: int = SHAPE_RUNS,
+    stages: int = MEMORY_STAGES,
 ) -> dict[str, Any]:
-    """How the operators of large runs and the peaks of large stages are told."""
+    """How the operators of large runs and the peaks of large stages are told, the peaks by closed forms too."""
     draw = random.Random(seed)
-    return _shapes(cluster, laws.steps, draw, runs) | _memory(cluster, laws.memory, draw, stages)
+    return _shapes(cluster, laws.steps, draw, runs) | _memory(cluster, laws.memory, draw, closed, stages)
 
 
 def _shapes(cluster: Cluster, steps: StepLaws, draw: random.Random, runs: int) -> dict[str, int]:
@@ -266,9 +274,11 @@ def _shapes(cluster: Cluster, steps: StepLaws, draw: random.Random, runs: int) -
     return {"operators": total, "operators_exact": exact}
 
 
-def _memory(cluster: Cluster, memory: MemoryLaws, draw: random.Random, stages: int) -> dict[str, Any]:
+def _memory(
+    cluster: Cluster, memory: MemoryLaws, draw: random.Random, closed: ClosedForms | None, stages: int
+) -> dict[str, Any]:
     """Errors of the peaks of large stages, and how many are said to hold a limit near their peak and do not."""
-    errors, false = [], 0
+    errors, of_closed, false = [], list[float](), 0
     for _ in range(stages):
         run = _large(cluster, draw)
         at = draw.randrange(run.pp)
@@ -278,19 +288,29 @@ def _memory(cluster: Cluster, memory: MemoryLaws, draw: random.Random, stages: i
         true = cluster.peak(run, stage, run.pp - at, (at == 0, at == run.pp - 1))
         mine = memory.stage(run, stage, run.pp - at)
         errors.append(mine.peak / true - 1)
+        if closed is not None:
+            of_closed.append(closed.peak(run, stage, at) / true - 1)
         limit = true * draw.uniform(0.9, 1.1)
         false += mine.fits(limit) and true > limit
-    return {"memory_worst": max(map(abs, errors)), "memory_median": median(map(abs, errors)), "false_fits": false}
+    found = {"memory_worst": max(map(abs, errors)), "memory_median": median(map(abs, errors)), "false_fits": false}
+    return found | ({"closed_memory": of_closed} if of_closed else {})
 
 
-def _layers(network: Network, steps: StepLaws, draw: random.Random) -> list[float]:
-    """Errors of both passes of a layer at twenty choices of degrees."""
-    some = list(choices(network.job()))
-    errors = []
-    for run, _ in draw.sample(some, min(20, len(some))):
-        true = network.cluster.pass_ns("layer", run, False) + network.cluster.pass_ns("layer", run, True, True)
+def _layers(network: Network, steps: StepLaws, closed: ClosedForms, seed: int) -> dict[str, list[float]]:
+    """Errors of both passes of a layer at twenty choices of degrees, by laws and by scaled closed forms."""
+    some = [run for run, _ in choices(network.job()) if run.vpp == 1]
+    usual = hidden_cluster(seed)
+    scale = _layer_ns(usual, usual.job) / ClosedForms(usual, network.folder).layer_ns(usual.job)
+    errors, of_closed = [], []
+    for run in random.Random(seed).sample(some, min(20, len(some))):
+        true = _layer_ns(network.cluster, run)
         errors.append((steps.part(Part.FORWARD, run).ns + steps.part(Part.BACKWARD, run).ns) / true - 1)
-    return errors
+        of_closed.append(scale * closed.layer_ns(run) / true - 1)
+    return {"layer_errors": errors, "closed_layers": of_closed}
+
+
+def _layer_ns(cluster: Cluster, run: Setting) -> float:
+    return cluster.pass_ns("layer", run, False) + cluster.pass_ns("layer", run, True, True)
 
 
 def summary(found: list[dict[str, Any]]) -> bool:
@@ -307,9 +327,16 @@ def summary(found: list[dict[str, Any]]) -> bool:
     if own:
         _print_plans(own)
     for variant in CHANGED:
-        layers = [abs(each) for one in found if one["variant"] == variant for each in one["layer_errors"]]
-        if layers:
-            print(f"  {variant}: a layer's passes {median(layers):.2%} off in the middle, {max(layers):.1%} at most")
+        mine = [one for one in found if one["variant"] == variant]
+        if mine:
+            layers, closed, peaks = (
+                [abs(each) for one in mine for each in one[name]]
+                for name in ("layer_errors", "closed_layers", "closed_memory")
+            )
+            print(f"  {variant}: a layer's passes {median(layers):.2%} off in the middle, {max(layers):.1%} at most; "
+                  f"peaks {max(one['memory_worst'] for one in mine):.1%} at most")  # fmt: skip
+            print(f"    by closed forms: {median(closed):.1%}, {max(closed):.0%} at most; "
+                  f"peaks {median(peaks):.1%} in the middle, {max(peaks):.0%} at most")  # fmt: skip
     return exact == operators and within == len(found) and not false
 
 
@@ -343,7 +370,7 @@ def main() -> int:
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     wanted = [(seed, variant) for seed in range(args.seed, args.seed + args.networks)
-              for variant in (DENSE if args.dense else "", *(CHANGED if args.changed else ()))]  # fmt: skip
+              for variant in (CHANGED if args.changed else (DENSE if args.dense else "",))]  # fmt: skip
     found = []
     with ProcessPoolExecutor(args.processes) as pool:
         for number, one in enumerate(pool.map(_named, [(*each, args.folder) for each in wanted]), 1):

@@ -3,13 +3,18 @@
 The line is fitted to relative errors and has no negative part. What counts as products is chosen for each type, by the
 error of operators left out of the fit (each fifth in turn): a matrix product, or all numbers of the first input with
 one dimension of the second (attention's scores, grouped products). Its error is what a new operator may expect.
+
+Operators that were seen where products take the time say nothing of how fast they move bytes. Where moving them at the
+usual rate of operators that do nothing else would take longer than the line says, that counts (Williams et al.,
+Roofline, 2009), with the spread of these rates as its error.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +48,8 @@ class SpeedLine:
         Median relative error of operators left out of the fit.
     operators : int
         How many it was fitted to.
+    least_per_byte, least_error : float
+        Below `base` + `least_per_byte` · bytes no operator is estimated, and the relative error of that.
     """
 
     base: float
@@ -52,6 +59,15 @@ class SpeedLine:
     operators: int
     products: int | None = None
     roof: bool = False
+    least_per_byte: float = 0.0
+    least_error: float = 0.0
+
+    def estimate(self, operator: Operator) -> Estimate:
+        """Time of an operator that no base holds."""
+        ns, least = self.at(operator), self.base + self.least_per_byte * work_of(operator)[1]
+        if ns >= least:
+            return Estimate(ns, self.error, exact=False)
+        return Estimate(least, max(self.error, self.least_error), exact=False)
 
     def at(self, operator: Operator) -> float:
         """Time of an operator, ns."""
@@ -104,6 +120,34 @@ class OperatorSpeeds:
         self.lines = {
             group: fit_line(known) for group, known in groups.items() if len(known) >= LEAST_OPERATORS
         }  # fmt: skip
+        self.lines = self._with_least(groups)
+
+    def _with_least(
+        self, groups: Mapping[tuple[str, str], Mapping[Operator, float]]
+    ) -> dict[tuple[str, str], SpeedLine]:
+        """The lines of operators with products, with the usual rate of types that have none."""
+        with_products = {
+            group for group, known in groups.items() if any(work_of(one, products)[2] for one in known for products in
+                                                            (None, *range(MOST_RANKS)))
+        }  # fmt: skip
+        rates = [
+            line.per_byte
+            for group, line in self.lines.items()
+            if group[0] == "type" and group not in with_products and line.per_byte
+        ]
+        if not rates:
+            return self.lines
+        usual = median(rates)
+        error = median(abs(rate / usual - 1) for rate in rates)
+        found = dict(self.lines)
+        for group in with_products & found.keys():
+            # No faster than the usual, and no slower than any that was seen.
+            most = min(ns / work_of(one)[1] for one, ns in groups[group].items() if work_of(one)[1])
+            line, works = found[group], [work_of(one, found[group].products) for one in groups[group]]
+            unseen = line.roof and all(line.per_byte * moved <= line.per_product * done for _, moved, done in works)
+            per_byte = 0.0 if unseen else line.per_byte  # What it may be at most says less than the usual.
+            found[group] = replace(line, per_byte=per_byte, least_per_byte=min(usual, most), least_error=error)
+        return found
 
     def estimate(self, operator: Operator) -> Estimate | None:
         """Time of an operator; None where nothing like it is known."""
@@ -111,7 +155,7 @@ class OperatorSpeeds:
         if known is not None:
             return Estimate(known.centre_ns, known.spread, exact=True)
         line = self.lines.get(("type", operator.type)) or self.lines.get(("core", operator.core))
-        return Estimate(line.at(operator), line.error, exact=False) if line is not None else None
+        return line.estimate(operator) if line is not None else None
 
     def coverage(self, operators: Sequence[Operator]) -> Coverage:
         """How much of a run the base holds; operators without any estimate count by number alone."""

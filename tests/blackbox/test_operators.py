@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import random
 import subprocess
 import sys
@@ -106,6 +107,21 @@ def test_a_missing_operator_is_estimated_by_the_line_of_its_type_with_an_error_t
     errors = [abs(estimate.ns / true - 1) for estimate, true in estimates]
     assert not any(estimate.exact for estimate, _ in estimates)
     assert median(errors) < 0.05 and estimates[0][0].error < 0.06
+
+
+def test_an_operator_that_moves_more_than_any_seen_takes_as_long_as_moving_it(tmp_path):
+    add = [
+        Operator("Add", "AI_VECTOR_CORE", ("DT_BF16",) * 2, ((n,), (n,)), ((n,),)) for n in range(10**6, 10**7, 10**6)
+    ]
+    known = {one: [round(6 * one.outputs[0][0] / 500)] * 3 for one in add}  # 500 bytes a ns
+    # Products take all of the time of those that were seen.
+    sizes = itertools.product((4096, 8192), (2048, 6144), (1024, 2048, 4096))
+    known |= {product(m, k, n): [round(2000 + m * k * n / 1e5)] * 3 for m, k, n in sizes}
+    speeds = OperatorSpeeds(filled(tmp_path / "base.sqlite", known).times(CARD))
+    thin = speeds.estimate(product(16, 65536, 8192))
+    assert thin.ns == pytest.approx(2 * (16 * 65536 + 65536 * 8192 + 16 * 8192) / 500, rel=0.01) and not thin.exact
+    thick = speeds.estimate(product(8192, 8192, 4096))
+    assert thick.ns == pytest.approx(2000 + 8192 * 8192 * 4096 / 1e5, rel=0.01)
 
 
 def test_coverage_counts_operators_and_time(tmp_path):
