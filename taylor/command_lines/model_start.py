@@ -32,6 +32,24 @@ def model_path(args: argparse.Namespace, output: Path) -> Path:
     return path
 
 
+def _fixed(args: argparse.Namespace) -> dict[str, int]:
+    """The degrees that are given, the stages among them where their devices are named.
+
+    Raises
+    ------
+    InputError
+        When the two name other numbers of stages.
+    """
+    fixed = dict(args.fix)
+    stages = sum(count for _, count in getattr(args, "stage_devices", None) or ())
+    if stages and fixed.setdefault("pp", stages) != stages:
+        raise InputError(
+            f"contradicts --stage_devices, which names {stages} stages", field="--fix", value=f"pp={fixed['pp']}",
+            cure="give one of the two",
+        )  # fmt: skip
+    return fixed
+
+
 def model_job(args: argparse.Namespace, path: Path) -> ModelJob:
     """The job of a model's configuration: its ranks, sequence and batch, the degrees that are given, and the device."""
     from taylor.workflows.model_job import ModelJob
@@ -41,7 +59,7 @@ def model_job(args: argparse.Namespace, path: Path) -> ModelJob:
         world_size=args.world_size,
         seq_length=args.seq,
         gbs=args.gbs,
-        fix=args.fix,
+        fix=_fixed(args),
         device=args.device,
         register_path=chosen_path(args.register_path),
         margin=asked_margin(args),
