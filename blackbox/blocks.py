@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,10 +138,12 @@ def align(runs: Sequence[RunOperators]) -> tuple[Column, ...]:
             raise InputError(f"has more than {MOST_OPERATORS} operators", field="small run", cure=cure)
     columns: list[dict[int, int]] = []
     for number, run in enumerate(runs):
-        latest = [max(column) for column in columns]
+        # Beside the run that is most like it: of another one a wrong operator may have a lawful size by chance.
+        apart = [_changes(each.setting, run.setting) for each in runs[:number]]
+        nearest = [min(column, key=lambda one: (apart[one], one)) for column in columns]
         match = _Match(runs, number)
-        shared = [runs[latest[at]].operators[columns[at][latest[at]]] for at in range(len(columns))]
-        pairs = _common(match.scores(shared, latest, run.operators)) if columns else []
+        shared = [runs[one].operators[column[one]] for one, column in zip(nearest, columns, strict=True)]
+        pairs = _common(match.scores(shared, nearest, run.operators)) if columns else []
         merged: list[dict[int, int]] = []
         column_at = operator_at = 0
         for left, right in [*pairs, (len(columns), len(run.operators))]:
@@ -156,6 +158,11 @@ def align(runs: Sequence[RunOperators]) -> tuple[Column, ...]:
     )
 
 
+def _changes(left: Setting, right: Setting) -> int:
+    """In how many things two runs differ; ranks that are left over count for nothing."""
+    return sum(getattr(left, one.name) != getattr(right, one.name) for one in fields(Setting) if one.name != "dp")
+
+
 class _Match:
     """How well an operator of a new run fits to one of an earlier run."""
 
@@ -164,7 +171,7 @@ class _Match:
         self._ratios: dict[int, frozenset[float]] = {}
 
     def scores(
-        self, shared: Sequence[Operator], latest: Sequence[int], operators: Sequence[Operator]
+        self, shared: Sequence[Operator], origins: Sequence[int], operators: Sequence[Operator]
     ) -> NDArray[np.float64]:
         """Float [columns, operators]: 0 where they cannot be one; else 1, and up to 1 more for lawful dimensions."""
         known: dict[tuple[Operator, int, Operator], float] = {}
@@ -172,7 +179,7 @@ class _Match:
         for at, operator in enumerate(operators):
             kinds.setdefault(_signature(operator), []).append(at)
         table = np.zeros((len(shared), len(operators)))
-        for row, (operator, run) in enumerate(zip(shared, latest, strict=True)):
+        for row, (operator, run) in enumerate(zip(shared, origins, strict=True)):
             for at in kinds.get(_signature(operator), ()):
                 key = (operator, run, operators[at])
                 if key not in known:

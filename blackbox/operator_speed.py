@@ -12,7 +12,7 @@ Roofline, 2009), with the spread of these rates as its error.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -25,6 +25,8 @@ from taylor.parsers.profiles.operators import Operator
 
 LEAST_OPERATORS = 5
 """Of a type with fewer there is no line; the part of the chip that runs it then has one."""
+LEAST_MOVING = 3
+"""The same of a type without products: two weights, and one operator to tell their error."""
 FOLDS = 5
 ROOF_ROUNDS = 8
 MOST_RANKS = 4
@@ -117,19 +119,16 @@ class OperatorSpeeds:
         for operator, time in times.items():
             groups.setdefault(("type", operator.type), {})[operator] = time.centre_ns
             groups.setdefault(("core", operator.core), {})[operator] = time.centre_ns
-        self.lines = {
-            group: fit_line(known) for group, known in groups.items() if len(known) >= LEAST_OPERATORS
-        }  # fmt: skip
-        self.lines = self._with_least(groups)
+        with_products = {group for group, known in groups.items() if _has_products(known)}
+        least = {group: LEAST_OPERATORS for group in groups}
+        least |= {group: LEAST_MOVING for group in groups if group[0] == "type" and group not in with_products}
+        self.lines = {group: fit_line(known) for group, known in groups.items() if len(known) >= least[group]}
+        self.lines = self._with_least(groups, with_products)
 
     def _with_least(
-        self, groups: Mapping[tuple[str, str], Mapping[Operator, float]]
+        self, groups: Mapping[tuple[str, str], Mapping[Operator, float]], with_products: Collection[tuple[str, str]]
     ) -> dict[tuple[str, str], SpeedLine]:
         """The lines of operators with products, with the usual rate of types that have none."""
-        with_products = {
-            group for group, known in groups.items() if any(work_of(one, products)[2] for one in known for products in
-                                                            (None, *range(MOST_RANKS)))
-        }  # fmt: skip
         rates = [
             line.per_byte
             for group, line in self.lines.items()
@@ -140,7 +139,7 @@ class OperatorSpeeds:
         usual = median(rates)
         error = median(abs(rate / usual - 1) for rate in rates)
         found = dict(self.lines)
-        for group in with_products & found.keys():
+        for group in found.keys() & set(with_products):
             # No faster than the usual, and no slower than any that was seen.
             most = min(ns / work_of(one)[1] for one, ns in groups[group].items() if work_of(one)[1])
             line, works = found[group], [work_of(one, found[group].products) for one in groups[group]]
@@ -190,15 +189,23 @@ def work_of(operator: Operator, products: int | None = None) -> tuple[float, flo
     return 1.0, float(moved), float(sizes[0]) * second[products] if products < len(second) else 0.0
 
 
+def _has_products(operators: Collection[Operator]) -> bool:
+    """Whether any operator of a group may multiply matrices; those whose tensors are all of one shape do not."""
+    if all(len({*one.inputs, *one.outputs}) == 1 for one in operators):
+        return False
+    return any(work_of(one, products)[2] for one in operators for products in (None, *range(MOST_RANKS)))
+
+
 def fit_line(times: Mapping[Operator, float]) -> SpeedLine:
     """The line of least relative squares over operators, with its cross-validated error."""
     operators = sorted(times)
     measured = np.array([times[operator] for operator in operators])
     ranks = max((len(operator.inputs[1]) for operator in operators if len(operator.inputs) > 1), default=0)
+    counted = float(_has_products(operators))
     ways: list[tuple[int | None, bool]] = [(products, False) for products in (None, *range(min(ranks, MOST_RANKS)))]
     best: tuple[float, int | None, bool, NDArray[np.float64]] | None = None
     for products, roof in ways + [(products, True) for products, _ in ways]:
-        work = np.array([work_of(operator, products) for operator in operators])
+        work = np.array([work_of(operator, products) for operator in operators]) * (1.0, 1.0, counted)
         if roof and not (work[:, 2] > 0).all():
             continue
         errors = np.zeros(len(operators))

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.standin_network import CARDS, JOB, LARGE, HiddenSize, hidden_network, hidden_size
-from taylor.blackbox.blocks import lawful_operators
+from taylor.blackbox.blocks import RunOperators, lawful_operators
 from taylor.blackbox.foretold import foretell, showing_run
 from taylor.blackbox.laws import Fit, Fitter, deciding_runs
 from taylor.blackbox.small_runs import candidate_runs, legal, plan_small_runs
+from taylor.parsers.profiles.operators import Operator
 from taylor.parsers.small_run import JobSizes, Setting
 
 RUNS = [run.setting for run in plan_small_runs(JOB, CARDS).runs]
@@ -135,3 +136,19 @@ def test_a_run_whose_degrees_and_sizes_shrink_together_shows_the_operators_of_th
 def test_a_run_without_what_is_missing_is_not_proposed():
     found = lawful_operators([hidden_network(4).step(run) for run in RUNS])
     assert showing_run(found, [], Setting(tp=8, seq=16384, dp=2), JOB, CARDS.ranks) is None
+
+
+def test_a_run_is_laid_beside_the_one_that_is_most_like_it():
+    # A head's product that under TP 4 happens to be as large as a layer's under TP 2.
+    def product(outer: int) -> Operator:
+        return Operator("MatMul", "AI_CORE", ("DT_BF16",) * 2, ((4096, 4096), (4096, outer)), ((4096, outer),))
+
+    def run(tp: int, layers: int) -> RunOperators:
+        norm = Operator("Norm", "AI_CORE", ("DT_BF16",), ((4096, 4096),), ((4096, 4096),))
+        return RunOperators(
+            Setting(tp=tp, layers=layers), (*(norm, product(8192 // tp)) * layers, norm, product(16384 // tp))
+        )
+
+    operators = lawful_operators([run(2, 1), run(1, 1), run(4, 1), run(2, 2)])
+    own = [one for one in operators if not one.further]
+    assert [one.at(Setting(tp=8)).outputs[0][1] for one in own if one.like.type == "MatMul"] == [1024, 2048]

@@ -124,6 +124,19 @@ def test_an_operator_that_moves_more_than_any_seen_takes_as_long_as_moving_it(tm
     assert thick.ns == pytest.approx(2000 + 8192 * 8192 * 4096 / 1e5, rel=0.01)
 
 
+def test_a_type_seen_in_a_few_sizes_has_a_line_of_its_own_though_both_inputs_are_matrices(tmp_path):
+    add = {
+        Operator("Add", "AI_CORE", ("DT_BF16",) * 2, ((n, 4096),) * 2, ((n, 4096),)): [round(3000 + n * 4096 / 50)] * 3
+        for n in (512, 1024, 2048)
+    }
+    products = {
+        product(m, 4096, n): [round(2000 + m * 4096 * n / 1e5)] * 3 for m in (512, 8192) for n in (64, 512, 4096)
+    }
+    speeds = OperatorSpeeds(filled(tmp_path / "base.sqlite", add | products).times(CARD))
+    large = Operator("Add", "AI_CORE", ("DT_BF16",) * 2, ((65536, 4096),) * 2, ((65536, 4096),))
+    assert speeds.estimate(large).ns == pytest.approx(3000 + 65536 * 4096 / 50, rel=0.01)
+
+
 def test_coverage_counts_operators_and_time(tmp_path):
     known = {product(256 * at, 256, 256): [1000 * at] for at in range(1, 8)}
     speeds = OperatorSpeeds(filled(tmp_path / "base.sqlite", known).times(CARD))
