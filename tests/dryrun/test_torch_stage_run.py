@@ -274,7 +274,7 @@ def test_a_weight_s_gradient_made_by_itself_needs_its_room(model, strategy, sequ
         assert closed.total > fused[stage].total
 
 
-@pytest.mark.parametrize(("model", "name"), [(LLAMA7, "llama2-7b"), (LLAMA70, "llama3-70b"), (DEEPSEEK, "deepseek-v3")])
+@pytest.mark.parametrize(("model", "name"), [(LLAMA7, "llama2-7b"), (DEEPSEEK, "deepseek-v3")])
 def test_a_stage_of_the_whole_model_stays_below_1_5_gib(model, name) -> None:  # type: ignore[no-untyped-def]
     _, strategy, sequence = JOBS[name]
     run = cases.job(model, strategy, MEGATRON.replace(seq_length=sequence), mode=NONE)

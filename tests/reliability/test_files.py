@@ -11,7 +11,7 @@ from benchmarks.reliability.writers import WRITERS
 from taylor.base.errors import WriteError
 
 
-@pytest.mark.parametrize("name", ["text", "plan-into-yaml", "plan-into-shell", "plan-into-toml", "memory", "ratios"])
+@pytest.mark.parametrize("name", ["text", "plan-into-yaml", "plan-into-shell", "memory"])
 def test_a_disturbed_writer_leaves_the_old_file_or_the_new_one(name):
     result = disturbed(name)
     assert result["faults"] == []

@@ -38,7 +38,7 @@ def test_a_damaged_file_of_every_form_ends_as_the_contract_says(kind, specimens)
 
 @pytest.mark.parametrize("tool", SCRIPTS)
 def test_odd_flags_end_as_the_contract_says(tool):
-    result = flags(tool, 0.03)
+    result = flags(tool, 0.01)
     assert result["faults"] == [] and result["tried"]
 
 
