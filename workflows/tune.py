@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from taylor.base.console import log
@@ -31,11 +32,14 @@ from taylor.parsers.registry import recognising
 from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps
 from taylor.register.registry import Registry
 from taylor.workflows.operators import fill_base
+from taylor.workflows.tune_nodes import Nodes
 from taylor.workflows.tune_search import Searched, SearchOptions, ShownRun, search_plans
 
 PROFILE, LOG, LAWS = "profile", "run.log", "laws.json"
 LEAST_ALIGNED = 2
 """Runs of which laws are fitted."""
+ANSWER_S = 60.0
+"""Seconds after the last small run within which the other nodes look for what to verify."""
 ENOUGH_HELD = 0.7
 """Share of the job's time that a base must hold; below, a further small run is proposed."""
 
@@ -168,15 +172,40 @@ def tune(options: TuneOptions) -> Tuned:
     machines = _machines(options, sizes)
     planned = plan_small_runs(sizes, machines, options.searched, options.tokens)
     runs = [_written(one, launcher, machines, options) for one in planned.runs]
+    several = machines.nodes > 1 and options.node_rank is not None and options.verify and not options.dry
+    nodes = Nodes(options.work_dir, machines.nodes) if several else None
+    if nodes is not None and not options.node_rank:
+        nodes.open()
     if not options.dry:
         runs = [_started(one, launcher, options) for one in runs]
+    if options.node_rank:
+        # The first node has the first rank's profile, and alone tells what follows.
+        if nodes is not None:
+            nodes.serve(options.node_rank, partial(_begun, launcher, machines, options), options.timeout_s)
+        return Tuned(sizes, machines, tuple(runs), planned.left_out, not_searched="the first node tells the plans")
+    try:
+        return _from_runs(runs, planned, launcher, machines, options, nodes)
+    finally:
+        if nodes is not None:
+            nodes.close()
+
+
+def _from_runs(
+    runs: Sequence[Written],
+    planned: SmallRuns,
+    launcher: Launcher,
+    machines: Machines,
+    options: TuneOptions,
+    nodes: Nodes | None,
+) -> Tuned:
+    """What the runs that have ended tell."""
+    sizes = launcher.job_sizes(options.script)
     done = [one for one in runs if one.ended == ""]
     found, file, covered = None, None, None
-    # Of several nodes the first has the first rank's profile.
     # What tells a dense layer from the embedding is of no other use.
     single = [one for one in done if one.run.setting.pp == 1 and one.run.setting.dense <= sizes.least_dense]
     shown = [one for one in single if _has_profile(one.folder)]
-    if len(shown) < LEAST_ALIGNED <= len(done) and not options.node_rank:
+    if len(shown) < LEAST_ALIGNED <= len(done):
         log.warning("the runs left no %s below %s: laws are read from Ascend's profiles", KERNELS, options.work_dir)
     if len(shown) >= LEAST_ALIGNED:
         operators = _laws(shown)
@@ -184,10 +213,17 @@ def tune(options: TuneOptions) -> Tuned:
         found = _told(operators, planned, sizes, machines)
         covered = _covered(operators, done, sizes, machines, options)
     tuned = Tuned(sizes, machines, tuple(runs), planned.left_out, found, file, covered)
-    return tuned if found is None else _with_plans(tuned, done, launcher, options)
+    return tuned if found is None else _with_plans(tuned, done, launcher, options, nodes)
 
 
-def _with_plans(tuned: Tuned, done: Sequence[Written], launcher: Launcher, options: TuneOptions) -> Tuned:
+def _begun(launcher: Launcher, machines: Machines, options: TuneOptions, run: SmallRun) -> Written:
+    """A run, started unless it has ended already."""
+    return _started(_written(run, launcher, machines, options), launcher, options)
+
+
+def _with_plans(
+    tuned: Tuned, done: Sequence[Written], launcher: Launcher, options: TuneOptions, nodes: Nodes | None
+) -> Tuned:
     """The same with the best plans of the whole job, or with why there are none."""
     own = tuned.sizes.own
     ranks, batch = options.ranks or own.ranks, options.batch or tuned.sizes.batch
@@ -197,14 +233,18 @@ def _with_plans(tuned: Tuned, done: Sequence[Written], launcher: Launcher, optio
         return replace(tuned, not_searched="the file does not say its batch: say --gbs")
 
     def verify(run: SmallRun) -> Path | None:
-        one = _started(_written(run, launcher, tuned.machines, options), launcher, options)
+        if nodes is not None:
+            nodes.order(run)
+        one = _begun(launcher, tuned.machines, options, run)
         return one.folder if one.ended == "" and _has_profile(one.folder) else None
 
-    # Other nodes would have to be told which run to start.
-    alone = options.verify and not options.dry and (tuned.machines.nodes == 1 or options.node_rank is None)
+    verifies = options.verify and not options.dry
+    if verifies and nodes is not None and not nodes.answer(ANSWER_S):
+        log.warning("no plan is verified: the other nodes do not look into %s for what to start", options.work_dir)
+        verifies = False
     wanted = SearchOptions(
         options.script, options.work_dir, ranks, batch, options.limit, options.searched, _base_file(options),
-        options.origin, verify if alone else None,
+        options.origin, verify if verifies else None,
     )  # fmt: skip
     shown = [ShownRun(one.run.name, one.run.setting, one.folder) for one in done if _has_profile(one.folder)]
     try:
@@ -253,7 +293,7 @@ def _machines(options: TuneOptions, sizes: JobSizes) -> Machines:
 def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: TuneOptions) -> Written:
     """Write a run's file, unless it stands there already, and find how it ended where it has run."""
     folder = options.work_dir.resolve() / run.name
-    file = folder / options.script.name
+    file = folder / _file_name(options)
     text = launcher.small_run(options.script, run.setting, machines, ProfiledSteps(folder / PROFILE))
     if not file.is_file() or read_text(file) != text:
         write_atomic(file, text)
@@ -263,6 +303,12 @@ def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: Tun
     if options.dry and _has_profile(folder):
         return Written(run, file, ended="")  # Started by a scheduler.
     return Written(run, file)
+
+
+def _file_name(options: TuneOptions) -> str:
+    """Nodes that share a disk have a file each, for it says which node it starts."""
+    script = options.script
+    return f"{script.stem}_{options.node_rank}{script.suffix}" if options.node_rank else script.name
 
 
 def _has_profile(folder: Path) -> bool:

@@ -26,6 +26,8 @@ def main() -> None:
     folder = Path(flags["profile-save-path"])
     with open("started.txt", "a") as stream:
         stream.write(folder.parent.name + "\n")
+    if flags.get("node-rank", "0") != "0":
+        return  # The first node's ranks are those that are profiled.
     if folder.parent.name == failing:
         sys.exit("RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB")
     if folder.parent.name == hanging:

@@ -160,3 +160,13 @@ def test_a_script_with_a_plan_of_several_chunks_is_read_as_that_plan(tmp_path, h
     read = launcher.read(file)
     assert read.strategy.vpp == 2 and read.schedule.name == "megatron-interleaved"
     assert read.plan.total_layers() == held and read.plan.recompute == plan.recompute
+
+
+def test_nodes_that_share_a_disk_have_a_file_of_each_run_each(tmp_path, tune_here):
+    file = script(tmp_path)
+    file.write_text(file.read_text().replace("--nproc_per_node 8", "--nproc_per_node 8 --node_rank 0"))
+    for rank in ("0", "1"):
+        tune_here(*TWO_NODES, "--search", "tp", "--node_rank", rank, "--dry")
+    base = tmp_path / "small" / "base"
+    assert "--node_rank 0 " in (base / "pretrain.sh").read_text()
+    assert "--node_rank 1 " in (base / "pretrain_1.sh").read_text()

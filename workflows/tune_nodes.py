@@ -1,0 +1,89 @@
+"""Runs that the first of several nodes decides on while it tunes; the others are told of them by a shared folder.
+
+Small runs are known beforehand and every node starts its part of each. Which runs verify the best plans the first node
+alone finds out. It lays an order into the work folder; the others look for orders until the first one says that there
+are no more. Whether they look, and whether they see the same folder, it finds from a count that each keeps raising.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from taylor.base.console import log
+from taylor.base.kept import read_kept, write_kept
+from taylor.blackbox.small_runs import SmallRun
+from taylor.parsers.small_run import Setting
+
+FOLDER, END, ORDERS = "nodes", "end.json", "verify*.json"
+POLL_S = 0.5
+
+
+class Nodes:
+    """The orders of one tuning.
+
+    Parameters
+    ----------
+    work_dir : Path
+        The same folder on every node.
+    count : int
+        Nodes in all.
+    poll_s : float
+        Seconds between two looks.
+    """
+
+    def __init__(self, work_dir: Path, count: int, poll_s: float = POLL_S) -> None:
+        self.folder, self.count, self.poll_s = work_dir / FOLDER, count, poll_s
+
+    def open(self) -> None:
+        """The first node begins: what an earlier start ordered, and that it ended, is no more true."""
+        for file in (self.folder / END, *self.folder.glob(ORDERS)):
+            file.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """The first node is done."""
+        write_kept(self.folder / END, {"done": True})
+
+    def answer(self, wait_s: float) -> bool:
+        """Whether all other nodes look for orders, within some time."""
+        first = {node: self._count(node) for node in range(1, self.count)}
+        end = time.monotonic() + wait_s
+        while any(self._count(node) in (None, count) for node, count in first.items()):
+            if time.monotonic() > end:
+                return False
+            time.sleep(self.poll_s)
+        return True
+
+    def order(self, run: SmallRun) -> None:
+        """Have the other nodes start a run."""
+        write_kept(self.folder / f"{run.name}.json", {"why": run.why, "setting": asdict(run.setting)})
+
+    def serve(self, node: int, start: Callable[[SmallRun], object], wait_s: float) -> None:
+        """On another node: start what is ordered, until the first node is done or nothing is heard for some time.
+
+        An order is heard of once; whether its run has ended already `start` knows.
+        """
+        own, count = self.folder / f"node_{node}.json", 0
+        heard, last = set[str](), time.monotonic()
+        try:
+            while time.monotonic() - last < wait_s:
+                count += 1
+                write_kept(own, {"count": count})
+                for file in sorted(self.folder.glob(ORDERS)):
+                    found = read_kept(file)
+                    if file.stem not in heard and isinstance(found, dict):
+                        start(SmallRun(file.stem, Setting(**found["setting"]), str(found["why"])))
+                        heard.add(file.stem)
+                        last = time.monotonic()
+                if (self.folder / END).is_file():
+                    return
+                time.sleep(self.poll_s)
+            log.warning("nothing was heard of the first node for %.0f s", wait_s)
+        finally:
+            own.unlink(missing_ok=True)
+
+    def _count(self, node: int) -> int | None:
+        found = read_kept(self.folder / f"node_{node}.json")
+        return int(found["count"]) if isinstance(found, dict) else None
