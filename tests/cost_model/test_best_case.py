@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from taylor.cost_model.alive import alive_lower_bound, alive_micro_batches
-from taylor.cost_model.best_case import TOLERANCE_MIB
+from taylor.cost_model.best_case import TOLERANCE_MIB, _average_and_dip
 from taylor.cost_model.memory import best_case_peak_mib, lightest_plan, memory_profile, stage_breakdown
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
@@ -214,3 +214,20 @@ def test_columns_of_different_lengths_are_refused() -> None:
     table = a_hundred_thousand().select(slice(0, 3))
     with pytest.raises(ValueError, match="equally long"):
         replace(table, dp=np.array([1, 2]))
+
+
+def test_the_deepest_fall_below_the_average_is_that_of_every_stretch_of_layers() -> None:
+    """All stretches of all layers, one by one, against one pass over the runs."""
+    rng = np.random.default_rng(253)
+    for _ in range(200):
+        kinds = ["a", "b", "c"][: int(rng.integers(1, 4))]
+        counts = {f"{rng.choice(kinds)}#{run}": int(rng.integers(1, 5)) for run in range(int(rng.integers(1, 6)))}
+        costs = {kind: rng.integers(0, 9, size=2).astype(float) for kind in kinds}
+        layers = np.array([costs[run.partition("#")[0]] for run, count in counts.items() for _ in range(count)])
+        average, dip = _average_and_dip(counts, costs)
+        assert average == pytest.approx(layers.mean(axis=0))
+        n = len(layers)
+        stretches = [
+            (b - a) * layers.mean(axis=0) - layers[a:b].sum(axis=0) for b in range(n + 1) for a in range(b + 1)
+        ]
+        assert dip == pytest.approx(np.max(stretches, axis=0), abs=1e-9)

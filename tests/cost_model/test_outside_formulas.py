@@ -10,10 +10,12 @@ from dataclasses import replace
 import pytest
 
 from taylor.cost_model.expert_products import expert_products
+from taylor.cost_model.recurrent import scan_flops
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.statics import embedding_state_bytes
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.time import layer_time
+from taylor.cost_model.work import layer_work
 from taylor.register import frameworks
 from taylor.register.device import DeviceSpec, LinkTier
 from taylor.register.model import DENSE, MOE, ModelSpec
@@ -130,3 +132,42 @@ def test_every_tensor_rank_holds_all_learned_positions(tp: int, pp: int, vocab_p
         embedding_state_bytes(GPT3.replace(learned_positions=rows), strategy, rules) for rows in (2048, 0)
     )
     assert float(with_rows.total) - float(without.total) == pytest.approx(18 * 2048 * 12288)
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_a_gate_on_the_attention_reads_it_and_the_context_and_writes_one(tp: int) -> None:
+    """Qwen3-Next: a gate as wide as the context, 16 heads of 256; Megatron-LM (d98e8a64)
+    megatron/core/transformer/attention.py, ``_apply_output_gate``: the context times the sigmoid of the gate."""
+    model = REGISTRY.model("qwen3-next-80b-a3b")
+    kinds = tuple(
+        kind if kind.attention is None else kind.replace(attention=replace(kind.attention, gate=0))
+        for kind in model.kinds
+    )
+    [gated] = [kind.name for kind in model.kinds if kind.attention is not None]
+    gated_work, plain = (
+        layer_work(one, gated, Strategy(8, tp, 1, op=8, sp=False), MEGATRON)
+        for one in (model, model.replace(kinds=kinds))
+    )
+    moved = 4096 * BF16 * 3 * (16 * 256) / tp
+    assert float(gated_work.element_bytes) - float(plain.element_bytes) == pytest.approx(moved)
+
+
+@pytest.mark.parametrize("name", ["nemotron-3-nano-30b-a3b", "jamba-v0.1", "qwen3-next-80b-a3b", "kimi-linear-48b-a3b"])
+@pytest.mark.parametrize("tp", [2, 4])
+def test_the_ranks_of_tp_scan_together_what_one_rank_scans(name: str, tp: int) -> None:
+    """Heads of a recurrence are split over TP, and none is scanned twice (Dao and Gu 2024, arXiv:2405.21060 §8.1)."""
+    for kind in REGISTRY.model(name).kinds:
+        if kind.recurrent is not None:
+            one, many = (scan_flops(kind.recurrent, Strategy(1, ways, 1)) for ways in (1, tp))
+            assert float(one) == pytest.approx(tp * float(many))
+
+
+def test_what_a_shared_expert_takes_is_hidden_where_the_exchange_takes_longer() -> None:
+    """DeepSeek-V3 (arXiv:2412.19437 §4.2): one shared expert, three matrices of 7168 x 2048; 2 FLOP a weight."""
+    device, strategy = only(tflops=100.0, link_gb_s=1.0), Strategy(8, 1, 1, 8, op=8, sp=False)
+    apart, beside = (
+        layer_time(DEEPSEEK, MOE, strategy, MEGATRON.replace(overlap_shared=over), device) for over in (False, True)
+    )
+    shared = 2 * 4096 * (3 * 7168 * 2048) / (100.0 * SHARES["matmul"] * 1e9)
+    assert float(apart.forward) - float(beside.forward) == pytest.approx(shared, rel=1e-3)
+    assert float(apart.backward) - float(beside.backward) == pytest.approx(2 * shared, rel=1e-3)

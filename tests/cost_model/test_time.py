@@ -8,14 +8,25 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.collectives import Copies, all_to_all_ms, gather_ms, in_node_bandwidth, ring_bandwidth, send_ms
 from taylor.cost_model.offload import HOST_LINK_SHARE
 from taylor.cost_model.optimizer import OptimizerStates
+from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.speed import Speed
+from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.cost_model.tail import tail_ms
-from taylor.cost_model.time import estimate_ratios, lags_by_stage_ms, layer_time, quick_step_ms, step_ms
+from taylor.cost_model.time import (
+    _recompute_share,
+    estimate_ratios,
+    lag_ms,
+    lags_by_stage_ms,
+    layer_time,
+    quick_step_ms,
+    step_ms,
+)
 from taylor.cost_model.work import layer_work, model_flops
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register import frameworks
@@ -265,3 +276,36 @@ def test_a_hand_over_is_quicker_where_no_rank_s_leaves_the_node(strategy: Strate
     ratios = estimate_ratios(LLAMA7, strategy, MEGATRON, PLAIN)
     assert bool(ratios.lags) is (len(set(between_nodes)) > 1)
     assert ratios.unit_ms is not None and ratios.lag * ratios.unit_ms == pytest.approx(max(lags))
+
+
+def test_fixed_ratios_are_those_of_the_older_tool() -> None:
+    """Dense over MoE layer 0.33, backward 2, head with loss 1.5, recompute 1, selective recompute 0.33; no transfer."""
+    fixed = TimeRatios()
+    assert (fixed.dense_forward, fixed.backward, fixed.head) == (0.33, 2.0, 1.5)
+    assert dict(fixed.recompute) == {FULL: 1.0, SELECT: 0.33, NONE: 0.0}
+    assert (fixed.embedding, fixed.lag, fixed.tail, fixed.unit_ms, fixed.source) == (0.0, 0.0, 0.0, None, "given")
+
+
+def test_nothing_is_recomputed_where_the_first_stage_holds_its_micro_batches() -> None:
+    """1F1B keeps min(PP - s, m) micro-batches on stage s (Narayanan et al. 2021, arXiv:2104.04473 §2.2): four on the
+    first of four stages, which is the fullest."""
+    model, strategy = LLAMA7, Strategy(1, 1, 4, op=1, micro_batches=16)
+    table = StrategyTable.from_strategies([strategy])
+    states = float(layer_state_bytes(model, DENSE, strategy, MEGATRON).total) / MIB
+    kept = float(activation_bytes(model, DENSE, NONE, strategy, MEGATRON)) / MIB
+    need = float(static_mib(model, strategy, MEGATRON)[1]) + 8 * (states + 4 * kept)
+    for room, fits in ((1, True), (-50, False)):
+        device = replace(A100, usable_memory_mib=int(np.ceil(need)) + room)
+        assert (float(np.max(_recompute_share(model, MEGATRON, table, device))) == 0.0) is fits
+
+
+@pytest.mark.parametrize("strategy", [Strategy(1, 1, 4, cp=8), Strategy(2, 2, 4, cp=2), Strategy(8, 1, 4)])
+def test_stages_of_a_node_each_send_to_another_node(strategy: Strategy) -> None:
+    """Eight ranks a stage whatever they are ranks of; A100 nodes hold eight."""
+    lags = lags_by_stage_ms(LLAMA7, strategy, MEGATRON, A100)
+    assert lags == pytest.approx([float(lag_ms(LLAMA7, strategy, MEGATRON, A100))] * 4)
+
+
+def test_two_stages_in_a_node_send_to_another_node_every_second_time() -> None:
+    near, far, again, last = lags_by_stage_ms(LLAMA7, Strategy(1, 2, 4, cp=2), MEGATRON, A100)
+    assert near == again < far == last

@@ -12,7 +12,7 @@ from taylor.cost_model.measured.costs import MeasuredCosts, MeasuredSettings
 from taylor.cost_model.measured.estimate import EstimatedCosts
 from taylor.cost_model.measured.hardware import HardwareProfile, overlapped_ms
 from taylor.cost_model.measured.laws import ModelLaws
-from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy
+from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, LayerwisePlan
 from taylor.cost_model.strategy import TrainingRules
 from taylor.parsers.galvatron.folder import read_folders
 from taylor.register.frameworks import MEGATRON
@@ -183,3 +183,16 @@ def test_the_estimate_shards_as_the_measured_rules_do(estimated):
     states = {round(estimated.layer("dense", each, job).states_mib, 6) for each in spread}
     assert len(states) == 1
     assert estimated.layer("dense", LayerStrategy(dp=8), job).states_mib > 4 * max(states)
+
+
+@pytest.mark.parametrize(("batch", "starts"), [(4, True), (12, True), (6, False), (2, False)])
+def test_a_batch_is_shared_by_the_least_ways_and_the_least_context_ranks(batch: int, starts: bool) -> None:
+    """Hetu-Galvatron cea12ff galvatron/core/runtime/hybrid_parallel_config.py:
+    ``global_train_batch_size % (world_size // pp_deg // min_tp // min_cp) == 0``: 16 // 2 // 2."""
+    layers = (LayerStrategy(tp=4, cp=2, dp=2), LayerStrategy(tp=2, cp=2, dp=4), LayerStrategy(tp=4, cp=4, dp=1))
+    plan = LayerwisePlan((2, 1), layers, EndStrategy(tp=2, cp=2, dp=4), batch, 1)
+    if starts:
+        plan.refuse_odd_batch("plan.json", "global_batch")
+    else:
+        with pytest.raises(InputError, match="multiple of 4"):
+            plan.refuse_odd_batch("plan.json", "global_batch")

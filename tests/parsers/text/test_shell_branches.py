@@ -25,6 +25,7 @@ def words(text: str) -> list[str]:
         "echo a${UNSET_NODES:-}b",
         "if [ a = b ]; then A=1; B=2; else A=1; B=2; fi\necho $A $B",
         "A=0\nif [ a = b ]; then A=1; elif [ a = c ]; then A=1; else A=1; fi\necho $A",
+        "A=0\nB=0\nif [ -d x ]; then A=1; B=1; else A=1; fi\nif [ $A = 1 ]; then B=2; fi\necho $A $B",
         'L=(--a 1)\nif [ a = b ]; then L+=(--v 5); else L+=(--v 5); fi\necho "${L[@]}"',
         "A=1\nif [ a = a ]; then if [ a = b ]; then A=2; else A=2; fi; else A=2; fi\necho $A",
         "M=65\nif [[ ${M} == 7 ]]; then H=4096; elif [[ ${M} == 65 ]]; then H=9216; else H=1; fi\necho $H",
