@@ -226,7 +226,9 @@ FORMER = (
     ),
     Former(
         "a check of which every dry-run crashed passes", "workflows/memory_check.py",
-        "    if result.says_nothing:\n        raise _unchecked(result)\n", "", ("tests/dryrun/test_check.py",),
+        "    if result.says_nothing:\n        raise _unchecked(result)\n", "",
+        ("tests/dryrun/test_check.py::"
+         "test_a_check_whose_every_dry_run_crashed_passes_nothing_and_ends_with_code_5",),
     ),
     # What the second campaign itself found.
     Former(
