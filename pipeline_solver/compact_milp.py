@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from typing import Callable, Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.chunk_ranges import layer_ranges, narrow_ranges, rule_out_short
 from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.highs_model import HighsModel
@@ -34,6 +36,12 @@ from taylor.pipeline_solver.stopping import no_cutoff
 
 MILP_ROUNDS = "milp_rounds"
 """Name of the statistic that marks a solution whose cuts are all that its model needs."""
+
+HAIR = 1e-9
+"""Share by which plans may be longer than what they must not exceed, for rounding."""
+
+RANGED_ROUNDS = "ranged_rounds"
+"""Name of the statistic where ranges of layers were needed beside the cuts."""
 
 MAX_LP_ROUNDS = 400
 """The relaxation converges in some dozens of rounds; this only ends a numerical stalemate."""
@@ -91,6 +99,13 @@ class CompactModel:
         )
         self.form.rows.append(row)
         return row
+
+    def forget(self, known: int) -> None:
+        """Take out the cuts behind the first `known` ones, as if they had never been met."""
+        gone = {f"path_cut[{number + 1}]" for number in range(known, len(self.cuts))}
+        self.form.rows[:] = [row for row in self.form.rows if row.name not in gone]
+        self._seen.difference_update(self.cuts[known:])
+        del self.cuts[known:]
 
     def cut_at(self, durations: NDArray[np.float64]) -> tuple[float, list[Row]]:
         """Longest path at task times d [R], and the cuts of both ways of breaking ties that are new."""
@@ -172,7 +187,15 @@ class CompactModel:
 
 
 FIRST_ROUND_NODES = 2000
-"""Nodes of the first round at most; every further round may take twice as many as the one before."""
+NODES_AFTER, NODES_IN_VAIN = 2, 8
+"""Nodes of the first round at most; each further one may take so many times those of the one before, more where that
+one met no new path: a round begins its tree anew."""
+
+NARROWED_SHARE = 0.7
+"""Share of the time left that may go into finding the chunks which hold no fewer layers than they recompute."""
+
+CLOSE_RELAXATION = 2e-3
+"""Share of the step time between the relaxation's bound and the best plan below which ranges are not narrowed."""
 
 
 def solve_compact(
@@ -229,46 +252,89 @@ def solve_compact(
             return run.infeasible()
         run.raise_bound(root.bound)
         run.tell(f"{len(model.cuts)} path cuts at the relaxation")
-        solver = (make_solver or _highs(options))(model)
-        known = len(model.cuts)
-        while not run.over() and (most_rounds is None or run.rounds < most_rounds):
-            asked = run.gap_of_round()
-            points: list[NDArray[np.float64]] = []
-            outcome = solver.solve_milp(
-                gap=asked,
-                time_limit=run.left(),
-                # A long round works with the cuts of its beginning: stop it now and then to renew them.
-                node_limit=FIRST_ROUND_NODES * 2**run.rounds,
-                start=model.point_of(run.plan) if run.plan is not None else None,
-                on_point=points.append,
-                on_bound=run.note_bound,
-                enough=run.cut_off,
-            )
-            if outcome.status is MilpStatus.INFEASIBLE:
-                return run.infeasible()
-            run.raise_bound(outcome.bound)
-            if outcome.values is not None:
-                points.append(outcome.values)
-            fresh = any([run.offer(model, model.plan_of(point)) for point in points])
-            # With no new path and no finer gap to ask for, the next round would be this one again.
-            again = not fresh and outcome.status is MilpStatus.OPTIMAL and run.gap_of_round() >= asked
-            if outcome.interrupted:
-                run.ended = Termination.INTERRUPTED
-            elif run.cut_off():
-                run.ended = Termination.CUT_OFF
-            elif not fresh and outcome.status is MilpStatus.FAILED:
-                run.ended = Termination.SOLVER_FAILURE
-            elif again and not run.closed():
-                run.ended = Termination.STALLED
-            run.rounds += 1
-            run.tell(f"round {run.rounds}: {len(model.cuts)} path cuts")
-            solver.add_rows(model.form.rows[len(model.form.rows) - (len(model.cuts) - known) :])
-            known = len(model.cuts)
+        if make_solver is None and most_rounds is None and _narrows(run, problem):
+            _search_ranges(run, model, options)
+        else:
+            # With the step time left free the search meets the paths of other plans, which a model file needs.
+            _search(run, model, make_solver or _highs(options), inf, FIRST_ROUND_NODES, most_rounds)
     except KeyboardInterrupt:
         run.ended = Termination.INTERRUPTED
     except TimeoutError:
         run.ended = Termination.TIME_LIMIT
-    return run.solution(model)
+    return run.infeasible() if run.is_infeasible else run.solution(model)
+
+
+def _narrows(run: _MilpRun, problem: PipelineProblem) -> bool:
+    """Whether to narrow the ranges of layers first."""
+    far = run.to_beat() - run.bound > CLOSE_RELAXATION * run.to_beat()
+    return problem.interleaves > 1 and len(problem.uniform_recompute) == 1 and isfinite(run.to_beat()) and far
+
+
+def _search_ranges(run: _MilpRun, model: CompactModel, options: SolveOptions) -> None:
+    """Narrow the ranges of layers to those of plans that are as short as the best one, and search these."""
+    run.ranged = True
+    below = run.to_beat() * (1.0 + HAIR)
+    ranges = layer_ranges(model)
+    root = narrow_ranges(model, ranges, below, run.deadline)
+    if root.status is MilpStatus.OPTIMAL and root.bound < below:
+        left = run.left()
+        until = None if left is None else time.monotonic() + NARROWED_SHARE * left
+        root = rule_out_short(model, ranges, below, until, run.deadline)
+    run.raise_bound(below if root.status is MilpStatus.INFEASIBLE else min(root.bound, below))
+    run.tell("ranges of layers")
+    _search(run, model, _highs(options), below, FIRST_ROUND_NODES * NODES_IN_VAIN)
+
+
+def _search(
+    run: _MilpRun,
+    model: CompactModel,
+    make_solver: Callable[[CompactModel], MilpSolver],
+    below: float,
+    nodes: int,
+    most_rounds: int | None = None,
+) -> None:
+    """Rounds of the MILP and of new paths, until the best plan is proven, or that none takes as little as `below`."""
+    model.form.upper[model.step_time] = below
+    solver = make_solver(model)
+    known = len(model.cuts)
+    while not run.over() and (most_rounds is None or run.rounds < most_rounds):
+        asked = run.gap_of_round()
+        points: list[NDArray[np.float64]] = []
+        outcome = solver.solve_milp(
+            gap=asked,
+            time_limit=run.left(),
+            # A long round works with the cuts of its beginning: stop it now and then to renew them.
+            node_limit=nodes,
+            start=model.point_of(run.plan) if run.plan is not None and run.objective <= below else None,
+            on_point=points.append,
+            on_bound=lambda bound: run.note_bound(min(bound, below)),
+            enough=run.cut_off,
+        )
+        if outcome.status is MilpStatus.INFEASIBLE:
+            if isfinite(below):
+                run.raise_bound(below)
+            else:
+                run.is_infeasible = True
+            return
+        run.raise_bound(min(outcome.bound, below))
+        if outcome.values is not None:
+            points.append(outcome.values)
+        fresh = any([run.offer(model, model.plan_of(point)) for point in points])
+        # With no new path and no finer gap to ask for, the next round would be this one again.
+        again = not fresh and outcome.status is MilpStatus.OPTIMAL and run.gap_of_round() >= asked
+        if outcome.interrupted:
+            run.ended = Termination.INTERRUPTED
+        elif run.cut_off():
+            run.ended = Termination.CUT_OFF
+        elif not fresh and outcome.status is MilpStatus.FAILED:
+            run.ended = Termination.SOLVER_FAILURE
+        elif again and not run.closed():
+            run.ended = Termination.STALLED
+        nodes *= NODES_AFTER if fresh else NODES_IN_VAIN
+        run.rounds += 1
+        run.tell(f"round {run.rounds}: {len(model.cuts)} path cuts")
+        solver.add_rows(model.form.rows[len(model.form.rows) - (len(model.cuts) - known) :])
+        known = len(model.cuts)
 
 
 def _highs(options: SolveOptions) -> Callable[[CompactModel], MilpSolver]:
@@ -285,10 +351,15 @@ class _MilpRun:
         self.began = time.monotonic()
         self.deadline = None if options.time_limit is None else self.began + options.time_limit
         self.plan: PipelinePlan | None = None
-        self.objective, self.bound = float("inf"), 0.0
+        self.objective, self.bound = float("inf"), 0.0 if options.memory is None else options.memory.bound
         self.rounds = 0
+        self.is_infeasible = self.ranged = False
         self.cutoff = options.cutoff or no_cutoff
         self.ended: Termination | None = None
+
+    def to_beat(self) -> float:
+        """The best plan's step time, or less where others have set a cut-off."""
+        return min(self.objective, self.cutoff())
 
     def left(self) -> float | None:
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
@@ -344,7 +415,7 @@ class _MilpRun:
             bound=self.bound,
             solver=self.solver_name,
             seconds=time.monotonic() - self.began,
-            statistics={MILP_ROUNDS: self.rounds, "cuts": len(model.cuts)},
+            statistics={RANGED_ROUNDS if self.ranged else MILP_ROUNDS: self.rounds, "cuts": len(model.cuts)},
             cuts=tuple(model.cuts),
         )
         if self.closed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Callable
 
 import highspy
@@ -92,6 +93,16 @@ class HighsModel:
         """Change what one column may be, from its next run on."""
         low, high = _finite(np.array([lower, upper]))
         self._solver.changeColBounds(column, float(low), float(high))
+
+    def set_row_bounds(self, row: int, lower: float, upper: float) -> None:
+        """Change what one row may be, from its next run on; rows are counted in the order in which they came."""
+        low, high = _finite(np.array([lower, upper]))
+        self._solver.changeRowBounds(row, float(low), float(high))
+
+    def set_costs(self, columns: Sequence[int], cost: float) -> None:
+        """Change what columns cost, from its next run on."""
+        for column in columns:
+            self._solver.changeColCost(column, cost)
 
     def solve_lp(self, time_limit: float | None = None) -> MilpOutcome:
         """Solve a relaxed model; `bound` is the optimum."""

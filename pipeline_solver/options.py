@@ -33,7 +33,7 @@ class SolveOptions:
         greater than before. Once it is proven that no plan does, the solve ends: `Status.CUT_OFF`, with the bound.
     memory : TreeMemory or None
         What an earlier solve of the same problem by branch and cut has left; this one adds to it. The compact MILP
-        makes no use of it.
+        begins with its bound.
 
     Raises
     ------
