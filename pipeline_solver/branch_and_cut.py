@@ -33,7 +33,7 @@ from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Term
 from taylor.pipeline_solver.stage_tuples import FEW_KINDS, TooManyColumns, stage_tuples
 from taylor.pipeline_solver.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.targets import Targets
-from taylor.pipeline_solver.tree_memory import FEW_CHUNKS, TreeMemory
+from taylor.pipeline_solver.tree_memory import FEW_CHUNKS, TreeMemory, closed_by_milp
 from taylor.pipeline_solver.tree_run import TreeEnd, TreeRun
 from taylor.pipeline_solver.tree_search import Search
 from taylor.pipeline_solver.work_limits import WorkLimits
@@ -106,7 +106,7 @@ def branch_and_cut(
     except TooManyColumns as reason:
         log.warning("%s: the compact MILP takes over", reason)
         run.hand_over = run.crowded = True
-    except (KeyboardInterrupt, OutOfTime) as stop:
+    except (KeyboardInterrupt, OutOfTime, TimeoutError) as stop:
         run.stopped = Termination.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else Termination.TIME_LIMIT
     solution = run.solution()
     if not run.hand_over or run.stopped is not None:
@@ -119,7 +119,7 @@ def branch_and_cut(
         problem,
         options.replace(time_limit=run.left(), workers=options.workers if run.crowded else 1),
         warm_start=None if run.crowded else solution.plan,
-        cuts=() if run.crowded else solution.cuts,
+        cuts=() if run.crowded or closed_by_milp(problem) else solution.cuts,
         on_progress=going_on(on_progress, solution.seconds, solution.objective, solution.bound),
     )
     run.keep(closed)
@@ -207,10 +207,8 @@ class _TreeRun:
             self.report("done")
 
     def _slow(self) -> bool:
-        """Whether a tree was left that the MILP is to go on with: of few chunks with one recompute choice."""
-        problem = self.problem
-        few = bool(problem.uniform_recompute) and problem.stages * problem.interleaves <= FEW_CHUNKS
-        self.hand_over |= few and self.memory.left < np.inf
+        """Whether a tree was left that the MILP is to go on with."""
+        self.hand_over |= closed_by_milp(self.problem) and self.memory.left < np.inf
         return self.hand_over
 
     def _know(self, plan: PipelinePlan | None) -> None:

@@ -17,9 +17,8 @@ from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, Solution, Termination
 from taylor.pipeline_solver.solvers import Solver
-
-FIRST_SHARE = 0.3
-"""Share of the time that is left which a place may take before all have been tried."""
+from taylor.pipeline_solver.tree_memory import TreeMemory
+from taylor.pipeline_solver.turns import Turns
 
 
 def placed(problem: PipelineProblem, places: dict[str, int]) -> PipelineProblem:
@@ -87,18 +86,22 @@ def solve_places(
         ones.sort(key=lambda one: one.kinds != known.kinds)
     best: Solution | None = None
     proven = [0.0] * len(ones)
+    turns: Turns[int] = Turns(deadline)
+    # Recompute choices have cases of their own within each place, of which nothing is kept.
+    resumable = not problem.uniform_recompute
+    memories = [TreeMemory() if resumable else None for _ in ones]
     stopped: Termination | None = None
 
     def to_beat() -> float:
         least = float("inf") if best is None or best.objective is None else best.objective * (1.0 - options.gap / 2)
         return min(least, float("inf") if options.cutoff is None else options.cutoff())
 
-    def attempt(at: int, share: float) -> None:
+    def attempt(at: int, seconds: float | None) -> None:
         nonlocal best, stopped
-        left = None if deadline is None else max(0.01, share * (deadline - time.monotonic()))
         start = next((p for p in (None if best is None else best.plan, warm_start) if _lies_as(ones[at], p)), None)
         told = None if on_progress is None else lambda progress: tell(progress)
-        found = run(ones[at], options.replace(time_limit=left, cutoff=to_beat), warm_start=start, on_progress=told)
+        within = options.replace(time_limit=seconds, cutoff=to_beat, memory=memories[at])
+        found = run(ones[at], within, warm_start=start, on_progress=told)
         if found.termination is Termination.INTERRUPTED:
             stopped = Termination.INTERRUPTED
         reached = float("inf") if found.status is INFEASIBLE else found.bound or 0.0
@@ -119,13 +122,14 @@ def solve_places(
 
     for at in range(len(ones)):
         if not over():
-            attempt(at, 1.0 if deadline is None else FIRST_SHARE)
+            attempt(at, turns.first(len(ones) - at, resumable=resumable))
     while not over():
-        pending = sorted((bound, at) for at, bound in enumerate(proven) if bound < to_beat())
+        pending = [(bound, at) for at, bound in enumerate(proven) if bound < to_beat()]
         if not pending:
             break
-        before, at = pending[0]
-        attempt(at, 1.0 if len(pending) == 1 else 0.5)
+        at, seconds = turns.later(pending, resumable=resumable)
+        before = proven[at]
+        attempt(at, seconds)
         if deadline is None and proven[at] <= before:
             break
     bound, seconds = min(proven), time.monotonic() - began

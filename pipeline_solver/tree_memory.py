@@ -11,6 +11,7 @@ from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.price_pool import PricePool
 
 if TYPE_CHECKING:  # what a solve is asked loads no solver
+    from taylor.pipeline_solver.problem import PipelineProblem
     from taylor.pipeline_solver.tree_run import TreeRun
 
 
@@ -58,3 +59,8 @@ class TreeMemory:
     fruitless: float = np.inf
     patience: int = FIRST_ROUNDS
     tree: TreeRun | None = None
+
+
+def closed_by_milp(problem: PipelineProblem) -> bool:
+    """Whether the compact MILP goes on with what a tree closes slowly: of few chunks under one recompute choice."""
+    return bool(problem.uniform_recompute) and problem.stages * problem.interleaves <= FEW_CHUNKS

@@ -9,7 +9,7 @@ import numpy as np
 
 from taylor.pipeline_solver.master import PRICE_ABOVE
 from taylor.pipeline_solver.stopping import Stopper
-from taylor.pipeline_solver.tree_memory import FIRST_ROUNDS, TreeMemory
+from taylor.pipeline_solver.tree_memory import FIRST_ROUNDS, TreeMemory, closed_by_milp
 from taylor.pipeline_solver.tree_search import Search
 from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
 
@@ -79,8 +79,9 @@ class TreeRun:
         self.probed = False
 
     def resume(self, stopper: Stopper, note: Note) -> None:
-        """Get ready for more time."""
+        """Get ready for more time; what the MILP goes on with is soon left, and probing it would be in vain."""
         self.tree.stopper, self.note = stopper, note
+        self.probed |= closed_by_milp(self.tree.problem)
 
     def search(self) -> TreeEnd:
         """Search the tree, from where an earlier search had no time for more."""
@@ -141,6 +142,7 @@ class TreeRun:
         slice_size, rounds = FIRST_SLICE, 0
         first = np.isinf(self.memory.left)
         looked, proven = FIRST_ROUNDS if first else self.memory.patience, root
+        early = first and closed_by_milp(problem)
         while tree.open and tree.open[0][0] < tree.cutoff:
             tree.stopper.check()
             pool.round(tree, slice_size)
@@ -151,8 +153,10 @@ class TreeRun:
                 return TreeEnd.HANDED_OVER
             slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
             self._tell()
+            bound, asked = tree.lower_bound(), STAGED_SHARE * min(1.0, rounds / looked)
+            if early and rounds < looked and bound - proven < asked * (tree.cutoff - proven):
+                return TreeEnd.LEFT
             if rounds == looked and problem.interleaves > 1 and not self.patient:
-                bound = tree.lower_bound()
                 if bound - proven < STAGED_SHARE * (tree.cutoff - proven):
                     self.memory.patience *= 1 if first else AFTER_LEAVING
                     return TreeEnd.LEFT

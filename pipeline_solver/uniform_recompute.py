@@ -27,19 +27,14 @@ from taylor.pipeline_solver.solution import (
     Termination,
 )
 from taylor.pipeline_solver.solvers import Solver
-from taylor.pipeline_solver.tree_memory import FEW_CHUNKS, TreeMemory
+from taylor.pipeline_solver.tree_memory import TreeMemory, closed_by_milp
+from taylor.pipeline_solver.turns import LONGEST, Turns
 
 UNRESTRICTED_OBJECTIVE, UNRESTRICTED_BOUND = "unrestricted_objective", "unrestricted_bound"
 """Names of the statistics that hold the step time and the bound without the rule."""
 
 FIRST_SHARE = 0.15
-"""Share of the time limit that the problem without the rule may take."""
-
-CHOICE_SHARE = 0.06
-"""Share of it that each choice may take before all have been tried; what is left goes to those that are open."""
-
-LONGEST = 0.5
-"""Share of the time left that the choice of the least bound may take then: the bound of all is no better than its."""
+"""Share of the time limit that the problem without the rule may take, and that in which choices cost nothing."""
 
 RELAXED_SHARE = 0.85
 """Share of the time left that the problem without costs of choices may take while a plan is as good as its best one."""
@@ -151,6 +146,7 @@ def solve_uniform(
             Termination.CUT_OFF
         )
     choices = _Choices(problem, options, run, began, deadline, floor, best, on_progress, memory)
+    choices.kept = None if free.plan is None else _kept(problem, free.plan)
     if interrupted:
         choices.stopped = Termination.INTERRUPTED
     choices.solve()
@@ -186,13 +182,16 @@ class _Choices:
         memory: TreeMemory,
     ) -> None:
         self.problem, self.options, self.run = problem, options, run
-        self.paths, self.patience = memory.paths, memory.patience
+        self.paths, self.patience, self.left = memory.paths, memory.patience, memory.left
         self.began, self.deadline, self.floor = began, deadline, floor
         self.best, self.on_progress = best, on_progress
         self.proven: dict[tuple[str, int], float] = {}
         self.memories: dict[tuple[str, int], TreeMemory] = {}
         self.untried = _distinct(problem)
-        self.again: set[tuple[str, int]] = set()
+        self.kept: tuple[str, int] | None = None  # what the best plan without the rule keeps to
+        self.turns: Turns[tuple[str, int]] = Turns(deadline)
+        # Of few chunks the MILP goes on, and begins anew each time.
+        self.resumable = not closed_by_milp(problem)
         self.stopped: Termination | None = None
         self.relaxed = without_choices(problem) if problem.choices else None
         self.relaxed_memory = TreeMemory(floor)
@@ -210,11 +209,7 @@ class _Choices:
 
     def solve(self) -> None:
         """Try every choice a little while, then go on with those that are open, the most promising first."""
-        limit = self.options.time_limit
         self._relax()
-        share = CHOICE_SHARE
-        if self.problem.choices:
-            share = min(share, LONGEST / len({(mode, min(most, self._room())) for mode, most in self.untried}))
         done: list[tuple[str, int]] = []
         closed: set[str] = set()
         while self.untried and self.floor < self.to_beat() and not self._over():
@@ -223,30 +218,36 @@ class _Choices:
             if mode in self.problem.choices and self._hopeless(choice):
                 self.proven[choice] = self.to_beat()
             elif mode not in closed and not any(of == mode and room <= count <= most for of, count in done):
-                found = self._try(choice, None if limit is None else max(0.5, share * limit))
+                found = self._try(choice, self.turns.first(self._untried(room), resumable=True))
                 done.append(choice)
                 if found.status == CUT_OFF and most and self._hopeless(choice):
                     closed.add(mode)
             self.untried.remove(choice)
         while not self._over():
             known = [(max(bound, self.floor), choice) for choice, bound in self.proven.items()]
-            pending = sorted(entry for entry in known if entry[0] < self.to_beat())
+            pending = [entry for entry in known if entry[0] < self.to_beat()]
             if not pending:
                 return
             if self.relaxed is not None and sum(bound <= self.floor for bound, _ in pending) > 1:
                 self._try_relaxed(LONGEST)
                 continue
-            before, choice = self._next(pending)
-            left = None if self.deadline is None else self.deadline - time.monotonic()
-            share = 1.0 if len(pending) == 1 or self.again.issuperset(choice for _, choice in pending) else LONGEST
-            self._try(choice, None if left is None else max(1.0, share * left))
-            if left is None and self.proven[choice] <= before:
+            choice, seconds = self.turns.later(pending, resumable=self.resumable)
+            before = self.proven[choice]
+            self._try(choice, seconds)
+            if seconds is None and self.proven[choice] <= before:
                 self.stopped = self.stopped or Termination.STALLED
                 return
 
     def _room(self) -> int:
         """Layers of a chunk that no plan passes which beats the best: counts from there on are the same choice."""
         return self.problem.layers if self.best is None else _layers_within(self.problem, self.to_beat())
+
+    def _untried(self, room: int) -> int:
+        """Choices that are still to be tried and differ; those of one recompute mode count as one, for the counts
+        rise and the first that cannot win ends them."""
+        if self.problem.choices:
+            return len({(mode, min(most, room)) for mode, most in self.untried})
+        return len({mode for mode, _ in self.untried})
 
     def _relax(self) -> None:
         """Look at the problem in which choices cost nothing, for as long as a plan at hand is as good as its best."""
@@ -274,17 +275,6 @@ class _Choices:
         self.best = self.best if near is None else _better(self.best, near)
         return found.objective
 
-    def _next(self, pending: list[tuple[float, tuple[str, int]]]) -> tuple[float, tuple[str, int]]:
-        """The choice to go on with: that of the least bound. Of few chunks, where the MILP goes on and begins anew each
-        time, the one nearest to its proof comes first, so that the last one can have all the time that is left."""
-        problem = self.problem
-        if problem.stages * problem.interleaves > FEW_CHUNKS:
-            return pending[0]
-        fresh = [entry for entry in pending if entry[1] not in self.again]
-        chosen = fresh[-1] if fresh else pending[0]
-        self.again.add(chosen[1])
-        return chosen
-
     def _over(self) -> bool:
         if self.deadline is not None and time.monotonic() >= self.deadline:
             self.stopped = self.stopped or Termination.TIME_LIMIT
@@ -298,6 +288,8 @@ class _Choices:
             known = None  # a plan for another choice says nothing of this one
         told = _told(self, f"{choice[0]} recompute of {choice[1]} layers a chunk", self.on_progress)
         fresh = TreeMemory(self.floor, paths=self.paths, patience=self.patience)
+        if choice == self.kept and self.resumable:
+            fresh.left = self.left  # the same optimum, and much the same tree
         memory = self.memories.setdefault(choice, fresh)
         found = self.run(one, self._within(seconds).replace(memory=memory), warm_start=known, on_progress=told)
         if found.termination is Termination.INTERRUPTED:
@@ -311,15 +303,29 @@ class _Choices:
         """Whether the choice, and with it any of its mode for more layers, cannot win even with all memory there is."""
         limits = tuple(NO_LIMIT_MIB for _ in self.problem.limit_mib)
         roomy = self.problem.replace(uniform_recompute=(choice,), limit_mib=limits, host_limit_mib=())
-        found = self.run(roomy, self._within(1.0))
+        found_better = False
+
+        def watch(progress: Progress) -> None:
+            nonlocal found_better
+            found_better |= progress.objective is not None and progress.objective < self.to_beat()
+
+        # A plan that wins with so much memory answers the question: nothing is left to beat then.
+        asked = self._within(1.0).replace(cutoff=lambda: 0.0 if found_better else self.to_beat(), memory=None)
+        found = self.run(roomy, asked, on_progress=watch)
         if found.termination is Termination.INTERRUPTED:
             self.stopped = Termination.INTERRUPTED
-        return found.status == CUT_OFF
+        return found.status == CUT_OFF and not found_better
 
     def _within(self, seconds: float | None) -> SolveOptions:
         left = None if self.deadline is None else max(0.01, self.deadline - time.monotonic())
         limit = left if seconds is None else seconds if left is None else min(left, seconds)
         return self.options.replace(time_limit=limit, cutoff=self.to_beat)
+
+
+def _kept(problem: PipelineProblem, plan: PipelinePlan) -> tuple[str, int] | None:
+    """The choice, of those that differ, that a plan keeps to."""
+    ones = ((choice, problem.replace(uniform_recompute=(choice,))) for choice in _distinct(problem))
+    return next((choice for choice, one in ones if uniform_choice(one, plan) is not None), None)
 
 
 def _better(one: Solution | None, other: Solution) -> Solution | None:

@@ -17,6 +17,7 @@ from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.solution import CUT_OFF, FEASIBLE, INFEASIBLE, Solution, Termination
+from taylor.pipeline_solver.turns import Turns
 from taylor.pipeline_solver.work_limits import WorkLimits
 from taylor.workflows.alternatives import Alternative
 from taylor.workflows.kept_solves import SolveStore, solve_or_find
@@ -54,52 +55,68 @@ def best_variant(
         bounds.append(WorkLimits(problem, EventGraph.from_schedule(schedule, problem.boundary_lags)).bound())
     until = None if how.time_limit is None else time.monotonic() + how.time_limit
     best: tuple[int, Solution] | None = None
-    tried: list[Alternative] = []
+    tried: dict[int, Alternative] = {}
     interrupted = False
-    turns = sorted(range(len(variants)), key=lambda each: (bounds[each], each))
-    for turn, number in enumerate(turns):
-        name, problem = variants[number].name, problems[number]
-        to_beat = math.inf if best is None or best[1].objective is None else best[1].objective
+    turns: Turns[int] = Turns(until)
 
-        def watch(progress: Progress, name: str = name) -> None:
+    def to_beat() -> float:
+        return math.inf if best is None or best[1].objective is None else best[1].objective
+
+    def attempt(number: int, seconds: float | None) -> None:
+        nonlocal best, interrupted
+        name, problem, known = variants[number].name, problems[number], to_beat()
+
+        def watch(progress: Progress) -> None:
             if on_progress is not None:
                 on_progress(replace(progress, note=f"{name} {progress.note}".rstrip()))
 
-        within = how if to_beat == math.inf else how.replace(cutoff=partial(float, to_beat))
-        if until is not None:
-            # Those to come get an equal share of what is left.
-            left = max(until - time.monotonic(), 0.0) / (len(turns) - turn)
-            within = within.replace(time_limit=max(left, 0.05))
-        solution = solve_or_find(problem, within, watch, store, name, variants[number].file.known_plan(problem))
+        within, start = how.replace(time_limit=seconds), variants[number].file.known_plan(problem)
+        if best is not None and best[0] == number:
+            start = best[1].plan
+        elif known < math.inf:
+            within = within.replace(cutoff=partial(float, known))
+        solution = solve_or_find(problem, within, watch, store, name, start)
+        interrupted = solution.termination is Termination.INTERRUPTED
         lost = solution.status == CUT_OFF
         bounds[number] = max(bounds[number], solution.bound or 0.0, math.inf if solution.status == INFEASIBLE else 0.0)
         if lost:
-            bounds[number] = max(bounds[number], to_beat)
+            bounds[number] = max(bounds[number], known)
         objective = None if lost else solution.objective
-        tried.append(
-            Alternative(
-                problem.interleaves, problem.schedule, str(solution.status), objective, solution.bound,
-                solution.seconds, solution.message, name,
-            )
+        before = tried.get(number)
+        spent = solution.seconds + (0.0 if before is None else before.seconds)
+        tried[number] = Alternative(
+            problem.interleaves, problem.schedule, str(solution.status), objective, solution.bound, spent,
+            solution.message, name,
         )  # fmt: skip
-        log.debug("%s: %s", name, tried[-1].outcome)
-        if objective is not None and objective < to_beat:
+        log.debug("%s: %s", name, tried[number].outcome)
+        if objective is not None and (objective < known or (best is not None and best[0] == number)):
             best = number, solution
-        if solution.termination is Termination.INTERRUPTED:
-            interrupted = True
+
+    def over() -> bool:
+        return interrupted or (until is not None and time.monotonic() >= until)
+
+    order = sorted(range(len(variants)), key=lambda each: (bounds[each], each))
+    for turn, number in enumerate(order):
+        if not interrupted:
+            attempt(number, turns.first(len(order) - turn, resumable=False))
+    while until is not None and not over():
+        # The best one's own bound may be open as well: that of all is no better.
+        pending = [(bound, number) for number, bound in enumerate(bounds) if bound < to_beat() * (1.0 - how.gap)]
+        if not pending:
             break
+        attempt(*turns.later(pending, resumable=False))
     if best is None:
-        reasons = "; ".join(f"{one.name}: {one.note or one.status}" for one in tried)
+        reasons = "; ".join(f"{one.name}: {one.note or one.status}" for one in tried.values())
         path = variants[0].file.config.path
         if interrupted:
             raise InterruptedSolve(f"{path}: interrupted before a plan was found: {reasons}")
-        kind = InfeasibleError if all(one.status == INFEASIBLE for one in tried) else NoSolutionError
+        kind = InfeasibleError if all(one.status == INFEASIBLE for one in tried.values()) else NoSolutionError
         raise kind(f"{path}: no variant of the job has a plan: {reasons}")
     number, solution = best
     solution = _proven_of_all(solution, min(bounds), how.gap)
     if interrupted:
         solution = solution.ended_by(Termination.INTERRUPTED)
-    return variants[number], problems[number], solution, tuple(tried)
+    return variants[number], problems[number], solution, tuple(tried.values())
 
 
 def _proven_of_all(solution: Solution, bound: float, gap: float) -> Solution:

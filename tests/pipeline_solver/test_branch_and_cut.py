@@ -447,3 +447,12 @@ def test_a_plan_that_is_known_is_told_before_the_configurations_are_listed():
     again = branch_and_cut(problem, warm_start=known.plan, on_progress=told.append)
     assert told[0].note == "listing stage configurations" and told[0].objective == known.objective
     assert again.status == OPTIMAL and again.objective == known.objective
+
+
+def test_time_that_ends_in_the_search_for_a_plan_that_fits_ends_the_solve_as_its_limit(monkeypatch):
+    def late(*_arguments):
+        raise TimeoutError("the search for the least memory was not finished")
+
+    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut._TreeRun._begin", late)
+    found = branch_and_cut(small_problem(), SolveOptions(time_limit=1.0))
+    assert found.plan is None and found.termination is Termination.TIME_LIMIT

@@ -9,12 +9,14 @@ from benchmarks.brute_force import enumerate_optimum, faults, random_problem, un
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.compact_milp import MILP_ROUNDS, RANGED_ROUNDS
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.model_files import write_sol
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind
+from taylor.pipeline_solver.progress import Progress
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Termination
 from taylor.pipeline_solver.solve import solve
 from taylor.pipeline_solver.tree_memory import TreeMemory
@@ -88,7 +90,7 @@ def test_what_was_left_of_few_chunks_with_one_choice_the_milp_closes():
         problem = problem.replace(uniform_recompute=problem.uniform_recompute[:1])
         truth = enumerate_optimum(problem, 2_000)
         result = branch_and_cut(problem, SolveOptions(memory=TreeMemory(left=1.0)))
-        by_milp += "milp_rounds" in result.statistics
+        by_milp += bool({MILP_ROUNDS, RANGED_ROUNDS} & result.statistics.keys())
         if truth.plan is None:
             assert result.status == INFEASIBLE
         else:
@@ -175,3 +177,38 @@ def test_no_step_time_is_told_that_a_plan_under_one_choice_does_not_reach():
     result = solve(problem, warm_start=start, on_progress=told.append)
     times = [progress.objective for progress in told if progress.objective is not None]
     assert times and min(times) >= result.objective * (1 - 1e-9)
+
+
+def test_whether_a_choice_could_win_with_more_memory_is_settled_by_the_first_plan_that_does():
+    """The solver of the roomy problem tells a better plan, and from then on has nothing left to beat."""
+    problem = small_problem(uniform_recompute=((FULL, 1), (FULL, 2)), limit_mib=(100.0, 100.0))
+    limits = []
+
+    def run(asked, options, **further):
+        roomy = asked.limit_mib[0] > 1e9
+        if roomy:
+            limits.append(options.cutoff())
+            further["on_progress"](Progress(0.1, 1.0, 0.5, ""))
+            limits.append(options.cutoff())
+        if not asked.uniform_recompute:
+            return Solution(FEASIBLE, plan=plan_of({"body": [[2, 2]]}), objective=30.0, bound=2.0)
+        return Solution(NO_SOLUTION, bound=1e9).ended_by(Termination.CUT_OFF)
+
+    solve_uniform(problem, SolveOptions(time_limit=60.0), run=run, one_by_one=True)
+    assert limits and limits[0] > 0.0 and set(limits[1::2]) == {0.0}
+
+
+def test_a_choice_that_the_best_plan_keeps_begins_with_the_target_that_was_left():
+    problem = reference_problem(interleaves=2, uniform_recompute=((FULL, 0), (FULL, 3)))
+    left = {}
+
+    def run(asked, options, **further):
+        if not asked.uniform_recompute:
+            options.memory.left = 77.0
+            grids = {"dense": [[1] * 3 + [0] * 13, [0] * 16], "moe": [[1] * 3 + [2] * 13, [2] * 14 + [1, 1]]}
+            return Solution(FEASIBLE, plan=plan_of(grids), objective=1e4, bound=1.0)
+        left[asked.uniform_recompute[0]] = options.memory.left
+        return Solution(NO_SOLUTION, bound=1.0)
+
+    solve_uniform(problem, SolveOptions(), run=run, one_by_one=True)
+    assert left == {(FULL, 0): 77.0, (FULL, 3): float("inf")}
