@@ -8,11 +8,12 @@ chunk are under a choice together, so each has one layer's computation to hide b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from taylor.cost_model.activations import activation_bytes
+from taylor.cost_model.nested_choices import Point, lowest_chain
 from taylor.cost_model.offload import CONTEXT, CORE_INPUTS, HOST_LINK_SHARE, KEPT_NOTHING_OF, offloaded_bytes
 from taylor.cost_model.statics import MIB
 from taylor.cost_model.strategy import Strategy, TrainingRules
@@ -35,14 +36,18 @@ class ModuleWords:
 
     Parameters
     ----------
-    recompute : mapping of word to str
-        What runs again: a part of `register.frameworks`.
+    recompute : mapping of word to tuple of str
+        What runs again: parts of `register.frameworks`.
     offload : mapping of word to str
         What is moved to the host: one of `offload.OFFLOADED`.
+    nested : bool
+        Files count the layers of every module from a chunk's first one, so that choices must be nested
+        (`nested_choices`), and a module runs again in no layer that lacks it.
     """
 
-    recompute: Mapping[str, str] = field(default_factory=dict)
+    recompute: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     offload: Mapping[str, str] = field(default_factory=dict)
+    nested: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,9 @@ def module_choices(
     words: ModuleWords,
     most: int = MOST_CHOICES,
     own: ModuleWords | None = None,
+    through: Sequence[tuple[str, ...]] = (),
 ) -> list[ModuleChoice]:
-    """Choices by module that are worth offering, by rising time over the whole model.
+    """Choices by module that are worth offering, by rising time over the whole model; nested ones by falling size.
 
     Without a link to the host in the register nothing is moved. Of all sets of modules those stay that no other one,
     nor none or full recompute, is as good as in time and memory of the
@@ -110,18 +116,23 @@ def module_choices(
     ----------
     own : ModuleWords, optional
         All the modules of a choice that is offered whatever it costs: the one that the job runs by itself.
+    through : sequence of tuples of str
+        The same of nested choices, by rising size.
     """
     kinds = {kind: count for kind, count in model.body_counts.items() if count}
     if device.host_link_gb_s is None:
-        words, own = ModuleWords(words.recompute), None
+        words, own = replace(words, offload={}), None
     bench = _Bench(model, strategy, rules, device, words, tuple(kinds), own)
-    found = [ModuleChoice(again, moved, bench.costs(again, moved)) for again, moved in _sets(bench.telling_words())]
     plain = [ModuleChoice((), (), {kind: bench.of_mode(kind, mode) for kind in kinds}) for mode in (NONE, FULL)]
 
     def total(one: ModuleChoice) -> tuple[float, float]:
         times = (n * (one.costs[kind].forward + one.costs[kind].backward) for kind, n in kinds.items())
         return sum(times), sum(n * one.costs[kind].kept_mib for kind, n in kinds.items())
 
+    if words.nested:
+        sets = _nested(bench, total, (total(plain[0]), total(plain[1])), through)
+        return [ModuleChoice(again, (), bench.costs(again, ())) for again in reversed(sets)]
+    found = [ModuleChoice(again, moved, bench.costs(again, moved)) for again, moved in _sets(bench.telling_words())]
     scored = sorted(((*total(one), len(one.recompute) + len(one.offload), one) for one in (*plain, *found)), key=_first)
     front: list[tuple[float, float, ModuleChoice]] = []
     for time, mib, _, one in scored:
@@ -134,6 +145,27 @@ def module_choices(
         if all((one.recompute, one.offload) != stated for one in chosen):
             chosen.append(ModuleChoice(*stated, bench.costs(*stated)))
     return chosen
+
+
+def _nested(
+    bench: _Bench,
+    total: Callable[[ModuleChoice], Point],
+    ends: tuple[Point, Point],
+    through: Sequence[tuple[str, ...]],
+) -> list[tuple[str, ...]]:
+    """The chain of sets of modules to be offered, by rising size."""
+    points: dict[tuple[str, ...], Point] = {}
+
+    def point(again: tuple[str, ...]) -> Point:
+        if again not in points:
+            points[again] = total(ModuleChoice(again, (), bench.costs(again, ())))
+        return points[again]
+
+    telling = bench.telling_words().recompute
+    words = [word for word in bench.words.recompute if word in telling or any(word in one for one in through)]
+    return lowest_chain(
+        words, point, ends, lambda again: _starts({part for word in again for part in bench.parts[word]}), through
+    )
 
 
 class _Bench:
@@ -178,12 +210,17 @@ class _Bench:
 
     def again(self, kind: str, words: tuple[str, ...]) -> tuple[float, float]:
         """Time, ms, of what runs again, and MiB kept, in a layer of a kind."""
+        if self.words.nested and len(words) > 1:
+            words = tuple(word for word in words if self.again(kind, (word,))[0])
         if not words:
             return 0.0, self.kept[kind]
         if (kind, words) not in self._again:
-            rules = self.rules.replace(selective=tuple(self.parts[word] for word in words))
+            parts = tuple(dict.fromkeys(part for word in words for part in self.parts[word]))
+            rules = self.rules.replace(selective=parts)
             time = layer_time(self.model, kind, self.strategy, rules, self.device).recompute[SELECT]
-            self._again[kind, words] = float(time), self._kept(kind, SELECT, rules)
+            kept = self._kept(kind, SELECT, rules)
+            lacks = self.words.nested and kept >= self.kept[kind] * (1 - 1e-9)
+            self._again[kind, words] = 0.0 if lacks else float(time), kept
         return self._again[kind, words]
 
     def costs(self, again: tuple[str, ...], moved: tuple[str, ...]) -> dict[str, ModuleCost]:
@@ -242,9 +279,9 @@ def _spread(
 def _sets(words: ModuleWords) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Sets of modules that a job can start with, but for the empty one."""
     for again in _subsets(list(words.recompute)):
-        parts = {words.recompute[word] for word in again}
-        if EXPERT_BLOCK in parts and parts & {EXPERT_ACTIVATION, SHARED_EXPERTS}:
-            continue  # run again with the block
+        parts = {part for word in again for part in words.recompute[word]}
+        if not _starts(parts):
+            continue
         for moved in _subsets(list(words.offload)):
             inputs = {words.offload[word] for word in moved}
             if CONTEXT in inputs and CORE_INPUTS not in inputs:
@@ -253,6 +290,11 @@ def _sets(words: ModuleWords) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]
                 continue
             if again or moved:
                 yield again, moved
+
+
+def _starts(parts: Collection[str]) -> bool:
+    """Whether parts can be told to run again together: not what runs again with the whole block of experts."""
+    return EXPERT_BLOCK not in parts or not {EXPERT_ACTIVATION, SHARED_EXPERTS}.intersection(parts)
 
 
 def _subsets(items: Sequence[str]) -> Iterator[tuple[str, ...]]:

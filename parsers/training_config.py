@@ -78,6 +78,9 @@ class TrainingConfig:
     micro_batch_interleave : int
         MindFormers' ``micro_batch_interleave_num``: parts of a micro-batch whose work and communication a
         rank overlaps. The strategy's `mbs` counts the samples of all of them.
+    by_module : PipelinePlan or None
+        Its own plan by the sets of modules that run again in a layer, where the file names modules; `plan` has all of
+        them in the largest number of layers, as selective recompute.
     moved : MovedModules or None
         What its own plan leaves on the host.
     linked : tuple of str
@@ -105,6 +108,7 @@ class TrainingConfig:
     mtp_counted: bool = True
     names_chunks: bool = False
     micro_batch_interleave: int = 1
+    by_module: PipelinePlan | None = None
     moved: MovedModules | None = None
     linked: tuple[str, ...] = ()
     added: tuple[tuple[str, object], ...] = ()

@@ -14,6 +14,7 @@ from taylor.cost_model.module_choices import (
     ModuleWords,
     choice_name,
     module_choices,
+    words_of,
 )
 from taylor.cost_model.offload import HOST_LINK_SHARE
 from taylor.cost_model.statics import MIB
@@ -22,7 +23,7 @@ from taylor.cost_model.tail import CARDS_A_HOST, HOST_UPDATE_MS
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.alive import alive_vectors
-from taylor.pipeline.plan import FULL, NONE, SELECT, Grid, PipelinePlan, as_grid, kind_of
+from taylor.pipeline.plan import FULL, NONE, RECOMPUTE_MODES, SELECT, Grid, PipelinePlan, as_grid, kind_of
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
 from taylor.register.device import DeviceSpec
@@ -58,7 +59,11 @@ def offered_words(config: TrainingConfig, device: DeviceSpec, asked: AskedModule
             )
     if asked.offload:
         require_host_link(device, "--offload")
-    return ModuleWords(words.recompute if asked.recompute else {}, words.offload if asked.offload else {})
+    return replace(
+        words,
+        recompute=words.recompute if asked.recompute else {},
+        offload=words.offload if asked.offload else {},
+    )
 
 
 def require_host_link(device: DeviceSpec, flag: str) -> None:
@@ -99,12 +104,15 @@ def own_modules(config: TrainingConfig) -> ModuleWords | None:
         return None
     known = launcher_of(config).module_words(config)
     parts = config.rules.recomputed_parts if config.plan.uses(SELECT) else ()
-    again = {word: part for word, part in known.recompute.items() if part in parts}
+    again = {word: of for word, of in known.recompute.items() if set(of) <= set(parts)}
     return ModuleWords(again, {word: part for word, part in known.offload.items() if word in config.moved.words})
 
 
 def own_plan(config: TrainingConfig) -> PipelinePlan | None:
-    """A file's own plan, the layers that are not recomputed whole under the choice of what it leaves on the host."""
+    """A file's own plan: the layers under the modules that run again in each where these differ, or those that are not
+    recomputed whole under the choice of what it leaves on the host."""
+    if config.by_module is not None:
+        return config.by_module
     words, plan = own_modules(config), config.plan
     if words is None or plan is None:
         return plan
@@ -112,6 +120,15 @@ def own_plan(config: TrainingConfig) -> PipelinePlan | None:
     rest = np.subtract(_body(config, plan), full)
     name = choice_name(tuple(words.recompute), tuple(words.offload))
     return PipelinePlan(plan.layers, {FULL: full, name: as_grid(rest.tolist())})
+
+
+def known_plan(config: TrainingConfig, words: ModuleWords | None) -> PipelinePlan | None:
+    """A file's own plan as choices by module that were asked for say it: selective recompute is one of them."""
+    plan = own_plan(config)
+    if config.by_module is not None or plan is None or not (sets := _own_sets(config, words)):
+        return plan
+    grids = {choice_name(sets[0], ()) if mode == SELECT else mode: grid for mode, grid in plan.recompute.items()}
+    return PipelinePlan(plan.layers, grids)
 
 
 def _body(config: TrainingConfig, plan: PipelinePlan) -> Grid:
@@ -126,10 +143,21 @@ def with_module_choices(
     One of them is the file's own where that moves something, whether or not others are offered. What is on its way to
     or from the host, one layer's part, is spread over a stage's even share of layers.
     """
-    own = own_modules(config)
-    if words is None and own is None:
+    own, through = own_modules(config), _own_sets(config, words)
+    if words is None and own is None and not through:
         return problem
-    found = module_choices(config.model, config.strategy, config.rules, device, words or ModuleWords(), own=own)
+    alone = words is None and bool(through)
+    if alone:
+        known = launcher_of(config).module_words(config)
+        words = replace(known, recompute={word: known.recompute[word] for word in through[-1]})
+    found = module_choices(
+        config.model, config.strategy, config.rules, device, words or ModuleWords(), own=own, through=through
+    )
+    if alone:
+        found = [one for one in found if one.recompute in through]
+    if words is not None and words.nested and SELECT in problem.searched_modes:
+        # Its modules are among the choices, of which each must hold the next one's.
+        problem = problem.replace(unsearched=(*problem.unsearched, SELECT))
     per_stage = max(1.0, problem.layers / problem.stages)
     kinds = tuple(_with_choices(kind, found, config, per_stage) for kind in problem.kinds)
     names = tuple(one.name for one in found)
@@ -140,6 +168,21 @@ def with_module_choices(
     if limit is None or max(_most_on_host(chosen)) <= limit:
         return chosen
     return chosen.replace(host_limit_mib=(limit,) * problem.stages)
+
+
+def _own_sets(config: TrainingConfig, words: ModuleWords | None) -> list[tuple[str, ...]]:
+    """The sets of modules that run again in layers of the file's own plan, by rising size, where choices are nested.
+
+    Selective recompute of one set alone is among them where choices are asked for, so that none is worse.
+    """
+    if config.by_module is None:
+        if words is None or not words.nested or config.plan is None or not config.plan.uses(SELECT):
+            return []
+        parts = set(config.rules.recomputed_parts)
+        selective = tuple(word for word, of in words.recompute.items() if set(of) <= parts)
+        return [selective] if selective else []
+    names = (mode for mode in config.by_module.recompute if mode not in RECOMPUTE_MODES)
+    return sorted((words_of(name)[0] for name in names), key=len)
 
 
 def _most_on_host(problem: PipelineProblem) -> list[float]:

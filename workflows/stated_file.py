@@ -32,9 +32,9 @@ from taylor.workflows.job_facts import JobFacts, tell_head, tell_notes
 from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.module_choices import (
     assumptions,
+    known_plan,
     offered_words,
     optimizer_assumptions,
-    own_plan,
     with_host_priced,
     with_module_choices,
 )
@@ -233,7 +233,7 @@ class StatedFile:
 
     def known_plan(self, problem: PipelineProblem) -> PipelinePlan | None:
         """The file's own plan in terms of a problem, for its solve to begin from; None where it has another shape."""
-        plan = own_plan(self.config)
+        plan = known_plan(self.config, self.modules)
         if plan is None or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
             return None
         if any(plan.uses(mode) for mode in plan.recompute if mode not in (*problem.recompute_ratio, *problem.choices)):

@@ -46,7 +46,7 @@ Megatron-LM main, megatron/core/transformer: attention.py:392-395 and 444-497 (c
 multi_latent_attention.py:171-174 and 983-988 (mla_up_proj), moe/moe_layer.py:247-257 (moe, shared_experts),
 moe/experts.py:269-272 (moe_act).
 """
-MODULE_WORDS = ModuleWords(MODULE_PARTS, MODULE_INPUTS)
+MODULE_WORDS = ModuleWords({word: (part,) for word, part in MODULE_PARTS.items()}, MODULE_INPUTS)
 ACTIVATION_PARTS = (frameworks.DENSE_ACTIVATION, frameworks.SHARED_ACTIVATION, frameworks.EXPERT_ACTIVATION)
 """What MindSpeed's ``--recompute-activation-function`` runs again; its result is given up.
 

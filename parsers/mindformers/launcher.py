@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from taylor.base.errors import InputError
+from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.launcher import ExportForm, Launcher, Program, Tools, UsualDevice
 from taylor.parsers.mindformers import write
 from taylor.parsers.mindformers.export import export_fragment
+from taylor.parsers.mindformers.model_section import model_section
+from taylor.parsers.mindformers.modules import module_words, modules_of
 from taylor.parsers.mindformers.read import NAME, config_from_source
+from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
@@ -54,6 +58,11 @@ class MindFormers(Launcher):
         """See `Launcher.with_plan`."""
         source = YamlSource.read(config.path)
         return source.text, write.with_plan(source, config, plan, micro_batches).text
+
+    def module_words(self, config: TrainingConfig) -> ModuleWords:
+        """The modules that ``select_recompute`` can name; MindFormers' swap is no choice."""
+        section, _, mcore = model_section(Fields(YamlSource.read(config.path).data, config.path), [])
+        return module_words(modules_of(section, mcore=mcore))
 
     def with_strategy(
         self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,19 @@ from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.mindformers.model import read_model, read_mtp_depth
 from taylor.parsers.mindformers.model_section import model_section, note_defaults
-from taylor.parsers.mindformers.plan import PlanProblem, read_plan
+from taylor.parsers.mindformers.modules import Module, counts_by_word, modules_of, plan_by_module
+from taylor.parsers.mindformers.plan import PlanProblem, read_plan, recompute_counts
 from taylor.parsers.mindformers.speed_up import with_speed_up
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.units import memory_mib
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import Misfit, TrainingConfig
-from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.chunks import chunk_order
+from taylor.pipeline.plan import Grid, PipelinePlan
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
 from taylor.register import frameworks
-from taylor.register.model import ModelSpec
+from taylor.register.model import MTP, ModelSpec
 
 NAME = "mindformers"
 _NO_LIMIT_MIB = 1024 * 1024
@@ -65,6 +68,11 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
     _note_legality(model, strategy, notes)
     plan = _read_plan(top, section, model, strategy, schedule, mtp_counted, notes)
     rules = _read_rules(top, section, moe if model.moe else None, mcore, notes)
+    counts = {} if plan is None else _read_modules(top, plan, modules_of(section, mcore=mcore), schedule, mtp_counted)
+    if counts:
+        words = modules_of(section, mcore=mcore)
+        parts = tuple(dict.fromkeys(part for word in counts for part in words[word].parts))
+        rules = rules.replace(selective=None if parts == rules.framework.activations.selective else parts)
     note_defaults((section, moe) if moe is not section else (section,), notes)
     replicas = strategy.dp * strategy.cp
     misfit = None
@@ -87,6 +95,8 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         rules=rules,
         schedule=schedule,
         plan=plan,
+        # What usually runs again has its price as selective recompute; with experts that is not counted by module.
+        by_module=None if plan is None else plan_by_module(plan, counts, () if model.moe else ("activation",)),
         device_limit_mib=_read_device_limit(top),
         mtp_counted=mtp_counted,
         micro_batch_interleave=_micro_batch_interleave(top),
@@ -315,6 +325,25 @@ def _read_plan(
     except PlanProblem as problem:
         notes.append(f"the file settles no plan: {problem}")
         return None
+
+
+def _read_modules(
+    top: Fields, plan: PipelinePlan, modules: Mapping[str, Module], schedule: ScheduleSpec, mtp_counted: bool
+) -> dict[str, Grid]:
+    """In how many first layers of every chunk each module runs again, where the file names operators."""
+    select = recompute_entries(top)[1]
+    if isinstance(select, list) and select and all(isinstance(item, str) for item in select):
+        select = dict.fromkeys(select, True)
+    if not isinstance(select, Mapping):
+        return {}
+    held = plan.total_layers(None if mtp_counted else [kind for kind in plan.layers if kind != MTP])
+    order = chunk_order(plan.stages, plan.interleaves, schedule.v_shape)
+    swap = swap_is_on(top)
+    grids = {
+        str(pattern): recompute_counts(entry, held, "select_recompute", order, swap)
+        for pattern, entry in select.items()
+    }
+    return counts_by_word(grids, modules)
 
 
 def recompute_entries(top: Fields) -> tuple[Any, Any]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
+from taylor.cost_model.module_choices import words_of
 from taylor.cost_model.strategy import Strategy
+from taylor.parsers.mindformers.model_section import model_section
+from taylor.parsers.mindformers.modules import module_grids, modules_of
 from taylor.parsers.mindformers.plan import written_offset, written_recompute
 from taylor.parsers.mindformers.read import config_from_source, offset_section, recompute_entries, swap_is_on
 from taylor.parsers.text.fields import Fields
@@ -12,7 +15,7 @@ from taylor.parsers.text.yaml_edit import edit_yaml, lookup
 from taylor.parsers.text.yaml_source import YamlPath, YamlSource
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.chunks import chunk_order
-from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid
+from taylor.pipeline.plan import FULL, RECOMPUTE_MODES, SELECT, Grid, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import DENSE, MOE, MTP
 
@@ -213,8 +216,9 @@ def _want_plan(wanted: Wanted, source: YamlSource, current: TrainingConfig, plan
     counted = current.mtp_counted
     order = chunk_order(plan.stages, plan.interleaves, v_shape)
     held = plan.total_layers(None if counted else [kind for kind in plan.layers if kind != MTP])
+    named = [mode for mode in plan.recompute if mode not in RECOMPUTE_MODES]
     full, select = plan.recomputed(FULL), plan.recomputed(SELECT)
-    if any(full[v][s] + select[v][s] > held[v][s] for v, s in order):
+    if any(sum(grid[v][s] for grid in plan.recompute.values()) > held[v][s] for v, s in order):
         raise ValueError("the plan recomputes MTP layers, which the file cannot express")
     path = offset_section(top)
     wanted[path] = written_offset(plan, counted, lookup(source.data, path))
@@ -228,7 +232,10 @@ def _want_plan(wanted: Wanted, source: YamlSource, current: TrainingConfig, plan
             for v in range(plan.interleaves)
         ]
     )
-    _want_select(wanted, source, until, old_select, indices, held)
+    if named:
+        _want_modules(wanted, source, plan, named, old_select, indices, held)
+    else:
+        _want_select(wanted, source, until, old_select, indices, held)
     _want_comm(wanted, source, plan, until, old_select, indices, held)
 
 
@@ -275,6 +282,33 @@ def _want_select(
         wanted[_SELECT] = False
 
 
+def _want_modules(
+    wanted: Wanted,
+    source: YamlSource,
+    plan: PipelinePlan,
+    named: list[str],
+    old: Any,
+    indices: list[tuple[int, int]] | None,
+    held: Grid,
+) -> None:
+    """The modules that run again in the plan, whatever the file named before: patterns with counts, or False."""
+    if plan.uses(SELECT):
+        raise ValueError("the plan recomputes selectively beside its choices by module")
+    section, _, mcore = model_section(Fields(source.data, source.file), [])
+    modules = modules_of(section, mcore=mcore)
+    grids = module_grids(plan, named, {name: words_of(name)[0] for name in named})
+    patterns = {
+        pattern: written_recompute(grid, None, indices, held)
+        for word, grid in grids.items()
+        if any(map(any, grid))
+        for pattern in modules[word].patterns
+    }
+    if patterns and patterns != old:
+        wanted[_SELECT] = patterns
+    elif not patterns and _is_on(list(old.values()) if isinstance(old, Mapping) else old):
+        wanted[_SELECT] = False
+
+
 def _want_comm(
     wanted: Wanted,
     source: YamlSource,
@@ -290,7 +324,7 @@ def _want_comm(
     another number of stages becomes True when it recomputed anything.
     """
     old = lookup(source.data, _COMM)
-    if isinstance(old, list) and old and old == old_select and _SELECT in wanted:
+    if isinstance(old, list) and old and old == old_select and isinstance(wanted.get(_SELECT), bool | list):
         wanted[_COMM] = wanted[_SELECT]
         return
     entries = {(*_COMM, key): entry for key, entry in old.items()} if isinstance(old, Mapping) else {_COMM: old}

@@ -171,7 +171,7 @@ def test_a_ranking_chooses_by_module_too_and_prices_what_files_move_by_themselve
     moved = " ".join(mode.partition("offload:")[2].split("+"))
     assert f"--offload-modules {moved}" in Path(best.file).read_text()
     with pytest.raises(InputError, match="cannot be said by MindFormers"):
-        load_candidates([CONFIG / "pretrain_llama2_7b.yaml"], modules=AskedModules(recompute=True))
+        load_candidates([CONFIG / "pretrain_llama2_7b.yaml"], modules=AskedModules(offload=True))
 
 
 def test_one_choice_by_module_for_all_layers_is_what_megatron_can_say():
