@@ -8,8 +8,8 @@ plans (noise of 3 %, stragglers) and nothing else. Compared are:
 - the shapes of every operator in twelve large runs;
 - the peaks of 100 stages in jobs of up to 1,024 ranks, and whether any is falsely said to fit;
 - the steps of its three plans;
-- whether the best choice of degrees under the true laws (found by the same solver from true times and bytes) is among
-  them, and first after verification.
+- whether a choice of degrees as good as the best under the true laws (found by the same search from true times and
+  bytes) is among them, and first after verification.
 
 With ``--changed`` each network is foretold with one key head, a wider shared expert and one module more instead, and
 the errors of the closed forms on the same are told beside; with ``--dense`` all have dense layers in front. Results are
@@ -202,8 +202,9 @@ def judged(seed: int, variant: str, top: Path) -> dict[str, Any]:
         mine = {one.ranked.run: _true_ms(cluster, one.ranked) for one in done.best}
         order = list(mine)
         found |= {
-            "best_among": best in mine,
-            "best_first": order[0] == best,
+            # The search under the true laws is no proof: a plan that beats its best one is the best.
+            "best_among": min(mine.values()) <= times[best],
+            "best_first": mine[order[0]] <= min(*mine.values(), times[best]),
             "first_over_best": mine[order[0]] / times[best] - 1,
             "least_over_best": min(mine.values()) / times[best] - 1,
             "step_before": [one.step_ms / _true_ms(cluster, one) - 1 for one in done.found.best],

@@ -1,7 +1,7 @@
 """The search of degrees for a black-box network: layer costs to the exact solver, the best few told.
 
-Every choice of TP, CP, EP, stages and micro-batch has an even plan, whose time is quickly told. In its order they go to
-the exact solver, which divides layers and chooses recompute, until no other one can be among the best.
+Every choice of TP, CP, EP, stages, chunks and micro-batch has a nearly even plan, whose time is quickly told. In its
+order they go to the exact solver, which divides layers and chooses recompute, until no other one can be among the best.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
 from taylor.blackbox.memory_laws import MemoryLaws, StagePeak
@@ -38,7 +39,7 @@ class Choice:
     Parameters
     ----------
     even_ms : float
-        A step of the even plan with the least recompute that fits; infinite where none fits.
+        A step of the plan that is as even as memory lets it be, with the least recompute; infinite where none fits.
     first_least : int
         Layers that the first chunk has to hold.
     """
@@ -225,17 +226,49 @@ def _least_ms(run: Setting, micro: int, steps: StepLaws) -> float:
 def _choice(run: Setting, micro: int, job: Job, steps: StepLaws) -> Choice:
     problem = stage_problem(steps.memory, run, steps.block_times(run), micro, job.limit, job.uniform)
     together = run.dense if job.sizes.dense_together else 0
-    return Choice(run, micro, problem, _even_ms(problem), together)
+    return Choice(run, micro, problem, nearly_even_ms(problem), together)
 
 
-def _even_ms(problem: PipelineProblem) -> float:
-    """A step of the even plan with the least recompute, the same in all chunks, that fits.
+def nearly_even_ms(problem: PipelineProblem) -> float:
+    """A step of the plan that is as even as memory lets it be, with the least recompute, the same in all chunks.
 
     Of interleaved stages about: chunks follow each other without a pause.
     """
+    chunks = problem.stages * problem.interleaves
+    each, more = divmod(problem.layers, chunks)
+    alive = alive_chunks(problem.stages, problem.interleaves, problem.micro_batches)
+    even = _divided_ms(problem, [each + (at < more) for at in range(chunks)], alive)
+    counts = _counts_that_fit(problem, alive)
+    return even if counts is None else min(even, _divided_ms(problem, counts, alive))
+
+
+def _counts_that_fit(problem: PipelineProblem, alive: Sequence[NDArray[np.float64]]) -> list[int] | None:
+    """Layers of every chunk in model order: stages that are full leave theirs to others, so that few run again."""
+    stages, interleaves = problem.stages, problem.interleaves
+    state = max(kind.layer_mib for kind in problem.kinds)
+    kept, thrifty = (max(kind.activation_mib[mode] for kind in problem.kinds) for mode in (NONE, FULL))
+    flights = np.array([each.sum(axis=1).max() / interleaves for each in alive])
+    room = np.array(problem.limit_mib) - np.array(problem.static_mib)
+    bounds = [sum(problem.max_layers.get((v, s), problem.layers) for v in range(interleaves)) for s in range(stages)]
+    most = np.zeros(stages)
+    for again_ in range(-(-problem.layers // interleaves) + 1):
+        first = again_ * interleaves
+        all_again = room / np.maximum(state + flights * thrifty, 1e-9)
+        some = (room + flights * first * (kept - thrifty)) / np.maximum(state + flights * kept, 1e-9)
+        most = np.minimum(np.floor(np.where(all_again <= first, all_again, some)), bounds)
+        if most.min() >= interleaves and most.sum() >= problem.layers:
+            break
+    else:
+        return None
+    held = [interleaves] * stages
+    for _ in range(problem.layers - sum(held)):
+        held[min((stage for stage in range(stages) if held[stage] < most[stage]), key=held.__getitem__)] += 1
+    return [held[s] // interleaves + (v < held[s] % interleaves) for v in range(interleaves) for s in range(stages)]
+
+
+def _divided_ms(problem: PipelineProblem, sizes: Sequence[int], alive: Sequence[NDArray[np.float64]]) -> float:
+    """A step with so many layers in every chunk, in model order; infinite where none fits."""
     stages, chunks = range(problem.stages), range(problem.interleaves)
-    each, more = divmod(problem.layers, problem.stages * problem.interleaves)
-    sizes = [each + (at < more) for at in range(problem.stages * problem.interleaves)]
     dealt = deal_kinds({kind.name: kind.count for kind in problem.kinds}, sizes, problem.stages, v_shape=False)
     held = np.array([dealt[kind.name] for kind in problem.kinds])  # int [kinds, chunks, stages]
     total = held.sum(axis=0)
@@ -247,7 +280,6 @@ def _even_ms(problem: PipelineProblem) -> float:
     forward = np.array([kind.forward for kind in problem.kinds])[:, None, None]
     layers_mib = sum(kind.layer_mib * of.sum(axis=0) for kind, of in zip(problem.kinds, held, strict=True))
     before = np.cumsum(held, axis=0) - held
-    alive = alive_chunks(problem.stages, problem.interleaves, problem.micro_batches)
     for again_ in range(int(total.max()) + 1):
         runs_again = np.clip(again_ - before, 0, held)  # the first layers of a chunk, whatever their kind
         kept = (runs_again * again_mib + (held - runs_again) * kept_mib).sum(axis=0)

@@ -9,10 +9,14 @@ import pytest
 from benchmarks.standin_cluster import stage_order
 from benchmarks.standin_memory import WITHIN, hidden_memory
 from taylor.base.errors import InputError
+from taylor.blackbox.degree_search import AHEAD, nearly_even_ms
 from taylor.blackbox.stage_problem import BlockTimes, schedule_of, stage_blocks, stage_peaks, stage_problem
 from taylor.parsers.small_run import Setting
 from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.solve import solve
 
 RUN = Setting(tp=8, cp=1, ep=8, mbs=1, seq=8192, experts=64, layers=22, pp=4, dp=16)
@@ -70,3 +74,15 @@ def test_stages_run_in_the_order_that_the_stand_in_says_for_itself(stages, chunk
 def test_a_layer_without_time_is_refused():
     with pytest.raises(InputError, match="time of a layer"):
         stage_problem(hidden_memory(1).laws(), RUN, replace(TIMES, layer=0.0), 16, 1e15)
+
+
+def test_a_choice_whose_even_plan_does_not_fit_has_a_nearly_even_one_near_the_best():
+    kind = LayerKind("layer", 32, 1.0, 100.0, {"none": 50.0, "full": 5.0})
+    uniform = tuple(("full", count) for count in range(33))
+    static = (700.0, 0.0, 0.0, 0.0)
+    problem = PipelineProblem(4, 1, 16, (kind,), static, (1500.0,) * 4, uniform_recompute=uniform)
+    even = PipelinePlan({"layer": ((8,) * 4,)}, {"full": ((8,) * 4,)})
+    assert check(problem, even)
+    best = solve(problem, SolveOptions(time_limit=10)).objective
+    assert best <= nearly_even_ms(problem) <= best / AHEAD
+    assert nearly_even_ms(problem.replace(limit_mib=(720.0,) * 4)) == float("inf")
