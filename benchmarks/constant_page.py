@@ -17,6 +17,7 @@ from benchmarks.published import all_cases
 from benchmarks.published_fit import FITTED, STARTS_FROM, TRANSFERRED, layer_points, step_points
 from taylor.base.files import write_atomic
 from taylor.cost_model.speed import ASSUMED_EFFICIENCY
+from taylor.register import frameworks
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
 
@@ -110,7 +111,10 @@ def section() -> str:
         "",
         f"Taken over without rows of their own: {takers}. What starting one operation costs on the host "
         f"(`operation_us`, {DeviceSpec.operation_us:g} µs) is fitted to 16 published steps with experts on B200 and "
-        "B300 (`python -m benchmarks.published_performance --fit`). Peaks, bandwidths and memory of a device have "
+        "B300 (`python -m benchmarks.published_performance --fit`), on an A100's host "
+        f"({Registry.load().device('a100-80g').operation_us:g} µs), with what a step of Megatron takes beside "
+        f"({frameworks.MEGATRON.step_ms:g} ms), to 16 steps that the host bounds (`python -m benchmarks.short_steps "
+        "--fit`: median error 5 %, largest 29 %). Peaks, bandwidths and memory of a device have "
         "their sources in its file (`register/devices`), numbers of a framework in its record "
         "(`register/frameworks.py`).",
         "",

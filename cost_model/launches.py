@@ -35,6 +35,9 @@ _MIXER = _Operations(11, 21, 2, 2)
 """Counted in Megatron-LM's source: norm, two products, queries, keys and values apart (3), their norms (2), rotation,
 attention, residual; back: two gradients a product (4), attention (3), norms (6), rotation (2), one gradient of three
 (4), residual (2)."""
+_DENSE = _Operations(6, 10, 2, 2)
+"""Counted there of a dense MLP: norm, two products, activation, residual with dropout (2); back: two gradients a
+product (4), activation, norm (2), biases (2), residual."""
 _ROUTER = _Operations(17, 18)
 """Counted there: norm, product, scores, choice (4), map of choices (4), auxiliary loss (6)."""
 _EXPERTS = _Operations(22, 18)
@@ -58,17 +61,24 @@ NO_HOST = HostTime(0.0, 0.0, 0.0)
 
 
 def host_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> HostTime:
-    """What the host takes for one layer of a kind (or of an MTP module's layers), ms; 0 for layers without experts.
+    """What the host takes for one layer of a kind (or of an MTP module's layers), ms.
 
-    Layers without experts have few and long operations; the host runs ahead of them.
+    Of layers with attention, a dense MLP or experts. Transfers of TP are operations too: a block's gather and scatter
+    under sequence parallelism, one more gather in backward, else one all-reduce each way.
     """
     if not rules.framework.starts_experts_singly:
         return NO_HOST
     routed: Any = 0.0
     experts: Any = 0.0
     backward: Any = 0.0
+    transfers = np.where(np.greater(degrees.tp, 1), np.where(degrees.sp, 2, 1), 0)
+    transfers_back = np.where(np.greater(degrees.tp, 1), np.where(degrees.sp, 3, 1), 0)
     for layer in model.layers_of(kind):
         if layer.moe is None:
+            parts = [(_MIXER, 1, GRAPHED_MIXER)] if layer.attention is not None else []
+            parts += [(_DENSE, 1, GRAPHED_MIXER)] if layer.mlp is not None else []
+            routed = routed + _starts(parts, rules, back=False) + len(parts) * transfers
+            backward = backward + _starts(parts, rules, back=True) + len(parts) * transfers_back
             continue
         before = [(_ROUTER, 1, GRAPHED_ROUTER)]
         if layer.mixer is not None:

@@ -63,7 +63,7 @@ def tail_ms(
     split, routed, updated = _stage_parameters(model, degrees, rules)
     # Adam reads and writes its states, reads the gradient and writes the weight.
     update_bytes = 2 * rules.optimizer_bytes + rules.gradient_bytes + _WRITTEN_WEIGHT_BYTES + rules.logged_bytes
-    result = speed.bytes(updated * update_bytes) + speed.shares["step_ms"]
+    result = speed.bytes(updated * update_bytes) + speed.shares["step_ms"] + rules.framework.step_ms
     result = result + updated * host_ms(rules, device)
     if rules.parameter_shard:
         return result

@@ -262,6 +262,9 @@ class Framework:
     overlaps_reduction : bool
         Gradients are reduced bucket by bucket beside the backward that makes the others, and weights gathered beside
         the forward. Off: it is not known.
+    step_ms : float
+        What every step takes beside its operations in layers, ms: data, optimizer's and log's calls, reading results.
+        Megatron's is fitted to 16 steps of its small tests that the host bounds (``python -m benchmarks.short_steps``).
     peaks_measured : bool
         The known error of estimated peaks was seen in published runs of it (`cost_model.known_error`).
     """
@@ -277,6 +280,7 @@ class Framework:
     single_operations: bool = False
     dispatches_shards: bool = False
     overlaps_reduction: bool = False
+    step_ms: float = 0.0
     peaks_measured: bool = False
 
 
@@ -374,6 +378,7 @@ MEGATRON = Framework(
         overhead_mib=1536.0,
     ),
     starts_experts_singly=True,
+    step_ms=37.0,
 )
 """Megatron-LM and MindSpeed."""
 

@@ -65,7 +65,7 @@ def test_a_script_that_overlaps_is_told_a_shorter_layer(tmp_path: Path) -> None:
     script = (
         "torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 "
         "--num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --padded-vocab-size 32000 "
-        "--tensor-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 8 --bf16 --sequence-parallel "
+        "--tensor-model-parallel-size 8 --micro-batch-size 4 --global-batch-size 32 --bf16 --sequence-parallel "
         "--use-distributed-optimizer "
     )
     told = []
