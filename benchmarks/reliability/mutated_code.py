@@ -93,9 +93,12 @@ def _is_text(node: ast.AST) -> bool:
 def _judged(node: ast.AST) -> Iterator[ast.AST]:
     """Everything below a node that a figure or a decision may rest on.
 
-    Left out are annotations, decorators, what an error or a log line says, texts, and what type checkers alone read.
+    Left out are annotations, decorators, what an error, a log line or a printed object says, texts, and what type
+    checkers alone read.
     """
     if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Assert)):
+        return
+    if isinstance(node, ast.keyword) and node.arg == "repr":
         return
     if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
         return

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from taylor.cost_model.expert_products import expert_products
+from taylor.cost_model.mtp_entry import MtpEntry
 from taylor.cost_model.recurrent import scan_flops
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.statics import embedding_state_bytes
@@ -171,3 +172,12 @@ def test_what_a_shared_expert_takes_is_hidden_where_the_exchange_takes_longer() 
     shared = 2 * 4096 * (3 * 7168 * 2048) / (100.0 * SHARES["matmul"] * 1e9)
     assert float(apart.forward) - float(beside.forward) == pytest.approx(shared, rel=1e-3)
     assert float(apart.backward) - float(beside.backward) == pytest.approx(2 * shared, rel=1e-3)
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_a_prediction_module_projects_two_streams_to_one(tp: int) -> None:
+    """DeepSeek-V3 (arXiv:2412.19437 eq. 21): a matrix of 7168 x 2 · 7168 before the module's layer; TP splits it."""
+    device, strategy = only(tflops=100.0), Strategy(8, tp, 2, 8, op=8, sp=False)
+    unit = layer_time(DEEPSEEK, DEEPSEEK.body_kind, strategy, MEGATRON, device).forward
+    found = MtpEntry.of(DEEPSEEK, strategy, MEGATRON, device).projection_forward * float(unit)
+    assert found == pytest.approx(2 * 4096 * (7168 * 2 * 7168) / tp / (100.0 * SHARES["matmul"] * 1e9), rel=1e-3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -230,6 +231,16 @@ def test_paddles_layer_is_its_statement_position_by_position(toy):
     without = 4 * forward + gathers + gradients / 2 + transfer
     assert row.micro_batch_s * 1e3 == pytest.approx(without)
     assert row.tail_s * 1e3 == pytest.approx(hidden - half)
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_paddle_by_bandwidth_counts_four_ring_all_reduces_a_layer(toy, tp):
+    """A ring moves 2(n - 1)/n of a message through every link (Patarasuk and Yuan 2009): two forward, two backward."""
+    by_bandwidth = replace(toy, by_bandwidth=True)
+    setting = Setting(1, 32, 4, 4096, 1024)
+    message = 3 * 4096 * 1024 * 2 / 2**20
+    took = by_bandwidth._tensor_ms(LayerStrategy(tp=tp, dp=8 // tp), 3, setting)
+    assert took == pytest.approx(4 * 2 * (tp - 1) / tp * message / toy.hardware.bandwidth(tp, True))
 
 
 def test_a_table_has_a_row_for_every_kind_and_strategy(toy):
