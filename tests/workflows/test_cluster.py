@@ -252,10 +252,11 @@ def wait_until(what, seconds=30):
         time.sleep(0.05)
 
 
-def test_the_chinese_page_has_the_commands_and_the_figures_of_the_english_one():
+def test_chinese_pages_have_the_commands_and_the_figures_of_the_english_ones():
     def said(page):
         text = (ROOT / "docs" / page).read_text(encoding="utf-8")
         blocks = [re.sub(r" *# .*", "", block) for block in re.findall(r"```(.*?)```", text, re.DOTALL)]
         return blocks, [line for line in text.splitlines() if line.startswith("|")]
 
-    assert said("cluster.md") == said("zh/cluster.md")
+    for page in ("cluster.md", "tune.md"):
+        assert said(page) == said(f"zh/{page}")
