@@ -60,6 +60,11 @@ LONG_WALKS = 3
 WALK_GAIN, WALK_SHARE = 0.003, 0.1
 """With many columns, how often long walks go on from the first plan, for what gain, and for what share of the time."""
 
+LOOSE_GAP = 0.02
+LOOSE_WALKS, LOOSE_IN_VAIN, LOOSE_SHARE = 24, 6, 0.5
+"""Where configurations leave the kinds' order open, the share of the step time that must be open for more long walks;
+how many of these there are at most, after how many in vain they end, and their share of the time left."""
+
 LEAST_GAP = 2e-7
 """Gap below which LP tolerances decide, not the search."""
 
@@ -276,7 +281,8 @@ class _TreeRun:
     def _some(self, first: FirstPlans) -> None:
         """Price configurations against the best plan, and search those that it leaves."""
         generation = self._generation(first.time)
-        settled, self.memory.walked = self.memory.walked, True
+        settled = walked = self.memory.walked
+        self.memory.walked = True
         for attempt in range(LONG_WALKS + 1):
             aim = self._aim()
             self.report(f"pricing stage configurations under {aim:.6g}")
@@ -292,7 +298,22 @@ class _TreeRun:
                 settled = first.time > met * (1 - WALK_GAIN)
             if first.time >= before:
                 break
+        if not (self.ordered or walked) and self.bound < (1.0 - LOOSE_GAP) * self._aim():
+            self._walk_on(first, generation)
         self._raise_targets(Targets(self.memory, self._aim(), self.bound), generation)
+
+    def _walk_on(self, first: FirstPlans, generation: Generation) -> None:
+        """Long walks while they find better plans: of columns that leave the kinds' order open no plan comes."""
+        left, in_vain = self.left(), 0
+        until = np.inf if left is None else time.monotonic() + LOOSE_SHARE * left
+        for attempt in range(LOOSE_WALKS):
+            if in_vain == LOOSE_IN_VAIN or time.monotonic() >= until or first.time > self.stopper.cutoff():
+                break
+            before = first.time
+            first.go_on(attempt, None if left is None else until - time.monotonic())
+            in_vain = 0 if first.time < before else in_vain + 1
+            self.report("walking on")
+        self.bound = max(self.bound, min(generation.bound(self._aim()), self._aim()))
 
     def _aim(self) -> float:
         """The step time that a plan must beat: the best plan's, or less where others have set a cut-off."""

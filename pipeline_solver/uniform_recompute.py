@@ -288,8 +288,9 @@ class _Choices:
             known = None  # a plan for another choice says nothing of this one
         told = _told(self, f"{choice[0]} recompute of {choice[1]} layers a chunk", self.on_progress)
         fresh = TreeMemory(self.floor, paths=self.paths, patience=self.patience)
-        if choice == self.kept and self.resumable:
-            fresh.left = self.left  # the same optimum, and much the same tree
+        if choice == self.kept and self.resumable and self.left < float("inf"):
+            # The same optimum, and much the same tree, though what is to be beaten now is a hair less.
+            fresh.left = min(self.left, self.to_beat())
         memory = self.memories.setdefault(choice, fresh)
         found = self.run(one, self._within(seconds).replace(memory=memory), warm_start=known, on_progress=told)
         if found.termination is Termination.INTERRUPTED:

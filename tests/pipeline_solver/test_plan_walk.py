@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -235,3 +236,18 @@ def test_a_known_plan_gives_a_wrong_proof_away(monkeypatch, claim):
     monkeypatch.setattr("taylor.pipeline_solver.exact.solve_exact", lambda *_, **__: known.replace(**claim))
     with pytest.raises(SolverDisagreement, match="is known"):
         solve(problem, warm_start=known.plan)
+
+
+def test_long_walks_go_on_while_they_find_better_plans_and_end_after_some_in_vain():
+    """Of columns that leave the kinds' order open no plan comes, so walks are all that finds one."""
+    run = tree._TreeRun(reference_problem(interleaves=2), SolveOptions(), None)
+    times = [90.0, 90.0, 80.0, *[80.0] * tree.LOOSE_IN_VAIN, 10.0]
+    first = SimpleNamespace(time=100.0, plan=None, attempts=0)
+
+    def go_on(attempt, seconds):
+        first.time = times[attempt]
+        first.attempts += 1
+
+    first.go_on, run.first = go_on, first
+    run._walk_on(first, SimpleNamespace(bound=lambda aim: 5.0))
+    assert first.attempts == 3 + tree.LOOSE_IN_VAIN and first.time == 80.0 and run.bound == 5.0
