@@ -60,6 +60,9 @@ LONG_WALKS = 3
 WALK_GAIN, WALK_SHARE = 0.003, 0.1
 """With many columns, how often long walks go on from the first plan, for what gain, and for what share of the time."""
 
+SLOW_SHARE = 0.33
+"""Share of the time left that the tree of a target must have taken to count as slow."""
+
 LOOSE_GAP = 0.02
 LOOSE_WALKS, LOOSE_IN_VAIN, LOOSE_SHARE = 24, 6, 0.5
 """Where configurations leave the kinds' order open, the share of the step time that must be open for more long walks;
@@ -349,15 +352,21 @@ class _TreeRun:
         self.report("going on")
         targets = Targets(self.memory, self._aim(), self.bound)
         targets.target = min(tree.target, targets.target)
+        began = time.monotonic()
         end = self._run(run)
         if self.hand_over:
             return
         if np.isinf(tree.target):  # of all configurations
             self._searched_all(end)
         else:
-            targets.searched(end, self._aim(), self.bound)
+            targets.searched(end, self._aim(), self.bound, self._was_slow(began))
             if not self._slow():
                 self._raise_targets(targets)
+
+    def _was_slow(self, began: float) -> bool:
+        """Whether a tree that was begun then took long for the time that is left."""
+        left = self.left()
+        return left is not None and time.monotonic() - began > SLOW_SHARE * left
 
     def _raise_targets(self, targets: Targets, generation: Generation | None = None) -> None:
         """Prove step times up to the best plan's, each in a tree of its own."""
@@ -386,11 +395,12 @@ class _TreeRun:
             _, plan = self.best()
             chosen = found.columns.find(plan) if whole and plan is not None and self.ordered else None
             start_search(tree, chosen, found.first, found.held)
+            began = time.monotonic()
             end = self._searched(tree, targets.patient)
             if self.hand_over:
                 return
             assert end is not None, "a target bounds the tree"
-            targets.searched(end, self._aim(), self.bound)
+            targets.searched(end, self._aim(), self.bound, self._was_slow(began))
             if self._slow():
                 return
         self.finished = self.bound < self.stopper.cutoff()

@@ -10,6 +10,10 @@ from taylor.pipeline_solver.tree_run import TreeEnd
 LEAST_STEP = 2e-4
 """Step of a target, as a share of the step time, below which its tree is searched to the end."""
 
+SLOW_STEP = 0.25
+"""Share of the way to the best plan's step time that the next target goes after a slow tree: each takes longer than the
+one before, and one that is not done in time proves little."""
+
 
 class Targets:
     """Step times to prove, one after the other, each in a tree of its own.
@@ -59,8 +63,8 @@ class Targets:
         """There are too many configurations below the target."""
         self.memory.crowded = min(self.memory.crowded, self.target)
 
-    def searched(self, end: TreeEnd | None, aim: float, bound: float) -> None:
-        """The target's tree has ended: what comes next."""
+    def searched(self, end: TreeEnd | None, aim: float, bound: float, slow: bool = False) -> None:
+        """The target's tree has ended: what comes next, less far on where that was slow for the time that is left."""
         self.aim, self.bound = aim, bound
         left = end is TreeEnd.LEFT
         if left:
@@ -68,6 +72,6 @@ class Targets:
         if aim < self.memory.left:
             self.target = aim
             return
-        self.target = 0.5 * (bound + min(self.top, aim))
+        self.target = bound + (SLOW_STEP if slow and not left else 0.5) * (min(self.top, aim) - bound)
         if not left:
             self.top = np.inf

@@ -47,3 +47,14 @@ def test_the_targets_end_whatever_the_trees_do(ends):
         targets.searched(end, 100.0, bound)
         trees += 1
         assert trees < 3.0 / LEAST_STEP
+
+
+def test_after_a_tree_that_was_slow_for_the_time_left_the_next_target_is_nearer():
+    for slow, target in ((False, 95.0), (True, 92.5)):
+        memory = TreeMemory(left=100.0)
+        targets = Targets(memory, 100.0, 80.0)
+        assert targets.settle(100.0, 80.0) == 90.0
+        targets.searched(TreeEnd.DONE, 100.0, 90.0, slow)
+        assert targets.target == target
+        targets.searched(TreeEnd.LEFT, 100.0, 90.0, slow)  # a tree that was left is followed half-way down, as ever
+        assert targets.target == 0.5 * (90.0 + target)
