@@ -147,6 +147,20 @@ def module_choices(
     return chosen
 
 
+def stated_choices(
+    model: ModelSpec,
+    strategy: Strategy,
+    rules: TrainingRules,
+    device: DeviceSpec,
+    words: ModuleWords,
+    names: Sequence[str],
+) -> list[ModuleChoice]:
+    """Choices with these names, in their order."""
+    kinds = tuple(kind for kind, count in model.body_counts.items() if count)
+    bench = _Bench(model, strategy, rules, device, words, kinds)
+    return [ModuleChoice(again, moved, bench.costs(again, moved)) for again, moved in map(words_of, names)]
+
+
 def _nested(
     bench: _Bench,
     total: Callable[[ModuleChoice], Point],
@@ -236,7 +250,8 @@ class _Bench:
     def _cost(self, kind: str, again: tuple[str, ...], moved: tuple[str, ...]) -> ModuleCost:
         forward, backward = float(self.times[kind].forward), float(self.times[kind].backward)
         repeated, kept = self.again(kind, again)
-        host = sum(self.moved[kind, word] for word in moved)
+        # What runs again leaves the less to be moved.
+        host = min(kept, sum(self.moved[kind, word] for word in moved))
         link = host * MIB / (1e6 * HOST_LINK_SHARE * (self.device.host_link_gb_s or 0.0)) if host else 0.0
         return ModuleCost(
             max(0.0, link - forward) / forward,

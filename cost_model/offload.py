@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from taylor.cost_model.activations import (
+    activation_bytes,
     input_split,
     micro_batch_tokens,
     norm_input_bytes,
@@ -24,6 +25,7 @@ from taylor.cost_model.activations import (
 from taylor.cost_model.parameters import expert_outer
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
+from taylor.pipeline.plan import NONE
 from taylor.register.frameworks import ATTENTION_CORE, EXPERT_BLOCK, LATENT_UP, NORMS
 from taylor.register.layers import AttentionSpec, LayerSpec
 from taylor.register.model import ModelSpec
@@ -38,8 +40,12 @@ H100 57 of 64 (0.89, issue 6), GH200 346 of 450 (0.77, issue 23), each in one di
 ATTENTION_NORM, BLOCK_NORM = "attention's norm", "the norm before MLP or experts"
 PROJECTION_INPUT, CORE_INPUTS, CONTEXT = "input of queries, keys and values", "queries, keys and values", "context"
 EXPERT_INPUT, EXPERT_INNER = "experts' input", "input of the experts' activation function"
+WHOLE_LAYER, CORE_RESULT = "all that a layer keeps", "what attention's core gives"
+"""What MindSpore moves of a cell that is told to: results of its operators, of a layer so all that it keeps
+(mindspore/python/mindspore/nn/cell.py, ``Cell.offload``)."""
+
 OFFLOADED = (ATTENTION_NORM, PROJECTION_INPUT, CORE_INPUTS, CONTEXT, BLOCK_NORM, EXPERT_INPUT, EXPERT_INNER)
-"""What can be moved, each the input of a module."""
+"""What Megatron-LM can move, each the input of a module."""
 
 KEPT_NOTHING_OF: dict[str, tuple[str, ...]] = {
     PROJECTION_INPUT: (NORMS, LATENT_UP),
@@ -58,8 +64,10 @@ def offloaded_bytes(
     Parameters
     ----------
     inputs : collection of str
-        Of `OFFLOADED`; what a layer does not have is nothing.
+        Of `OFFLOADED`, `WHOLE_LAYER`, `CORE_RESULT`; what a layer does not have is nothing.
     """
+    if WHOLE_LAYER in inputs:
+        return activation_bytes(model, kind, NONE, degrees, rules)
     tokens = micro_batch_tokens(degrees, rules)
     return sum(
         tokens * _of_layer(model, layer, part, degrees, rules) for layer in model.layers_of(kind) for part in inputs
@@ -88,6 +96,10 @@ def _of_layer(model: ModelSpec, layer: LayerSpec, part: str, degrees: Degrees, r
         return norm if attention.latent is not None or not rules.fused_norms else 0.0
     if part == PROJECTION_INPUT:
         return rules.saved_input_bytes * model.hidden / input_split(degrees, rules)
+    if part == CORE_RESULT:
+        context = rules.saved_input_bytes * attention.v_width
+        statistics = 4 * rules.framework.activations.attention_statistics if rules.flash_attention else 0
+        return attention.n_heads / degrees.tp * (context + statistics)
     if part == CONTEXT:
         return rules.saved_input_bytes * attention.n_heads / degrees.tp * attention.v_width
     return rules.compute_bytes * _core_inputs(attention, degrees)

@@ -278,6 +278,11 @@ class Launcher(ABC):
         """The modules of a layer that a file can let run again or move to the host, by the launcher's own words."""
         return ModuleWords()
 
+    @property
+    def swap_parts(self) -> Mapping[str, str]:
+        """What files move to the host by words that are no choice, by the word; see `ModuleWords.offload`."""
+        return {}
+
     def with_optimizer_on_host(self, config: TrainingConfig) -> TrainingConfig:
         """The configuration with the launcher's settings that keep the optimizer's states on the host.
 

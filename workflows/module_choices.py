@@ -14,6 +14,7 @@ from taylor.cost_model.module_choices import (
     ModuleWords,
     choice_name,
     module_choices,
+    stated_choices,
     words_of,
 )
 from taylor.cost_model.offload import HOST_LINK_SHARE
@@ -89,7 +90,7 @@ def with_host_priced(config: TrainingConfig, device: DeviceSpec) -> TrainingConf
     its host is not known, the file settles no plan, or its plan computes every layer again whole.
     """
     if device.host_link_gb_s is None:
-        return config.replace(moved=None)
+        return config.replace(moved=None, by_module=_without_moved(config.by_module))
     plan, moved, priced = config.plan, config.moved, config.linked
     if moved is not None and (plan is None or plan.recomputed(FULL) == _body(config, plan)):
         config = config.replace(moved=None)
@@ -98,9 +99,21 @@ def with_host_priced(config: TrainingConfig, device: DeviceSpec) -> TrainingConf
     return config.replace(unmodelled=tuple(each for each in config.unmodelled if each.name not in priced))
 
 
+def _without_moved(plan: PipelinePlan | None) -> PipelinePlan | None:
+    """A plan by module with nothing on the host; None where nothing is left of its choices."""
+    if plan is None:
+        return None
+    rest: dict[str, Grid] = {}
+    for mode, grid in plan.recompute.items():
+        name = mode if mode in RECOMPUTE_MODES else choice_name(words_of(mode)[0], ())
+        if name:
+            rest[name] = as_grid(np.add(rest[name], grid).tolist()) if name in rest else grid
+    return PipelinePlan(plan.layers, rest) if any(mode not in RECOMPUTE_MODES for mode in rest) else None
+
+
 def own_modules(config: TrainingConfig) -> ModuleWords | None:
     """The modules that run again and those that are moved in a file's own plan; None where it moves none."""
-    if config.moved is None or config.plan is None:
+    if config.moved is None or config.plan is None or config.by_module is not None:
         return None
     known = launcher_of(config).module_words(config)
     parts = config.rules.recomputed_parts if config.plan.uses(SELECT) else ()
@@ -143,21 +156,16 @@ def with_module_choices(
     One of them is the file's own where that moves something, whether or not others are offered. What is on its way to
     or from the host, one layer's part, is spread over a stage's even share of layers.
     """
-    own, through = own_modules(config), _own_sets(config, words)
-    if words is None and own is None and not through:
+    own = own_modules(config)
+    if words is None and own is None and config.by_module is None:
         return problem
-    alone = words is None and bool(through)
-    if alone:
-        known = launcher_of(config).module_words(config)
-        words = replace(known, recompute={word: known.recompute[word] for word in through[-1]})
-    found = module_choices(
-        config.model, config.strategy, config.rules, device, words or ModuleWords(), own=own, through=through
-    )
-    if alone:
-        found = [one for one in found if one.recompute in through]
-    if words is not None and words.nested and SELECT in problem.searched_modes:
-        # Its modules are among the choices, of which each must hold the next one's.
-        problem = problem.replace(unsearched=(*problem.unsearched, SELECT))
+    if config.by_module is not None or (words is not None and words.nested):
+        found = _nested_choices(config, device, words)
+        if SELECT in problem.searched_modes:
+            # Its modules are among the choices, of which each must hold the next one's.
+            problem = problem.replace(unsearched=(*problem.unsearched, SELECT))
+    else:
+        found = module_choices(config.model, config.strategy, config.rules, device, words or ModuleWords(), own=own)
     per_stage = max(1.0, problem.layers / problem.stages)
     kinds = tuple(_with_choices(kind, found, config, per_stage) for kind in problem.kinds)
     names = tuple(one.name for one in found)
@@ -168,6 +176,18 @@ def with_module_choices(
     if limit is None or max(_most_on_host(chosen)) <= limit:
         return chosen
     return chosen.replace(host_limit_mib=(limit,) * problem.stages)
+
+
+def _nested_choices(config: TrainingConfig, device: DeviceSpec, words: ModuleWords | None) -> list[ModuleChoice]:
+    """The choices that were asked for with the file's own among them, or the file's own alone."""
+    launcher, job = launcher_of(config), (config.model, config.strategy, config.rules, device)
+    names = [] if config.by_module is None else [m for m in config.by_module.recompute if m not in RECOMPUTE_MODES]
+    known = replace(launcher.module_words(config), offload=launcher.swap_parts)
+    if words is None:
+        return stated_choices(*job, known, names)
+    found = module_choices(*job, words, through=_own_sets(config, words))
+    found += stated_choices(*job, known, [name for name in names if words_of(name)[1]])
+    return sorted(found, key=lambda one: (-len(one.recompute), -len(one.offload)))
 
 
 def _own_sets(config: TrainingConfig, words: ModuleWords | None) -> list[tuple[str, ...]]:
@@ -181,8 +201,8 @@ def _own_sets(config: TrainingConfig, words: ModuleWords | None) -> list[tuple[s
         parts = set(config.rules.recomputed_parts)
         selective = tuple(word for word, of in words.recompute.items() if set(of) <= parts)
         return [selective] if selective else []
-    names = (mode for mode in config.by_module.recompute if mode not in RECOMPUTE_MODES)
-    return sorted((words_of(name)[0] for name in names), key=len)
+    sets = {words_of(mode)[0] for mode in config.by_module.recompute if mode not in RECOMPUTE_MODES}
+    return sorted(filter(None, sets), key=len)
 
 
 def _most_on_host(problem: PipelineProblem) -> list[float]:

@@ -15,6 +15,7 @@ from taylor.parsers.mindformers.export import export_fragment
 from taylor.parsers.mindformers.model_section import model_section
 from taylor.parsers.mindformers.modules import module_words, modules_of
 from taylor.parsers.mindformers.read import NAME, config_from_source
+from taylor.parsers.mindformers.swap import SWAP_PARTS
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
@@ -63,6 +64,11 @@ class MindFormers(Launcher):
         """The modules that ``select_recompute`` can name; MindFormers' swap is no choice."""
         section, _, mcore = model_section(Fields(YamlSource.read(config.path).data, config.path), [])
         return module_words(modules_of(section, mcore=mcore))
+
+    @property
+    def swap_parts(self) -> Mapping[str, str]:
+        """See `Launcher.swap_parts`."""
+        return SWAP_PARTS
 
     def with_strategy(
         self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]

@@ -144,8 +144,13 @@ def _entrywise(of: Callable[..., int], grids: Sequence[Grid]) -> Grid:
     return as_grid([[of(values) for values in zip(*rows, strict=True)] for rows in zip(*grids, strict=True)])
 
 
-def plan_by_module(plan: PipelinePlan, counts: Mapping[str, Grid], usual: tuple[str, ...] = ()) -> PipelinePlan | None:
-    """A file's plan with every layer under the set of modules that run again in it.
+def plan_by_module(
+    plan: PipelinePlan,
+    counts: Mapping[str, Grid],
+    usual: tuple[str, ...] = (),
+    moved: Mapping[tuple[int, int], Sequence[frozenset[str]]] | None = None,
+) -> PipelinePlan | None:
+    """A file's plan with every layer under the set of modules that run again in it, and what of it lies on the host.
 
     Parameters
     ----------
@@ -153,25 +158,47 @@ def plan_by_module(plan: PipelinePlan, counts: Mapping[str, Grid], usual: tuple[
         In how many of every chunk's first layers each module runs again.
     usual : tuple of str
         The modules of selective recompute where a file names none.
+    moved : mapping of (interleave, stage) to sequence of frozenset of str, optional
+        What each layer of a chunk moves to the host, unless it runs again.
 
     Returns
     -------
     PipelinePlan or None
-        None where none or the usual ones run again, or no order of the sets is that of every chunk.
+        None where none or the usual ones run again and nothing is moved, or no order of the choices is that of every
+        chunk. In a chunk of one kind the order of what is moved does not matter.
     """
     full = plan.recomputed(FULL)
-    found: dict[tuple[str, ...], list[list[int]]] = {}
+    found: dict[_Choice, list[list[int]]] = {}
+    places: list[list[_Choice]] = []
     for v in range(plan.interleaves):
         for s in range(plan.stages):
-            last = max((grid[v][s] for grid in counts.values()), default=0)
+            of_chunk: Sequence[frozenset[str]] = () if moved is None else moved[v, s]
+            last = max((len(of_chunk), *(grid[v][s] for grid in counts.values())))
+            taken: list[_Choice] = []
             for layer in range(full[v][s], last):
                 again = tuple(word for word, grid in counts.items() if grid[v][s] > layer)
-                rows = found.setdefault(again, [[0] * plan.stages for _ in range(plan.interleaves)])
+                left = of_chunk[layer].difference(again) if layer < len(of_chunk) else ()
+                taken.append((again, tuple(sorted(left))))
+                rows = found.setdefault(taken[-1], [[0] * plan.stages for _ in range(plan.interleaves)])
                 rows[v][s] += 1
-    if not found or list(found) == [usual] or not is_chain(list(found)):
+            if sum(bool(grid[v][s]) for grid in plan.layers.values()) > 1:
+                places.append(taken)
+    found.pop(((), ()), None)
+    if not found or list(found) == [(usual, ())] or not is_chain([again for again, _ in found]):
         return None
-    by_size = sorted(found, key=len, reverse=True)
-    return PipelinePlan(plan.layers, {FULL: full, **{choice_name(one, ()): as_grid(found[one]) for one in by_size}})
+    if any(taken != sorted(taken, key=_place) for taken in places):
+        return None
+    in_order = sorted(found, key=_place)
+    return PipelinePlan(plan.layers, {FULL: full, **{choice_name(*one): as_grid(found[one]) for one in in_order}})
+
+
+_Choice = tuple[tuple[str, ...], tuple[str, ...]]
+"""Modules that run again, and what lies on the host."""
+
+
+def _place(one: _Choice) -> tuple[int, int, str]:
+    """Where a choice stands among those of a chunk."""
+    return -len(one[0]), -len(one[1]), one[1][0] if one[1] else ""
 
 
 def module_grids(plan: PipelinePlan, named: Sequence[str], sets: Mapping[str, Sequence[str]]) -> dict[str, Grid]:

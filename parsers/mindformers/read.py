@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
+from taylor.cost_model.module_choices import words_of
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.mindformers.model import read_model, read_mtp_depth
@@ -14,11 +15,12 @@ from taylor.parsers.mindformers.model_section import model_section, note_default
 from taylor.parsers.mindformers.modules import Module, counts_by_word, modules_of, plan_by_module
 from taylor.parsers.mindformers.plan import PlanProblem, read_plan, recompute_counts
 from taylor.parsers.mindformers.speed_up import with_speed_up
+from taylor.parsers.mindformers.swap import read_swap
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.units import memory_mib
 from taylor.parsers.text.yaml_source import YamlSource
-from taylor.parsers.training_config import Misfit, TrainingConfig
+from taylor.parsers.training_config import Misfit, MovedModules, TrainingConfig
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import Grid, PipelinePlan
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
@@ -74,6 +76,15 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         parts = tuple(dict.fromkeys(part for word in counts for part in words[word].parts))
         rules = rules.replace(selective=None if parts == rules.framework.activations.selective else parts)
     note_defaults((section, moe) if moe is not section else (section,), notes)
+    swap = None if plan is None else read_swap(source.data, layers, modules_of(section, mcore=mcore))
+    by_module = None
+    if plan is not None:
+        # What usually runs again has its price as selective recompute; with experts that is not counted by module.
+        usual = () if model.moe else ("activation",)
+        on_host = None if swap is None else _by_chunk(swap.words, plan, schedule, mtp_counted)
+        by_module = plan_by_module(plan, counts, usual, on_host)
+    moves = set() if by_module is None else {word for mode in by_module.modes for word in words_of(mode)[1]}
+    moved = MovedModules(tuple(sorted(moves)), swap.keys) if moves and swap is not None else None
     replicas = strategy.dp * strategy.cp
     misfit = None
     if model.moe and not rules.whole_experts and replicas % strategy.ep:
@@ -95,8 +106,8 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         rules=rules,
         schedule=schedule,
         plan=plan,
-        # What usually runs again has its price as selective recompute; with experts that is not counted by module.
-        by_module=None if plan is None else plan_by_module(plan, counts, () if model.moe else ("activation",)),
+        by_module=by_module,
+        moved=moved,
         device_limit_mib=_read_device_limit(top),
         mtp_counted=mtp_counted,
         micro_batch_interleave=_micro_batch_interleave(top),
@@ -325,6 +336,18 @@ def _read_plan(
     except PlanProblem as problem:
         notes.append(f"the file settles no plan: {problem}")
         return None
+
+
+def _by_chunk(
+    words: Sequence[frozenset[str]], plan: PipelinePlan, schedule: ScheduleSpec, mtp_counted: bool
+) -> dict[tuple[int, int], Sequence[frozenset[str]]]:
+    """What holds in every layer, by chunk."""
+    held = plan.total_layers(None if mtp_counted else [kind for kind in plan.layers if kind != MTP])
+    found, first = {}, 0
+    for v, s in chunk_order(plan.stages, plan.interleaves, schedule.v_shape):
+        found[v, s] = words[first : first + held[v][s]]
+        first += held[v][s]
+    return found
 
 
 def _read_modules(

@@ -7,9 +7,10 @@ from typing import Any, Mapping
 from taylor.cost_model.module_choices import words_of
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.mindformers.model_section import model_section
-from taylor.parsers.mindformers.modules import module_grids, modules_of
+from taylor.parsers.mindformers.modules import Module, module_grids, modules_of
 from taylor.parsers.mindformers.plan import written_offset, written_recompute
 from taylor.parsers.mindformers.read import config_from_source, offset_section, recompute_entries, swap_is_on
+from taylor.parsers.mindformers.swap import CORE, LAYER, LAYER_SWAP, OP_SWAP, read_swap, swap_entries
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.yaml_edit import edit_yaml, lookup
 from taylor.parsers.text.yaml_source import YamlPath, YamlSource
@@ -63,6 +64,9 @@ PLAN_KEYS = frozenset(
         "recompute",
         "select_recompute",
         "select_comm_recompute",
+        "layer_swap",
+        "op_swap",
+        "layers",
     }
 )
 """What a plan may change in a file."""
@@ -307,6 +311,40 @@ def _want_modules(
         wanted[_SELECT] = patterns
     elif not patterns and _is_on(list(old.values()) if isinstance(old, Mapping) else old):
         wanted[_SELECT] = False
+    if indices is not None:
+        _want_swap(wanted, source, plan, named, indices, held, modules)
+
+
+def _want_swap(
+    wanted: Wanted,
+    source: YamlSource,
+    plan: PipelinePlan,
+    named: list[str],
+    order: list[tuple[int, int]],
+    held: Grid,
+    modules: Mapping[str, Module],
+) -> None:
+    """The layers of what the plan moves to the host, of words that are among its choices, where they differ."""
+    told = {word for name in named for word in words_of(name)[1]}
+    words: list[frozenset[str]] = []
+    idle: list[frozenset[str]] = []  # what an entry may say or not, for it runs again
+    for v, s in order:
+        full = plan.recomputed(FULL)[v][s]
+        runs = [(full, (), (LAYER, CORE)), *((plan.recompute[n][v][s], words_of(n)[1], words_of(n)[0]) for n in named)]
+        runs.append((held[v][s] - sum(count for count, _, _ in runs), (), ()))
+        words += [frozenset(moved) for count, moved, _ in runs for _ in range(count)]
+        idle += [frozenset(again) for count, _, again in runs for _ in range(count)]
+    old = read_swap(source.data, len(words), modules)
+    before = [frozenset[str]()] * len(words) if old is None else old.words
+    for word, path in ((LAYER, LAYER_SWAP), (CORE, OP_SWAP)):
+        told_before = zip(words, before, idle, strict=True)
+        if word in told and any(word not in c and (word in a) != (word in b) for a, b, c in told_before):
+            entry = lookup(source.data, path)
+            new = swap_entries(words, word, entry, modules)
+            if new and isinstance(entry, list) and len(entry) == 1:
+                wanted[path + (0, "layers")] = new[0]["layers"]
+            else:
+                wanted[path] = new
 
 
 def _want_comm(

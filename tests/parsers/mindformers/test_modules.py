@@ -263,7 +263,7 @@ def test_a_plan_by_module_is_written_as_patterns_and_nothing_else_changes(tmp_pa
     file = with_select(tmp_path, LLAMA, "[10, 8, 6, 4, 2, 0, 0, 0]")
     if swap:
         text = re.sub(r"^  (select_|select_comm_)?recompute:.*$", r"  \1recompute: []", file.read_text(), flags=re.M)
-        file.write_text(text + "swap_config:\n  swap: True\n")
+        file.write_text(text + "swap_config:\n  swap: True\n  layer_swap: []\n")
     config = read_config(file)
     assert config.plan is not None
     recompute = {
