@@ -222,7 +222,8 @@ def judged(seed: int, variant: str, top: Path) -> dict[str, Any]:
 
 
 def _true_ms(cluster: Cluster, ranked: Ranked) -> float:
-    return cluster.step_ns(ranked.run, stage_blocks(ranked.plan)) / 1e6
+    stages = [[tuple(chunk) for chunk in chunks] for chunks in stage_blocks(ranked.plan)]
+    return cluster.step_ns(ranked.run, stages) / 1e6
 
 
 def _over(cluster: Cluster, run: Setting, stages: Any) -> bool:
