@@ -20,6 +20,9 @@ from taylor.pipeline_solver.solvers import Solver
 from taylor.pipeline_solver.tree_memory import TreeMemory
 from taylor.pipeline_solver.turns import Turns
 
+LEAST_UNTRIED = 3
+"""Places that a first turn leaves time for at the least where each of them begins anew."""
+
 
 def placed(problem: PipelineProblem, places: dict[str, int]) -> PipelineProblem:
     """The problem with the one place of each of the named kinds."""
@@ -122,7 +125,11 @@ def solve_places(
 
     for at in range(len(ones)):
         if not over():
-            attempt(at, turns.first(len(ones) - at, resumable=resumable))
+            # The problem without the rule takes a share of a place's turn, which need not grow with the last places.
+            attempt(
+                at,
+                turns.first(len(ones) - at if resumable else max(LEAST_UNTRIED, len(ones) - at), resumable=resumable),
+            )
     while not over():
         pending = [(bound, at) for at, bound in enumerate(proven) if bound < to_beat()]
         if not pending:
