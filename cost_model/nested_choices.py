@@ -9,7 +9,7 @@ memory freed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise, permutations
+from itertools import accumulate, pairwise, permutations
 
 Point = tuple[float, float]
 """Time and MiB kept."""
@@ -23,6 +23,8 @@ def lowest_chain(
     through: Sequence[tuple[str, ...]] = (),
 ) -> list[tuple[str, ...]]:
     """Of all chains of sets the one whose front lies lowest, by rising size.
+
+    A chunk's layers mix choices, but it has few of them: the front of all mixes and that of single choices count alike.
 
     Parameters
     ----------
@@ -50,7 +52,8 @@ def lowest_chain(
             continue
         sets = [one for one in sets if one in kept or allowed(one)]
         front = _undominated([(point(one), one) for one in sets], ends, kept)
-        area = _area([*ends, *(at for at, _ in front)])
+        points = [*ends, *(at for at, _ in front)]
+        area = _area(points) + _stairs(points)
         if best is None or area < best[0] * (1 - 1e-12):
             best = area, [one for _, one in front]
     return [] if best is None else best[1]
@@ -83,6 +86,13 @@ def _area(points: Sequence[Point]) -> float:
             hull.pop()
         hull.append(at)
     return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(hull))
+
+
+def _stairs(points: Sequence[Point]) -> float:
+    """Under the least memory of a single point within each time, between the least and the largest time."""
+    ordered = sorted(points)
+    least = accumulate((mib for _, mib in ordered), min)
+    return sum((b[0] - a[0]) * mib for (a, b), mib in zip(pairwise(ordered), least, strict=False))
 
 
 def _turns_down(a: Point, b: Point, c: Point) -> bool:

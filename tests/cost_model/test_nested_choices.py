@@ -11,12 +11,13 @@ from taylor.cost_model.nested_choices import Point, is_chain, lowest_chain
 
 
 def mix(points: list[Point], time: float) -> float:
-    """The least memory that two of the points reach together in a mean time."""
+    """The least memory that one of the points, and two of them together, reach in a mean time, added up."""
     reached = [mib for at, mib in points if at <= time]
+    alone = min(reached)
     for (a, x), (b, y) in combinations(sorted(points), 2):
         if a <= time <= b and a < b:
             reached.append(x + (y - x) * (time - a) / (b - a))
-    return min(reached)
+    return alone + min(reached)
 
 
 def chains(words: tuple[str, ...]) -> list[list[tuple[str, ...]]]:
@@ -28,7 +29,7 @@ def chains(words: tuple[str, ...]) -> list[list[tuple[str, ...]]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(12))
 def test_no_chain_has_a_lower_front(seed: int) -> None:
     """Costs that nearly add up, and some sets that cannot be: means over all times of what a mix of choices keeps."""
     rng = np.random.default_rng(seed)
@@ -48,7 +49,7 @@ def test_no_chain_has_a_lower_front(seed: int) -> None:
     found = lowest_chain(words, point, ends, allowed)
     assert is_chain(found) and all(map(allowed, found))
     assert all(set(a) < set(b) for a, b in pairwise(found))
-    at = np.linspace(0, 4, 41)
+    at = np.linspace(0, 4, 401)
 
     def mean(chain: list[tuple[str, ...]]) -> float:
         points = [*ends, *map(point, chain)]
