@@ -31,17 +31,11 @@ from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.plan_model import PlanModel, plan_model
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, Solution, Termination
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, MILP_ROUNDS, RANGED_ROUNDS, Solution, Termination
 from taylor.pipeline_solver.stopping import no_cutoff
-
-MILP_ROUNDS = "milp_rounds"
-"""Name of the statistic that marks a solution whose cuts are all that its model needs."""
 
 HAIR = 1e-9
 """Share by which plans may be longer than what they must not exceed, for rounding."""
-
-RANGED_ROUNDS = "ranged_rounds"
-"""Name of the statistic where ranges of layers were needed beside the cuts."""
 
 MAX_LP_ROUNDS = 400
 """The relaxation converges in some dozens of rounds; this only ends a numerical stalemate."""

@@ -14,7 +14,7 @@ from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.entries import placements, settled
 from taylor.pipeline_solver.linear_form import INFINITY, Row, write_mps_file
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import OPTIMAL, Solution
+from taylor.pipeline_solver.solution import MILP_ROUNDS, OPTIMAL, Solution
 
 if TYPE_CHECKING:
     from taylor.pipeline_solver.compact_milp import CompactModel
@@ -154,7 +154,7 @@ def _add_cuts(model: CompactModel, problem: PipelineProblem, solution: Solution)
     leaves all that matter, one by branch-and-cut those that closed its last branches: the MILP's own
     rounds, begun at the plan, add what is missing.
     """
-    from taylor.pipeline_solver.compact_milp import MILP_ROUNDS, solve_compact
+    from taylor.pipeline_solver.compact_milp import solve_compact
 
     cuts = list(solution.cuts)
     complete = solution.status == OPTIMAL and MILP_ROUNDS in solution.statistics

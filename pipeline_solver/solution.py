@@ -8,6 +8,12 @@ from typing import Any, Mapping
 
 from taylor.pipeline.plan import PipelinePlan
 
+MILP_ROUNDS = "milp_rounds"
+"""Name of the statistic that marks a solution whose cuts are all that its model needs."""
+
+RANGED_ROUNDS = "ranged_rounds"
+"""Name of the statistic where more than the cuts was needed: ranges of layers, or the proof of other choices."""
+
 
 class Status(str, Enum):
     """What a solve has reached."""

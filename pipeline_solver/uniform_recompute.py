@@ -21,8 +21,10 @@ from taylor.pipeline_solver.solution import (
     CUT_OFF,
     FEASIBLE,
     INFEASIBLE,
+    MILP_ROUNDS,
     NO_SOLUTION,
     OPTIMAL,
+    RANGED_ROUNDS,
     Solution,
     Termination,
 )
@@ -158,12 +160,18 @@ def solve_uniform(
     if known:  # Without the rule there is what there is with it.
         known[UNRESTRICTED_OBJECTIVE] = min(known.get(UNRESTRICTED_OBJECTIVE, float("inf")), best.objective)
     bound = min(bound, best.objective)
-    whole = best.replace(bound=bound, seconds=seconds, statistics={**best.statistics, **known})
+    told = {_of_one_choice(name, problem): value for name, value in best.statistics.items()}
+    whole = best.replace(bound=bound, seconds=seconds, statistics={**told, **known})
     optimal = best.objective - bound <= gap * abs(best.objective)
     if not optimal and stopped is None and options.cutoff is not None and bound >= options.cutoff():
         stopped = Termination.CUT_OFF
     interrupted = stopped is Termination.INTERRUPTED
     return whole.closed(interrupted=interrupted) if optimal else whole.ended_by(stopped or Termination.STALLED)
+
+
+def _of_one_choice(statistic: str, problem: PipelineProblem) -> str:
+    """The name under which a statistic of the best choice stands: its cuts alone say nothing of the others."""
+    return RANGED_ROUNDS if statistic == MILP_ROUNDS and len(_distinct(problem)) > 1 else statistic
 
 
 class _Choices:

@@ -12,11 +12,11 @@ from taylor.pipeline.plan import FULL, NONE, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.checker import check, exact_step_time
 from taylor.pipeline_solver.chunk_ranges import CHORD, RANGE, layer_ranges, narrow_ranges, rule_out_short
-from taylor.pipeline_solver.compact_milp import RANGED_ROUNDS, CompactModel, solve_compact
+from taylor.pipeline_solver.compact_milp import CompactModel, solve_compact
 from taylor.pipeline_solver.milp import MilpStatus
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL, Termination
+from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL, RANGED_ROUNDS, Termination
 
 COUNT, LAYERS = 3, 12
 

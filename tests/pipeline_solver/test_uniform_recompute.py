@@ -9,7 +9,6 @@ from benchmarks.brute_force import enumerate_optimum, faults, random_problem, un
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.compact_milp import MILP_ROUNDS, RANGED_ROUNDS
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
@@ -17,7 +16,16 @@ from taylor.pipeline_solver.model_files import write_sol
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind
 from taylor.pipeline_solver.progress import Progress
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Termination
+from taylor.pipeline_solver.solution import (
+    FEASIBLE,
+    INFEASIBLE,
+    MILP_ROUNDS,
+    NO_SOLUTION,
+    OPTIMAL,
+    RANGED_ROUNDS,
+    Solution,
+    Termination,
+)
 from taylor.pipeline_solver.solve import solve
 from taylor.pipeline_solver.tree_memory import TreeMemory
 from taylor.pipeline_solver.uniform_recompute import (
@@ -82,6 +90,20 @@ def test_a_free_optimum_that_keeps_the_rule_is_the_optimum_under_it():
     restricted = solve(problem.replace(uniform_recompute=((FULL, 0), (FULL, 4))))
     assert restricted.objective == solve(problem).objective
     assert not any(map(any, restricted.plan.recompute[FULL]))
+
+
+def test_the_cuts_of_the_best_choice_alone_are_not_all_that_the_others_need():
+    def by_milp(problem, options, **how):
+        """Solves with a choice as the MILP does; finds nothing in time without one."""
+        if not problem.uniform_recompute:
+            return Solution(NO_SOLUTION, Termination.TIME_LIMIT)
+        found = branch_and_cut(problem, options, **how)
+        return found.replace(statistics={MILP_ROUNDS: 1} if found.plan else {})
+
+    for counts, name in (((0, 1, 4), RANGED_ROUNDS), ((4,), MILP_ROUNDS)):
+        problem = small_problem().replace(uniform_recompute=tuple((FULL, count) for count in counts))
+        result = solve_uniform(problem, SolveOptions(), run=by_milp, one_by_one=True)
+        assert result.status == OPTIMAL and {MILP_ROUNDS, RANGED_ROUNDS} & result.statistics.keys() == {name}
 
 
 def test_what_was_left_of_few_chunks_with_one_choice_the_milp_closes():
