@@ -142,7 +142,6 @@ class TreeRun:
         slice_size, rounds = FIRST_SLICE, 0
         first = np.isinf(self.memory.left)
         looked, proven = FIRST_ROUNDS if first else self.memory.patience, root
-        early = first and closed_by_milp(problem)
         while tree.open and tree.open[0][0] < tree.cutoff:
             tree.stopper.check()
             pool.round(tree, slice_size)
@@ -153,10 +152,8 @@ class TreeRun:
                 return TreeEnd.HANDED_OVER
             slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
             self._tell()
-            bound, asked = tree.lower_bound(), STAGED_SHARE * min(1.0, rounds / looked)
-            if early and rounds < looked and bound - proven < asked * (tree.cutoff - proven):
-                return TreeEnd.LEFT
             if rounds == looked and problem.interleaves > 1 and not self.patient:
+                bound = tree.lower_bound()
                 if bound - proven < STAGED_SHARE * (tree.cutoff - proven):
                     self.memory.patience *= 1 if first else AFTER_LEAVING
                     return TreeEnd.LEFT
