@@ -60,6 +60,14 @@ def _absent() -> str | None:
     return "this machine lets no one close a script in" if not available() else missing()
 
 
+def _changed(sources: Sequence[Path], folder: Path, draw: random.Random) -> Path:
+    """One of the files, changed at random, in a folder."""
+    source = draw.choice(sources)
+    place = folder / source.name
+    place.write_text(mutated(source.read_text(encoding="utf-8"), source.suffix, draw), encoding="utf-8")
+    return place
+
+
 def read_twice(launcher: str, count: int, seed: int) -> Result:
     """Changed files, each read by both sides."""
     draw, found = random.Random(f"reading of {launcher} {seed}"), []
@@ -73,13 +81,11 @@ def read_twice(launcher: str, count: int, seed: int) -> Result:
         for _ in range(TRIES * count):
             if told["read"] == count:
                 break
-            source = draw.choice(sources)
-            place = Path(folder) / source.name
-            place.write_text(mutated(source.read_text(encoding="utf-8"), source.suffix, draw), encoding="utf-8")
+            place = _changed(sources, Path(folder), draw)
             compared = compare(place)
             _count(compared, told, reasons)
             found += [
-                f"{source.name}: {name}: {mine} here, {other} by the independent reader, in\n{place.read_text()}"
+                f"{place.name}: {name}: {mine} here, {other} by the independent reader, in\n{place.read_text()}"
                 for name, mine, other in compared.differences
             ]
     return {**told, "reasons": reasons, "faults": found}
@@ -111,9 +117,8 @@ def written_plans(launcher: str, count: int, seed: int) -> Result:
         for _ in range(TRIES * count):
             if told["read"] == count:
                 break
-            source = draw.choice(sources)
-            place, out = Path(folder) / source.name, Path(folder) / f"out-{source.name}"
-            place.write_text(mutated(source.read_text(encoding="utf-8"), source.suffix, draw), encoding="utf-8")
+            place = _changed(sources, Path(folder), draw)
+            out = place.with_name(f"out-{place.name}")
             compared = compare(place)
             if compared.apart or compared.refusal or compared.differences:
                 continue
@@ -135,7 +140,7 @@ def written_plans(launcher: str, count: int, seed: int) -> Result:
             told["read"] += 1
             told["placed"] += 1
             told["fields"] += fields
-            found += [f"{source.name}: {each}, in\n{out.read_text()}" for each in wrong]
+            found += [f"{place.name}: {each}, in\n{out.read_text()}" for each in wrong]
     return {**told, "reasons": reasons, "faults": found}
 
 
