@@ -9,16 +9,15 @@ import os
 import re
 import select
 import shutil
-import signal
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from taylor.base.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, InputError, TaylorError
+from taylor.base.interrupts import counted_interrupts, presses
 
 if TYPE_CHECKING:  # a command's --help must not wait for what only its work shows
     from rich.console import Console, RenderableType
@@ -154,51 +153,6 @@ def progress(title: str, total: int | None) -> Iterator[Callable[[int, str], Non
         yield lambda steps, note: bar.update(task, advance=steps, note=note)
 
 
-@contextmanager
-def hold_interrupts() -> Iterator[None]:
-    """Put Ctrl-C off until the block has ended, for what writes down work that is done.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        Behind the block, when Ctrl-C was pressed inside.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread is ever interrupted
-        return
-    pressed: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        pressed.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
-    if pressed:
-        raise KeyboardInterrupt
-
-
-@contextmanager
-def _noted_interrupts(pressed: list[int]) -> Iterator[None]:
-    """Note every Ctrl-C that interrupts the block, where one does as usual."""
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not usual or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def note(number: int, frame: Any) -> None:
-        pressed.append(number)
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def run_command(command: Callable[[], int | None]) -> int:
     """Run a command line's work and turn how it ends into an exit code.
 
@@ -211,15 +165,15 @@ def run_command(command: Callable[[], int | None]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_PLAIN_LETTERS)
-    pressed: list[int] = []
+    before = presses()
     try:
-        with _noted_interrupts(pressed):
+        with counted_interrupts():
             code = command()
         sys.stdout.flush()
         return EXIT_DONE if code is None else code
     except ImportError:
         # A compiled module that Ctrl-C broke into as it was loaded says that it cannot be imported.
-        if not pressed:
+        if presses() == before:
             raise
         log.error("interrupted; what was finished is kept")
         return EXIT_INTERRUPTED

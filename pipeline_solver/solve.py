@@ -6,6 +6,7 @@ import time
 from functools import partial
 from typing import Any
 
+from taylor.base.interrupts import presses
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.entries import has_places, solve_places
@@ -61,7 +62,10 @@ def solve(
         run = partial(solve_uniform, run=run, one_by_one=entry.one_recompute_choice)
     if has_places(problem):
         run = partial(solve_places, run=run)
+    pressed = presses()
     solution = run(problem, options, warm_start=warm_start, on_progress=on_progress)
+    if presses() > pressed:  # pressed in the last moments of a proof, which has no use for it: the user asked to stop
+        solution = solution.replace(termination=Termination.INTERRUPTED)
     if warm_start is not None:
         solution = _no_worse(problem, solution, warm_start)
     return complete(problem, solution).replace(seconds=time.monotonic() - began)

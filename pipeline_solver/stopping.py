@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Callable, Iterator
 
+from taylor.base.interrupts import note_press
+
 
 def no_cutoff() -> float:
     """The step time to beat where there is none."""
@@ -65,6 +67,7 @@ class Stopper:
             return
 
         def remember(number: int, frame: FrameType | None) -> None:
+            note_press()
             if self.interrupted:
                 raise KeyboardInterrupt
             self.interrupted = True

@@ -9,6 +9,7 @@ from typing import Any
 
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError
+from taylor.base.interrupts import presses
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import AUTO, PLAIN, ScheduleSpec
@@ -129,7 +130,11 @@ def solve_alternatives(
     best: tuple[PipelineProblem, Solution] | None = None
     outcomes: list[Alternative] = []
     interrupted = False
+    pressed = presses()
     for interleaves, schedule in options:
+        if presses() > pressed:  # what raised it may have been caught on its way
+            interrupted = True
+            break
         name = choice_name(interleaves, schedule)
 
         def watch(progress: Progress, name: str = name) -> None:

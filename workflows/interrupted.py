@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from taylor.base.console import hold_interrupts, log
+from taylor.base.console import log
 from taylor.base.errors import InputError, InterruptedSolve, OutsideProgramError, TaylorError
 from taylor.base.files import write_atomic
+from taylor.base.interrupts import hold_interrupts
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline_solver.model_files import write_sol
 from taylor.workflows.memory_check import CheckStopped

@@ -16,8 +16,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from taylor.base.console import hold_interrupts, log
+from taylor.base.console import log
 from taylor.base.errors import WriteError
+from taylor.base.interrupts import hold_interrupts
 from taylor.base.kept import read_kept, write_kept
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.checker import check

@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from taylor.base.console import hold_interrupts
 from taylor.base.errors import InputError
 from taylor.base.files import refuse_unwritable, write_atomic
+from taylor.base.interrupts import hold_interrupts
 from taylor.layerwise.exact.milp import write_milp
 from taylor.parsers.galvatron.strategy_file import write_strategy
 from taylor.report.chrome_trace import write_chrome_trace

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from taylor.base.console import hold_interrupts, log, progress
+from taylor.base.console import log, progress
 from taylor.base.errors import InputError, TaylorError
 from taylor.base.files import write_atomic
+from taylor.base.interrupts import hold_interrupts
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, LayerwisePlan
 from taylor.layerwise.checker import check_plan
 from taylor.layerwise.search import OuterSpace

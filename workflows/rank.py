@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from taylor.base.console import hold_interrupts
 from taylor.base.errors import TaylorError
 from taylor.base.files import printable, write_atomic
+from taylor.base.interrupts import hold_interrupts
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import FEASIBLE, Solution

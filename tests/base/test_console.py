@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from taylor.base.console import hold_interrupts, log, run_command, start_logging
+from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import EXIT_INTERRUPTED
+from taylor.base.interrupts import hold_interrupts
 from tests.conftest import ROOT
 
 

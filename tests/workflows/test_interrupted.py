@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from taylor.parsers.read import read_config
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.result import read_result
 from taylor.pipeline_solver.solution import NO_SOLUTION, Solution, Termination
+from taylor.pipeline_solver.solve import complete
+from taylor.pipeline_solver.solvers import solver_named
 from taylor.workflows.solve_file import plan_or_raise
 from tests.conftest import ROOT
 from tests.solver_cases import reference_problem
@@ -151,3 +154,35 @@ def test_a_real_ctrl_c_while_strategies_are_solved_keeps_those_that_are_done(tmp
     assert code == 130 and "Traceback" not in text, text
     (table,) = (tmp_path / "pipeline_output" / "jobs").glob("*/test_result_*.csv")
     assert "optimal" in table.read_text() or "feasible" in table.read_text()
+
+
+@pytest.mark.parametrize("caught_by", ["the solver", "what comes behind it"])
+def test_a_press_whose_exception_is_caught_on_its_way_still_ends_the_choices(
+    monkeypatch, reference_yaml, tmp_path, caught_by
+):
+    begun = []
+
+    def caught():
+        begun.append(caught_by)
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    def pressed_within(name):
+        def run(*inputs, **named):
+            caught()
+            return solver_named(name).load()(*inputs, **named)
+
+        return replace(solver_named(name), load=lambda: run)
+
+    def pressed_behind(*inputs):
+        caught()
+        return complete(*inputs)
+
+    if caught_by == "the solver":
+        monkeypatch.setattr("taylor.pipeline_solver.solve.solver_named", pressed_within)
+    else:
+        monkeypatch.setattr("taylor.pipeline_solver.solve.complete", pressed_behind)
+    monkeypatch.chdir(tmp_path)
+    words = ("-yaml", str(reference_yaml), "-memory", "memory.json", "-dryrun", "n", "-check", "n", "-vpp", "auto")
+    assert run_command(lambda: pipeline_parallel.run(words)) == EXIT_INTERRUPTED
+    assert len(begun) == 1, "another choice was solved after Ctrl-C"

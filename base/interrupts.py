@@ -1,0 +1,72 @@
+"""Ctrl-C: put off while what is done is written down, and counted, so that no handler on the way can lose one."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_pressed = 0
+
+
+def note_press() -> None:
+    """Count a Ctrl-C; for signal handlers."""
+    global _pressed
+    _pressed += 1
+
+
+def presses() -> int:
+    """How many times Ctrl-C was pressed since the program began, as far as this package's handlers heard it.
+
+    An exception can be lost on its way: a solver that has just proven its result has no use for it, a library may
+    catch it. Whoever goes on with further work compares this number before and after.
+    """
+    return _pressed
+
+
+@contextmanager
+def hold_interrupts() -> Iterator[None]:
+    """Put Ctrl-C off until the block has ended, for what writes down work that is done.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Behind the block, when Ctrl-C was pressed inside.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is ever interrupted
+        return
+    pressed: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        note_press()
+        pressed.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def counted_interrupts() -> Iterator[None]:
+    """Count every Ctrl-C that interrupts the block, where one does as usual."""
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(number: int, frame: Any) -> None:
+        note_press()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
