@@ -96,7 +96,7 @@ def test_a_plan_is_the_state_that_it_becomes_and_costs_the_same():
 def test_what_a_walk_finds_keeps_every_rule_and_is_never_better_than_the_optimum():
     met = 0
     rng = np.random.default_rng(2)
-    for _ in range(30):
+    for _ in range(14):
         problem, truth = comparable_problem(rng, MOST_PLANS)
         first = FirstPlans(problem, walk_of(problem).graph, 0, Stopper(None))
         first.begin(None)
@@ -105,7 +105,7 @@ def test_what_a_walk_finds_keeps_every_rule_and_is_never_better_than_the_optimum
         assert check(problem, first.plan, first.time) == []
         assert first.time >= truth.objective * (1 - 1e-9)
         met += first.time <= truth.objective * (1 + 1e-9)
-    assert met > 10
+    assert met > 5
 
 
 def test_walks_that_start_again_count_as_settled_when_some_of_them_meet_the_best_plan():

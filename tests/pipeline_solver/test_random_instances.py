@@ -14,9 +14,9 @@ from taylor.pipeline_solver.solve import solve
 
 
 def test_the_optima_of_a_sample_are_those_over_every_plan():
-    found = portion(seed=0, first=100, count=20)
-    assert found["faults"] == [] and found["checked"] > 60
-    assert found["files"] == 3  # every fifth but the first, which has no plan
+    found = portion(seed=0, first=100, count=11)
+    assert found["faults"] == [] and found["checked"] > 30
+    assert found["files"] == 2  # every fifth but the first, which has no plan
     assert instance(0, 100)[1].plan is None
 
 
