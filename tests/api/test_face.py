@@ -68,7 +68,7 @@ def test_a_plan_of_ones_own_is_evaluated_in_place_of_the_files() -> None:
 
 
 def test_interleaves_and_schedules_may_be_left_to_the_tool() -> None:
-    done = taylor.solve(CONFIG, vpp="auto", time_limit=30)
+    done = taylor.solve(CONFIG, vpp="auto", time_limit=3)
     assert len(done.result.alternatives) >= 2
     assert done.config is not None and done.config.schedule == done.problem.schedule
 
