@@ -300,7 +300,7 @@ def put_back(count: int) -> Result:
                 continue
             end = at + len(former.old.encode())
             mutant = Mutant(former.file, source[:at].count(b"\n") + 1, at, end, former.old, former.new, former.told)
-            told = judge.with_mutant(mutant, list(former.tests), spent=120.0)
+            told = judge.with_mutant(mutant, list(former.tests), spent=120.0).told
             caught[former.told] = told
             if told != "killed":
                 found.append(f"{former.told}: {told} {', '.join(former.tests)}")

@@ -3,8 +3,9 @@
     python -m benchmarks.reliability.judging_server
 
 Standard input gives a line a run: {"tests": [...], "cpu_seconds": 20, "wall_seconds": 100}; standard output answers
-"killed" where a test failed, "survived" where none did, "time" where a limit ended the run, "broken" where pytest could
-not run at all. Nothing of Taylor is loaded before the fork, so that each run reads the files as they are then.
+{"told": ..., "by": ...}: "killed" with the name of the test that failed, "survived" where none did, "time" where a
+limit ended the run, "broken" where pytest could not run at all. Nothing of Taylor is loaded before the fork, so that
+each run reads the files as they are then.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
+from pathlib import Path
+from typing import Any
 
 LOADED = (
     "numpy", "pandas", "yaml", "numba", "highspy", "pyomo.environ", "hypothesis.strategies", "hypothesis.extra.numpy",
@@ -24,8 +28,20 @@ LOADED = (
 )  # fmt: skip
 
 
-def run(job: dict[str, object]) -> str:
-    """Fork, run, wait."""
+class FirstFailure:
+    """A pytest plugin that writes down the test that ends a run."""
+
+    def __init__(self, place: Path):
+        self.place = place
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """pytest's word on one phase of a test."""
+        if report.failed:
+            self.place.write_text(report.nodeid, encoding="utf-8")
+
+
+def run(job: dict[str, object], failure: Path) -> str:
+    """Fork, run, wait; the test that failed is in the file `failure` then."""
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)
@@ -41,7 +57,8 @@ def run(job: dict[str, object]) -> str:
         import pytest
 
         tests = [str(test) for test in job["tests"]]  # type: ignore[attr-defined]
-        os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])))
+        options = ["-x", "-q", "-p", "no:cacheprovider"]
+        os._exit(int(pytest.main([*options, *tests], plugins=[FirstFailure(failure)])))
     latest = time.monotonic() + float(str(job["wall_seconds"]))
     ended, status = os.waitpid(child, os.WNOHANG)
     while not ended:
@@ -67,7 +84,11 @@ def main() -> int:
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     for line in sys.stdin:
-        print(run(json.loads(line)), flush=True)
+        with tempfile.TemporaryDirectory(prefix="judging-") as folder:
+            failure = Path(folder) / "failure"
+            told = run(json.loads(line), failure)
+            by = failure.read_text(encoding="utf-8") if failure.exists() else ""
+        print(json.dumps({"told": told, "by": by}), flush=True)
     return 0
 
 

@@ -173,5 +173,6 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
 PART = Part("legality", portions, figures, sources=(
     "nd_search", "parsers", "register", "pipeline", "cost_model/strategy.py", "benchmarks/reliability/legality.py",
     "benchmarks/reliability/legality_jobs.py", "benchmarks/reliability/megatron_verdict.py",
+    "benchmarks/reliability/torchtitan_verdict.py", "benchmarks/reliability/mindformers_verdict.py",
     "benchmarks/reliability/outside.py",
 ))  # fmt: skip

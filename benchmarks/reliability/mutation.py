@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ ROOMS = ("cost_model", "pipeline_solver", "nd_search", "parsers", "profiling", "
 OTHERS = ("register", "pipeline", "cost_model", "parsers", "profiling", "nd_search", "report", "pipeline_solver",
           "workflows", "layerwise", "dryrun")  # fmt: skip
 """Folders of tests that judge what a room's own tests let pass."""
-MUTANTS = 40
-SEED = 27
+SAMPLES = {27: 40, 1127: 20}
+"""Mutants a room by seed: the first sample's survivors had tests written for them, the second is drawn afresh."""
 LEAST = 0.90
 SPENT = 60.0
 """CPU seconds that the tests of one mutant may take as they were recorded: those of its room, and those of others."""
@@ -43,8 +44,12 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
 
 
 def portions(share: float = 1.0) -> list[Portion]:
-    """A portion a room."""
-    return [Portion(room, judged, {"room": room, "count": max(1, round(MUTANTS * share))}) for room in ROOMS]
+    """A portion a room and sample."""
+    return [
+        Portion(f"{room}-{seed}", judged, {"room": room, "count": max(1, round(count * share)), "seed": seed})
+        for seed, count in SAMPLES.items()
+        for room in ROOMS
+    ]
 
 
 def files_of(room: str, root: Path = ROOT) -> list[str]:
@@ -53,15 +58,17 @@ def files_of(room: str, root: Path = ROOT) -> list[str]:
 
 
 def recorded(folder: str, sources: tuple[str, ...]) -> Reached:
-    """The tests of a folder with the blocks of the rooms that they enter; a recording that was broken off goes on.
+    """The tests of a folder with the blocks of the rooms that they enter.
+
+    A recording that was broken off goes on, and of tests written since their files alone are run.
 
     Parameters
     ----------
     sources : tuple of str
         The rooms whose blocks are asked for: a recording of other code is made anew.
     """
-    kept = PLACE / "tests" / f"{folder}-{code_digest((*sources, f'tests/{folder}'))}.jsonl"
-    whole = kept.with_suffix(".whole")
+    kept = PLACE / "tests" / f"{folder}-{code_digest(sources)}.jsonl"
+    whole = kept.with_name(f"{folder}-{code_digest((*sources, f'tests/{folder}'))}.whole")
     if not whole.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="reached-") as scratch:
@@ -71,15 +78,17 @@ def recorded(folder: str, sources: tuple[str, ...]) -> Reached:
             words = [sys.executable, "-m", "benchmarks.reliability.reached_tests", str(place), str(kept)]
             subprocess.run([*words, f"tests/{folder}"], cwd=place, env=_environment(place), capture_output=True)
         whole.touch()
-    return Reached.read(kept)
+    return Reached.read(kept, ROOT)
 
 
 def _environment(place: Path, **more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1", **more}
 
 
-def judged(room: str, count: int, others: Sequence[str] = OTHERS) -> Result:
+def judged(room: str, count: int, seed: int, others: Sequence[str] = OTHERS) -> Result:
     """Every mutant of a room's sample, each with what became of it; those judged before are not judged again.
+
+    A mutant that was killed before the tests changed is asked first of the test that killed it.
 
     Parameters
     ----------
@@ -87,10 +96,13 @@ def judged(room: str, count: int, others: Sequence[str] = OTHERS) -> Result:
         Folders of tests that judge what the room's own let pass, those with the quickest tests of a line first.
     """
     own, further = recorded(room, (room,)), [folder for folder in others if folder != room]
-    kept = PLACE / "judged" / f"{room}-{code_digest((room, *(f'tests/{each}' for each in (room, *further))))}.jsonl"
+    tests = code_digest([f"tests/{each}" for each in (room, *further)])
+    kept = PLACE / "judged" / f"{room}-{seed}-{code_digest((room,))}.jsonl"
     kept.parent.mkdir(parents=True, exist_ok=True)
-    done = dict(json.loads(line) for line in kept.read_text().splitlines()) if kept.exists() else {}
-    mutants = sample(ROOT, files_of(room), count, f"{SEED} {room}")
+    rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    before = {row["mutant"]: Verdict(row["told"], row["by"]) for row in rows}
+    done = {row["mutant"]: before[row["mutant"]] for row in rows if row["tests"] == tests}
+    mutants = sample(ROOT, files_of(room), count, f"{seed} {room}")
     left = [mutant for mutant in mutants if str(mutant) not in done]
     if left:
         with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
@@ -98,40 +110,58 @@ def judged(room: str, count: int, others: Sequence[str] = OTHERS) -> Result:
             copy_tree(ROOT, place)
             judge = Judge(place)
             for mutant in left:
-                told = judge.verdict(mutant, own)
-                if not _is_killed(told) and further:
-                    elsewhere = judge.verdict(mutant, joined([recorded(each, ROOMS) for each in further]))
-                    told = elsewhere if told == "unreached" or elsewhere != "unreached" else told
-                    told = f"{told}{ELSEWHERE}" if _is_killed(told) else told
+                known = before.get(str(mutant), Verdict("", ""))
+                told = judge.with_mutant(mutant, [known.by], SPENT) if known.by else known
+                if not told.killed:
+                    told = judge.verdict(mutant, own)
+                    if not told.killed and further:
+                        elsewhere = judge.verdict(mutant, joined([recorded(each, ROOMS) for each in further]))
+                        told = elsewhere if told.told == "unreached" or elsewhere.told != "unreached" else told
                 done[str(mutant)] = told
-                log.info("%s: %s", told, mutant)
+                log.info("%s %s: %s", told.told, told.by, mutant)
                 with kept.open("a") as stream:
-                    stream.write(json.dumps([str(mutant), told]) + "\n")
+                    row = {"mutant": str(mutant), "told": told.told, "by": told.by, "tests": tests}
+                    stream.write(json.dumps(row) + "\n")
             judge.end()
     verdicts = {str(mutant): done[str(mutant)] for mutant in mutants}
     excused = {
         str(mutant): EQUIVALENT[key]
         for mutant in mutants
-        if (key := (mutant.file, mutant.text, mutant.new)) in EQUIVALENT and not _is_killed(verdicts[str(mutant)])
+        if (key := (mutant.file, mutant.text, mutant.new)) in EQUIVALENT and not verdicts[str(mutant)].killed
     }
-    survivors = [name for name, told in verdicts.items() if not _is_killed(told) and name not in excused]
+    survivors = {name: told.told for name, told in verdicts.items() if not told.killed and name not in excused}
     return {
-        "mutants": len(mutants), "killed": sum(map(_is_killed, verdicts.values())), "equivalent": excused,
-        "elsewhere": sum(told.endswith(ELSEWHERE) for told in verdicts.values()),
-        "survivors": {name: verdicts[name] for name in survivors}, "faults": [],
+        "mutants": len(mutants), "killed": sum(told.killed for told in verdicts.values()), "equivalent": excused,
+        "elsewhere": sum(told.by != "" and not told.by.startswith(f"tests/{room}/") for told in verdicts.values()),
+        "survivors": survivors, "faults": [],
     }  # fmt: skip
 
 
-ELSEWHERE = " by another room"
+@dataclass(frozen=True)
+class Verdict:
+    """What tests said of a mutant.
+
+    Parameters
+    ----------
+    told : str
+        ``killed``, ``time`` (they never ended), ``survived``, ``survived a part`` of the tests that reach it,
+        ``unreached``, or ``broken``.
+    by : str
+        The test that failed.
+    """
+
+    told: str
+    by: str = ""
+
+    @property
+    def killed(self) -> bool:
+        """Whether the tests noticed."""
+        return self.told in ("killed", "time")
 
 
 def joined(recordings: Sequence[Reached]) -> Reached:
     """Recordings of several folders as one."""
     return Reached(tuple(row for each in recordings for row in each.rows))
-
-
-def _is_killed(told: str) -> bool:
-    return told.removesuffix(ELSEWHERE) in ("killed", "time")
 
 
 class Judge:
@@ -141,11 +171,11 @@ class Judge:
         self.place = place
         self.server: subprocess.Popen[str] | None = None
 
-    def verdict(self, mutant: Mutant, reached: Reached) -> str:
-        """``killed``, ``time``, ``survived``, ``survived a part`` of the tests that reach it, or ``unreached``."""
+    def verdict(self, mutant: Mutant, reached: Reached) -> Verdict:
+        """What the tests say that reach a mutant, as many as their time allows."""
         rows = reached.tests_at(ROOT, mutant.file, mutant.line)
         if not rows:
-            return "unreached"
+            return Verdict("unreached")
         taken: list[dict[str, Any]] = []
         spent = 0.0
         for row in rows:
@@ -154,9 +184,9 @@ class Judge:
             taken.append(row)
             spent += row["cpu"]
         told = self.with_mutant(mutant, [row["test"] for row in taken], spent)
-        return told if told != "survived" or len(taken) == len(rows) else "survived a part"
+        return told if told.told != "survived" or len(taken) == len(rows) else Verdict("survived a part")
 
-    def with_mutant(self, mutant: Mutant, tests: list[str], spent: float) -> str:
+    def with_mutant(self, mutant: Mutant, tests: list[str], spent: float) -> Verdict:
         """What tests say of a mutant that usually take `spent` CPU seconds."""
         path = self.place / mutant.file
         before = path.read_bytes()
@@ -171,7 +201,7 @@ class Judge:
             finally:
                 path.write_bytes(before)
 
-    def _ask(self, job: dict[str, object]) -> str:
+    def _ask(self, job: dict[str, object]) -> Verdict:
         if self.server is None:
             self.server = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.reliability.judging_server"],
@@ -180,7 +210,11 @@ class Judge:
         assert self.server.stdin is not None and self.server.stdout is not None
         self.server.stdin.write(json.dumps(job) + "\n")
         self.server.stdin.flush()
-        return self.server.stdout.readline().strip() or "broken"
+        answer = self.server.stdout.readline()
+        if not answer:
+            return Verdict("broken")
+        said = json.loads(answer)
+        return Verdict(said["told"], said["by"])
 
     def end(self) -> None:
         """Let the process go."""
@@ -191,7 +225,11 @@ class Judge:
 
 
 def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
-    """Rows of the table."""
+    """Rows of the table: one a sample."""
+    return [_figure(seed, {room: results[f"{room}-{seed}"] for room in ROOMS}) for seed in SAMPLES]
+
+
+def _figure(seed: int, results: Mapping[str, Result]) -> Figure:
     killed = sum(result["killed"] for result in results.values())
     real = killed + sum(len(result["survivors"]) for result in results.values())
     excused = sum(len(result["equivalent"]) for result in results.values())
@@ -201,18 +239,16 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
         for room, result in results.items()
     )
     score = killed / max(1, real)
-    return [
-        Figure(
-            "mutation of the core",
-            "90 % of real mutants killed by the unit tests",
-            f"{100 * score:.1f} %: {killed} of {real} ({by_room}), {elsewhere} of them by tests of another room alone; "
-            f"{excused} more change no result",
-            score >= LEAST and not faults_of(list(results.values())),
-            f"{MUTANTS} a room drawn with a seed (comparisons, arithmetic, constants, conditions, min and max); each "
-            f"judged by its room's tests that reach its block, the quickest first, {SPENT:.0f} CPU s at most, then by "
-            "those of other rooms likewise",
-        )
-    ]
+    return Figure(
+        f"mutation of the core, seed {seed}",
+        "90 % of real mutants killed by the unit tests",
+        f"{100 * score:.1f} %: {killed} of {real} ({by_room}), {elsewhere} of them by tests of another room alone; "
+        f"{excused} more change no result",
+        score >= LEAST and not faults_of(list(results.values())),
+        f"{SAMPLES[seed]} a room drawn with a seed (comparisons, arithmetic, constants, conditions, min and max); each "
+        f"judged by its room's tests that reach its block, the quickest first, {SPENT:.0f} CPU s at most, then by "
+        "those of other rooms likewise",
+    )
 
 
 PART = Part("mutation", portions, figures, at_once=1, sources=(

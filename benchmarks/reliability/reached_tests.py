@@ -9,6 +9,7 @@ takes the tests that enter a function that names one.
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import os
 import shutil
@@ -90,15 +91,24 @@ def put_probes(place: Path, files: Sequence[str]) -> None:
     (place / "taylor_reached.py").write_text(PROBE)
     for file in files:
         tree = _Probes(file).visit(ast.parse((place / file).read_text(encoding="utf-8")))
+        # A program started by its path, as the guard of dry-runs is, does not look into the tree.
+        [finds] = ast.parse(f"__import__('sys').path.append({str(place)!r})").body
+        tree.body.insert(_first_statement(tree), finds)
         text = ast.unparse(ast.fix_missing_locations(tree))
         (place / file).write_text(text + "\n", encoding="utf-8")
+
+
+def _first_statement(tree: ast.Module) -> int:
+    """Where a module's own statements begin, behind its docstring and what it takes from ``__future__``."""
+    ahead = [isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body]
+    return max((at + 1 for at, future in enumerate(ahead) if future), default=ast.get_docstring(tree) is not None)
 
 
 class RecordTests:
     """A pytest plugin: for every test its blocks, its CPU seconds with those of its processes, and how it ended."""
 
-    def __init__(self, kept: Path):
-        self.kept, self.scratch = kept, kept
+    def __init__(self, kept: Path, root: Path):
+        self.kept, self.scratch, self.root = kept, kept, root
         self.passed, self.count = True, 0
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -118,10 +128,20 @@ class RecordTests:
         """A test is over: its row is written."""
         del os.environ["TAYLOR_REACHED"]
         row = {"test": nodeid, "cpu": round(_cpu() - self.began, 3), "wall": round(time.monotonic() - self.clock, 3)}
-        row |= {"passed": self.passed, "blocks": sorted(set(self.scratch.read_text().split()))}
+        row |= {
+            "of": digest_of(self.root, nodeid),
+            "passed": self.passed,
+            "blocks": sorted(set(self.scratch.read_text().split())),
+        }
         self.scratch.unlink()
         with self.kept.open("a") as stream:
             stream.write(json.dumps(row) + "\n")
+
+
+def digest_of(root: Path, nodeid: str) -> str:
+    """The state of a test's file: what was recorded of another one is recorded anew."""
+    path = root / nodeid.partition("::")[0]
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
 
 
 def _cpu() -> float:
@@ -136,15 +156,15 @@ class Reached:
     Parameters
     ----------
     rows : tuple of dict
-        ``test``, ``cpu`` (s), ``wall`` (s), ``passed``, ``blocks`` ("FILE:LINE").
+        ``test``, ``of`` (the state of its file), ``cpu`` (s), ``wall`` (s), ``passed``, ``blocks`` ("FILE:LINE").
     """
 
     rows: tuple[dict[str, Any], ...]
 
     @classmethod
-    def read(cls, kept: Path) -> Reached:
-        """The rows of a recording whose tests passed."""
-        rows = {row["test"]: row for row in map(json.loads, kept.read_text().splitlines())}
+    def read(cls, kept: Path, root: Path) -> Reached:
+        """The rows of a recording whose tests are as they were, and passed."""
+        rows = {row["test"]: row for row in _current(kept, root)}
         return cls(tuple(row for row in rows.values() if row["passed"]))
 
     @cached_property
@@ -215,18 +235,29 @@ def _names_in(node: ast.FunctionDef) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
+def _current(kept: Path, root: Path) -> list[dict[str, Any]]:
+    """Rows of tests whose files are as they were when they were recorded."""
+    rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    states: dict[str, str] = {}
+    for row in rows:
+        file = row["test"].partition("::")[0]
+        if file not in states:
+            states[file] = digest_of(root, file)
+    return [row for row in rows if row["of"] == states[row["test"].partition("::")[0]]]
+
+
 def main(place: str, kept: str, *tests: str) -> int:
     """In a copied tree: run tests and write down what they enter; what is written already is not run again."""
     import pytest
 
     record = Path(kept)
-    done = {json.loads(line)["test"] for line in record.read_text().splitlines()} if record.exists() else set()
+    done = {row["test"] for row in _current(record, Path(place))}
 
     class SkipDone:
         def pytest_collection_modifyitems(self, items: list[Any]) -> None:
             items[:] = [item for item in items if item.nodeid not in done]
 
-    plugins = [RecordTests(record), SkipDone()]
+    plugins = [RecordTests(record, Path(place)), SkipDone()]
     return int(
         pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:randomly", f"--rootdir={place}", *tests], plugins)
     )
