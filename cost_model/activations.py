@@ -98,6 +98,14 @@ def block_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     return layer_bytes(model, layer, NONE, degrees, rules) - layer_bytes(model, alone, NONE, degrees, rules)
 
 
+def attention_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """Bytes that a layer's attention keeps of one micro-batch behind its norm; nothing recomputed."""
+    if layer.attention is None:
+        return 0.0
+    kept = _attention(model, layer.attention, degrees, rules, ())
+    return micro_batch_tokens(degrees, rules) * (kept - _norm_and_input(model, degrees, rules, 0))
+
+
 class _Entry(Enum):
     """What a block finds kept in front of it by another one that stands on the same input."""
 

@@ -108,9 +108,9 @@ def module_choices(
 ) -> list[ModuleChoice]:
     """Choices by module that are worth offering, by rising time over the whole model; nested ones by falling size.
 
-    Without a link to the host in the register nothing is moved. Of all sets of modules those stay that no other one,
-    nor none or full recompute, is as good as in time and memory of the
-    model's layers; of many, those between which the front has its largest steps.
+    Without a link to the host in the register nothing is moved but by `own`, and that in no time. Of all sets of
+    modules those stay that no other one, nor none or full recompute, is as good as in time and memory of the model's
+    layers; of many, those between which the front has its largest steps.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def module_choices(
     """
     kinds = {kind: count for kind, count in model.body_counts.items() if count}
     if device.host_link_gb_s is None:
-        words, own = replace(words, offload={}), None
+        words = replace(words, offload={})
     bench = _Bench(model, strategy, rules, device, words, tuple(kinds), own)
     plain = [ModuleChoice((), (), {kind: bench.of_mode(kind, mode) for kind in kinds}) for mode in (NONE, FULL)]
 
@@ -252,7 +252,8 @@ class _Bench:
         repeated, kept = self.again(kind, again)
         # What runs again leaves the less to be moved.
         host = min(kept, sum(self.moved[kind, word] for word in moved))
-        link = host * MIB / (1e6 * HOST_LINK_SHARE * (self.device.host_link_gb_s or 0.0)) if host else 0.0
+        bandwidth = self.device.host_link_gb_s
+        link = 0.0 if bandwidth is None else host * MIB / (1e6 * HOST_LINK_SHARE * bandwidth)
         return ModuleCost(
             max(0.0, link - forward) / forward,
             (repeated + max(0.0, link - backward - repeated)) / forward,

@@ -16,6 +16,7 @@ import numpy as np
 
 from taylor.cost_model.activations import (
     activation_bytes,
+    attention_bytes,
     input_split,
     micro_batch_tokens,
     norm_input_bytes,
@@ -40,6 +41,9 @@ H100 57 of 64 (0.89, issue 6), GH200 346 of 450 (0.77, issue 23), each in one di
 ATTENTION_NORM, BLOCK_NORM = "attention's norm", "the norm before MLP or experts"
 PROJECTION_INPUT, CORE_INPUTS, CONTEXT = "input of queries, keys and values", "queries, keys and values", "context"
 EXPERT_INPUT, EXPERT_INNER = "experts' input", "input of the experts' activation function"
+WHOLE_ATTENTION = "all that attention keeps behind its norm"
+"""What MindSpeed moves of a module: every tensor that its forward saves and that takes half a MiB or more (028de58c
+mindspeed/core/memory/swap_attention/prefetch.py:124, ``no_swap_tensor``); smaller ones are counted with them."""
 WHOLE_LAYER, CORE_RESULT = "all that a layer keeps", "what attention's core gives"
 """What MindSpore moves of a cell that is told to: results of its operators, of a layer so all that it keeps
 (mindspore/python/mindspore/nn/cell.py, ``Cell.offload``)."""
@@ -64,10 +68,12 @@ def offloaded_bytes(
     Parameters
     ----------
     inputs : collection of str
-        Of `OFFLOADED`, `WHOLE_LAYER`, `CORE_RESULT`; what a layer does not have is nothing.
+        Of `OFFLOADED`, `WHOLE_ATTENTION`, `WHOLE_LAYER`, `CORE_RESULT`; what a layer does not have is nothing.
     """
     if WHOLE_LAYER in inputs:
         return activation_bytes(model, kind, NONE, degrees, rules)
+    if WHOLE_ATTENTION in inputs:
+        return sum(attention_bytes(model, layer, degrees, rules) for layer in model.layers_of(kind))
     tokens = micro_batch_tokens(degrees, rules)
     return sum(
         tokens * _of_layer(model, layer, part, degrees, rules) for layer in model.layers_of(kind) for part in inputs

@@ -86,29 +86,18 @@ def require_host_link(device: DeviceSpec, flag: str) -> None:
 def with_host_priced(config: TrainingConfig, device: DeviceSpec) -> TrainingConfig:
     """The configuration with what lies on the host among what figures have: of its own plan, and of its optimizer.
 
-    Where that has no price it stays among the flags that no figure has, and no module is moved: the device's link to
-    its host is not known, the file settles no plan, or its plan computes every layer again whole.
+    Where the device's link to its host is not known, the memory of what is moved counts and its time does not: it
+    stays among the flags that the figures lack. No module is moved, and the flags stay likewise, where the file settles
+    no plan or its plan computes every layer again whole.
     """
-    if device.host_link_gb_s is None:
-        return config.replace(moved=None, by_module=_without_moved(config.by_module))
     plan, moved, priced = config.plan, config.moved, config.linked
     if moved is not None and (plan is None or plan.recomputed(FULL) == _body(config, plan)):
         config = config.replace(moved=None)
     elif moved is not None:
         priced += moved.flags
+    if device.host_link_gb_s is None:
+        return config
     return config.replace(unmodelled=tuple(each for each in config.unmodelled if each.name not in priced))
-
-
-def _without_moved(plan: PipelinePlan | None) -> PipelinePlan | None:
-    """A plan by module with nothing on the host; None where nothing is left of its choices."""
-    if plan is None:
-        return None
-    rest: dict[str, Grid] = {}
-    for mode, grid in plan.recompute.items():
-        name = mode if mode in RECOMPUTE_MODES else choice_name(words_of(mode)[0], ())
-        if name:
-            rest[name] = as_grid(np.add(rest[name], grid).tolist()) if name in rest else grid
-    return PipelinePlan(plan.layers, rest) if any(mode not in RECOMPUTE_MODES for mode in rest) else None
 
 
 def own_modules(config: TrainingConfig) -> ModuleWords | None:
@@ -161,7 +150,7 @@ def with_module_choices(
         return problem
     if config.by_module is not None or (words is not None and words.nested):
         found = _nested_choices(config, device, words)
-        if SELECT in problem.searched_modes:
+        if SELECT in problem.searched_modes and launcher_of(config).module_words(config).nested:
             # Its modules are among the choices, of which each must hold the next one's.
             problem = problem.replace(unsearched=(*problem.unsearched, SELECT))
     else:
@@ -229,6 +218,8 @@ def assumptions(device: DeviceSpec) -> list[str]:
         else f"at most {limit:,.0f} MiB of the host for each device, {HOST_SHARE:.0%} of its part (assumed: the rest "
         "is the system's)"
     )
+    if device.host_link_gb_s is None:
+        return [f"offload: its memory alone counts, for no source states {device.name}'s link to its host; {kept}"]
     link = (
         f"{HOST_LINK_SHARE:.0%} of the {device.host_link_gb_s:g} GB/s between device and host in each direction (as "
         "measured on A100, H100 and GH200)"

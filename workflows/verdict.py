@@ -65,10 +65,10 @@ def _host_text(problem: PipelineProblem, plan: PipelinePlan) -> str:
     held, busy = host_memory_mib(problem, plan), host_link_shares(problem, plan)
     fullest, busiest = held.index(max(held)), busy.index(max(busy))
     limit = f" of {problem.host_limit_mib[fullest]:,.0f}" if problem.host_limit_mib else ""
-    return (
-        f"at most {held[fullest]:,.0f}{limit} MiB a device, on stage {fullest}; the link to it busy "
-        f"{100 * busy[busiest]:.1f} % of the step in each direction, on stage {busiest}"
-    )
+    told = f"at most {held[fullest]:,.0f}{limit} MiB a device, on stage {fullest}; "
+    if not busy[busiest]:
+        return told + "the time of its transfers is not counted"
+    return f"{told}the link to it busy {100 * busy[busiest]:.1f} % of the step in each direction, on stage {busiest}"
 
 
 def units_line(planned: PlannedFile) -> str:

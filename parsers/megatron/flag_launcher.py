@@ -17,6 +17,7 @@ from taylor.parsers.megatron.optimizer import BESIDE_OPTIMIZER, host_optimizer_f
 from taylor.parsers.megatron.own_plan import V_SCHEDULE, ZERO_BUBBLE
 from taylor.parsers.megatron.read import config_from_launch, is_mindspeed
 from taylor.parsers.megatron.run_log import read_log
+from taylor.parsers.megatron.swap import SWAP_PARTS
 from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunLog, Setting
 from taylor.parsers.text.flag_edit import Setting as Flag
 from taylor.parsers.training_config import TrainingConfig
@@ -82,8 +83,8 @@ class FlagLauncher(Launcher):
         return recompute.nearest_plan(plan)
 
     def barred_recompute(self, config: TrainingConfig) -> tuple[str, ...]:
-        """Full recompute where the experts' exchange is overlapped; see `misfit_expert_overlap`."""
-        return (FULL,) if config.schedule.one_ahead else ()
+        """Full recompute where the experts' exchange is overlapped (`misfit_expert_overlap`) or attention swapped."""
+        return (FULL,) if config.schedule.one_ahead or config.by_module is not None else ()
 
     def mtp_places(self, config: TrainingConfig) -> tuple[int, ...] | None:
         """In a layout, which runs all interleaves forwards, any last chunk of a stage.
@@ -106,6 +107,11 @@ class FlagLauncher(Launcher):
         if flags.has(EXPERT_OVERLAP):
             words = ModuleWords({word: part for word, part in words.recompute.items() if word != "moe"}, words.offload)
         return ModuleWords(words.recompute) if is_mindspeed(flags) else words
+
+    @property
+    def swap_parts(self) -> Mapping[str, str]:
+        """See `Launcher.swap_parts`; MindSpeed's."""
+        return SWAP_PARTS
 
     def with_optimizer_on_host(self, config: TrainingConfig) -> TrainingConfig:
         """See `Launcher.with_optimizer_on_host`."""

@@ -10,10 +10,11 @@ from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.kinds import empty_positions, layer_list, layer_positions
 from taylor.parsers.megatron.layout import LayoutProblem, Placement, ends_placement, even_placement, expand_layout
-from taylor.parsers.megatron.recompute import read_recompute
+from taylor.parsers.megatron.recompute import dealt_layers, read_recompute
+from taylor.parsers.megatron.swap import swapped_plan
 from taylor.parsers.text.fields import MAX_LAYERS
 from taylor.parsers.text.flags import Flags
-from taylor.parsers.training_config import Misfit
+from taylor.parsers.training_config import Misfit, MovedModules
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, PipelinePlan, deal_kinds, grid_in_order, zero_grid
 from taylor.pipeline.schedule import ScheduleSpec
@@ -186,6 +187,16 @@ def read_plan(flags: Flags, model: ModelSpec, strategy: Strategy, schedule: Sche
     modes = read_recompute(flags, place, [v for v, _ in chunk_order(strategy.pp, strategy.vpp, schedule.v_shape)])
     grids = {mode: grid_in_order(of_chunk, strategy.pp, schedule.v_shape) for mode, of_chunk in modes.items()}
     return PipelinePlan(layers, {FULL: zero_grid(strategy.pp, strategy.vpp), **grids})
+
+
+def swapped(
+    flags: Flags, model: ModelSpec, strategy: Strategy, schedule: ScheduleSpec, plan: PipelinePlan
+) -> tuple[PipelinePlan, PipelinePlan, MovedModules]:
+    """The plan of a launch that moves attention to the host; see `swapped_plan`."""
+    place = placement(flags, strategy)
+    on = [v for v, _ in chunk_order(strategy.pp, strategy.vpp, schedule.v_shape)]
+    count = flags.integer("recompute-num-layers", default=0, low=0, high=MAX_LAYERS)
+    return swapped_plan(flags, model, plan, place, dealt_layers(flags, count, on), schedule.v_shape)
 
 
 def misfit_layout(flags: Flags, model: ModelSpec) -> Misfit | None:

@@ -35,9 +35,11 @@ from taylor.parsers.megatron.own_plan import (
     misfit_layout,
     read_plan,
     read_schedule,
+    swapped,
 )
 from taylor.parsers.megatron.precision import read_narrow
 from taylor.parsers.megatron.recompute import activation_notes, kept_modules, read_modules
+from taylor.parsers.megatron.swap import moves_attention
 from taylor.parsers.megatron.unmodelled import EXPERTS, MINDSPEED, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flags import WORLD_FLAGS, Flags
@@ -120,6 +122,9 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         plan = read_plan(flags, model, strategy, schedule)
     except LayoutProblem as problem:
         notes.append(f"the file settles no plan: {problem}")
+    by_module, moved = None, None if is_mindspeed(flags) else read_moved(flags)
+    if plan is not None and moves_attention(flags):
+        plan, by_module, moved = swapped(flags, model, strategy, schedule, plan)
     if not schedule.fits_rounds(strategy.pp, strategy.micro_batches):
         notes.append(f"its pipeline {schedule.rounds_wanted(strategy.pp)}, found {strategy.micro_batches}")
     if flags.has(ZERO_BUBBLE) and flags.text(PENDING, default="auto") == "auto":
@@ -159,7 +164,8 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         plan=plan,
         mtp_counted=False,
         names_chunks=flags.has(LAYOUT),
-        moved=None if is_mindspeed(flags) else read_moved(flags),
+        by_module=by_module,
+        moved=moved,
         linked=tuple(f"--{name}" for name in (CPU_OFFLOAD, SWAPPED) if flags.has(name)),
         misfit=misfit,
         notes=tuple(notes),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from taylor.cost_model.module_choices import ModuleWords, words_of
 from taylor.parsers.megatron.layout import Placement
 from taylor.parsers.megatron.offload import MODULE_INPUTS, OFFLOAD_MODULES, OFFLOADING
+from taylor.parsers.megatron.swap import SWAPPING, is_block, is_swap, moves_attention, swap_choices, swap_flags
 from taylor.parsers.text.fields import MAX_LAYERS
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flags
@@ -61,9 +62,9 @@ here has (transformer_config.py:572-577)."""
 
 def uniform_choices(layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
     """The first N layers of every chunk fully recomputed, for every N, or all layers selectively or by module."""
-    named = [mode for mode in modes if mode not in RECOMPUTE_MODES]
+    named = [mode for mode in modes if mode not in RECOMPUTE_MODES and not is_swap(mode)]
     choices = [*((FULL, count) for count in range(layers + 1)), *((mode, layers) for mode in (SELECT, *named))]
-    return tuple(choice for choice in choices if choice[0] in modes)
+    return (*(choice for choice in choices if choice[0] in modes), *swap_choices(layers, modes))
 
 
 def module_flags(name: str | None) -> dict[str, Setting]:
@@ -92,6 +93,8 @@ def by_module(plan: PipelinePlan) -> tuple[PipelinePlan, dict[str, Setting]]:
     if not named:
         return plan, {}
     rest = {mode: grid for mode, grid in plan.recompute.items() if mode not in named}
+    if all(map(is_swap, used or named)):
+        return PipelinePlan(plan.layers, rest), swap_flags(plan, used[0] if used else None)
     if not used:
         return PipelinePlan(plan.layers, rest), module_flags(None)
     again, _ = words_of(used[0])
@@ -112,7 +115,8 @@ def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
         The plan, and one sentence for each thing that had to change.
     """
     body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
-    if any(plan.recomputed(mode) == body for mode in plan.recompute if mode not in RECOMPUTE_MODES):
+    named = [mode for mode in plan.recompute if mode not in RECOMPUTE_MODES]
+    if any(plan.recomputed(mode) == body or (is_swap(mode) and is_block(plan, mode)) for mode in named):
         return plan, ()
     full, select = plan.recomputed(FULL), plan.recomputed(SELECT)
     shape = [(v, s) for v in range(plan.interleaves) for s in range(plan.stages)]
@@ -158,11 +162,11 @@ def _activation_layers(flags: Flags, place: Placement, interleave_of: Sequence[i
     if count is None:
         return left
     first = flags.integer("recompute-num-layers", default=int(any(full)), low=0, high=MAX_LAYERS)
-    until = [place.real_among_first(k, n) for k, n in enumerate(_dealt(flags, first + count, interleave_of))]
+    until = [place.real_among_first(k, n) for k, n in enumerate(dealt_layers(flags, first + count, interleave_of))]
     return [max(0, min(most, end - whole)) for most, end, whole in zip(left, until, full, strict=True)]
 
 
-def _dealt(flags: Flags, count: int, interleave_of: Sequence[int]) -> list[int]:
+def dealt_layers(flags: Flags, count: int, interleave_of: Sequence[int]) -> list[int]:
     """Positions of each chunk among the first so many: of every chunk, or of a stage's chunks together.
 
     Under `PER_RANK_RECOMPUTE` the layers of a stage are dealt over its chunks in turn: position i of chunk v is one of
@@ -199,7 +203,7 @@ def _read_granularity(flags: Flags, place: Placement, interleave_of: Sequence[in
     if method != "block":
         raise flags.error("recompute-method", "must be uniform or block where the granularity is full", method)
     count = flags.integer("recompute-num-layers", default=1, low=0, high=MAX_LAYERS)
-    return FULL, [place.real_among_first(k, n) for k, n in enumerate(_dealt(flags, count, interleave_of))]
+    return FULL, [place.real_among_first(k, n) for k, n in enumerate(dealt_layers(flags, count, interleave_of))]
 
 
 def read_modules(flags: Flags) -> tuple[str, ...] | None:
@@ -265,12 +269,15 @@ def _read_older(flags: Flags, place: Placement) -> tuple[str | None, list[int]]:
 def recompute_flags(flags: Flags, plan: PipelinePlan) -> dict[str, Setting]:
     """Recompute flags of a plan that `nearest_plan` leaves as it is, in a launch with these flags.
 
-    A launch whose activation functions run again keeps them as its selective recompute: of all layers or of none.
+    A launch whose activation functions run again keeps them as its selective recompute: of all layers or of none. One
+    that moves attention to the host computes no layer again whole, so that full recompute takes the place of that.
     """
     body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
     full = plan.recomputed(FULL)
     largest = max(map(max, full))
     absent: dict[str, Setting] = {name: False for name in RECOMPUTE_FLAGS}
+    if moves_attention(flags) and largest:
+        absent[SWAPPING] = False
     if flags.has(ACTIVATION) and _granularity(flags) != "selective":
         del absent[ACTIVATION]
         if plan.uses(SELECT):

@@ -20,6 +20,7 @@ from taylor.parsers.megatron.read import (
     config_from_launch,
 )
 from taylor.parsers.megatron.script import Script
+from taylor.parsers.megatron.swap import SWAP_MODULES, SWAPPING
 from taylor.parsers.megatron.unmodelled import (
     EXPERTS,
     MINDSPEED,
@@ -261,6 +262,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
         _flags_of("--use-megatron-fsdp"),
         _flags_of("--cross-entropy-loss-fusion"),
         {"fp16": True, "bf16": False},
+        _flags_of("--swap-attention --swap-modules self_attention"),
     )
     for base in BASES.values():
         for extra in further:
@@ -278,7 +280,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
     assert asked - TABLE.rows.keys() == set(), "flags that are asked for and have no row"
     # The launcher is also told from the other, and strategies are judged, by flags whose effect no figure has; what
     # is moved to the host has a price in a pipeline alone.
-    unpriced = {*LAUNCHER_TELLTALES, *LEGALITY_ALONE, *TIME_ALONE, OFFLOADING, OFFLOAD_MODULES}
+    unpriced = {*LAUNCHER_TELLTALES, *LEGALITY_ALONE, *TIME_ALONE, OFFLOADING, OFFLOAD_MODULES, SWAPPING, SWAP_MODULES}
     assert asked - read - unpriced == set(), "flags that are asked for: their rows must say read"
 
 

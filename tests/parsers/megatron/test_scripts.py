@@ -644,6 +644,7 @@ def test_a_plan_written_into_a_real_script_reads_back_and_touches_no_other_flag(
         "num-layer-list",
         "noop-layers",
         "recompute-",
+        "swap-attention",
         "decoder-",
         "pipeline-model-parallel-layout",
         "num-virtual-stages-per-pipeline-rank",

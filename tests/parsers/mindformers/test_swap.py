@@ -15,7 +15,8 @@ from taylor.cost_model.statics import MIB
 from taylor.parsers.mindformers.swap import CORE, LAYER, read_swap
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
-from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline.plan import FULL, NONE, PipelinePlan
+from taylor.pipeline_solver.evaluate import peak_memory_mib
 from taylor.workflows.evaluate_file import evaluate_file
 from taylor.workflows.options import FileJob, Outputs
 from tests.parsers.mindformers.test_modules import CONFIG, LEGACY, setting
@@ -100,7 +101,7 @@ def swapping(folder: Path, words: str) -> Path:
     return path
 
 
-def test_what_is_moved_is_priced_where_the_link_is_known_and_named_where_not(tmp_path: Path) -> None:
+def test_what_is_moved_is_priced_and_named_where_its_link_is_not_known(tmp_path: Path) -> None:
     """Layers 0 and 8 of Mixtral run again; of the others 1, 2 and 9 are moved: less memory, no shorter step."""
     words = "  layer_swap:\n    - backward_prefetch: 1  # soon\n      layers: [0, 1, 2, 9]\n"
     path = swapping(tmp_path, words)
@@ -114,8 +115,11 @@ def test_what_is_moved_is_priced_where_the_link_is_known_and_named_where_not(tmp
     assert {each.name for each in named.config.unmodelled} - {each.name for each in moved.config.unmodelled} == {
         "swap_config.swap", "swap_config.layer_swap",
     }  # fmt: skip
-    assert not named.problem.choices and named.plan.recomputed(FULL) == ((1, 1, 0, 0),)
-    less = [a - b for a, b in zip(named.solution.peak_memory_mib, moved.solution.peak_memory_mib, strict=True)]
+    assert named.plan.recompute == moved.plan.recompute
+    assert named.solution.peak_memory_mib == pytest.approx(moved.solution.peak_memory_mib)
+    assert named.problem.kinds[0].choices["offload:layer"].link_time == 0
+    kept = peak_memory_mib(moved.problem, PipelinePlan(moved.plan.layers, {FULL: ((1, 1, 0, 0),)}))
+    less = [a - b for a, b in zip(kept, moved.solution.peak_memory_mib, strict=True)]
     assert less[0] > less[1] > 0 and less[2:] == pytest.approx([0, 0])
     (kind,) = moved.problem.kinds
     config = moved.config
