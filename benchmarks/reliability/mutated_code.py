@@ -53,6 +53,10 @@ class Mutant:
         assert source[self.start : self.end].decode() == self.old
         return source[: self.start] + self.new.encode() + source[self.end :]
 
+    def line_of(self, root: Path) -> str:
+        """Its line with the fault, without indentation."""
+        return self.put_in((root / self.file).read_bytes()).splitlines()[self.line - 1].decode().strip()
+
 
 def _other(node: ast.AST) -> ast.expr | None:
     """The expression with one thing in it exchanged, None where nothing can be."""

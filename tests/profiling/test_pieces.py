@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from taylor.profiling.calibration.fit import _Fit
 from taylor.profiling.fit import LinearFit, centre
 from taylor.profiling.match import Misfit, match
 from taylor.profiling.measure import NamedSample, measure_by_name
+from taylor.profiling.measuring import hardware_worker
 from taylor.profiling.measuring.model_plan import ModelPlan
 from taylor.profiling.measuring.plan import (
     ALL_TO_ALL,
@@ -29,7 +32,7 @@ from taylor.profiling.measuring.plan import (
     group_of,
     hardware_jobs,
 )
-from taylor.profiling.measuring.samples import spread_of
+from taylor.profiling.measuring.samples import read_samples, spread_of
 from taylor.profiling.measuring.torch_device import TorchDevice
 from taylor.profiling.memory import read_profiled_memory
 from taylor.profiling.pattern import StagePattern, charged_kinds, stage_pattern
@@ -174,3 +177,11 @@ def test_a_copy_is_read_and_written_and_the_processor_has_no_link_to_itself() ->
     assert copied.nbytes == 16 * (64 * 64 * 2)
     assert done == 2 * copied.nbytes
     assert here.work(HOST_LINK, 64) == (0.0, None)
+
+
+@needs_torch
+def test_a_device_of_its_own_is_measured_and_kept(tmp_path: Path) -> None:
+    plan = HardwarePlan(1, 1, kinds=(PRODUCTS,), width=32, repeats=1)
+    (tmp_path / hardware_worker.PLAN).write_text(json.dumps(asdict(plan)), encoding="utf-8")
+    hardware_worker.main(tmp_path)
+    assert set(read_samples(tmp_path / hardware_worker.MEASURED)) == {PRODUCTS}

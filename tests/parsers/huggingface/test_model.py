@@ -48,6 +48,18 @@ def test_a_model_of_each_type_has_the_parameters_that_transformers_counts(row: d
     assert (total_parameters(model), layers_of(model)) == (row["parameters"], row["layers"])
 
 
+def test_layers_that_reuse_keys_and_values_have_no_weights_for_them() -> None:
+    """transformers modeling_gemma4.py, Gemma4TextAttention: `if not self.is_kv_shared_layer` makes k_proj and k_norm.
+
+    The global layers of this model have one such head of 512 and no v_proj (`attention_k_eq_v`).
+    """
+    [row] = [row for row in COUNTED if row["config"]["model_type"] == "gemma4_text"]
+    assert row["config"]["attention_k_eq_v"] and row["config"]["num_key_value_heads"] == 1
+    model, _ = read_model({**row["config"], "num_kv_shared_layers": 2, "use_double_wide_mlp": False}, FILE)
+    own = row["config"]["hidden_size"] * 512 + 512
+    assert layers_of(model) == [*row["layers"][:3], *(layer - own for layer in row["layers"][3:])]
+
+
 def test_every_reader_has_its_defaults_and_every_type_a_reader() -> None:
     types = model_types()
     assert set(READERS) <= set(types)

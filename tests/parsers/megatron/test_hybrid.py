@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
+from taylor.parsers.megatron.hybrid import is_hybrid
 from taylor.parsers.megatron.script import FORM
 from taylor.parsers.read import read_config
 from taylor.parsers.text.script_flags import flags_of
@@ -44,6 +45,23 @@ def pattern_in(file: Path) -> str:
     text = flags_of(ShellScript.read(file), FORM).text("hybrid-layer-pattern")
     assert isinstance(text, str)
     return text
+
+
+@pytest.mark.parametrize(
+    ("words", "hybrid"),
+    [
+        ("--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec", True),
+        ("--spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec", True),
+        ("--export-model-type MambaModel", True),
+        ("--export-model-type HybridModel", True),
+        ("--export-model-type GPTModel", False),
+        ("--spec local", False),
+    ],
+)
+def test_a_hybrid_stack_is_told_by_its_spec_or_its_exported_type_alone(
+    tmp_path: Path, words: str, hybrid: bool
+) -> None:
+    assert is_hybrid(flags_of(ShellScript.read(script_of(tmp_path, BASE + words + "\n")), FORM)) is hybrid
 
 
 @pytest.mark.parametrize(

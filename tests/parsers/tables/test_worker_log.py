@@ -166,6 +166,12 @@ def test_machines_are_read_in_the_order_of_their_numbers(tmp_path):
     assert [log.machine for log in read_worker_logs(tmp_path, multi_machine=True).logs] == [0, 2, 10]
 
 
+def test_machine_0_comes_first_whatever_its_folder_is_called(tmp_path):
+    for name, end in (("machine1", 3.0), ("machine_0", 2.0)):
+        write(tmp_path / name / "workerlog.0", line("forward", 0, 1.0, end))
+    assert [log.machine for log in read_worker_logs(tmp_path, multi_machine=True).logs] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("places", "numbers"),
     [
