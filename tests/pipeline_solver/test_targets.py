@@ -26,6 +26,13 @@ def test_a_tree_that_is_left_halves_the_way_and_one_that_is_done_goes_on_towards
     assert targets.settle(100.0, 87.5) > 90.0
 
 
+def test_a_target_that_is_proven_without_a_tree_is_followed_by_one_half_way_to_the_best_plan():
+    targets = Targets(TreeMemory(), 100.0, 80.0)
+    targets.searched(TreeEnd.LEFT, 100.0, 80.0)
+    targets.proven(90.0)
+    assert (targets.bound, targets.target) == (90.0, 95.0)
+
+
 def test_what_was_left_or_crowded_is_not_tried_again_by_the_next_solve():
     memory = TreeMemory()
     targets = Targets(memory, 100.0, 80.0)
