@@ -42,6 +42,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "parsers/mindformers/read.py",
         'shard = sharding.integer("optimizer_weight_shard_size", default=-(2), low=-1)',
     ): "every size below 1 means all of the replicas",
+    (
+        "dryrun/fitting/fit.py",
+        "undetermined=tuple(name for name, open_ in zip(memory.unknowns, left_open.tolist(), strict=(False)) if open_),",
+    ): "both have one entry an unknown: the matrix has a column for each",
 }
 """(file, line with the fault) of mutants that change no result, with the reason."""
 

@@ -17,8 +17,10 @@ from taylor.dryrun.torch_stage.ends import (  # noqa: E402
     UnfusedCrossEntropy,
     VocabularyCrossEntropy,
 )
+from taylor.dryrun.torch_stage.experts import Experts  # noqa: E402
 from taylor.dryrun.torch_stage.kernels import GradientQueue  # noqa: E402
 from taylor.dryrun.torch_stage.layers import TransformerLayer  # noqa: E402
+from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs  # noqa: E402
 from taylor.dryrun.torch_stage.site import Site  # noqa: E402
 from taylor.dryrun.torch_stage.weights import Weight  # noqa: E402
 from taylor.pipeline.plan import FULL, NONE, SELECT  # noqa: E402
@@ -262,3 +264,29 @@ def test_postponed_weight_gradients_are_the_same_ones() -> None:
         found.append([weight.main_grad for weight in layer.weights()])
     for one, other in zip(*found, strict=True):
         assert_rounding_alone_differs(one, other.double())
+
+
+def test_shared_experts_add_to_the_routed_ones_where_all_tokens_are_gathered() -> None:
+    """DeepSeekMoE (Dai et al. 2024, eq. 9): the outputs of shared and routed experts are summed."""
+    strategy = Strategy(1, 2, 1, mbs=2, sp=True)
+    site = Site(cases.MOE, strategy, EXACT.replace(framework=frameworks.TORCHTITAN))
+    moe = cases.MOE.layer(MOE).moe
+    assert moe is not None
+    block = seeded(Experts(site, GradientQueue(), moe))
+    x = torch.randn(site.tokens, 256, generator=torch.Generator().manual_seed(1))
+    assert block.gathers and block.shared is not None
+    block._shared = lambda x, ways, again: torch.ones_like(x)
+    both = block._on_gathered(x, (), GivenUpOutputs())
+    block.shared = None
+    assert torch.allclose(both, block._on_gathered(x, (), GivenUpOutputs()) + 1, atol=1e-5)
+
+
+def test_the_loss_of_a_split_vocabulary_is_torch_s_loss_parallel() -> None:
+    """torch keeps more beside such logits than beside whole ones; only torchtitan leaves them split."""
+    for tp, split in ((1, False), (2, True)):
+        rules = cases.TORCHTITAN.replace(parameter_shard=False, gradient_shard=False, parallel_optimizer=False)
+        site = Site(cases.LLAMA, Strategy(1, tp, 1, mbs=1, sp=tp > 1), rules)
+        head = Head(site, GradientQueue())
+        x = torch.randn(site.shard_tokens, 256, dtype=site.residual_dtype).requires_grad_()
+        loss = head.loss(x, torch.arange(site.tokens))
+        assert ("SplitCrossEntropy" in type(loss.grad_fn).__name__) is split
