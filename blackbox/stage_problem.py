@@ -6,7 +6,7 @@ Stages run 1F1B, with several chunks each as Megatron interleaves them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -88,11 +88,13 @@ def stage_problem(
     micro_batches: int,
     limit: float,
     uniform: tuple[tuple[str, int], ...] = (),
+    all_again: Collection[int] | None = None,
 ) -> PipelineProblem:
     """The problem of dividing `run.layers` layers over `run.pp` stages of `run.vpp` chunks, each recomputed or not.
 
-    What the solver lets through fits by the laws too: the most that any of a stage's blocks takes for a moment is
-    counted on every stage that may hold it.
+    The most that any of a stage's blocks takes for a moment is counted on every stage that may hold it. Layers that
+    run again stand first in their chunk (`stage_blocks`), so those that do not have given back what they kept by the
+    time that the others run again: where a chunk holds one of them, the others' moment is no more than that.
 
     Parameters
     ----------
@@ -100,6 +102,9 @@ def stage_problem(
         Bytes of a device.
     uniform : tuple of (str, int)
         As `PipelineProblem.uniform_recompute`: what the launcher's files can say.
+    all_again : collection of int or None
+        Stages that may hold chunks whose layers all run again; what the solver lets through on them fits by the laws
+        too. None: all stages.
 
     Raises
     ------
@@ -122,11 +127,17 @@ def stage_problem(
     moment = {block: max(0.0, laws.micro_batch(run, block)[1] - kept[block]) for block in blocks}
     room = limit / (1 + laws.margin)
     static, most_layers = list[float](), dict[tuple[int, int], int]()
+    held_at_once = alive_chunks(run.pp, run.vpp, micro_batches)
     for stage in range(run.pp):
         ends = [blocks[0]] * (stage == 0) + [blocks[-1]] * (stage == run.pp - 1)
-        alive = alive_chunks(run.pp, run.vpp, micro_batches)[stage].max(axis=0)
+        alive = held_at_once[stage].max(axis=0)
         flights = {blocks[0]: alive[0], blocks[-1]: alive[-1]}
-        briefly = max(moment[block] for block in (*ends, *layers))
+        may = layers if all_again is None or stage in all_again else [layer for layer in layers if not layer[1]]
+        moments = [moment[block] for block in (*may, *ends) if block[0] != EMBEDDING]
+        if stage == 0:
+            # While the embedding runs no layer of its chunk keeps anything of that micro-batch.
+            moments.append(moment[blocks[0]] - min(kept[layer] for layer in may))
+        briefly = max(moments)
         static.append(empty + briefly + sum(states[block] + flights[block] * kept[block] for block in ends))
         # The optimizer's step comes when no micro-batch is in flight: it limits layers by itself.
         held = empty + sum(states[block] for block in ends) + laws.step_bytes(run, ends)
@@ -179,9 +190,14 @@ def _shortened(stages: int, micro_batches: int) -> int:
 
 def alive_chunks(stages: int, chunks: int, micro_batches: int) -> Sequence[NDArray[np.float64]]:
     """Micro-batches alive at once, float64 [n, chunks] a stage: `alive_vectors`."""
+    return _alive(stages, chunks, _shortened(stages, micro_batches))
+
+
+@lru_cache(maxsize=256)
+def _alive(stages: int, chunks: int, micro_batches: int) -> Sequence[NDArray[np.float64]]:
     if chunks == 1:
-        return [np.array([[float(min(micro_batches, stages - stage))]]) for stage in range(stages)]
-    return alive_vectors(_steady(stages, chunks, _shortened(stages, micro_batches)))
+        return tuple(np.array([[float(min(micro_batches, stages - stage))]]) for stage in range(stages))
+    return alive_vectors(_steady(stages, chunks, micro_batches))
 
 
 def stage_peaks(laws: MemoryLaws, run: Setting, plan: PipelinePlan, micro_batches: int) -> tuple[StagePeak, ...]:
