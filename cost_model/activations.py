@@ -38,6 +38,7 @@ from taylor.register.frameworks import (
     DENSE_MLP,
     EXPERT_ACTIVATION,
     EXPERT_BLOCK,
+    EXPERT_ROWS,
     LATENT_UP,
     NORMS,
     SHARED_ACTIVATION,
@@ -329,7 +330,8 @@ def _experts(
     width, outer = moe.expert_hidden / rules.experts_over(degrees.tp), expert_outer(model, moe)
     # What runs again is given up as it was; a copy that cannot be made of it a second time stays.
     activated = 0.0 if EXPERT_ACTIVATION in again and _quantizes_again(rules) else rules.saved_input_bytes
-    slot = rules.saved_input_bytes * outer + (rules.compute_bytes * (2 if moe.gated else 1) + activated) * width
+    sent = 0.0 if EXPERT_ROWS in again and _quantizes_again(rules) else rules.saved_input_bytes
+    slot = sent * outer + (rules.compute_bytes * (2 if moe.gated else 1) + activated) * width
     if operators.unfused_experts:
         slot = slot + rules.compute_bytes * (outer + (2 if moe.gated else 0) * width)
     routed = routed_slots(moe, degrees, rules) * slot

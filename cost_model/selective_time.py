@@ -18,6 +18,7 @@ from taylor.register.frameworks import (
     DENSE_MLP,
     EXPERT_ACTIVATION,
     EXPERT_BLOCK,
+    EXPERT_ROWS,
     LATENT_UP,
     NORMS,
     SHARED_ACTIVATION,
@@ -45,7 +46,8 @@ def selective_ms(
     """Time of the parts that selective recompute runs again in one layer of a kind, ms.
 
     A block that is checkpointed gathers its input again and scatters its result again, half of a layer's
-    collectives; recompute by operator keeps the results of scatters and exchanges, and gathers again.
+    collectives; rows that are sent again are half of the experts' own. Recompute by operator keeps the results of
+    scatters and exchanges, and gathers again.
     """
     layers = model.layers_of(kind)
     work = pieces.work
@@ -91,12 +93,13 @@ def selective_ms(
         SHARED_ACTIVATION: lambda: outside_experts_ms() if shared else 0.0,
         EXPERT_BLOCK: experts,
         EXPERT_ACTIVATION: lambda: speed.bytes(work.expert_activation_bytes),
+        EXPERT_ROWS: lambda: 0.0 if dense else pieces.expert_ms / 2,
         SHARED_EXPERTS: shared_experts,
         UNSAVED_OPERATORS: unsaved,
     }
     parts = set(rules.recomputed_parts)
     # What a block holds runs again with it, once.
-    parts -= {EXPERT_ACTIVATION, SHARED_EXPERTS, SHARED_ACTIVATION} if EXPERT_BLOCK in parts else set()
+    parts -= {EXPERT_ACTIVATION, EXPERT_ROWS, SHARED_EXPERTS, SHARED_ACTIVATION} if EXPERT_BLOCK in parts else set()
     parts -= {SHARED_ACTIVATION} if SHARED_EXPERTS in parts else set()
     parts -= {DENSE_ACTIVATION} if DENSE_MLP in parts else set()
     # Its time is that of all of a layer's activation functions.

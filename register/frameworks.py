@@ -12,12 +12,13 @@ ATTENTION_CORE, NORMS, LATENT_UP = "attention's core", "norms", "latent attentio
 DENSE_MLP, DENSE_ACTIVATION = "dense MLP", "dense MLP's activation function"
 EXPERT_BLOCK, EXPERT_ACTIVATION, SHARED_EXPERTS = "experts", "experts' activation function", "shared experts"
 SHARED_ACTIVATION = "shared experts' activation function"
+EXPERT_ROWS = "rows that experts are sent"
 UNSAVED_OPERATORS = "all but the attention kernel and every second product"
 """Parts of a layer that selective recompute runs again, see `ActivationRules.selective`.
 
 `ATTENTION_CORE` is scores, softmax and context, or the fused kernel in their place; `LATENT_UP` ends with the
 rotated queries, keys and values; `EXPERT_BLOCK` is router, routed and shared experts; `EXPERT_ACTIVATION` is of the
-routed ones alone.
+routed ones alone; `EXPERT_ROWS` are permuted and sent a second time.
 """
 
 

@@ -19,7 +19,7 @@ from taylor.dryrun.torch_stage.mlp import Mlp
 from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs, SavedResults
 from taylor.dryrun.torch_stage.site import Site, share
 from taylor.dryrun.torch_stage.weights import LATENT, REPLICATED, ROUTED, Weight
-from taylor.register.frameworks import EXPERT_ACTIVATION, SHARED_ACTIVATION, SHARED_EXPERTS
+from taylor.register.frameworks import EXPERT_ACTIVATION, EXPERT_ROWS, SHARED_ACTIVATION, SHARED_EXPERTS
 from taylor.register.layers import MlpSpec, MoeSpec
 
 
@@ -253,9 +253,12 @@ class Experts:
         rows = x.shape[0]
         if self.latents:
             x = self._projected(x, 0)
-        slots = self._dispatch(Permute.apply(x, index))
+        if EXPERT_ROWS in again:
+            (slots,) = given_up.run(lambda x: (self._dispatch(Permute.apply(x, index)),), x)
+        else:
+            slots = self._dispatch(Permute.apply(x, index))
         del x
-        joined = GroupedLinear.apply(slots, self.w1, self.queue, self.biases[0])
+        joined = GroupedLinear.apply(slots, self.w1, self.queue, self.biases[0], EXPERT_ROWS in again)
         del slots
         if EXPERT_ACTIVATION in again:
             weights = self._dispatch(probability)

@@ -24,6 +24,7 @@ from taylor.register.frameworks import (
     DENSE_MLP,
     EXPERT_ACTIVATION,
     EXPERT_BLOCK,
+    EXPERT_ROWS,
     LATENT_UP,
     NORMS,
     UNSAVED_OPERATORS,
@@ -71,7 +72,7 @@ class TransformerLayer:
         self.experts = None if spec.moe is None else Experts(site, queue, spec.moe)
         self.extra = Weight(site, (spec.extra,), REPLICATED) if spec.extra else None
         self.rate = site.dropout_rate
-        self.gives_up = not {NORMS, LATENT_UP, EXPERT_ACTIVATION}.isdisjoint(self.again)
+        self.gives_up = not {NORMS, LATENT_UP, EXPERT_ACTIVATION, EXPERT_ROWS}.isdisjoint(self.again)
         self._place_norms()
 
     def _place_norms(self) -> None:

@@ -55,6 +55,17 @@ MindSpeed 028de58c mindspeed/core/memory/recompute/activation/activation_recompu
 expert's too: mindspeed/core/transformer/transformer.py:28-45) and, for grouped experts,
 mindspeed/core/transformer/moe/moe_feature/gmm/experts.py:59-63.
 """
+LATENT_AGAIN, ZERO_MEMORY = "recompute-mla-up-proj", "moe-zero-memory"
+EXCHANGE_OVERLAPS = ("moe-alltoall-overlap-comm", "moe-fb-overlap")
+"""MindSpeed's overlaps of the experts' exchange; without one `ZERO_MEMORY` does nothing."""
+ZERO_MEMORY_PARTS = (frameworks.EXPERT_ACTIVATION, frameworks.EXPERT_ROWS)
+"""What MindSpeed's ``--moe-zero-memory`` runs again at either level, of every layer: the activation function, and that
+experts are sent their rows.
+
+MindSpeed 028de58c mindspeed/core/transformer/moe: moe_feature/fb_overlap/modules/experts.py:111 and
+overlap_funcs/fwd.py:169; grouped_mlp_with_comp_and_comm_overlap_all2all.py:50-69. What ``level1`` does beyond it (the
+first product's result runs again or lies on the host) is in no figure.
+"""
 ABSENT_MODULES = ("gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc")
 """Modules whose recompute is not counted: the norm of a gated delta net's output, and those of layers that no model
 here has (transformer_config.py:572-577)."""
@@ -146,9 +157,34 @@ def read_recompute(flags: Flags, place: Placement, interleave_of: Sequence[int])
     """
     mode, of_chunk = _read_granularity(flags, place, interleave_of)
     modes = {} if mode is None else {mode: of_chunk}
-    if mode != SELECT and flags.has(ACTIVATION):
-        modes[SELECT] = _activation_layers(flags, place, interleave_of, modes.get(FULL, [0] * len(of_chunk)))
+    full = modes.get(FULL, [0] * len(of_chunk))
+    if mode != SELECT and parts_of_every_layer(flags):
+        modes[SELECT] = [held - whole for held, whole in zip(place.held(), full, strict=True)]
+    elif mode != SELECT and flags.has(ACTIVATION):
+        modes[SELECT] = _activation_layers(flags, place, interleave_of, full)
     return modes
+
+
+def parts_of_every_layer(flags: Flags) -> tuple[str, ...]:
+    """What flags beside ``--recompute-granularity`` let run again in every layer that is not recomputed whole.
+
+    Sources: `ZERO_MEMORY_PARTS`; MindSpeed-LLM c77308a1 mindspeed_llm/tasks/models/transformer
+    multi_latent_attention.py:682-711 (up-projections, whose results are given up; on a V not in the last chunk, where
+    at most one micro-batch is alive).
+    """
+    latent = (frameworks.LATENT_UP,) if flags.has(LATENT_AGAIN) else ()
+    return latent + (ZERO_MEMORY_PARTS if _sends_again(flags) else ())
+
+
+def _sends_again(flags: Flags) -> bool:
+    """Whether ``--moe-zero-memory`` has an effect: MindSpeed 028de58c docs/zh/features/megatron_moe.
+
+    ``megatron-moe-zero-memory.md``: only beside an overlap of the experts' exchange.
+    """
+    level = flags.text(ZERO_MEMORY, default="disable")
+    if level not in ("disable", "level0", "level1"):
+        raise flags.error(ZERO_MEMORY, "is not a known level", level, "use level0, level1 or disable")
+    return level != "disable" and flags.has(*EXCHANGE_OVERLAPS)
 
 
 def _activation_layers(flags: Flags, place: Placement, interleave_of: Sequence[int], full: Sequence[int]) -> list[int]:
@@ -210,11 +246,15 @@ def read_modules(flags: Flags) -> tuple[str, ...] | None:
     """Parts of a layer that selective recompute runs again (`MODULE_PARTS`); None where the script names none.
 
     ``--moe-layer-recompute`` adds the experts to them (transformer_config.py:2014-2025), and where no granularity
-    asks for modules, ``--recompute-activation-function`` chooses `ACTIVATION_PARTS` instead.
+    asks for modules, ``--recompute-activation-function`` chooses `ACTIVATION_PARTS` instead. `parts_of_every_layer` are
+    always among them.
     """
-    if flags.has(ACTIVATION) and _granularity(flags) != "selective":
-        return ACTIVATION_PARTS
-    if not flags.has(MODULES) and not flags.has(EXPERTS_AGAIN):
+    every = parts_of_every_layer(flags)
+    if _granularity(flags) != "selective" and (every or flags.has(ACTIVATION)):
+        # A number of layers of their own leaves the activation functions' results counted as kept.
+        some = flags.has(ACTIVATION) and not (every and flags.has(ACTIVATION_LAYERS))
+        return tuple(dict.fromkeys((ACTIVATION_PARTS if some else ()) + every))
+    if not flags.has(MODULES) and not flags.has(EXPERTS_AGAIN) and not every:
         return None
     words = flags.listed(MODULES) if flags.has(MODULES) else ["core_attn"]
     unknown = [word for word in words if word not in MODULE_PARTS and word not in ABSENT_MODULES]
@@ -223,7 +263,7 @@ def read_modules(flags: Flags) -> tuple[str, ...] | None:
         raise flags.error(MODULES, "names no part of a layer that can run again", unknown[0], f"name some of {known}")
     if flags.has(EXPERTS_AGAIN):
         words.append("moe")
-    return tuple(dict.fromkeys(MODULE_PARTS[word] for word in words if word in MODULE_PARTS))
+    return tuple(dict.fromkeys([MODULE_PARTS[word] for word in words if word in MODULE_PARTS] + list(every)))
 
 
 def activation_notes(flags: Flags, plan: PipelinePlan | None) -> list[str]:
@@ -233,14 +273,22 @@ def activation_notes(flags: Flags, plan: PipelinePlan | None) -> list[str]:
     uneven chunks: the layer's number is taken modulo the even share (MindSpeed 028de58c
     mindspeed/model/transformer.py:111-122), not its place in the chunk.
     """
+    notes = []
+    if flags.has(ZERO_MEMORY) and flags.text(ZERO_MEMORY) == "level1" and _sends_again(flags):
+        notes.append(f"--{ZERO_MEMORY} level1: counted as level0, which keeps the experts' first product")
     if not flags.has(ACTIVATION):
-        return []
+        return notes
+    if flags.has(ACTIVATION_LAYERS) and parts_of_every_layer(flags):
+        return [*notes, f"--{ACTIVATION}: its results count as kept, as other parts run again in every layer"]
     if _granularity(flags) == "selective":
-        return [f"--{ACTIVATION} beside selective recompute: the activation functions' results count as kept"]
+        return [*notes, f"--{ACTIVATION} beside selective recompute: the activation functions' results count as kept"]
     chunks = () if plan is None else plan.total_layers([kind for kind in plan.layers if kind != MTP])
     if flags.has(ACTIVATION_LAYERS) and len({held for row in chunks for held in row}) > 1:
-        return [f"--{ACTIVATION_LAYERS}: counted from the first layer of every chunk, though the chunks are uneven"]
-    return []
+        return [
+            *notes,
+            f"--{ACTIVATION_LAYERS}: counted from the first layer of every chunk, though the chunks are uneven",
+        ]
+    return notes
 
 
 def kept_modules(flags: Flags) -> list[str]:
@@ -278,11 +326,15 @@ def recompute_flags(flags: Flags, plan: PipelinePlan) -> dict[str, Setting]:
     absent: dict[str, Setting] = {name: False for name in RECOMPUTE_FLAGS}
     if moves_attention(flags) and largest:
         absent[SWAPPING] = False
-    if flags.has(ACTIVATION) and _granularity(flags) != "selective":
+    every = parts_of_every_layer(flags)
+    if _granularity(flags) != "selective" and (every or flags.has(ACTIVATION)):
         del absent[ACTIVATION]
         if plan.uses(SELECT):
+            if every:
+                del absent[ACTIVATION_LAYERS]
             return absent
-        absent[ACTIVATION_LAYERS] = "0"
+        absent |= {LATENT_AGAIN: False, ZERO_MEMORY: False} if every else {}
+        absent |= {ACTIVATION_LAYERS: "0"} if flags.has(ACTIVATION) else {}
         # Beside them MindSpeed takes no uniform recompute: MindSpeed 028de58c mindspeed/arguments.py:697.
         return absent if largest == 0 else {**absent, **_block(largest)}
     if plan.uses(SELECT):

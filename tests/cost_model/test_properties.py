@@ -29,7 +29,7 @@ POWERS = st.sampled_from([1, 2, 4, 8])
 PARTS = (
     frameworks.ATTENTION_CORE, frameworks.NORMS, frameworks.LATENT_UP, frameworks.DENSE_MLP, frameworks.EXPERT_BLOCK,
     frameworks.DENSE_ACTIVATION, frameworks.EXPERT_ACTIVATION, frameworks.SHARED_EXPERTS,
-    frameworks.SHARED_ACTIVATION,
+    frameworks.SHARED_ACTIVATION, frameworks.EXPERT_ROWS,
 )  # fmt: skip
 any_rules = st.builds(
     TrainingRules,

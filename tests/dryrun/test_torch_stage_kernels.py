@@ -173,6 +173,7 @@ def test_a_layer_has_the_gradients_of_an_ordinary_implementation(
         (frameworks.NORMS, frameworks.DENSE_MLP, frameworks.EXPERT_BLOCK),
         (frameworks.SHARED_EXPERTS,),
         (frameworks.DENSE_ACTIVATION, frameworks.SHARED_ACTIVATION, frameworks.EXPERT_ACTIVATION),
+        (frameworks.EXPERT_ROWS, frameworks.EXPERT_ACTIVATION, frameworks.LATENT_UP),
     ],
 )
 def test_parts_that_run_again_leave_the_gradients_as_they_are(kind: str, parts: tuple[str, ...]) -> None:

@@ -27,6 +27,7 @@ from taylor.register.frameworks import (  # noqa: E402
     DENSE_MLP,
     EXPERT_ACTIVATION,
     EXPERT_BLOCK,
+    EXPERT_ROWS,
     LATENT_UP,
     NORMS,
     SHARED_EXPERTS,
@@ -204,7 +205,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("recipe", [DELAYED, NVFP4], ids=lambda recipe: recipe.name)
-@pytest.mark.parametrize("parts", [None, (LATENT_UP, EXPERT_ACTIVATION), (SHARED_EXPERTS, DENSE_MLP)])
+@pytest.mark.parametrize("parts", [None, (LATENT_UP, EXPERT_ACTIVATION, EXPERT_ROWS), (SHARED_EXPERTS, DENSE_MLP)])
 @pytest.mark.parametrize("name", ["llama3-70b tp8", "deepseek-v3 dense tp4", "deepseek-v3 moe tp4 ep64"])
 def test_a_layer_of_narrow_products_keeps_what_its_closed_form_says(name: str, parts, recipe) -> None:  # type: ignore[no-untyped-def]
     model, kind, strategy, sequence = LAYERS[name]

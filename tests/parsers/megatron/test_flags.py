@@ -19,6 +19,7 @@ from taylor.parsers.megatron.read import (
     TIME_ALONE,
     config_from_launch,
 )
+from taylor.parsers.megatron.recompute import EXCHANGE_OVERLAPS
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.megatron.swap import SWAP_MODULES, SWAPPING
 from taylor.parsers.megatron.unmodelled import (
@@ -122,6 +123,7 @@ NEEDED_VALUE: dict[str, Setting] = {
     "recompute-granularity": "selective",
     "num-virtual-stages-per-pipeline-rank": "2",
     "mtp-num-layers": "1",
+    "moe-zero-memory": "level0",
 }
 
 
@@ -263,6 +265,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
         _flags_of("--cross-entropy-loss-fusion"),
         {"fp16": True, "bf16": False},
         _flags_of("--swap-attention --swap-modules self_attention"),
+        _flags_of("--recompute-mla-up-proj --moe-zero-memory level0 --moe-fb-overlap"),
     )
     for base in BASES.values():
         for extra in further:
@@ -279,8 +282,9 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
     assert read - asked == set(), "rows called read that nothing asks for"
     assert asked - TABLE.rows.keys() == set(), "flags that are asked for and have no row"
     # The launcher is also told from the other, and strategies are judged, by flags whose effect no figure has; what
-    # is moved to the host has a price in a pipeline alone.
+    # is moved to the host has a price in a pipeline alone, and an overlap of the experts' exchange decides for another.
     unpriced = {*LAUNCHER_TELLTALES, *LEGALITY_ALONE, *TIME_ALONE, OFFLOADING, OFFLOAD_MODULES, SWAPPING, SWAP_MODULES}
+    unpriced |= set(EXCHANGE_OVERLAPS)
     assert asked - read - unpriced == set(), "flags that are asked for: their rows must say read"
 
 

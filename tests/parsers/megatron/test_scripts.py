@@ -357,6 +357,41 @@ def test_the_modules_of_selective_recompute_are_the_parts_that_run_again(
     assert read_config(script_of(tmp_path, f"{BASE}--recompute-granularity selective {more}")).rules.selective == parts
 
 
+UP, SENT = frameworks.LATENT_UP, (frameworks.EXPERT_ACTIVATION, frameworks.EXPERT_ROWS)
+
+
+@pytest.mark.parametrize(
+    ("more", "parts"),
+    [
+        ("--recompute-mla-up-proj", (UP,)),
+        ("--moe-zero-memory level0", None),
+        ("--moe-zero-memory disable --moe-fb-overlap", None),
+        ("--moe-zero-memory level0 --moe-fb-overlap", SENT),
+        ("--moe-zero-memory level1 --moe-alltoall-overlap-comm", SENT),
+        ("--recompute-granularity selective --recompute-mla-up-proj", (frameworks.ATTENTION_CORE, UP)),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 2 --recompute-mla-up-proj",
+            (UP,),
+        ),
+    ],
+)
+def test_parts_that_mindspeed_runs_again_in_every_layer_do_so_where_none_is_recomputed_whole(
+    tmp_path: Path, more: str, parts: tuple[str, ...] | None
+) -> None:
+    config = read_config(script_of(tmp_path, f"{BASE}{MOE_FLAGS}{more}"))
+    assert config.rules.selective == parts and config.plan is not None
+    full, select = config.plan.recomputed(FULL), config.plan.recomputed(SELECT)
+    body = config.plan.total_layers([kind for kind in config.plan.layers if kind != MTP])
+    wanted = body if parts else tuple(tuple(0 for _ in row) for row in body)
+    assert tuple(tuple(a + b for a, b in zip(*rows, strict=True)) for rows in zip(full, select, strict=True)) == wanted
+    if not config.plan.uses(FULL) and parts:
+        for plan in (config.plan, PipelinePlan(config.plan.layers, {FULL: body})):
+            _, text = launcher_of(config).with_plan(config, plan, None)
+            (tmp_path / "new.sh").write_text(text)
+            assert read_config(tmp_path / "new.sh").plan.recomputed(FULL) == plan.recomputed(FULL)
+            assert read_config(tmp_path / "new.sh").plan.recomputed(SELECT) == plan.recomputed(SELECT)
+
+
 @pytest.mark.parametrize(("more", "whole"), [("", True), ("--dualpipev-dw-detach", False)])
 def test_the_v_schedule_puts_weight_gradients_off_only_where_it_is_told_to(
     tmp_path: Path, more: str, whole: bool
