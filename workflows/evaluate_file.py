@@ -95,7 +95,7 @@ def evaluate_own(config: TrainingConfig, problem: PipelineProblem) -> Solution:
         raise InputError(
             "the file's own offset and recompute do not make a plan",
             file=config.path,
-            cure="; ".join(config.notes) or "solve it instead: leave out -evaluate",
+            cure=_why_no_plan(config) or "solve it instead: leave out -evaluate",
         )
     if (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
         raise InputError(
@@ -105,3 +105,9 @@ def evaluate_own(config: TrainingConfig, problem: PipelineProblem) -> Solution:
             cure="evaluate the file without -vpp",
         )
     return evaluate(problem, plan_in_terms_of(problem, plan))
+
+
+def _why_no_plan(config: TrainingConfig) -> str:
+    """The reader's reason, where it is among the notes, else all of them."""
+    reasons = [note for note in config.notes if "settles no plan" in note]
+    return "; ".join(reasons or config.notes)
