@@ -41,7 +41,7 @@ from taylor.blackbox.memory_laws import MemoryLaws, StagePeak
 from taylor.blackbox.operator_base import Origin
 from taylor.blackbox.passes import Part
 from taylor.blackbox.small_runs import SEARCHABLE, SmallRun, plan_small_runs
-from taylor.blackbox.stage_problem import BlockTimes, stage_blocks
+from taylor.blackbox.stage_problem import Blocks, BlockTimes, even_stages, stage_blocks
 from taylor.blackbox.step_laws import StepLaws
 from taylor.parsers.small_run import Machines, Setting
 from taylor.pipeline.plan import FULL
@@ -124,13 +124,13 @@ class TrueSteps:
         share = 1 / (1 + backward / forward)
         ends = [sum(cluster.pass_ns(name, run, back) for back in (False, True)) / 1e6 for name in ("embedding", "head")]
         lag = cluster.machine.collective_ns("send", "pp", cluster.hand_over_bytes(run), run) / 1e6 if run.pp > 1 else 0
-        tails, names = [], layer_names(run)
-        for at in range(run.pp):
-            layers = run.layers // run.pp + (at < run.layers % run.pp)
-            tails.append(cluster.tail_ns(run, _stage(run, at, names[:layers], 0)) / 1e6)
-            names = names[layers:]
+        tails = self.tails_ms(run, even_stages(run))
         dense = [cluster.pass_ns("dense", run, back) / 1e6 if run.dense else 0.0 for back in (False, True)]
-        return BlockTimes(ends[0] * share, forward, ends[1] * share, backward, lag, tuple(tails), (dense[0], dense[1]))
+        return BlockTimes(ends[0] * share, forward, ends[1] * share, backward, lag, tails, (dense[0], dense[1]))
+
+    def tails_ms(self, run: Setting, stages: Sequence[Blocks]) -> tuple[float, ...]:
+        """What follows the last micro-batch of every stage, ms."""
+        return tuple(self.cluster.tail_ns(run, tuple(blocks)) / 1e6 for blocks in stages)
 
     def relative_error(self, run: Setting) -> float:
         """None."""

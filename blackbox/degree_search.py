@@ -13,21 +13,25 @@ from dataclasses import dataclass
 
 from taylor.base.errors import InputError
 from taylor.blackbox.memory_laws import StagePeak
-from taylor.blackbox.quick_steps import quick_ms
+from taylor.blackbox.quick_steps import quick_step
 from taylor.blackbox.small_runs import legal
-from taylor.blackbox.stage_problem import schedule_of, stage_peaks, stage_problem
+from taylor.blackbox.stage_problem import schedule_of, stage_blocks, stage_peaks, stage_problem
 from taylor.blackbox.step_laws import StepLaws
 from taylor.parsers.small_run import JobSizes, Setting
 from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.evaluate import step_time
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
 from taylor.pipeline_solver.solve import solve
 
 MOST_MBS, MOST_CP, MOST_STAGES, MOST_CHUNKS = 8, 16, 64, 8
-AHEAD = 0.92
-"""An exact plan is seldom faster than this share of the quick time: choices beyond are not solved."""
-MOST_SOLVED = 16
+AHEAD, AHEAD_SINGLE = 0.92, 0.97
+"""An exact plan is seldom faster than this share of the quick time: choices beyond are not solved. Of one chunk a stage,
+whose quick division is off by little more than the pipeline's fill, it is seldom faster than the second one."""
+MOST_SOLVED, MOST_NEAR = 16, 3
+HALF_WIDTH = 1.645
+"""Standard deviations in half of an interval that holds nine of ten."""
 SOLVE_GAP, SOLVE_SECONDS = 1e-3, 5.0
 
 
@@ -38,7 +42,8 @@ class Choice:
     Parameters
     ----------
     quick_ms : float
-        As `quick_steps.quick_ms` tells it; infinite where no division fits.
+        As `quick_steps.quick_step` tells it; infinite where no division fits.
+    quick_plan : PipelinePlan or None
     first_least : int
         Layers that the first chunk has to hold.
     """
@@ -47,6 +52,7 @@ class Choice:
     micro_batches: int
     problem: PipelineProblem
     quick_ms: float
+    quick_plan: PipelinePlan | None = None
     first_least: int = 0
 
 
@@ -77,11 +83,14 @@ class Found:
 
     Parameters
     ----------
+    near : tuple of Ranked
+        Further ones that cannot be told apart from the last of the best before both are verified.
     legal, fitting, solved : int
         Choices that can start, that have a division which fits, and that the exact solver was asked about.
     """
 
     best: tuple[Ranked, ...]
+    near: tuple[Ranked, ...]
     legal: int
     fitting: int
     solved: int
@@ -171,17 +180,26 @@ def search(job: Job, steps: StepLaws, count: int = 3) -> Found:
     stated.sort(key=lambda one: (one.quick_ms, one.run))
     ranked: list[Ranked] = []
     solved = 0
-    for one in stated[:MOST_SOLVED]:
-        if len(ranked) >= count and one.quick_ms * AHEAD > ranked[count - 1].step_ms:
+    for one in stated:
+        beat = _near(ranked[count - 1]) if len(ranked) >= count else math.inf
+        if solved == MOST_SOLVED or one.quick_ms * AHEAD > beat:
             break
+        if one.run.vpp == 1 and one.quick_ms * AHEAD_SINGLE > beat:
+            continue
         solved += 1
-        found = solved_choice(one, job, steps, ranked[count - 1].step_ms if len(ranked) >= count else math.inf)
+        found = solved_choice(one, job, steps, beat)
         if found is not None:
             ranked = sorted([*ranked, found], key=lambda each: each.step_ms)
     if not ranked:
         cure = "name more ranks, or search more degrees"
         raise InputError("hold no plan of this job that surely fits", field="ranks", value=job.ranks, cure=cure)
-    return Found(tuple(ranked[:count]), len(all_choices), len(stated), solved)
+    near = [one for one in ranked[count:] if one.step_ms <= _near(ranked[count - 1])]
+    return Found(tuple(ranked[:count]), tuple(near[:MOST_NEAR]), len(all_choices), len(stated), solved)
+
+
+def _near(last: Ranked) -> float:
+    """Up to where a step may be as short as that of the last of the best, for all that small runs tell, ms."""
+    return last.step_ms * (1 + HALF_WIDTH * last.error)
 
 
 def again(ranked: Sequence[Ranked], job: Job, steps: StepLaws) -> tuple[Ranked, ...]:
@@ -199,17 +217,17 @@ def solved_choice(
     Parameters
     ----------
     known : PipelinePlan or None
-        A plan to begin from.
+        A plan to begin from instead of the quick one.
     """
     problem, full = choice.problem, frozenset[int]()
     for last in (False, False, True):
-        solution = _solved(problem, choice, beat_ms, known)
+        solution = _solved(problem, choice, beat_ms, known or choice.quick_plan)
         if solution.plan is None or solution.objective is None:
             return None
         peaks = stage_peaks(steps.memory, choice.run, solution.plan, choice.micro_batches)
         over = frozenset(stage for stage, peak in enumerate(peaks) if not peak.fits(job.limit))
         if not over:
-            step = solution.objective * (problem.unit_ms or 1.0)
+            step = _told_ms(problem, choice.run, solution.plan, steps)
             error = steps.relative_error(choice.run)
             return Ranked(choice.run, choice.micro_batches, solution.plan, step, error, peaks)
         if last or over <= full:
@@ -217,6 +235,13 @@ def solved_choice(
         full |= over
         problem = _problem(choice.run, choice.micro_batches, job, steps, full)
     return None
+
+
+def _told_ms(problem: PipelineProblem, run: Setting, plan: PipelinePlan, steps: StepLaws) -> float:
+    """A step with what follows the last micro-batch of the stages as they are, not as even ones would have it."""
+    stages = [[block for chunk in chunks for block in chunk] for chunks in stage_blocks(plan)]
+    unit = problem.unit_ms or 1.0
+    return step_time(problem.replace(tail=tuple(each / unit for each in steps.tails_ms(run, stages))), plan) * unit
 
 
 def _solved(problem: PipelineProblem, choice: Choice, beat_ms: float, known: PipelinePlan | None) -> Solution:
@@ -243,7 +268,8 @@ def _least_ms(run: Setting, micro: int, steps: StepLaws) -> float:
 def _choice(run: Setting, micro: int, job: Job, steps: StepLaws) -> Choice:
     problem = _problem(run, micro, job, steps)
     together = run.dense if job.sizes.dense_together else 0
-    return Choice(run, micro, problem, quick_ms(problem), together)
+    quick = quick_step(problem)
+    return Choice(run, micro, problem, quick.ms, quick.plan, together)
 
 
 def _problem(run: Setting, micro: int, job: Job, steps: StepLaws, all_again: Collection[int] = ()) -> PipelineProblem:

@@ -17,6 +17,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+from scipy.special import stdtrit
 
 from taylor.base.errors import InputError
 from taylor.blackbox.blocks import Condition, condition_of
@@ -29,6 +30,8 @@ SAME_SHARE = 0.005
 """Share of the greatest run by which any may leave one way of sharding; flat buffers are padded."""
 LEAST_MARGIN = 0.01
 """What is added to a peak before it is held against a limit, where small runs left their own peaks by less."""
+RISK = 0.01
+"""How often a stage may take more than the most that is told of it."""
 
 EXACT_SHARE = 0.0005
 """Ways that leave the runs by less cannot be told apart; else those count that leave them twice as much as the best."""
@@ -316,9 +319,19 @@ class MemoryLaws:
 
     @cached_property
     def margin(self) -> float:
-        """The greatest share by which a small run's own peak is above what the laws give for it, twice."""
-        above = (one.peak / max(1.0, self._stage(one.setting, one.blocks, one.in_flight).peak) - 1 for one in self.runs)
-        return max(LEAST_MARGIN, 2 * max(above))
+        """The share by which a peak may be above what the laws give for it.
+
+        As of one more small run, by Student's t: mean + t s sqrt(1 + 1/n), a prediction interval of one side.
+        """
+        above = np.array(
+            [one.peak / max(1.0, self._stage(one.setting, one.blocks, one.in_flight).peak) - 1 for one in self.runs]
+        )
+        count = len(above)
+        if count < 2:
+            return max(LEAST_MARGIN, 2 * float(above.max()))
+        student = float(stdtrit(count - 1, 1 - RISK))
+        wide = float(above.mean() + student * above.std(ddof=1) * np.sqrt(1 + 1 / count))
+        return max(LEAST_MARGIN, float(above.max()), wide)
 
     def _stage(self, run: Setting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> StagePeak:
         for name, _ in blocks:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taylor.blackbox.stage_problem import alive_chunks
-from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline.plan import FULL, NONE, PipelinePlan, deal_kinds
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 
 
@@ -37,58 +37,95 @@ class _Mean:
         return cls(forward, forward * (1 + problem.backward_ratio), state, kept, thrifty)
 
 
-def quick_ms(problem: PipelineProblem) -> float:
-    """A step of the most even division of layers that memory allows, ms; infinite where there is none.
+@dataclass(frozen=True)
+class QuickStep:
+    """The most even division of layers that memory allows.
+
+    Parameters
+    ----------
+    ms : float
+        Its step; infinite where there is none.
+    plan : PipelinePlan or None
+    """
+
+    ms: float
+    plan: PipelinePlan | None = None
+
+
+def quick_step(problem: PipelineProblem) -> QuickStep:
+    """Divide layers without a solver.
 
     Stages take layer after layer, the one first whose work stays least, and run as few again as their room asks for (or
     as many in every chunk as the launcher's files can say, whichever number is best). A step is the longest stage's
-    work for all micro-batches and the others' once. The chunks of a stage count as equally long, and as following each
-    other without a pause; layers of several kinds count as their mean.
+    work for all micro-batches and the others' once. Chunks of a stage are equally long or differ by one layer, the
+    shorter ones in front, where most micro-batches are alive; they follow each other without a pause. Layers of
+    several kinds count as their mean.
     """
     mean, stages, chunks = _Mean.of(problem), problem.stages, problem.interleaves
-    alive = alive_chunks(stages, chunks, problem.micro_batches)
-    flights = np.array([each.sum(axis=1).max() / chunks for each in alive])
-    room = np.array(problem.limit_mib) - np.array(problem.static_mib) + MEMORY_TOLERANCE_MIB
-    most = [sum(problem.max_layers.get((v, s), problem.layers) for v in range(chunks)) for s in range(stages)]
     first = chunks * problem.min_layers
     held = np.arange(first, problem.layers + 1)[:, None]
+    if len(held) == 0:
+        return QuickStep(math.inf)
+    sizes = held // chunks + (np.arange(chunks) >= chunks - held % chunks)  # int [n, chunks]
+    alive = alive_chunks(stages, chunks, problem.micro_batches)
+    room = np.array(problem.limit_mib) - np.array(problem.static_mib) + MEMORY_TOLERANCE_MIB
+    most = [sum(problem.max_layers.get((v, s), problem.layers) for v in range(chunks)) for s in range(stages)]
     ends = np.zeros(stages)
     ends[0] += problem.embedding_forward * (1 + problem.backward_ratio)
     ends[-1] += problem.head_forward * (1 + problem.backward_ratio)
-    kept = held * mean.state + flights * held * mean.kept
-    spared = flights * (mean.kept - mean.thrifty)
-    step = math.inf
-    for again in _numbers_again(problem, held, kept - room, spared):
-        least = float(ends.sum()) + mean.both * problem.layers + mean.forward * float(again[-1].min())
-        if problem.micro_batches * least / stages >= step:
+    plain = np.where(held <= np.array(most), held * mean.both + ends, math.inf)
+    least = float(ends.sum()) + mean.both * problem.layers
+    further = problem.layers - stages * first
+    free = np.full(plain.shape, math.inf), np.zeros(plain.shape, dtype=np.int64)
+    best, found = math.inf, None
+    for number in _numbers_again(problem):
+        if problem.micro_batches * (least + mean.forward * min(number * chunks, problem.layers)) / stages >= best:
             break
-        fits = (held <= np.array(most)) & (again <= held) & (kept - again * spared <= room)
-        work = np.where(fits, held * mean.both + again * mean.forward + ends, math.inf)
-        step = min(step, _even_step(work, problem.layers - stages * first, problem))
-    lags = 2 * (stages - 1) * problem.lag
-    return float((step + lags + max(problem.tail, default=0.0)) * (problem.unit_ms or 1.0))
+        again = np.minimum(sizes, number)
+        kept = sizes * mean.kept - again * (mean.kept - mean.thrifty)
+        used = held * mean.state + np.stack([(kept @ each.T).max(axis=1) for each in alive], axis=1)
+        work = np.where(used <= room, plain + again.sum(axis=1, keepdims=True) * mean.forward, math.inf)
+        numbers = np.full(plain.shape, number)
+        if not problem.uniform_recompute:  # Each stage as few as it can.
+            free = np.minimum(free[0], work), np.where(work < free[0], number, free[1])
+            work, numbers = free
+        step, taken = _even_step(work, further, problem)
+        if step < best:
+            best, found = step, (sizes[taken], numbers[taken, range(stages)])
+    if found is None:
+        return QuickStep(math.inf)
+    lags = 2 * (stages - 1) * problem.lag + max(problem.tail, default=0.0)
+    return QuickStep(float((best + lags) * (problem.unit_ms or 1.0)), _plan(problem, *found))
 
 
-def _numbers_again(
-    problem: PipelineProblem, held: NDArray[np.int64], over: NDArray[np.float64], spared: NDArray[np.float64]
-) -> Iterator[NDArray[np.float64]]:
-    """How many of a stage's layers may run again, fewer first: float64 [numbers of layers, stages]."""
-    if not problem.uniform_recompute:
-        yield np.ceil(np.maximum(over, 0.0) / np.maximum(spared, MEMORY_TOLERANCE_MIB))
-        return
-    # All of the longest chunk at most.
+def _numbers_again(problem: PipelineProblem) -> list[int]:
+    """How many layers of every chunk may run again, in order."""
     longest = problem.layers - (problem.interleaves * problem.stages - 1) * problem.min_layers
-    for each in sorted({min(count, longest) for mode, count in problem.uniform_recompute if mode == FULL} | {0}):
-        yield np.broadcast_to(np.minimum(each * problem.interleaves, held), over.shape).astype(np.float64)
+    if not problem.uniform_recompute:
+        return list(range(longest + 1))
+    return sorted({min(count, longest) for mode, count in problem.uniform_recompute if mode == FULL} | {0})
 
 
-def _even_step(work: NDArray[np.float64], further: int, problem: PipelineProblem) -> float:
-    """A step, whose stages take `further` layers beyond their least number; `work` is float64 [layers, stages]."""
+def _even_step(work: NDArray[np.float64], further: int, problem: PipelineProblem) -> tuple[float, NDArray[np.int64]]:
+    """A step whose stages take `further` layers beyond their least number, and how many each of them takes.
+
+    `work` is float64 [layers, stages] of one micro-batch.
+    """
     order = np.argsort(work[1:], axis=None, kind="stable")[:further]
-    stages = problem.stages
-    taken = np.bincount(order % stages, minlength=stages)
-    chosen = work[taken, np.arange(stages)]
+    taken = np.bincount(order % problem.stages, minlength=problem.stages)
+    chosen = work[taken, np.arange(problem.stages)]
     if further > work[1:].size or not np.isfinite(chosen).all():
-        return math.inf
+        return math.inf, taken
     longest = float(chosen.max())
-    return float(problem.micro_batches * longest + (chosen.sum() - longest) / problem.interleaves)
+    return problem.micro_batches * longest + (float(chosen.sum()) - longest) / problem.interleaves, taken
+
+
+def _plan(problem: PipelineProblem, sizes: NDArray[np.int64], again: NDArray[np.int64]) -> PipelinePlan:
+    """The plan of so many layers, int [stages, chunks], of which each chunk of a stage runs so many again."""
+    in_order = [int(each) for each in sizes.T.reshape(-1)]
+    dealt = deal_kinds({kind.name: kind.count for kind in problem.kinds}, in_order, problem.stages, v_shape=False)
+    grid = tuple(
+        tuple(min(int(again[stage]), int(sizes[stage, chunk])) for stage in range(problem.stages))
+        for chunk in range(problem.interleaves)
+    )
+    return PipelinePlan(dealt, {FULL: grid})

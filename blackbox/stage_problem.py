@@ -81,6 +81,16 @@ def layer_names(run: Setting) -> list[str]:
     return [name for name, count in layer_counts(run).items() for _ in range(count)]
 
 
+def even_stages(run: Setting) -> list[Blocks]:
+    """The blocks of every stage where layers are dealt evenly, none of them run again."""
+    names, stages = layer_names(run), list[Blocks]()
+    for stage in range(run.pp):
+        layers = run.layers // run.pp + (stage < run.layers % run.pp)
+        held, names = [(name, False) for name in names[:layers]], names[layers:]
+        stages.append([(EMBEDDING, False)] * (stage == 0) + held + [(HEAD, False)] * (stage == run.pp - 1))
+    return stages
+
+
 def stage_problem(
     laws: MemoryLaws,
     run: Setting,

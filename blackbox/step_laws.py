@@ -32,7 +32,7 @@ from taylor.blackbox.memory_laws import MemoryLaws
 from taylor.blackbox.operator_speed import OperatorSpeeds
 from taylor.blackbox.passes import Part, all_parts
 from taylor.blackbox.recorded import RecordedRun
-from taylor.blackbox.stage_problem import EMBEDDING, HEAD, LAYER, BlockTimes, layer_names
+from taylor.blackbox.stage_problem import DENSE, EMBEDDING, HEAD, LAYER, BlockTimes, even_stages, layer_names
 from taylor.parsers.profiles.operators import Operator, OperatorSample
 from taylor.parsers.small_run import Setting
 
@@ -289,19 +289,20 @@ class StepLaws:
         ends = [self.part(part, run).ns for part in (Part.BEFORE, Part.AFTER, Part.HEAD)]
         hand_over = round(self.memory.micro_batch(run, (LAYER, True))[0])
         lag = self.collective_ns(Collective(TRANSFER, 2, run.ranks // run.pp, hand_over))[0] if run.pp > 1 else 0.0
-        tails = []
-        names = layer_names(run)
-        for stage in range(run.pp):
-            layers = run.layers // run.pp + (stage < run.layers % run.pp)
-            blocks = [(name, False) for name in names[:layers]]
-            names = names[layers:]
-            blocks += [(EMBEDDING, False)] * (stage == 0) + [(HEAD, False)] * (stage == run.pp - 1)
-            tails.append(self.tail_ns(run, blocks, backward * layers) * NS)
+        tails = self.tails_ms(run, even_stages(run))
         alone, twice = (self.part(part, run).ns for part in (Part.DENSE, Part.DENSE_BACKWARD))
         return BlockTimes(
-            (ends[0] + ends[1]) * share, forward * NS, ends[2] * share, backward * NS, lag * NS, tuple(tails),
+            (ends[0] + ends[1]) * share, forward * NS, ends[2] * share, backward * NS, lag * NS, tails,
             (alone * NS, (twice - alone) * NS),
         )  # fmt: skip
+
+    def tails_ms(self, run: Setting, stages: Sequence[Blocks]) -> tuple[float, ...]:
+        """What follows the last micro-batch of every stage, ms."""
+        once: dict[tuple[str, bool], float] = {}
+        for name, first, second in ((LAYER, Part.FORWARD, Part.BACKWARD), (DENSE, Part.DENSE, Part.DENSE_BACKWARD)):
+            alone, both = self.part(first, run).ns, self.part(second, run).ns
+            once |= {(name, False): both - alone, (name, True): both}
+        return tuple(self.tail_ns(run, blocks, sum(once.get(block, 0.0) for block in blocks)) * NS for blocks in stages)
 
     def relative_error(self, run: Setting) -> float:
         """One standard deviation of a layer's time, as a share."""

@@ -12,24 +12,23 @@ from typing import Any
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
-from taylor.blackbox.degree_search import Found, Job, Ranked, again, search
+from taylor.blackbox.degree_search import HALF_WIDTH, Found, Job, Ranked, again, search
 from taylor.blackbox.foretold import showing_run
 from taylor.blackbox.memory_laws import MemoryLaws, memory_laws
 from taylor.blackbox.operator_base import OperatorBase, Origin
 from taylor.blackbox.operator_speed import OperatorSpeeds
 from taylor.blackbox.recorded import RecordedRun
-from taylor.blackbox.small_runs import SmallRun
+from taylor.blackbox.small_runs import MOST_RUNS, SmallRun
 from taylor.blackbox.step_laws import StepLaws
 from taylor.blackbox.tensor_traces import recorded_memory
 from taylor.parsers.launcher import Launcher
+from taylor.parsers.profiles.operators import Operator
 from taylor.parsers.small_run import JobSizes, Machines, Setting
 from taylor.pipeline.plan import FULL
 from taylor.workflows.operators import fill_base
 from taylor.workflows.tune_record import read_neighbour, read_run
 
 BEST, BEST_FOLDER = "best.json", "best"
-HALF_WIDTH = 1.645
-"""Standard deviations in half of an interval that holds nine of ten."""
 GIB = float(1 << 30)
 
 
@@ -190,13 +189,19 @@ def search_plans(
     verified: dict[Setting, Verified] = {}
     best = found.best
     if options.verify is not None:
-        for number, ranked in enumerate(found.best):
-            one = _verified(ranked, f"verify{number + 1}", laws, machines, options.verify)
+        pool, left = list[Ranked](), max(len(found.best), MOST_RUNS - len(runs))
+        for ranked in (*found.best, *found.near):
+            one = None
+            if len(verified) < left:
+                one = _verified(ranked, f"verify{len(verified) + 1}", laws, machines, options.verify)
             if one is not None:
                 verified[ranked.run] = one
-        best = again(found.best, job, laws.steps)
+            # What is near the best takes a place among them only by what was measured.
+            if one is not None or len(pool) < len(found.best) or not _missing(laws.steps, ranked):
+                pool.append(ranked)
+        best = again(pool, job, laws.steps)[: len(found.best)]
     errors = laws.own_errors()
-    before = {one.run: one.step_ms for one in found.best}
+    before = {one.run: one.step_ms for one in (*found.best, *found.near)}
     plans = []
     for place, ranked in enumerate(best):
         width = HALF_WIDTH * (ranked.error**2 + median(errors) ** 2) ** 0.5
@@ -215,7 +220,7 @@ def _verified(
 ) -> Verified | None:
     """Run what shows a plan's operators on the cards at hand, and take them into the base."""
     steps = laws.steps
-    missing = [one for one in steps.operators_of(ranked.run) if not _exact(steps, one)]
+    missing = _missing(steps, ranked)
     if not missing:
         return None
     shown = showing_run(steps.operators, missing, ranked.run, laws.sizes, machines.ranks)
@@ -229,7 +234,12 @@ def _verified(
     return Verified(name, told / 1e6, steps.measured_passes_ns(recorded) / 1e6)
 
 
-def _exact(steps: StepLaws, operator: Any) -> bool:
+def _missing(steps: StepLaws, ranked: Ranked) -> list[Operator]:
+    """Operators of a plan that no run has shown."""
+    return [one for one in steps.operators_of(ranked.run) if not _exact(steps, one)]
+
+
+def _exact(steps: StepLaws, operator: Operator) -> bool:
     estimate = steps.speeds.estimate(operator)
     return estimate is not None and estimate.exact
 

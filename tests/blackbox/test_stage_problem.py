@@ -10,7 +10,7 @@ from benchmarks.standin_cluster import stage_order
 from benchmarks.standin_memory import WITHIN, hidden_memory
 from taylor.base.errors import InputError
 from taylor.blackbox.degree_search import AHEAD
-from taylor.blackbox.quick_steps import quick_ms
+from taylor.blackbox.quick_steps import quick_step
 from taylor.blackbox.stage_problem import BlockTimes, schedule_of, stage_blocks, stage_peaks, stage_problem
 from taylor.parsers.small_run import Setting
 from taylor.pipeline.generators import build_schedule
@@ -85,5 +85,5 @@ def test_a_choice_whose_even_plan_does_not_fit_has_a_nearly_even_one_near_the_be
     even = PipelinePlan({"layer": ((8,) * 4,)}, {"full": ((8,) * 4,)})
     assert check(problem, even)
     best = solve(problem, SolveOptions(time_limit=10)).objective
-    assert best <= quick_ms(problem) <= best / AHEAD
-    assert quick_ms(problem.replace(limit_mib=(720.0,) * 4)) == float("inf")
+    assert best <= quick_step(problem).ms <= best / AHEAD
+    assert quick_step(problem.replace(limit_mib=(720.0,) * 4)).ms == float("inf")
