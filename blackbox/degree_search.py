@@ -27,8 +27,8 @@ from taylor.pipeline_solver.solve import solve
 
 MOST_MBS, MOST_CP, MOST_STAGES, MOST_CHUNKS = 8, 16, 64, 8
 AHEAD, AHEAD_SINGLE = 0.92, 0.97
-"""An exact plan is seldom faster than this share of the quick time: choices beyond are not solved. Of one chunk a stage,
-whose quick division is off by little more than the pipeline's fill, it is seldom faster than the second one."""
+"""An exact plan is seldom faster than this share of the quick time: choices beyond are not solved. Of one chunk a
+stage, whose quick division is off by little more than the pipeline's fill, it is seldom faster than the second one."""
 MOST_SOLVED, MOST_NEAR = 16, 3
 HALF_WIDTH = 1.645
 """Standard deviations in half of an interval that holds nine of ten."""
