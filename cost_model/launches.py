@@ -12,6 +12,7 @@ of 2048 x 768 and 11.8 ms with 4096 x 1536 (github.com/marin-community/marin/iss
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, TrainingRules
 from taylor.cost_model.strategy_table import Degrees
 from taylor.register.device import DeviceSpec
+from taylor.register.layers import AttentionSpec
 from taylor.register.model import ModelSpec
 
 
@@ -35,6 +37,22 @@ _MIXER = _Operations(11, 21, 2, 2)
 """Counted in Megatron-LM's source: norm, two products, queries, keys and values apart (3), their norms (2), rotation,
 attention, residual; back: two gradients a product (4), attention (3), norms (6), rotation (2), one gradient of three
 (4), residual (2)."""
+_LATENT = _Operations(12, 24, 5, 5)
+"""Counted there of latent attention (multi_latent_attention.py:690-960): norm, five products, two latent norms, two
+rotations, attention, residual; back: two gradients a product (10), attention (3), norms (6), rotations (2), gradients
+of latent and rotated keys joined, residual (2)."""
+_LATENT_QUERIES = _Operations(2, 4, 1, 1)
+"""What of that falls away where queries come from the hidden state: a product and a norm."""
+_LATENT_TRANSFERS = 2, 3
+"""Transfers of latent attention beyond a block's own under sequence parallelism: latents of queries and of keys are
+gathered apart, and turned keys too; back, a latent is gathered once more and two more gradients are scattered."""
+_ROTATION_APART = _Operations(23, 14)
+"""What single operations that turn queries and keys start beyond one kernel (rope_utils.py:105-161), twelve for each,
+back eight: cosines and sines scaled and cast (6), half negated, halves joined, two products, a sum, turned and other
+part joined. torch's own operations are counted in a test."""
+_LATENT_APART = _Operations(27, 27)
+"""The same of latent attention beyond its two kernels (multi_latent_attention.py:907-950): 29 there and back, which
+joins even and odd entries, content and turned parts, and copies values. Counted in the same test."""
 _DENSE = _Operations(6, 10, 2, 2)
 """Counted there of a dense MLP: norm, two products, activation, residual with dropout (2); back: two gradients a
 product (4), activation, norm (2), biases (2), residual."""
@@ -49,15 +67,24 @@ _ONE_EXPERT = _Operations(2, 4, 2, 2)
 """Both products of one expert: once forward, a gradient of input and weight each; a cast of each product's input."""
 
 
+_FROM_CORE_ON = 3
+"""Operations of a mixer's forward from attention's core on: the core, a product, the residual."""
+
+_Part = tuple[_Operations, Any, str]
+"""Operations, how often, and by which graph they are held."""
+
+
 class HostTime(NamedTuple):
-    """Time that the host takes for one layer and micro-batch, ms: up to the experts' counts, behind them, backward."""
+    """Time that the host takes for one layer and micro-batch, ms: up to the experts' counts, behind them, backward; and
+    what of the first comes before attention's core."""
 
     routed: Any
     experts: Any
     backward: Any
+    before_core: Any
 
 
-NO_HOST = HostTime(0.0, 0.0, 0.0)
+NO_HOST = HostTime(0.0, 0.0, 0.0, 0.0)
 
 
 def host_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> HostTime:
@@ -71,44 +98,70 @@ def host_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRule
     routed: Any = 0.0
     experts: Any = 0.0
     backward: Any = 0.0
+    before_core: Any = 0.0
     transfers = np.where(np.greater(degrees.tp, 1), np.where(degrees.sp, 2, 1), 0)
     transfers_back = np.where(np.greater(degrees.tp, 1), np.where(degrees.sp, 3, 1), 0)
     for layer in model.layers_of(kind):
+        mixer: list[_Part] = []
+        if layer.attention is not None:
+            mixer = _attention_parts(model, layer.attention, rules)
+            if layer.attention.latent is not None:
+                more, more_back = (np.where(np.greater(transfers, 1), count, 0) for count in _LATENT_TRANSFERS)
+                routed, backward = routed + more, backward + more_back
+        elif layer.mixer is not None and layer.moe is not None:
+            mixer = [(_MIXER, 1, GRAPHED_MIXER)]
         if layer.moe is None:
-            parts = [(_MIXER, 1, GRAPHED_MIXER)] if layer.attention is not None else []
-            parts += [(_DENSE, 1, GRAPHED_MIXER)] if layer.mlp is not None else []
-            routed = routed + _starts(parts, rules, back=False) + len(parts) * transfers
-            backward = backward + _starts(parts, rules, back=True) + len(parts) * transfers_back
+            parts = mixer + ([(_DENSE, 1, GRAPHED_MIXER)] if layer.mlp is not None else [])
+            blocks = (layer.attention is not None) + (layer.mlp is not None)
+            routed = routed + _starts(parts, rules, back=False) + blocks * transfers
+            backward = backward + _starts(parts, rules, back=True) + blocks * transfers_back
             continue
-        before = [(_ROUTER, 1, GRAPHED_ROUTER)]
-        if layer.mixer is not None:
-            before.append((_MIXER, 1, GRAPHED_MIXER))
+        before = [(_ROUTER, 1, GRAPHED_ROUTER), *mixer]
         if layer.moe.shared_width:
             before.append((_SHARED, 1, GRAPHED_ROUTER))
         behind = [(_EXPERTS, 1, GRAPHED_EXPERTS), (_ONE_EXPERT, layer.moe.n_experts / degrees.ep, GRAPHED_EXPERTS)]
         routed = routed + _starts(before, rules, back=False)
         experts = experts + _starts(behind, rules, back=False)
         backward = backward + _starts([*before, *behind], rules, back=True)
-    return HostTime(*(1e-3 * device.operation_us * part for part in (routed, experts, backward)))
+        if layer.attention is not None and GRAPHED_MIXER not in rules.graphed:
+            before_core = before_core + _starts(mixer, rules, back=False) - _FROM_CORE_ON
+    return HostTime(*(1e-3 * device.operation_us * part for part in (routed, experts, backward, before_core)))
 
 
-def shown_forward(forward: Any, of_experts: Any, host: HostTime, *, static: bool) -> Any:
+def _attention_parts(model: ModelSpec, attention: AttentionSpec, rules: TrainingRules) -> list[_Part]:
+    """What a mixer with attention starts; learned positions leave latent attention to turn by single operations
+    (Megatron-LM d98e8a64 megatron/training/arguments.py:1628)."""
+    if attention.latent is None:
+        parts = [_MIXER, *([_ROTATION_APART] if rules.rotated_apart else [])]
+    else:
+        parts = [_LATENT, *([_LATENT_APART] if rules.rotated_apart or model.learned_positions else [])]
+    times: list[_Part] = [(part, 1, GRAPHED_MIXER) for part in parts]
+    if attention.latent is not None and attention.latent.q_lora_rank is None:
+        times.append((_LATENT_QUERIES, -1, GRAPHED_MIXER))
+    return times
+
+
+def shown_forward(forward: Any, of_experts: Any, core: Any, host: HostTime, *, static: bool) -> Any:
     """Forward of a layer whose operations the host starts, ms.
 
     Parameters
     ----------
-    forward, of_experts : ms
-        What the device takes for the layer, and for what lies behind the experts' counts.
+    forward, of_experts, core : ms
+        What the device takes for the layer, for what lies behind the experts' counts, and for attention's core.
     static : bool
         Every expert gets a number of rows that is known beforehand. Else the host waits for the counts: it starts the
         experts when the device is through with the rest (Megatron-LM d98e8a64
         megatron/core/transformer/moe/token_dispatcher.py `_maybe_dtoh_and_synchronize`).
     """
     bound = np.maximum(forward, host.routed + host.experts)
-    return bound if static else np.maximum(bound, np.where(host.experts > 0, host.experts + forward - of_experts, 0.0))
+    if static:
+        return bound
+    # From one layer's counts to the next's, the device runs nothing that was not started behind the first ones.
+    waits = np.maximum(host.experts + forward - of_experts, host.experts + host.before_core + core)
+    return np.maximum(bound, np.where(host.experts > 0, waits, 0.0))
 
 
-def _starts(parts: list[tuple[_Operations, Any, str]], rules: TrainingRules, *, back: bool) -> Any:
+def _starts(parts: Sequence[_Part], rules: TrainingRules, *, back: bool) -> Any:
     total: Any = 0.0
     for operations, times, graphed in parts:
         if graphed in rules.graphed:

@@ -49,6 +49,11 @@ def shown_beside(transfer: Any, beside: Any, degrees: Degrees, parameters: Any, 
     return np.maximum(np.maximum(of_chunk, of_stage), transfer * np.minimum(bucket, 1 / vpp))
 
 
+def shown_behind(transfer: Any, work: Any, slowed: float = SLOWED_BESIDE) -> Any:
+    """What is seen of a transfer beside so much work: what outlasts it, and what the work takes longer, ms."""
+    return np.maximum(transfer - work, 0) + slowed * np.minimum(transfer, work)
+
+
 def shown_in_rings(transfer: Any, products: Any, degrees: Degrees) -> Any:
     """What a layer shows of tensor-parallel transfers that run piece by piece beside matrix products, ms.
 

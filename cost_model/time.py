@@ -14,7 +14,7 @@ from taylor.cost_model.determinism import attention_backward_ms
 from taylor.cost_model.expert_exchange import expert_exchange_ms, shared_experts_ms, shown_exchange_ms
 from taylor.cost_model.expert_products import expert_products
 from taylor.cost_model.launches import host_time, shown_forward
-from taylor.cost_model.overlap import shown_in_rings
+from taylor.cost_model.overlap import shown_behind, shown_in_rings
 from taylor.cost_model.parameters import (
     layer_groups,
     module_body_groups,
@@ -66,7 +66,7 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     scores, traffic = speed.bytes(work.score_bytes), speed.bytes(work.element_bytes)
     tensor = _tensor_ms(model, kind, degrees, rules, device, speed)
     expert = expert_exchange_ms(model, kind, degrees, rules, device, speed)
-    ring = _context_ms(model, kind, degrees, rules, device, speed)
+    ring, heads = _context_ms(model, kind, degrees, rules, device, speed)
     compute = dense.forward + grouped.forward + attention + scores + traffic
     compute = compute + speed.bytes(work.cast_bytes + work.slice_bytes + work.filled_bytes)
     attention_back = attention * (FLASH_BACKWARD if rules.flash_attention else 2.0)
@@ -83,22 +83,24 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         shown = np.where(degrees.sp, shown_in_rings(tensor, dense.backward, degrees), shown)
     exchanged = shown_exchange_ms(expert, compute + compute_back, rules)
     # A ring's hops hide behind the attention of the block at hand.
-    forward = compute + shown_ahead + exchanged + np.maximum(ring - attention, 0)
-    backward = compute_back + shown + exchanged + np.maximum(2 * ring - attention_back, 0)
+    forward = compute + shown_ahead + exchanged + heads + shown_behind(ring, attention)
+    backward = compute_back + shown + exchanged + heads + shown_behind(2 * ring, attention_back)
     if rules.overlap_shared:
         shared = shared_experts_ms(model, kind, degrees, rules, speed, work)
         forward = forward - np.minimum(shared, exchanged)
         backward = backward - np.minimum(2 * shared, exchanged)
     if rules.parameter_shard:
         shards = _shard_times(model, kind, degrees, rules, device, speed)
-        # Gathered a layer ahead, so only what outlasts the layer's own work is seen.
-        forward = forward + np.maximum(shards.gather - compute, 0) + shards.taken_out
+        # Gathered a layer ahead, beside the layer's own work.
+        slowed = speed.shares["data_shown"]
+        forward = forward + shown_behind(shards.gather, compute, slowed) + shards.taken_out
         again = not rules.stay_gathered
-        backward = backward + np.maximum(again * shards.gather + shards.scatter - compute_back, 0)
+        transfers = again * shards.gather + shards.scatter
+        backward = backward + shown_behind(transfers, compute_back, slowed)
         backward = backward + again * shards.taken_out + shards.put_in
     host = host_time(model, kind, degrees, rules, device)
     of_experts = grouped.forward + exchanged + speed.bytes(work.expert_activation_bytes)
-    forward = shown_forward(forward, of_experts, host, static=rules.static_experts)
+    forward = shown_forward(forward, of_experts, attention + scores, host, static=rules.static_experts)
     backward = np.maximum(backward, host.backward)
     beside = 1e-3 * speed.shares["layer_us"]
     forward, backward = forward + beside, backward + 2 * beside
@@ -288,30 +290,42 @@ def _tensor_ms(
 
 def _context_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
-) -> Any:
-    """Keys and values of the other context ranks, round the ring (Liu et al. 2023, arXiv:2310.01889).
+) -> tuple[Any, Any]:
+    """Keys and values of the other context ranks, round the ring (Liu et al. 2023, arXiv:2310.01889), and exchanges of
+    heads for tokens and back, ms.
 
-    A mixer without softmax exchanges heads for tokens and back instead, two all-to-alls of its channels.
+    Ulysses exchanges queries, keys and values among neighbouring ranks and the context back (Jacobs et al. 2023,
+    arXiv:2309.14509 §3.1); where it takes a part of the ranks, the others form the ring. Attention waits for it, and
+    what it sends is copied before and behind (MindSpeed be07955f
+    mindspeed/core/context_parallel/ulysses_context_parallel.py:11-36). A mixer without softmax does the same with its
+    channels.
     """
-    total: Any = 0.0
+    ring: Any = 0.0
+    exchanged: Any = 0.0
+    tokens = micro_batch_tokens(degrees, rules)
+    ways = degrees.cp if rules.ulysses_degree is None else np.minimum(rules.ulysses_degree, degrees.cp)
     for layer in model.layers_of(kind):
-        recurrent = layer.recurrent
-        if layer.attention is not None:
-            whole = degrees.mbs * rules.seq_length * _context_width(layer.attention, degrees) * rules.compute_bytes
-            total = total + gather_ms(whole, degrees.cp, degrees.tp, device, speed.network)
+        recurrent, attention = layer.recurrent, layer.attention
+        if attention is not None:
+            width = _context_width(attention, degrees.tp * ways)
+            whole = degrees.mbs * rules.seq_length * width * rules.compute_bytes
+            ring = ring + gather_ms(whole, degrees.cp / ways, degrees.tp * ways, device, speed.network)
+            queries = attention.n_heads * (attention.qk_width + attention.v_width) / degrees.tp
+            volume = tokens * (queries + ways * width) * rules.compute_bytes
+            apart = all_to_all_ms(volume, ways, degrees.tp, device, speed.network) + speed.bytes(2 * 2 * volume)
+            exchanged = exchanged + np.where(np.greater(ways, 1), apart, 0.0)
         elif recurrent is not None:
             products = mixer_products(model, layer, degrees)
-            width = products[0].width_out + products[-1].width_in
-            volume = micro_batch_tokens(degrees, rules) * width * rules.compute_bytes
-            total = total + all_to_all_ms(volume, degrees.cp, degrees.tp, device, speed.network)
-    return total
+            volume = tokens * (products[0].width_out + products[-1].width_in) * rules.compute_bytes
+            ring = ring + all_to_all_ms(volume, degrees.cp, degrees.tp, device, speed.network)
+    return ring, exchanged
 
 
-def _context_width(attention: AttentionSpec, degrees: Degrees) -> Any:
-    """Keys and values of a token on one rank, elements."""
+def _context_width(attention: AttentionSpec, ways: Any) -> Any:
+    """Keys and values of a token on one of the ranks that split the heads, elements."""
     if attention.latent is not None:
-        return attention.n_heads * (attention.qk_width + attention.v_width) / degrees.tp
-    return np.maximum(attention.n_kv_heads / degrees.tp, 1) * (attention.head_dim + attention.v_width)
+        return attention.n_heads * (attention.qk_width + attention.v_width) / ways
+    return np.maximum(attention.n_kv_heads / ways, 1) * (attention.head_dim + attention.v_width)
 
 
 class _ShardTimes(NamedTuple):

@@ -305,11 +305,22 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         aligned_rows=flags.has("moe-router-padding-for-quantization", "moe-router-padding-for-fp8"),
         engine_products=flags.text("transformer-impl", default="transformer_engine") == "transformer_engine",
         deterministic=flags.has("deterministic-mode"),
-        rotated_apart=flags.number("rotary-percent", default=1.0) if flags.has("no-rope-fusion") else 0.0,
+        rotated_apart=flags.number("rotary-percent", default=1.0) if _rotates_apart(flags) else 0.0,
         logged_bytes=sum(moved for flag, moved in _LOGGED_BYTES.items() if flags.has(flag)),
         graphed=_graphed(flags),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
+
+
+def _rotates_apart(flags: Flags) -> bool:
+    """Whether rotary embedding runs operation by operation.
+
+    Megatron-LM has one kernel unless it is told not to; MindSpeed replaces the function, and calls its kernel where a
+    flag says so (MindSpeed be07955f mindspeed/core/models/common/embeddings/rotary_pos_embedding.py:55-74, 1.0.RC3).
+    """
+    if flags.text("position-embedding-type", default="rope") in ("alibi", "none"):
+        return False
+    return not flags.has("use-fused-rotary-pos-emb") if is_mindspeed(flags) else flags.has("no-rope-fusion")
 
 
 def _loss_kernel(flags: Flags) -> str | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taylor.cost_model.overlap import shown_beside, shown_in_rings
+from taylor.cost_model.overlap import SLOWED_BESIDE, shown_behind, shown_beside, shown_in_rings
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.tail import StageTime, tail_ms
-from taylor.cost_model.time import estimate_ratios, step_ms
+from taylor.cost_model.time import estimate_ratios, layer_time, step_ms
 from taylor.parsers.read import read_config
 from taylor.register import frameworks
 from taylor.register.registry import Registry
@@ -79,3 +80,19 @@ def test_a_script_that_overlaps_is_told_a_shorter_layer(tmp_path: Path) -> None:
         assert not any("overlap-" in flag.name and flag.time for flag in config.unmodelled)
     layer, ringed = told
     assert ringed < layer
+
+
+@given(ms, ms)
+def test_hidden_transfers_slow_the_work_beside_them(transfer: float, work: float) -> None:
+    shown = float(shown_behind(transfer, work))
+    assert SLOWED_BESIDE * transfer <= shown * (1 + 1e-12) and shown <= transfer * (1 + 1e-12)
+
+
+def test_layers_take_longer_beside_what_fsdp_gathers_and_a_ring_hands_on() -> None:
+    """An A100's backward takes 1.126 times as long beside an all-reduce (Hetu-Galvatron's overlap_coefficient.json)."""
+    sharded = TrainingRules(framework=frameworks.FRAMEWORKS["torchtitan"], parameter_shard=True, seq_length=8192)
+    ring = Strategy(1, 1, 1, cp=4)
+    for strategy, rules in ((Strategy(8, 1, 1, op=8, mbs=8), sharded), (ring, RULES.replace(seq_length=131072))):
+        free = replace(H100, links=tuple(replace(link, gb_s=1e9, latency_us=0.0) for link in H100.links))
+        with_transfers, without = (layer_time(LLAMA, "dense", strategy, rules, card) for card in (H100, free))
+        assert 1.0 < float(with_transfers.forward / without.forward) < 1.126

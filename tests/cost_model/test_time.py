@@ -309,3 +309,35 @@ def test_stages_of_a_node_each_send_to_another_node(strategy: Strategy) -> None:
 def test_two_stages_in_a_node_send_to_another_node_every_second_time() -> None:
     near, far, again, last = lags_by_stage_ms(LLAMA7, Strategy(1, 2, 4, cp=2), MEGATRON, A100)
     assert near == again < far == last
+
+
+def test_ulysses_exchanges_heads_before_and_behind_attention_and_its_ring_is_shorter() -> None:
+    """Jacobs et al. 2023 (arXiv:2309.14509 §3.1): queries, keys, values and context, N·h/P each, all to all."""
+    rules = TrainingRules(seq_length=32768, ulysses_degree=None)
+    strategy = Strategy(1, 1, 1, cp=8)
+    plain = replace(PLAIN, memory_gb_s=1e12)
+
+    def forward(rules: TrainingRules, device: DeviceSpec) -> float:
+        return float(layer_time(LLAMA7, DENSE, strategy, rules, device).forward)
+
+    heads = 4 * 32768 / 8 * LLAMA7.hidden * 2
+    exchanged = all_to_all_ms(heads, 8, 1, plain, Speed.of(plain, rules).network)
+    free = replace(plain, links=tuple(replace(link, gb_s=1e12, latency_us=0.0) for link in plain.links))
+    assert forward(rules, plain) - forward(rules, free) == pytest.approx(float(exchanged), rel=1e-6)
+    # Over slow links between nodes, a ring of two beside exchanges of four moves a third of what a ring of eight does.
+    apart = replace(
+        plain, links=(LinkTier("domain", 1000, 4, latency_us=0.001), LinkTier("fabric", 0.01, latency_us=0.001))
+    )
+    assert forward(rules.replace(ulysses_degree=4), apart) < forward(rules.replace(ulysses_degree=1), apart)
+    assert forward(rules.replace(ulysses_degree=4), apart) < forward(rules, apart)
+
+
+@pytest.mark.parametrize("degree", [1, 2, None])
+def test_ulysses_of_a_table_is_that_of_its_rows(degree: int | None) -> None:
+    rules = MEGATRON.replace(ulysses_degree=degree, seq_length=16384)
+    rows = [Strategy(2, tp, 1, cp=cp) for tp in (1, 2) for cp in (1, 2, 4)]
+    table = StrategyTable.from_strategies(rows)
+    told = layer_time(LLAMA7, DENSE, table, rules, A100)
+    alone = [layer_time(LLAMA7, DENSE, row, rules, A100) for row in rows]
+    assert told.forward == pytest.approx([float(each.forward) for each in alone])
+    assert told.backward == pytest.approx([float(each.backward) for each in alone])
