@@ -6,7 +6,7 @@ import pytest
 
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.known_orders import known_orders
-from taylor.pipeline.schedule import SEARCHED, SEARCHED_V, ScheduleSpec
+from taylor.pipeline.schedule import SCHEDULES, SEARCHED, SEARCHED_V, ScheduleSpec
 from taylor.pipeline.words import tasks_of, word_of
 
 
@@ -44,3 +44,16 @@ def test_there_is_a_known_order_for_every_shape() -> None:
             build_schedule(spec, S, 2, m)
     assert list(known_orders(ScheduleSpec(SEARCHED), 4, 1, 9)) == ["1f1b", "zb-h1", "zb-h2"]
     assert tasks_of("F0 F0")[1] == (0, 0, 1, 0)
+
+
+def test_a_backward_that_runs_whole_is_followed_by_the_weight_gradient_of_its_chunk() -> None:
+    """1F1B on two stages, by hand: the first stage fills with one forward more; words name interleaves."""
+    orders = known_orders(ScheduleSpec(SEARCHED), 2, 1, 2)["1f1b"].words
+    assert orders == ("F0 F0 B0 W0 B0 W0", "F0 B0 W0 F0 B0 W0")
+
+
+def test_one_stage_needs_a_pipeline_of_none_but_the_orders_made_for_several() -> None:
+    """GPipe and 1F1B run on any number of stages; seqpipe and zero bubbles fill what others leave idle."""
+    needs = {name for name in SCHEDULES if ScheduleSpec(name).traits.needs_pipeline}
+    assert not needs & {"1f1b", "gpipe", "interleaved", "megatron-interleaved", "torch-interleaved"}
+    assert {"seqpipe", "zb-h1", "zb-h2"} <= needs

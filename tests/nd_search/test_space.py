@@ -1,0 +1,67 @@
+"""What a search spans, and the batch that it proposes where the asked one leaves nothing, counted by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.nd_search.emptied import _nearest_batch
+from taylor.nd_search.legality import LEGALITY_RULES
+from taylor.nd_search.options import SearchContext, SearchOptions
+from taylor.nd_search.space import build_space
+from taylor.pipeline.plan import NONE
+from tests.nd_search_cases import DEVICE, LLAMA2_7B, job
+
+
+def context_of(options: SearchOptions, rules: TrainingRules | None = None) -> SearchContext:
+    own = job(LLAMA2_7B, Strategy(8, 1, 1, op=8, micro_batches=4), TrainingRules() if rules is None else rules)
+    return SearchContext.settle(own, DEVICE, options)
+
+
+def test_interleaves_reach_from_1_to_4_where_no_bounds_are_given() -> None:
+    options = SearchOptions(search=("dp", "tp", "pp", "vpp"), world_size=8, gbs=32)
+    table = [row for block in build_space(context_of(options), options).blocks() for row in block]
+    assert {row.vpp for row in table} == {1, 2, 3, 4}
+
+
+def test_the_optimizer_is_split_over_divisors_of_dp_and_cp_together() -> None:
+    options = SearchOptions(search=("dp", "tp", "cp", "op"), world_size=8, gbs=32)
+    found: dict[tuple[int, int], set[int]] = {}
+    for block in build_space(context_of(options), options).blocks():
+        for row in block:
+            found.setdefault((row.dp, row.cp), set()).add(row.op)
+    assert found[2, 2] == {1, 2, 4} and found[1, 4] == {1, 2, 4} and found[8, 1] == {1, 2, 4, 8}
+
+
+def test_the_batch_proposed_is_the_nearest_of_whole_rounds() -> None:
+    """Interleaved over four stages, micro-batches come in fours: of 2 samples a micro-batch, 8 by 8."""
+    options = SearchOptions(search=("dp", "tp", "pp", "vpp"), world_size=8, gbs=98)
+    table = StrategyTable.from_strategies([Strategy(2, 1, 4, op=2, vpp=2, mbs=1, micro_batches=4)])
+    nearest = _nearest_batch(table, (), context_of(options), NONE)
+    assert nearest is not None and nearest[1:] == (2, 96)
+
+
+@pytest.mark.parametrize(
+    ("name", "rules", "strategy", "legal"),
+    [
+        # data_parallel_replicate_degree stands for itself: beside sharding anything goes, alone it stands alone.
+        ("plain-replicas-alone", {}, Strategy(4, 2, 1, op=2), True),
+        ("plain-replicas-alone", {}, Strategy(4, 1, 1, op=1), True),
+        ("plain-replicas-alone", {}, Strategy(4, 2, 1, op=1), False),
+        # --hierarchical-context-parallel-sizes 2 2.
+        ("context-levels", {"context_levels": 4}, Strategy(2, 1, 1, cp=4), True),
+        ("context-levels", {"context_levels": 4}, Strategy(8, 1, 1, cp=1), False),
+        # 32 heads over 4 ranks of TP and 4 that exchange heads; 12 or 48 ranks do not divide them.
+        ("heads-by-ulysses", {"ulysses_degree": None}, Strategy(1, 4, 1, cp=4), True),
+        ("heads-by-ulysses", {"ulysses_degree": None}, Strategy(1, 4, 1, cp=3), False),
+        ("heads-by-ulysses", {"ulysses_degree": None}, Strategy(1, 16, 1, cp=3), False),
+    ],
+)
+def test_a_rule_keeps_what_its_framework_starts(name: str, rules: dict, strategy: Strategy, legal: bool) -> None:
+    [rule] = [rule for rule in LEGALITY_RULES if rule.name == name]
+    options = SearchOptions(world_size=strategy.world_size, gbs=32)
+    context = context_of(options, TrainingRules(**rules))
+    kept = np.asarray(rule.keep(StrategyTable.from_strategies([strategy]), context))
+    assert bool(kept[0]) is legal
