@@ -9,6 +9,7 @@ from taylor.pipeline_solver import stage_programs
 from taylor.pipeline_solver.columns import build_columns
 from taylor.pipeline_solver.stage_programs import StagePrograms
 from taylor.pipeline_solver.stage_tuples import stage_tuples
+from tests.solver_cases import small_problem
 
 
 def test_by_place_and_by_kinds_the_cheapest_choice_is_the_same(monkeypatch):
@@ -36,3 +37,19 @@ def test_by_place_and_by_kinds_the_cheapest_choice_is_the_same(monkeypatch):
         if one is not None and other is not None:
             assert np.isclose(weights[one].sum(), weights[other].sum())
             compared += 1
+
+
+def test_with_one_kind_the_cheapest_choice_is_that_of_all_choices():
+    """Two stages that hold four equal layers together: every pair of columns whose layers add up to four."""
+    problem = small_problem()
+    columns = build_columns(problem, stage_tuples(problem, 1000), 1000)
+    programs = StagePrograms(columns)
+    layers = columns.totals.sum(axis=1)
+    first, second = np.arange(columns.start[1]), np.arange(columns.start[1], columns.start[2])
+    rng = np.random.default_rng(3)
+    for _ in range(5):
+        weights = rng.random(len(columns))
+        least = min(weights[a] + weights[b] for a in first for b in second if layers[a] + layers[b] == 4)
+        best = programs.best(weights)
+        assert best is not None and layers[best].sum() == 4
+        assert np.isclose(weights[best].sum(), least)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,7 @@ from taylor.pipeline_solver.tree_memory import TreeMemory
 from taylor.pipeline_solver.uniform_recompute import (
     UNRESTRICTED_BOUND,
     UNRESTRICTED_OBJECTIVE,
+    _Choices,
     solve_uniform,
     uniform_choice,
 )
@@ -234,3 +237,12 @@ def test_a_choice_that_the_best_plan_keeps_begins_with_the_target_that_was_left(
 
     solve_uniform(problem, SolveOptions(), run=run, one_by_one=True)
     assert left == {(FULL, 0): 77.0, (FULL, 3): float("inf")}
+
+
+def test_a_plan_that_beats_the_best_leaves_no_room_for_more_layers_than_its_step_holds():
+    """Four micro-batches, a forward of 1 and a backward of 2: a step of 25 holds two layers on a stage, not three."""
+    problem = small_problem()
+    known = SimpleNamespace(problem=problem, best=object(), to_beat=lambda: 25.0)
+    assert _Choices._room(known) == 2
+    known.best = None
+    assert _Choices._room(known) == problem.layers
