@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -191,6 +192,16 @@ def test_the_pruned_csv_counts_every_rule_and_shows_an_example_it_really_breaks(
     by_rule = {row["rule"]: row for row in rows}
     assert "memory" in by_rule and by_rule["heads-by-tp"]["removed"] == "7"
     assert "tp=64" in by_rule["heads-by-tp"]["example"]
+
+
+def test_files_made_from_one_of_another_ending_end_as_the_launcher_s_files_do(
+    config: TrainingConfig, tmp_path: Path
+) -> None:
+    """MindFormers' own files all end with .yaml."""
+    other = config.path.with_suffix(".conf")
+    other.write_bytes(config.path.read_bytes())
+    [made] = emit_yaml(found(config, profile_num=1), replace(config, path=other), tmp_path / "made")
+    assert made.name.endswith("_pretrain.yaml")
 
 
 def test_a_second_emission_removes_what_the_first_wrote_and_nothing_else(

@@ -1,9 +1,11 @@
-"""How much work a step time leaves a stage, against pipelines counted by hand."""
+"""How much work a step time leaves a stage, and the step of one stage, against pipelines counted by hand."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.work_limits import WorkLimits
@@ -28,3 +30,12 @@ def test_the_last_of_two_stages_waits_for_a_forward_and_is_followed_by_a_backwar
     first, last = limits.under(24.0)
     assert first == pytest.approx(24.0 / 4, rel=1e-7)
     assert last == pytest.approx((24.0 - 3.0) / 4, rel=1e-7)
+
+
+@pytest.mark.parametrize(("tail", "step_time"), [((), 12.0), ((5.0,), 17.0)])
+def test_a_step_of_one_stage_is_its_work_and_what_follows_it(tail: tuple[float, ...], step_time: float) -> None:
+    """Four micro-batches of one layer: a forward of 1 and a backward of 2 each."""
+    problem = small_problem(stages=1, static_mib=(5.0,), limit_mib=(100.0,), tail=tail)
+    paths = PathCuts(problem, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags))
+    assert paths.tails.tolist() == list(tail or (0.0,))
+    assert paths.path(np.array([1.0, 2.0]))[0] == pytest.approx(step_time)
