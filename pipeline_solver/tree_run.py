@@ -83,6 +83,18 @@ class TreeRun:
         self.tree.stopper, self.note = stopper, note
         self.probed |= closed_by_milp(self.tree.problem)
 
+    def closing_well(self, before: float) -> bool:
+        """Whether the tree's end proves the best plan, and it has closed the share of its gap that a tree must close.
+
+        Parameters
+        ----------
+        before : float
+            Bound from which the gap counts; the root's where that is higher.
+        """
+        tree = self.tree
+        before = max(before, tree.root_bound)
+        return tree.cutoff < tree.target and (tree.lower_bound() - before >= STAGED_SHARE * (tree.cutoff - before))
+
     def search(self) -> TreeEnd:
         """Search the tree, from where an earlier search had no time for more."""
         tree = self.tree

@@ -29,6 +29,10 @@ STRONG_ITERATIONS = 400
 """Splits of a node that are tried, half as many where the LP prices, with so many simplex iterations for each child;
 and those of them that are tried with more."""
 
+FINAL_AHEAD = 3
+"""Of the latter, how many in a row without a better one end it: they come the likeliest first, and each costs two long
+LPs."""
+
 IMPROVE_EVERY = 4
 """Nodes between two attempts at a better plan."""
 
@@ -218,9 +222,15 @@ class Search:
         candidates.sort(key=lambda split: -split.merit)
         left = candidates[: STRONG_CANDIDATES // 2 if master.partial else STRONG_CANDIDATES]
         tried: list[tuple[float, int, Split, list[_Child]]] = []
-        for limit, most in ((LOOK_ITERATIONS, STRONG_FINALISTS), (STRONG_ITERATIONS, 1)):
+        for limit, most, ahead in (
+            (LOOK_ITERATIONS, STRONG_FINALISTS, STRONG_CANDIDATES),
+            (STRONG_ITERATIONS, 1, FINAL_AHEAD),
+        ):
             tried = []
+            best, best_at = -np.inf, -1
             for k, split in enumerate(left):
+                if k - best_at > ahead:
+                    break
                 self.stopper.check()
                 pair = []
                 for gone in (split.above, split.below):
@@ -235,10 +245,12 @@ class Search:
                 if all(closed):
                     return []
                 if any(closed):
-                    mask = pair[closed.index(False)].mask
+                    mask, best_at = pair[closed.index(False)].mask, k
                     continue
                 gains = [max(min(child.value, ceiling) - bound, 1e-6 * abs(bound)) for child in pair]
                 tried.append((gains[0] * gains[1], -k, split, pair))
+                if tried[-1][0] > best:
+                    best, best_at = tried[-1][0], k
             tried.sort(key=lambda entry: entry[:2], reverse=True)
             left = [entry[2] for entry in tried[:most]]
         if not tried:

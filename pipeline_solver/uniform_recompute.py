@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from taylor.pipeline.plan import NONE, PipelinePlan
 from taylor.pipeline_solver.options import SolveOptions
@@ -31,6 +32,9 @@ from taylor.pipeline_solver.solution import (
 from taylor.pipeline_solver.solvers import Solver
 from taylor.pipeline_solver.tree_memory import TreeMemory, closed_by_milp
 from taylor.pipeline_solver.turns import LONGEST, Turns
+
+if TYPE_CHECKING:  # the rule alone loads no solver
+    from taylor.pipeline_solver.tree_run import TreeRun
 
 UNRESTRICTED_OBJECTIVE, UNRESTRICTED_BOUND = "unrestricted_objective", "unrestricted_bound"
 """Names of the statistics that hold the step time and the bound without the rule."""
@@ -119,12 +123,14 @@ def solve_uniform(
         free, known = Solution(NO_SOLUTION), dict[str, float]()
     else:
         start = None if warm_start is None or on_progress is None else _nearest(problem, warm_start, "")
-        free = run(
-            problem.replace(uniform_recompute=()),
-            within(FIRST_SHARE).replace(memory=memory),
-            warm_start=warm_start,
-            on_progress=_told_of_bound(on_progress, None if start is None else start.objective),
-        )
+        tell = _told_of_bound(on_progress, None if start is None else start.objective, began)
+        unruled = problem.replace(uniform_recompute=())
+        free = run(unruled, within(FIRST_SHARE).replace(memory=memory), warm_start=warm_start, on_progress=tell)
+        closed = 0.0
+        while free.termination is Termination.TIME_LIMIT and _proves_soon(problem, free, memory.tree, closed):
+            closed = free.bound or 0.0
+            again = within(FIRST_SHARE).replace(memory=memory)
+            free = run(unruled, again, warm_start=free.plan, on_progress=tell)
         known = {UNRESTRICTED_BOUND: free.bound or 0.0}
     floor = free.bound or 0.0
     if free.objective is not None:
@@ -169,6 +175,17 @@ def solve_uniform(
     return whole.closed(interrupted=interrupted) if optimal else whole.ended_by(stopped or Termination.STALLED)
 
 
+def _proves_soon(problem: PipelineProblem, free: Solution, tree: TreeRun | None, before: float) -> bool:
+    """Whether the problem without the rule is worth more time: its plan keeps the rule, and the tree that there was no
+    time for, whose end is the proof of all, has since `before` closed so much that it would not be left as slow.
+
+    Under the choice that the plan keeps to much the same tree would begin anew.
+    """
+    if tree is None or free.plan is None or not tree.closing_well(before):
+        return False
+    return _kept(problem, free.plan) is not None
+
+
 def _of_one_choice(statistic: str, problem: PipelineProblem) -> str:
     """The name under which a statistic of the best choice stands: its cuts alone say nothing of the others."""
     return RANGED_ROUNDS if statistic == MILP_ROUNDS and len(_distinct(problem)) > 1 else statistic
@@ -190,7 +207,8 @@ class _Choices:
         memory: TreeMemory,
     ) -> None:
         self.problem, self.options, self.run = problem, options, run
-        self.paths, self.patience, self.left = memory.paths, memory.patience, memory.left
+        self.paths, self.patience = memory.paths, memory.patience
+        self.left, self.fruitless = memory.left, memory.fruitless
         self.began, self.deadline, self.floor = began, deadline, floor
         self.best, self.on_progress = best, on_progress
         self.proven: dict[tuple[str, int], float] = {}
@@ -299,6 +317,7 @@ class _Choices:
         if choice == self.kept and self.resumable and self.left < float("inf"):
             # The same optimum, and much the same tree, though what is to be beaten now is a hair less.
             fresh.left = min(self.left, self.to_beat())
+            fresh.fruitless = self.fruitless
         memory = self.memories.setdefault(choice, fresh)
         found = self.run(one, self._within(seconds).replace(memory=memory), warm_start=known, on_progress=told)
         if found.termination is Termination.INTERRUPTED:
@@ -403,17 +422,19 @@ def _layers_within(problem: PipelineProblem, step_time: float) -> int:
     return most
 
 
-def _told_of_bound(on_progress: OnProgress | None, known: float | None) -> OnProgress | None:
+def _told_of_bound(on_progress: OnProgress | None, known: float | None, began: float) -> OnProgress | None:
     """Passes on what is proven without the rule, which holds with it; a plan found there may break the rule.
 
     Parameters
     ----------
     known : float or None
         Step time of a plan that keeps the rule.
+    began : float
+        `time.monotonic()` at the beginning of the whole.
     """
     if on_progress is None:
         return None
-    return lambda progress: on_progress(replace(progress, objective=known))
+    return lambda progress: on_progress(replace(progress, objective=known, seconds=time.monotonic() - began))
 
 
 def _told(choices: _Choices, of: str, on_progress: OnProgress | None, *, real: bool = True) -> OnProgress | None:

@@ -184,6 +184,21 @@ def test_a_tree_is_left_after_the_rounds_that_it_is_granted(left, granted, then,
     assert (run.rounds, memory.patience) == (granted, then)
 
 
+@pytest.mark.parametrize(
+    "bound, before, target, well",
+    [(16.0, 0.0, np.inf, True), (14.0, 0.0, np.inf, False), (16.0, 14.0, np.inf, False), (16.0, 0.0, 20.0, False)],
+)
+def test_a_tree_closes_well_that_has_closed_half_of_its_gap_and_whose_end_proves_the_best_plan(
+    bound, before, target, well, monkeypatch
+):
+    run = resting_run(TreeMemory(), monkeypatch)
+    tree_of = run.tree
+    tree_of.plans.best_time, tree_of.gap = 20.0, 0.0
+    tree_of.root_bound, tree_of.target = 10.0, target
+    tree_of.replace_open([(bound, tree_of.alive)])
+    assert run.closing_well(before) is well
+
+
 def test_what_probing_could_not_rule_out_below_a_lower_step_time_is_not_probed(monkeypatch):
     asked = []
     monkeypatch.setattr(tree_run.TreeRun, "_probe", lambda run, pool: asked.append(run))

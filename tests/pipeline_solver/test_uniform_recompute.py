@@ -229,14 +229,42 @@ def test_a_choice_that_the_best_plan_keeps_begins_with_the_target_that_was_left(
 
     def run(asked, options, **further):
         if not asked.uniform_recompute:
-            options.memory.left = 77.0
+            options.memory.left, options.memory.fruitless = 77.0, 88.0
             grids = {"dense": [[1] * 3 + [0] * 13, [0] * 16], "moe": [[1] * 3 + [2] * 13, [2] * 14 + [1, 1]]}
             return Solution(FEASIBLE, plan=plan_of(grids), objective=1e4, bound=1.0)
-        left[asked.uniform_recompute[0]] = options.memory.left
+        left[asked.uniform_recompute[0]] = options.memory.left, options.memory.fruitless
         return Solution(NO_SOLUTION, bound=1.0)
 
     solve_uniform(problem, SolveOptions(), run=run, one_by_one=True)
-    assert left == {(FULL, 0): 77.0, (FULL, 3): float("inf")}
+    assert left == {(FULL, 0): (77.0, 88.0), (FULL, 3): (float("inf"), float("inf"))}
+
+
+@pytest.mark.parametrize(
+    "recomputed, closing, asked",
+    [(0, (True, False), 2), (0, (True, True), 3), (0, (False,), 1), (1, (True, True), 1)],
+    ids=["as long as it closes", "to its end", "too slow", "a plan that breaks the rule"],
+)
+def test_a_free_problem_whose_plan_keeps_the_rule_goes_on_while_its_tree_closes_well(recomputed, closing, asked):
+    problem = small_problem(uniform_recompute=((FULL, 0), (FULL, 2)))
+    plan = plan_of({"body": [[2, 2]]}, {FULL: [[recomputed, 0]]})
+    times, since = 0, []
+
+    class Tree:
+        def closing_well(self, before):
+            since.append(before)
+            return closing[len(since) - 1]
+
+    def run(of, options, **further):
+        nonlocal times
+        if of.uniform_recompute:
+            return Solution(NO_SOLUTION, bound=1e9).ended_by(Termination.CUT_OFF)
+        times += 1
+        options.memory.tree = Tree()
+        found = Solution(FEASIBLE, plan=plan, objective=30.0, bound=10.0 + times)
+        return found.closed() if times == 3 else found.ended_by(Termination.TIME_LIMIT)
+
+    solve_uniform(problem, SolveOptions(time_limit=60.0), run=run, one_by_one=True)
+    assert (times, since) == (asked, [0.0, 11.0][: len(since)])
 
 
 def test_a_plan_that_beats_the_best_leaves_no_room_for_more_layers_than_its_step_holds():
