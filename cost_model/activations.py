@@ -152,7 +152,8 @@ def input_split(degrees: Degrees, rules: TrainingRules) -> Any:
 
 def residual_bytes(rules: TrainingRules) -> int:
     """Bytes an element of the stream between layers."""
-    return _FP32 if rules.framework.activations.fp32_residual else rules.compute_bytes
+    wide = rules.framework.activations.fp32_residual if rules.wide_residual is None else rules.wide_residual
+    return _FP32 if wide else rules.compute_bytes
 
 
 def norm_input_bytes(rules: TrainingRules) -> int:

@@ -147,6 +147,9 @@ class TrainingRules:
     stay_gathered : bool
         Of fully sharded parameters: all stay gathered from their forward to the end of their backward, without a
         pipeline too (`StateRules.whole_in_pipeline`).
+    wide_residual : bool or None
+        The stream between layers, and so a recomputed layer's kept input, is fp32. False: the compute type. None: as
+        the framework's record has it (`ActivationRules.fp32_residual`).
     optimizer : OptimizerStates
         What the job's optimizer keeps otherwise than the framework's usual one.
     narrow : NarrowProducts or None
@@ -222,6 +225,7 @@ class TrainingRules:
     fused_accumulation: bool | None = None
     whole_ends: bool = False
     stay_gathered: bool = False
+    wide_residual: bool | None = None
     optimizer: OptimizerStates = OptimizerStates()
     narrow: NarrowProducts | None = None
     narrow_weights: bool = False

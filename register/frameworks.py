@@ -120,7 +120,8 @@ class ActivationRules:
     Parameters
     ----------
     fp32_residual : bool
-        The stream between the layers, and so a recomputed layer's kept input, is fp32. Off: the compute type.
+        The stream between the layers, and so a recomputed layer's kept input, is fp32, where the job does not say
+        (`TrainingRules.wide_residual`). Off: the compute type.
     fp32_norm_input : bool
         A norm casts its input to fp32 and keeps the cast. Off: it keeps the input in the type that it has.
     joined_qkv : bool

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import torch
 
+from taylor.cost_model.activations import residual_bytes
 from taylor.cost_model.statics import vocabulary_ways
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.register.frameworks import Framework
@@ -68,7 +69,7 @@ class Site:
     @property
     def residual_dtype(self) -> torch.dtype:
         """Type of the residual stream."""
-        return torch.float32 if self.framework.activations.fp32_residual else self.dtype
+        return torch.float32 if residual_bytes(self.rules) == 4 else self.dtype
 
     @property
     def dropout_rate(self) -> float:

@@ -70,6 +70,9 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
     _note_legality(model, strategy, notes)
     plan = _read_plan(top, section, model, strategy, schedule, mtp_counted, notes)
     rules = _read_rules(top, section, moe if model.moe else None, mcore, notes)
+    layers_of_model = [layer for kind in model.body_counts for layer in model.layers_of(kind)]
+    if not any(layer.attention is not None and layer.attention.latent is not None for layer in layers_of_model):
+        rules = rules.replace(wide_residual=_wide_residual(section, mcore))
     counts = {} if plan is None else _read_modules(top, plan, modules_of(section, mcore=mcore), schedule, mtp_counted)
     if counts:
         words = modules_of(section, mcore=mcore)
@@ -244,6 +247,20 @@ def _read_rules(top: Fields, section: Fields, moe: Fields | None, mcore: bool, n
         # Mcore knows the split alone: master mindformers/parallel_core/transformer_config.py:440.
         vocab_parallel=mcore or not top.section("parallel_config").boolean("vocab_emb_dp", default=True),
     )
+
+
+def _wide_residual(section: Fields, mcore: bool) -> bool | None:
+    """`TrainingRules.wide_residual` of models without latent attention.
+
+    A legacy layer adds in ``residual_dtype`` and casts its result back to the compute type (r1.5.0
+    mindformers/models/llama/llama_transformer.py:1065-1081; 1.3 adds in the compute type, llama.py:271); Telechat's
+    classes have a key of their own, which is in no figure. Mcore keeps what it adds in (master
+    mindformers/parallel_core/transformer_config_utils.py:251). Latent attention's is left as the fit to dry-runs of
+    DeepSeek-V3 has it: 30 MiB a recomputed layer, where an input in 16 bits takes 14 (`ActivationRules`).
+    """
+    if section.has("res_dtype"):
+        return None
+    return mcore and (section.raw("fp32_residual_connection") is True or section.raw("residual_dtype") == "float32")
 
 
 def _read_ulysses_degree(top: Fields, section: Fields) -> int | None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from taylor.base.errors import InputError
+from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.parameters import total_parameters
 from taylor.parsers.read import read_config
 from taylor.parsers.text.yaml_source import MAX_BYTES
@@ -671,3 +672,31 @@ def test_expert_parallel_that_batched_products_cannot_run_is_a_misfit(tmp_path: 
     config = read_config(changed(tmp_path, *changes))
     assert config.misfit is not None and config.misfit.value == config.strategy.ep == 8
     assert "does not divide data_parallel x context_parallel 4" in config.misfit.problem
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "bytes_kept"),
+    [
+        ("pretrain_llama2_7b", {}, 2),
+        ("pretrain_llama2_7b", {"residual_dtype": "float32"}, 2),
+        ("pretrain_qwen3_30b_a3b", {}, 2),
+        ("pretrain_qwen3_30b_a3b", {"fp32_residual_connection": True}, 4),
+        ("pretrain_qwen3_30b_a3b", {"residual_dtype": "float32"}, 4),
+        ("pretrain_llama2_7b", {"res_dtype": "float32"}, 4),
+        ("pretrain_deepseek3_671b_1024p", {}, 4),
+    ],
+)
+def test_a_recomputed_layer_keeps_its_input_in_the_type_of_the_stream(
+    name: str, words: dict[str, object], bytes_kept: int, tmp_path: Path
+) -> None:
+    """Legacy layers cast what they add in float32 back; DeepSeek's is what its fit to dry-runs says."""
+    data = yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text())
+    data["model"]["model_config"] |= words
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(data))
+    config = read_config(file)
+    kept = activation_bytes(config.model, config.model.body_kind, FULL, config.strategy, config.rules)
+    split = config.strategy.tp if config.strategy.sp else 1
+    tokens = config.strategy.mbs * config.rules.seq_length / config.strategy.cp / split
+    assert kept == tokens * config.model.hidden * bytes_kept
+    assert not any("residual" in flag.name for flag in config.unmodelled)
