@@ -31,7 +31,7 @@ SAME_SHARE = 0.005
 LEAST_MARGIN = 0.01
 """What is added to a peak before it is held against a limit, where small runs left their own peaks by less."""
 RISK = 0.01
-"""How often a stage may take more than the most that is told of it."""
+"""How often a stage may take more than the most that is told of it, where nothing else is asked for."""
 
 EXACT_SHARE = 0.0005
 """Ways that leave the runs by less cannot be told apart; else those count that leave them twice as much as the best."""
@@ -240,12 +240,15 @@ class MemoryLaws:
     states, step : tuple of Sharding
         The ways of sharding that meet every run, of what is held between steps and of what the optimizer's step takes
         on top; the largest counts. Empty where none does.
+    risk : float
+        How often a stage may take more than `StagePeak.upper`, as a share.
     """
 
     blocks: Mapping[str, _Block]
     states: tuple[Sharding, ...]
     step: tuple[Sharding, ...]
     runs: tuple[RunMemory, ...]
+    risk: float = RISK
     _known: dict[tuple[str, Setting], tuple[_Life, tuple[float, float]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -329,9 +332,9 @@ class MemoryLaws:
         count = len(above)
         if count < 2:
             return max(LEAST_MARGIN, 2 * float(above.max()))
-        student = float(stdtrit(count - 1, 1 - RISK))
+        student = float(stdtrit(count - 1, 1 - self.risk))
         wide = float(above.mean() + student * above.std(ddof=1) * np.sqrt(1 + 1 / count))
-        return max(LEAST_MARGIN, float(above.max()), wide)
+        return max(LEAST_MARGIN, wide)
 
     def _stage(self, run: Setting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> StagePeak:
         for name, _ in blocks:
@@ -363,7 +366,7 @@ def _most(ways: Sequence[Sharding], dense: float, expert: float, run: Setting) -
     return max((way.of(dense, expert, run) for way in ways), default=0.0)
 
 
-def memory_laws(runs: Sequence[RunMemory]) -> MemoryLaws:
+def memory_laws(runs: Sequence[RunMemory], risk: float = RISK) -> MemoryLaws:
     """Fit the laws of all tensors and the sharding of all states.
 
     Raises
@@ -379,7 +382,7 @@ def memory_laws(runs: Sequence[RunMemory]) -> MemoryLaws:
     settings = [run.setting for run in runs]
     states = _shardings([run.start for run in runs], totals, settings)
     step = _shardings([run.step for run in runs], totals, settings)
-    return MemoryLaws(MappingProxyType(blocks), states, step, tuple(runs))
+    return MemoryLaws(MappingProxyType(blocks), states, step, tuple(runs), risk)
 
 
 def _block(name: str, runs: Sequence[RunMemory]) -> _Block:

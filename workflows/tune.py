@@ -18,6 +18,7 @@ from taylor.base.files import read_text, write_atomic
 from taylor.base.kept import read_kept, write_kept
 from taylor.blackbox.blocks import LawfulOperator, RunOperators, lawful_operators
 from taylor.blackbox.foretold import ShowingRun, foretell, showing_run
+from taylor.blackbox.memory_laws import RISK
 from taylor.blackbox.operator_base import OperatorBase, Origin
 from taylor.blackbox.operator_speed import Coverage, OperatorSpeeds
 from taylor.blackbox.small_runs import MOST_RUNS, SEARCHABLE, SmallRun, SmallRuns, candidate_runs, plan_small_runs
@@ -71,6 +72,8 @@ class TuneOptions:
         Bytes of a device; nothing is searched where it is None.
     verify : bool
         Start a small run for each of the best plans.
+    risk : float
+        How often a stage of a plan may take more than is told at most.
     """
 
     script: Path
@@ -91,6 +94,7 @@ class TuneOptions:
     batch: int | None = None
     limit: float | None = None
     verify: bool = True
+    risk: float = RISK
 
 
 @dataclass(frozen=True)
@@ -244,7 +248,7 @@ def _with_plans(
         verifies = False
     wanted = SearchOptions(
         options.script, options.work_dir, ranks, batch, options.limit, options.searched, _base_file(options),
-        options.origin, verify if verifies else None,
+        options.origin, verify if verifies else None, options.risk,
     )  # fmt: skip
     shown = [ShownRun(one.run.name, one.run.setting, one.folder) for one in done if _has_profile(one.folder)]
     try:

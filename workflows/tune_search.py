@@ -14,7 +14,7 @@ from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.blackbox.degree_search import HALF_WIDTH, Found, Job, Ranked, again, search
 from taylor.blackbox.foretold import showing_run
-from taylor.blackbox.memory_laws import MemoryLaws, memory_laws
+from taylor.blackbox.memory_laws import RISK, MemoryLaws, memory_laws
 from taylor.blackbox.operator_base import OperatorBase, Origin
 from taylor.blackbox.operator_speed import OperatorSpeeds
 from taylor.blackbox.recorded import RecordedRun
@@ -114,6 +114,8 @@ class SearchOptions:
         What the runs were measured on.
     verify : callable or None
         Starts a small run, and tells its folder, or None where it failed; None to verify nothing.
+    risk : float
+        As of `MemoryLaws`.
     """
 
     script: Path
@@ -125,6 +127,7 @@ class SearchOptions:
     base: Path
     origin: Origin
     verify: Callable[[SmallRun], Path | None] | None = None
+    risk: float = RISK
 
 
 class TunedLaws:
@@ -138,7 +141,7 @@ class TunedLaws:
         least = sizes.least_dense
         self.single = [run for run in single if run.setting.dense == least]
         self.dense = next((run for run in single if run.setting.dense > least), None)
-        self.memory: MemoryLaws = memory_laws(recorded_memory(self.single, self.dense))
+        self.memory: MemoryLaws = memory_laws(recorded_memory(self.single, self.dense), options.risk)
         self.several = [run for run in self.runs.values() if run.setting.pp > 1]
         self.steps = self._steps()
 
@@ -190,10 +193,10 @@ def search_plans(
     best = found.best
     if options.verify is not None:
         pool, left = list[Ranked](), max(len(found.best), MOST_RUNS - len(runs))
-        for ranked in (*found.best, *found.near):
+        for number, ranked in enumerate((*found.best, *found.near), 1):
             one = None
             if len(verified) < left:
-                one = _verified(ranked, f"verify{len(verified) + 1}", laws, machines, options.verify)
+                one = _verified(ranked, f"verify{number}", laws, machines, options.verify)
             if one is not None:
                 verified[ranked.run] = one
             # What is near the best takes a place among them only by what was measured.

@@ -13,6 +13,7 @@ from taylor.command_lines.arguments import (
     path_or_none,
     positive_float,
     positive_int,
+    risk_share,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     group.add_argument("--world_size", type=positive_int, metavar="N", help="ranks of the job (the script's)")
     group.add_argument("--gbs", type=positive_int, metavar="N", help="samples of a step (the script's)")
     group.add_argument("--memory_gib", type=positive_float, metavar="G", help="memory of a card that a plan may take")
+    group.add_argument(
+        "--risk", type=risk_share, metavar="P%", help="how often a stage may take more than is told at most (1%%)"
+    )
     machines = parser.add_argument_group("machines of the small runs (as torchrun takes them)")
     machines.add_argument("--nnodes", type=positive_int, metavar="N", help="nodes (default: the script's)")
     machines.add_argument("--nproc_per_node", type=positive_int, metavar="N", help="cards a node (the script's)")
@@ -66,6 +70,7 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> None:
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from taylor.base.errors import InputError
+    from taylor.blackbox.memory_laws import RISK
     from taylor.blackbox.operator_base import Origin
     from taylor.blackbox.small_runs import SEARCHABLE
     from taylor.workflows.tune import TuneOptions, memory_of, tune
@@ -86,6 +91,7 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> None:
             Path(args.shell_path), Path(args.work_dir), args.nnodes, args.nproc_per_node, args.master_addr,
             args.master_port, args.node_rank, searched, args.tokens, args.timeout, args.dry, args.retry,
             path_or_none(args.base), origin, args.world_size, args.gbs, limit, not args.no_verify,
+            args.risk or RISK,
         )
     )  # fmt: skip
     _print(done)
