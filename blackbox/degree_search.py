@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,13 +27,14 @@ from taylor.pipeline_solver.solution import Solution
 from taylor.pipeline_solver.solve import solve
 
 MOST_MBS, MOST_CP, MOST_STAGES, MOST_CHUNKS = 8, 16, 64, 8
-AHEAD, AHEAD_SINGLE = 0.92, 0.97
-"""An exact plan is seldom faster than this share of the quick time: choices beyond are not solved. Of one chunk a
-stage, whose quick division is off by little more than the pipeline's fill, it is seldom faster than the second one."""
+AHEAD = 0.95
+"""An exact plan is seldom faster than this share of the quick time: choices beyond are not solved."""
 MOST_SOLVED, MOST_NEAR = 16, 3
 HALF_WIDTH = 1.645
 """Standard deviations in half of an interval that holds nine of ten."""
 SOLVE_GAP, SOLVE_SECONDS = 1e-3, 5.0
+MOST_WAIT = 10.0
+"""Times as long as on a free processor that a solve may take on a shared one."""
 
 
 @dataclass(frozen=True)
@@ -179,15 +181,13 @@ def search(job: Job, steps: StepLaws, count: int = 3) -> Found:
             leading = sorted([*leading, choice.quick_ms])
     stated.sort(key=lambda one: (one.quick_ms, one.run))
     ranked: list[Ranked] = []
-    solved = 0
+    solved, share = 0, _Share()
     for one in stated:
         beat = _near(ranked[count - 1]) if len(ranked) >= count else math.inf
         if solved == MOST_SOLVED or one.quick_ms * AHEAD > beat:
             break
-        if one.run.vpp == 1 and one.quick_ms * AHEAD_SINGLE > beat:
-            continue
         solved += 1
-        found = solved_choice(one, job, steps, beat)
+        found = solved_choice(one, job, steps, beat, seconds=share.seconds(SOLVE_SECONDS))
         if found is not None:
             ranked = sorted([*ranked, found], key=lambda each: each.step_ms)
     if not ranked:
@@ -195,6 +195,18 @@ def search(job: Job, steps: StepLaws, count: int = 3) -> Found:
         raise InputError("hold no plan of this job that surely fits", field="ranks", value=job.ranks, cure=cure)
     near = [one for one in ranked[count:] if one.step_ms <= _near(ranked[count - 1])]
     return Found(tuple(ranked[:count]), tuple(near[:MOST_NEAR]), len(all_choices), len(stated), solved)
+
+
+class _Share:
+    """How much of a processor this process gets: what a solve finds within its limit shall not hang on the others."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic(), time.process_time()
+
+    def seconds(self, own: float) -> float:
+        """On the clock, for so many of a processor's own."""
+        passed, used = time.monotonic() - self.began[0], time.process_time() - self.began[1]
+        return own * min(MOST_WAIT, max(1.0, passed / used)) if used > 0.1 else own
 
 
 def _near(last: Ranked) -> float:
@@ -205,12 +217,20 @@ def _near(last: Ranked) -> float:
 def again(ranked: Sequence[Ranked], job: Job, steps: StepLaws) -> tuple[Ranked, ...]:
     """The same choices by other laws, the best first."""
     each = [(_choice(one.run, one.micro_batches, job, steps), one.plan) for one in ranked]
-    found = [solved_choice(choice, job, steps, known=plan) for choice, plan in each]
+    share = _Share()
+    found = [
+        solved_choice(choice, job, steps, known=plan, seconds=share.seconds(SOLVE_SECONDS)) for choice, plan in each
+    ]
     return tuple(sorted((one for one in found if one is not None), key=lambda one: one.step_ms))
 
 
 def solved_choice(
-    choice: Choice, job: Job, steps: StepLaws, beat_ms: float = math.inf, known: PipelinePlan | None = None
+    choice: Choice,
+    job: Job,
+    steps: StepLaws,
+    beat_ms: float = math.inf,
+    known: PipelinePlan | None = None,
+    seconds: float = SOLVE_SECONDS,
 ) -> Ranked | None:
     """Its exact plan; None where the solver finds none that fits, or proves that none is faster than `beat_ms`.
 
@@ -218,10 +238,12 @@ def solved_choice(
     ----------
     known : PipelinePlan or None
         A plan to begin from instead of the quick one.
+    seconds : float
+        Limit of a solve.
     """
     problem, full = choice.problem, frozenset[int]()
     for last in (False, False, True):
-        solution = _solved(problem, choice, beat_ms, known or choice.quick_plan)
+        solution = _solved(problem, choice, beat_ms, known or choice.quick_plan, seconds)
         if solution.plan is None or solution.objective is None:
             return None
         peaks = stage_peaks(steps.memory, choice.run, solution.plan, choice.micro_batches)
@@ -244,10 +266,12 @@ def _told_ms(problem: PipelineProblem, run: Setting, plan: PipelinePlan, steps: 
     return step_time(problem.replace(tail=tuple(each / unit for each in steps.tails_ms(run, stages))), plan) * unit
 
 
-def _solved(problem: PipelineProblem, choice: Choice, beat_ms: float, known: PipelinePlan | None) -> Solution:
+def _solved(
+    problem: PipelineProblem, choice: Choice, beat_ms: float, known: PipelinePlan | None, seconds: float
+) -> Solution:
     unit = problem.unit_ms or 1.0
     cutoff = (lambda: beat_ms / unit) if math.isfinite(beat_ms) else None
-    options = SolveOptions(time_limit=SOLVE_SECONDS, gap=SOLVE_GAP, cutoff=cutoff)
+    options = SolveOptions(time_limit=seconds, gap=SOLVE_GAP, cutoff=cutoff)
     solution = solve(problem, options, warm_start=known)
     if solution.plan is not None and solution.plan.total_layers()[0][0] < choice.first_least:
         # Of the plans that hold so many there, those with no more are the nearest to the best.

@@ -13,6 +13,9 @@ from taylor.blackbox.stage_problem import alive_chunks
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan, deal_kinds
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 
+MOST_GROWTH = 3
+"""Layers that the last chunk of a stage may have beyond equal ones, and the first one lack."""
+
 
 @dataclass(frozen=True)
 class _Mean:
@@ -57,16 +60,16 @@ def quick_step(problem: PipelineProblem) -> QuickStep:
 
     Stages take layer after layer, the one first whose work stays least, and run as few again as their room asks for (or
     as many in every chunk as the launcher's files can say, whichever number is best). A step is the longest stage's
-    work for all micro-batches and the others' once. Chunks of a stage are equally long or differ by one layer, the
-    shorter ones in front, where most micro-batches are alive; they follow each other without a pause. Layers of
-    several kinds count as their mean.
+    work for all micro-batches and the others' once. The chunks of a stage are equally long or grow evenly from first to
+    last, for most micro-batches are alive in the first; they follow each other without a pause. Layers of several kinds
+    count as their mean.
     """
     mean, stages, chunks = _Mean.of(problem), problem.stages, problem.interleaves
     first = chunks * problem.min_layers
     held = np.arange(first, problem.layers + 1)[:, None]
     if len(held) == 0:
         return QuickStep(math.inf)
-    sizes = held // chunks + (np.arange(chunks) >= chunks - held % chunks)  # int [n, chunks]
+    shapes = _shapes(held, problem)
     alive = alive_chunks(stages, chunks, problem.micro_batches)
     room = np.array(problem.limit_mib) - np.array(problem.static_mib) + MEMORY_TOLERANCE_MIB
     most = [sum(problem.max_layers.get((v, s), problem.layers) for v in range(chunks)) for s in range(stages)]
@@ -76,26 +79,56 @@ def quick_step(problem: PipelineProblem) -> QuickStep:
     plain = np.where(held <= np.array(most), held * mean.both + ends, math.inf)
     least = float(ends.sum()) + mean.both * problem.layers
     further = problem.layers - stages * first
-    free = np.full(plain.shape, math.inf), np.zeros(plain.shape, dtype=np.int64)
+    free = _Tried(plain.shape)
     best, found = math.inf, None
     for number in _numbers_again(problem):
         if problem.micro_batches * (least + mean.forward * min(number * chunks, problem.layers)) / stages >= best:
             break
-        again = np.minimum(sizes, number)
-        kept = sizes * mean.kept - again * (mean.kept - mean.thrifty)
-        used = held * mean.state + np.stack([(kept @ each.T).max(axis=1) for each in alive], axis=1)
-        work = np.where(used <= room, plain + again.sum(axis=1, keepdims=True) * mean.forward, math.inf)
-        numbers = np.full(plain.shape, number)
-        if not problem.uniform_recompute:  # Each stage as few as it can.
-            free = np.minimum(free[0], work), np.where(work < free[0], number, free[1])
-            work, numbers = free
-        step, taken = _even_step(work, further, problem)
+        # Where every stage has a number of its own, it takes the least that does.
+        tried = _Tried(plain.shape) if problem.uniform_recompute else free
+        for at, sizes in enumerate(shapes):
+            again = np.minimum(sizes, number)
+            kept = sizes * mean.kept - again * (mean.kept - mean.thrifty)
+            used = held * mean.state + np.stack([(kept @ each.T).max(axis=1) for each in alive], axis=1)
+            work = np.where(used <= room, plain + again.sum(axis=1, keepdims=True) * mean.forward, math.inf)
+            tried.take(work, at, number)
+        step, taken = _even_step(tried.work, further, problem)
         if step < best:
-            best, found = step, (sizes[taken], numbers[taken, range(stages)])
+            every = np.arange(stages)
+            chosen = np.array([shapes[tried.shape[n, s]][n] for s, n in enumerate(taken)])
+            best, found = step, (chosen, tried.number[taken, every])
     if found is None:
         return QuickStep(math.inf)
     lags = 2 * (stages - 1) * problem.lag + max(problem.tail, default=0.0)
     return QuickStep(float((best + lags) * (problem.unit_ms or 1.0)), _plan(problem, *found))
+
+
+class _Tried:
+    """The least work of each number of layers, by stage, and under which shape and number of layers that run again."""
+
+    def __init__(self, of: tuple[int, ...]) -> None:
+        self.work = np.full(of, math.inf)
+        self.shape, self.number = np.zeros(of, dtype=np.int64), np.zeros(of, dtype=np.int64)
+
+    def take(self, work: NDArray[np.float64], shape: int, number: int) -> None:
+        """Where it is less."""
+        less = work < self.work
+        self.work = np.where(less, work, self.work)
+        self.shape, self.number = np.where(less, shape, self.shape), np.where(less, number, self.number)
+
+
+def _shapes(held: NDArray[np.int64], problem: PipelineProblem) -> list[NDArray[np.int64]]:
+    """Layers of the chunks of a stage, int [numbers of layers, chunks] each, equal ones first."""
+    chunks = problem.interleaves
+    equal = held // chunks + (np.arange(chunks) >= chunks - held % chunks)
+    shapes = [equal]
+    for more in range(1, MOST_GROWTH + 1) if chunks > 1 else ():
+        # As many layers fewer in the first chunk as more in the last one, in even steps between them.
+        slope = np.rint(more * (2 * np.arange(chunks) / (chunks - 1) - 1)).astype(np.int64)
+        slope[-1] -= slope.sum()
+        grown = equal + slope
+        shapes.append(np.where(grown.min(axis=1, keepdims=True) >= problem.min_layers, grown, equal))
+    return shapes
 
 
 def _numbers_again(problem: PipelineProblem) -> list[int]:
