@@ -10,9 +10,14 @@ from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.emptied import _nearest_batch
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchContext, SearchOptions
+from taylor.nd_search.prune import apply_rules
+from taylor.nd_search.rules import select_rules
 from taylor.nd_search.space import build_space
+from taylor.nd_search.user_rules import _exists
 from taylor.pipeline.plan import NONE
 from tests.nd_search_cases import DEVICE, LLAMA2_7B, job
+
+LEGAL = {rule.name for rule in LEGALITY_RULES}
 
 
 def context_of(options: SearchOptions, rules: TrainingRules | None = None) -> SearchContext:
@@ -65,3 +70,15 @@ def test_a_rule_keeps_what_its_framework_starts(name: str, rules: dict, strategy
     context = context_of(options, TrainingRules(**rules))
     kept = np.asarray(rule.keep(StrategyTable.from_strategies([strategy]), context))
     assert bool(kept[0]) is legal
+
+
+def test_what_is_legal_is_what_legality_rules_leave() -> None:
+    options = SearchOptions(search=("dp", "tp", "pp"), world_size=8, gbs=32)
+    context = context_of(options)
+    ruled = apply_rules(build_space(context, options), select_rules(context), context)
+    refused = sum(record.count for record in ruled.records if record.rule in LEGAL)
+    assert ruled.legal == ruled.built - refused
+
+
+def test_a_module_of_a_package_that_is_not_there_does_not_exist() -> None:
+    assert not _exists("no_such_package.module") and not _exists("json.no_such_module") and _exists("json.decoder")

@@ -15,11 +15,12 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.profiling.calibration.figures import Figures
-from taylor.profiling.calibration.fit import _Fit
+from taylor.profiling.calibration.fit import _Fit, calibrate
 from taylor.profiling.fit import LinearFit, centre
 from taylor.profiling.match import Misfit, match
 from taylor.profiling.measure import NamedSample, measure_by_name
 from taylor.profiling.measuring import hardware_worker
+from taylor.profiling.measuring.hardware_tables import hardware_tables, measured_device
 from taylor.profiling.measuring.model_plan import ModelPlan
 from taylor.profiling.measuring.plan import (
     ALL_TO_ALL,
@@ -32,7 +33,7 @@ from taylor.profiling.measuring.plan import (
     group_of,
     hardware_jobs,
 )
-from taylor.profiling.measuring.samples import read_samples, spread_of
+from taylor.profiling.measuring.samples import Sample, read_samples, spread_of
 from taylor.profiling.measuring.torch_device import TorchDevice
 from taylor.profiling.memory import read_profiled_memory
 from taylor.profiling.pattern import StagePattern, charged_kinds, stage_pattern
@@ -185,3 +186,15 @@ def test_a_device_of_its_own_is_measured_and_kept(tmp_path: Path) -> None:
     (tmp_path / hardware_worker.PLAN).write_text(json.dumps(asdict(plan)), encoding="utf-8")
     hardware_worker.main(tmp_path)
     assert set(read_samples(tmp_path / hardware_worker.MEASURED)) == {PRODUCTS}
+
+
+def test_a_device_is_off_by_nothing_from_what_it_made_itself() -> None:
+    assert [run.before for run in calibrate(made_by(H100)[:1], H100).runs] == pytest.approx([0.0], abs=1e-9)
+
+
+def test_a_node_of_two_is_a_domain_of_two_and_times_are_told_to_a_nanosecond() -> None:
+    plan = HardwarePlan(1, 2, end_mib=1)
+    measured = {job.key: Sample(1.23456789e-3, 0.0, 1) for job in hardware_jobs(plan)}
+    assert measured_device(H100, plan, measured, "measured").devices_per_node == 2
+    times = hardware_tables(plan, measured)["sp_time_1nodes_2gpus_per_node.json"]
+    assert set(times.values()) == {1.234568}

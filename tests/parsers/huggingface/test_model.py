@@ -60,6 +60,18 @@ def test_layers_that_reuse_keys_and_values_have_no_weights_for_them() -> None:
     assert layers_of(model) == [*row["layers"][:3], *(layer - own for layer in row["layers"][3:])]
 
 
+@pytest.mark.parametrize("on", [False, True])
+def test_a_window_that_is_switched_off_is_none(on: bool) -> None:
+    """transformers configuration_qwen2.py keeps `sliding_window` only with `use_sliding_window`."""
+    model = read(
+        model_type="qwen2", num_key_value_heads=4, use_sliding_window=on, sliding_window=8,
+        layer_types=["sliding_attention", "full_attention"],
+    )  # fmt: skip
+    kinds = kinds_in_order(model.pattern)
+    windows = [attention.window for kind in kinds if (attention := model.layer(kind).attention) is not None]
+    assert windows == [8 if on else None, None]
+
+
 def test_every_reader_has_its_defaults_and_every_type_a_reader() -> None:
     types = model_types()
     assert set(READERS) <= set(types)

@@ -90,6 +90,8 @@ def test_letters_are_what_megatron_builds_of_them(tmp_path: Path) -> None:
     assert [kind_of(run) for run in model.layer_counts()] == [*map(KINDS.get, "M*-EGM*-"), MTP]
     mamba, experts = model.layer("mamba").mamba, model.layer("moe").moe
     assert mamba is not None and (mamba.inner, mamba.n_heads, mamba.n_groups) == (24 * 64, 24, 2)
+    # megatron/core/ssm/mamba_mixer.py: d_conv=4, whatever the flags.
+    assert mamba.conv_kernel == 4
     assert experts is not None and not experts.gated
     assert all(kind.norm_count == 1 for kind in model.kinds)
     assert [each.name for each in model.mtp_module()] == ["mamba", "moe"] and model.mtp_layers == 1

@@ -32,6 +32,8 @@ def words(text: str) -> list[str]:
         'N=2\nH=1\nif [ "$N" -ge 2 ] && [ $N -lt 4 ]; then H=5; fi\necho $H',
         'N=2\nif [[ $N -gt 4 || -z "$N" ]]; then H=5; else H=6; fi\necho $H',
         "N=a\nif ! [ $N = b ]; then H=5; else H=6; fi\necho $H",
+        'N=a\nM=\nif [ -n "$N" ]; then H=5; else H=6; fi\nif [ -n "$M" ]; then J=5; else J=6; fi\necho $H $J',
+        'N=a\nM=\nif [ -z "$N" ]; then H=5; else H=6; fi\nif [ -z "$M" ]; then J=5; else J=6; fi\necho $H $J',
         "N=a\n[ $N = a ] && H=5 || H=6\n[ $N = b ] && J=5 || J=6\necho $H $J",
         "A=1\nif [ $A = 2 ]; then echo no; fi\necho $A",
         'L=(--a 1 --b)\nM="x ${L[@]} y"\nN=${L[*]}\necho $M $N',

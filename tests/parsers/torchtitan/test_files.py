@@ -395,3 +395,26 @@ def test_a_flavour_of_torchtitans_own_has_its_published_size(
     file = tmp_path / "train.toml"
     file.write_text(f'[model]\nname = "{name}"\nflavor = "{flavour}"\n[training]\nseq_len = 4096\n')
     assert total_parameters(read_config(file).model) == pytest.approx(parameters, rel=1e-4)
+
+
+PIPED = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 16
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = 8
+pipeline_parallel_degree = 2
+pipeline_parallel_microbatch_size = 2
+"""
+
+
+def test_two_stages_are_a_pipeline_and_a_degree_of_two_is_written(tmp_path: Path) -> None:
+    """torchtitan cuts the local batch into micro-batches as soon as there is a second stage."""
+    (tmp_path / "train.toml").write_text(PIPED, encoding="utf-8")
+    config = read_config(tmp_path / "train.toml")
+    assert (config.strategy.mbs, config.strategy.micro_batches) == (2, 8)
+    wanted = config.strategy.replace(dp=4, op=8, cp=2)
+    emit_variant(config, wanted, tmp_path / "out.toml", plan=None)
+    assert read_config(tmp_path / "out.toml").strategy.cp == 2
