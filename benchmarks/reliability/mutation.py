@@ -48,6 +48,14 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "if open_),",
     ): "both have one entry an unknown: the matrix has a column for each",
     (
+        "pipeline/dependencies.py",
+        "number = np.full((stages, feeder_block.shape[1], int(pieces.max()) + (2)), -1, dtype=np.int64)",
+    ): "one place more that no task has",
+    (
+        "profiling/measuring/model_plan.py",
+        "while (length >= 1):",
+    ): "runs of no token are asked for too, and none was measured",
+    (
         "pipeline_solver/pyomo_solver.py",
         "return bool(factory.available(exception_flag=(True)))",
     ): "a solver that is not there raises then, which is caught and means the same",
