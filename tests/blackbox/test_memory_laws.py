@@ -10,7 +10,7 @@ import pytest
 from benchmarks.standin_memory import WITHIN, HiddenMemory, campaign, hidden_memory, large
 from benchmarks.standin_network import CARDS, JOB, HiddenSize
 from taylor.base.errors import InputError
-from taylor.blackbox.memory_laws import TURN, BlockTrace, RunMemory, memory_laws
+from taylor.blackbox.memory_laws import LEAST_MARGIN, TURN, BlockTrace, RunMemory, memory_laws
 from taylor.blackbox.small_runs import plan_small_runs
 from taylor.parsers.small_run import Setting
 
@@ -80,3 +80,10 @@ def test_optimizer_of_experts_that_tp_does_not_split_is_found_sharded_over_tp_to
     peak = memory_laws(runs).stage(large, [("layer", True)], 1)
     assert peak.unsure == ()
     assert peak.static == pytest.approx(shown(large).start, rel=1e-5)  # Shards are whole numbers.
+
+
+def test_the_margin_is_what_one_more_run_stays_under_at_the_risk_asked_for():
+    laws = hidden_memory(1).laws()
+    few, many = (replace(laws, risk=risk).margin for risk in (0.001, 0.2))
+    own = [one.peak / laws.stage(one.setting, one.blocks, one.in_flight).peak - 1 for one in laws.runs]
+    assert few > laws.margin >= many >= LEAST_MARGIN and laws.margin >= max(own)

@@ -87,3 +87,17 @@ def test_a_choice_whose_even_plan_does_not_fit_has_a_nearly_even_one_near_the_be
     best = solve(problem, SolveOptions(time_limit=10)).objective
     assert best <= quick_step(problem).ms <= best / AHEAD
     assert quick_step(problem.replace(limit_mib=(720.0,) * 4)).ms == float("inf")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_moments_that_no_kept_layer_leaves_room_for_are_counted_on_stages_that_may_have_them_alone(seed):
+    laws = hidden_memory(seed).laws()
+    sharp, all_again = (stage_problem(laws, RUN, TIMES, 16, 1e12, all_again=which) for which in ((), None))
+    assert all(own <= other for own, other in zip(sharp.static_mib, all_again.static_mib, strict=True))
+    assert stage_problem(laws, RUN, TIMES, 16, 1e12, all_again=range(RUN.pp)) == all_again
+    free = solve(sharp, SolveOptions(time_limit=20)).plan
+    for room in (0.999, 1.001):  # of what the plan without any recompute takes
+        limit = room * max(peak.upper for peak in stage_peaks(laws, RUN, free, 16))
+        problem = stage_problem(laws, RUN, TIMES, 16, limit, all_again=())
+        peaks = stage_peaks(laws, RUN, free, 16)
+        assert (not check(problem, free)) == all(peak.fits(limit) for peak in peaks) == (room > 1)
