@@ -196,7 +196,7 @@ def search_plans(
         for number, ranked in enumerate((*found.best, *found.near), 1):
             one = None
             if len(verified) < left:
-                one = _verified(ranked, f"verify{number}", laws, machines, options.verify)
+                one = _verified(ranked, number, laws, machines, options.verify)
             if one is not None:
                 verified[ranked.run] = one
             # What is near the best takes a place among them only by what was measured.
@@ -219,7 +219,7 @@ def search_plans(
 
 
 def _verified(
-    ranked: Ranked, name: str, laws: TunedLaws, machines: Machines, verify: Callable[[SmallRun], Path | None]
+    ranked: Ranked, number: int, laws: TunedLaws, machines: Machines, verify: Callable[[SmallRun], Path | None]
 ) -> Verified | None:
     """Run what shows a plan's operators on the cards at hand, and take them into the base."""
     steps = laws.steps
@@ -229,12 +229,18 @@ def _verified(
     shown = showing_run(steps.operators, missing, ranked.run, laws.sizes, machines.ranks)
     if shown is None:
         return None
-    told = steps.passes_ns(shown.setting)
-    folder = verify(SmallRun(name, shown.setting, f"shows {shown.shown} operators of plan {name[-1]}"))
+    told, name = steps.passes_ns(shown.setting), _name(shown.setting)
+    folder = verify(SmallRun(name, shown.setting, f"shows {shown.shown} operators of plan {number}"))
     if folder is None:
         return None
     recorded = laws.add(ShownRun(name, shown.setting, folder))
     return Verified(name, told / 1e6, steps.measured_passes_ns(recorded) / 1e6)
+
+
+def _name(run: Setting) -> str:
+    """The same for the same run, whatever place its plan has: an earlier start may have found another order."""
+    experts = f"_ep{run.ep}_of{run.experts}" if run.experts > 1 else ""
+    return f"verify_tp{run.tp}_cp{run.cp}{experts}_mbs{run.mbs}_seq{run.seq}"
 
 
 def _missing(steps: StepLaws, ranked: Ranked) -> list[Operator]:
