@@ -50,6 +50,8 @@ def swapped_plan(
     """
     held, again = place.held(), _block_words(model)
     method = flags.text("recompute-method", default=None)
+    if method not in (None, "uniform", "block"):
+        raise flags.error("recompute-method", "must be uniform or block", method)
     repeated = held if method == "uniform" else [place.real_among_first(k, n) for k, n in enumerate(dealt)]
     moved = repeated if method == "block" else held
     rows = {

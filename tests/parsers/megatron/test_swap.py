@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reliability.outside import NotHere, loaded, source, without_imports
+from taylor.base.errors import InputError
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.statics import MIB
 from taylor.parsers.read import read_config
@@ -146,3 +147,8 @@ def test_any_number_of_first_layers_can_be_written_and_a_mixture_cannot(tmp_path
     _, text = launcher.with_plan(config, PipelinePlan(layers, {MOVED: as_grid([[8, 8]])}), None)
     (tmp_path / "new.sh").write_text(text)
     assert read_config(tmp_path / "new.sh").by_module.recomputed(MOVED) == ((8, 8),)
+
+
+def test_a_method_that_mindspeed_does_not_know_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--recompute-method.*must be uniform or block.*blok"):
+        launched("--recompute-method blok", tmp_path)
