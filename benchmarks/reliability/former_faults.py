@@ -253,8 +253,8 @@ FORMER = (
     ),
     Former(
         "context ranks get latent attention's keys alone", "cost_model/time.py",
-        "(attention.qk_width + attention.v_width) / degrees.tp",
-        "(attention.qk_width - attention.v_width) / degrees.tp", (_FORMULAS,),
+        "(attention.qk_width + attention.v_width) / ways",
+        "(attention.qk_width - attention.v_width) / ways", (_FORMULAS,),
     ),
     Former(
         "learned positions are split over TP", "cost_model/statics.py",
