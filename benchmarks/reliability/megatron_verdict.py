@@ -91,8 +91,8 @@ def _world(size: int) -> Iterator[None]:
 
 def refusal(flags: Sequence[str], world: int) -> str | None:
     """Why Megatron-LM does not start under these flags on so many ranks; None where it does."""
-    logging.disable(logging.CRITICAL)
     with _world(world), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        logging.disable(logging.CRITICAL)
         try:
             _start(flags, world)
         except SystemExit:
