@@ -96,7 +96,7 @@ def test_a_plan_is_the_state_that_it_becomes_and_costs_the_same():
 def test_what_a_walk_finds_keeps_every_rule_and_is_never_better_than_the_optimum():
     met = 0
     rng = np.random.default_rng(2)
-    for _ in range(14):
+    for _ in range(9):
         problem, truth = comparable_problem(rng, MOST_PLANS)
         first = FirstPlans(problem, walk_of(problem).graph, 0, Stopper(None))
         first.begin(None)
@@ -105,13 +105,13 @@ def test_what_a_walk_finds_keeps_every_rule_and_is_never_better_than_the_optimum
         assert check(problem, first.plan, first.time) == []
         assert first.time >= truth.objective * (1 - 1e-9)
         met += first.time <= truth.objective * (1 + 1e-9)
-    assert met > 5
+    assert met > 3
 
 
 def test_walks_that_start_again_count_as_settled_when_some_of_them_meet_the_best_plan():
     settled = met = 0
     rng = np.random.default_rng(2)
-    for _ in range(12):
+    for _ in range(7):
         problem, truth = comparable_problem(rng, MOST_PLANS)
         first = FirstPlans(problem, walk_of(problem).graph, 0, Stopper(None))
         first.begin(None)
@@ -122,7 +122,7 @@ def test_walks_that_start_again_count_as_settled_when_some_of_them_meet_the_best
         assert check(problem, first.plan, first.time) == []
         assert truth.objective * (1 - 1e-9) <= first.time <= before
         met += first.time <= truth.objective * (1 + 1e-9)
-    assert settled > 4 and met > settled / 2
+    assert settled > 2 and met > settled / 2
     assert not first.start_again(0.0), "no time, no walk"
 
 
