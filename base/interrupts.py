@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 from collections.abc import Iterator
@@ -70,3 +71,14 @@ def counted_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def imported(name: str) -> Any:
+    """A module, with Ctrl-C handled as before its import: dask-jobqueue makes it end the program at once
+    (dask_jobqueue/runner.py, 0.9)."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        return importlib.import_module(name)
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)

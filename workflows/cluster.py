@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import re
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from taylor.base.console import log
 from taylor.base.errors import InputError, OutsideProgramError, TaylorError
+from taylor.base.interrupts import imported
 from taylor.workflows.cluster_jobs import OtherVersions, Told, differences, run_task, versions
 from taylor.workflows.process_pool import LOOK_SECONDS, FarExecutor, WorkersDied, hear
 
@@ -383,7 +383,7 @@ def _managed(address: ClusterAddress) -> Any:
         return KubeCluster(name=f"taylor-{os.getpid()}", n_workers=address.workers)
     import dask
 
-    dask_jobqueue: Any = importlib.import_module("dask_jobqueue")
+    dask_jobqueue = imported("dask_jobqueue")
     settings = {name: dask.config.get(f"jobqueue.{address.kind}.{name}", None) for name in (*USUAL_JOB, "walltime")}
     usual = {"processes": settings["cores"] or USUAL_JOB["processes"]}
     job = {name: usual.get(name, value) for name, value in USUAL_JOB.items() if settings[name] is None}

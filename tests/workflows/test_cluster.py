@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -217,8 +220,21 @@ def test_a_slip_of_the_pen_is_not_taken_for_a_host(text, told):
     assert ClusterAddress.parse("slurm1:8786").scheduler == "slurm1:8786"
 
 
+def need_jobqueue():
+    if importlib.util.find_spec("dask_jobqueue") is None:
+        pytest.skip("dask-jobqueue is an extra")
+
+
+def test_ctrl_c_stays_what_it_was_where_jobs_of_a_batch_system_are_asked_for():
+    need_jobqueue()
+    words = "import signal; from taylor.base.interrupts import imported; imported('dask_jobqueue'); " + (
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    )
+    subprocess.run([sys.executable, "-c", words], check=True, timeout=120)
+
+
 def test_a_batch_system_that_takes_no_job_ends_the_command_with_its_reason(tmp_path: Path, monkeypatch):
-    pytest.importorskip("dask_jobqueue")
+    need_jobqueue()
     program = tmp_path / "sbatch"
     program.write_text("#!/bin/sh\necho 'Batch job submission failed: Invalid account' >&2\nexit 1\n")
     program.chmod(0o755)
@@ -229,7 +245,7 @@ def test_a_batch_system_that_takes_no_job_ends_the_command_with_its_reason(tmp_p
 
 def test_a_batch_system_is_asked_for_jobs_of_one_core_and_again_for_a_job_that_ended(tmp_path: Path, monkeypatch):
     """dask-jobqueue's own Slurm class, with an `sbatch` that writes down what it is given."""
-    pytest.importorskip("dask_jobqueue")
+    need_jobqueue()
     from taylor.workflows.cluster import _managed
 
     for name, words in {"sbatch": f"cp $1 {tmp_path}/$$.job; echo Submitted batch job $$", "scancel": ":"}.items():
