@@ -70,9 +70,7 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
     _note_legality(model, strategy, notes)
     plan = _read_plan(top, section, model, strategy, schedule, mtp_counted, notes)
     rules = _read_rules(top, section, moe if model.moe else None, mcore, notes)
-    layers_of_model = [layer for kind in model.body_counts for layer in model.layers_of(kind)]
-    if not any(layer.attention is not None and layer.attention.latent is not None for layer in layers_of_model):
-        rules = rules.replace(wide_residual=_wide_residual(section, mcore))
+    rules = rules.replace(wide_residual=_wide_residual(section, model))
     counts = {} if plan is None else _read_modules(top, plan, modules_of(section, mcore=mcore), schedule, mtp_counted)
     if counts:
         words = modules_of(section, mcore=mcore)
@@ -249,18 +247,17 @@ def _read_rules(top: Fields, section: Fields, moe: Fields | None, mcore: bool, n
     )
 
 
-def _wide_residual(section: Fields, mcore: bool) -> bool | None:
-    """`TrainingRules.wide_residual` of models without latent attention.
+def _wide_residual(section: Fields, model: ModelSpec) -> bool | None:
+    """`TrainingRules.wide_residual`: a layer may add in float32, and casts its result back to the compute type.
 
-    A legacy layer adds in ``residual_dtype`` and casts its result back to the compute type (r1.5.0
-    mindformers/models/llama/llama_transformer.py:1065-1081; 1.3 adds in the compute type, llama.py:271); Telechat's
-    classes have a key of their own, which is in no figure. Mcore keeps what it adds in (master
-    mindformers/parallel_core/transformer_config_utils.py:251). Latent attention's is left as the fit to dry-runs of
+    Legacy: r1.5.0 mindformers/models/llama/llama_transformer.py:1065-1081 (1.3 adds in the compute type, llama.py:271).
+    Mcore: master f52743ca mindformers/parallel_core/training_graph/transformer/transformer_layer.py:301-305. Telechat's
+    classes have a key of their own, which is in no figure. Latent attention's is left as the fit to dry-runs of
     DeepSeek-V3 has it: 30 MiB a recomputed layer, where an input in 16 bits takes 14 (`ActivationRules`).
     """
-    if section.has("res_dtype"):
-        return None
-    return mcore and (section.raw("fp32_residual_connection") is True or section.raw("residual_dtype") == "float32")
+    layers = [layer for kind in model.body_counts for layer in model.layers_of(kind)]
+    fitted = any(layer.attention is not None and layer.attention.latent is not None for layer in layers)
+    return None if fitted or section.has("res_dtype") else False
 
 
 def _read_ulysses_degree(top: Fields, section: Fields) -> int | None:

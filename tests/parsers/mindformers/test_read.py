@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from benchmarks.reliability.outside import NotHere, loaded, source
 from taylor.base.errors import InputError
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.parameters import total_parameters
@@ -680,8 +683,8 @@ def test_expert_parallel_that_batched_products_cannot_run_is_a_misfit(tmp_path: 
         ("pretrain_llama2_7b", {}, 2),
         ("pretrain_llama2_7b", {"residual_dtype": "float32"}, 2),
         ("pretrain_qwen3_30b_a3b", {}, 2),
-        ("pretrain_qwen3_30b_a3b", {"fp32_residual_connection": True}, 4),
-        ("pretrain_qwen3_30b_a3b", {"residual_dtype": "float32"}, 4),
+        ("pretrain_qwen3_30b_a3b", {"fp32_residual_connection": True}, 2),
+        ("pretrain_qwen3_30b_a3b", {"residual_dtype": "float32"}, 2),
         ("pretrain_llama2_7b", {"res_dtype": "float32"}, 4),
         ("pretrain_deepseek3_671b_1024p", {}, 4),
     ],
@@ -689,7 +692,7 @@ def test_expert_parallel_that_batched_products_cannot_run_is_a_misfit(tmp_path: 
 def test_a_recomputed_layer_keeps_its_input_in_the_type_of_the_stream(
     name: str, words: dict[str, object], bytes_kept: int, tmp_path: Path
 ) -> None:
-    """Legacy layers cast what they add in float32 back; DeepSeek's is what its fit to dry-runs says."""
+    """Layers cast what they add in float32 back (next test); DeepSeek's is what its fit to dry-runs says."""
     data = yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text())
     data["model"]["model_config"] |= words
     file = tmp_path / "job.yaml"
@@ -699,4 +702,49 @@ def test_a_recomputed_layer_keeps_its_input_in_the_type_of_the_stream(
     split = config.strategy.tp if config.strategy.sp else 1
     tokens = config.strategy.mbs * config.rules.seq_length / config.strategy.cp / split
     assert kept == tokens * config.model.hidden * bytes_kept
-    assert not any("residual" in flag.name for flag in config.unmodelled)
+
+
+_MCORE = "mindformers/parallel_core/training_graph/transformer/transformer_layer.py"
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(
+    ("revision", "file", "name"),
+    [
+        ("refs/heads/r1.5.0", "mindformers/models/llama/llama_transformer.py", "LLamaDecodeLayer"),
+        ("refs/heads/r1.7.0", _MCORE, "TransformerLayer"),
+        ("refs/heads/r1.8.0", _MCORE, "TransformerLayer"),
+        ("f52743ca", _MCORE, "TransformerLayer"),
+    ],
+)
+def test_mindformers_own_layers_hand_on_what_is_in_the_compute_type(
+    revision: str, file: str, name: str, wide: bool
+) -> None:
+    """Its own `construct`, run on the names of types, whether or not it adds in float32."""
+    try:
+        text = source("mindformers", revision, file)
+    except NotHere as here:
+        pytest.skip(str(here))
+    (layer,) = (each for each in ast.parse(text).body if isinstance(each, ast.ClassDef) and each.name == name)
+    (construct,) = (each for each in layer.body if isinstance(each, ast.FunctionDef) and each.name == "construct")
+    construct.returns, construct.args.defaults = None, [ast.Constant(None) for _ in construct.args.defaults]
+    for argument in construct.args.args:
+        argument.annotation = None
+    module = loaded("their_layer", ast.unparse(construct), ms=SimpleNamespace(float32="float32"))
+
+    def same(value: str, *_: object, **__: object) -> str:
+        return value
+
+    def add(one: str, other: str) -> str:
+        return "float32" if "float32" in (one, other) else one
+
+    whole = SimpleNamespace(
+        use_past=True, seq_pipe=False, residual_cast_flag=wide, residual_dtype="float32", dtype="bfloat16",
+        fp32_residual_connection=wide, compute_dtype="bfloat16", has_self_attention=True, has_cross_attention=False,
+        apply_residual_connection_post_norm=False, cast=lambda value, to: to, add=add, attention=same,
+        attention_norm=same, ffn_norm=same, feed_forward=same, input_layernorm=same, self_attention=same,
+        hidden_states_dropout=same, pre_cross_attn_layernorm=same, cross_attention=same, pre_mlp_layernorm=same,
+        mlp=lambda value, **_: (value, None, None),
+    )  # fmt: skip
+    result = module.construct(whole, "bfloat16", None)
+    assert (result[0] if isinstance(result, tuple) else result) == "bfloat16"
