@@ -11,7 +11,7 @@ from taylor.cost_model.known_error import KnownError, memory_error, step_error
 from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
-from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, even_plan
+from taylor.pipeline.plan import FULL, NONE, SELECT, Grid, PipelinePlan, even_plan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.device import DeviceSpec
 from taylor.register.model import MTP, ModelSpec
@@ -206,3 +206,8 @@ class TrainingConfig:
             f"  {self.strategy}\n"
             f"  {self.strategy.world_size} ranks, {samples}, {self.schedule.name}"
         )
+
+
+def body_layers(plan: PipelinePlan) -> Grid:
+    """Layers of every chunk without the MTP ones, int [vpp, pp]."""
+    return plan.total_layers([kind for kind in plan.layers if kind != MTP])

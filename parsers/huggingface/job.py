@@ -21,6 +21,7 @@ from typing import Any
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
+from taylor.parsers.training_config import body_layers
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid, deal_kinds, values_in_order
 from taylor.pipeline.schedule import SCHEDULES, ScheduleSpec
 from taylor.register.frameworks import FRAMEWORKS, MEGATRON
@@ -139,7 +140,7 @@ def written(config_rules: TrainingRules, strategy: Strategy, schedule: ScheduleS
         "schedule": schedule.name,
     }
     if plan is not None:
-        body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
+        body = body_layers(plan)
         recompute = {mode: _rows(plan.recomputed(mode)) for mode in (FULL, SELECT) if plan.uses(mode)}
         section["plan"] = {"layers": _rows(body), "recompute": recompute}
     return section

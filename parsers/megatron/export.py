@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.layout import layout_text
+from taylor.parsers.training_config import body_layers
 from taylor.pipeline.plan import PipelinePlan
-from taylor.register.model import MTP
 
 
 def export_layout(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
@@ -24,4 +24,4 @@ def export_layer_list(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> s
             value=plan.interleaves,
             cure="use the layout, or a script with --noop-layers",
         )
-    return ",".join(map(str, plan.total_layers([kind for kind in plan.layers if kind != MTP])[0]))
+    return ",".join(map(str, body_layers(plan)[0]))

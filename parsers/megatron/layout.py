@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from taylor.parsers.training_config import body_layers
 from taylor.pipeline.plan import PipelinePlan
 from taylor.register.model import MTP
 
@@ -91,7 +92,7 @@ def layout_text(plan: PipelinePlan) -> str:
     Repeats are folded: ``Ettt|(tttt|)*14,ttmL``.
     """
     stages = []
-    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    body = body_layers(plan)
     mtp = plan.layers.get(MTP)
     for v in range(plan.interleaves):
         for s in range(plan.stages):

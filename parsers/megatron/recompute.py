@@ -11,9 +11,9 @@ from taylor.parsers.megatron.swap import SWAPPING, is_block, is_swap, moves_atte
 from taylor.parsers.text.fields import MAX_LAYERS
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flags
+from taylor.parsers.training_config import body_layers
 from taylor.pipeline.plan import FULL, RECOMPUTE_MODES, SELECT, PipelinePlan, as_grid
 from taylor.register import frameworks
-from taylor.register.model import MTP
 
 PER_RANK_RECOMPUTE = "enable-recompute-layers-per-pp-rank"
 MODULES, EXPERTS_AGAIN = "recompute-modules", "moe-layer-recompute"
@@ -109,7 +109,7 @@ def by_module(plan: PipelinePlan) -> tuple[PipelinePlan, dict[str, Setting]]:
     if not used:
         return PipelinePlan(plan.layers, rest), module_flags(None)
     again, _ = words_of(used[0])
-    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    body = body_layers(plan)
     return PipelinePlan(plan.layers, {SELECT: body} if again else {}), module_flags(used[0])
 
 
@@ -125,7 +125,7 @@ def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
     PipelinePlan, tuple of str
         The plan, and one sentence for each thing that had to change.
     """
-    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    body = body_layers(plan)
     named = [mode for mode in plan.recompute if mode not in RECOMPUTE_MODES]
     if any(plan.recomputed(mode) == body or (is_swap(mode) and is_block(plan, mode)) for mode in named):
         return plan, ()
@@ -282,7 +282,7 @@ def activation_notes(flags: Flags, plan: PipelinePlan | None) -> list[str]:
         return [*notes, f"--{ACTIVATION}: its results count as kept, as other parts run again in every layer"]
     if _granularity(flags) == "selective":
         return [*notes, f"--{ACTIVATION} beside selective recompute: the activation functions' results count as kept"]
-    chunks = () if plan is None else plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    chunks = () if plan is None else body_layers(plan)
     if flags.has(ACTIVATION_LAYERS) and len({held for row in chunks for held in row}) > 1:
         return [
             *notes,
@@ -320,7 +320,7 @@ def recompute_flags(flags: Flags, plan: PipelinePlan) -> dict[str, Setting]:
     A launch whose activation functions run again keeps them as its selective recompute: of all layers or of none. One
     that moves attention to the host computes no layer again whole, so that full recompute takes the place of that.
     """
-    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    body = body_layers(plan)
     full = plan.recomputed(FULL)
     largest = max(map(max, full))
     absent: dict[str, Setting] = {name: False for name in RECOMPUTE_FLAGS}

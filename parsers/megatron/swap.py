@@ -11,9 +11,9 @@ from taylor.cost_model.module_choices import choice_name, words_of
 from taylor.parsers.megatron.layout import Placement
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flags
-from taylor.parsers.training_config import MovedModules
+from taylor.parsers.training_config import MovedModules, body_layers
 from taylor.pipeline.plan import FULL, RECOMPUTE_MODES, SELECT, Grid, PipelinePlan, as_grid, grid_in_order, zero_grid
-from taylor.register.model import MTP, ModelSpec
+from taylor.register.model import ModelSpec
 
 SWAPPING, SWAP_MODULES = "swap-attention", "swap-modules"
 SELF_ATTENTION = "self_attention"
@@ -63,17 +63,12 @@ def swapped_plan(
     select = plan.recomputed(SELECT)
     if any(map(any, select)):
         # The activation functions of layers whose MLP runs again do so with it.
-        free = np.subtract(_body(plan), np.sum([np.array(grid) for grid in grids.values()], axis=0, initial=0))
+        free = np.subtract(body_layers(plan), np.sum([np.array(grid) for grid in grids.values()], axis=0, initial=0))
         select = as_grid(np.minimum(select, free).tolist())
     rest: dict[str, Grid] = {SELECT: select} if any(map(any, select)) else {}
     told = MovedModules((SELF_ATTENTION,), (f"--{SWAPPING}", f"--{SWAP_MODULES}"))
-    return (
-        PipelinePlan(
-            plan.layers, {**{mode: grid for mode, grid in plan.recompute.items() if mode != FULL}, FULL: whole}
-        ),
-        PipelinePlan(plan.layers, {FULL: whole, **grids, **rest}),
-        told,
-    )
+    plain = PipelinePlan(plan.layers, {**plan.recompute, FULL: whole})
+    return plain, PipelinePlan(plan.layers, {FULL: whole, **grids, **rest}), told
 
 
 def is_swap(mode: str) -> bool:
@@ -90,7 +85,7 @@ def swap_choices(layers: int, modes: Sequence[str]) -> list[tuple[str, int]]:
 
 def is_block(plan: PipelinePlan, mode: str) -> bool:
     """Whether a plan has a choice in the first N layers of every chunk, and no other beside it."""
-    grid, body = plan.recomputed(mode), _body(plan)
+    grid, body = plan.recomputed(mode), body_layers(plan)
     most = max(map(max, grid))
     others = any(plan.uses(other) for other in plan.recompute if other != mode)
     return not others and grid == as_grid(np.minimum(body, most).tolist())
@@ -108,7 +103,3 @@ def _block_words(model: ModelSpec) -> tuple[str, ...]:
     kinds = [layer for kind in model.body_counts for layer in model.layers_of(kind)]
     has = {"mlp": any(kind.mlp for kind in kinds), "moe": any(kind.moe for kind in kinds)}
     return tuple(word for word, there in has.items() if there)
-
-
-def _body(plan: PipelinePlan) -> Grid:
-    return plan.total_layers([kind for kind in plan.layers if kind != MTP])

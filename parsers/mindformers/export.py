@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from taylor.parsers.mindformers.plan import written_offset, written_recompute
 from taylor.parsers.text.yaml_source import flow_text
+from taylor.parsers.training_config import body_layers
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
-from taylor.register.model import MTP
 
 
 def export_fragment(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
     """The entries of a plan as a fragment of YAML."""
-    held = plan.total_layers() if mtp_counted else plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    held = plan.total_layers() if mtp_counted else body_layers(plan)
     full, select = plan.recomputed(FULL), plan.recomputed(SELECT)
     until = as_grid(
         [[f + s if s else 0 for f, s in zip(*rows, strict=True)] for rows in zip(full, select, strict=True)]

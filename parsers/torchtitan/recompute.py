@@ -8,8 +8,8 @@ from typing import Any
 
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.toml_edit import TomlPath
+from taylor.parsers.training_config import body_layers
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
-from taylor.register.model import MTP
 
 SECTION = "activation_checkpoint"
 
@@ -24,7 +24,7 @@ def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
 
     Any full recompute makes it full everywhere; else any selective one makes it selective everywhere.
     """
-    body = plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    body = body_layers(plan)
     full, select = plan.recomputed(FULL), plan.recomputed(SELECT)
     any_full, any_select = plan.uses(FULL), plan.uses(SELECT)
     if not any_full and (not any_select or select == body):

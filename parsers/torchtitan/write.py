@@ -19,10 +19,10 @@ from taylor.parsers.torchtitan.read import (
     setting_of,
 )
 from taylor.parsers.torchtitan.recompute import checkpoint_entries, nearest_plan
-from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.training_config import TrainingConfig, body_layers
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.model import MTP, ModelSpec
+from taylor.register.model import ModelSpec
 
 PLAN_KEYS = frozenset(
     {
@@ -217,7 +217,7 @@ def _same_layers(source: TomlSource, plan: PipelinePlan, schedule: ScheduleSpec,
 
 
 def _body(plan: PipelinePlan) -> Any:
-    return plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    return body_layers(plan)
 
 
 def _same_recompute(one: PipelinePlan, other: PipelinePlan) -> bool:
