@@ -97,7 +97,6 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
             "the experts' ranks are those of the data",
             "lower it, or set use_gmm or expert_model_parallel: 1",
         )
-    facts = [fact for fact, holds in (("@experts", model.moe), ("@scores", not rules.flash_attention)) if holds]
     table = load_flag_table("taylor.parsers.mindformers", "keys.yaml")
     return TrainingConfig(
         path=path,
@@ -115,9 +114,26 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         misfit=misfit,
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
-            table, with_speed_up(source.data, path), facts, without=("moe_config",) if mcore else ()
+            table,
+            with_speed_up(source.data, path),
+            _facts(top, section, model, strategy, rules),
+            without=("moe_config",) if mcore else (),
         ),
     )
+
+
+def _facts(top: Fields, section: Fields, model: ModelSpec, strategy: Strategy, rules: TrainingRules) -> tuple[str, ...]:
+    """What the table of keys may name under ``needs``."""
+    recompute = top.raw("recompute_config")
+    whole = isinstance(recompute, dict) and recompute.get("recompute") is True
+    facts = {
+        "@experts": model.moe,
+        "@scores": not rules.flash_attention,
+        "@tensor-parallel": strategy.tp > 1,
+        "@copied-outputs": whole and strategy.tp > 1 and not strategy.sp,
+        "@chatglm": str(section.raw("type")).startswith("ChatGLM"),
+    }
+    return tuple(name for name, holds in facts.items() if holds)
 
 
 def swap_is_on(top: Fields) -> bool:

@@ -54,7 +54,7 @@ def with_keys(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     return result
 
 
-def _load() -> tuple[dict[str, tuple[str, dict[str, Any]]], dict[str, Change]]:
+def _load() -> tuple[dict[str, tuple[str, dict[str, Any]]], dict[str, Change], dict[str, dict[str, Any]]]:
     stated = yaml.safe_load((KEYS / "sweep.yaml").read_text(encoding="utf-8"))
     bases: dict[str, tuple[str, dict[str, Any]]] = {}
     for name, base in stated["bases"].items():
@@ -67,15 +67,19 @@ def _load() -> tuple[dict[str, tuple[str, dict[str, Any]]], dict[str, Change]]:
         left = with_keys(before, {group["instead"]: None}) if "instead" in group else before
         for name, value in group["keys"].items():
             sweep[name] = Change(launcher, before, with_keys(left, value if name.endswith(".*") else {name: value}))
-    return bases, sweep
+    facts = {name: with_keys(bases[fact["base"]][1], fact.get("keys", {})) for name, fact in stated["facts"].items()}
+    return bases, sweep, facts
 
 
-BASES, READ_SWEEP = _load()
-"""Each base's launcher and data by its name; for each key that is read, how to change it."""
+BASES, READ_SWEEP, FACTS = _load()
+"""Each base's launcher and data by its name; for each key that is read, how to change it; data that show a fact."""
 
 
-def base_for(launcher: str, name: str) -> dict[str, Any]:
-    """The data of a file in which a key can be in force."""
+def base_for(launcher: str, name: str, needs: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The data of a file in which a key can be in force, with what it needs."""
+    fact = next((FACTS[need] for need in needs if need in FACTS), None)
+    if fact is not None:
+        return fact
     if launcher == "torchtitan":
         return BASES["titan experts"][1]
     return BASES["legacy" if name.startswith("moe_config") else "mcore"][1]

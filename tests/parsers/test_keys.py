@@ -14,6 +14,7 @@ from taylor.parsers.nested_keys import leaves, unmodelled_keys
 from taylor.parsers.text.toml_edit import TomlSource
 from tests.parsers.key_sweep import (
     BASES,
+    FACTS,
     KEYS,
     READ_SWEEP,
     attempt,
@@ -87,7 +88,8 @@ def test_every_key_of_a_torchtitan_sample_is_in_the_table(path: Path) -> None:
 @pytest.mark.parametrize("launcher", TABLES)
 def test_what_a_row_needs_is_a_row_or_a_fact_that_a_reader_states(launcher: str) -> None:
     rows = TABLES[launcher].rows
-    assert {name for row in rows.values() for name in row.needs} - set(rows) <= {"@experts", "@scores"}
+    facts = {"@experts", "@scores", *(("@tensor-parallel", *FACTS) if launcher == "mindformers" else ())}
+    assert {name for row in rows.values() for name in row.needs} - set(rows) <= facts
 
 
 # ---- what costs is named, and nothing else -------------------------------------------------------
@@ -96,7 +98,7 @@ def test_what_a_row_needs_is_a_row_or_a_fact_that_a_reader_states(launcher: str)
 @pytest.mark.parametrize(("launcher", "row"), _rows(COSTS))
 def test_a_key_that_costs_is_named_when_it_is_switched_on(launcher: str, row: FlagRow) -> None:
     written = _written(row)
-    data = with_keys(base_for(launcher, row.name), switched_on(row, written, TABLES[launcher].rows))
+    data = with_keys(base_for(launcher, row.name, row.needs), switched_on(row, written, TABLES[launcher].rows))
     named = {flag.name: flag for flag in config_of(launcher, data).unmodelled}
     assert written in named
     flag = named[written]

@@ -59,14 +59,15 @@ class Cell:
     def __init__(self) -> None:
         self._cells: dict[str, Cell] = {}
         self.told = False
+        self.words: dict[str, object] = {}
 
     def set_comm_fusion(self, *_: object) -> None:
         """Of gradients; no part of this."""
 
-    def recompute(self, **_: object) -> None:
+    def recompute(self, **told: object) -> None:
         if self.told:
             raise RuntimeError("The recompute interface can be configured only once.")
-        self.told = True
+        self.told, self.words = True, told
         for cell in self._cells.values():
             cell.recompute()
 
@@ -288,3 +289,14 @@ def test_counts_that_do_not_shrink_along_a_chunk_are_refused() -> None:
     with pytest.raises(ValueError, match="do not shrink"):
         module_grids(plan, ["norms", "activation"], {"norms": ["norms"], "activation": ["activation"]})
     assert recompute_counts([[1]], grid(4), "select_recompute", [(0, 0)]) == grid(1)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("whole", [True, [4]])
+def test_a_decoder_layer_is_told_of_the_slices_alone_and_only_where_every_layer_runs_again(
+    release: str, whole: Any
+) -> None:
+    own = setting(release, legacy=release == "r1.5.0", offset=0, layers=4, pp=1, vpp=1, recompute=whole, select=False)
+    layer = layer_of(LEGACY)
+    own(layer, 0)
+    assert layer.told and set(layer.words) == ({"recompute_slice_activation"} if whole is True else set())

@@ -637,6 +637,33 @@ def test_interleaved_parts_of_a_micro_batch_are_one_micro_batch_of_all_their_sam
         assert read_config(file).strategy.mbs == samples
 
 
+@pytest.mark.parametrize(
+    ("key", "change", "named"),
+    [
+        ("recompute_config.recompute_slice_activation", (), False),
+        ("recompute_config.recompute_slice_activation", (("use_seq_parallel: True", "use_seq_parallel: False"),), True),
+        ("recompute_config.parallel_optimizer_comm_recompute", (), False),
+        ("recompute_config.mp_comm_recompute", (("mp_comm_recompute: True", "mp_comm_recompute: False"),), False),
+        ("model.model_config.fine_grain_interleave", (), True),
+        ("model.model_config.fine_grain_interleave", (("model_parallel: 8", "model_parallel: 1"),), False),
+    ],
+)
+def test_a_key_is_named_where_the_framework_acts_on_it(
+    tmp_path: Path, key: str, change: tuple[tuple[str, str], ...], named: bool
+) -> None:
+    more = (
+        ("recompute_slice_activation: True", "recompute_slice_activation: True\n  recompute: True"),
+        ("parallel_optimizer_comm_recompute: False", "parallel_optimizer_comm_recompute: True"),
+        ("hidden_size: 8192", "hidden_size: 8192\n    fine_grain_interleave: 2"),
+    )
+    text = (ROOT / "config" / "pretrain_llama3_70b.yaml").read_text(encoding="utf-8")
+    text = "\n".join(line for line in text.split("\n") if not line.startswith(("  recompute:", "  select_recompute:")))
+    for old, new in (*more, *change):
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    assert (key in [flag.name for flag in read_config(yaml_file(tmp_path, text)).unmodelled]) is named
+
+
 def test_latent_attention_follows_its_switch(tmp_path: Path) -> None:
     text = RANKS + (
         "use_legacy: False\nmodel: {model_config: {num_hidden_layers: 4, hidden_size: 1024, num_attention_heads: 16,"
