@@ -160,8 +160,8 @@ class Network:
         """What a start of a small run leaves."""
         self.starts += 1
         place = self.folder / run.name
-        took = write_run(self.cluster, run.setting, place / "profile", (8, 9), self.starts)
-        (place / "run.log").write_text(log_lines(self.cluster, run.setting, 10, took))
+        took = write_run(self.cluster, run.setting, place / "profile", range(8, 8 + run.steps), self.starts)
+        (place / "run.log").write_text(log_lines(self.cluster, run.setting, 8 + run.steps, took))
         return place
 
     def options(self, verify: bool) -> SearchOptions:

@@ -4,6 +4,9 @@ The line is fitted to relative errors and has no negative part. What counts as p
 error of operators left out of the fit (each fifth in turn): a matrix product, or all numbers of the first input with
 one dimension of the second (attention's scores, grouped products). Its error is what a new operator may expect.
 
+An operator that was measured a few times and one that a line gives are two estimates of the same time. Where the line
+is as good as the noise of so few samples, both count, by the inverse of their variances; see `OperatorSpeeds.estimate`.
+
 Operators that were seen where products take the time say nothing of how fast they move bytes. Where moving them at the
 usual rate of operators that do nothing else would take longer than the line says, that counts (Williams et al.,
 Roofline, 2009), with the spread of these rates as its error.
@@ -21,6 +24,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from taylor.blackbox.operator_base import OperatorTime
+from taylor.blackbox.rejection import LEAST_FOR_STRAGGLERS, ROBUST
 from taylor.parsers.profiles.operators import Operator
 
 LEAST_OPERATORS = 5
@@ -31,6 +35,8 @@ FOLDS = 5
 ROOF_ROUNDS = 8
 MOST_RANKS = 4
 """Dimensions of a second input that are tried as a factor of the products."""
+MEDIAN_VARIANCE = math.pi / 2
+"""Variance of the median of many normal samples, in that of their mean; the median of two is their mean."""
 _BYTES = {"FLOAT": 4, "FLOAT32": 4, "DT_BF16": 2, "FLOAT16": 2, "INT64": 8, "INT32": 4, "DOUBLE": 8, "BOOL": 1,
           "INT8": 1, "UINT8": 1, "INT16": 2, "UINT64": 8}  # fmt: skip
 _USUAL_BYTES = 4
@@ -85,7 +91,7 @@ class Estimate:
     Parameters
     ----------
     error : float
-        Relative: the samples' spread where `exact`, else the line's own error.
+        Relative: what the samples leave open where `exact`, else the line's own error.
     exact : bool
         Whether the base holds this very operator.
     """
@@ -124,6 +130,17 @@ class OperatorSpeeds:
         least |= {group: LEAST_MOVING for group in groups if group[0] == "type" and group not in with_products}
         self.lines = {group: fit_line(known) for group, known in groups.items() if len(known) >= least[group]}
         self.lines = self._with_least(groups, with_products)
+        self._noise = {key: _noise_of([times[one] for one in known]) for key, known in groups.items()}
+        self._line_variance = {key: self._variance_of_line(key, groups[key]) for key in self.lines}
+
+    def _variance_of_line(self, key: tuple[str, str], known: Collection[Operator]) -> float:
+        """By how much a line leaves true times, as a relative variance: what the noise of its operators does not."""
+        spread = ROBUST * self.lines[key].error
+        return max(0.0, spread**2 - median(self._variance_of_centre(key, self._times[one]) for one in known))
+
+    def _variance_of_centre(self, key: tuple[str, str], time: OperatorTime) -> float:
+        """Of the middle of an operator's samples, relative."""
+        return self._noise[key] ** 2 * (MEDIAN_VARIANCE if time.count > 2 else 1.0) / time.count
 
     def _with_least(
         self, groups: Mapping[tuple[str, str], Mapping[Operator, float]], with_products: Collection[tuple[str, str]]
@@ -149,12 +166,26 @@ class OperatorSpeeds:
         return found
 
     def estimate(self, operator: Operator) -> Estimate | None:
-        """Time of an operator; None where nothing like it is known."""
+        """Time of an operator; None where nothing like it is known.
+
+        Of a measured operator with centre c and variance v, and the line l of its type with variance t, both relative,
+        it is the mean by inverse variances, l + (c - l) t / (t + v) (Efron and Morris, Stein's estimation rule and its
+        competitors, 1973). Where c leaves l by more than its noise, t is at least (c - l)^2 - v of this very operator:
+        then what was measured counts almost alone.
+        """
+        key = ("type", operator.type)
+        line = self.lines.get(key)
         known = self._times.get(operator)
-        if known is not None:
-            return Estimate(known.centre_ns, known.spread, exact=True)
-        line = self.lines.get(("type", operator.type)) or self.lines.get(("core", operator.core))
-        return line.estimate(operator) if line is not None else None
+        if known is None:
+            line = line or self.lines.get(("core", operator.core))
+            return line.estimate(operator) if line is not None else None
+        noise = self._variance_of_centre(key, known)
+        if line is None or not noise:
+            return Estimate(known.centre_ns, math.sqrt(noise), exact=True)
+        apart = line.at(operator) / known.centre_ns - 1
+        own = max(self._line_variance[key], apart**2 - noise)
+        measured = own / (own + noise)
+        return Estimate(known.centre_ns * (1 + (1 - measured) * apart), math.sqrt(measured * noise), exact=True)
 
     def coverage(self, operators: Sequence[Operator]) -> Coverage:
         """How much of a run the base holds; operators without any estimate count by number alone."""
@@ -164,6 +195,12 @@ class OperatorSpeeds:
         held = sum(one.ns for one in estimates if one is not None and one.exact)
         unknown = tuple(dict.fromkeys(each for each, there in zip(operators, exact, strict=True) if not there))
         return Coverage(sum(exact) / max(1, len(exact)), held / total if total else 0.0, unknown)
+
+
+def _noise_of(times: Sequence[OperatorTime]) -> float:
+    """Relative standard deviation of a sample of a type: the middle of its operators', if they have several samples."""
+    several = [one.spread for one in times if one.count >= LEAST_FOR_STRAGGLERS]
+    return float(median(several or [one.spread for one in times]))
 
 
 def work_of(operator: Operator, products: int | None = None) -> tuple[float, float, float]:

@@ -41,11 +41,14 @@ class SmallRun:
         Of its folder.
     why : str
         What it tells.
+    steps : int
+        Steps that are profiled.
     """
 
     name: str
     setting: Setting
     why: str
+    steps: int = 2
 
 
 @dataclass(frozen=True)

@@ -134,14 +134,18 @@ class ProfiledSteps:
     ----------
     folder : Path
         Where the profiler writes.
-    iterations, first, count : int
-        Steps that run; the first one profiled, counted from 0; how many are.
+    count, first : int
+        How many are profiled, and the first one, counted from 0; the last one is the run's.
     """
 
     folder: Path
-    iterations: int = 10
-    first: int = 8
     count: int = 2
+    first: int = 8
+
+    @property
+    def iterations(self) -> int:
+        """Steps that run."""
+        return self.first + self.count
 
 
 @dataclass(frozen=True)

@@ -298,7 +298,7 @@ def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: Tun
     """Write a run's file, unless it stands there already, and find how it ended where it has run."""
     folder = options.work_dir.resolve() / run.name
     file = folder / _file_name(options)
-    text = launcher.small_run(options.script, run.setting, machines, ProfiledSteps(folder / PROFILE))
+    text = launcher.small_run(options.script, run.setting, machines, ProfiledSteps(folder / PROFILE, run.steps))
     if not file.is_file() or read_text(file) != text:
         write_atomic(file, text)
     kept = read_kept(_ended_file(file, options))

@@ -58,7 +58,9 @@ class Nodes:
 
     def order(self, run: SmallRun) -> None:
         """Have the other nodes start a run."""
-        write_kept(self.folder / f"{run.name}.json", {"why": run.why, "setting": asdict(run.setting)})
+        write_kept(
+            self.folder / f"{run.name}.json", {"why": run.why, "setting": asdict(run.setting), "steps": run.steps}
+        )
 
     def serve(self, node: int, start: Callable[[SmallRun], object], wait_s: float) -> None:
         """On another node: start what is ordered, until the first node is done or nothing is heard for some time.
@@ -74,7 +76,8 @@ class Nodes:
                 for file in sorted(self.folder.glob(ORDERS)):
                     found = read_kept(file)
                     if file.stem not in heard and isinstance(found, dict):
-                        start(SmallRun(file.stem, Setting(**found["setting"]), str(found["why"])))
+                        run = SmallRun(file.stem, Setting(**found["setting"]), str(found["why"]), int(found["steps"]))
+                        start(run)
                         heard.add(file.stem)
                         last = time.monotonic()
                 if (self.folder / END).is_file():

@@ -29,6 +29,9 @@ from taylor.workflows.operators import fill_base
 from taylor.workflows.tune_record import read_neighbour, read_run
 
 BEST, BEST_FOLDER = "best.json", "best"
+VERIFYING_STEPS = 16
+"""Steps profiled where plans are verified. The best ones often differ by less than the noise of the two steps from
+which laws are fitted; sixteen leave a third of it."""
 GIB = float(1 << 30)
 
 
@@ -230,7 +233,8 @@ def _verified(
     if shown is None:
         return None
     told, name = steps.passes_ns(shown.setting), _name(shown.setting)
-    folder = verify(SmallRun(name, shown.setting, f"shows {shown.shown} operators of plan {number}"))
+    why = f"shows {shown.shown} operators of plan {number}"
+    folder = verify(SmallRun(name, shown.setting, why, VERIFYING_STEPS))
     if folder is None:
         return None
     recorded = laws.add(ShownRun(name, shown.setting, folder))

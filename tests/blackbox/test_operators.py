@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import math
 import random
 import subprocess
 import sys
@@ -107,6 +108,24 @@ def test_a_missing_operator_is_estimated_by_the_line_of_its_type_with_an_error_t
     errors = [abs(estimate.ns / true - 1) for estimate, true in estimates]
     assert not any(estimate.exact for estimate, _ in estimates)
     assert median(errors) < 0.05 and estimates[0][0].error < 0.06
+
+
+def test_few_samples_of_an_operator_are_drawn_to_a_line_as_far_as_both_are_sure(tmp_path):
+    draw = random.Random(3)
+    sizes = [(256 * m, 1024, 256 * n) for m in range(2, 12) for n in (2, 5, 9)]
+    truth = {product(*size): 4000 + math.prod(size) / 1e5 for size in sizes}
+    odd = product(2048, 1024, 2048)  # Slower than the others are for their size, by far more than noise.
+    truth[odd] = 1.5 * (4000 + 2048 * 1024 * 2048 / 1e5)
+    known = {one: [round(ns * draw.gauss(1, 0.03)) for _ in range(2)] for one, ns in truth.items()}
+    times = filled(tmp_path / "base.sqlite", known).times(CARD)
+    speeds = OperatorSpeeds(times)
+    before = [times[one].centre_ns / ns - 1 for one, ns in truth.items() if one != odd]
+    after = [speeds.estimate(one).ns / ns - 1 for one, ns in truth.items() if one != odd]
+    assert sum(each**2 for each in after) < 0.5 * sum(each**2 for each in before)
+    assert all(speeds.estimate(one).exact for one in truth)
+    assert speeds.estimate(odd).ns == pytest.approx(times[odd].centre_ns, rel=0.01)
+    # The error that is told is that of the samples' middle, not that of one sample.
+    assert 0.01 < speeds.estimate(odd).error < 0.03
 
 
 def test_an_operator_that_moves_more_than_any_seen_takes_as_long_as_moving_it(tmp_path):
