@@ -78,6 +78,12 @@ class Cluster:
         """Time of one pass of a block without noise."""
         return _pass_ns(self, block, run, backward) + (_pass_ns(self, block, run, False) if backward and again else 0)
 
+    def with_links(self, factor: float) -> Cluster:
+        """The same whose links inside a node carry so many times as much: as where products hide what TP sends."""
+        link = self.machine.links["in"]
+        links = {**self.machine.links, "in": replace(link, rate=link.rate * factor)}
+        return replace(self, machine=replace(self.machine, links=links))
+
     def __hash__(self) -> int:
         return hash((self.seed, self.facts["variant"]))
 

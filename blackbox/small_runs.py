@@ -43,12 +43,15 @@ class SmallRun:
         What it tells.
     steps : int
         Steps that are profiled.
+    switched : tuple of str
+        As of `Launcher.small_run`.
     """
 
     name: str
     setting: Setting
     why: str
     steps: int = 2
+    switched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Callable
 
 from taylor.base.errors import InputError
 from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunLog, Setting
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunLog, Setting, Switch
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
@@ -305,8 +306,20 @@ class Launcher(ABC):
         cure = "small runs are written for Megatron's and MindSpeed's scripts"
         raise InputError("cannot be cut down to a small run", file=path, cure=cure)
 
-    def small_run(self, path: Path, setting: Setting, machines: Machines, profile: ProfiledSteps) -> str:
-        """The text of a file that trains the same network cut down: few layers, other degrees, two steps profiled.
+    def small_run(
+        self,
+        path: Path,
+        setting: Setting,
+        machines: Machines,
+        profile: ProfiledSteps,
+        switched: Collection[str] = (),
+    ) -> str:
+        """The text of a file that trains the same network cut down: few layers, other degrees, some steps profiled.
+
+        Parameters
+        ----------
+        switched : collection of str
+            Names of `switches` that are turned the other way.
 
         Raises
         ------
@@ -316,8 +329,15 @@ class Launcher(ABC):
         cure = "small runs are written for Megatron's and MindSpeed's scripts"
         raise InputError("cannot be cut down to a small run", file=path, cure=cure)
 
-    def planned_job(self, path: Path, setting: Setting, plan: PipelinePlan) -> str:
+    def planned_job(
+        self, path: Path, setting: Setting, plan: PipelinePlan, switches: Mapping[str, bool] = MappingProxyType({})
+    ) -> str:
         """The text of a file with other degrees, micro-batch and plan, whatever network it trains.
+
+        Parameters
+        ----------
+        switches : mapping of str to bool
+            Names of `switches`, and whether they are on; the others stay as the file has them where they can.
 
         Raises
         ------
@@ -326,6 +346,10 @@ class Launcher(ABC):
         """
         cure = "plans of unknown networks are written for Megatron's and MindSpeed's scripts"
         raise InputError("cannot be written for a network that is not known", file=path, cure=cure)
+
+    def switches(self, path: Path) -> tuple[Switch, ...]:
+        """What small runs of a file can compare with and without; none where that is not known."""
+        return ()
 
     def run_log(self, text: str, dense: int = 0) -> RunLog:
         """What the log of a small run tells, with so many dense layers in front; nothing where that is not known."""

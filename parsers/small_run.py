@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,35 @@ class JobSizes:
     def least_dense(self) -> int:
         """Of them, those without experts in front of one with experts."""
         return min(1, self.own.dense)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """What a file can turn on and off without another network: two small runs tell whether it pays.
+
+    Parameters
+    ----------
+    name : str
+        As users name it.
+    flag : str
+        What turns it on, as the file writes it.
+    on : bool
+        Whether small runs have it where nothing is switched.
+    above : tuple of str
+        Degrees that have to be above one.
+    apart : tuple of str
+        Names of others that cannot be on beside it.
+    """
+
+    name: str
+    flag: str
+    on: bool = False
+    above: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+
+    def may_be_on(self, run: Setting, others: Collection[str] = ()) -> bool:
+        """Whether a run starts with it, beside others that are on."""
+        return all(getattr(run, name) > 1 for name in self.above) and not set(self.apart) & set(others)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from taylor.parsers.profiles.ascend import KERNELS
 from taylor.parsers.profiles.folder import rank_sources
 from taylor.parsers.profiles.operators import Operator, read_operators
 from taylor.parsers.registry import recognising
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Switch
 from taylor.register.registry import Registry
 from taylor.workflows.operators import fill_base
 from taylor.workflows.tune_nodes import Nodes
@@ -74,6 +74,8 @@ class TuneOptions:
         Start a small run for each of the best plans.
     risk : float
         How often a stage of a plan may take more than is told at most.
+    switches : collection of str
+        As of `SearchOptions`.
     """
 
     script: Path
@@ -95,6 +97,7 @@ class TuneOptions:
     limit: float | None = None
     verify: bool = True
     risk: float = RISK
+    switches: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,7 @@ def tune(options: TuneOptions) -> Tuned:
     """
     launcher = launcher_for(options.script)
     sizes = launcher.job_sizes(options.script)
+    _refuse_unknown(options, launcher.switches(options.script))
     machines = _machines(options, sizes)
     planned = plan_small_runs(sizes, machines, options.searched, options.tokens)
     runs = [_written(one, launcher, machines, options) for one in planned.runs]
@@ -220,6 +224,14 @@ def _from_runs(
     return tuned if found is None else _with_plans(tuned, done, launcher, options, nodes)
 
 
+def _refuse_unknown(options: TuneOptions, there: Sequence[Switch]) -> None:
+    unknown = sorted(set(options.switches) - {one.name for one in there})
+    if unknown:
+        names = ", ".join(one.name for one in there)
+        cure = f"this file has {names}" if names else "this file has none"
+        raise InputError("names none that the file has", field="--switches", value=", ".join(unknown), cure=cure)
+
+
 def _begun(launcher: Launcher, machines: Machines, options: TuneOptions, run: SmallRun) -> Written:
     """A run, started unless it has ended already."""
     return _started(_written(run, launcher, machines, options), launcher, options)
@@ -248,7 +260,7 @@ def _with_plans(
         verifies = False
     wanted = SearchOptions(
         options.script, options.work_dir, ranks, batch, options.limit, options.searched, _base_file(options),
-        options.origin, verify if verifies else None, options.risk,
+        options.origin, verify if verifies else None, options.risk, options.switches,
     )  # fmt: skip
     shown = [ShownRun(one.run.name, one.run.setting, one.folder) for one in done if _has_profile(one.folder)]
     try:
@@ -298,7 +310,9 @@ def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: Tun
     """Write a run's file, unless it stands there already, and find how it ended where it has run."""
     folder = options.work_dir.resolve() / run.name
     file = folder / _file_name(options)
-    text = launcher.small_run(options.script, run.setting, machines, ProfiledSteps(folder / PROFILE, run.steps))
+    text = launcher.small_run(
+        options.script, run.setting, machines, ProfiledSteps(folder / PROFILE, run.steps), run.switched
+    )
     if not file.is_file() or read_text(file) != text:
         write_atomic(file, text)
     kept = read_kept(_ended_file(file, options))

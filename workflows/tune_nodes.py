@@ -8,9 +8,10 @@ are no more. Whether they look, and whether they see the same folder, it finds f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from taylor.base.console import log
 from taylor.base.kept import read_kept, write_kept
@@ -58,9 +59,7 @@ class Nodes:
 
     def order(self, run: SmallRun) -> None:
         """Have the other nodes start a run."""
-        write_kept(
-            self.folder / f"{run.name}.json", {"why": run.why, "setting": asdict(run.setting), "steps": run.steps}
-        )
+        write_kept(self.folder / f"{run.name}.json", asdict(run))
 
     def serve(self, node: int, start: Callable[[SmallRun], object], wait_s: float) -> None:
         """On another node: start what is ordered, until the first node is done or nothing is heard for some time.
@@ -76,8 +75,7 @@ class Nodes:
                 for file in sorted(self.folder.glob(ORDERS)):
                     found = read_kept(file)
                     if file.stem not in heard and isinstance(found, dict):
-                        run = SmallRun(file.stem, Setting(**found["setting"]), str(found["why"]), int(found["steps"]))
-                        start(run)
+                        start(_run(file.stem, found))
                         heard.add(file.stem)
                         last = time.monotonic()
                 if (self.folder / END).is_file():
@@ -90,3 +88,8 @@ class Nodes:
     def _count(self, node: int) -> int | None:
         found = read_kept(self.folder / f"node_{node}.json")
         return int(found["count"]) if isinstance(found, dict) else None
+
+
+def _run(name: str, found: Mapping[str, Any]) -> SmallRun:
+    switched = tuple(map(str, found["switched"]))
+    return SmallRun(name, Setting(**found["setting"]), str(found["why"]), int(found["steps"]), switched)

@@ -11,7 +11,7 @@ from taylor.parsers.launcher import Launcher
 from taylor.parsers.profiles.allocations import ALLOCATIONS, Allocation, read_allocations
 from taylor.parsers.profiles.ascend import KERNELS
 from taylor.parsers.profiles.folder import rank_sources
-from taylor.parsers.profiles.operators import read_operators
+from taylor.parsers.profiles.operators import OperatorSample, read_operators
 from taylor.parsers.profiles.transfers import TRANSFERS, read_transfers
 from taylor.parsers.small_run import RunLog, Setting
 
@@ -19,7 +19,12 @@ MOST_LOG = 1 << 28
 
 
 def read_run(profile: Path, log: Path, setting: Setting, launcher: Launcher) -> RecordedRun:
-    """The last profiled step of a run's first rank.
+    """The last profiled step of a run's first rank; see `read_steps`."""
+    return read_steps(profile, log, setting, launcher)[-1]
+
+
+def read_steps(profile: Path, log: Path, setting: Setting, launcher: Launcher) -> tuple[RecordedRun, ...]:
+    """Each profiled step of a run's first rank; all with the tensors of the last one.
 
     Raises
     ------
@@ -28,14 +33,18 @@ def read_run(profile: Path, log: Path, setting: Setting, launcher: Launcher) -> 
     """
     place = rank_sources(profile)[0].path
     table = read_operators(place / KERNELS)
-    steps = sorted({one.step for one in table.samples})
-    samples = tuple(one for one in table.samples if one.step == steps[-1]) if steps else ()
+    by_step = dict[int, list[OperatorSample]]()
+    for one in table.samples:
+        by_step.setdefault(one.step, []).append(one)
+    steps = sorted(by_step)
     allocations = _last_step(read_allocations(place / ALLOCATIONS), max(1, len(steps)), place / ALLOCATIONS)
     told = launcher.run_log(read_text(log, limit_bytes=MOST_LOG), setting.dense)
     if not told.parameters:
         cure = "let the run log at level 20, with one parameter a bucket, as its script does"
         raise InputError("tells no parameters", file=log, cure=cure)
-    return RecordedRun(setting, samples, read_transfers(place / TRANSFERS), allocations, told)
+    transfers = read_transfers(place / TRANSFERS)
+    each = [tuple(by_step[step]) for step in steps] or [()]
+    return tuple(RecordedRun(setting, samples, transfers, allocations, told) for samples in each)
 
 
 def read_neighbour(profile: Path, setting: Setting) -> RecordedRun:

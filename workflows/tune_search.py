@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -27,6 +28,7 @@ from taylor.parsers.small_run import JobSizes, Machines, Setting
 from taylor.pipeline.plan import FULL
 from taylor.workflows.operators import fill_base
 from taylor.workflows.tune_record import read_neighbour, read_run
+from taylor.workflows.tune_switches import Compared, Comparison, SwitchedPlan
 
 BEST, BEST_FOLDER = "best.json", "best"
 VERIFYING_STEPS = 16
@@ -66,6 +68,8 @@ class BestPlan:
     verified : Verified or None
     script : Path or None
         The user's file with the plan in it; None where its flags cannot say it.
+    switches : tuple of Compared
+        What small runs with and without showed; `ranked` is told with those that pay.
     """
 
     ranked: Ranked
@@ -74,6 +78,7 @@ class BestPlan:
     script: Path | None
     before_ms: float | None = None
     verified: Verified | None = None
+    switches: tuple[Compared, ...] = ()
 
     @property
     def peak(self) -> float:
@@ -119,6 +124,8 @@ class SearchOptions:
         Starts a small run, and tells its folder, or None where it failed; None to verify nothing.
     risk : float
         As of `MemoryLaws`.
+    switches : collection of str
+        Names of `Launcher.switches` that small runs compare for each of the best plans, where those are verified.
     """
 
     script: Path
@@ -131,6 +138,7 @@ class SearchOptions:
     origin: Origin
     verify: Callable[[SmallRun], Path | None] | None = None
     risk: float = RISK
+    switches: Collection[str] = ()
 
 
 class TunedLaws:
@@ -206,19 +214,34 @@ def search_plans(
             if one is not None or len(pool) < len(found.best) or not _missing(laws.steps, ranked):
                 pool.append(ranked)
         best = again(pool, job, laws.steps)[: len(found.best)]
+    chosen = _switched(best, laws, machines, options)
     errors = laws.own_errors()
     before = {one.run: one.step_ms for one in (*found.best, *found.near)}
     plans = []
-    for place, ranked in enumerate(best):
+    for place, switched in enumerate(chosen):
+        ranked = switched.ranked
         width = HALF_WIDTH * (ranked.error**2 + median(errors) ** 2) ** 0.5
         plan = BestPlan(ranked, ranked.step_ms * (1 - width), ranked.step_ms * (1 + width), None)
-        script = _script(ranked, place + 1, launcher, options)
+        script = _script(ranked, place + 1, launcher, options, switched.states)
         told = before.get(ranked.run) if options.verify is not None else None
-        plans.append(replace(plan, script=script, before_ms=told, verified=verified.get(ranked.run)))
+        plan = replace(plan, script=script, before_ms=told, verified=verified.get(ranked.run))
+        plans.append(replace(plan, switches=switched.compared))
     assumed = _assumed(laws.steps, sizes)
     done = Searched(tuple(plans), found, median(errors), max(errors), assumed, options.work_dir / BEST)
     write_atomic(done.file, json.dumps(as_data(done, options), indent=1) + "\n")
     return done
+
+
+def _switched(
+    best: Sequence[Ranked], laws: TunedLaws, machines: Machines, options: SearchOptions
+) -> tuple[SwitchedPlan, ...]:
+    """The best plans with the switches that pay, in the order that these give."""
+    wanted = [one for one in laws.launcher.switches(options.script) if one.name in options.switches]
+    if options.verify is None or not wanted:
+        return tuple(SwitchedPlan(one, ()) for one in best)
+    compare = Comparison(wanted, laws.launcher, laws.sizes, machines, options.verify, _name, options.limit)
+    found = [compare.switched(one, laws.steps, VERIFYING_STEPS) for one in best]
+    return tuple(sorted(found, key=lambda one: one.ranked.step_ms))
 
 
 def _verified(
@@ -257,10 +280,12 @@ def _exact(steps: StepLaws, operator: Operator) -> bool:
     return estimate is not None and estimate.exact
 
 
-def _script(ranked: Ranked, place: int, launcher: Launcher, options: SearchOptions) -> Path | None:
+def _script(
+    ranked: Ranked, place: int, launcher: Launcher, options: SearchOptions, switches: Mapping[str, bool]
+) -> Path | None:
     """The user's file with a plan in it, in a folder of its own."""
     try:
-        text = launcher.planned_job(options.script, ranked.run, ranked.plan)
+        text = launcher.planned_job(options.script, ranked.run, ranked.plan, switches)
     except InputError as error:
         log.warning("plan %d is not written: %s", place, error)
         return None
@@ -309,5 +334,12 @@ def _plan_data(one: BestPlan) -> dict[str, Any]:
         "verified": None
         if one.verified is None
         else {"run": one.verified.run, "told_ms": one.verified.told_ms, "measured_ms": one.verified.measured_ms},
+        "switches": [_compared_data(each) for each in one.switches],
         "script": None if one.script is None else str(one.script),
     }
+
+
+def _compared_data(one: Compared) -> dict[str, Any]:
+    after = one.after_ms if math.isfinite(one.after_ms) else None
+    told = {"switch": one.switch.name, "flag": one.switch.flag, "on": one.on, "before_ms": one.before_ms}
+    return told | {"switched_ms": after, "switched_memory": one.memory, "fits": one.fits}

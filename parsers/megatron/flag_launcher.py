@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import cast
 
 from taylor.cost_model.module_choices import ModuleWords
@@ -18,7 +19,8 @@ from taylor.parsers.megatron.own_plan import V_SCHEDULE, ZERO_BUBBLE
 from taylor.parsers.megatron.read import config_from_launch, is_mindspeed
 from taylor.parsers.megatron.run_log import read_log
 from taylor.parsers.megatron.swap import SWAP_PARTS
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunLog, Setting
+from taylor.parsers.megatron.switches import switches
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunLog, Setting, Switch
 from taylor.parsers.text.flag_edit import Setting as Flag
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
@@ -134,13 +136,26 @@ class FlagLauncher(Launcher):
         """See `Launcher.job_sizes`; nothing but a few flags is read, so that any network will do."""
         return small_run.job_sizes(self.launch(path))
 
-    def small_run(self, path: Path, setting: Setting, machines: Machines, profile: ProfiledSteps) -> str:
+    def small_run(
+        self,
+        path: Path,
+        setting: Setting,
+        machines: Machines,
+        profile: ProfiledSteps,
+        switched: Collection[str] = (),
+    ) -> str:
         """See `Launcher.small_run`."""
-        return small_run.small_run(self.launch(path), setting, machines, profile).text
+        return small_run.small_run(self.launch(path), setting, machines, profile, switched).text
 
-    def planned_job(self, path: Path, setting: Setting, plan: PipelinePlan) -> str:
+    def planned_job(
+        self, path: Path, setting: Setting, plan: PipelinePlan, switches: Mapping[str, bool] = MappingProxyType({})
+    ) -> str:
         """See `Launcher.planned_job`."""
-        return small_run.planned_job(self.launch(path), setting, plan).text
+        return small_run.planned_job(self.launch(path), setting, plan, switches).text
+
+    def switches(self, path: Path) -> tuple[Switch, ...]:
+        """MC2, fused token rearrangement and overlapped exchanges of experts, where a MindSpeed launch has them."""
+        return switches(self.launch(path).flags)
 
     def run_log(self, text: str, dense: int = 0) -> RunLog:
         """See `Launcher.run_log`."""

@@ -7,6 +7,8 @@ command line (MindSpeed 028de58c mindspeed/auto_settings/profile/argv.py:67-176,
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN, has_experts, starts_with
@@ -16,6 +18,7 @@ from taylor.parsers.megatron.own_plan import LAYOUT, PER_CHUNK
 from taylor.parsers.megatron.placing import PLACING, Wanted, interleave_flag, with_noops
 from taylor.parsers.megatron.read import is_mindspeed
 from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS, recompute_flags
+from taylor.parsers.megatron.switches import planned_flags, small_flags
 from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
 from taylor.parsers.text.flags import Flags
 from taylor.pipeline.plan import PipelinePlan, values_in_order
@@ -112,7 +115,9 @@ def _dense_in_front(flags: Flags) -> int:
     return first
 
 
-def small_run(launch: Launch, setting: Setting, machines: Machines, profile: ProfiledSteps) -> Launch:
+def small_run(
+    launch: Launch, setting: Setting, machines: Machines, profile: ProfiledSteps, switched: Collection[str] = ()
+) -> Launch:
     """See `Launcher.small_run`.
 
     Every layer runs again in the backward pass, as in MindSpeed's runs: then the operators of a layer stand whole
@@ -156,7 +161,7 @@ def small_run(launch: Launch, setting: Setting, machines: Machines, profile: Pro
     if setting.tp > 1:
         wanted["sequence-parallel"] = True
     wanted["use-distributed-optimizer"] = True
-    wanted |= _BUCKETS
+    wanted |= _BUCKETS | small_flags(flags, setting, switched)
     if flags.has("lr-warmup-iters"):
         wanted["lr-warmup-iters"] = "1"
     wanted |= _profiled(launch, setting, profile)
@@ -219,7 +224,9 @@ def _chunks(flags: Flags, plan: PipelinePlan, dense: int) -> Wanted:
     return with_noops(slots, PER_CHUNK if plan.interleaves > 1 else None)
 
 
-def planned_job(launch: Launch, setting: Setting, plan: PipelinePlan) -> Launch:
+def planned_job(
+    launch: Launch, setting: Setting, plan: PipelinePlan, switches: Mapping[str, bool] = MappingProxyType({})
+) -> Launch:
     """See `Launcher.planned_job`.
 
     Raises
@@ -240,6 +247,6 @@ def planned_job(launch: Launch, setting: Setting, plan: PipelinePlan) -> Launch:
     if setting.tp > 1:
         wanted["sequence-parallel"] = True
     wanted["use-distributed-optimizer"] = True
-    wanted |= _chunks(flags, plan, setting.dense)
+    wanted |= _chunks(flags, plan, setting.dense) | planned_flags(flags, setting, switches)
     launch, ranks = launch.with_ranks(setting.ranks)
     return launch.with_flags(wanted | recompute_flags(flags, plan) | ranks, _BESIDE)

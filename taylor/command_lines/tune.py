@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from taylor.command_lines.arguments import (
 if TYPE_CHECKING:
     from taylor.parsers.small_run import Setting
     from taylor.workflows.tune import Covered, Tuned, Written
+    from taylor.workflows.tune_switches import Compared
 
 
 def build_parser(program: str = "taylor tune") -> CommandParser:
@@ -42,6 +44,12 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     group.add_argument("--memory_gib", type=positive_float, metavar="G", help="memory of a card that a plan may take")
     group.add_argument(
         "--risk", type=risk_share, metavar="P%", help="how often a stage may take more than is told at most (1%%)"
+    )
+    group.add_argument(
+        "--switches",
+        default="",
+        metavar="S,...",
+        help="compare these by small runs: mc2, token_permute, alltoall_overlap",
     )
     machines = parser.add_argument_group("machines of the small runs (as torchrun takes them)")
     machines.add_argument("--nnodes", type=positive_int, metavar="N", help="nodes (default: the script's)")
@@ -91,7 +99,7 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> None:
             Path(args.shell_path), Path(args.work_dir), args.nnodes, args.nproc_per_node, args.master_addr,
             args.master_port, args.node_rank, searched, args.tokens, args.timeout, args.dry, args.retry,
             path_or_none(args.base), origin, args.world_size, args.gbs, limit, not args.no_verify,
-            args.risk or RISK,
+            args.risk or RISK, [word.strip() for word in args.switches.split(",") if word.strip()],
         )
     )  # fmt: skip
     _print(done)
@@ -172,7 +180,19 @@ def _print_plans(done: Tuned) -> None:
         grids = one.ranked.plan.total_layers(), one.ranked.plan.recomputed("full")
         layers, again = ("; ".join(",".join(map(str, row)) for row in grid) for grid in grids)
         print(f"plan {place}: layers {layers}; recomputed {again}; {one.script or 'its flags cannot say it'}")
+        for each in one.switches:
+            print(f"  {_switch(each)}")
     print(f"as JSON: {found.file}")
+
+
+def _switch(one: Compared) -> str:
+    state, flag = "on" if one.on else "off", one.switch.flag
+    if math.isinf(one.after_ms):
+        return f"{one.switch.name} ({flag}): its small run failed; {state}"
+    room = "" if one.fits else f", no room for {one.memory:.2f} times the tensors"
+    return (
+        f"{one.switch.name} ({flag}): a layer takes {one.before_ms:.1f} ms, switched {one.after_ms:.1f}{room}; {state}"
+    )
 
 
 def _state(one: Written) -> str:

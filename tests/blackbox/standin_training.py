@@ -32,7 +32,7 @@ def main() -> None:
         sys.exit("RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB")
     if folder.parent.name == hanging:
         time.sleep(600)
-    cluster = hidden_cluster(int(seed))
+    cluster = hidden_cluster(int(seed)).with_links(2 if "use-ascend-mc2" in flags else 1)
     steps = range(int(flags["profile-step-start"]), int(flags["profile-step-end"]))
     print(log_lines(cluster, run, int(flags["train-iters"]), write_run(cluster, run, folder, steps)))
 

@@ -106,7 +106,7 @@ def test_runs_are_started_once_and_tell_the_hidden_laws_though_one_fails_and_one
 
 def test_the_best_plans_of_a_large_job_are_told_verified_and_written_from_small_runs_alone(tmp_path, tune_here):
     file = script(tmp_path)
-    words = (*TWO_NODES, "--search", "tp,vpp", "--memory_gib", "8")
+    words = (*TWO_NODES, "--search", "tp,vpp", "--memory_gib", "8", "--switches", "mc2")
     printed, logged = tune_here(*words)
     told = json.loads((tmp_path / "small" / "best.json").read_text())
     assert len(told["best"]) == 3 and "plan 1: layers" in printed, (printed, logged)
@@ -120,7 +120,10 @@ def test_the_best_plans_of_a_large_job_are_told_verified_and_written_from_small_
               *[("head", False)] * (at == run.pp - 1 and chunk == run.vpp - 1)) for chunk in range(run.vpp)]
             for at in range(run.pp)
         ]  # fmt: skip
-        assert one["step_ms"] == pytest.approx(CLUSTER.step_ns(run, stages) / 1e6, rel=0.05)
+        on = [each["switch"] for each in one["switches"] if each["on"]]
+        assert on == ["mc2"] * (run.tp > 1) and ("--use-ascend-mc2" in Path(one["script"]).read_text()) == (run.tp > 1)
+        true_ms = CLUSTER.with_links(2 if on else 1).step_ns(run, stages) / 1e6
+        assert one["step_ms"] == pytest.approx(true_ms, rel=0.05)
         for at, chunks in enumerate(stages):
             true = CLUSTER.peak_of_chunks(run, chunks, at, one["micro_batches"])
             assert one["peak_memory"][at] == pytest.approx(true, rel=0.03) and true <= told["memory_limit"]
@@ -131,7 +134,30 @@ def test_the_best_plans_of_a_large_job_are_told_verified_and_written_from_small_
     started = Counter((tmp_path / "started.txt").read_text().split())
     tune_here(*words)
     assert Counter((tmp_path / "started.txt").read_text().split()) == started and set(started.values()) == {1}
-    assert len(started) <= 16
+    assert len([name for name in started if "mc2" not in name and "layers" not in name]) <= 16
+
+
+def test_switches_are_those_that_the_script_starts_with(tmp_path, tune_here):
+    file = script(tmp_path)
+    launcher = launcher_for(file)
+    assert [one.name for one in launcher.switches(file)] == ["mc2"]
+    with pytest.raises(InputError, match="this file has mc2"):
+        tune_here(*TWO_NODES, "--switches", "token_permute", "--dry")
+    experts = "--num-experts 32 --moe-grouped-gemm --moe-token-dispatcher-type alltoall"
+    file.write_text(file.read_text().replace("--num-layers", f"--moe-alltoall-overlap-comm {experts} --num-layers"))
+    found = {one.name: one for one in launcher.switches(file)}
+    assert found.keys() == {"token_permute", "alltoall_overlap"} and found["alltoall_overlap"].on
+    cards, profile = Machines(2, 8), ProfiledSteps(tmp_path)
+    small = CLUSTER.job.replace(layers=1, pp=1, dp=2, experts=32, ep=2)
+    both = launcher.small_run(file, small, cards, profile, ("token_permute", "alltoall_overlap"))
+    assert "--use-fused-moe-token-permute-and-unpermute" in both and "--moe-alltoall-overlap-comm" not in both
+    # Without expert parallel MindSpeed does not start with the overlap.
+    alone = launcher.small_run(file, small.replace(ep=1), cards, profile)
+    assert "--moe-alltoall-overlap-comm" not in alone and "--moe-alltoall" in launcher.small_run(
+        file, small, cards, profile
+    )
+    file.write_text(file.read_text().replace("alltoall ", "alltoall_seq "))
+    assert [one.name for one in launcher.switches(file)] == ["token_permute"]
 
 
 def test_a_script_on_too_few_cards_is_refused_with_the_flags_to_change(tmp_path, tune_here):

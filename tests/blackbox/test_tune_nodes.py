@@ -9,7 +9,7 @@ from taylor.blackbox.small_runs import SmallRun
 from taylor.parsers.small_run import Setting
 from taylor.workflows.tune_nodes import Nodes
 
-RUNS = [SmallRun(f"verify{number}", Setting(tp=number, layers=2), "shows operators", 16) for number in (1, 2)]
+RUNS = [SmallRun(f"verify{number}", Setting(tp=number, layers=2), "shows operators", 16, ("mc2",)) for number in (1, 2)]
 
 
 def test_every_other_node_starts_what_the_first_one_orders_once_and_then_leaves(tmp_path):

@@ -1,0 +1,77 @@
+"""Flags of MindSpeed that change how a layer runs and not what it computes: small runs compare them, with and without.
+
+Which launches start with them: MindSpeed 028de58c mindspeed/features_manager/tensor_parallel/mc2.py:17-34,
+moe/moe_alltoall_overlap.py:22-48, fusions/fused_moe_permute.py:26-50; MindSpeed-LLM c77308a1
+mindspeed_llm/features_manager/transformer/transformer_block.py:20-32 (MC2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from taylor.parsers.megatron.placing import Wanted
+from taylor.parsers.megatron.read import is_mindspeed
+from taylor.parsers.small_run import Setting, Switch
+from taylor.parsers.text.flags import Flags
+
+MC2, PERMUTE, OVERLAP = "mc2", "token_permute", "alltoall_overlap"
+_FLAGS = {
+    MC2: ("use-ascend-mc2",),
+    PERMUTE: ("use-fused-moe-token-permute-and-unpermute", "moe-permute-fusion"),
+    OVERLAP: ("moe-alltoall-overlap-comm",),
+}
+"""By name: the flag that turns it on, and others that mean the same."""
+_ABOVE = {MC2: ("tp",), PERMUTE: ("experts",), OVERLAP: ("ep",)}
+_NO_MC2 = ("use-ascend-coc", "use-pipe-experts", "unaligned-linear")
+
+
+def switches(flags: Flags) -> tuple[Switch, ...]:
+    """Those that a launch starts with.
+
+    MC2 is off in small runs: it fuses products with what TP sends, so that runs without TP have other operators
+    (MindSpeed's own small runs leave it out too, mindspeed/auto_settings/config/search_config.py:81).
+    """
+    if not is_mindspeed(flags):
+        return ()
+    experts = flags.integer("num-experts", default=1) > 1
+    grouped = flags.has("moe-grouped-gemm")
+    dispatcher = flags.text("moe-token-dispatcher-type", default="allgather")
+    extended = flags.has("moe-tp-extend-ep")
+    # By sequence TP may be above one with experts that TP splits no more.
+    sequence = dispatcher == "alltoall_seq" and extended and flags.has("moe-permutation-async-comm")
+    capacity = flags.has("moe-expert-capacity-factor") and not flags.has("moe-pad-expert-input-to-capacity")
+    found = []
+    if not (experts and grouped) and not flags.has(*_NO_MC2):
+        found.append(Switch(MC2, _shown(MC2), False, _ABOVE[MC2], (OVERLAP,)))
+    if experts and dispatcher in ("alltoall", "alltoall_seq") and not capacity:
+        found.append(Switch(PERMUTE, _shown(PERMUTE), flags.has(*_FLAGS[PERMUTE]), _ABOVE[PERMUTE]))
+    if experts and grouped and (sequence or (dispatcher == "alltoall" and not extended)):
+        found.append(Switch(OVERLAP, _shown(OVERLAP), flags.has(*_FLAGS[OVERLAP]), _ABOVE[OVERLAP], (MC2,)))
+    return tuple(found)
+
+
+def _shown(name: str) -> str:
+    return f"--{_FLAGS[name][0]}"
+
+
+def small_flags(flags: Flags, run: Setting, switched: Collection[str]) -> Wanted:
+    """What of them a small run has: as the file stands, but for those switched, and none that cannot start."""
+    on = {name: name != MC2 and flags.has(*names) for name, names in _FLAGS.items()}
+    return _wanted(flags, run, {name: state != (name in switched) for name, state in on.items()})
+
+
+def planned_flags(flags: Flags, run: Setting, switched: Mapping[str, bool]) -> Wanted:
+    """What of them a plan has: as the file stands, but for those that are told, and none that cannot start."""
+    return _wanted(flags, run, {name: flags.has(*names) for name, names in _FLAGS.items()} | dict(switched))
+
+
+def _wanted(flags: Flags, run: Setting, on: Mapping[str, bool]) -> Wanted:
+    wanted: Wanted = {}
+    for name, state in on.items():
+        state = state and all(getattr(run, degree) > 1 for degree in _ABOVE[name])
+        there = [flag for flag in _FLAGS[name] if flags.has(flag)]
+        if state and not there:
+            wanted[_FLAGS[name][0]] = True
+        elif not state:
+            wanted |= {flag: False for flag in there}
+    return wanted
