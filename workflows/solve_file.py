@@ -95,8 +95,15 @@ def solve_file(
             planned = solve_stated(file, memory, how, watch, SolveStore(outputs.folder))
             if planned.solution.termination is Termination.INTERRUPTED:
                 raise keep_plan_so_far(planned, outputs)
-    files = _write(file, planned, outputs)
-    return store_result(planned, files, outputs, beside=planned.own_plan(), history=history)
+    files = _write_model(file, planned, outputs)
+    if outputs.write:
+        files["config"] = str(outputs.write_to or planned.config.path)
+    done = store_result(planned, files, outputs, beside=planned.own_plan(), history=history)
+    if outputs.write:
+        # Last: a run that is killed before finds the file with its own plan when it is started again.
+        config = planned.config.replace(schedule=planned.problem.schedule)
+        write_plan(config, planned.plan, output=outputs.write_to)
+    return done
 
 
 def solve_stated(
@@ -236,14 +243,9 @@ def _solve_choices(
     return PlannedFile(file.config, chosen.facts, chosen.memory_like(memory), best, solution, alternatives, own=own)
 
 
-def _write(file: StatedFile, planned: PlannedFile, outputs: Outputs) -> dict[str, str]:
-    """Write the configuration with its plan, then the model and the solution; returns the files by role."""
+def _write_model(file: StatedFile, planned: PlannedFile, outputs: Outputs) -> dict[str, str]:
+    """Write the model and the solution; returns the files by role."""
     _tell_restriction(file, planned.problem, planned.solution)
-    files = {}
-    if outputs.write:
-        config = planned.config.replace(schedule=planned.problem.schedule)
-        write_plan(config, planned.plan, output=outputs.write_to)
-        files["config"] = str(outputs.write_to or config.path)
     mps = outputs.folder / "model_mps" / f"{planned.name}.mps"
     sol = outputs.folder / "sol_output" / f"{planned.name}.sol"
     # Completing the cuts of a model takes longer than many a solve.
@@ -251,7 +253,7 @@ def _write(file: StatedFile, planned: PlannedFile, outputs: Outputs) -> dict[str
     if not store.are_there(*of):
         write_model(planned.problem, planned.solution, mps, sol, outputs.mps_form)
         store.note_files(*of)
-    return {"mps": str(mps), "sol": str(sol), **files}
+    return {"mps": str(mps), "sol": str(sol)}
 
 
 def _tell_restriction(file: StatedFile, problem: PipelineProblem, solution: Solution) -> None:

@@ -57,6 +57,26 @@ def test_the_same_command_again_gives_the_same_files_and_solves_nothing(
     assert len(found) == 2 * max(1, sum(one.status != "impossible" for one in first.alternatives))
 
 
+def test_a_run_killed_before_its_last_write_is_told_the_file_s_own_plan_when_it_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    job = copied(tmp_path)
+    outputs = Outputs(folder=tmp_path / "out", result_json=tmp_path / "result.json", trace=tmp_path / "trace.json")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(module, "write_plan", killed)
+        solve_file(job, SolveOptions(), outputs)
+    left = {path: path.read_bytes() for path in (tmp_path / "result.json", tmp_path / "trace.json")}
+    solve_file(job, SolveOptions(), outputs)
+    assert {path: path.read_bytes() for path in left} == left
+    assert job.path.read_bytes() != (ROOT / "config" / "pretrain_llama2_7b.yaml").read_bytes()
+
+
 def test_a_plan_that_a_time_limit_ended_serves_the_same_or_a_smaller_limit_alone(tmp_path: Path) -> None:
     store = SolveStore(tmp_path)
     open_plan = PLAN.replace(bound=0.9 * (PLAN.objective or 0.0)).ended_by(Termination.TIME_LIMIT)
