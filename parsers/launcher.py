@@ -128,6 +128,8 @@ class Launcher(ABC):
     """Whether a file with one of its suffixes is a training file; off where other files have them too."""
     starts_training: bool = True
     """Whether a file, or `program` on it, starts a training; off where it only describes one."""
+    log_tells_parameters: bool = False
+    """Whether the log of a small run tells every parameter by name, from which its memory in other jobs follows."""
     can_probe: bool = False
     """Whether dry-runs may change a file's number of layers and stages to learn more of its memory."""
 
@@ -303,7 +305,7 @@ class Launcher(ABC):
         InputError
             When the file lacks a size, or small runs of its launcher's files cannot be written.
         """
-        cure = "small runs are written for Megatron's and MindSpeed's scripts"
+        cure = "small runs are written for Megatron's and MindSpeed's scripts and MindFormers' YAML"
         raise InputError("cannot be cut down to a small run", file=path, cure=cure)
 
     def small_run(
@@ -326,7 +328,7 @@ class Launcher(ABC):
         InputError
             When the file cannot say it.
         """
-        cure = "small runs are written for Megatron's and MindSpeed's scripts"
+        cure = "small runs are written for Megatron's and MindSpeed's scripts and MindFormers' YAML"
         raise InputError("cannot be cut down to a small run", file=path, cure=cure)
 
     def planned_job(

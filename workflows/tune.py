@@ -27,7 +27,7 @@ from taylor.dryrun.logs import last_lines
 from taylor.dryrun.processes import ProgramRun, run_program
 from taylor.parsers.launcher import Launcher, Tools
 from taylor.parsers.profiles.ascend import KERNELS
-from taylor.parsers.profiles.folder import rank_sources
+from taylor.parsers.profiles.folder import KINETO, rank_sources
 from taylor.parsers.profiles.operators import Operator, read_operators
 from taylor.parsers.registry import recognising
 from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Switch
@@ -177,6 +177,9 @@ def tune(options: TuneOptions) -> Tuned:
     launcher = launcher_for(options.script)
     sizes = launcher.job_sizes(options.script)
     _refuse_unknown(options, launcher.switches(options.script))
+    if launcher.program is not None and not options.dry:
+        cure = "say --dry, let your scheduler start the files that it writes, and call it with --dry again"
+        raise InputError(f"is started by {launcher.program.file} on every rank", file=options.script, cure=cure)
     machines = _machines(options, sizes)
     planned = plan_small_runs(sizes, machines, options.searched, options.tokens)
     runs = [_written(one, launcher, machines, options) for one in planned.runs]
@@ -214,7 +217,8 @@ def _from_runs(
     single = [one for one in done if one.run.setting.pp == 1 and one.run.setting.dense <= sizes.least_dense]
     shown = [one for one in single if _has_profile(one.folder)]
     if len(shown) < LEAST_ALIGNED <= len(done):
-        log.warning("the runs left no %s below %s: laws are read from Ascend's profiles", KERNELS, options.work_dir)
+        left = "PyTorch traces" if any(map(_has_trace, done)) else f"no {KERNELS}"
+        log.warning("%s: the runs left %s; laws are read from Ascend's %s alone", launcher.title, left, KERNELS)
     if len(shown) >= LEAST_ALIGNED:
         operators = _laws(shown)
         file = write_atomic(options.work_dir / LAWS, json.dumps(laws_as_data(operators), indent=1) + "\n")
@@ -243,6 +247,9 @@ def _with_plans(
     """The same with the best plans of the whole job, or with why there are none."""
     own = tuned.sizes.own
     ranks, batch = options.ranks or own.ranks, options.batch or tuned.sizes.batch
+    if not launcher.log_tells_parameters:
+        reason = f"the logs of a {launcher.title} tell no parameters by name, whose memory a plan is searched with"
+        return replace(tuned, not_searched=reason)
     if options.limit is None:
         return replace(tuned, not_searched="say --memory_gib, or a registered --device, to have plans searched")
     if batch is None:
@@ -330,7 +337,16 @@ def _file_name(options: TuneOptions) -> str:
 
 
 def _has_profile(folder: Path) -> bool:
-    return any((folder / PROFILE).glob(f"*/*/{KERNELS}"))
+    return any((folder / PROFILE).rglob(KERNELS))
+
+
+def _has_trace(one: Written) -> bool:
+    """Whether a run left PyTorch traces: Megatron-LM writes them beside the folder that it is told (d98e8a64
+    megatron/training/training.py:4493)."""
+    try:
+        return any(source.format == KINETO for source in rank_sources(one.folder))
+    except InputError:
+        return False
 
 
 def _ended_file(file: Path, options: TuneOptions) -> Path:

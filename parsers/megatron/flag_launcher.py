@@ -37,6 +37,8 @@ class FlagLauncher(Launcher):
     A subclass defines `launch`, and `recognises`' attributes as for any `Launcher`.
     """
 
+    log_tells_parameters = True
+
     @abstractmethod
     def launch(self, path: Path) -> Launch:
         """A file as a launch by its flags.

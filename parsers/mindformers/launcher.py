@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.launcher import ExportForm, Launcher, Program, Tools, UsualDevice
-from taylor.parsers.mindformers import write
+from taylor.parsers.mindformers import small_run, write
 from taylor.parsers.mindformers.export import export_fragment
 from taylor.parsers.mindformers.model_section import model_section
 from taylor.parsers.mindformers.modules import module_words, modules_of
 from taylor.parsers.mindformers.read import NAME, config_from_source
 from taylor.parsers.mindformers.swap import SWAP_PARTS
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
@@ -75,6 +76,21 @@ class MindFormers(Launcher):
     ) -> str:
         """See `Launcher.with_strategy`; a number in a key of `extra` counts the entries of a list."""
         return write.with_strategy(YamlSource.read(config.path), config, strategy, plan, extra).text
+
+    def job_sizes(self, path: Path) -> JobSizes:
+        """See `Launcher.job_sizes`."""
+        return small_run.job_sizes(YamlSource.read(path))
+
+    def small_run(
+        self,
+        path: Path,
+        setting: Setting,
+        machines: Machines,
+        profile: ProfiledSteps,
+        switched: Collection[str] = (),
+    ) -> str:
+        """See `Launcher.small_run`."""
+        return small_run.small_run(YamlSource.read(path), setting, machines, profile).text
 
     def dataset_keys(self, dataset: str) -> dict[str, object]:
         """The folder of the training data's loader."""

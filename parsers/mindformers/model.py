@@ -5,7 +5,7 @@ from __future__ import annotations
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
-_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "num_moe_experts", "expert_num")
+EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "num_moe_experts", "expert_num")
 _QK_NORM_FAMILIES = ("qwen3",)
 _QKV_BIAS_FAMILIES = ("qwen2",)
 
@@ -137,7 +137,7 @@ def _ffn_hidden(model: Fields, hidden: int, gpt2: bool) -> int:
 
 
 def _read_moe(moe: Fields, model: Fields, layers: int, ffn: int, *, mcore: bool) -> MoeSpec | None:
-    experts = moe.integer(*_EXPERTS, default=1, high=MAX_SIZE)
+    experts = moe.integer(*EXPERTS, default=1, high=MAX_SIZE)
     if experts <= 1:
         return None
     first_dense = moe.integer("first_k_dense_replace", default=_dense_prefix(moe), low=0, high=MAX_LAYERS)

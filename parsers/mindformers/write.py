@@ -47,6 +47,9 @@ _FOLLOWED = frozenset(
         ("parallel_config", "micro_batch_num"),
         ("runner_config", "batch_size"),
         (*_MODEL, "pp_interleave_num"),
+        (*_MODEL, "seq_length"),
+        ("train_dataset", "data_loader", "config", "seq_length"),
+        ("moe_config", "expert_num"),
     }
 )
 """Entries whose aliases (``dataset_strategy: [[*dp, 1]]``) are meant to follow them."""

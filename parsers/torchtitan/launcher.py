@@ -7,8 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.launcher import ExportForm, Launcher, Tools, UsualDevice
+from taylor.parsers.small_run import JobSizes
 from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.torchtitan import recompute, write
 from taylor.parsers.torchtitan.actions import actions_table
@@ -62,6 +64,16 @@ class Torchtitan(Launcher):
     def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
         """None, all, or all selectively."""
         return recompute.uniform_choices(layers, modes)
+
+    def job_sizes(self, path: Path) -> JobSizes:
+        """None: layers and experts are those of a flavour, which torchtitan's sources hold.
+
+        A flavour's ``n_layers`` is no option of a job: pytorch/torchtitan b5bcd76c
+        torchtitan/models/llama3/__init__.py:119-164.
+        """
+        cure = "small runs are written for Megatron's and MindSpeed's scripts and MindFormers' YAML"
+        reason = "names its network by a flavour, so that no TOML file can say fewer layers"
+        raise InputError(reason, file=path, field="model.flavor", cure=cure)
 
     def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
         """The package's own entry point."""

@@ -34,7 +34,9 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
         "--shell_path pretrain.sh --nnodes 2 --nproc-per-node 8 --dry",
     )
     group = parser.add_argument_group("job")
-    group.add_argument("--shell_path", metavar="FILE", required=True, help="Megatron or MindSpeed script")
+    group.add_argument(
+        "--shell_path", metavar="FILE", required=True, help="Megatron or MindSpeed script; MindFormers YAML (--dry)"
+    )
     group.add_argument(
         "--search", default="tp,cp,ep,pp,vpp,mbs", metavar="D,...", help="degrees that vary (default: all)"
     )

@@ -1,0 +1,150 @@
+"""Small runs of a MindFormers YAML: the same network with few layers, profiled.
+
+Which entries profile: MindFormers fd4deebc mindformers/trainer/trainer.py:1104-1126 and mindformers/core/callback/
+callback.py:1649-1766 (steps count from 1, the last one is profiled too; ranks write below ``profile_output``). How
+long a run takes its data say: where the file counts samples (``train_dataset.data_loader.sizes``) a small run has as
+many as its steps need.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from taylor.base.errors import InputError
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.mindformers import write
+from taylor.parsers.mindformers.model import EXPERTS
+from taylor.parsers.mindformers.read import config_from_source
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
+from taylor.parsers.text.yaml_edit import lookup
+from taylor.parsers.text.yaml_source import YamlSource
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import ModelSpec
+
+_DATA = ("train_dataset", "data_loader")
+_MODEL = ("model", "model_config")
+_LENGTHS = ((*_MODEL, "seq_length"), (*_DATA, "config", "seq_length"))
+_POSITIONS = (*_MODEL, "max_position_embeddings")
+_EXPERT_HOMES = (("moe_config",), _MODEL)
+
+
+def job_sizes(source: YamlSource) -> JobSizes:
+    """See `Launcher.job_sizes`.
+
+    Raises
+    ------
+    InputError
+        When the file is none, or names kinds of layers by their number.
+    """
+    config = config_from_source(source)
+    model, strategy = config.model, config.strategy
+    if model.pattern:
+        cure = "let the dense layers stand in front (first_k_dense_replace)"
+        raise InputError("names kinds of layers that small runs cannot keep", file=source.file, cure=cure)
+    moe = model.moe
+    own = Setting(
+        tp=strategy.tp,
+        cp=strategy.cp,
+        ep=strategy.ep,
+        mbs=strategy.mbs,
+        seq=config.rules.seq_length,
+        experts=1 if moe is None else moe.n_experts,
+        layers=model.n_layers,
+        pp=strategy.pp,
+        dp=strategy.dp,
+        dense=0 if moe is None else model.n_dense,
+    )
+    return JobSizes(
+        own,
+        math.gcd(model.n_heads, model.n_kv_heads),
+        1 if moe is None else moe.top_k,
+        1 if moe is None else moe.n_groups,
+        batch=strategy.global_batch,
+        cp_ways=model.n_heads if config.rules.ulysses_degree is None else 0,
+    )
+
+
+def small_run(source: YamlSource, setting: Setting, machines: Machines, profile: ProfiledSteps) -> YamlSource:
+    """See `Launcher.small_run`.
+
+    Every layer runs again in the backward pass and the optimizer is split over all replicas, as in small runs of
+    Megatron's scripts; layers run under plain 1F1B.
+
+    Raises
+    ------
+    InputError
+        When an entry cannot be changed alone.
+    """
+    if setting.ranks != machines.ranks:
+        raise ValueError("a small run takes all the cards that its machines have")
+    config = config_from_source(source).replace(schedule=ScheduleSpec())
+    strategy = Strategy(
+        dp=setting.dp,
+        tp=setting.tp,
+        pp=setting.pp,
+        ep=setting.ep,
+        cp=setting.cp,
+        op=setting.dp * setting.cp,
+        sp=config.strategy.sp,
+        mbs=setting.mbs,
+        micro_batches=setting.pp,
+    )
+    small = config.replace(model=_cut(config, setting))
+    extra = _sizes(source, config, setting) | _run(source, setting, strategy, profile)
+    return write.with_strategy(source, config, strategy, small.even_plan(strategy, FULL), extra)
+
+
+def _cut(config: TrainingConfig, setting: Setting) -> ModelSpec:
+    moe = config.model.moe
+    return config.model.replace(
+        n_layers=setting.layers,
+        moe=None if moe is None else replace(moe, n_experts=setting.experts, first_dense=setting.dense),
+    )
+
+
+def _sizes(source: YamlSource, config: TrainingConfig, setting: Setting) -> dict[str, object]:
+    """Sequence and experts, wherever the file says them."""
+    wanted: dict[str, object] = {}
+    lengths = [path for path in _LENGTHS if lookup(source.data, path) is not None]
+    if setting.seq != config.rules.seq_length:
+        wanted |= {".".join(path): setting.seq for path in lengths or _LENGTHS[:1]}
+    positions = lookup(source.data, _POSITIONS)
+    if isinstance(positions, int) and positions < setting.seq:
+        wanted[".".join(_POSITIONS)] = setting.seq
+    if config.model.moe is not None and setting.experts != config.model.moe.n_experts:
+        names = [(*home, name) for home in _EXPERT_HOMES for name in EXPERTS]
+        found = [path for path in names if lookup(source.data, path) is not None]
+        if not found:
+            cure = "write the number of experts into the file"
+            raise InputError("does not say how many experts there are", file=source.file, cure=cure)
+        wanted |= {".".join(path): setting.experts for path in found}
+    return wanted
+
+
+def _run(source: YamlSource, setting: Setting, strategy: Strategy, profile: ProfiledSteps) -> dict[str, object]:
+    """How long it runs, and what of it is profiled."""
+    stage = setting.ranks // setting.pp
+    wanted: dict[str, object] = {
+        "load_checkpoint": "",
+        "runner_config.epochs": 1,
+        "profile": True,
+        "profile_start_step": profile.first + 1,
+        "profile_stop_step": profile.first + profile.count,
+        "init_start_profile": False,
+        "profile_communication": True,
+        "profile_memory": True,
+        "profiler_level": 1,
+        "profile_output": str(Path(profile.folder)),
+        "profile_rank_ids": [rank * stage for rank in range(setting.pp)],
+    }
+    if lookup(source.data, ("runner_config", "sink_size")) is not None:
+        wanted["runner_config.sink_size"] = 1  # Profiled steps are rounded to whole sinks.
+    if isinstance(lookup(source.data, (*_DATA, "sizes")), list):
+        wanted[".".join((*_DATA, "sizes", "0"))] = profile.iterations * strategy.global_batch
+    if lookup(source.data, ("swap_config", "swap")) is True:
+        wanted["swap_config.swap"] = False
+    return wanted

@@ -1,0 +1,94 @@
+"""Small runs of files that are no scripts: MindFormers' YAML is cut down, others say why they cannot be."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.standin_build import hidden_cluster
+from benchmarks.standin_files import write_run
+from taylor.base.errors import InputError
+from taylor.blackbox.small_runs import plan_small_runs
+from taylor.command_lines import tune as command
+from taylor.parsers.registry import launchers_for
+from taylor.parsers.small_run import Machines, ProfiledSteps
+from taylor.parsers.text.yaml_source import YamlSource
+from taylor.pipeline.plan import FULL
+from taylor.workflows.tune import TuneOptions, launcher_for, tune
+from tests.conftest import SHARED
+
+FILES = SHARED / "data" / "mindformers_yaml"
+CARDS = Machines(2, 8)
+real = pytest.mark.skipif(not FILES.is_dir(), reason="real files are not here")
+SOME = ("qwen3_30b_a3b", "mtp_offset__pretrain_deepseek3_671b", "llama2_70b_bf16_32p")
+
+
+def real_file(part: str) -> Path:
+    return next(file for file in sorted(FILES.iterdir()) if part in file.name)
+
+
+@real
+@pytest.mark.parametrize("part", SOME)
+def test_mindformers_files_are_cut_down_and_read_again_as_what_was_asked_for(tmp_path, part):
+    file = real_file(part)
+    launcher = launcher_for(file)
+    sizes = launcher.job_sizes(file)
+    written = tmp_path / "small.yaml"
+    for run in plan_small_runs(sizes, CARDS).runs:
+        asked = run.setting
+        written.write_text(launcher.small_run(file, asked, CARDS, ProfiledSteps(tmp_path / "profile", run.steps)))
+        read = launcher.read(written)
+        model, strategy = read.model, read.strategy
+        found = (
+            strategy.tp,
+            strategy.cp,
+            strategy.ep,
+            strategy.mbs,
+            read.rules.seq_length,
+            model.n_layers,
+            strategy.pp,
+        )
+        assert found == (asked.tp, asked.cp, asked.ep, asked.mbs, asked.seq, asked.layers, asked.pp)
+        assert strategy.dp == asked.dp and strategy.op == asked.dp * asked.cp and strategy.vpp == 1
+        assert (1 if model.moe is None else model.moe.n_experts) == asked.experts
+        assert (0 if model.moe is None else model.n_dense) == asked.dense
+        assert model.mtp_layers or read.plan.recomputed(FULL) == read.plan.total_layers()
+        data = YamlSource.read(written).data
+        # MindFormers counts steps from 1 and profiles the last one too.
+        assert (data["profile"], data["profile_start_step"], data["profile_stop_step"]) == (True, 9, 10)
+        assert data["profile_rank_ids"] == [stage * 16 // asked.pp for stage in range(asked.pp)]
+        counted = data["train_dataset"]["data_loader"].get("sizes")
+        assert counted is None or counted[0] == 10 * asked.dp * asked.mbs * asked.pp
+    assert file.read_bytes() != written.read_bytes()
+
+
+@real
+def test_profiles_that_a_scheduler_left_of_mindformers_tell_operators_and_no_plans(tmp_path, monkeypatch, capsys):
+    shutil.copy(real_file("qwen3_32b_4k"), tmp_path / "train.yaml")
+    monkeypatch.chdir(tmp_path)
+    words = ["--shell_path", "train.yaml", "--nnodes", "2", "--nproc-per-node", "8", "--search", "tp"]
+    with pytest.raises(InputError, match="run_mindformer.py"):
+        command.run(words)
+    words += ["--dry", "--memory_gib", "64"]
+    command.run(words)
+    cluster = hidden_cluster(3)
+    planned = plan_small_runs(
+        launchers_for(tmp_path / "train.yaml")[0].job_sizes(tmp_path / "train.yaml"), CARDS, {"tp"}
+    )
+    for run in planned.runs[:3]:
+        # Where MindFormers' ranks write: mindformers/core/callback/callback.py:1717-1721.
+        write_run(cluster, run.setting, tmp_path / "tune" / run.name / "profile" / "profile" / "rank_0", (9, 10))
+    capsys.readouterr()
+    command.run(words)
+    printed = capsys.readouterr().out
+    assert "with exact laws" in printed and "undecided: a run with" in printed
+    assert "no plan searched: the logs of a MindFormers YAML tell no parameters" in printed
+
+
+def test_torchtitan_says_why_its_files_cannot_be_cut_down(tmp_path):
+    file = tmp_path / "job.toml"
+    file.write_text('[model]\nname = "llama3"\nflavor = "8B"\n[training]\nsteps = 10\n')
+    with pytest.raises(InputError, match="flavour"):
+        tune(TuneOptions(file, tmp_path / "tune", 2, 8, dry=True))
