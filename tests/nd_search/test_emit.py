@@ -20,12 +20,15 @@ from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.emit import candidate_frame, emit_yaml, file_stems, write_candidates_csv, write_pruned_csv
 from taylor.nd_search.options import SearchOptions
+from taylor.nd_search.prune import describe
 from taylor.nd_search.reduce import reduce_strategy
 from taylor.nd_search.search import SearchResult, search
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL
+from taylor.register.layers import AttentionSpec, LayerSpec, MlpSpec
 from taylor.register.model import DENSE, MOE, ModelSpec
+from taylor.register.pattern import kinds_in_order
 from tests.nd_search_cases import DEEPSEEK_V3, DEVICE, LLAMA2_7B, job
 
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "mindformers_yaml"
@@ -168,6 +171,30 @@ def test_no_two_strategies_share_a_name(strategies: list[Strategy]) -> None:
     stems = file_stems(StrategyTable.from_strategies(strategies))
     assert len(set(stems)) == len(strategies)
     assert all(stem.startswith(each.name) for stem, each in zip(stems, strategies, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("strategies", "names"),
+    [
+        # Micro-batches follow from the batch, and are told of those that nothing else sets apart.
+        ([{"micro_batches": 4}, {"micro_batches": 8}], ["_M4", "_M8"]),
+        ([{"dp": 4, "micro_batches": 4}, {"micro_batches": 8}], ["", ""]),
+        ([{"cp": 1}, {"cp": 2, "op": 4}], ["_CP1", "_CP2"]),
+        ([{"vpp": 2}, {"vpp": 3}, {"vpp": 3, "op": 2}], ["_VPP2_OP1", "_VPP3_OP1", "_VPP3_OP2"]),
+        ([{"mbs": 2}, {"mbs": 2, "sp": False}], ["_SP1", "_SP0"]),
+    ],
+)
+def test_a_name_shows_what_varies_and_what_follows_only_where_nothing_else_does(strategies: list, names: list) -> None:
+    rows = [Strategy(2, 2, 2).replace(**changes) for changes in strategies]
+    told = file_stems(StrategyTable.from_strategies(rows))
+    assert told == [f"DP{row.dp}_TP2_PP2_EP1{name}" for row, name in zip(rows, names, strict=True)]
+    with pytest.raises(ValueError, match="the same"):
+        file_stems(StrategyTable.from_strategies([*rows, rows[0]]))
+
+
+def test_a_strategy_in_words_has_its_main_degrees_and_what_is_not_one() -> None:
+    assert describe(Strategy(2, 1, 1)) == "dp=2 tp=1 pp=1 ep=1 micro_batches=1"
+    assert describe(Strategy(1, 1, 3, cp=2, vpp=2)) == "dp=1 tp=1 pp=3 ep=1 cp=2 vpp=2 micro_batches=1"
 
 
 def test_the_candidates_csv_begins_as_the_other_tools_read_it(config: TrainingConfig, tmp_path: Path) -> None:
@@ -317,6 +344,91 @@ def test_a_dense_model_shrinks_to_one_stage_before_dp_does() -> None:
     reduction = reduce_strategy(job(LLAMA2_7B, own), DEVICE, own, 32, 60000.0)
     assert (reduction.strategy.pp, reduction.strategy.dp) == (1, 16)
     assert reduction.plan.layers == {DENSE: ((2,),)} and reduction.plan.recompute[FULL] == ((1,),)
+
+
+SAME = "layer sizes, experts, vocabulary and sequence of "
+FIRST = "recompute: the first layer of each chunk, so that its kind shows both ways"
+TOLD = [
+    (
+        DEEPSEEK_V3, Strategy(16, 4, 16, 8, op=64, micro_batches=64), 64,
+        Strategy(8, 4, 2, 8, op=8, micro_batches=4),
+        [*("tp = 4", "ep = 8", "cp = 1", "vpp = 1", "mbs = 1", "sp = 1"), SAME + "deepseek-v3", "mtp layers = 1"],
+        ["pp: 16 -> 2", "dp: 16 -> 8", "op: 64 -> 8", "micro_batches: 64 -> 4", "dense layers: 3 -> 2",
+         "moe layers: 58 -> 3", FIRST],
+    ),
+    (
+        LLAMA2_7B, Strategy(8, 2, 8, op=4, vpp=2, micro_batches=8), 8,
+        Strategy(2, 2, 2, op=2, vpp=2, micro_batches=4),
+        ["tp = 2", "ep = 1", "cp = 1", "vpp = 2", "mbs = 1", "sp = 1", SAME + "llama2-7b"],
+        ["pp: 8 -> 2", "dp: 8 -> 2", "op: 4 -> 2", "micro_batches: 8 -> 4", "dense layers: 32 -> 8", FIRST],
+    ),
+    (
+        LLAMA2_7B, Strategy(2, 2, 4, op=1, micro_batches=4), 8,
+        Strategy(2, 2, 2, op=1, micro_batches=4),
+        ["tp = 2", "ep = 1", "cp = 1", "vpp = 1", "mbs = 1", "sp = 1", "dp = 2", "op = 1", "micro_batches = 4",
+         SAME + "llama2-7b"],
+        ["pp: 4 -> 2", "dense layers: 32 -> 4", FIRST],
+    ),
+    (
+        DEEPSEEK_V3, Strategy(8, 4, 1, 4, op=8, micro_batches=2), 16,
+        Strategy(4, 4, 1, 4, op=4, micro_batches=1),
+        ["tp = 4", "ep = 4", "cp = 1", "vpp = 1", "mbs = 1", "sp = 1", "pp = 1", SAME + "deepseek-v3",
+         "mtp layers = 1"],
+        ["dp: 8 -> 4", "op: 8 -> 4", "micro_batches: 2 -> 1", "dense layers: 3 -> 1", "moe layers: 58 -> 2",
+         "recompute: the dense layer and one of two MoE layers; dense layers show under recompute only, since a "
+         "chunk's first layers are the recomputed ones"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "large", "cards", "small", "kept", "changed"), TOLD)
+def test_a_reduction_tells_all_that_stays_and_all_that_changes(
+    model: ModelSpec, large: Strategy, cards: int, small: Strategy, kept: list[str], changed: list[str]
+) -> None:
+    told = reduce_strategy(job(model, large), DEVICE, large, cards, 1e9)
+    assert told.strategy == small
+    assert (list(told.kept), list(told.changed)) == (kept, changed)
+
+
+def test_where_no_reduction_fits_the_lightest_is_taken_and_its_memory_told() -> None:
+    large = Strategy(4, 4, 2, 4, op=4, micro_batches=2)
+    told = reduce_strategy(job(DEEPSEEK_V3, large), DEVICE, large, 16, 10.0)
+    near = reduce_strategy(job(DEEPSEEK_V3, large), DEVICE, large, 16, 1e9)
+    peaks = []
+    for small in (near, told):
+        table = StrategyTable.from_strategies([small.strategy])
+        peaks.append(float(best_case_peak_mib(small.model, job().rules, table, recompute="none")[0][0]))
+    # One stage holds a layer less, and the states of every layer are split over twice the replicas.
+    assert (near.strategy.pp, near.strategy.dp) == (2, 2) and (told.strategy.pp, told.strategy.dp) == (1, 4)
+    assert peaks[1] < peaks[0]
+    assert told.changed[-1].startswith(f"memory: about {peaks[1]:.0f} MiB of 10 without any recompute")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "layers", "stages", "small"),
+    [
+        ("8 x (1 a, 2 b)", 24, 2, "2 x (1 a, 2 b)"),  # four chunks' worth of two layers in periods of three
+        ("8 x (1 a, 2 b)", 24, 4, "3 x (1 a, 2 b)"),
+        ("2 x (1 a, 2 b)", 6, 4, "2 x (1 a, 2 b)"),  # no more than there are
+    ],
+)
+def test_of_unlike_layers_whole_periods_stay(pattern: str, layers: int, stages: int, small: str) -> None:
+    kinds = tuple(LayerSpec(name, AttentionSpec(8, 8, 64), mlp=MlpSpec(width)) for name, width in (("a", 8), ("b", 16)))
+    model = ModelSpec("unlike", layers, 512, 8, 8, 64, 16, 128, kinds=kinds, pattern=pattern)
+    large = Strategy(2, 1, stages, op=2, sp=False, micro_batches=2 * stages)
+    told = reduce_strategy(job(model, large), DEVICE, large, 2 * stages, 1e9)
+    assert told.strategy == large and kinds_in_order(told.model.pattern) == kinds_in_order(small)
+    held = told.plan.total_layers()
+    assert told.plan.recompute[FULL] == tuple(tuple(min(1, count) for count in row) for row in held)
+    assert sum(map(sum, held)) == told.model.n_layers == len(kinds_in_order(small))
+
+
+def test_unlike_layers_without_a_period_cannot_be_fewer() -> None:
+    kinds = tuple(LayerSpec(name, AttentionSpec(8, 8, 64), mlp=MlpSpec(width)) for name, width in (("a", 8), ("b", 16)))
+    model = ModelSpec("unlike", 5, 512, 8, 8, 64, 16, 128, kinds=kinds, pattern="1 a, 3 b, 1 a")
+    large = Strategy(2, 1, 2, op=2, sp=False, micro_batches=4)
+    with pytest.raises(InputError, match="does not repeat"):
+        reduce_strategy(job(model, large), DEVICE, large, 4, 1e9)
 
 
 def test_a_reduction_that_fits_the_memory_goes_before_one_that_is_nearer_to_the_original() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +19,9 @@ from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.choose import choose
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.rule import EXPERIENCE, LEGALITY
-from taylor.nd_search.rules import built_in_rules, list_rules
+from taylor.nd_search.rules import built_in_rules, judge, list_rules, select_rules
 from taylor.nd_search.search import explain, search
-from taylor.nd_search.space import with_ruled_splits
+from taylor.nd_search.space import build_space, with_ruled_splits
 from taylor.nd_search.user_rules import load_user_rules
 from tests.nd_search_cases import DEVICE, LLAMA2_7B, job
 
@@ -123,6 +125,36 @@ def test_rules_that_empty_a_space_together_are_named_together() -> None:
 def test_pins_that_do_not_multiply_to_the_world_are_refused() -> None:
     with pytest.raises(InputError, match="--world_size.*1024"):
         search(job(), DEVICE, SearchOptions(world_size=1024, gbs=1024, fix={"tp": 3}))
+
+
+def test_an_emptied_space_says_how_many_were_near_and_which_rule_most_of_them_break() -> None:
+    # 16 ranks: of dp 1, 2, 4, 8, 16 (tp 1, pp the rest) three experts are split by ep 3 in none.
+    options = SearchOptions(world_size=16, gbs=48, fix={"ep": 3, "tp": 1}, search=("dp", "pp"))
+    with pytest.raises(InputError) as refused:
+        search(job(), DEVICE, options)
+    context = SearchContext.settle(job(), DEVICE, options)
+    rules = select_rules(context, options.rules_left_out)
+    [table] = list(build_space(context, options).blocks())
+    broken = [tuple(rule.name for rule in rules if not judge(rule, table, context)[k]) for k in range(len(table))]
+    fewest = min(map(len, broken))
+    most = Counter(names for names in broken if len(names) == fewest).most_common(1)[0]
+    told = str(refused.value)
+    assert f"no strategy of {len(table)} for 16 ranks is left: {most[1]} obey everything but" in told
+    assert all(f"{name} (" in told for name in most[0])
+
+
+@pytest.mark.parametrize("more", [0.0, 1.0])
+def test_a_peak_of_exactly_the_limit_fits(more: float) -> None:
+    config, options = job(LLAMA2_7B, Strategy(8, 1, 1, op=8)), SearchOptions(world_size=8, gbs=64)
+    best = search(config, DEVICE, options)
+    peak, row = float(best.peak_mib.min()), best.candidates.row(int(best.peak_mib.argmin()))
+    options = replace(options, device_limit_mib=peak - more)
+    assert any(("fits" in line) == (not more) for line in explain(config, DEVICE, options, row) if "memory:" in line)
+    if more:
+        with pytest.raises(InfeasibleError):
+            search(config, DEVICE, options)
+    else:
+        assert list(search(config, DEVICE, options).candidates) == [row]
 
 
 def test_memory_that_suits_no_strategy_is_proven_infeasible_with_the_least_that_would_do() -> None:

@@ -49,6 +49,40 @@ def test_the_batch_proposed_is_the_nearest_of_whole_rounds() -> None:
 
 
 @pytest.mark.parametrize(
+    ("strategy", "gbs", "batch"),
+    [
+        # 40 % idle at most: 1.5 * (pp - 1) micro-batches over the interleaves, and one a stage.
+        (Strategy(2, 1, 2), 2, 4),  # 1.5, and the two stages
+        (Strategy(2, 1, 5), 2, 12),  # 6 micro-batches
+        (Strategy(2, 1, 5, vpp=2), 2, 10),  # 3, and a round of five
+        (Strategy(2, 1, 5, mbs=3), 50, 48),  # 6 a micro-batch of all replicas
+        (Strategy(2, 1, 1), 7, 8),  # 3.5 rounds to the even 4
+    ],
+)
+def test_the_batch_proposed_fills_the_pipeline_and_is_near(strategy: Strategy, gbs: int, batch: int) -> None:
+    options = SearchOptions(world_size=10, gbs=gbs)
+    nearest = _nearest_batch(StrategyTable.from_strategies([strategy]), (), context_of(options), NONE)
+    assert nearest is not None and nearest[1:] == (abs(batch - gbs), batch)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 12, 1000])
+def test_blocks_of_any_size_hold_the_space_once_and_in_order(rows: int) -> None:
+    options = SearchOptions(search=("dp", "tp", "pp", "vpp", "mbs", "sp"), world_size=12, gbs=24)
+    space = build_space(context_of(options), options)
+    blocks = list(space.blocks(rows))
+    # dp, tp and pp of 12 ranks in 18 ways, 4 interleaves, mbs 1, 2, 4 and 8, sp on and off.
+    assert space.size == 18 * 4 * 4 * 2 == sum(map(len, blocks))
+    assert [row for block in blocks for row in block] == [row for block in space.blocks() for row in block]
+    assert max(map(len, blocks)) <= max(rows, 4 * 4 * 2)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_mtp_modules_are_dealt_out_where_the_file_counts_them(counted: bool) -> None:
+    config = job(mtp_counted=counted)
+    assert SearchContext.settle(config, DEVICE, SearchOptions()).layers == (62 if counted else 61)
+
+
+@pytest.mark.parametrize(
     ("name", "rules", "strategy", "legal"),
     [
         # data_parallel_replicate_degree stands for itself: beside sharding anything goes, alone it stands alone.
