@@ -105,6 +105,8 @@ def told(value: Any) -> Any:
     """A result as plain numbers of ten digits."""
     if value is None or isinstance(value, (bool, str)):
         return value
+    if isinstance(value, Path):
+        return value.name
     if isinstance(value, (int, float, np.number)):
         return float(f"{float(value):.10g}")
     if isinstance(value, np.ndarray):
