@@ -332,7 +332,12 @@ class Launcher(ABC):
         raise InputError("cannot be cut down to a small run", file=path, cure=cure)
 
     def planned_job(
-        self, path: Path, setting: Setting, plan: PipelinePlan, switches: Mapping[str, bool] = MappingProxyType({})
+        self,
+        path: Path,
+        setting: Setting,
+        plan: PipelinePlan,
+        switches: Mapping[str, bool] = MappingProxyType({}),
+        batch: int | None = None,
     ) -> str:
         """The text of a file with other degrees, micro-batch and plan, whatever network it trains.
 
@@ -340,6 +345,33 @@ class Launcher(ABC):
         ----------
         switches : mapping of str to bool
             Names of `switches`, and whether they are on; the others stay as the file has them where they can.
+        batch : int or None
+            Samples of a step; the file's own where it is None.
+
+        Raises
+        ------
+        InputError
+            When the file cannot say it.
+        """
+        cure = "plans of unknown networks are written for Megatron's and MindSpeed's scripts"
+        raise InputError("cannot be written for a network that is not known", file=path, cure=cure)
+
+    def whole_run(
+        self,
+        path: Path,
+        setting: Setting,
+        plan: PipelinePlan,
+        switches: Mapping[str, bool],
+        machines: Machines,
+        batch: int,
+        iterations: int,
+    ) -> str:
+        """The text of `planned_job` that ends after a few steps, and neither loads nor saves a checkpoint.
+
+        Parameters
+        ----------
+        batch : int
+            Samples of a step.
 
         Raises
         ------

@@ -76,6 +76,8 @@ class TuneOptions:
         How often a stage of a plan may take more than is told at most.
     switches : collection of str
         As of `SearchOptions`.
+    full_size : bool
+        Start each of the best plans itself for a few steps, on all the cards that the job has.
     """
 
     script: Path
@@ -98,6 +100,7 @@ class TuneOptions:
     verify: bool = True
     risk: float = RISK
     switches: Collection[str] = ()
+    full_size: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,10 @@ def tune(options: TuneOptions) -> Tuned:
         cure = "say --dry, let your scheduler start the files that it writes, and call it with --dry again"
         raise InputError(f"is started by {launcher.program.file} on every rank", file=options.script, cure=cure)
     machines = _machines(options, sizes)
+    ranks = options.ranks or sizes.own.ranks
+    if options.full_size and ranks != machines.ranks:
+        cure = f"say --world_size {machines.ranks}, or leave --full_size out"
+        raise InputError("has as many ranks as there are cards at hand", field="--full_size", value=ranks, cure=cure)
     planned = plan_small_runs(sizes, machines, options.searched, options.tokens)
     runs = [_written(one, launcher, machines, options) for one in planned.runs]
     several = machines.nodes > 1 and options.node_rank is not None and options.verify and not options.dry
@@ -261,6 +268,12 @@ def _with_plans(
         one = _begun(launcher, tuned.machines, options, run)
         return one.folder if one.ended == "" and _has_profile(one.folder) else None
 
+    def whole(run: SmallRun) -> Path | None:
+        if nodes is not None:
+            nodes.order(run)
+        one = _begun(launcher, tuned.machines, options, run)
+        return one.folder / LOG if one.ended == "" else None
+
     verifies = options.verify and not options.dry
     if verifies and nodes is not None and not nodes.answer(ANSWER_S):
         log.warning("no plan is verified: the other nodes do not look into %s for what to start", options.work_dir)
@@ -268,6 +281,7 @@ def _with_plans(
     wanted = SearchOptions(
         options.script, options.work_dir, ranks, batch, options.limit, options.searched, _base_file(options),
         options.origin, verify if verifies else None, options.risk, options.switches,
+        whole if verifies and options.full_size else None,
     )  # fmt: skip
     shown = [ShownRun(one.run.name, one.run.setting, one.folder) for one in done if _has_profile(one.folder)]
     try:
@@ -317,9 +331,12 @@ def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: Tun
     """Write a run's file, unless it stands there already, and find how it ended where it has run."""
     folder = options.work_dir.resolve() / run.name
     file = folder / _file_name(options)
-    text = launcher.small_run(
-        options.script, run.setting, machines, ProfiledSteps(folder / PROFILE, run.steps), run.switched
-    )
+    script, setting, whole = options.script, run.setting, run.whole
+    if whole is None:
+        profiled = ProfiledSteps(folder / PROFILE, run.steps)
+        text = launcher.small_run(script, setting, machines, profiled, run.switched)
+    else:
+        text = launcher.whole_run(script, setting, whole.plan, dict(whole.switches), machines, whole.batch, run.steps)
     if not file.is_file() or read_text(file) != text:
         write_atomic(file, text)
     kept = read_kept(_ended_file(file, options))

@@ -15,8 +15,9 @@ from typing import Any
 
 from taylor.base.console import log
 from taylor.base.kept import read_kept, write_kept
-from taylor.blackbox.small_runs import SmallRun
+from taylor.blackbox.small_runs import SmallRun, WholeJob
 from taylor.parsers.small_run import Setting
+from taylor.pipeline.plan import PipelinePlan, as_grid
 
 FOLDER, END, ORDERS = "nodes", "end.json", "verify*.json"
 POLL_S = 0.5
@@ -59,7 +60,12 @@ class Nodes:
 
     def order(self, run: SmallRun) -> None:
         """Have the other nodes start a run."""
-        write_kept(self.folder / f"{run.name}.json", asdict(run))
+        whole = run.whole
+        data = {"setting": asdict(run.setting), "why": run.why, "steps": run.steps, "switched": run.switched}
+        if whole is not None:
+            plan = {"layers": dict(whole.plan.layers), "recompute": dict(whole.plan.recompute)}
+            data["whole"] = plan | {"switches": whole.switches, "batch": whole.batch}
+        write_kept(self.folder / f"{run.name}.json", data)
 
     def serve(self, node: int, start: Callable[[SmallRun], object], wait_s: float) -> None:
         """On another node: start what is ordered, until the first node is done or nothing is heard for some time.
@@ -91,5 +97,9 @@ class Nodes:
 
 
 def _run(name: str, found: Mapping[str, Any]) -> SmallRun:
-    switched = tuple(map(str, found["switched"]))
-    return SmallRun(name, Setting(**found["setting"]), str(found["why"]), int(found["steps"]), switched)
+    switched, data, whole = tuple(map(str, found["switched"])), found.get("whole"), None
+    if data is not None:
+        grids = [{kind: as_grid(grid) for kind, grid in data[part].items()} for part in ("layers", "recompute")]
+        states = tuple((str(one), bool(on)) for one, on in data["switches"])
+        whole = WholeJob(PipelinePlan(*grids), states, int(data["batch"]))
+    return SmallRun(name, Setting(**found["setting"]), str(found["why"]), int(found["steps"]), switched, whole)

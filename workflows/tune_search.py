@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from taylor.base.console import log
 from taylor.base.errors import InputError
-from taylor.base.files import write_atomic
+from taylor.base.files import read_text, write_atomic
 from taylor.blackbox.degree_search import HALF_WIDTH, Found, Job, Ranked, again, search
 from taylor.blackbox.foretold import showing_run
 from taylor.blackbox.memory_laws import RISK, MemoryLaws, memory_laws
 from taylor.blackbox.operator_base import OperatorBase, Origin
 from taylor.blackbox.operator_speed import OperatorSpeeds
 from taylor.blackbox.recorded import RecordedRun
-from taylor.blackbox.small_runs import MOST_RUNS, SmallRun
+from taylor.blackbox.small_runs import MOST_RUNS, SmallRun, WholeJob
 from taylor.blackbox.step_laws import StepLaws
 from taylor.blackbox.tensor_traces import recorded_memory
 from taylor.parsers.launcher import Launcher
 from taylor.parsers.profiles.operators import Operator
-from taylor.parsers.small_run import JobSizes, Machines, Setting
+from taylor.parsers.small_run import JobSizes, Machines, RunLog, Setting
 from taylor.pipeline.plan import FULL
 from taylor.workflows.operators import fill_base
-from taylor.workflows.tune_record import read_neighbour, read_run
+from taylor.workflows.tune_record import MOST_LOG, read_neighbour, read_run
 from taylor.workflows.tune_switches import Compared, Comparison, SwitchedPlan
 
 BEST, BEST_FOLDER = "best.json", "best"
 VERIFYING_STEPS = 16
 """Steps profiled where plans are verified. The best ones often differ by less than the noise of the two steps from
 which laws are fitted; sixteen leave a third of it."""
+FULL_STEPS = 10
+"""Steps of a plan that is run itself; the later half is told."""
 GIB = float(1 << 30)
 
 
@@ -56,6 +58,15 @@ class Verified:
 
 
 @dataclass(frozen=True)
+class FullSize:
+    """A plan itself, run for a few steps: a step's time, ms, and the peak of its log, bytes; None where it failed."""
+
+    run: str
+    step_ms: float | None
+    peak: int | None
+
+
+@dataclass(frozen=True)
 class BestPlan:
     """One of the best.
 
@@ -70,6 +81,7 @@ class BestPlan:
         The user's file with the plan in it; None where its flags cannot say it.
     switches : tuple of Compared
         What small runs with and without showed; `ranked` is told with those that pay.
+    full_size : FullSize or None
     """
 
     ranked: Ranked
@@ -79,6 +91,12 @@ class BestPlan:
     before_ms: float | None = None
     verified: Verified | None = None
     switches: tuple[Compared, ...] = ()
+    full_size: FullSize | None = None
+
+    @property
+    def states(self) -> dict[str, bool]:
+        """Whether it has each switch that was compared."""
+        return {one.switch.name: one.on for one in self.switches}
 
     @property
     def peak(self) -> float:
@@ -126,6 +144,8 @@ class SearchOptions:
         As of `MemoryLaws`.
     switches : collection of str
         Names of `Launcher.switches` that small runs compare for each of the best plans, where those are verified.
+    whole : callable or None
+        Starts a plan itself for a few steps, and tells its log, or None where it failed; None to start none.
     """
 
     script: Path
@@ -139,6 +159,7 @@ class SearchOptions:
     verify: Callable[[SmallRun], Path | None] | None = None
     risk: float = RISK
     switches: Collection[str] = ()
+    whole: Callable[[SmallRun], Path | None] | None = None
 
 
 class TunedLaws:
@@ -217,15 +238,17 @@ def search_plans(
     chosen = _switched(best, laws, machines, options)
     errors = laws.own_errors()
     before = {one.run: one.step_ms for one in (*found.best, *found.near)}
-    plans = []
-    for place, switched in enumerate(chosen):
+    plans = list[BestPlan]()
+    for switched in chosen:
         ranked = switched.ranked
         width = HALF_WIDTH * (ranked.error**2 + median(errors) ** 2) ** 0.5
         plan = BestPlan(ranked, ranked.step_ms * (1 - width), ranked.step_ms * (1 + width), None)
-        script = _script(ranked, place + 1, launcher, options, switched.states)
         told = before.get(ranked.run) if options.verify is not None else None
-        plan = replace(plan, script=script, before_ms=told, verified=verified.get(ranked.run))
+        plan = replace(plan, before_ms=told, verified=verified.get(ranked.run))
         plans.append(replace(plan, switches=switched.compared))
+    if options.whole is not None:
+        plans = _by_full_size([replace(one, full_size=_full_size(one, laws, options)) for one in plans])
+    plans = [replace(one, script=_script(one, place, launcher, options)) for place, one in enumerate(plans, 1)]
     assumed = _assumed(laws.steps, sizes)
     done = Searched(tuple(plans), found, median(errors), max(errors), assumed, options.work_dir / BEST)
     write_atomic(done.file, json.dumps(as_data(done, options), indent=1) + "\n")
@@ -280,12 +303,38 @@ def _exact(steps: StepLaws, operator: Operator) -> bool:
     return estimate is not None and estimate.exact
 
 
-def _script(
-    ranked: Ranked, place: int, launcher: Launcher, options: SearchOptions, switches: Mapping[str, bool]
-) -> Path | None:
-    """The user's file with a plan in it, in a folder of its own."""
+def _full_size(one: BestPlan, laws: TunedLaws, options: SearchOptions) -> FullSize | None:
+    """A plan itself on all the cards; None where the file cannot say it."""
+    assert options.whole is not None
+    run = one.ranked.run
+    degrees = "_".join(f"{name}{getattr(run, name)}" for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "mbs"))
+    name, why = f"verify_whole_{degrees}", "runs the plan itself"
+    whole = WholeJob(one.ranked.plan, tuple(one.states.items()), options.batch)
     try:
-        text = launcher.planned_job(options.script, ranked.run, ranked.plan, switches)
+        file = options.whole(SmallRun(name, run, why, FULL_STEPS, whole=whole))
+    except InputError as error:
+        log.warning("a plan is not run: %s", error)
+        return None
+    told = RunLog({}, None, None) if file is None else laws.launcher.run_log(read_text(file, limit_bytes=MOST_LOG))
+    return FullSize(name, told.step_ms, told.peak)
+
+
+def _by_full_size(plans: Sequence[BestPlan]) -> list[BestPlan]:
+    """Plans that ran by their own time, then those that could not be run, then those that failed."""
+
+    def key(one: BestPlan) -> tuple[int, float]:
+        if one.full_size is None:
+            return 1, one.ranked.step_ms
+        return (2, one.ranked.step_ms) if one.full_size.step_ms is None else (0, one.full_size.step_ms)
+
+    return sorted(plans, key=key)
+
+
+def _script(one: BestPlan, place: int, launcher: Launcher, options: SearchOptions) -> Path | None:
+    """The user's file with a plan in it, in a folder of its own."""
+    ranked = one.ranked
+    try:
+        text = launcher.planned_job(options.script, ranked.run, ranked.plan, one.states, options.batch)
     except InputError as error:
         log.warning("plan %d is not written: %s", place, error)
         return None
@@ -335,6 +384,7 @@ def _plan_data(one: BestPlan) -> dict[str, Any]:
         if one.verified is None
         else {"run": one.verified.run, "told_ms": one.verified.told_ms, "measured_ms": one.verified.measured_ms},
         "switches": [_compared_data(each) for each in one.switches],
+        "full_size": None if one.full_size is None else asdict(one.full_size),
         "script": None if one.script is None else str(one.script),
     }
 

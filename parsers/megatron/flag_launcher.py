@@ -150,10 +150,28 @@ class FlagLauncher(Launcher):
         return small_run.small_run(self.launch(path), setting, machines, profile, switched).text
 
     def planned_job(
-        self, path: Path, setting: Setting, plan: PipelinePlan, switches: Mapping[str, bool] = MappingProxyType({})
+        self,
+        path: Path,
+        setting: Setting,
+        plan: PipelinePlan,
+        switches: Mapping[str, bool] = MappingProxyType({}),
+        batch: int | None = None,
     ) -> str:
         """See `Launcher.planned_job`."""
-        return small_run.planned_job(self.launch(path), setting, plan, switches).text
+        return small_run.planned_job(self.launch(path), setting, plan, switches, batch).text
+
+    def whole_run(
+        self,
+        path: Path,
+        setting: Setting,
+        plan: PipelinePlan,
+        switches: Mapping[str, bool],
+        machines: Machines,
+        batch: int,
+        iterations: int,
+    ) -> str:
+        """See `Launcher.whole_run`."""
+        return small_run.whole_run(self.launch(path), setting, plan, switches, machines, batch, iterations).text
 
     def switches(self, path: Path) -> tuple[Switch, ...]:
         """MC2, fused token rearrangement and overlapped exchanges of experts, where a MindSpeed launch has them."""

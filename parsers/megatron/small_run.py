@@ -225,7 +225,11 @@ def _chunks(flags: Flags, plan: PipelinePlan, dense: int) -> Wanted:
 
 
 def planned_job(
-    launch: Launch, setting: Setting, plan: PipelinePlan, switches: Mapping[str, bool] = MappingProxyType({})
+    launch: Launch,
+    setting: Setting,
+    plan: PipelinePlan,
+    switches: Mapping[str, bool] = MappingProxyType({}),
+    batch: int | None = None,
 ) -> Launch:
     """See `Launcher.planned_job`.
 
@@ -247,6 +251,33 @@ def planned_job(
     if setting.tp > 1:
         wanted["sequence-parallel"] = True
     wanted["use-distributed-optimizer"] = True
+    if batch is not None:
+        wanted["global-batch-size"] = str(batch)
     wanted |= _chunks(flags, plan, setting.dense) | planned_flags(flags, setting, switches)
     launch, ranks = launch.with_ranks(setting.ranks)
     return launch.with_flags(wanted | recompute_flags(flags, plan) | ranks, _BESIDE)
+
+
+def whole_run(
+    launch: Launch,
+    setting: Setting,
+    plan: PipelinePlan,
+    switches: Mapping[str, bool],
+    machines: Machines,
+    batch: int,
+    iterations: int,
+) -> Launch:
+    """See `Launcher.whole_run`.
+
+    Raises
+    ------
+    InputError
+        When a flag's value cannot be changed alone.
+    """
+    launch = planned_job(launch, setting, plan, switches, batch)
+    flags = launch.flags
+    wanted: Wanted = {name: False for name in ("load", "save", "profile", "lr-warmup-fraction") if flags.has(name)}
+    wanted |= {"train-iters": str(iterations), "log-interval": "1", "eval-iters": "0"}
+    if flags.has("lr-warmup-iters"):
+        wanted["lr-warmup-iters"] = "1"
+    return launch.with_flags(wanted | _started(launch, machines), _BESIDE)

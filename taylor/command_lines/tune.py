@@ -20,6 +20,7 @@ from taylor.command_lines.arguments import (
 if TYPE_CHECKING:
     from taylor.parsers.small_run import Setting
     from taylor.workflows.tune import Covered, Tuned, Written
+    from taylor.workflows.tune_search import FullSize
     from taylor.workflows.tune_switches import Compared
 
 
@@ -67,6 +68,9 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     )
     runs.add_argument("--retry", action="store_true", help="start those again that failed")
     runs.add_argument("--no_verify", action="store_true", help="start no small run for each of the best plans")
+    runs.add_argument(
+        "--full_size", action="store_true", help="start each of the best plans itself for a few steps, on all its cards"
+    )
     kept = parser.add_argument_group("operator base (see taylor operators)")
     kept.add_argument("--base", metavar="FILE", help="fill it from the runs, and look the job's operators up in it")
     kept.add_argument("--device", default="", metavar="NAME", help="the card of the runs (its memory, if registered)")
@@ -102,6 +106,7 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> None:
             args.master_port, args.node_rank, searched, args.tokens, args.timeout, args.dry, args.retry,
             path_or_none(args.base), origin, args.world_size, args.gbs, limit, not args.no_verify,
             args.risk or RISK, [word.strip() for word in args.switches.split(",") if word.strip()],
+            args.full_size,
         )
     )  # fmt: skip
     _print(done)
@@ -184,7 +189,16 @@ def _print_plans(done: Tuned) -> None:
         print(f"plan {place}: layers {layers}; recomputed {again}; {one.script or 'its flags cannot say it'}")
         for each in one.switches:
             print(f"  {_switch(each)}")
+        if one.full_size is not None:
+            print(f"  {_full_size(one.full_size)}")
     print(f"as JSON: {found.file}")
+
+
+def _full_size(one: FullSize) -> str:
+    if one.step_ms is None:
+        return f"at full size: failed, see {one.run}"
+    peak = "" if one.peak is None else f", at most {one.peak / 2**30:.1f} GiB"
+    return f"at full size: {one.step_ms:,.1f} ms{peak}"
 
 
 def _switch(one: Compared) -> str:

@@ -137,6 +137,24 @@ def test_the_best_plans_of_a_large_job_are_told_verified_and_written_from_small_
     assert len([name for name in started if "mc2" not in name and "layers" not in name]) <= 16
 
 
+def test_the_best_plans_are_run_themselves_where_the_job_has_no_more_ranks_than_cards(tmp_path, tune_here):
+    script(tmp_path)
+    words = (*TWO_NODES, "--search", "tp", "--memory_gib", "200", "--full_size")
+    with pytest.raises(InputError, match="--world_size 16"):
+        tune_here(*words)
+    printed, logged = tune_here(*words, "--world_size", "16", "--gbs", "64")
+    best = json.loads((tmp_path / "small" / "best.json").read_text())["best"]
+    assert best and printed.count("at full size: ") == len(best), (printed, logged)
+    measured = [one["full_size"]["step_ms"] for one in best]
+    assert measured == sorted(measured)
+    for one in best:
+        assert one["full_size"]["step_ms"] == pytest.approx(one["step_ms"], rel=0.05)
+        run = (tmp_path / "small" / one["full_size"]["run"] / "pretrain.sh").read_text()
+        assert "--global-batch-size 64" in run and "--train-iters 10 " in run and "--load" not in run
+        assert "--profile" not in run and "--load" in (planned := Path(one["script"]).read_text())
+        assert "--global-batch-size 64" in planned
+
+
 def test_switches_are_those_that_the_script_starts_with(tmp_path, tune_here):
     file = script(tmp_path)
     launcher = launcher_for(file)

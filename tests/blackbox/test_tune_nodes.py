@@ -5,11 +5,16 @@ from __future__ import annotations
 import threading
 import time
 
-from taylor.blackbox.small_runs import SmallRun
+from taylor.blackbox.small_runs import SmallRun, WholeJob
 from taylor.parsers.small_run import Setting
+from taylor.pipeline.plan import PipelinePlan
 from taylor.workflows.tune_nodes import Nodes
 
 RUNS = [SmallRun(f"verify{number}", Setting(tp=number, layers=2), "shows operators", 16, ("mc2",)) for number in (1, 2)]
+PLAN = PipelinePlan({"layer": ((3, 1),)}, {"full": ((1, 0),)})
+RUNS.append(
+    SmallRun("verify_whole", Setting(pp=2, layers=4), "runs the job", 10, (), WholeJob(PLAN, (("mc2", True),), 64))
+)
 
 
 def test_every_other_node_starts_what_the_first_one_orders_once_and_then_leaves(tmp_path):
