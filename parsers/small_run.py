@@ -120,6 +120,8 @@ class Switch:
         Degrees that have to be above one.
     apart : tuple of str
         Names of others that cannot be on beside it.
+    stays : bool
+        Whether the file has it on though small runs do not: plans keep it where it is not compared.
     """
 
     name: str
@@ -127,6 +129,7 @@ class Switch:
     on: bool = False
     above: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
+    stays: bool = False
 
     def may_be_on(self, run: Setting, others: Collection[str] = ()) -> bool:
         """Whether a run starts with it, beside others that are on."""

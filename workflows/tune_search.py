@@ -249,7 +249,7 @@ def search_plans(
     if options.whole is not None:
         plans = _by_full_size([replace(one, full_size=_full_size(one, laws, options)) for one in plans])
     plans = [replace(one, script=_script(one, place, launcher, options)) for place, one in enumerate(plans, 1)]
-    assumed = _assumed(laws.steps, sizes)
+    assumed = _assumed(laws, options)
     done = Searched(tuple(plans), found, median(errors), max(errors), assumed, options.work_dir / BEST)
     write_atomic(done.file, json.dumps(as_data(done, options), indent=1) + "\n")
     return done
@@ -342,12 +342,15 @@ def _script(one: BestPlan, place: int, launcher: Launcher, options: SearchOption
     return write_atomic(options.work_dir / BEST_FOLDER / f"{options.script.stem}_{place}{suffix}", text)
 
 
-def _assumed(steps: StepLaws, sizes: JobSizes) -> tuple[str, ...]:
-    hidden = "beside" if sizes.hidden_reduction else "after"
+def _assumed(laws: TunedLaws, options: SearchOptions) -> tuple[str, ...]:
+    steps, hidden = laws.steps, "beside" if laws.sizes.hidden_reduction else "after"
     said = [
         "1F1B, interleaved where a stage has several chunks; the optimizer is sharded over data parallel ranks",
         f"gradients are reduced {hidden} the backward pass, as the file's flags say",
     ]
+    compared = options.switches if options.verify is not None else ()
+    kept = [one for one in laws.launcher.switches(options.script) if one.stays and one.name not in compared]
+    said += [f"{one.flag} of the file is not in the times: compare it by --switches {one.name}" for one in kept]
     if steps.unsure:
         said.append(f"left out, for no group of ranks gives them a law: {', '.join(sorted(set(steps.unsure)))}")
     return tuple(said)

@@ -60,11 +60,6 @@ class SwitchedPlan:
     ranked: Ranked
     compared: tuple[Compared, ...]
 
-    @property
-    def states(self) -> dict[str, bool]:
-        """Whether it has each switch."""
-        return {one.switch.name: one.on for one in self.compared}
-
 
 @dataclass(frozen=True)
 class _Shown:

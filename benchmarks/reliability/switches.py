@@ -124,7 +124,9 @@ def put_switches(place: Path, files: Sequence[str]) -> tuple[list[Mutant], set[i
         switches = _Switches(by_place, starts)
         tree = switches.visit(ast.parse(source))
         # A program started by its path, as the guard of dry-runs is, does not look into the tree.
-        finds = ast.parse(f"__import__('sys').path.append({str(place)!r})\nfrom taylor_switch import switch as _taylor_switch")
+        finds = ast.parse(
+            f"__import__('sys').path.append({str(place)!r})\nfrom taylor_switch import switch as _taylor_switch"
+        )
         at = _first_statement(tree)
         tree.body[at:at] = finds.body
         (place / file).write_text(ast.unparse(ast.fix_missing_locations(tree)) + "\n", encoding="utf-8")
@@ -218,7 +220,9 @@ class Loop:
         told.unlink(missing_ok=True)
 
     def _record(self, items: Mapping[str, Any]) -> None:
-        done = {json.loads(line)["test"] for line in self.kept.read_text().splitlines()} if self.kept.exists() else set()
+        done = (
+            {json.loads(line)["test"] for line in self.kept.read_text().splitlines()} if self.kept.exists() else set()
+        )
         for name, item in _thinned(items).items():
             if name in done:
                 continue
@@ -317,7 +321,17 @@ def main(mode: str, place: str, kept: str, limit: str, *tests: str) -> int:
     import pytest
 
     loop = Loop(mode, Path(place), Path(kept), float(limit))
-    words = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist", "--assert=plain", f"--rootdir={place}"]
+    words = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:xdist",
+        "--assert=plain",
+        f"--rootdir={place}",
+    ]
     return int(pytest.main([*words, *tests], plugins=[loop]))
 
 

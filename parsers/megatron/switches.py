@@ -42,7 +42,7 @@ def switches(flags: Flags) -> tuple[Switch, ...]:
     capacity = flags.has("moe-expert-capacity-factor") and not flags.has("moe-pad-expert-input-to-capacity")
     found = []
     if not (experts and grouped) and not flags.has(*_NO_MC2):
-        found.append(Switch(MC2, _shown(MC2), False, _ABOVE[MC2], (OVERLAP,)))
+        found.append(Switch(MC2, _shown(MC2), False, _ABOVE[MC2], (OVERLAP,), flags.has(*_FLAGS[MC2])))
     if experts and dispatcher in ("alltoall", "alltoall_seq") and not capacity:
         found.append(Switch(PERMUTE, _shown(PERMUTE), flags.has(*_FLAGS[PERMUTE]), _ABOVE[PERMUTE]))
     if experts and grouped and (sequence or (dispatcher == "alltoall" and not extended)):

@@ -158,7 +158,10 @@ def test_the_best_plans_are_run_themselves_where_the_job_has_no_more_ranks_than_
 def test_switches_are_those_that_the_script_starts_with(tmp_path, tune_here):
     file = script(tmp_path)
     launcher = launcher_for(file)
-    assert [one.name for one in launcher.switches(file)] == ["mc2"]
+    assert [(one.name, one.on, one.stays) for one in launcher.switches(file)] == [("mc2", False, False)]
+    with_mc2 = file.with_name("mc2.sh")
+    with_mc2.write_text(file.read_text().replace("--num-layers", "--use-ascend-mc2 --num-layers"))
+    assert [(one.name, one.on, one.stays) for one in launcher.switches(with_mc2)] == [("mc2", False, True)]
     with pytest.raises(InputError, match="this file has mc2"):
         tune_here(*TWO_NODES, "--switches", "token_permute", "--dry")
     experts = "--num-experts 32 --moe-grouped-gemm --moe-token-dispatcher-type alltoall"
