@@ -148,14 +148,17 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
 
     The head comes last and finds the softmax of every MTP module; its input and norm, and what the modules'
     projections save, are kept beside. Under `StaticRules.counted_as_fitted` it is one full set of logits
-    for the head and one for every module, and nothing beside.
+    for the head and one for every module, and nothing beside; of several parts of a micro-batch one is at its worst
+    moment, while the others hold what they keep (`StaticRules.kept_logits_bytes`).
     """
     statics = rules.framework.statics
     tokens = micro_batch_tokens(degrees, rules)
     columns = model.vocab / vocabulary_ways(model, degrees, rules)
     values = tokens * columns / rules.loss_chunks
     if statics.counted_as_fitted:
-        return values * statics.logits_bytes * (1 + model.mtp_layers)
+        parts = np.where(np.remainder(degrees.mbs, rules.interleaved_parts), 1, rules.interleaved_parts)
+        each = (statics.logits_bytes + (parts - 1) * statics.kept_logits_bytes) / parts
+        return values * each * (1 + model.mtp_layers)
     split = sequence_split(degrees)
     kept = tokens * model.hidden * rules.compute_bytes * (1 / split + 1 / input_split(degrees, rules))
     kept = kept * (1 + model.mtp_layers)

@@ -107,6 +107,9 @@ class TrainingRules:
         Dropout after attention scores, attention and MLP: its masks stay alive (GPT-2 and GPT-3 style).
     loss_chunks : int
         Pieces in which logits and loss are computed; only one piece's logits exist at a time.
+    interleaved_parts : int
+        Parts of a micro-batch whose work and communication a rank overlaps (``micro_batch_interleave_num``); `mbs` counts
+        the samples of all. Each part's loss runs by itself.
     loss_kernel : str or None
         The fused kernel that computes the cross entropy (`register.frameworks`: `COMPILED_LOSS`, `ENGINE_LOSS`); None:
         the framework's own steps (`StaticRules.cross_entropy`).
@@ -210,6 +213,7 @@ class TrainingRules:
     vocab_parallel: bool = True
     dropout: bool = False
     loss_chunks: int = 1
+    interleaved_parts: int = 1
     loss_kernel: str | None = None
     expert_tensor_parallel: bool | None = None
     expert_ways: int | None = None

@@ -75,9 +75,6 @@ class TrainingConfig:
         Otherwise they join the last chunk and the offset is over the body layers alone.
     names_chunks : bool
         The file names what every chunk holds, embedding, MTP layers and head too.
-    micro_batch_interleave : int
-        MindFormers' ``micro_batch_interleave_num``: parts of a micro-batch whose work and communication a
-        rank overlaps. The strategy's `mbs` counts the samples of all of them.
     by_module : PipelinePlan or None
         Its own plan by the sets of modules that run again in a layer, where the file names modules; `plan` has all of
         them in the largest number of layers, as selective recompute.
@@ -107,7 +104,6 @@ class TrainingConfig:
     margin: MemoryMargin = MemoryMargin()
     mtp_counted: bool = True
     names_chunks: bool = False
-    micro_batch_interleave: int = 1
     by_module: PipelinePlan | None = None
     moved: MovedModules | None = None
     linked: tuple[str, ...] = ()

@@ -105,12 +105,12 @@ def extract_ratios(config: TrainingConfig, folder: str | Path) -> ExtractedRatio
     if config.plan is None:
         reason = "; ".join(config.notes) or "the file does not settle them"
         return ExtractedRatios(config, None, problems=(f"layers and recompute are not known: {reason}",))
-    if config.micro_batch_interleave > 1:
+    if config.rules.interleaved_parts > 1:
         return ExtractedRatios(
             config,
             None,
             problems=(
-                f"micro_batch_interleave_num is {config.micro_batch_interleave}: overlapped halves of a micro-batch "
+                f"micro_batch_interleave_num is {config.rules.interleaved_parts}: overlapped halves of a micro-batch "
                 "cannot be told apart; profile with 1",
             ),
         )

@@ -199,6 +199,12 @@ class StaticRules:
     logits_bytes : int
         Bytes a logit at the loss's worst moment, by that way: bf16 logits 2, fp32 cast 4, softmax 4,
         gradient 4; `IN_PLACE` bf16 logits or their gradient 2, the fp32 copy 4.
+    kept_logits_bytes : int
+        What the loss keeps for its backward, bytes a logit, where several parts of a micro-batch may be at it
+        (`TrainingRules.interleaved_parts`): one runs, the others wait with that. MindFormers': logarithms of the softmax
+        and one-hot labels, in fp32 (r1.5.0 mindformers/core/loss/loss.py:285-291, `_NLLLoss.bprop`; master
+        mindformers/parallel_core/training_graph/loss_func.py:133). mindspore.nn.MicroBatchInterleaved adds up the parts'
+        losses before any backward.
     split_logits_bytes : int or None
         The same where TP splits the vocabulary, if the loss takes another way then. torch's ``loss_parallel`` (PyTorch
         torch/distributed/tensor/parallel/loss.py, ``_nll_loss_and_log_softmax_backward``) has in backward, each in
@@ -229,6 +235,7 @@ class StaticRules:
     buffers_every_micro_batch: bool
     overhead_mib: float
     split_logits_bytes: int | None = None
+    kept_logits_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -328,6 +335,7 @@ MINDFORMERS = Framework(
     statics=StaticRules(
         cross_entropy=STEP_BY_STEP,
         logits_bytes=14,
+        kept_logits_bytes=8,
         counted_as_fitted=True,
         transfer_buffers=4,
         buffers_every_micro_batch=False,

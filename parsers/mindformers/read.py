@@ -110,7 +110,6 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         moved=moved,
         device_limit_mib=_read_device_limit(top),
         mtp_counted=mtp_counted,
-        micro_batch_interleave=_micro_batch_interleave(top),
         misfit=misfit,
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
@@ -258,6 +257,7 @@ def _read_rules(top: Fields, section: Fields, moe: Fields | None, mcore: bool, n
         ulysses_degree=_read_ulysses_degree(top, section),
         expert_tensor_parallel=_splits_experts(moe, mcore) if moe else None,
         dropout=any(section.number(name, default=0.0, high=1.0) > 0 for name in _DROPOUTS),
+        interleaved_parts=_micro_batch_interleave(top),
         # Mcore knows the split alone: master mindformers/parallel_core/transformer_config.py:440.
         vocab_parallel=mcore or not top.section("parallel_config").boolean("vocab_emb_dp", default=True),
     )

@@ -167,7 +167,7 @@ def _want_schedule(wanted: Wanted, schedule: ScheduleSpec, interleaves: int) -> 
 
 def _want_micro_batch_size(wanted: Wanted, current: TrainingConfig, samples: int) -> None:
     """The batch of a part of a micro-batch, in as many parts as the file has where that divides the samples."""
-    parts = current.micro_batch_interleave
+    parts = current.rules.interleaved_parts
     if samples % parts:
         parts = 1
         wanted[("micro_batch_interleave_num",)] = parts

@@ -201,6 +201,16 @@ def test_a_chunked_loss_needs_one_chunk_s_logits() -> None:
     assert float(logits_bytes(LLAMA7, strategy, TrainingRules(loss_chunks=8))) == whole / 8
 
 
+def test_of_two_parts_of_a_micro_batch_one_is_at_its_loss_s_worst_moment() -> None:
+    one, both = Strategy(1, 1, 1), Strategy(1, 1, 1, mbs=2)
+    alone = float(logits_bytes(LLAMA7, one, TrainingRules()))
+    parts = TrainingRules(interleaved_parts=2)
+    assert float(logits_bytes(LLAMA7, both, parts)) == alone + 4096 * 32000 * 8
+    # Three samples do not make two parts, and are written as one.
+    three = Strategy(1, 1, 1, mbs=3)
+    assert float(logits_bytes(LLAMA7, three, parts)) == 3 * alone
+
+
 def test_a_tied_head_costs_nothing_on_a_single_stage_and_a_copy_on_the_last_of_several() -> None:
     tied = LLAMA7.replace(tied_embedding=True)
     rules = TrainingRules(framework=frameworks.MEGATRON, param_bytes=2, parallel_optimizer=False)

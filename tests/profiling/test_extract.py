@@ -444,7 +444,7 @@ def test_a_file_cut_anywhere_is_marked_or_changes_nothing(form: str, trace_only:
 
 def test_overlapped_halves_of_a_micro_batch_are_refused_with_the_cure(tmp_path: Path) -> None:
     write(MIXED, tmp_path)
-    assert "profile with 1" in marked(MIXED.replace(micro_batch_interleave=2), tmp_path)
+    assert "profile with 1" in marked(MIXED.replace(rules=MIXED.rules.replace(interleaved_parts=2)), tmp_path)
 
 
 def test_a_folder_without_profiles_is_an_error(tmp_path: Path) -> None:

@@ -130,6 +130,50 @@ def test_each_framework_s_cross_entropy_needs_the_record_s_bytes_a_logit(framewo
     assert counter.peak / (tokens * vocabulary) == pytest.approx(framework.statics.logits_bytes, rel=0.02)
 
 
+def test_what_mindformers_loss_keeps_until_its_backward_is_the_record_s_bytes_a_logit() -> None:
+    torch = pytest.importorskip("torch")
+    from taylor.dryrun.torch_stage.counter import LiveCounter
+
+    class LogSoftmax(torch.autograd.Function):  # type: ignore[misc, name-defined]
+        """r1.5.0 mindformers/core/loss/loss.py:225-245, step by step."""
+
+        @staticmethod
+        def forward(ctx, logits, label):  # type: ignore[no-untyped-def]
+            wide = logits.float()
+            shifted = wide - wide.amax(1, keepdim=True)
+            total = torch.exp(shifted).sum(-1, keepdim=True)
+            one_hot = torch.zeros_like(shifted).scatter_(1, label[:, None], 1.0)
+            return shifted - total.log(), one_hot
+
+        @staticmethod
+        def backward(ctx, gradient, _):  # type: ignore[no-untyped-def]
+            return gradient.bfloat16(), None
+
+    class NegativeLikelihood(torch.autograd.Function):  # type: ignore[misc, name-defined]
+        """The same file, lines 278-291: its backward takes both of its inputs."""
+
+        @staticmethod
+        def forward(ctx, logarithms, one_hot):  # type: ignore[no-untyped-def]
+            ctx.save_for_backward(logarithms, one_hot)
+            return (-(logarithms * one_hot)).sum(-1)
+
+        @staticmethod
+        def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+            logarithms, one_hot = ctx.saved_tensors
+            return (logarithms.exp() - one_hot) * gradient[:, None], None
+
+    tokens, vocabulary = 64, 4096
+    label = torch.zeros(tokens, dtype=torch.int64)
+    with LiveCounter() as counter:
+        hidden = torch.zeros((tokens, 1), dtype=torch.bfloat16, requires_grad=True)
+        head = torch.zeros((1, vocabulary), dtype=torch.bfloat16)
+        before = counter.total
+        loss = NegativeLikelihood.apply(*LogSoftmax.apply(hidden @ head, label)).mean()
+        kept = counter.total - before
+        loss.backward()
+    assert kept / (tokens * vocabulary) == pytest.approx(MINDFORMERS.statics.kept_logits_bytes, rel=0.02)
+
+
 @pytest.mark.parametrize("kernel", [None, COMPILED_LOSS, ENGINE_LOSS])
 def test_each_kernel_of_the_loss_needs_the_bytes_a_logit_that_memory_counts(kernel: str | None) -> None:
     torch = pytest.importorskip("torch")
