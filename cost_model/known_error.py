@@ -113,7 +113,7 @@ MEMORY_ERRORS = {
 """By `MemoryProfile.source`. The estimate: peaks of the published runs whose files tell what ran, without flags that no
 figure has (``python -m benchmarks.measured_runs``). Dry-runs: under noise of 2 % (`docs/dryrun.md`)."""
 
-STEP_ERROR = KnownError(0.12, 0.12, 0.06, "estimated steps are")
+STEP_ERROR = KnownError(0.11, 0.14, 0.06, "estimated steps are")
 """Of steps on a device that was measured, without flags that no figure has: the same table."""
 
 NEIGHBOUR_ERROR = 0.08

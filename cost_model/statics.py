@@ -166,6 +166,8 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
     kept = kept + tokens * model.hidden * rules.compute_bytes * 3 / split * model.mtp_layers
     earlier = _SOFTMAX_BYTES * model.mtp_layers if rules.loss_chunks == 1 else 0
     at_loss = values * np.where(np.equal(columns, model.vocab), loss_bytes(rules), loss_bytes(rules, split=True))
+    if rules.capped_logits:
+        at_loss = at_loss + values * rules.compute_bytes
     if _makes_weight_gradients(rules):
         behind = _input_gradient_bytes(model, degrees, rules) + model.hidden * columns * rules.compute_bytes
         at_loss = np.maximum(at_loss, values * rules.compute_bytes + behind)

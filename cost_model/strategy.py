@@ -108,8 +108,8 @@ class TrainingRules:
     loss_chunks : int
         Pieces in which logits and loss are computed; only one piece's logits exist at a time.
     interleaved_parts : int
-        Parts of a micro-batch whose work and communication a rank overlaps (``micro_batch_interleave_num``); `mbs` counts
-        the samples of all. Each part's loss runs by itself.
+        Parts of a micro-batch whose work and communication a rank overlaps (``micro_batch_interleave_num``); `mbs`
+        counts the samples of all. Each part's loss runs by itself.
     loss_kernel : str or None
         The fused kernel that computes the cross entropy (`register.frameworks`: `COMPILED_LOSS`, `ENGINE_LOSS`); None:
         the framework's own steps (`StaticRules.cross_entropy`).
@@ -191,6 +191,11 @@ class TrainingRules:
         Every operation repeats exactly (``--deterministic-mode``).
     rotated_apart : float
         Share of queries and keys that single operations turn (``--no-rope-fusion``); 0: one kernel turns them.
+    capped_logits : bool
+        The logits pass through a tanh (``--output-logit-softcapping``), whose result its backward takes.
+    window_masks : bool
+        Every second layer makes a mask of its own for its window, out of the whole one
+        (``--interleave-sliding-window``).
     logged_bytes : int
         What the step's log reads and writes, bytes a parameter that a rank updates (``--log-params-norm``,
         ``--log-num-zeros-in-grad``).
@@ -245,6 +250,8 @@ class TrainingRules:
     engine_products: bool = False
     deterministic: bool = False
     rotated_apart: float = 0.0
+    capped_logits: bool = False
+    window_masks: bool = False
     logged_bytes: int = 0
     compiled: bool = False
     graphed: tuple[str, ...] = ()

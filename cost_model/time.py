@@ -68,7 +68,7 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     expert = expert_exchange_ms(model, kind, degrees, rules, device, speed)
     ring, heads = _context_ms(model, kind, degrees, rules, device, speed)
     compute = dense.forward + grouped.forward + attention + scores + traffic
-    compute = compute + speed.bytes(work.cast_bytes + work.slice_bytes + work.filled_bytes)
+    compute = compute + speed.bytes(work.cast_bytes + work.slice_bytes + work.mask_bytes + work.filled_bytes)
     attention_back = attention * (FLASH_BACKWARD if rules.flash_attention else 2.0)
     attention_back = attention_backward_ms(model, kind, degrees, rules, device, speed, attention_back)
     compute_back = dense.backward + grouped.backward + attention_back + BACKWARD_TRAFFIC * (scores + traffic)

@@ -50,6 +50,8 @@ class LayerWork:
         once, written along rows and along columns.
     slice_bytes, gradient_slice_bytes : bytes
         Traffic around routed experts that take slices of their rows one after the other, forward and backward.
+    mask_bytes : bytes
+        Making an attention mask, forward.
     filled_bytes, gradient_filled_bytes : bytes
         Results that are filled before they are written (`cost_model.determinism`), forward and backward.
     """
@@ -70,6 +72,7 @@ class LayerWork:
     gradient_cast_bytes: Any
     slice_bytes: Any
     gradient_slice_bytes: Any
+    mask_bytes: Any
     filled_bytes: Any
     gradient_filled_bytes: Any
 
@@ -168,6 +171,7 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         gradient_cast_bytes=tokens * (cast * outputs + expert_cast * experts.outputs),
         slice_bytes=tokens * experts.slices,
         gradient_slice_bytes=tokens * experts.gradient_slices,
+        mask_bytes=_MASK_BYTES / 2 * degrees.mbs * rules.seq_length**2 if rules.window_masks else 0.0,
         filled_bytes=filled,
         gradient_filled_bytes=gradient_filled,
     )
@@ -219,6 +223,16 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         scores=0.0 if rules.flash_attention else score,
     )
 
+
+_MASK_BYTES = 1 + 2 + (1 + 4) + (1 + 4 + 4) + (4 + 1)
+"""What an element of a window's mask moves: ones, the lower triangle of them, the whole mask cast to fp32, one chosen
+of it and a number, that cast to bool (MindSpeed-LLM 1.0.RC3 modellink/core/transformer/transformer_layer.py:97-100).
+torch's own operations are counted in a test."""
+
+_CAP_ELEMENTS = 6 + 7
+"""Elements that a cap on the logits moves for each: divided, tanh, multiplied; back, the tanh's gradient of its result
+and what arrives, and both numbers again (MindSpeed-LLM 1.0.RC3 modellink/core/models/gpt/gpt_model.py:114-117).
+Counted in the same test."""
 
 _APART_ROTATION = 10
 """Elements that a rotation of single operations moves beyond the two of one kernel, for each that it turns.
@@ -311,7 +325,8 @@ def head_work(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> HeadW
     vocab, h, b = model.vocab / vocabulary_ways(model, degrees, rules), model.hidden, rules.compute_bytes
     projection = mtp_projection_weights(model, degrees)
     # The step takes the head's backward as twice its forward.
-    loss = tokens * vocab * rules.loss_traffic / 3
+    capped = _CAP_ELEMENTS * b if rules.capped_logits else 0
+    loss = tokens * vocab * (rules.loss_traffic + capped) / 3
     return HeadWork(
         flops=2 * tokens * (times * h * vocab + projection),
         read_bytes=b * (times * (h * vocab + tokens * h) + projection),

@@ -201,10 +201,10 @@ class StaticRules:
         gradient 4; `IN_PLACE` bf16 logits or their gradient 2, the fp32 copy 4.
     kept_logits_bytes : int
         What the loss keeps for its backward, bytes a logit, where several parts of a micro-batch may be at it
-        (`TrainingRules.interleaved_parts`): one runs, the others wait with that. MindFormers': logarithms of the softmax
-        and one-hot labels, in fp32 (r1.5.0 mindformers/core/loss/loss.py:285-291, `_NLLLoss.bprop`; master
-        mindformers/parallel_core/training_graph/loss_func.py:133). mindspore.nn.MicroBatchInterleaved adds up the parts'
-        losses before any backward.
+        (`TrainingRules.interleaved_parts`): one runs, the others wait with that. MindFormers': logarithms of the
+        softmax and one-hot labels, in fp32 (r1.5.0 mindformers/core/loss/loss.py:285-291, `_NLLLoss.bprop`; master
+        mindformers/parallel_core/training_graph/loss_func.py:133). mindspore.nn.MicroBatchInterleaved adds up the
+        parts' losses before any backward.
     split_logits_bytes : int or None
         The same where TP splits the vocabulary, if the loss takes another way then. torch's ``loss_parallel`` (PyTorch
         torch/distributed/tensor/parallel/loss.py, ``_nll_loss_and_log_softmax_backward``) has in backward, each in

@@ -217,6 +217,10 @@ def _shifted(logits: Tensor) -> Tensor:
     return wide - wide.max(-1, keepdim=True)[0]
 
 
+_CAP = 30.0
+"""Of capped logits; no figure depends on it."""
+
+
 class Head:
     """Final norm, product with the vocabulary, and loss; the loss's own logits live while it is computed.
 
@@ -256,6 +260,8 @@ class Head:
         if framework.activations.saves_gathered_inputs and ways > 1:
             x, ways = Gather.apply(x, ways), 1
         logits = Linear.apply(x, self.table, self.queue, ways)
+        if self.site.rules.capped_logits:
+            logits = (logits / _CAP).tanh() * _CAP
         target = target[: logits.shape[0]]
         kernel = self.site.rules.loss_kernel
         if kernel == ENGINE_LOSS:

@@ -70,7 +70,7 @@ LEGALITY_ALONE = (
 )
 """Flags by which strategies are judged, and whose cost no figure has."""
 TIME_ALONE = (
-    "use-mc2",
+    "interleave-sliding-window",
     "tp-comm-overlap",
     EXPERT_OVERLAP,
     "moe-fb-overlap",
@@ -306,6 +306,8 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         engine_products=flags.text("transformer-impl", default="transformer_engine") == "transformer_engine",
         deterministic=flags.has("deterministic-mode"),
         rotated_apart=flags.number("rotary-percent", default=1.0) if _rotates_apart(flags) else 0.0,
+        capped_logits=flags.has("output-logit-softcapping"),
+        window_masks=_makes_window_masks(flags),
         logged_bytes=sum(moved for flag, moved in _LOGGED_BYTES.items() if flags.has(flag)),
         graphed=_graphed(flags),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
@@ -321,6 +323,17 @@ def _rotates_apart(flags: Flags) -> bool:
     if flags.text("position-embedding-type", default="rope") in ("alibi", "none"):
         return False
     return not flags.has("use-fused-rotary-pos-emb") if is_mindspeed(flags) else flags.has("no-rope-fusion")
+
+
+def _makes_window_masks(flags: Flags) -> bool:
+    """Whether every second layer makes a mask of its own.
+
+    MindSpeed-LLM 1.0.RC3 modellink/core/transformer/transformer_layer.py:95-103 (and v2.1.0, master
+    mindspeed_llm/tasks/models/transformer/transformer_layer.py:77-85): out of the data's own, which they bring where
+    they are padded on the left (modellink/arguments.py:554-559). Attention reads the mask and skips nothing for it.
+    """
+    padded_left = flags.text("tokenizer-padding-side", default="right") == "left"
+    return padded_left and flags.has("interleave-sliding-window")
 
 
 def _loss_kernel(flags: Flags) -> str | None:

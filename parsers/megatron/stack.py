@@ -88,6 +88,11 @@ def as_model(plain: ModelSpec, layers: Sequence[LayerSpec], mtp: Sequence[LayerS
     )
 
 
+_POST_NORMS = 4
+"""Norms of a layer under ``--post-norm``: before and behind its mixer, before and behind its MLP or experts
+(MindSpeed-LLM 1.0.RC3 modellink/core/transformer/transformer_layer.py:125-127, 173-175)."""
+
+
 def decoder_layers(flags: Flags, attention: AttentionSpec, mlp: MlpSpec, moe: MoeSpec | None) -> list[LayerSpec]:
     """The layers of a model whose layers each have a mixer, and an MLP or experts; empty positions left out.
 
@@ -104,7 +109,7 @@ def decoder_layers(flags: Flags, attention: AttentionSpec, mlp: MlpSpec, moe: Mo
     for at in range(positions):
         if at in empty:
             continue
-        mixer = mixers[at]
+        mixer = mixers[at].replace(norms=_POST_NORMS) if flags.has("post-norm") else mixers[at]
         if experts[at]:
             layers.append(mixer.replace(name=f"{mixer.name}+moe", moe=moe))
         else:

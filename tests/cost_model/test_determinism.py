@@ -11,10 +11,11 @@ import pytest
 
 from benchmarks.measured_runs import MEASURED
 from taylor.cost_model.determinism import idle_factor, ordered_splits, workspace_traffic
+from taylor.cost_model.statics import logits_bytes
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.cost_model.time import layer_time
-from taylor.cost_model.work import layer_work
+from taylor.cost_model.work import head_work, layer_work
 from taylor.parsers.read import read_config
 from taylor.register import frameworks
 from taylor.register.layers import AttentionSpec
@@ -158,3 +159,30 @@ def test_a_rotation_of_single_operations_moves_twelve_elements_for_each() -> Non
     works = [layer_work(DENSE, "dense", strategy, rules).element_bytes for rules in (RULES, one)]
     fused = 2 * 2
     assert (works[1] - works[0]) / (8192 * 2 * 4096) + fused == moved.bytes / t.numel() == 12 * 2
+
+
+def test_a_cap_on_the_logits_moves_thirteen_elements_for_each() -> None:
+    """Megatron's model with a softcap: MindSpeed-LLM's gpt_model.py:114-117 of 1.0.RC3; torch adds the backward."""
+    logits = torch.randn(16, 1024).bfloat16().requires_grad_()
+    arriving = torch.ones_like(logits).detach()
+    with _Moved(logits.numel()) as moved:
+        capped = torch.tanh(logits / 30.0) * 30.0
+        capped.backward(arriving)
+    rules, strategy = RULES.replace(capped_logits=True), Strategy(1, 1, 1)
+    works = [head_work(DENSE, strategy, each).element_bytes for each in (RULES, rules)]
+    assert moved.bytes == 2 * 13 * logits.numel()
+    assert 3 * (works[1] - works[0]) == pytest.approx(2 * 13 * 8192 * DENSE.vocab)
+    kept = [logits_bytes(DENSE, strategy, each) for each in (RULES, rules)]
+    assert kept[1] - kept[0] == 2 * 8192 * DENSE.vocab
+
+
+def test_a_window_s_mask_moves_what_its_operations_do() -> None:
+    """MindSpeed-LLM 1.0.RC3 modellink/core/transformer/transformer_layer.py:97-100, in every second layer."""
+    mask = torch.ones(1, 1, 64, 64, dtype=torch.bool).triu(1)
+    with _Moved(mask.numel()) as moved:
+        # `ones_like`, which reads nothing of what it is like.
+        window = torch.tril(torch.ones(mask.shape, dtype=torch.bool), diagonal=-16)
+        torch.where(window, torch.finfo(torch.bfloat16).min, mask).bool()
+    work = layer_work(DENSE, "dense", Strategy(1, 1, 1, mbs=2), RULES.replace(window_masks=True))
+    assert 2 * work.mask_bytes / (2 * 8192**2) == moved.bytes / mask.numel()
+    assert layer_work(DENSE, "dense", Strategy(1, 1, 1), RULES).mask_bytes == 0
