@@ -60,9 +60,6 @@ LONG_WALKS = 3
 WALK_GAIN, WALK_SHARE = 0.003, 0.1
 """With many columns, how often long walks go on from the first plan, for what gain, and for what share of the time."""
 
-SLOW_SHARE = 0.33
-"""Share of the time left that the tree of a target must have taken to count as slow."""
-
 LOOSE_GAP = 0.02
 LOOSE_WALKS, LOOSE_IN_VAIN, LOOSE_SHARE = 24, 6, 0.5
 """Where configurations leave the kinds' order open, the share of the step time that must be open for more long walks;
@@ -163,6 +160,7 @@ class _TreeRun:
         self.stopped: Termination | None = None
         self.counts = {"columns": 0, "nodes": 0, "lp_solves": 0}
         self.rounds = 0
+        self.tree_seconds = 0.0
 
     def left(self, least: float = 0.0) -> float | None:
         """Seconds left of the time limit, at least so many; None without a limit."""
@@ -352,21 +350,15 @@ class _TreeRun:
         self.report("going on")
         targets = Targets(self.memory, self._aim(), self.bound)
         targets.target = min(tree.target, targets.target)
-        began = time.monotonic()
         end = self._run(run)
         if self.hand_over:
             return
         if np.isinf(tree.target):  # of all configurations
             self._searched_all(end)
         else:
-            targets.searched(end, self._aim(), self.bound, self._was_slow(began))
+            targets.searched(end, self._aim(), self.bound, self.tree_seconds, self.left())
             if not self._slow():
                 self._raise_targets(targets)
-
-    def _was_slow(self, began: float) -> bool:
-        """Whether a tree that was begun then took long for the time that is left."""
-        left = self.left()
-        return left is not None and time.monotonic() - began > SLOW_SHARE * left
 
     def _raise_targets(self, targets: Targets, generation: Generation | None = None) -> None:
         """Prove step times up to the best plan's, each in a tree of its own."""
@@ -395,12 +387,11 @@ class _TreeRun:
             _, plan = self.best()
             chosen = found.columns.find(plan) if whole and plan is not None and self.ordered else None
             start_search(tree, chosen, found.first, found.held)
-            began = time.monotonic()
             end = self._searched(tree, targets.patient)
             if self.hand_over:
                 return
             assert end is not None, "a target bounds the tree"
-            targets.searched(end, self._aim(), self.bound, self._was_slow(began))
+            targets.searched(end, self._aim(), self.bound, self.tree_seconds, self.left())
             if self._slow():
                 return
         self.finished = self.bound < self.stopper.cutoff()
@@ -421,6 +412,7 @@ class _TreeRun:
 
     def _searched(self, tree: Search, patient: bool = False) -> TreeEnd | None:
         """Search a tree; what it proves on the way counts. None when its columns hold no plan at all."""
+        self.tree_seconds = 0.0
         self.counts["columns"] = max(self.counts["columns"], len(tree.columns))
         self.report("solving the root")
         root = bound_root(tree)
@@ -435,7 +427,7 @@ class _TreeRun:
 
     def _run(self, run: TreeRun) -> TreeEnd:
         """Search a tree whose root is bounded; where the time ends before the tree, a later solve goes on with it."""
-        before = run.rounds
+        before, began = run.rounds, time.monotonic()
         try:
             end = run.search()
         except (OutOfTime, KeyboardInterrupt):
@@ -444,6 +436,8 @@ class _TreeRun:
             raise
         finally:
             self.rounds += run.rounds - before
+            run.seconds += time.monotonic() - began
+            self.tree_seconds = run.seconds
         if end is TreeEnd.DONE:
             self.bound = max(self.bound, run.tree.cutoff)
         return self._ended(end)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 from taylor.pipeline_solver.tree_memory import TreeMemory
 from taylor.pipeline_solver.tree_run import TreeEnd
@@ -10,9 +10,15 @@ from taylor.pipeline_solver.tree_run import TreeEnd
 LEAST_STEP = 2e-4
 """Step of a target, as a share of the step time, below which its tree is searched to the end."""
 
-SLOW_STEP = 0.25
-"""Share of the way to the best plan's step time that the next target goes after a slow tree: each takes longer than the
-one before, and one that is not done in time proves little."""
+HALF_WAY, TIMES_AS_LONG = 0.5, 4.0
+"""Share of the way to the best plan's step time that the next target goes at most, and how many times as long its tree
+then takes as the one before: three to five times in those measured."""
+
+LEAST_WAY = 0.1
+"""Share of that way that it goes at the least."""
+
+TIME_SHARE = 0.9
+"""Share of the time left within which the next tree is to end: one that does not end in time proves little."""
 
 
 class Targets:
@@ -32,7 +38,7 @@ class Targets:
 
     def __init__(self, memory: TreeMemory, aim: float, bound: float) -> None:
         self.memory, self.aim, self.bound = memory, aim, bound
-        self.top = np.inf
+        self.left: list[float] = []
         self.target = aim if aim < memory.left else 0.5 * (bound + memory.left)
 
     @property
@@ -63,15 +69,36 @@ class Targets:
         """There are too many configurations below the target."""
         self.memory.crowded = min(self.memory.crowded, self.target)
 
-    def searched(self, end: TreeEnd | None, aim: float, bound: float, slow: bool = False) -> None:
-        """The target's tree has ended: what comes next, less far on where that was slow for the time that is left."""
+    def searched(
+        self, end: TreeEnd | None, aim: float, bound: float, seconds: float = 0.0, time_left: float | None = None
+    ) -> None:
+        """The target's tree has ended after so many seconds: what comes next.
+
+        Below a target that was left comes one half-way down; once a lower one is proven, the one that was left comes
+        again, and only then those above it. None goes farther than its tree is likely to end in the time left.
+        """
         self.aim, self.bound = aim, bound
-        left = end is TreeEnd.LEFT
-        if left:
-            self.memory.left, self.top = min(self.memory.left, self.target), self.target
+        if end is TreeEnd.LEFT:
+            self.memory.left = min(self.memory.left, self.target)
+            self.left.append(self.target)
+        self.left = [target for target in self.left if bound < target < aim]
         if aim < self.memory.left:
             self.target = aim
-            return
-        self.target = bound + (SLOW_STEP if slow and not left else 0.5) * (min(self.top, aim) - bound)
-        if not left:
-            self.top = np.inf
+        elif end is TreeEnd.LEFT:
+            self.target = bound + HALF_WAY * (min(self.target, aim) - bound)
+        else:
+            way = _way(seconds, time_left) * (aim - bound)
+            self.target = bound + min([way, *(target - bound for target in self.left)])
+
+
+def _way(seconds: float, time_left: float | None) -> float:
+    """Share of the way to the best plan that a next target may go, with so long a tree behind and so much time left."""
+    if time_left is None or seconds <= 0.0:
+        return HALF_WAY
+    times = TIME_SHARE * time_left / seconds
+    least = LEAST_WAY * HALF_WAY
+    return (
+        HALF_WAY
+        if times >= TIMES_AS_LONG
+        else max(least, HALF_WAY * math.log(max(times, 1.0)) / math.log(TIMES_AS_LONG))
+    )

@@ -76,6 +76,7 @@ class TreeRun:
         self.tree, self.workers, self.seed, self.note, self.patient = tree, workers, seed, note, patient
         self.memory = memory
         self.rounds = 0
+        self.seconds = 0.0
         self.probed = False
 
     def resume(self, stopper: Stopper, note: Note) -> None:

@@ -14,16 +14,20 @@ def test_the_best_plan_is_the_first_target_and_a_better_plan_the_next():
     assert targets.settle(96.0, 82.0) == 96.0 and targets.whole
 
 
-def test_a_tree_that_is_left_halves_the_way_and_one_that_is_done_goes_on_towards_what_was_left():
+def test_below_a_tree_that_is_left_comes_one_half_way_down_and_what_was_left_again_once_that_is_done():
     targets = Targets(TreeMemory(), 100.0, 80.0)
     targets.searched(TreeEnd.LEFT, 100.0, 80.0)
     assert targets.settle(100.0, 80.0) == 90.0
     targets.searched(TreeEnd.LEFT, 100.0, 80.0)
     assert targets.settle(100.0, 80.0) == 85.0
+    targets.searched(TreeEnd.LEFT, 100.0, 80.0)
+    assert targets.settle(100.0, 80.0) == 82.5
+    targets.searched(TreeEnd.DONE, 100.0, 82.5)
+    assert targets.settle(100.0, 82.5) == 85.0
     targets.searched(TreeEnd.DONE, 100.0, 85.0)
-    assert targets.settle(100.0, 85.0) == 87.5
-    targets.searched(TreeEnd.DONE, 100.0, 87.5)
-    assert targets.settle(100.0, 87.5) > 90.0
+    assert targets.settle(100.0, 85.0) == 90.0
+    targets.searched(TreeEnd.DONE, 100.0, 90.0)
+    assert targets.settle(100.0, 90.0) == 95.0
 
 
 def test_a_target_that_is_proven_without_a_tree_is_followed_by_one_half_way_to_the_best_plan():
@@ -56,12 +60,24 @@ def test_the_targets_end_whatever_the_trees_do(ends):
         assert trees < 3.0 / LEAST_STEP
 
 
-def test_after_a_tree_that_was_slow_for_the_time_left_the_next_target_is_nearer():
-    for slow, target in ((False, 95.0), (True, 92.5)):
-        memory = TreeMemory(left=100.0)
-        targets = Targets(memory, 100.0, 80.0)
-        assert targets.settle(100.0, 80.0) == 90.0
-        targets.searched(TreeEnd.DONE, 100.0, 90.0, slow)
-        assert targets.target == target
-        targets.searched(TreeEnd.LEFT, 100.0, 90.0, slow)  # a tree that was left is followed half-way down, as ever
-        assert targets.target == 0.5 * (90.0 + target)
+@pytest.mark.parametrize(("seconds", "left", "target"), [(1.0, None, 95.0), (1.0, 10.0, 95.0), (1.0, 0.5, 90.5)])
+def test_the_next_target_goes_less_far_where_little_time_is_left(seconds, left, target):
+    targets = Targets(TreeMemory(left=100.0), 100.0, 80.0)
+    targets.searched(TreeEnd.DONE, 100.0, 90.0, seconds, left)
+    assert targets.target == pytest.approx(target)
+
+
+def test_the_longer_a_tree_took_the_nearer_is_the_next_target():
+    way = []
+    for seconds in (0.0, 1.0, 3.0, 5.0, 8.0, 20.0):
+        targets = Targets(TreeMemory(left=100.0), 100.0, 80.0)
+        targets.searched(TreeEnd.DONE, 100.0, 90.0, seconds, 10.0)
+        way.append(targets.target - 90.0)
+    assert way == sorted(way, reverse=True) and way[1] == 5.0 and 0.0 < way[-1] < way[2] < 5.0
+
+
+def test_a_target_that_was_left_is_not_tried_again_in_too_little_time():
+    targets = Targets(TreeMemory(left=100.0), 100.0, 80.0)
+    targets.searched(TreeEnd.LEFT, 100.0, 80.0)
+    targets.searched(TreeEnd.DONE, 100.0, 85.0, 5.0, 5.0)
+    assert 85.0 < targets.target < 90.0
