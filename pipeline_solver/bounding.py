@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.master import LpResult, Master
+from taylor.pipeline_solver.path_lp import LpResult, PathLp
 from taylor.pipeline_solver.stopping import Stopper
 
 MAX_HELD_CUTS = 120
@@ -20,7 +20,7 @@ ROOT_STALL = 25, 0.01
 
 
 def cut_loop(
-    master: Master,
+    master: PathLp,
     paths: PathCuts,
     stopper: Stopper,
     cutoff: float,
@@ -52,7 +52,7 @@ def cut_loop(
     for turn in range(rounds):
         stopper.check()
         result = master.solve()
-        if result.weights is None:
+        if result.point is None:
             if np.isinf(result.value) and result.value > 0:
                 return np.inf, None, np.inf
             return bound, None, np.inf
@@ -62,7 +62,7 @@ def cut_loop(
             on_root_bound(bound)
         if bound >= cutoff:
             return bound, None, np.inf
-        durations = master.durations(result.weights)
+        durations = master.durations(result.point)
         violated = [
             g
             for path_length, g in pool.longest(durations, 8)
@@ -74,7 +74,7 @@ def cut_loop(
         if converged and not len(result.entering):
             return bound, result, length
         new = [cut, other]
-        if root and centre is not None and not converged:
+        if (root or master.half_way) and centre is not None and not converged:
             middle = 0.5 * (durations + centre)
             middle_length, middle_cut = paths.path(middle)
             new.append(middle_cut)

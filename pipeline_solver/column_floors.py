@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.compiled import compiled
-from taylor.pipeline_solver.master import Prices
+from taylor.pipeline_solver.path_lp import Prices
 from taylor.pipeline_solver.price_pool import PricePool
 
 MOST_PRICES = 400

@@ -124,7 +124,7 @@ class Generation:
             if result is not None:
                 master.purge()
                 result = master.solve()
-            if result is None or result.weights is None:
+            if result is None or result.point is None:
                 raise LpTrouble("an LP under prices failed numerically")
             self.held = list(master.held)
             added = self._price(master, result.value, limits)

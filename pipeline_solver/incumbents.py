@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from taylor.pipeline_solver.annealing import Annealer, Cooling
 from taylor.pipeline_solver.columns import ColumnSet
+from taylor.pipeline_solver.count_master import CountMaster
 from taylor.pipeline_solver.cut_pool import CutPool, PathCuts
 from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.problem import PipelineProblem
@@ -84,9 +85,9 @@ class Incumbents:
         """Weights with a random part of up to `noise`."""
         return weights + noise * self.random.random(len(weights)) if noise else weights
 
-    def try_at_prices(self, master: Master, attempts: int) -> None:
+    def try_at_prices(self, master: Master | CountMaster, attempts: int) -> None:
         """DP with the columns weighed by the LP's prices of their durations, with some noise."""
-        prices = np.abs(master.duals[master.duration_row : master.duration_row + master.classes])
+        prices = np.abs(master.prices().duration).reshape(-1)
         blocks = self.columns.durations.shape[1]
         weights = np.zeros(len(self.columns))
         for b in range(blocks):

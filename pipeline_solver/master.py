@@ -6,10 +6,6 @@ durations d = Σ dur·λ as variables of their own; and for each path found, cou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import highspy
 import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
@@ -17,85 +13,41 @@ from numpy.typing import NDArray
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.cut_pool import CutPool
 from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.highs_model import silent_highs
+from taylor.pipeline_solver.path_lp import INFINITY, LpResult, PathLp, Prices
+from taylor.pipeline_solver.splits import Split, StageSplits
 
-INFINITY = highspy.kHighsInf
 PRICE_ABOVE = 3000
 """Columns beyond which the LP holds only some, and takes the others by reduced cost."""
-
-AFRESH = 1, 4
-"""Simplex strategies with which an LP that failed is solved afresh: the dual one, as ever, and the primal one, which
-tells what is infeasible where the dual one can't."""
 
 PRICED_A_ROUND = 60
 """Columns of one stage that may enter after one LP."""
 
 
-@dataclass
-class LpResult:
-    """What one LP solve told.
-
-    Parameters
-    ----------
-    bound : float
-        Valid lower bound on the step time over the allowed columns; -inf when the solve was cut short.
-    value : float
-        Optimum of the LP over the columns it holds; inf when infeasible.
-    weights : float64 [columns] or None
-        λ over all columns.
-    reduced : float64 [columns] or None
-        Reduced cost of every column.
-    least : float64 [S] or None
-        Least reduced cost among each stage's allowed columns, at most 0.
-    entering : int64 or None
-        Columns that would improve the LP.
-    """
-
-    bound: float
-    value: float
-    weights: NDArray[np.float64] | None = None
-    reduced: NDArray[np.float64] | None = None
-    least: NDArray[np.float64] | None = None
-    entering: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-
-
-class Prices(NamedTuple):
-    """An LP's duals by what a configuration holds; its reduced cost is the sum over its chunks less `stage`.
-
-    Parameters
-    ----------
-    stage : float64 [S]
-    layer : float64 [K]
-        Of a layer of each kind.
-    duration : float64 [D, V, S]
-        Of a task's time, by direction.
-    late, early : float64 [K - 1, V, S]
-        Of a chunk that holds a kind after kind j, and one that holds kind j or one before it.
-    """
-
-    stage: NDArray[np.float64]
-    layer: NDArray[np.float64]
-    duration: NDArray[np.float64]
-    late: NDArray[np.float64]
-    early: NDArray[np.float64]
-
+STRONG_CANDIDATES = 32
+"""Splits of a node that are tried a few steps at most, half as many where the LP prices."""
 
 _OrderRow = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], float, list[tuple[int, float]]]
 """Row numbers, columns and coefficients, the upper bound, and (switch, coefficient) of the switches in it."""
 
 
-class Master:
+class Master(PathLp):
     """One LP that lives through a solve: columns and cuts come and go, the basis stays warm."""
+
+    probed = True
+    """Whether classes of columns are worth probing (`probing`)."""
+    quickness = 1
+    """How many simplex iterations take as long as one here."""
+    improve_every = 4
+    """Nodes between two attempts at a better plan."""
+    finalists = 8
+    """Splits of a node that are tried further, of those tried a few steps."""
 
     def __init__(self, columns: ColumnSet, active: NDArray[np.int64], pool: CutPool) -> None:
         problem = columns.problem
-        self.columns, self.pool = columns, pool
-        self.scale = 1.0 / (problem.micro_batches * problem.schedule.seq_splits)
-        self.S = problem.stages
+        super().__init__(problem, pool)
+        self.columns = columns
         self.blocks = columns.durations.shape[1]
         self.classes = self.blocks * self.S
-        self.iterations = 0
-        self.solves = 0
         self._build_matrix()
         self.rebuild(active)
 
@@ -197,17 +149,8 @@ class Master:
         ``partial`` says that columns outside may be allowed too, and come in by reduced cost; by
         default that is so when columns are left out.
         """
-        lp = silent_highs()
-        for option, value in (
-            ("output_flag", False),
-            ("threads", 1),
-            ("presolve", "off"),
-            ("simplex_dual_edge_weight_strategy", 1),
-        ):
-            lp.setOptionValue(option, value)
-        self.lp = lp
-        lp.addVar(0.0, INFINITY)
-        lp.changeColCost(0, 1.0)
+        self.start()
+        lp = self.lp
         lp.addVars(self.classes, np.zeros(self.classes), np.full(self.classes, INFINITY))
         empty_i, empty_f = np.zeros(0, dtype=np.int32), np.zeros(0)
         for r in range(self.rows):
@@ -238,15 +181,12 @@ class Master:
                     lp.addCol(self.penalty, 0.0, INFINITY, 1, np.array([r], dtype=np.int32), np.array([sign]))
                     first += 1
         self.first_column = first
-        held = getattr(self, "held", [])
+        held = self.held
         self.active = np.zeros(0, dtype=np.int64)
         self.is_active = np.zeros(len(self.columns), dtype=bool)
-        self.held: list[int] = []
-        self._held_set: set[int] = set()
         self.allowed = np.ones(len(self.columns), dtype=bool)
         self.add_columns(active)
-        for cut in held:
-            self.hold(cut)
+        self.hold_again(held)
 
     def add_columns(self, new: NDArray[np.int64]) -> None:
         """Let columns take part in the LP."""
@@ -268,25 +208,10 @@ class Master:
         self.active = np.concatenate([self.active, new])
         self.is_active[new] = True
 
-    def hold(self, cut: int) -> None:
-        """Put a cut of the pool into the LP."""
-        if cut < 0 or cut in self._held_set:
-            return
-        self._held_set.add(cut)
-        self.held.append(cut)
-        counts = self.pool.counts[cut]
+    def cut_terms(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
+        """Of the durations, which are variables of their own."""
         used = np.nonzero(counts)[0]
-        self.lp.addRow(
-            -INFINITY,
-            -self.scale * float(self.pool.constant[cut]),
-            len(used) + 1,
-            np.concatenate([[0], 1 + used]).astype(np.int32),
-            np.concatenate([[-self.scale], self.scale * counts[used]]),
-        )
-
-    def holds(self, cut: int) -> bool:
-        """Whether the LP has the cut."""
-        return cut in self._held_set
+        return 1 + used, counts[used], 0.0
 
     def allow(self, mask: NDArray[np.bool_]) -> None:
         """Permit only some columns (a node of the tree)."""
@@ -299,34 +224,11 @@ class Master:
     def solve(self, iteration_limit: int | None = None) -> LpResult:
         """Solve the LP over the active and allowed columns, and price the others."""
         lp = self.lp
-        self.solves += 1
-        if iteration_limit is not None:
-            lp.setOptionValue("simplex_iteration_limit", iteration_limit)
-        lp.run()
-        status = lp.getModelStatus()
-        states = highspy.HighsModelStatus
-        if iteration_limit is not None:
-            lp.setOptionValue("simplex_iteration_limit", 2**31 - 1)
-            if status == states.kIterationLimit:
-                info = lp.getInfo()
-                self.iterations += max(0, info.simplex_iteration_count)
-                return LpResult(-np.inf, float(info.objective_function_value))
-        for strategy in AFRESH:
-            if status in (states.kOptimal, states.kInfeasible):
-                break
-            lp.clearSolver()
-            lp.setOptionValue("simplex_strategy", strategy)
-            lp.run()
-            status = lp.getModelStatus()
-            lp.setOptionValue("simplex_strategy", AFRESH[0])
-        info = lp.getInfo()
-        self.iterations += max(0, info.simplex_iteration_count)
-        if status == states.kInfeasible:
-            return LpResult(np.inf, np.inf)
-        if status != states.kOptimal:
-            return LpResult(-np.inf, -np.inf)
+        unsolved = self.unsolved(self.run(iteration_limit))
+        if unsolved is not None:
+            return unsolved
         solution = lp.getSolution()
-        value = float(info.objective_function_value)
+        value = float(lp.getInfo().objective_function_value)
         weights = np.zeros(len(self.columns))
         weights[self.active] = np.array(solution.col_value)[self.first_column :]
         self.duals = np.array(solution.row_dual)[: self.rows]
@@ -369,17 +271,19 @@ class Master:
         ]
         return np.concatenate(parts)
 
-    def purge(self) -> None:
-        """Drop the cuts that are slack at the present optimum."""
-        self.lp.run()
-        if self.lp.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            return
-        basic = highspy.HighsBasisStatus.kBasic
-        status = self.lp.getBasis().row_status
-        drop = [i for i in range(len(self.held)) if status[self.rows + i] == basic]
-        if len(drop) < 10:
-            return
-        self.lp.deleteRows(len(drop), np.array([self.rows + i for i in drop], dtype=np.int32))
-        gone = set(drop)
-        self.held = [cut for i, cut in enumerate(self.held) if i not in gone]
-        self._held_set = set(self.held)
+    @property
+    def candidates(self) -> int:
+        """Splits of a node that are tried."""
+        return STRONG_CANDIDATES // 2 if self.partial else STRONG_CANDIDATES
+
+    def ways(self, splits: StageSplits, result: LpResult, mask: NDArray[np.bool_]) -> tuple[list[Split], bool]:
+        """Splits of the stages on which the LP has not decided, and whether it has decided on all."""
+        assert result.point is not None
+        found = splits.ways(result.point, mask)
+        return found, not found
+
+    def chosen(self, result: LpResult, mask: NDArray[np.bool_]) -> NDArray[np.int64] | None:
+        """The columns that the LP has decided on, int64 [S]."""
+        assert result.point is not None
+        start = self.columns.start
+        return np.array([a + int(np.argmax(result.point[a:b])) for a, b in zip(start[:-1], start[1:], strict=True)])

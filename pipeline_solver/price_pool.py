@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:  # a pool alone loads no compiler and no solver
-    from taylor.pipeline_solver.master import Prices
+    from taylor.pipeline_solver.path_lp import Prices
 
 
 class PricePool:

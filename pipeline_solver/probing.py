@@ -48,11 +48,11 @@ def probe(search: Search, stages: Sequence[int]) -> None:
     base, result, _ = cut_loop(master, search.plans.paths, search.stopper, search.cutoff, 1)
     if base >= search.cutoff:
         search.alive[:] = False
-    if result is None or result.weights is None:
+    if result is None or result.point is None:
         return
     search.keep_prices(result)
     for s in stages:
-        for members in _classes(search, s, result.weights):
+        for members in _classes(search, s, result.point):
             if not search.alive[members].any():
                 continue
             mask = search.alive.copy()
@@ -95,7 +95,7 @@ def _holds_nothing(search: Search, mask: NDArray[np.bool_], base: float) -> bool
         bound, result, _ = cut_loop(master, search.plans.paths, search.stopper, search.cutoff, 1)
         if bound >= search.cutoff:
             return True
-        if result is None or result.weights is None:
+        if result is None or result.point is None:
             return False
         search.keep_prices(result)
         if turn == 0 and bound - base < PROMISE * (search.cutoff - base):

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline_solver.bounding import cut_loop
-from taylor.pipeline_solver.master import PRICE_ABOVE, Master
+from taylor.pipeline_solver.count_master import master_of
+from taylor.pipeline_solver.master import PRICE_ABOVE
 from taylor.pipeline_solver.tree_search import Search
 
 ROOT_ROUNDS = 600
@@ -63,7 +64,7 @@ def start_search(
     if plans.best is not None and np.isinf(search.target):
         plans.anneal(plans.best, plans.anneal_moves() // 2, 0.01)
         active = np.union1d(active, plans.best)
-    search.master = Master(plans.columns, active, plans.pool)
+    search.master = master_of(plans.columns, active, plans.pool)
     for cut in dict.fromkeys([*cuts, *held]):
         search.master.hold(cut)
     _, search.alive = search.floors.tighten(search.alive, search.cutoff)

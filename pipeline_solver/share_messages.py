@@ -11,7 +11,7 @@ from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.cut_pool import CutPool
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.incumbents import Incumbents
-from taylor.pipeline_solver.master import Prices
+from taylor.pipeline_solver.path_lp import Prices
 from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.problem import PipelineProblem
 

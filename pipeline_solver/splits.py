@@ -47,6 +47,53 @@ class StageSplits:
                 found += self._of_stage(members, share)
         return found
 
+    def between(
+        self, layers: NDArray[np.float64], time: NDArray[np.float64], mask: NDArray[np.bool_]
+    ) -> tuple[list[Split], bool]:
+        """The same at the counts of an LP that does not weigh columns, at whole ones where all are whole.
+
+        The second says whether that is so.
+
+        Parameters
+        ----------
+        layers : float64 [V, S]
+        time : float64 [D, V, S]
+        mask : bool [columns]
+            Columns of the node.
+        """
+        V, S = layers.shape
+        pieces = self.columns.problem.schedule.seq_splits
+        means = np.empty((len(self.keys), S))
+        means[0], means[1] = pieces * time.sum(axis=(0, 1)), layers.sum(axis=0)
+        means[2::2], means[3::2] = time[0], time.sum(axis=0)
+        parted: list[Split] = []
+        whole: list[Split] = []
+        start = self.columns.start
+        for s in range(S):
+            members = start[s] + np.nonzero(mask[start[s] : start[s + 1]])[0]
+            if len(members) > 1:
+                self._at(members, means[:, s], parted, whole)
+        return (parted, False) if parted else (whole, True)
+
+    def _at(
+        self, members: NDArray[np.int64], means: NDArray[np.float64], parted: list[Split], whole: list[Split]
+    ) -> None:
+        """A stage's splits between two values of a key, and those at a value that it has."""
+        seen = set()
+        for k, (key, mean) in enumerate(zip(self.keys, means, strict=True)):
+            value = key[members]
+            slack = 1e-6 * max(1.0, abs(mean))
+            spread = float(value.max() - value.min())
+            for below in (value <= mean + slack, value < mean - slack):
+                if below.all() or not below.any() or below.tobytes() in seen:
+                    continue
+                seen.add(below.tobytes())
+                low, high = float(value[below].max()), float(value[~below].min())
+                part = (mean - low) / (high - low)
+                merit = min(part, 1.0 - part) * (spread if k == 0 else 1.0)
+                inside = low + slack < mean < high - slack
+                (parted if inside else whole).append(Split(merit, members[~below], members[below]))
+
     def _of_stage(self, members: NDArray[np.int64], share: NDArray[np.float64]) -> list[Split]:
         found = []
         used = np.nonzero(share > 1e-12)[0]

@@ -20,7 +20,7 @@ from taylor.pipeline_solver.chunk_types import ChunkType, RecomputeOptions, chun
 from taylor.pipeline_solver.columns import EXTRA, ColumnSet
 from taylor.pipeline_solver.compiled import compiled
 from taylor.pipeline_solver.durations import duration_blocks, schedule_of
-from taylor.pipeline_solver.master import Prices
+from taylor.pipeline_solver.path_lp import Prices
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
 from taylor.pipeline_solver.stage_tuples import TooManyColumns, fixed_parts
 

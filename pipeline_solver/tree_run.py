@@ -15,7 +15,7 @@ from taylor.pipeline_solver.worker_pool import SHARES, WorkerPool
 
 NODES_A_SHARE = 3
 FIRST_SLICE, LAST_SLICE = 2_000, 20_000
-"""Simplex iterations that a share of the tree gets in the first rounds and at most."""
+"""Simplex iterations that a share of the tree gets in the first rounds and at most, times the LP's `quickness`."""
 
 STAGED_SHARE = 0.5
 """A tree is left when it has not closed this share of its root's gap in the rounds that the memory grants, and again
@@ -102,7 +102,7 @@ class TreeRun:
         root = min(tree.root_bound, tree.cutoff)
         self._tell()
         if tree.open:
-            tree.process(FIRST_SLICE, most_open=NODES_A_SHARE * SHARES)
+            tree.process(FIRST_SLICE * tree.lp().quickness, most_open=NODES_A_SHARE * SHARES)
             self._tell()
         if not tree.open or tree.open[0][0] >= tree.cutoff:
             return TreeEnd.DONE
@@ -117,7 +117,8 @@ class TreeRun:
 
     def _promising(self) -> bool:
         """Whether probing may rule out enough: not where it did not below this step time or a lower one."""
-        return bool(self.tree.alive.sum() <= MOST_PROBED and self.tree.cutoff < self.memory.fruitless)
+        few = self.tree.lp().probed and self.tree.alive.sum() <= MOST_PROBED
+        return bool(few and self.tree.cutoff < self.memory.fruitless)
 
     def _probe(self, pool: WorkerPool) -> bool:
         """Rule out classes of columns as long as it is worth it; the tree begins anew with what is left.
@@ -157,7 +158,7 @@ class TreeRun:
         looked, proven = FIRST_ROUNDS if first else self.memory.patience, root
         while tree.open and tree.open[0][0] < tree.cutoff:
             tree.stopper.check()
-            pool.round(tree, slice_size)
+            pool.round(tree, slice_size * tree.lp().quickness)
             rounds += 1
             self.rounds += 1
             enough = 1 if problem.stages >= MANY_STAGES else HAND_OVER_ROUNDS

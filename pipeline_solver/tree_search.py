@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from taylor.pipeline_solver.bounding import MAX_HELD_CUTS, cut_loop
 from taylor.pipeline_solver.column_floors import ColumnFloors
 from taylor.pipeline_solver.columns import ColumnSet
+from taylor.pipeline_solver.count_master import CountMaster
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.incumbents import Incumbents
-from taylor.pipeline_solver.master import LpResult, Master
+from taylor.pipeline_solver.master import Master
+from taylor.pipeline_solver.path_lp import LpResult
 from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.splits import Split, StageSplits
@@ -22,19 +24,12 @@ from taylor.pipeline_solver.stopping import LpTrouble, Stopper
 NODE_ROUNDS = 60
 """LPs at a node at most."""
 
-STRONG_CANDIDATES = 32
-LOOK_ITERATIONS = 25
-STRONG_FINALISTS = 8
-STRONG_ITERATIONS = 400
-"""Splits of a node that are tried, half as many where the LP prices, with so many simplex iterations for each child;
-and those of them that are tried with more."""
+LOOK_ITERATIONS, STRONG_ITERATIONS = 25, 400
+"""Simplex iterations for each child of a split that is tried, and of one of the few that are tried further."""
 
 FINAL_AHEAD = 3
 """Of the latter, how many in a row without a better one end it: they come the likeliest first, and each costs two long
 LPs."""
-
-IMPROVE_EVERY = 4
-"""Nodes between two attempts at a better plan."""
 
 MOST_FAILURES = 8
 """LPs that may fail in a row, each solved afresh, before the tree is given up."""
@@ -78,7 +73,7 @@ class Search:
         self.open: list[tuple[float, int, NDArray[np.bool_]]] = []
         self.root_bound = 0.0
         self._serial = 0
-        self.master: Master | None = None
+        self.master: Master | CountMaster | None = None
         self.root_floor = np.full(len(columns), -np.inf)
         self.splits = StageSplits(columns, problem.interleaves)
 
@@ -96,7 +91,7 @@ class Search:
         """LPs solved, those of worker processes included."""
         return self.foreign_solves + (self.master.solves if self.master is not None else 0)
 
-    def lp(self) -> Master:
+    def lp(self) -> Master | CountMaster:
         """The LP, which `start_search` has made."""
         assert self.master is not None
         return self.master
@@ -172,7 +167,7 @@ class Search:
         bound = max(bound, parent_bound)
         if bound >= self.cutoff:
             return []
-        if result is None or result.weights is None or result.reduced is None or result.least is None:
+        if result is None or result.point is None or result.reduced is None or result.least is None:
             self._rebuild_after_failure()
             return [(bound, mask)]
         self.failures = 0
@@ -181,25 +176,18 @@ class Search:
         mask = mask & (floor <= self.cutoff + 1e-9 * abs(self.cutoff))
         if len(master.held) > MAX_HELD_CUTS:
             master.purge()
-        if self.nodes % IMPROVE_EVERY == 1:
+        if self.nodes % master.improve_every == 1:
             self.plans.try_at_reduced_costs(mask, result.reduced, self.lower_bound())
             if bound >= self.cutoff:
                 return []
-        candidates = self.splits.ways(result.weights, mask)
-        if not candidates and not self.columns.ordered:
+        candidates, decided = master.ways(self.splits, result, mask)
+        if decided and not self.columns.ordered:
             raise LpTrouble("the order of the kinds decides")
-        if not candidates:
-            chosen = np.array(
-                [
-                    a + int(np.argmax(result.weights[a:b]))
-                    for a, b in zip(self.columns.start[:-1], self.columns.start[1:], strict=True)
-                ]
-            )
+        if decided and (chosen := master.chosen(result, mask)) is not None:
             reached = self.plans.try_choice(chosen)
             if length - bound <= 1e-7 * abs(length) or reached - bound <= 1e-7 * abs(reached):
                 return []
-            return [(bound, mask)]
-        return self._strong_branch(bound, mask, candidates)
+        return self._strong_branch(bound, mask, candidates) if candidates else [(bound, mask)]
 
     def _rebuild_after_failure(self) -> None:
         """Start the LP afresh: what its simplex lost its way in is a basis, not the problem."""
@@ -220,10 +208,10 @@ class Search:
         basis = master.lp.getBasis()
         ceiling = self.cutoff if np.isfinite(self.cutoff) else 2.0 * abs(bound) + 1.0
         candidates.sort(key=lambda split: -split.merit)
-        left = candidates[: STRONG_CANDIDATES // 2 if master.partial else STRONG_CANDIDATES]
+        left = candidates[: master.candidates]
         tried: list[tuple[float, int, Split, list[_Child]]] = []
         for limit, most, ahead in (
-            (LOOK_ITERATIONS, STRONG_FINALISTS, STRONG_CANDIDATES),
+            (LOOK_ITERATIONS, master.finalists, len(left)),
             (STRONG_ITERATIONS, 1, FINAL_AHEAD),
         ):
             tried = []

@@ -14,8 +14,8 @@ import numpy as np
 
 from taylor.base.errors import OutsideProgramError
 from taylor.base.orphans import end_with_parent
+from taylor.pipeline_solver.count_master import master_of
 from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.probing import probe
 from taylor.pipeline_solver.share_messages import (
@@ -214,7 +214,7 @@ class _Share:
         state.cuts.add_to(search.plans.pool)
         search.plans.take(state.best.chosen, state.best.step_time)
         search.alive, search.root_floor = state.alive.copy(), state.root_floor
-        search.master = master = Master(origin.columns, state.active, search.plans.pool)
+        search.master = master = master_of(origin.columns, state.active, search.plans.pool)
         if master.partial != state.partial:
             master.rebuild(state.active, partial=state.partial)
         for cut in state.held:

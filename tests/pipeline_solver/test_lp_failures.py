@@ -12,8 +12,10 @@ from benchmarks.brute_force import random_problem
 from benchmarks.reliability.solver import medium_problem, stopped_faults
 from taylor.base.errors import OutsideProgramError
 from taylor.pipeline_solver import tree_run, worker_pool
-from taylor.pipeline_solver.master import LpResult, Master
+from taylor.pipeline_solver.count_master import CountMaster
+from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.path_lp import LpResult
 from taylor.pipeline_solver.solve import solve
 
 
@@ -27,19 +29,23 @@ def problems_and_solutions():
 
 @pytest.mark.parametrize(("workers", "share"), [(1, 0.1), (1, 0.7), (1, 1.0), (2, 0.3), (2, 1.0)])
 def test_failing_lps_never_prove_a_wrong_optimum(monkeypatch, share, workers):
-    chance, real, failed = np.random.default_rng(2), Master.solve, []
+    chance, failed = np.random.default_rng(2), []
 
-    def failing(self, iteration_limit=None):
-        if chance.random() < share:
-            failed.append(1)
-            return LpResult(-np.inf, -np.inf)
-        return real(self, iteration_limit)
+    def failing(real):
+        def solve_or_fail(self, iteration_limit=None):
+            if chance.random() < share:
+                failed.append(1)
+                return LpResult(-np.inf, -np.inf)
+            return real(self, iteration_limit)
+
+        return solve_or_fail
 
     solved = problems_and_solutions()
     monkeypatch.setattr(tree_run, "FIRST_SLICE", 60)
     for problem, truth in solved:
         with monkeypatch.context() as patched:
-            patched.setattr(Master, "solve", failing)
+            for kind in (Master, CountMaster):
+                patched.setattr(kind, "solve", failing(kind.solve))
             solution = solve(problem, SolveOptions(time_limit=60, workers=workers))
         assert stopped_faults(problem, solution, truth) == []
         assert solution.status == truth.status

@@ -1,0 +1,144 @@
+"""The LP over counts: its times are the columns', its bounds hold, and trees over it end at the best of all plans."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.brute_force import enumerate_optimum, random_problem, with_unlike_stages
+from taylor.pipeline.plan import FULL
+from taylor.pipeline_solver import tree_run
+from taylor.pipeline_solver.branch_and_cut import branch_and_cut
+from taylor.pipeline_solver.column_floors import column_costs
+from taylor.pipeline_solver.columns import build_columns
+from taylor.pipeline_solver.count_master import CountMaster, counts_tell
+from taylor.pipeline_solver.cut_pool import PathCuts
+from taylor.pipeline_solver.durations import chunk_durations, schedule_of
+from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.master import Master
+from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.root import start_search
+from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL
+from taylor.pipeline_solver.splits import StageSplits
+from taylor.pipeline_solver.stage_tuples import stage_tuples
+from taylor.pipeline_solver.stopping import Stopper
+from taylor.pipeline_solver.tree_search import Search
+
+MOST_CHUNKS = 8
+"""Of more, the enumeration of all plans takes seconds."""
+
+
+def problems(number: int, seed: int):
+    """One kind of layers and nothing to choose but counts; every other one recomputes some layers of each chunk."""
+    rng = np.random.default_rng(seed)
+    while number:
+        problem = random_problem(rng, most_kinds=1)
+        if FULL not in problem.recompute_ratio or problem.stages * problem.interleaves > MOST_CHUNKS:
+            continue
+        problem = with_unlike_stages(problem, rng) if rng.random() < 0.3 else problem
+        one = (FULL, int(rng.integers(1, 3)) * (number % 2))
+        problem = problem.replace(fixed_recompute={}, uniform_recompute=(one,))
+        assert counts_tell(problem)
+        truth = enumerate_optimum(problem, 3_000)
+        if truth is not None:
+            number -= 1
+            yield rng, problem, truth
+
+
+def search_of(problem) -> Search:
+    columns = build_columns(problem, stage_tuples(problem, 20_000), 50_000)
+    paths = PathCuts(problem, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags))
+    search = Search(problem, columns, paths, 1e-7, 0, Stopper(None))
+    start_search(search, None)
+    return search
+
+
+def test_at_a_plans_counts_the_times_are_the_plans():
+    compared = 0
+    for _, problem, truth in problems(30, 5):
+        if truth.plan is None:
+            continue
+        search = search_of(problem)
+        master, chosen = search.lp(), search.columns.find(truth.plan)
+        assert isinstance(master, CountMaster) and chosen is not None
+        layers = search.columns.layers[chosen, :, 0].T.reshape(-1)
+        point = np.concatenate([layers, np.minimum(layers, master.most)]).astype(float)
+        expected = chunk_durations(problem, truth.plan)[: search.plans.paths.classes]
+        assert master.durations(point) == pytest.approx(expected)
+        compared += 1
+    assert compared > 10
+
+
+def test_the_bound_holds_for_every_plan_that_is_allowed_and_the_prices_give_it_again():
+    compared = exact = 0
+    for rng, problem, truth in problems(30, 6):
+        if truth.plan is None:
+            continue
+        search = search_of(problem)
+        columns, master = search.columns, search.lp()
+        best = columns.find(truth.plan)
+        for share in (1.0, 0.7, 0.5):
+            mask = rng.random(len(columns)) < share
+            mask[best] = True
+            master.allow(mask)
+            for _ in range(30):
+                result = master.solve()
+                length, cut = search.plans.paths.path(master.durations(result.point))
+                if master.holds(cut):
+                    break
+                master.hold(cut)
+            assert result.value <= truth.objective * (1 + 1e-7)
+            assert result.bound <= truth.objective * (1 + 1e-7)
+            costs = column_costs(columns, [master.prices()])[0]
+            assert costs == pytest.approx(result.reduced, abs=1e-7)
+            least = [costs[a:b][mask[a:b]].min() for a, b in zip(columns.start[:-1], columns.start[1:], strict=True)]
+            assert result.value + sum(least) == pytest.approx(result.bound)
+            compared += 1
+            exact += result.bound >= truth.objective * (1 - 1e-7)
+    assert compared > 30 and exact > 5
+
+
+def test_a_split_leaves_every_column_on_one_side_and_takes_the_lps_counts_from_both():
+    for rng, problem, truth in problems(20, 7):
+        if truth.plan is None:
+            continue
+        columns = build_columns(problem, stage_tuples(problem, 20_000), 50_000)
+        splits, mask = StageSplits(columns, problem.interleaves), np.ones(len(columns), dtype=bool)
+        layers = rng.uniform(1, 3, (problem.interleaves, problem.stages))
+        time = np.stack([layers, 2 * layers])
+        for split in splits.between(layers, time, mask)[0]:
+            stage = np.unique(columns.stage[np.concatenate([split.above, split.below])])
+            (s,) = stage
+            both = np.sort(np.concatenate([split.above, split.below]))
+            assert both.tolist() == np.nonzero(columns.stage == s)[0].tolist()
+            assert len(split.above) and len(split.below)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_trees_over_counts_end_at_the_best_of_all_plans(monkeypatch, workers):
+    """With slices so small that every tree goes through many rounds, and none is handed over to the MILP."""
+    monkeypatch.setattr(tree_run, "FIRST_SLICE", 2)
+    solved = []
+    real = CountMaster.solve
+    monkeypatch.setattr(CountMaster, "solve", lambda self, limit=None: solved.append(1) or real(self, limit))
+    for _, problem, truth in problems(40 if workers == 1 else 8, 8):
+        solution = branch_and_cut(problem, SolveOptions(workers=workers))
+        assert solution.status == (INFEASIBLE if truth.plan is None else OPTIMAL)
+        if truth.plan is not None:
+            assert solution.objective == pytest.approx(truth.objective, rel=2e-6)
+            assert solution.bound <= truth.objective * (1 + 1e-9)
+    assert solved
+
+
+def test_several_kinds_and_free_recompute_keep_the_lp_over_configurations():
+    rng = np.random.default_rng(3)
+    met = set()
+    for _ in range(25):
+        problem = random_problem(rng)
+        if counts_tell(problem) or problem.uniform_recompute:
+            continue
+        columns = build_columns(problem, stage_tuples(problem, 20_000), 50_000)
+        if (np.diff(columns.start) == 0).any():
+            continue
+        met.add(type(search_of(problem).lp()))
+    assert met == {Master}
