@@ -148,6 +148,11 @@ def figures_of(model: ModelSpec, strategy: Strategy, rules: TrainingRules, devic
             model, kind, strategy, rules, speed, work.layer_work(model, kind, strategy, rules)))  # fmt: skip
         put(f"{kind}: repeated", saved_operators.repeated_products, model, layer, strategy)
         for part in PARTS:
+            alone = rules.replace(selective=(part,))
+            put(f"{kind}: {part} again", lambda kind=kind, alone=alone: [
+                activations.activation_bytes(model, kind, SELECT, strategy, alone),
+                time.layer_time(model, kind, strategy, alone, device).recompute[SELECT],
+            ])  # fmt: skip
             put(f"{kind}: {part} moved", offload.offloaded_bytes, model, kind, (part,), strategy, rules)
         mixer = layer.mamba or layer.linear
         if mixer is not None:
