@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.reliability.campaign import EVERYTHING, ROOT, Figure, Part, Portion, Result, faults_of
 from benchmarks.reliability.mutated_code import Mutant
 from benchmarks.reliability.mutation import Judge
-from benchmarks.reliability.reached_tests import copy_tree
+from benchmarks.reliability.switches import copy_tree
 
 
 @dataclass(frozen=True)

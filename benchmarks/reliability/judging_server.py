@@ -2,7 +2,7 @@
 
     python -m benchmarks.reliability.judging_server
 
-Standard input gives a line a run: {"tests": [...], "cpu_seconds": 20, "wall_seconds": 100}; standard output answers
+The pipe JOBS gives a line a run: {"tests": [...], "cpu_seconds": 20, "wall_seconds": 100}; the pipe ANSWERS is told
 {"told": ..., "by": ...}: "killed" with the name of the test that failed, "survived" where none did, "time" where a
 limit ended the run, "broken" where pytest could not run at all. Nothing of Taylor is loaded before the fork, so that
 each run reads the files as they are then.
@@ -83,12 +83,13 @@ def main() -> int:
             importlib.import_module(name)
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    for line in sys.stdin:
+    jobs, answers = os.fdopen(int(os.environ["JOBS"])), os.fdopen(int(os.environ["ANSWERS"]), "w")
+    for line in jobs:
         with tempfile.TemporaryDirectory(prefix="judging-") as folder:
             failure = Path(folder) / "failure"
             told = run(json.loads(line), failure)
             by = failure.read_text(encoding="utf-8") if failure.exists() else ""
-        print(json.dumps({"told": told, "by": by}), flush=True)
+        print(json.dumps({"told": told, "by": by}), file=answers, flush=True)
     return 0
 
 

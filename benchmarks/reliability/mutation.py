@@ -1,8 +1,10 @@
 """Mutation: small faults put into the core, one at a time, and whether the unit tests notice.
 
-Which tests run a line is found out once (`reached_tests`); a mutant is judged by those of its own room, the quickest
-first, until one fails or their CPU time is spent, and then by those of the other rooms in the same way. A mutant that
-survives is equivalent, by a reason written down here, or real.
+All mutants lie in one copy of the tree behind switches (`switches`). Which tests pass a mutant's switch is found out
+once; it is judged by those of its own room, the quickest first, until one fails or their CPU time is spent, and then by
+those of the other rooms in the same way. A mutant without a switch (a default, a constant, a line of a kernel) is put
+into a plain copy and judged in fresh processes. A mutant that survives is equivalent, by a reason written down here, or
+real.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +22,7 @@ from typing import Any
 
 from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Result, code_digest, faults_of
 from benchmarks.reliability.mutated_code import Mutant, sample
-from benchmarks.reliability.reached_tests import Reached, copy_tree, put_probes
+from benchmarks.reliability.switches import Reached, Switched, copy_tree
 from taylor.base.console import log
 
 ROOMS = ("cost_model", "pipeline_solver", "nd_search", "parsers", "profiling", "dryrun", "pipeline")
@@ -31,6 +34,10 @@ SAMPLES = {27: 40, 1127: 20}
 LEAST = 0.90
 SPENT = 60.0
 """CPU seconds that the tests of one mutant may take as they were recorded: those of its room, and those of others."""
+LONGEST = 20
+"""CPU seconds of the longest test that judges mutants."""
+SHORT = 2.0
+"""CPU seconds of a test that is asked early where it killed other mutants of the same file."""
 PLACE = ROOT / "output" / "reliability" / "mutation"
 
 EQUIVALENT: dict[tuple[str, str], str] = {
@@ -77,26 +84,18 @@ def files_of(room: str, root: Path = ROOT) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in (root / room).rglob("*.py"))
 
 
-def recorded(folder: str, sources: tuple[str, ...]) -> Reached:
-    """The tests of a folder with the blocks of the rooms that they enter.
+def recorded(folder: str, place: Path) -> Reached:
+    """The tests of a folder with the switches that they pass in a rewritten copy of the tree.
 
-    A recording that was broken off goes on, and of tests written since their files alone are run.
-
-    Parameters
-    ----------
-    sources : tuple of str
-        The rooms whose blocks are asked for: a recording of other code is made anew.
+    A recording that was broken off goes on, and of tests written since their files alone are run; one of other code is
+    made anew.
     """
-    kept = PLACE / "tests" / f"{folder}-{code_digest(sources)}.jsonl"
-    whole = kept.with_name(f"{folder}-{code_digest((*sources, f'tests/{folder}'))}.whole")
+    kept = PLACE / "tests" / f"{folder}-{code_digest(ROOMS)}.jsonl"
+    whole = kept.with_name(f"{folder}-{code_digest((*ROOMS, f'tests/{folder}'))}.whole")
     if not whole.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="reached-") as scratch:
-            place = Path(scratch) / "tree"
-            copy_tree(ROOT, place)
-            put_probes(place, [file for each in ROOMS for file in files_of(each, place)])
-            words = [sys.executable, "-m", "benchmarks.reliability.reached_tests", str(place), str(kept)]
-            subprocess.run([*words, f"tests/{folder}"], cwd=place, env=_environment(place), capture_output=True)
+        words = [sys.executable, "-m", "benchmarks.reliability.switches", "record", str(place), str(kept), str(LONGEST)]
+        subprocess.run([*words, f"tests/{folder}"], cwd=place, env=_environment(place), capture_output=True)
         whole.touch()
     return Reached.read(kept, ROOT)
 
@@ -115,7 +114,7 @@ def judged(room: str, count: int, seed: int, others: Sequence[str] = OTHERS) -> 
     others : sequence of str
         Folders of tests that judge what the room's own let pass, those with the quickest tests of a line first.
     """
-    own, further = recorded(room, (room,)), [folder for folder in others if folder != room]
+    further = [folder for folder in others if folder != room]
     tests = code_digest([f"tests/{each}" for each in (room, *further)])
     kept = PLACE / "judged" / f"{room}-{seed}-{code_digest((room,))}.jsonl"
     kept.parent.mkdir(parents=True, exist_ok=True)
@@ -125,24 +124,18 @@ def judged(room: str, count: int, seed: int, others: Sequence[str] = OTHERS) -> 
     mutants = sample(ROOT, files_of(room), count, f"{seed} {room}")
     left = [mutant for mutant in mutants if str(mutant) not in done]
     if left:
-        with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-            place = Path(folder) / "tree"
-            copy_tree(ROOT, place)
-            judge = Judge(place)
+        with tempfile.TemporaryDirectory(prefix="mutation-") as folder, Judge(Path(folder)) as judge:
             for mutant in left:
                 known = before.get(str(mutant), Verdict("", ""))
-                told = judge.with_mutant(mutant, [known.by], SPENT) if known.by else known
-                if not told.killed:
-                    told = judge.verdict(mutant, own)
-                    if not told.killed and further:
-                        elsewhere = judge.verdict(mutant, joined([recorded(each, ROOMS) for each in further]))
-                        told = elsewhere if told.told == "unreached" or elsewhere.told != "unreached" else told
+                told = judge.verdict(mutant, [room], known.by)
+                if not told.killed and further:
+                    elsewhere = judge.verdict(mutant, further)
+                    told = elsewhere if told.told == "unreached" or elsewhere.told != "unreached" else told
                 done[str(mutant)] = told
                 log.info("%s %s: %s", told.told, told.by, mutant)
                 with kept.open("a") as stream:
                     row = {"mutant": str(mutant), "told": told.told, "by": told.by, "tests": tests}
                     stream.write(json.dumps(row) + "\n")
-            judge.end()
     verdicts = {str(mutant): done[str(mutant)] for mutant in mutants}
     excused = {
         str(mutant): EQUIVALENT[key]
@@ -179,36 +172,70 @@ class Verdict:
         return self.told in ("killed", "time")
 
 
-def joined(recordings: Sequence[Reached]) -> Reached:
-    """Recordings of several folders as one."""
-    return Reached(tuple(row for each in recordings for row in each.rows))
-
-
 class Judge:
-    """A copied tree and the process that runs its tests."""
+    """A copy of the tree in which every mutant has a switch, and a plain one for those that cannot have one.
 
-    def __init__(self, place: Path):
-        self.place = place
-        self.server: subprocess.Popen[str] | None = None
+    Each has a process that runs its tests, started when it is needed.
+    """
 
-    def verdict(self, mutant: Mutant, reached: Reached) -> Verdict:
-        """What the tests say that reach a mutant, as many as their time allows."""
-        rows = reached.tests_at(ROOT, mutant.file, mutant.line)
+    def __init__(self, folder: Path):
+        self.switched_place, self.plain_place, self.failure = folder / "switched", folder / "plain", folder / "failure"
+        copy_tree(ROOT, self.switched_place)
+        files = [file for each in ROOMS for file in files_of(each, self.switched_place)]
+        self.switched = Switched.put(self.switched_place, files)
+        self.servers: dict[tuple[str, ...], Server] = {}
+        self.killers: dict[str, Counter[str]] = {}
+        self.recordings: dict[tuple[str, ...], Reached] = {}
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self.servers.values():
+            server.end()
+
+    def verdict(self, mutant: Mutant, folders: Sequence[str], first: str = "") -> Verdict:
+        """What the tests of some folders say that may notice a mutant, as many as their time allows.
+
+        Parameters
+        ----------
+        first : str
+            A test that is asked before all others.
+        """
+        rows = self._recorded(tuple(folders)).tests_at(self.switched.telling(ROOT, mutant))
         if not rows:
             return Verdict("unreached")
+        near = self.killers.setdefault(mutant.file, Counter())
+        rows.sort(key=lambda row: (row["test"] != first, -near[row["test"]] if row["cpu"] < SHORT else 0))
         taken: list[dict[str, Any]] = []
         spent = 0.0
         for row in rows:
-            if taken and spent + row["cpu"] > SPENT:
-                break
-            taken.append(row)
-            spent += row["cpu"]
-        told = self.with_mutant(mutant, [row["test"] for row in taken], spent)
+            if not taken or spent + row["cpu"] <= SPENT:
+                taken.append(row)
+                spent += row["cpu"]
+        told = self._told(mutant, folders, [row["test"] for row in taken], spent)
+        near[told.by] += told.killed
         return told if told.told != "survived" or len(taken) == len(rows) else Verdict("survived a part")
 
-    def with_mutant(self, mutant: Mutant, tests: list[str], spent: float) -> Verdict:
-        """What tests say of a mutant that usually take `spent` CPU seconds."""
-        path = self.place / mutant.file
+    def _recorded(self, folders: tuple[str, ...]) -> Reached:
+        if folders not in self.recordings:
+            rows = [row for each in folders for row in recorded(each, self.switched_place).rows]
+            self.recordings[folders] = Reached(tuple(rows))
+        return self.recordings[folders]
+
+    def _told(self, mutant: Mutant, folders: Sequence[str], tests: list[str], spent: float) -> Verdict:
+        number = self.switched.numbers[mutant]
+        if number in self.switched.placed:
+            words = ["switches", "judge", str(self.switched_place), str(self.failure), "0"]
+            server = self._server(tuple(words) + tuple(f"tests/{each}" for each in folders), self.switched_place)
+            return server.ask({"mutant": number, "tests": tests, "seconds": spent})
+        if not self.plain_place.exists():
+            copy_tree(ROOT, self.plain_place)
+        return self._put_in(mutant, tests, spent)
+
+    def _put_in(self, mutant: Mutant, tests: list[str], spent: float) -> Verdict:
+        """What tests say, in fresh processes, of a mutant that is put into its file."""
+        path = self.plain_place / mutant.file
         before = path.read_bytes()
         with tempfile.TemporaryDirectory(prefix="kernels-") as kernels:
             # Kernels are kept compiled by the state of their own file alone: what another one calls must be new too.
@@ -217,20 +244,38 @@ class Judge:
             try:
                 job = {"tests": tests, "environment": fresh}
                 limits = {"cpu_seconds": 30 + 5 * spent + 120 * bool(fresh), "wall_seconds": 600 + 20 * spent}
-                return self._ask({**job, **limits})
+                return self._server(("judging_server",), self.plain_place).ask({**job, **limits})
             finally:
                 path.write_bytes(before)
 
-    def _ask(self, job: dict[str, object]) -> Verdict:
-        if self.server is None:
-            self.server = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.reliability.judging_server"],
-                cwd=self.place, env=_environment(self.place), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )  # fmt: skip
-        assert self.server.stdin is not None and self.server.stdout is not None
-        self.server.stdin.write(json.dumps(job) + "\n")
-        self.server.stdin.flush()
-        answer = self.server.stdout.readline()
+    def _server(self, words: tuple[str, ...], place: Path) -> Server:
+        if words not in self.servers:
+            self.servers[words] = Server(words, place)
+        return self.servers[words]
+
+
+class Server:
+    """A process that answers a line of JSON by another."""
+
+    def __init__(self, words: Sequence[str], place: Path):
+        (jobs, self._jobs), (self._answers, answers) = os.pipe(), os.pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", f"benchmarks.reliability.{words[0]}", *words[1:]], cwd=place,
+            env=_environment(place, JOBS=str(jobs), ANSWERS=str(answers)), pass_fds=(jobs, answers),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(jobs)
+        os.close(answers)
+        self.jobs, self.answers = os.fdopen(self._jobs, "w"), os.fdopen(self._answers)
+
+    def ask(self, job: Mapping[str, object]) -> Verdict:
+        """Its word on one job."""
+        try:
+            self.jobs.write(json.dumps(job) + "\n")
+            self.jobs.flush()
+        except BrokenPipeError:
+            return Verdict("broken")
+        answer = self.answers.readline()
         if not answer:
             return Verdict("broken")
         said = json.loads(answer)
@@ -238,10 +283,9 @@ class Judge:
 
     def end(self) -> None:
         """Let the process go."""
-        if self.server is not None:
-            assert self.server.stdin is not None
-            self.server.stdin.close()
-            self.server.wait()
+        self.jobs.close()
+        self.process.wait()
+        self.answers.close()
 
 
 def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
@@ -273,5 +317,5 @@ def _figure(seed: int, results: Mapping[str, Result]) -> Figure:
 
 PART = Part("mutation", portions, figures, at_once=1, sources=(
     *ROOMS, *(f"tests/{room}" for room in {*ROOMS, *OTHERS}), "benchmarks/reliability/mutation.py",
-    "benchmarks/reliability/mutated_code.py", "benchmarks/reliability/reached_tests.py",
+    "benchmarks/reliability/mutated_code.py", "benchmarks/reliability/switches.py",
 ))  # fmt: skip

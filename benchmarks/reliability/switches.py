@@ -1,13 +1,13 @@
 """A copy of the tree that holds every mutant at once, each behind a switch, and a pytest run that throws one at a time.
 
-    python -m benchmarks.reliability.switches record|judge PLACE KEPT [TEST...]
+    python -m benchmarks.reliability.switches record|judge PLACE KEPT SECONDS [TEST...]
 
 Every expression that a mutant would change becomes ``mutant if switch.on == number else expression``. One process
 loads the product and its tests once; a mutant is then judged by a fork of it in which its switch is on, so that it
-costs what its tests cost. `record` runs every test in a fork without a mutant and writes down which switches it
-passes, those of the processes that it starts included; `judge` reads {"mutant": number, "tests": [...], "seconds": s}
-line by line and answers {"told": ..., "by": ...}. What is evaluated while a module is loaded (defaults, constants,
-classes) and kernels, which are compiled, have no switch.
+costs what its tests cost. `record` runs every test in a fork without a mutant, `SECONDS` of CPU time at most, and
+writes down which switches it passes, those of the processes that it starts included; `judge` reads a line
+{"mutant": number, "tests": [...], "seconds": s} after the other and answers {"told": ..., "by": ...}. What is evaluated
+while a module is loaded (defaults, constants, classes) and kernels, which are compiled, have no switch.
 """
 
 from __future__ import annotations
@@ -15,22 +15,26 @@ from __future__ import annotations
 import ast
 import contextlib
 import gc
+import hashlib
 import importlib
 import json
 import os
 import resource
+import shutil
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from benchmarks.reliability.mutated_code import Mutant, mutants_of
-from benchmarks.reliability.reached_tests import is_compiled
 
 PARAMETRIZATIONS = 12
-"""Of one test, those that are run."""
+"""Of one test, those that are run: most of them enter the same lines."""
 
 SWITCH = """
 import os
@@ -61,6 +65,24 @@ switch = Switch()
 """
 
 
+def copy_tree(root: Path, place: Path) -> None:
+    """The repository's files without their history and outputs; shared data stays where it is, beside the copy."""
+    listed = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=root, capture_output=True)
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (root / name).is_file():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, place / name)
+    shared = root.parent / "shared"
+    if shared.is_dir() and not (place.parent / "shared").exists():
+        (place.parent / "shared").symlink_to(shared.resolve())
+
+
+def is_compiled(node: ast.AST) -> bool:
+    """Whether a function runs as machine code."""
+    decorators = getattr(node, "decorator_list", [])
+    return any("compiled" in ast.unparse(each) or "njit" in ast.unparse(each) for each in decorators)
+
+
 class _Switches(ast.NodeTransformer):
     """Puts a switch wherever mutants change an expression that is evaluated when a function runs."""
 
@@ -74,12 +96,14 @@ class _Switches(ast.NodeTransformer):
             return self._function(node)
         if isinstance(node, (ast.JoinedStr, ast.pattern, ast.Assert)):
             return node
-        before = (node.lineno, node.end_lineno) if isinstance(node, ast.expr) else None
-        changed = self.generic_visit(node)
-        if before is None or not self.depth:
+        changed = super().visit(node)
+        if not isinstance(node, ast.expr) or not self.depth:
             return changed
-        start = self.starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
-        end = self.starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        start, end = (
+            self.starts[node.lineno - 1] + node.col_offset,
+            self.starts[node.end_lineno - 1] + node.end_col_offset,
+        )
         for number, mutant in self.mutants.get((start, end), []):
             self.placed.append(number)
             on = ast.parse(f"_taylor_switch.on == {number}", mode="eval").body
@@ -87,7 +111,7 @@ class _Switches(ast.NodeTransformer):
         return changed
 
     def _function(self, node: ast.FunctionDef | ast.Lambda) -> ast.AST:
-        if isinstance(node, ast.FunctionDef) and is_compiled(node):
+        if is_compiled(node):
             return node
         self.depth += 1
         if isinstance(node, ast.Lambda):
@@ -95,8 +119,7 @@ class _Switches(ast.NodeTransformer):
         else:
             node.body = [self.visit(each) for each in node.body]
         self.depth -= 1
-        # A default within a function is evaluated when that runs.
-        if self.depth:
+        if self.depth:  # A default within a function is evaluated when that runs.
             node.args.defaults = [self.visit(each) for each in node.args.defaults]
         return node
 
@@ -107,37 +130,150 @@ class _Switches(ast.NodeTransformer):
         return node
 
 
-def put_switches(place: Path, files: Sequence[str]) -> tuple[list[Mutant], set[int]]:
-    """Rewrite files of a copied tree; every mutant by its number, and the numbers that have a switch."""
-    (place / "taylor_switch.py").write_text(SWITCH)
-    every: list[Mutant] = []
-    placed: set[int] = set()
-    for file in files:
-        source = (place / file).read_bytes()
-        starts = [0]
-        for line in source.splitlines(keepends=True):
-            starts.append(starts[-1] + len(line))
-        by_place: dict[tuple[int, int], list[tuple[int, Mutant]]] = {}
-        for mutant in mutants_of(place, file):
-            by_place.setdefault((mutant.start, mutant.end), []).append((len(every), mutant))
-            every.append(mutant)
-        switches = _Switches(by_place, starts)
-        tree = switches.visit(ast.parse(source))
-        # A program started by its path, as the guard of dry-runs is, does not look into the tree.
-        finds = ast.parse(
-            f"__import__('sys').path.append({str(place)!r})\nfrom taylor_switch import switch as _taylor_switch"
+@dataclass(frozen=True)
+class Switched:
+    """The mutants of a tree that is rewritten so that each can be switched on.
+
+    Parameters
+    ----------
+    mutants : tuple of Mutant
+        By number.
+    placed : frozenset of int
+        Those that have a switch.
+    """
+
+    mutants: tuple[Mutant, ...]
+    placed: frozenset[int]
+
+    @classmethod
+    def put(cls, place: Path, files: Sequence[str]) -> Switched:
+        """Rewrite files of a copied tree."""
+        (place / "taylor_switch.py").write_text(SWITCH)
+        every: list[Mutant] = []
+        placed: set[int] = set()
+        for file in files:
+            source = (place / file).read_bytes()
+            starts = [0]
+            for line in source.splitlines(keepends=True):
+                starts.append(starts[-1] + len(line))
+            by_place: dict[tuple[int, int], list[tuple[int, Mutant]]] = {}
+            for mutant in mutants_of(place, file):
+                by_place.setdefault((mutant.start, mutant.end), []).append((len(every), mutant))
+                every.append(mutant)
+            switches = _Switches(by_place, starts)
+            tree = switches.visit(ast.parse(source))
+            # A program started by its path, as the guard of dry-runs is, does not look into the tree.
+            finds = f"__import__('sys').path.append({str(place)!r})\nfrom taylor_switch import switch as _taylor_switch"
+            at = _first_statement(tree)
+            tree.body[at:at] = ast.parse(finds).body
+            (place / file).write_text(ast.unparse(ast.fix_missing_locations(tree)) + "\n", encoding="utf-8")
+            placed |= set(switches.placed)
+        return cls(tuple(every), frozenset(placed))
+
+    @cached_property
+    def numbers(self) -> dict[Mutant, int]:
+        """The number of every mutant."""
+        return {mutant: number for number, mutant in enumerate(self.mutants)}
+
+    def telling(self, root: Path, mutant: Mutant) -> frozenset[int]:
+        """The switches whose tests may notice a mutant.
+
+        Its own; of a mutant that has none all of its file, or, of a kernel, those of the functions that name a kernel
+        of its file.
+        """
+        number = self.numbers[mutant]
+        if number in self.placed:
+            return frozenset((number,))
+        tree = ast.parse((root / mutant.file).read_bytes())
+        kernels = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and is_compiled(node)]
+        inside = any(node.lineno <= mutant.line <= (node.end_lineno or 0) for node in kernels)
+        places = _naming(root, {node.name for node in kernels}) if inside else {(mutant.file, 0, 1 << 30)}
+        return frozenset(
+            other
+            for other in self.placed
+            if any(
+                self.mutants[other].file == file and first <= self.mutants[other].line <= last
+                for file, first, last in places
+            )
         )
-        at = _first_statement(tree)
-        tree.body[at:at] = finds.body
-        (place / file).write_text(ast.unparse(ast.fix_missing_locations(tree)) + "\n", encoding="utf-8")
-        placed |= set(switches.placed)
-    return every, placed
 
 
 def _first_statement(tree: ast.Module) -> int:
     """Where a module's own statements begin, behind its docstring and what it takes from ``__future__``."""
     ahead = [isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body]
     return max((at + 1 for at, future in enumerate(ahead) if future), default=ast.get_docstring(tree) is not None)
+
+
+def _naming(root: Path, names: set[str]) -> set[tuple[str, int, int]]:
+    """Functions (file, first and last line) that name one of some kernels, through other kernels too."""
+    found, known, wanted = set(), set(names), True
+    while wanted:
+        wanted = False
+        for path in sorted(root.glob("*/*.py")) + sorted(root.glob("*/*/*.py")):
+            source = path.read_text(encoding="utf-8")
+            if path.relative_to(root).parts[0] in ("tests", "benchmarks", "build") or not any(
+                n in source for n in known
+            ):
+                continue
+            for node in ast.walk(ast.parse(source)):
+                if not isinstance(node, ast.FunctionDef) or not known & _names_in(node):
+                    continue
+                if is_compiled(node):
+                    wanted = wanted or node.name not in known
+                    known.add(node.name)
+                else:
+                    found.add((str(path.relative_to(root)), node.lineno, node.end_lineno or node.lineno))
+    return found
+
+
+def _names_in(node: ast.FunctionDef) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The tests of some folders, each with the switches that it passes.
+
+    Parameters
+    ----------
+    rows : tuple of dict
+        ``test``, ``of`` (the state of its file), ``cpu`` (s), ``passed``, ``passes`` (numbers of switches).
+    """
+
+    rows: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def read(cls, kept: Path, root: Path) -> Reached:
+        """The rows of a recording whose tests are as they were, and passed."""
+        rows = {row["test"]: row for row in _current(kept, root)}
+        return cls(tuple(row for row in rows.values() if row["passed"]))
+
+    @cached_property
+    def by_switch(self) -> dict[int, list[dict[str, Any]]]:
+        """Rows of the tests that pass each switch."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        for row in self.rows:
+            for number in row["passes"]:
+                found.setdefault(number, []).append(row)
+        return found
+
+    def tests_at(self, switches: Iterable[int]) -> list[dict[str, Any]]:
+        """The tests that pass one of some switches, the quickest first."""
+        rows = {row["test"]: row for number in switches for row in self.by_switch.get(number, [])}
+        return sorted(rows.values(), key=lambda row: (row["cpu"], row["test"]))
+
+
+def digest_of(root: Path, nodeid: str) -> str:
+    """The state of a test's file: what was recorded of another one is recorded anew."""
+    path = root / nodeid.partition("::")[0]
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
+
+
+def _current(kept: Path, root: Path) -> list[dict[str, Any]]:
+    """Rows of tests whose files are as they were when they were recorded."""
+    rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    states = {file: digest_of(root, file) for file in {row["test"].partition("::")[0] for row in rows}}
+    return [row for row in rows if row["of"] == states[row["test"].partition("::")[0]]]
 
 
 def in_fork(work: Callable[[], int], cpu_seconds: float, wall_seconds: float) -> int | None:
@@ -165,10 +301,8 @@ def in_fork(work: Callable[[], int], cpu_seconds: float, wall_seconds: float) ->
         time.sleep(pause)
         pause = min(0.05, pause * 1.3)
         ended, status = os.waitpid(child, os.WNOHANG)
-    try:
-        os.killpg(child, signal.SIGKILL)  # What the tests left running.
-    except ProcessLookupError:
-        pass
+    with contextlib.suppress(ProcessLookupError):  # What the tests left running.
+        os.killpg(child, signal.SIGKILL)
     if os.WIFSIGNALED(status):
         return None if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else 71
     return os.WEXITSTATUS(status)
@@ -180,6 +314,7 @@ class Loop:
     def __init__(self, mode: str, place: Path, kept: Path, limit: float):
         self.mode, self.place, self.kept, self.limit = mode, place, kept, limit
         self.failed = False
+        self.loaded: set[str] = set()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """pytest's word on one phase of a test."""
@@ -187,7 +322,6 @@ class Loop:
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """All tests are collected."""
-        _load()
         for item in session.items:
             _without_shrinking(item)
         gc.collect()
@@ -195,7 +329,7 @@ class Loop:
         items = {item.nodeid: item for item in session.items}
         self.loaded = set(sys.modules)
         if self.mode == "record":
-            self._record(items)
+            self._record(_thinned(items))
         else:
             self._judge(items)
         return True
@@ -209,88 +343,71 @@ class Loop:
         self.kept.with_suffix(".loaded").write_text("\n".join(name for name in sys.modules if name not in self.loaded))
 
     def _load_too(self) -> None:
-        """Load what a fork has loaded from others, so that the next one need not."""
+        """Load what a fork has loaded from others, so that the next one need not; what meddles with signals apart."""
         told = self.kept.with_suffix(".loaded")
         names = told.read_text().split() if told.exists() else []
         self.loaded |= set(names)
         for name in names:
-            if name.split(".")[0] not in ("taylor", "tests", "dask", "distributed", "dask_jobqueue", "conftest"):
+            if name.split(".")[0] not in ("taylor", "tests", "benchmarks", "dask", "distributed", "dask_jobqueue"):
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
         told.unlink(missing_ok=True)
 
     def _record(self, items: Mapping[str, Any]) -> None:
-        done = (
-            {json.loads(line)["test"] for line in self.kept.read_text().splitlines()} if self.kept.exists() else set()
-        )
-        for name, item in _thinned(items).items():
-            if name in done:
-                continue
-            passed = self.kept.with_suffix(".passed")
+        done = {row["test"] for row in _current(self.kept, self.place)}
+        passed = self.kept.with_suffix(".passed")
+        for name in [name for name in items if name not in done]:
             passed.write_text("")
 
-            def work(item: Any = item) -> int:
-                import taylor_switch
-
+            def work(name: str = name) -> int:
+                switch = importlib.import_module("taylor_switch")
                 os.environ["MUTANTS_PASSED"] = str(passed)
-                taylor_switch.Switch.on = taylor_switch.Passed()
-                passing = self._run(item)
+                switch.Switch.on = switch.Passed()
+                passing = self._run(items[name])
                 self._tell_loaded()
                 return 0 if passing else 1
 
             before = _cpu()
-            code = in_fork(work, self.limit, 3 * self.limit + 10)
-            self._load_too()
+            code = in_fork(work, self.limit, 10 * self.limit + 60)
             row = {
-                "test": name, "cpu": round(_cpu() - before, 3), "passed": code == 0, "code": code,
-                "reach": sorted({int(word) for word in passed.read_text().split()}),
+                "test": name, "of": digest_of(self.place, name), "cpu": round(_cpu() - before, 3),
+                "passed": code == 0, "passes": sorted({int(word) for word in passed.read_text().split()}),
             }  # fmt: skip
+            self._load_too()
             with self.kept.open("a") as stream:
                 stream.write(json.dumps(row) + "\n")
+        passed.unlink(missing_ok=True)
 
     def _judge(self, items: Mapping[str, Any]) -> None:
         # pytest takes the standard streams for itself.
         jobs, answers = os.fdopen(int(os.environ["JOBS"])), os.fdopen(int(os.environ["ANSWERS"]), "w")
-        failure = self.kept
-        print(json.dumps({"ready": len(items)}), file=answers, flush=True)
         for line in jobs:
             job = json.loads(line)
-            failure.write_text("")
+            self.kept.write_text("")
 
             def work(job: dict[str, Any] = job) -> int:
-                import taylor_switch
-
-                taylor_switch.Switch.on = job["mutant"]
+                importlib.import_module("taylor_switch").Switch.on = job["mutant"]
                 os.environ["MUTANT"] = str(job["mutant"])
                 for name in job["tests"]:
-                    if name in items and not self._run(items[name]):
-                        failure.write_text(name)
+                    if not self._run(items[name]):
+                        self.kept.write_text(name)
                         return 1
                 self._tell_loaded()
                 return 0
 
-            code = in_fork(work, 10 + 5 * job["seconds"], 60 + 15 * job["seconds"])
-            self._load_too()
+            code = in_fork(work, 10 + 5 * job["seconds"], 60 + 20 * job["seconds"])
             told = {0: "survived", 1: "killed", 71: "killed", None: "time"}.get(code, "broken")
-            print(json.dumps({"told": told, "by": failure.read_text()}), file=answers, flush=True)
+            self._load_too()
+            print(json.dumps({"told": told, "by": self.kept.read_text()}), file=answers, flush=True)
 
 
 def _thinned(items: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the parametrizations of one test a few, spread over them: most of them enter the same blocks."""
+    """Of the parametrizations of one test a few, spread over them."""
     by_test: dict[str, list[str]] = {}
     for name in items:
         by_test.setdefault(name.partition("[")[0], []).append(name)
-    chosen = []
-    for names in by_test.values():
-        step = max(1, -(-len(names) // PARAMETRIZATIONS))
-        chosen += names[::step]
-    return {name: items[name] for name in chosen}
-
-
-def _load() -> None:
-    """What the product loads late, so that no fork loads it again."""
-    for name in ("pyomo.environ", "pandas", "scipy.optimize", "scipy.sparse", "matplotlib.pyplot"):
-        importlib.import_module(name)
+    chosen = [names[:: -(-len(names) // PARAMETRIZATIONS)] for names in by_test.values()]
+    return {name: items[name] for names in chosen for name in names}
 
 
 def _without_shrinking(item: Any) -> None:
@@ -310,29 +427,13 @@ def _cpu() -> float:
     return used.children_user + used.children_system
 
 
-def numbered(place: Path) -> Iterator[tuple[int, Mutant]]:
-    """Mutants of a prepared place."""
-    for row in json.loads((place / "mutants.json").read_text()):
-        yield row["number"], Mutant(**row["mutant"])
-
-
 def main(mode: str, place: str, kept: str, limit: str, *tests: str) -> int:
-    """In a prepared place: run tests in a way of our own."""
+    """In a rewritten tree: run tests in a way of our own."""
     import pytest
 
     loop = Loop(mode, Path(place), Path(kept), float(limit))
-    words = [
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:randomly",
-        "-p",
-        "no:xdist",
-        "--assert=plain",
-        f"--rootdir={place}",
-    ]
-    return int(pytest.main([*words, *tests], plugins=[loop]))
+    words = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist", f"--rootdir={place}", *tests]
+    return int(pytest.main(words, plugins=[loop]))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.reliability.campaign import ROOT
 from benchmarks.reliability.mutated_code import mutants_of, sample
 from benchmarks.reliability.mutation import EQUIVALENT
-from benchmarks.reliability.reached_tests import Reached, digest_of, put_probes
+from benchmarks.reliability.switches import Reached, Switched, digest_of
 
 SOURCE = '''"""A module."""
 
@@ -37,31 +37,45 @@ def test_a_file_has_each_of_its_small_faults_once(tmp_path: Path) -> None:
     assert sample(tmp_path, ["m.py"], 3, "seed") == sample(tmp_path, ["m.py"], 5, "seed")[:3]
 
 
-def test_tests_of_a_line_are_those_that_enter_its_block_while_their_file_is_as_it_was(tmp_path: Path) -> None:
-    (tmp_path / "m.py").write_text(SOURCE)
+def test_tests_of_a_switch_are_those_that_pass_it_while_their_file_is_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "test_m.py").write_text("")
-    row = {"of": digest_of(tmp_path, "test_m.py"), "cpu": 1.0, "wall": 1.0, "passed": True}
-    rows = [{**row, "test": "test_m.py::large", "blocks": ["m.py:7", "m.py:9"]}]
-    rows += [{**row, "test": "test_m.py::small", "blocks": ["m.py:7"]}]
+    row = {"of": digest_of(tmp_path, "test_m.py"), "passed": True}
+    rows = [{**row, "test": "test_m.py::large", "cpu": 2.0, "passes": [3, 4]}]
+    rows += [{**row, "test": "test_m.py::small", "cpu": 1.0, "passes": [3]}]
+    rows += [{**row, "test": "test_m.py::failed", "cpu": 0.0, "passes": [3], "passed": False}]
     (tmp_path / "kept.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     reached = Reached.read(tmp_path / "kept.jsonl", tmp_path)
-    assert [each["test"] for each in reached.tests_at(tmp_path, "m.py", 9)] == ["test_m.py::large"]
-    assert len(reached.tests_at(tmp_path, "m.py", 10)) == 2
+    assert [each["test"] for each in reached.tests_at([3])] == ["test_m.py::small", "test_m.py::large"]
+    assert [each["test"] for each in reached.tests_at([4, 5])] == ["test_m.py::large"]
     (tmp_path / "test_m.py").write_text("# another")
     assert Reached.read(tmp_path / "kept.jsonl", tmp_path).rows == ()
 
 
-def test_a_probed_module_tells_the_blocks_that_it_enters(tmp_path: Path, monkeypatch) -> None:
+def test_a_switched_module_is_each_of_its_mutants_and_tells_what_it_passes(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "m.py").write_text(SOURCE)
-    put_probes(tmp_path, ["m.py"])
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    monkeypatch.delitem(sys.modules, "taylor_reached", raising=False)
-    told = tmp_path / "told"
-    monkeypatch.setenv("TAYLOR_REACHED", str(told))
+    switched = Switched.put(tmp_path, ["m.py"])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "taylor_switch", raising=False)
+    monkeypatch.setenv("MUTANTS_PASSED", str(tmp_path / "told"))
     names: dict = {}
     exec(compile((tmp_path / "m.py").read_text(), "m.py", "exec"), names)
+    number = {f"{mutant.old} -> {mutant.new}": at for at, mutant in enumerate(switched.mutants)}
+    # A default is evaluated while the module is loaded.
+    default = number["0 -> (1)"]
+    assert switched.placed == set(number.values()) - {default}
     assert names["larger"](2, 1) == 2
-    assert set(told.read_text().split()) == {"m.py:7", "m.py:9"}
+    assert set(map(int, (tmp_path / "told").read_text().split())) == {number["a > b -> (a >= b)"]}
+    assert switched.telling(tmp_path, switched.mutants[default]) == switched.placed
+    results = {}
+    for at in switched.placed:
+        sys.modules["taylor_switch"].Switch.on = at
+        results[at] = [names["larger"](*pair) for pair in ((2, 1), (1, 1), (0, 5), (-9, -8))]
+    assert results == {
+        number["a > b -> (a >= b)"]: [2, 1, 5, -1],
+        number["max(b, -1) -> (min(b, -1))"]: [2, -1, -1, -8],
+        number["-1 -> (1)"]: [2, 1, 5, 1],
+        number["1 -> (2)"]: [2, 1, 5, -2],
+    }
 
 
 def test_every_fault_that_is_said_to_change_nothing_is_one_of_today_s_code() -> None:
