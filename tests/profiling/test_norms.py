@@ -14,6 +14,7 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.profiling.extract import ExtractedRatios, extract_ratios
+from taylor.profiling.norms import _behind
 from taylor.register.model import DENSE, MOE, ModelSpec, MoeSpec
 
 RATIOS = TimeRatios(
@@ -179,3 +180,20 @@ def test_what_the_windows_settle_does_not_lean_on_norms(tmp_path: Path) -> None:
     assert not any("final norm" in note for note in plain.notes)
     retype(tmp_path, renamed(MoeGatingTopKSoftmax="RmsNorm", RmsNorm="RmsNormGrad"))
     assert extract_ratios(config, tmp_path).ratios == plain.ratios
+
+
+@pytest.mark.parametrize(
+    ("counts", "behind"),
+    [
+        ({(1, 0, 1)}, 1),
+        ({(1, 0, 12)}, 12),
+        ({(1, 0, 13)}, None),  # more than any layer has
+        ({(0, 1, 12), (1, 1, 13)}, 1),
+        ({(0, 1, 13), (1, 1, 14)}, None),
+        ({(1, 1, 3)}, None),  # several explain it
+        ({(1, 0, 2), (1, 0, 3)}, None),  # nothing does
+        ({(1, 0, 0)}, None),
+    ],
+)
+def test_norms_behind_attention_are_told_where_one_number_explains_all(counts: set, behind: int | None) -> None:
+    assert _behind(counts) == behind
