@@ -10,13 +10,21 @@ import pytest
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.memory import memory_profile, stage_breakdown
 from taylor.cost_model.parameters import layer_parameters
-from taylor.cost_model.statics import MIB, embedding_state_bytes, layer_state_bytes, logits_bytes, static_mib
+from taylor.cost_model.statics import (
+    MIB,
+    embedding_state_bytes,
+    gradient_room_bytes,
+    layer_state_bytes,
+    logits_bytes,
+    static_mib,
+)
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
-from taylor.register.model import DENSE, MOE, ModelSpec
+from taylor.register.layers import AttentionSpec, LayerSpec, MlpSpec
+from taylor.register.model import DENSE, MOE, ModelSpec, MoeSpec
 from taylor.register.registry import Registry
 
 REGISTRY = Registry.load()
@@ -310,3 +318,23 @@ def _random_table(rng: np.random.Generator, n: int) -> StrategyTable:
             pick(0, 1), pick(1, 2), pick(1, 2), pick(1, 4, 7, 16, 33), strict=True,
         )
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", [frameworks.MEGATRON, frameworks.MINDFORMERS, frameworks.TORCHTITAN])
+def test_experts_make_the_room_that_their_largest_part_makes(framework: frameworks.Framework) -> None:
+    """A shared expert is an MLP of its width: beside narrow experts it is what needs most, beside wide ones nothing."""
+    attention = AttentionSpec(8, 8, 64)
+    rules, strategy = TrainingRules(framework=framework, seq_length=512), Strategy(1, 1, 1)
+
+    def room(layer: LayerSpec) -> float:
+        model = ModelSpec("one", 1, 512, 8, 8, 64, 64, 1024, kinds=(layer,), pattern=f"1 {layer.name}")
+        return float(gradient_room_bytes(model, layer.name, strategy, rules))
+
+    larger = set()
+    for width in (16, 256, 30000):
+        alone = room(LayerSpec("moe", attention, moe=MoeSpec(4, 2, 64)))
+        shared = room(LayerSpec("dense", attention, mlp=MlpSpec(width)))
+        both = room(LayerSpec("moe", attention, moe=MoeSpec(4, 2, 64, n_shared=1, shared_hidden=width)))
+        assert both == max(alone, shared) > 0
+        larger.add(shared > alone)
+    assert larger == {True, False}
