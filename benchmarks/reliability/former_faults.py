@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.reliability.campaign import EVERYTHING, ROOT, Figure, Part, Portion, Result, faults_of
 from benchmarks.reliability.mutated_code import Mutant
-from benchmarks.reliability.mutation import Judge
+from benchmarks.reliability.mutation import PlainJudge
 from benchmarks.reliability.switches import copy_tree
 
 
@@ -290,7 +290,7 @@ def put_back(count: int) -> Result:
     with tempfile.TemporaryDirectory(prefix="former-") as folder:
         place = Path(folder) / "tree"
         copy_tree(ROOT, place)
-        judge = Judge(place)
+        judge = PlainJudge(place)
         for former in FORMER[:count]:
             path = place / former.file
             source = path.read_bytes()

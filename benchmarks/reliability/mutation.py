@@ -186,6 +186,7 @@ class Judge:
         self.servers: dict[tuple[str, ...], Server] = {}
         self.killers: dict[str, Counter[str]] = {}
         self.recordings: dict[tuple[str, ...], Reached] = {}
+        self.plain: PlainJudge | None = None
 
     def __enter__(self) -> Judge:
         return self
@@ -193,6 +194,8 @@ class Judge:
     def __exit__(self, *_: object) -> None:
         for server in self.servers.values():
             server.end()
+        if self.plain is not None:
+            self.plain.end()
 
     def verdict(self, mutant: Mutant, folders: Sequence[str], first: str = "") -> Verdict:
         """What the tests of some folders say that may notice a mutant, as many as their time allows.
@@ -229,14 +232,29 @@ class Judge:
             words = ["switches", "judge", str(self.switched_place), str(self.failure), "0"]
             server = self._server(tuple(words) + tuple(f"tests/{each}" for each in folders), self.switched_place)
             return server.ask({"mutant": number, "tests": tests, "seconds": spent})
-        if not self.plain_place.exists():
+        if self.plain is None:
             copy_tree(ROOT, self.plain_place)
-        return self._put_in(mutant, tests, spent)
+            self.plain = PlainJudge(self.plain_place)
+        return self.plain.with_mutant(mutant, tests, spent)
 
-    def _put_in(self, mutant: Mutant, tests: list[str], spent: float) -> Verdict:
-        """What tests say, in fresh processes, of a mutant that is put into its file."""
-        path = self.plain_place / mutant.file
+    def _server(self, words: tuple[str, ...], place: Path) -> Server:
+        if words not in self.servers:
+            self.servers[words] = Server(words, place)
+        return self.servers[words]
+
+
+class PlainJudge:
+    """A copied tree, into whose files mutants are put one at a time, and the process that runs its tests afresh."""
+
+    def __init__(self, place: Path):
+        self.place = place
+        self.server: Server | None = None
+
+    def with_mutant(self, mutant: Mutant, tests: list[str], spent: float) -> Verdict:
+        """What tests say of a mutant that usually take `spent` CPU seconds."""
+        path = self.place / mutant.file
         before = path.read_bytes()
+        self.server = self.server or Server(("judging_server",), self.place)
         with tempfile.TemporaryDirectory(prefix="kernels-") as kernels:
             # Kernels are kept compiled by the state of their own file alone: what another one calls must be new too.
             fresh = {"NUMBA_CACHE_DIR": kernels} if b"@compiled" in before else {}
@@ -244,14 +262,14 @@ class Judge:
             try:
                 job = {"tests": tests, "environment": fresh}
                 limits = {"cpu_seconds": 30 + 5 * spent + 120 * bool(fresh), "wall_seconds": 600 + 20 * spent}
-                return self._server(("judging_server",), self.plain_place).ask({**job, **limits})
+                return self.server.ask({**job, **limits})
             finally:
                 path.write_bytes(before)
 
-    def _server(self, words: tuple[str, ...], place: Path) -> Server:
-        if words not in self.servers:
-            self.servers[words] = Server(words, place)
-        return self.servers[words]
+    def end(self) -> None:
+        """Let the process go."""
+        if self.server is not None:
+            self.server.end()
 
 
 class Server:
