@@ -53,8 +53,10 @@ def drawn_rules(draw: random.Random) -> TrainingRules:
     def rarely(*values: Any, default: Any) -> Any:
         return draw.choice(values) if draw.random() < 0.3 else default
 
+    # Drawn by name, so that a new rule moves no other one.
+    seed = draw.random()
     switches = {
-        field.name: not field.default if draw.random() < 0.25 else field.default
+        field.name: not field.default if random.Random(f"{seed} {field.name}").random() < 0.25 else field.default
         for field in fields(TrainingRules)
         if isinstance(field.default, bool)
     }

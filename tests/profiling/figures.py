@@ -11,6 +11,7 @@ import json
 import random
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ def extractions(group: int) -> list[Any]:
             except TaylorError as error:
                 found.append(type(error).__name__)
                 continue
-            found.append(json.loads(json.dumps(told(result)).replace(folder, "")))
+            found.append(json.loads(json.dumps(told(replace(result, config=None))).replace(folder, "")))
     return found
 
 
