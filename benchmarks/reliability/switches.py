@@ -412,7 +412,7 @@ def _thinned(items: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_shrinking(item: Any) -> None:
     """A failing example is enough: which is the smallest does not matter."""
-    function = getattr(item, "obj", None)
+    function: Any = getattr(item, "obj", None)
     used = getattr(function, "_hypothesis_internal_use_settings", None)
     if used is not None:
         from hypothesis import Phase, settings
