@@ -57,7 +57,8 @@ class CountMaster(PathLp):
         self.columns = columns
         self.V = problem.interleaves
         chosen = [one for one in problem.uniform_recompute if one[1] and one[0] in problem.searched_modes]
-        self.mode, self.most = chosen[0] if chosen else (None, 0)
+        self.mode: str | None = chosen[0][0] if chosen else None
+        self.most = chosen[0][1] if chosen else 0
         self.active = np.zeros(0, dtype=np.int64)
         self.held_layers = np.hstack([columns.layers[:, :, 0].astype(np.int64), columns.totals])
         self.allowed: NDArray[np.bool_] | None = None
@@ -139,6 +140,9 @@ class CountMaster(PathLp):
 
     def solve(self, iteration_limit: int | None = None) -> LpResult:
         """Solve the LP, and bound the step time by the allowed columns' costs under its prices."""
+        allowed = self.allowed
+        if allowed is None:
+            raise RuntimeError("allow must be called before solve")
         if self.empty.any():
             return LpResult(np.inf, np.inf)
         unsolved = self.unsolved(self.run(iteration_limit))
@@ -163,7 +167,7 @@ class CountMaster(PathLp):
         costs = layer[0] * columns.totals[:, 0]
         for s in range(S):
             costs[start[s] : start[s + 1]] += columns.durations[start[s] : start[s + 1]] @ by_stage[:, s]
-        least = np.minimum.reduceat(np.where(self.allowed, costs, np.inf), start[:-1])
+        least = np.minimum.reduceat(np.where(allowed, costs, np.inf), start[:-1])
         bound = fixed + float(least.sum())
         # Any prices of the stages serve that make up the LP's value together.
         stage = least + (value - bound) / S
