@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from taylor.base.errors import InputError
 from taylor.blackbox.laws import FACTORS
-from taylor.parsers.small_run import JobSizes, Machines, Setting
-from taylor.pipeline.plan import PipelinePlan
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, Setting
 
 LEAST_CARDS = 4
 """Below, no two degrees can vary."""
@@ -33,23 +32,6 @@ SEARCHABLE = ("tp", "cp", "ep", "pp", "vpp", "mbs")
 
 
 @dataclass(frozen=True)
-class WholeJob:
-    """What a run of the whole job has beside its degrees.
-
-    Parameters
-    ----------
-    switches : tuple of (str, bool)
-        As of `Launcher.planned_job`.
-    batch : int
-        Samples of a step.
-    """
-
-    plan: PipelinePlan
-    switches: tuple[tuple[str, bool], ...]
-    batch: int
-
-
-@dataclass(frozen=True)
 class SmallRun:
     """One small run, or a short one of the whole job.
 
@@ -63,7 +45,7 @@ class SmallRun:
         Steps that are profiled.
     switched : tuple of str
         As of `Launcher.small_run`.
-    whole : WholeJob or None
+    whole : PlannedJob or None
         None: of the network cut down. Else nothing is profiled.
     """
 
@@ -72,7 +54,7 @@ class SmallRun:
     why: str
     steps: int = 2
     switched: tuple[str, ...] = ()
-    whole: WholeJob | None = None
+    whole: PlannedJob | None = None
 
 
 @dataclass(frozen=True)

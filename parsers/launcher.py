@@ -10,13 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Callable
 
 from taylor.base.errors import InputError
 from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunLog, Setting, Switch
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunLog, Setting, Switch
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
@@ -305,8 +304,7 @@ class Launcher(ABC):
         InputError
             When the file lacks a size, or small runs of its launcher's files cannot be written.
         """
-        cure = "small runs are written for Megatron's and MindSpeed's scripts and MindFormers' YAML"
-        raise InputError("cannot be cut down to a small run", file=path, cure=cure)
+        raise _no_small_run(path)
 
     def small_run(
         self,
@@ -328,58 +326,27 @@ class Launcher(ABC):
         InputError
             When the file cannot say it.
         """
-        cure = "small runs are written for Megatron's and MindSpeed's scripts and MindFormers' YAML"
-        raise InputError("cannot be cut down to a small run", file=path, cure=cure)
+        raise _no_small_run(path)
 
-    def planned_job(
-        self,
-        path: Path,
-        setting: Setting,
-        plan: PipelinePlan,
-        switches: Mapping[str, bool] = MappingProxyType({}),
-        batch: int | None = None,
-    ) -> str:
+    def planned_job(self, path: Path, setting: Setting, job: PlannedJob) -> str:
         """The text of a file with other degrees, micro-batch and plan, whatever network it trains.
 
-        Parameters
-        ----------
-        switches : mapping of str to bool
-            Names of `switches`, and whether they are on; the others stay as the file has them where they can.
-        batch : int or None
-            Samples of a step; the file's own where it is None.
-
         Raises
         ------
         InputError
             When the file cannot say it.
         """
-        cure = "plans of unknown networks are written for Megatron's and MindSpeed's scripts"
-        raise InputError("cannot be written for a network that is not known", file=path, cure=cure)
+        raise _no_plan(path)
 
-    def whole_run(
-        self,
-        path: Path,
-        setting: Setting,
-        plan: PipelinePlan,
-        switches: Mapping[str, bool],
-        machines: Machines,
-        batch: int,
-        iterations: int,
-    ) -> str:
+    def whole_run(self, path: Path, setting: Setting, job: PlannedJob, machines: Machines, iterations: int) -> str:
         """The text of `planned_job` that ends after a few steps, and neither loads nor saves a checkpoint.
 
-        Parameters
-        ----------
-        batch : int
-            Samples of a step.
-
         Raises
         ------
         InputError
             When the file cannot say it.
         """
-        cure = "plans of unknown networks are written for Megatron's and MindSpeed's scripts"
-        raise InputError("cannot be written for a network that is not known", file=path, cure=cure)
+        raise _no_plan(path)
 
     def switches(self, path: Path) -> tuple[Switch, ...]:
         """What small runs of a file can compare with and without; none where that is not known."""
@@ -414,3 +381,13 @@ class Launcher(ABC):
         A file that starts itself names program, data and assets from the folder that it lies in.
         """
         return original.resolve().parent if self.program is None else None
+
+
+def _no_small_run(path: Path) -> InputError:
+    cure = "small runs are written for Megatron's and MindSpeed's scripts and MindFormers' YAML"
+    return InputError("cannot be cut down to a small run", file=path, cure=cure)
+
+
+def _no_plan(path: Path) -> InputError:
+    cure = "plans of unknown networks are written for Megatron's and MindSpeed's scripts"
+    return InputError("cannot be written for a network that is not known", file=path, cure=cure)

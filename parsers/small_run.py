@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from taylor.pipeline.plan import PipelinePlan
+
 
 @dataclass(frozen=True, order=True)
 class Setting:
@@ -134,6 +136,23 @@ class Switch:
     def may_be_on(self, run: Setting, others: Collection[str] = ()) -> bool:
         """Whether a run starts with it, beside others that are on."""
         return all(getattr(run, name) > 1 for name in self.above) and not set(self.apart) & set(others)
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """What a file is to hold beside its degrees.
+
+    Parameters
+    ----------
+    switches : tuple of (str, bool)
+        Names of `Launcher.switches`, and whether they are on; the others stay as the file has them where they can.
+    batch : int or None
+        Samples of a step; the file's own where it is None.
+    """
+
+    plan: PipelinePlan
+    switches: tuple[tuple[str, bool], ...] = ()
+    batch: int | None = None
 
 
 @dataclass(frozen=True)

@@ -336,7 +336,7 @@ def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: Tun
         profiled = ProfiledSteps(folder / PROFILE, run.steps)
         text = launcher.small_run(script, setting, machines, profiled, run.switched)
     else:
-        text = launcher.whole_run(script, setting, whole.plan, dict(whole.switches), machines, whole.batch, run.steps)
+        text = launcher.whole_run(script, setting, whole, machines, run.steps)
     if not file.is_file() or read_text(file) != text:
         write_atomic(file, text)
     kept = read_kept(_ended_file(file, options))

@@ -15,8 +15,8 @@ from typing import Any
 
 from taylor.base.console import log
 from taylor.base.kept import read_kept, write_kept
-from taylor.blackbox.small_runs import SmallRun, WholeJob
-from taylor.parsers.small_run import Setting
+from taylor.blackbox.small_runs import SmallRun
+from taylor.parsers.small_run import PlannedJob, Setting
 from taylor.pipeline.plan import PipelinePlan, as_grid
 
 FOLDER, END, ORDERS = "nodes", "end.json", "verify*.json"
@@ -101,5 +101,5 @@ def _run(name: str, found: Mapping[str, Any]) -> SmallRun:
     if data is not None:
         grids = [{kind: as_grid(grid) for kind, grid in data[part].items()} for part in ("layers", "recompute")]
         states = tuple((str(one), bool(on)) for one, on in data["switches"])
-        whole = WholeJob(PipelinePlan(*grids), states, int(data["batch"]))
+        whole = PlannedJob(PipelinePlan(*grids), states, None if data["batch"] is None else int(data["batch"]))
     return SmallRun(name, Setting(**found["setting"]), str(found["why"]), int(found["steps"]), switched, whole)

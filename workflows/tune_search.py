@@ -19,12 +19,12 @@ from taylor.blackbox.memory_laws import RISK, MemoryLaws, memory_laws
 from taylor.blackbox.operator_base import OperatorBase, Origin
 from taylor.blackbox.operator_speed import OperatorSpeeds
 from taylor.blackbox.recorded import RecordedRun
-from taylor.blackbox.small_runs import MOST_RUNS, SmallRun, WholeJob
+from taylor.blackbox.small_runs import MOST_RUNS, SmallRun
 from taylor.blackbox.step_laws import StepLaws
 from taylor.blackbox.tensor_traces import recorded_memory
 from taylor.parsers.launcher import Launcher
 from taylor.parsers.profiles.operators import Operator
-from taylor.parsers.small_run import JobSizes, Machines, RunLog, Setting
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, RunLog, Setting
 from taylor.pipeline.plan import FULL
 from taylor.workflows.operators import fill_base
 from taylor.workflows.tune_record import MOST_LOG, read_neighbour, read_run
@@ -309,14 +309,17 @@ def _full_size(one: BestPlan, laws: TunedLaws, options: SearchOptions) -> FullSi
     run = one.ranked.run
     degrees = "_".join(f"{name}{getattr(run, name)}" for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "mbs"))
     name, why = f"verify_whole_{degrees}", "runs the plan itself"
-    whole = WholeJob(one.ranked.plan, tuple(one.states.items()), options.batch)
     try:
-        file = options.whole(SmallRun(name, run, why, FULL_STEPS, whole=whole))
+        file = options.whole(SmallRun(name, run, why, FULL_STEPS, whole=_job(one, options)))
     except InputError as error:
         log.warning("a plan is not run: %s", error)
         return None
     told = RunLog({}, None, None) if file is None else laws.launcher.run_log(read_text(file, limit_bytes=MOST_LOG))
     return FullSize(name, told.step_ms, told.peak)
+
+
+def _job(one: BestPlan, options: SearchOptions) -> PlannedJob:
+    return PlannedJob(one.ranked.plan, tuple(one.states.items()), options.batch)
 
 
 def _by_full_size(plans: Sequence[BestPlan]) -> list[BestPlan]:
@@ -334,7 +337,7 @@ def _script(one: BestPlan, place: int, launcher: Launcher, options: SearchOption
     """The user's file with a plan in it, in a folder of its own."""
     ranked = one.ranked
     try:
-        text = launcher.planned_job(options.script, ranked.run, ranked.plan, one.states, options.batch)
+        text = launcher.planned_job(options.script, ranked.run, _job(one, options))
     except InputError as error:
         log.warning("plan %d is not written: %s", place, error)
         return None

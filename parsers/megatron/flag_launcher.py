@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import cast
 
 from taylor.cost_model.module_choices import ModuleWords
@@ -20,7 +19,7 @@ from taylor.parsers.megatron.read import config_from_launch, is_mindspeed
 from taylor.parsers.megatron.run_log import read_log
 from taylor.parsers.megatron.swap import SWAP_PARTS
 from taylor.parsers.megatron.switches import switches
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunLog, Setting, Switch
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunLog, Setting, Switch
 from taylor.parsers.text.flag_edit import Setting as Flag
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
@@ -149,29 +148,13 @@ class FlagLauncher(Launcher):
         """See `Launcher.small_run`."""
         return small_run.small_run(self.launch(path), setting, machines, profile, switched).text
 
-    def planned_job(
-        self,
-        path: Path,
-        setting: Setting,
-        plan: PipelinePlan,
-        switches: Mapping[str, bool] = MappingProxyType({}),
-        batch: int | None = None,
-    ) -> str:
+    def planned_job(self, path: Path, setting: Setting, job: PlannedJob) -> str:
         """See `Launcher.planned_job`."""
-        return small_run.planned_job(self.launch(path), setting, plan, switches, batch).text
+        return small_run.planned_job(self.launch(path), setting, job).text
 
-    def whole_run(
-        self,
-        path: Path,
-        setting: Setting,
-        plan: PipelinePlan,
-        switches: Mapping[str, bool],
-        machines: Machines,
-        batch: int,
-        iterations: int,
-    ) -> str:
+    def whole_run(self, path: Path, setting: Setting, job: PlannedJob, machines: Machines, iterations: int) -> str:
         """See `Launcher.whole_run`."""
-        return small_run.whole_run(self.launch(path), setting, plan, switches, machines, batch, iterations).text
+        return small_run.whole_run(self.launch(path), setting, job, machines, iterations).text
 
     def switches(self, path: Path) -> tuple[Switch, ...]:
         """MC2, fused token rearrangement and overlapped exchanges of experts, where a MindSpeed launch has them."""

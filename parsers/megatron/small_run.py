@@ -7,8 +7,7 @@ command line (MindSpeed 028de58c mindspeed/auto_settings/profile/argv.py:67-176,
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from types import MappingProxyType
+from collections.abc import Collection
 
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN, has_experts, starts_with
@@ -19,7 +18,7 @@ from taylor.parsers.megatron.placing import PLACING, Wanted, interleave_flag, wi
 from taylor.parsers.megatron.read import is_mindspeed
 from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS, recompute_flags
 from taylor.parsers.megatron.switches import planned_flags, small_flags
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, Setting
 from taylor.parsers.text.flags import Flags
 from taylor.pipeline.plan import PipelinePlan, values_in_order
 
@@ -224,13 +223,7 @@ def _chunks(flags: Flags, plan: PipelinePlan, dense: int) -> Wanted:
     return with_noops(slots, PER_CHUNK if plan.interleaves > 1 else None)
 
 
-def planned_job(
-    launch: Launch,
-    setting: Setting,
-    plan: PipelinePlan,
-    switches: Mapping[str, bool] = MappingProxyType({}),
-    batch: int | None = None,
-) -> Launch:
+def planned_job(launch: Launch, setting: Setting, job: PlannedJob) -> Launch:
     """See `Launcher.planned_job`.
 
     Raises
@@ -251,22 +244,14 @@ def planned_job(
     if setting.tp > 1:
         wanted["sequence-parallel"] = True
     wanted["use-distributed-optimizer"] = True
-    if batch is not None:
-        wanted["global-batch-size"] = str(batch)
-    wanted |= _chunks(flags, plan, setting.dense) | planned_flags(flags, setting, switches)
+    if job.batch is not None:
+        wanted["global-batch-size"] = str(job.batch)
+    wanted |= _chunks(flags, job.plan, setting.dense) | planned_flags(flags, setting, dict(job.switches))
     launch, ranks = launch.with_ranks(setting.ranks)
-    return launch.with_flags(wanted | recompute_flags(flags, plan) | ranks, _BESIDE)
+    return launch.with_flags(wanted | recompute_flags(flags, job.plan) | ranks, _BESIDE)
 
 
-def whole_run(
-    launch: Launch,
-    setting: Setting,
-    plan: PipelinePlan,
-    switches: Mapping[str, bool],
-    machines: Machines,
-    batch: int,
-    iterations: int,
-) -> Launch:
+def whole_run(launch: Launch, setting: Setting, job: PlannedJob, machines: Machines, iterations: int) -> Launch:
     """See `Launcher.whole_run`.
 
     Raises
@@ -274,7 +259,7 @@ def whole_run(
     InputError
         When a flag's value cannot be changed alone.
     """
-    launch = planned_job(launch, setting, plan, switches, batch)
+    launch = planned_job(launch, setting, job)
     flags = launch.flags
     wanted: Wanted = {name: False for name in ("load", "save", "profile", "lr-warmup-fraction") if flags.has(name)}
     wanted |= {"train-iters": str(iterations), "log-interval": "1", "eval-iters": "0"}

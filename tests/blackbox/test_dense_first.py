@@ -9,7 +9,7 @@ from benchmarks.tune_campaign import CARDS, MEMORY_WITHIN, Network, shapes_and_m
 from taylor.blackbox.degree_search import Job, search
 from taylor.blackbox.passes import Part
 from taylor.blackbox.small_runs import SEARCHABLE, plan_small_runs
-from taylor.parsers.small_run import ProfiledSteps
+from taylor.parsers.small_run import PlannedJob, ProfiledSteps
 from taylor.pipeline.plan import PipelinePlan
 from taylor.workflows.tune_search import ShownRun, TunedLaws
 
@@ -59,7 +59,7 @@ def test_a_plan_with_dense_layers_is_written_and_read_again(network, held):
     plan = PipelinePlan({"dense": (dense,), "layer": (layers,)}, {"full": ((3,) * 4,)})
     file = network.folder / "planned.sh"
     run = network.cluster.job.replace(pp=4, dp=32)
-    file.write_text(network.launcher.planned_job(network.script, run, plan))
+    file.write_text(network.launcher.planned_job(network.script, run, PlannedJob(plan)))
     read = network.launcher.read(file)
     assert read.plan.total_layers() == (held,) and read.plan.recompute == plan.recompute
     assert read.plan.layers["dense"] == (dense,)

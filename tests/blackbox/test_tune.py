@@ -18,7 +18,7 @@ from taylor.base.errors import InputError
 from taylor.blackbox.small_runs import plan_small_runs
 from taylor.command_lines import tune as command
 from taylor.parsers.registry import launchers_for
-from taylor.parsers.small_run import Machines, ProfiledSteps
+from taylor.parsers.small_run import Machines, PlannedJob, ProfiledSteps
 from taylor.pipeline.plan import PipelinePlan
 from taylor.workflows.tune import launcher_for
 from tests.conftest import ROOT, SHARED
@@ -203,7 +203,7 @@ def test_a_script_with_a_plan_of_several_chunks_is_read_as_that_plan(tmp_path, h
     file = script(tmp_path)
     plan = PipelinePlan({"layer": held}, {"full": ((1,) * 4,) * 2})
     launcher = launcher_for(file)
-    file.write_text(launcher.planned_job(file, CLUSTER.job.replace(pp=4, vpp=2, dp=16), plan))
+    file.write_text(launcher.planned_job(file, CLUSTER.job.replace(pp=4, vpp=2, dp=16), PlannedJob(plan)))
     read = launcher.read(file)
     assert read.strategy.vpp == 2 and read.schedule.name == "megatron-interleaved"
     assert read.plan.total_layers() == held and read.plan.recompute == plan.recompute

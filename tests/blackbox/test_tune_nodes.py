@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 import time
 
-from taylor.blackbox.small_runs import SmallRun, WholeJob
-from taylor.parsers.small_run import Setting
+from taylor.blackbox.small_runs import SmallRun
+from taylor.parsers.small_run import PlannedJob, Setting
 from taylor.pipeline.plan import PipelinePlan
 from taylor.workflows.tune_nodes import Nodes
 
 RUNS = [SmallRun(f"verify{number}", Setting(tp=number, layers=2), "shows operators", 16, ("mc2",)) for number in (1, 2)]
 PLAN = PipelinePlan({"layer": ((3, 1),)}, {"full": ((1, 0),)})
 RUNS.append(
-    SmallRun("verify_whole", Setting(pp=2, layers=4), "runs the job", 10, (), WholeJob(PLAN, (("mc2", True),), 64))
+    SmallRun("verify_whole", Setting(pp=2, layers=4), "runs the job", 10, (), PlannedJob(PLAN, (("mc2", True),), 64))
 )
 
 
