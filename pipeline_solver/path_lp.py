@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -70,7 +71,7 @@ class Prices(NamedTuple):
     early: NDArray[np.float64]
 
 
-class PathLp:
+class PathLp(ABC):
     """An LP whose first variable is the step time, and whose rows behind the first `rows` ones are path cuts."""
 
     half_way = False
@@ -121,9 +122,9 @@ class PathLp:
             np.concatenate([[-self.scale], self.scale * coefficients]),
         )
 
+    @abstractmethod
     def cut_terms(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
         """Variables and coefficients that give a path's length, and what it takes besides."""
-        raise NotImplementedError
 
     def holds(self, cut: int) -> bool:
         """Whether the LP has the cut."""
@@ -161,17 +162,17 @@ class PathLp:
             return LpResult(np.inf, np.inf)
         return None if status == states.kOptimal else LpResult(-np.inf, -np.inf)
 
+    @abstractmethod
     def solve(self, iteration_limit: int | None = None) -> LpResult:
         """Solve the LP over the allowed columns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def durations(self, point: NDArray[np.float64]) -> NDArray[np.float64]:
         """Task durations at a point of the LP, float64 [classes] (tails left out)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add_columns(self, new: NDArray[np.int64]) -> None:
         """Let columns take part in the LP."""
-        raise NotImplementedError
 
     def purge(self) -> None:
         """Drop the cuts that are slack at the present optimum."""
