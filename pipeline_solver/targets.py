@@ -96,9 +96,5 @@ def _way(seconds: float, time_left: float | None) -> float:
     if time_left is None or seconds <= 0.0:
         return HALF_WAY
     times = TIME_SHARE * time_left / seconds
-    least = LEAST_WAY * HALF_WAY
-    return (
-        HALF_WAY
-        if times >= TIMES_AS_LONG
-        else max(least, HALF_WAY * math.log(max(times, 1.0)) / math.log(TIMES_AS_LONG))
-    )
+    share = min(1.0, math.log(max(times, 1.0)) / math.log(TIMES_AS_LONG))
+    return HALF_WAY * max(LEAST_WAY, share)
