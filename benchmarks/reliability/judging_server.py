@@ -14,13 +14,12 @@ import contextlib
 import importlib
 import json
 import os
-import resource
-import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks.reliability.forks import KILLED, in_fork
 
 LOADED = (
     "numpy", "pandas", "yaml", "numba", "highspy", "pyomo.environ", "hypothesis.strategies", "hypothesis.extra.numpy",
@@ -42,15 +41,8 @@ class FirstFailure:
 
 def run(job: dict[str, object], failure: Path) -> str:
     """Fork, run, wait; the test that failed is in the file `failure` then."""
-    child = os.fork()
-    if child == 0:
-        os.setpgid(0, 0)
-        silent = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(silent, stream)
-        seconds = int(float(str(job["cpu_seconds"])))
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 2))
-        resource.setrlimit(resource.RLIMIT_AS, (24 << 30, 24 << 30))
+
+    def work() -> int:
         os.environ.update(job["environment"])  # type: ignore[call-overload]
         if "numba" in sys.modules:
             sys.modules["numba"].config.reload_config()
@@ -58,22 +50,13 @@ def run(job: dict[str, object], failure: Path) -> str:
 
         tests = [str(test) for test in job["tests"]]  # type: ignore[attr-defined]
         options = ["-x", "-q", "-p", "no:cacheprovider"]
-        os._exit(int(pytest.main([*options, *tests], plugins=[FirstFailure(failure)])))
-    latest = time.monotonic() + float(str(job["wall_seconds"]))
-    ended, status = os.waitpid(child, os.WNOHANG)
-    while not ended:
-        if time.monotonic() > latest:
-            os.killpg(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return "time"
-        time.sleep(0.02)
-        ended, status = os.waitpid(child, os.WNOHANG)
-    with contextlib.suppress(ProcessLookupError):  # What the tests left running.
-        os.killpg(child, signal.SIGKILL)
-    if os.WIFSIGNALED(status):
-        return "time" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "killed"
+        return int(pytest.main([*options, *tests], plugins=[FirstFailure(failure)]))
+
+    code = in_fork(work, float(str(job["cpu_seconds"])), float(str(job["wall_seconds"])))
+    if code is None:
+        return "time"
     # 1: a test failed; 2, 4: modules of tests did not even load; 3, 5: pytest itself.
-    return {0: "survived", 1: "killed", 2: "killed", 4: "killed"}.get(os.WEXITSTATUS(status), "broken")
+    return {0: "survived", 1: "killed", 2: "killed", 4: "killed", KILLED: "killed"}.get(code, "broken")
 
 
 def main() -> int:

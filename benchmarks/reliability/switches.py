@@ -19,18 +19,16 @@ import hashlib
 import importlib
 import json
 import os
-import resource
 import shutil
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reliability.forks import KILLED, in_fork
 from benchmarks.reliability.mutated_code import Mutant, mutants_of
 
 PARAMETRIZATIONS = 12
@@ -276,38 +274,6 @@ def _current(kept: Path, root: Path) -> list[dict[str, Any]]:
     return [row for row in rows if row["of"] == states[row["test"].partition("::")[0]]]
 
 
-def in_fork(work: Callable[[], int], cpu_seconds: float, wall_seconds: float) -> int | None:
-    """The exit code of some work in a fork; None where it took too long."""
-    child = os.fork()
-    if child == 0:
-        os.setpgid(0, 0)
-        silent = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(silent, stream)
-        resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_seconds) + 1, int(cpu_seconds) + 3))
-        resource.setrlimit(resource.RLIMIT_AS, (24 << 30, 24 << 30))
-        code = 70
-        try:
-            code = work()
-        finally:
-            os._exit(code)
-    latest, pause = time.monotonic() + wall_seconds, 0.002
-    ended, status = os.waitpid(child, os.WNOHANG)
-    while not ended:
-        if time.monotonic() > latest:
-            os.killpg(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return None
-        time.sleep(pause)
-        pause = min(0.05, pause * 1.3)
-        ended, status = os.waitpid(child, os.WNOHANG)
-    with contextlib.suppress(ProcessLookupError):  # What the tests left running.
-        os.killpg(child, signal.SIGKILL)
-    if os.WIFSIGNALED(status):
-        return None if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else 71
-    return os.WEXITSTATUS(status)
-
-
 class Loop:
     """A pytest plugin that runs the collected tests its own way."""
 
@@ -396,7 +362,7 @@ class Loop:
                 return 0
 
             code = in_fork(work, 10 + 5 * job["seconds"], 60 + 20 * job["seconds"])
-            told = {0: "survived", 1: "killed", 71: "killed", None: "time"}.get(code, "broken")
+            told = {0: "survived", 1: "killed", KILLED: "killed", None: "time"}.get(code, "broken")
             self._load_too()
             print(json.dumps({"told": told, "by": self.kept.read_text()}), file=answers, flush=True)
 
