@@ -1,9 +1,11 @@
 """Small runs of a MindFormers YAML: the same network with few layers, profiled.
 
 Which entries profile: MindFormers fd4deebc mindformers/trainer/trainer.py:1104-1126 and mindformers/core/callback/
-callback.py:1649-1766 (steps count from 1, the last one is profiled too; ranks write below ``profile_output``). How
-long a run takes its data say: where the file counts samples (``train_dataset.data_loader.sizes``) a small run has as
-many as its steps need.
+callback.py:1649-1766 (ranks write below ``profile_output``). Steps count from 1, and releases differ in what they take:
+those that are named (r1.3.0 callback.py:892-904, r1.8.0 callback.py:2294-2297), or the one behind each of them, which
+is saved when it ends only if a named step is not the run's last (r1.6.0 and r1.7.0, fd4deebc callback.py:1805-1822).
+So the last one named is the last but one of the run. How long a run takes its data say: where the file counts samples
+(``train_dataset.data_loader.sizes``) a small run has as many as its steps need.
 """
 
 from __future__ import annotations
@@ -132,8 +134,8 @@ def _run(source: YamlSource, setting: Setting, strategy: Strategy, profile: Prof
         "load_checkpoint": "",
         "runner_config.epochs": 1,
         "profile": True,
-        "profile_start_step": profile.first + 1,
-        "profile_stop_step": profile.first + profile.count,
+        "profile_start_step": profile.first,
+        "profile_stop_step": profile.first + profile.count - 1,
         "init_start_profile": False,
         "profile_communication": True,
         "profile_memory": True,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
+from benchmarks.reliability.outside import NotHere, loaded, source
 from benchmarks.standin_build import hidden_cluster
 from benchmarks.standin_files import write_run
 from taylor.base.errors import InputError
@@ -56,12 +59,47 @@ def test_mindformers_files_are_cut_down_and_read_again_as_what_was_asked_for(tmp
         assert (0 if model.moe is None else model.n_dense) == asked.dense
         assert model.mtp_layers or read.plan.recomputed(FULL) == read.plan.total_layers()
         data = YamlSource.read(written).data
-        # MindFormers counts steps from 1 and profiles the last one too.
-        assert (data["profile"], data["profile_start_step"], data["profile_stop_step"]) == (True, 9, 10)
+        assert (data["profile"], data["profile_start_step"], data["profile_stop_step"]) == (True, 8, 9)
         assert data["profile_rank_ids"] == [stage * 16 // asked.pp for stage in range(asked.pp)]
         counted = data["train_dataset"]["data_loader"].get("sizes")
         assert counted is None or counted[0] == 10 * asked.dp * asked.mbs * asked.pp
     assert file.read_bytes() != written.read_bytes()
+
+
+@real
+@pytest.mark.filterwarnings("ignore:Profiler won't be using warmup")
+@pytest.mark.parametrize("release", ["r1.6.0", "r1.7.0", "r1.8.0"])
+def test_mindformers_own_monitor_takes_as_many_steps_as_were_asked_for_and_saves_them(tmp_path, release):
+    profiler = pytest.importorskip("torch.profiler")
+    try:
+        text = source("mindformers", f"refs/heads/{release}", "mindformers/core/callback/callback.py")
+    except NotHere as here:
+        pytest.skip(str(here))
+    begin = text.index("class ProfileMonitor")
+    # torch's schedule counts as MindSpore's does: from 0, at the profiler's start.
+    monitor = loaded(
+        "profile_monitor", text[begin : text.index("\n@MindFormerRegister", begin)],
+        Callback=object, logger=MagicMock(), schedule=profiler.schedule, ms=MagicMock(),
+    ).ProfileMonitor  # fmt: skip
+    file = real_file(SOME[0])
+    setting = plan_small_runs(launcher_for(file).job_sizes(file), CARDS).runs[0].setting
+    profile = ProfiledSteps(tmp_path, 3)
+    written = tmp_path / "small.yaml"
+    written.write_text(launcher_for(file).small_run(file, setting, CARDS, profile))
+    data = YamlSource.read(written).data
+    first, last = monitor._check_step(data["profile_start_step"], data["profile_stop_step"])
+    acts = monitor._get_schedule(monitor._check_start_profile(data["init_start_profile"], first), first, last)
+    told = SimpleNamespace(mstx_enabled=False, is_profiler_start=False, profiler=MagicMock(), stop_step=last,
+                           output_path="")  # fmt: skip
+    run = SimpleNamespace(original_args=lambda: SimpleNamespace(cur_step_num=step))
+    taken, saved = [], False
+    for step in range(1, profile.iterations + 1):
+        monitor.on_train_step_begin(told, run)
+        before = acts(told.profiler.step.call_count)
+        monitor.on_train_step_end(told, run)
+        taken += [step] * (before != profiler.ProfilerAction.NONE)
+        saved = saved or before == profiler.ProfilerAction.RECORD_AND_SAVE
+    assert len(taken) == profile.count and saved
 
 
 @real
