@@ -188,6 +188,7 @@ def tune(options: TuneOptions) -> Tuned:
     if options.full_size and ranks != machines.ranks:
         cure = f"say --world_size {machines.ranks}, or leave --full_size out"
         raise InputError("has as many ranks as there are cards at hand", field="--full_size", value=ranks, cure=cure)
+    _refuse_unverified(options)
     planned = plan_small_runs(sizes, machines, options.searched, options.tokens)
     runs = [_written(one, launcher, machines, options) for one in planned.runs]
     several = machines.nodes > 1 and options.node_rank is not None and options.verify and not options.dry
@@ -233,6 +234,16 @@ def _from_runs(
         covered = _covered(operators, done, sizes, machines, options)
     tuned = Tuned(sizes, machines, tuple(runs), planned.left_out, found, file, covered)
     return tuned if found is None else _with_plans(tuned, done, launcher, options, nodes)
+
+
+def _refuse_unverified(options: TuneOptions) -> None:
+    """Refuse what verifying runs alone would answer, where there are none."""
+    asked = {"--switches": options.switches, "--full_size": options.full_size}
+    without = "--dry" if options.dry else "--no_verify"
+    for flag, value in asked.items():
+        if value and (options.dry or not options.verify):
+            raise InputError(f"needs runs of the plans found, and {without} starts none", field=flag,
+                             cure=f"leave one of them out: {flag} or {without}")  # fmt: skip
 
 
 def _refuse_unknown(options: TuneOptions, there: Sequence[Switch]) -> None:

@@ -209,6 +209,15 @@ def test_a_script_with_a_plan_of_several_chunks_is_read_as_that_plan(tmp_path, h
     assert read.plan.total_layers() == held and read.plan.recompute == plan.recompute
 
 
+@pytest.mark.parametrize("flag", [("--switches", "mc2"), ("--full_size", "--world_size", "16")])
+@pytest.mark.parametrize("without", ["--dry", "--no_verify"])
+def test_what_verifying_runs_alone_would_tell_is_refused_without_them(tmp_path, tune_here, flag, without):
+    script(tmp_path)
+    with pytest.raises(InputError, match=f"{flag[0]}: needs runs of the plans found, and {without} starts none"):
+        tune_here(*TWO_NODES, "--search", "tp", *flag, without)
+    assert not (tmp_path / "small").exists()
+
+
 def test_nodes_that_share_a_disk_have_a_file_of_each_run_each(tmp_path, tune_here):
     file = script(tmp_path)
     file.write_text(file.read_text().replace("--nproc_per_node 8", "--nproc_per_node 8 --node_rank 0"))
