@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reliability.determinism import same_bytes
-from benchmarks.reliability.kills import killed
+from benchmarks.reliability.kills import killed, names_fewer_files
 from benchmarks.reliability.outputs import differences, without_times
 from benchmarks.reliability.solver import medium_problem
 from taylor.pipeline_solver import tree_run
@@ -67,3 +67,12 @@ def test_a_worker_that_outlives_its_killed_tool_is_found_out(monkeypatch):
     # Workers are there for most of the run, and every second kill hits the tool alone.
     monkeypatch.setattr("taylor.workflows.rank_solves.solve", slowly)
     assert any("outlived" in fault for seed in range(1, 13) for fault in killed("ranking", 2, seed)["faults"])
+
+
+def test_a_result_before_its_views_is_no_half_of_one_and_any_other_difference_is() -> None:
+    whole = b'{"step_ms": 5, "files": {"config": "a.yaml", "trace": "t.json"}}'
+    assert names_fewer_files(b'{"step_ms": 5, "files": {"config": "a.yaml"}}', whole)
+    assert not names_fewer_files(b'{"step_ms": 6, "files": {"config": "a.yaml"}}', whole)
+    assert not names_fewer_files(b'{"step_ms": 5, "files": {"config": "b.yaml"}}', whole)
+    assert not names_fewer_files(whole[:40], whole)
+    assert not names_fewer_files(whole, None)
