@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from taylor.cost_model.strategy import Strategy
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePeak
 from taylor.dryrun.stage_memory import Moment, StageMemory
 from taylor.pipeline.plan import FULL, PipelinePlan
@@ -37,10 +38,12 @@ def test_a_runs_peak_is_its_heaviest_stages_if_every_stage_has_one():
     }
     for count in range(4):
         for names in itertools.product(told, repeat=count):
-            result = DryRunResult(DryRun(None, None, None, ()), tuple(told[name] for name in names))
+            result = DryRunResult(DryRun(None, Strategy(2, 1, 4), None, ()), tuple(told[name] for name in names))
             failed = [name for name in names if name in ("short", "crashed")]
             assert len(result.failures) == len(failed)
             heaviest = 7.0 if "high" in names else 5.0 if "low" in names else None
             assert result.peak_mib == (None if failed else heaviest)
             assert result.says_nothing == (set(names) == {"crashed"})
-            assert (result.describe_failure() == "") == (not failed)
+            reason = "out of memory" if failed[:1] == ["short"] else "crashed"
+            where = ", ".join({"short": "2", "crashed": "3"}[name] for name in failed)
+            assert result.describe_failure() == (f"{Strategy(2, 1, 4).name} stage {where}: {reason}" if failed else "")
