@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -16,32 +17,43 @@ def owners(layers: int, **data: object) -> list[bool]:
 
 
 def values_of(data: dict[str, object]) -> Values:
-    return Values(data, "config.json")
+    return Values(data, Path("config.json"), "glm_moe_dsa", {})
 
 
-def walked(layers: int, every: int | None, first: int | None) -> list[bool]:
-    """The layers up to the last one before the offset all choose; from that one on each `every`-th does."""
-    every = every or 1
-    last_of_all = (2 if first is None else first) - 1
-    chosen, wait = [], 0
-    for at in range(layers):
-        if at <= last_of_all:
-            chosen.append(True)
-            wait = every
-        elif last_of_all < 0 and at == 0:
-            # An offset of 0 counts from a layer ahead of the first one.
-            wait = every - 1
-            chosen.append(wait == 0)
-            wait = wait or every
-        else:
-            chosen.append(wait == 0)
-            wait = wait or every
-        wait -= 1
-    return chosen
+def chooses(at: int, every: int, first: int) -> bool:
+    """Layer `first - 1` chooses, every one ahead of it too, and behind it each that is whole steps away."""
+    return at < first or any(first - 1 + step * every == at for step in range(at + 2))
 
 
 def test_every_nth_layer_from_the_offset_on_chooses() -> None:
     for layers, every, first in itertools.product((1, 2, 9), (None, 0, 1, 2, 3, 4, 7), (None, 0, 1, 2, 3, 5, 9, 12)):
         data = {"index_topk_freq": every, "index_skip_topk_offset": first}
         given = {name: value for name, value in data.items() if value is not None}
-        assert owners(layers, **given) == walked(layers, every, first), (layers, every, first)
+        expected = [chooses(at, every or 1, 2 if first is None else first) for at in range(layers)]
+        assert owners(layers, **given) == expected, given
+
+
+def test_letters_or_lists_name_the_layers_and_go_before_the_steps() -> None:
+    for kinds in itertools.product("FS", repeat=3):
+        wanted = [kind == "F" for kind in kinds]
+        names = [{"F": "full", "S": "shared"}[kind] for kind in kinds]
+        steps = {"index_topk_freq": 2, "index_skip_topk_offset": 1}
+        assert owners(3, index_topk_pattern="".join(kinds), **steps) == wanted
+        assert owners(3, index_topk_pattern=names, **steps) == wanted
+        assert owners(3, index_topk_pattern="SSS", indexer_types=names) == wanted
+        # What stands behind the layers is of MTP modules.
+        assert owners(2, index_topk_pattern="".join(kinds)) == wanted[:2]
+        assert owners(2, indexer_types=names) == wanted[:2]
+
+
+@pytest.mark.parametrize("letters", ["FS", "FSX", "fss", ""])
+def test_letters_that_are_too_few_or_others_are_refused(letters: str) -> None:
+    with pytest.raises(InputError, match="index_topk_pattern.*a letter F or S for each of the 3 layers"):
+        owners(3, index_topk_pattern=letters)
+
+
+@pytest.mark.parametrize("name", ["index_topk_freq", "index_skip_topk_offset"])
+def test_steps_below_nothing_are_refused(name: str) -> None:
+    assert len(owners(4, **{name: 0})) == 4
+    with pytest.raises(InputError, match=f"{name}: must be from 0"):
+        owners(4, **{name: -1})
