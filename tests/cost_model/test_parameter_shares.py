@@ -32,7 +32,7 @@ Tensor = tuple[str, tuple[int, ...]]
 
 
 def model(norm_bias: bool = False, **changes: object) -> ModelSpec:
-    return ModelSpec("m", 3, H, 2, 2, 5, 11, 13, norm_bias=norm_bias, **changes)  # type: ignore[arg-type]
+    return ModelSpec("m", 3, H, 2, 2, 5, 11, 13, norm_bias=norm_bias, **changes)
 
 
 def summed(tensors: Iterator[Tensor] | list[Tensor]) -> ParameterGroups:
@@ -59,11 +59,11 @@ def head_part(heads: int, v: int, given: dict[str, object]) -> Iterator[Tensor]:
         yield "split", (heads, v, H)
     else:  # Each group's heads go to a rank of its own; all of these to the output together.
         assert isinstance(groups, int)
-        yield "split", (heads, v, rank)  # type: ignore[misc]
-        yield from [("split", (rank, H))] * groups  # type: ignore[list-item]
+        yield "split", (heads, v, rank)
+        yield from [("split", (rank, H))] * groups
     if given.get("output_bias"):
         yield "replicated", (H,)
-    yield "split", (H, given["gate"])  # type: ignore[misc]
+    yield "split", (H, given["gate"])
     if given["sinks"]:
         yield "split", (heads,)
 
@@ -77,7 +77,7 @@ def test_plain_attention_has_projections_and_what_is_asked_for_besides(bias: boo
         output_groups=(1, 2), reused_kv=(False, True),
     ):  # fmt: skip
         v = given["v_head_dim"] or d
-        tensors: list[Tensor] = list(head_part(heads, v, given))  # type: ignore[arg-type]
+        tensors: list[Tensor] = list(head_part(heads, v, given))
         if given["q_rank"] is None:
             tensors.append(("split", (H, heads, d)))
         else:  # Down, a norm, up.
@@ -87,13 +87,13 @@ def test_plain_attention_has_projections_and_what_is_asked_for_besides(bias: boo
             widths.append(groups * d)
             tensors.append(("split", (H, groups, d)))
             if not given["shared_kv"]:
-                widths.append(groups * v)  # type: ignore[operator]
-                tensors.append(("split", (H, groups, v)))  # type: ignore[arg-type]
+                widths.append(groups * v)
+                tensors.append(("split", (H, groups, v)))
         tensors += [("split", (width,)) for width in widths if bias]
         if given["qk_norm"]:
             weights = [("replicated", (d,))] * 2 if given["qk_norm_weights"] is None else [("replicated", (31,))]
-            tensors += weights  # type: ignore[arg-type]
-        layer = LayerSpec("a", AttentionSpec(heads, groups, d, bias=bias, **given), norms=0)  # type: ignore[arg-type]
+            tensors += weights
+        layer = LayerSpec("a", AttentionSpec(heads, groups, d, bias=bias, **given), norms=0)
         assert counted(layer) == summed(tensors), given
 
 
@@ -114,7 +114,7 @@ def test_latent_attention_has_two_ranks_with_norms_and_heads_made_of_them() -> N
                 tensors += [("replicated", (kv + rope,)), ("replicated", (q_rank or 0,))]
             indexer = None if indexed is None else IndexerSpec(2, 3, 4, indexed)
             tensors += [("replicated", (indexed,))] if indexed else []
-            attention = AttentionSpec(heads, heads, 7, latent=latent, indexer=indexer, **given)  # type: ignore[arg-type]
+            attention = AttentionSpec(heads, heads, 7, latent=latent, indexer=indexer, **given)
             assert counted(LayerSpec("a", attention, norms=0)) == summed(tensors), (given, q_rank, indexed)
 
 
@@ -124,7 +124,7 @@ def test_mamba_has_the_tensors_of_its_papers() -> None:
         conv_bias=(False, True), projection_bias=(False, True), inner_norms=(False, True), gate_norm=(False, True)
     ):
         for rank in (None, 11):
-            spec = MambaSpec(inner, heads, state, groups, kernel, rank, **given)  # type: ignore[arg-type]
+            spec = MambaSpec(inner, heads, state, groups, kernel, rank, **given)
             channels = inner if rank is not None else inner + 2 * groups * state
             tensors: list[Tensor] = [("split", (channels, kernel)), ("split", (inner, H))]
             if given["conv_bias"]:
@@ -187,15 +187,15 @@ def test_experts_have_a_router_and_matrices_each_and_shared_ones_are_an_mlp() ->
         into = 2 if given["gated"] else 1
         one: list[tuple[object, ...]] = [(outer, width)] * into + [(width, outer)]
         one += [(width,)] * into + [(outer,)] if given["expert_bias"] else []
-        tensors: list[Tensor] = [("routed", shape) for shape in one] * n  # type: ignore[misc]
-        shared = given["n_shared"] * width if given["shared_hidden"] is None else 23  # type: ignore[operator]
+        tensors: list[Tensor] = [("routed", shape) for shape in one] * n
+        shared = given["n_shared"] * width if given["shared_hidden"] is None else 23
         tensors += [("split", (H, shared))] * into + [("split", (shared, H))]
         tensors.append(("replicated", (H, n)))
-        tensors += [("replicated", (n,))] * (given["correction_bias"] + given["router_bias"])  # type: ignore[operator]
-        tensors += [("replicated", (H,))] * given["shared_gate"]  # type: ignore[operator]
+        tensors += [("replicated", (n,))] * (given["correction_bias"] + given["router_bias"])
+        tensors += [("replicated", (H,))] * given["shared_gate"]
         if given["latent"]:
             tensors += [("latent", (H, 13)), ("latent", (13, H))]
-        layer = LayerSpec("e", moe=MoeSpec(n, 2, width, **given), norms=0)  # type: ignore[arg-type]
+        layer = LayerSpec("e", moe=MoeSpec(n, 2, width, **given), norms=0)
         assert counted(layer) == summed(tensors), given
 
 
@@ -203,10 +203,10 @@ def test_a_layer_has_a_norm_ahead_of_its_mixer_and_one_ahead_of_what_follows() -
     attention, mlp = AttentionSpec(2, 2, 5), MlpSpec(19)
     for norm_bias, norms, extra in itertools.product((False, True), (None, 0, 1, 4), (0, 41)):
         for parts in ({"attention": attention}, {"mlp": mlp}, {"attention": attention, "mlp": mlp}):
-            layer = LayerSpec("x", norms=norms, extra=extra, **parts)  # type: ignore[arg-type]
+            layer = LayerSpec("x", norms=norms, extra=extra, **parts)
             bare = summed([])
             for name, part in parts.items():
-                bare += counted(LayerSpec("x", norms=0, **{name: part}))  # type: ignore[arg-type]
+                bare += counted(LayerSpec("x", norms=0, **{name: part}))
             count = len(parts) if norms is None else norms
             own = [("replicated", (H,))] * count * (2 if norm_bias else 1)
             found = layer_parameter_groups(model(norm_bias), layer)
