@@ -138,13 +138,10 @@ CASES = [
 @pytest.mark.parametrize("tried", [0, 1, 3])
 def test_the_walk_finds_what_it_finds_by_hand_in_the_same_order(tried):
     differing = 0
-    for (limits, scatter), number in itertools.product(CASES, (1, 4, 30)):
+    for (limits, scatter), number in itertools.product(CASES, (4, 30)):
         solver = Solver(NoSolutionError if number == 4 else InfeasibleError)
-        done, known = [], set()
-        for _ in range(tried):
-            best = [SPACE[n] for _, n, peaks in LISTED if (peaks <= np.array(limits)).all() and n not in known][:1]
-            known |= {NUMBERS[repr(each)] for each in best}
-            done += best
+        within = np.flatnonzero((np.array(limits) >= PEAKS).all(axis=1))[:tried]
+        done = [SPACE[LISTED[place][1]] for place in within.tolist()]
         for to_beat in (90.0, 105.0, 130.0):
             solver.asked.clear()
             found = module.near_plans(
@@ -213,7 +210,7 @@ def test_a_round_fills_up_with_further_plans_and_remembers_all_of_them(failing):
         found = search.more(Problem(()), peaks_of, None, chosen)
         # What is to be beaten is the best plan that stays two deviations below every limit.
         assert solver.asked[0] == pytest.approx([(1 - SAFE * scatter) * 150.0] * 3)
-        safe = next(t for t, _, peaks in LISTED if (peaks <= (1 - SAFE * scatter) * limits).all())
+        safe = LISTED[int(np.argmax(((1 - SAFE * scatter) * limits >= PEAKS).all(axis=1)))][0]
         before = [near.plan for near in chosen]
         assert [near.plan for near in found] == walked(limits, scatter, before, safe, plans - taken)[0]
         assert search.tried == [*before, *(near.plan for near in found)]
