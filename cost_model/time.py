@@ -36,8 +36,8 @@ from taylor.register.layers import AttentionSpec
 from taylor.register.model import DENSE, MTP, ModelSpec
 
 BACKWARD_TRAFFIC = 1.5
-"""Memory traffic of backward over forward: a norm reads input and gradient and writes one (6 bytes for
-4), softmax reads two and writes one (6 for 4), dropout and residuals stay as they are."""
+"""Memory traffic of backward over forward, element by element: a norm reads input and gradient and writes one (6 bytes
+for 4), dropout and residuals stay as they are."""
 
 FLASH_BACKWARD = 2.5
 """A flash kernel's backward rebuilds the scores: five products for two (Dao 2023, arXiv:2307.08691 §3.1)."""
@@ -71,9 +71,9 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     compute = compute + speed.bytes(work.cast_bytes + work.slice_bytes + work.mask_bytes + work.filled_bytes)
     attention_back = attention * (FLASH_BACKWARD if rules.flash_attention else 2.0)
     attention_back = attention_backward_ms(model, kind, degrees, rules, device, speed, attention_back)
-    compute_back = dense.backward + grouped.backward + attention_back + BACKWARD_TRAFFIC * (scores + traffic)
+    compute_back = dense.backward + grouped.backward + attention_back + BACKWARD_TRAFFIC * traffic
     compute_back = compute_back + speed.bytes(
-        work.gradient_cast_bytes + work.gradient_slice_bytes + work.gradient_filled_bytes
+        work.gradient_score_bytes + work.gradient_cast_bytes + work.gradient_slice_bytes + work.gradient_filled_bytes
     )
     shown = tensor - np.minimum((1 - speed.shares["tensor_shown_backward"]) * tensor, dense.weight_gradients)
     shown_ahead = speed.shares["tensor_shown_forward"] * tensor

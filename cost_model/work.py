@@ -38,8 +38,8 @@ class LayerWork:
         Scores that a flash kernel takes the softmax of.
     element_bytes : bytes
         Traffic of norms, residuals, rotary embedding, activation functions, routing.
-    score_bytes : bytes
-        Traffic over attention scores where no flash kernel is used.
+    score_bytes, gradient_score_bytes : bytes
+        Traffic over attention scores where no flash kernel is used, forward and backward.
     activation_bytes, expert_activation_bytes : bytes
         The share of `element_bytes` that the activation functions of MLP and experts cause, and that of routed
         experts alone.
@@ -65,6 +65,7 @@ class LayerWork:
     attention_scores: Any
     element_bytes: Any
     score_bytes: Any
+    gradient_score_bytes: Any
     activation_bytes: Any
     expert_activation_bytes: Any
     norm_bytes: Any
@@ -164,6 +165,7 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         attention_scores=tokens * mixer.core_scores,
         element_bytes=tokens * element,
         score_bytes=tokens * mixer.scores,
+        gradient_score_bytes=tokens * mixer.gradient_scores,
         activation_bytes=tokens * activation,
         expert_activation_bytes=tokens * experts.activation,
         norm_bytes=tokens * norms * h / sequence,
@@ -171,7 +173,7 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         gradient_cast_bytes=tokens * (cast * outputs + expert_cast * experts.outputs),
         slice_bytes=tokens * experts.slices,
         gradient_slice_bytes=tokens * experts.gradient_slices,
-        mask_bytes=_MASK_BYTES / 2 * degrees.mbs * rules.seq_length**2 if rules.window_masks else 0.0,
+        mask_bytes=_mask_bytes(layer, degrees, rules),
         filled_bytes=filled,
         gradient_filled_bytes=gradient_filled,
     )
@@ -179,14 +181,15 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
 
 class _MixerWork(NamedTuple):
     """A mixer's work a token on one rank: elements its products move, those of them that come in, FLOPs and scores of
-    its core, bytes element by element, bytes over scores."""
+    its core, bytes element by element, bytes over scores forward and backward."""
 
     product_traffic: Any
     product_inputs: Any
     core_flops: Any
     core_scores: Any
     element: Any
-    scores: Any
+    scores: Any = 0.0
+    gradient_scores: Any = 0.0
 
 
 def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> _MixerWork:
@@ -194,19 +197,18 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     if attention is None:
         recurrent = layer.recurrent
         if recurrent is None:
-            return _MixerWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+            return _MixerWork(0.0, 0.0, 0.0, 0.0, 0.0)
         products = mixer_products(model, layer, degrees)
         inputs = sum(product.width_in for product in products)
         moved = inputs + sum(product.width_out for product in products)
         traffic = recurrent_traffic(recurrent, degrees, rules)
-        return _MixerWork(moved, inputs, scan_flops(recurrent, degrees), 0.0, traffic, 0.0)
+        return _MixerWork(moved, inputs, scan_flops(recurrent, degrees), 0.0, traffic)
     heads = attention.n_heads / degrees.tp
     q, k, v = _head_widths(attention, degrees.tp)
     copies = 1 if attention.latent is not None else attention.n_heads / attention.n_kv_heads
     gate = attention.gate / degrees.tp
     seen = attention.seen(rules.seq_length, causal=rules.flash_attention)
-    # Scores: written by QK, masked and normalised, dropped out, read by AV.
-    score = (13 if rules.dropout else 8) * heads * rules.seq_length
+    scores = 0.0 if rules.flash_attention else heads * rules.seq_length
     b = rules.compute_bytes
     # One by one: to fp32, the complex product, back.
     turned = (b + _FP32) + 2 * _FP32 + (_FP32 + b) if rules.unfused_elements else 2 * b
@@ -220,14 +222,45 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         core_flops=2 * seen * heads * (attention.v_width + attention.qk_width),
         core_scores=seen * heads if rules.flash_attention else 0.0,
         element=rotary + gating,
-        scores=0.0 if rules.flash_attention else score,
+        scores=(_SCORE_BYTES + (_DROPPED_BYTES if rules.dropout else 0) + rules.engine_products) * scores,
+        gradient_scores=(_GRADIENT_SCORE_BYTES + (_DROPPED_BYTES if rules.dropout else 0)) * scores,
     )
 
+
+_SCORE_BYTES = 2 + (2 + 2) + 2
+"""What a score of 16 bits moves where no flash kernel is used: written by the product of queries and keys, read and
+written by the softmax, read by the product with the values. Transformer engine's softmax reads the mask beside it, a
+byte a score: its kernel that needs none is switched off (TransformerEngine d0067d0
+transformer_engine/pytorch/attention/dot_product_attention/softmax.py, `forward_fused_softmax`)."""
+
+_GRADIENT_SCORE_BYTES = 2 + 2 + (2 + 2 + 2) + 2 + 2
+"""The same in backward: the gradient written by the product with the values, probabilities read for the values'
+gradient, both read and the scores' gradient written by the softmax, that read for queries and for keys. What torch's
+own operations read and write is counted in a test."""
+
+_DROPPED_BYTES = 2 + 2 + 1
+"""What dropout on a score moves, either way: the score read and written, its mask written or read."""
+
+_ENGINE_MASK = 4 + (4 + 4) + (4 + 4) + (4 + 1) + (4 + 1) + (1 + 1) + (1 + 1 + 1) + (1 + 1)
+"""What an element of the mask moves that transformer engine makes anew in every layer where it multiplies queries and
+keys apart: differences of positions, two bounds, two comparisons, and what joins them (the same folder, utils.py
+`get_full_mask`). torch's own operations are counted in a test."""
 
 _MASK_BYTES = 1 + 2 + (1 + 4) + (1 + 4 + 4) + (4 + 1)
 """What an element of a window's mask moves: ones, the lower triangle of them, the whole mask cast to fp32, one chosen
 of it and a number, that cast to bool (MindSpeed-LLM 1.0.RC3 modellink/core/transformer/transformer_layer.py:97-100).
 torch's own operations are counted in a test."""
+
+
+def _mask_bytes(layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """Bytes that making attention masks moves for a layer's forward."""
+    square = rules.seq_length**2
+    made: Any = _MASK_BYTES / 2 * degrees.mbs * square if rules.window_masks else 0.0
+    if layer.attention is not None and rules.engine_products and not rules.flash_attention:
+        # Joined with the mask of each sample that came with the batch.
+        made = made + (_ENGINE_MASK + (1 + 1) * degrees.mbs) * square
+    return made
+
 
 _CAP_ELEMENTS = 6 + 7
 """Elements that a cap on the logits moves for each: divided, tanh, multiplied; back, the tanh's gradient of its result

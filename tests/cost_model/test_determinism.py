@@ -11,11 +11,10 @@ import pytest
 
 from benchmarks.measured_runs import MEASURED
 from taylor.cost_model.determinism import idle_factor, ordered_splits, workspace_traffic
-from taylor.cost_model.statics import logits_bytes
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.cost_model.time import layer_time
-from taylor.cost_model.work import head_work, layer_work
+from taylor.cost_model.work import layer_work
 from taylor.parsers.read import read_config
 from taylor.register import frameworks
 from taylor.register.layers import AttentionSpec
@@ -115,74 +114,3 @@ def test_megatron_s_deterministic_runs_are_told_from_these_costs(layout: str) ->
     card = REGISTRY.device("h100-80g")
     assert planned_step_ms(loose, card) < 0.88 * measured
     assert planned_step_ms(config, card) == pytest.approx(measured, rel=0.1)
-
-
-class _Moved(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc,name-defined]
-    """Counts the bytes that torch's operations read and write, views left out; what is small against `size` too."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size, self.bytes = size, 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if not func.is_view:
-            given = [each for each in [*args, *(args[0] if isinstance(args[0], list) else [])]]
-            made = result if isinstance(result, (tuple, list)) else [result]
-            tensors = [each for each in [*given, *made] if isinstance(each, torch.Tensor)]
-            self.bytes += sum(each.nbytes for each in tensors if each.numel() * 4 >= self.size)
-        return result
-
-
-def test_megatron_s_loss_moves_what_its_operations_do() -> None:
-    """The steps of megatron/core/tensor_parallel/cross_entropy.py, of which `mul_` and the last cast are backward."""
-    n, v = 4, 1024
-    logits = torch.randn(n, v).bfloat16()
-    with _Moved(n * v) as moved:
-        wide = logits.float()
-        wide -= torch.max(wide, dim=-1)[0].unsqueeze(-1)
-        torch.exp(wide, out=wide)
-        wide.div_(wide.sum(dim=-1).unsqueeze(-1))
-        wide.mul_(torch.ones(n, 1)).bfloat16()
-    assert moved.bytes == frameworks.LOSS_TRAFFIC[frameworks.IN_PLACE] * n * v
-
-
-def test_a_rotation_of_single_operations_moves_twelve_elements_for_each() -> None:
-    """The steps of megatron/core/models/common/embeddings/rope_utils.py."""
-    t = torch.randn(16, 4, 8, 64).bfloat16()
-    angle = torch.randn(16, 1, 1, 64).bfloat16()
-    with _Moved(2 * t.numel()) as moved:
-        first, second = torch.chunk(t, 2, dim=-1)
-        turned = (t * angle) + (torch.cat((-second, first), dim=-1) * angle)
-        torch.cat((turned, t[..., 64:]), dim=-1)
-    one, strategy = RULES.replace(rotated_apart=1.0), Strategy(1, 1, 1)
-    works = [layer_work(DENSE, "dense", strategy, rules).element_bytes for rules in (RULES, one)]
-    fused = 2 * 2
-    assert (works[1] - works[0]) / (8192 * 2 * 4096) + fused == moved.bytes / t.numel() == 12 * 2
-
-
-def test_a_cap_on_the_logits_moves_thirteen_elements_for_each() -> None:
-    """Megatron's model with a softcap: MindSpeed-LLM's gpt_model.py:114-117 of 1.0.RC3; torch adds the backward."""
-    logits = torch.randn(16, 1024).bfloat16().requires_grad_()
-    arriving = torch.ones_like(logits).detach()
-    with _Moved(logits.numel()) as moved:
-        capped = torch.tanh(logits / 30.0) * 30.0
-        capped.backward(arriving)
-    rules, strategy = RULES.replace(capped_logits=True), Strategy(1, 1, 1)
-    works = [head_work(DENSE, strategy, each).element_bytes for each in (RULES, rules)]
-    assert moved.bytes == 2 * 13 * logits.numel()
-    assert 3 * (works[1] - works[0]) == pytest.approx(2 * 13 * 8192 * DENSE.vocab)
-    kept = [logits_bytes(DENSE, strategy, each) for each in (RULES, rules)]
-    assert kept[1] - kept[0] == 2 * 8192 * DENSE.vocab
-
-
-def test_a_window_s_mask_moves_what_its_operations_do() -> None:
-    """MindSpeed-LLM 1.0.RC3 modellink/core/transformer/transformer_layer.py:97-100, in every second layer."""
-    mask = torch.ones(1, 1, 64, 64, dtype=torch.bool).triu(1)
-    with _Moved(mask.numel()) as moved:
-        # `ones_like`, which reads nothing of what it is like.
-        window = torch.tril(torch.ones(mask.shape, dtype=torch.bool), diagonal=-16)
-        torch.where(window, torch.finfo(torch.bfloat16).min, mask).bool()
-    work = layer_work(DENSE, "dense", Strategy(1, 1, 1, mbs=2), RULES.replace(window_masks=True))
-    assert 2 * work.mask_bytes / (2 * 8192**2) == moved.bytes / mask.numel()
-    assert layer_work(DENSE, "dense", Strategy(1, 1, 1), RULES).mask_bytes == 0
