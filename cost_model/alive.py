@@ -21,7 +21,7 @@ def alive_lower_bound(
     """Micro-batches alive on a stage, by interleave, at one heavy moment of its order.
 
     Where there is a closed form it is the start of the first backward. GPipe keeps all m alive. 1F1B in any
-    number of interleaves runs micro-batches in rounds (`ScheduleSpec.round_sizes`, the first of d₀), interleave
+    number of interleaves runs micro-batches in rounds (`ScheduleSpec.rounds`, the first of d₀), interleave
     by interleave, and warms up (V−1)·d₀·n + n − 1 + k·(S−1−s) + a pieces, n being the sequence splits, k
     `ScheduleSpec.warm_up_step` and a `ScheduleSpec.ahead` (Narayanan et al. 2021, arXiv:2104.04473 §2.2): min(S
     − s, m) alive where V = n = 1. Any moment bounds the peak from below; with V = 1 this one is the peak
@@ -57,10 +57,11 @@ def alive_lower_bound(
 def _first_two_rounds(schedule: ScheduleSpec, stages: int, micro_batches: Any) -> tuple[Any, Any]:
     """Micro-batches of the first and the second round, each int [n]; with one round the second is never begun."""
     counts, places = np.unique(micro_batches, return_inverse=True)
-    rounds = [schedule.round_sizes(stages, int(count)) for count in counts]
-    sizes = np.array([(sizes[0], sizes[min(1, len(sizes) - 1)]) for sizes in rounds])[
-        places.reshape(micro_batches.shape)
-    ]
+    first_two = []
+    for count in counts:
+        (first, times), *rest = schedule.rounds(stages, int(count))
+        first_two.append((first, rest[0][0] if times == 1 and rest else first))
+    sizes = np.array(first_two)[places.reshape(micro_batches.shape)]
     return sizes[..., 0], sizes[..., 1]
 
 

@@ -14,7 +14,7 @@ FORWARD, BACKWARD, WEIGHT_GRADIENT = 0, 1, 2
 """Directions of a task. With `WEIGHT_GRADIENT` tasks, `BACKWARD` is the input gradient alone."""
 
 TO_FIRST, DEALT, EVEN = "to first", "dealt", "even"
-"""Where the micro-batches go that a whole number of rounds leaves over, see `ScheduleSpec.round_sizes`."""
+"""Where the micro-batches go that a whole number of rounds leaves over, see `ScheduleSpec.rounds`."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ScheduleTraits:
     low_memory_switch : bool
         Its warm-up depends on `ScheduleSpec.low_memory`.
     remainder : str
-        Of rounds through the interleaves: `TO_FIRST`, `DEALT` or `EVEN`, see `ScheduleSpec.round_sizes`.
+        Of rounds through the interleaves: `TO_FIRST`, `DEALT` or `EVEN`, see `ScheduleSpec.rounds`.
     keeps_all : bool
         Every forward comes before the first backward.
     needs_pipeline : bool
@@ -244,8 +244,8 @@ class ScheduleSpec:
         short = f" (groups of {stages} or more)" if self.group_size < stages else ""
         return f"needs micro-batches in groups of {self.group_size}{short}, {left}"
 
-    def round_sizes(self, stages: int, micro_batches: int) -> list[int]:
-        """Micro-batches of every round that passes through the interleaves one after the other.
+    def rounds(self, stages: int, micro_batches: int) -> list[tuple[int, int]]:
+        """Micro-batches of the rounds that pass through the interleaves one after the other: runs of (size, rounds).
 
         Rounds of a set size (`group_size`) come in full but the last, which takes what is left over (Megatron-LM's
         ``get_schedule_table``, core_v0.16.0 megatron/core/pipeline_parallel/schedules.py:798). Other rounds have S of
@@ -262,14 +262,21 @@ class ScheduleSpec:
         if self.traits.whole_rounds:
             size = stages if self.group_size is None else self.group_size
             full, rest = divmod(micro_batches, size)
-            return [size] * full + [rest] * (rest > 0)
-        rounds = max(1, micro_batches // stages)
-        if self.traits.remainder != TO_FIRST:
-            each, ahead = divmod(micro_batches, rounds)
-            if ahead and self.traits.remainder == EVEN:
-                raise ValueError(f"{self.name} needs {rounds} equal rounds, found {micro_batches} micro-batches")
-            return [each + (k < ahead) for k in range(rounds)]
-        return [micro_batches - stages * (rounds - 1)] + [stages] * (rounds - 1)
+            runs = [(size, full), (rest, int(rest > 0))]
+        else:
+            count = max(1, micro_batches // stages)
+            each, ahead = divmod(micro_batches, count)
+            if self.traits.remainder == TO_FIRST:
+                runs = [(micro_batches - stages * (count - 1), 1), (stages, count - 1)]
+            elif ahead and self.traits.remainder == EVEN:
+                raise ValueError(f"{self.name} needs {count} equal rounds, found {micro_batches} micro-batches")
+            else:
+                runs = [(each + 1, ahead), (each, count - ahead)]
+        return [run for run in runs if run[1]]
+
+    def round_sizes(self, stages: int, micro_batches: int) -> list[int]:
+        """Micro-batches of every round, see `rounds`."""
+        return [size for size, times in self.rounds(stages, micro_batches) for _ in range(times)]
 
     def head_stage(self, stages: int) -> int:
         """The stage that holds the model's last chunk, with head and loss: the last, of a V shape the first."""

@@ -59,6 +59,12 @@ def times_of(choice: LayerChoice) -> NDArray[np.float64]:
     return np.array([choice.forward, choice.backward, choice.weight_gradient])
 
 
+def _times(ratio: float, forward: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A multiple of times, 0 of them too, that leaves infinite ones infinite."""
+    held = np.isfinite(forward)
+    return np.multiply(ratio, forward, where=held, out=np.where(held, 0.0, np.inf))
+
+
 def duration_blocks(
     problem: PipelineProblem,
     forward: NDArray[np.float64],
@@ -70,6 +76,7 @@ def duration_blocks(
     Parameters
     ----------
     forward : float64 [...]
+        Infinite where a stage cannot hold a chunk: its tasks then take for ever in every direction.
     extra : float64 [3, ...]
         Added to forward, backward and weight gradient.
     pace : float64
@@ -77,9 +84,9 @@ def duration_blocks(
     """
     weight = has_weight_gradient(problem)
     share = problem.weight_gradient_share if weight else 0.0
-    blocks = [forward, problem.backward_ratio * (1.0 - share) * forward + extra[1]]
+    blocks = [forward, _times(problem.backward_ratio * (1.0 - share), forward) + extra[1]]
     if weight:
-        blocks.append(problem.backward_ratio * share * forward)
+        blocks.append(_times(problem.backward_ratio * share, forward))
     if problem.choices:  # recompute alone adds to nothing but the backward
         blocks[0] = forward + extra[0]
         blocks[-1] = blocks[-1] + extra[2]

@@ -49,3 +49,10 @@ def test_the_closed_form_for_many_counts_at_once_is_that_of_each() -> None:
             assert [float(each[at]) for each in together] == [
                 float(each) for each in alive_lower_bound(spec, 4, V, 1, int(count))
             ]
+
+
+def test_rounds_of_a_billion_micro_batches_are_told_without_a_list_of_them() -> None:
+    plain = ScheduleSpec("interleaved")
+    assert plain.rounds(4, 10**9 + 1) == [(5, 1), (4, 249_999_999)]
+    first = alive_lower_bound(plain, 4, 2, 0, np.array([10**9 + 1, 9]))
+    assert all(many == few for many, few in first), "the first two rounds are those of nine"

@@ -17,7 +17,7 @@ from benchmarks.random_instances import alternating_problem
 from benchmarks.solver import deepseek
 from taylor.pipeline_solver.busiest_stage import BusiestStage, Part
 from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.durations import chunk_durations, schedule_of
+from taylor.pipeline_solver.durations import chunk_durations, duration_blocks, schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.exact import solve_exact
 from taylor.pipeline_solver.options import SolveOptions
@@ -172,3 +172,21 @@ def test_a_plan_that_is_known_is_the_first_one() -> None:
     best = solve_exact(problem)
     again = solve_exact(problem, warm_start=best.plan)
     assert again.objective == best.objective and again.plan == best.plan
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_backward_of_no_time_leaves_chunks_that_do_not_fit_unreached() -> None:
+    forward = np.array([1.0, np.inf])
+    problem = small_problem(backward_ratio=0.0)
+    blocks = duration_blocks(problem, forward, np.zeros((3, 2)), 1.0)
+    assert [block.tolist() for block in blocks] == [[1.0, np.inf], [0.0, np.inf]]
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_problem_whose_backward_takes_no_time_is_solved_as_brute_force_does() -> None:
+    problem, _ = problem_of(5)
+    problem = problem.replace(backward_ratio=0.0)
+    truth = enumerate_optimum(problem, 5000)
+    assert truth is not None
+    solution = solve_exact(problem, SolveOptions(workers=1))
+    assert solution.objective == pytest.approx(truth.objective)
