@@ -26,8 +26,9 @@ from itertools import combinations
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau
+from scipy.stats import kendalltau, spearmanr
 
 from taylor.base.errors import TaylorError
 from taylor.cost_model.known_error import FLAG_WIDTH, KnownError
@@ -219,6 +220,33 @@ def neighbour_error(runs: Iterable[MeasuredRun]) -> float:
     return math.expm1(sorted(apart)[math.ceil(0.95 * (len(apart) + 1)) - 1])
 
 
+def growth_with_distance(runs: Iterable[MeasuredRun]) -> tuple[float, float]:
+    """How errors of steps grow with what sets a run apart from all runs of other sets: rank correlations.
+
+    A run's place is hidden size, sequence, cards, tokens a rank, TP and PP, logarithms over their spread among the
+    runs; its distance is that to the nearest run of another set. First the errors as they are, then each over the mean
+    of its own set, which takes out what a set has in common: its software and its card.
+    """
+    every = [run for run in runs if run.step_as_stated and run.step_error is not None and run.config is not None]
+    places = np.log([_sizes(run.config) for run in every if run.config is not None])
+    places = (places - places.mean(axis=0)) / places.std(axis=0)
+    apart = np.array([[run.group != other.group for other in every] for run in every])
+    lengths = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    nearest = np.where(apart, lengths, np.inf).min(axis=1)
+    errors = pd.Series([abs(math.log1p(run.step_error or 0.0)) for run in every])
+    usual = errors.groupby([run.group for run in every]).transform("mean")
+    plain, within = (float(spearmanr(nearest, each).statistic) for each in (errors, errors / usual))
+    return plain, within
+
+
+def _sizes(config: TrainingConfig) -> list[float]:
+    """What `growth_with_distance` tells runs apart by."""
+    strategy, length = config.strategy, config.rules.seq_length
+    shared = strategy.tp * strategy.cp
+    return [config.model.hidden, length, strategy.dp * shared * strategy.pp, length * strategy.mbs / shared,
+            strategy.tp, strategy.pp]  # fmt: skip
+
+
 def summary(runs: Iterable[MeasuredRun], figure: Figure = PEAK) -> pd.DataFrame:
     """One line a set and one for all: rows, errors in %, coverage of the runs as stated, false verdicts."""
     every = list(runs)
@@ -295,6 +323,8 @@ def show(runs: Sequence[MeasuredRun], refused: Iterable[str], *, rows: bool) -> 
         known = known_error(runs, figure)
         print(f"nine of ten {what} lie {-100 * known.below:+.1f} to {100 * known.above:+.1f} % from the told one")
     print(f"neighbours: in the right order from {100 * neighbour_error(runs):.1f} % on")
+    plain, within = growth_with_distance(runs)
+    print(f"errors of steps and distance to the nearest run of another set: {plain:.2f}, within sets {within:.2f}")
     for name, why in NOT_AS_STATED.items():
         print(f"{name}: {why}")
     for sentence in refused:
