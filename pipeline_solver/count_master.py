@@ -196,7 +196,27 @@ class CountMaster(PathLp):
         again = result.point[self.cells :].reshape(self.V, self.S) if self.most else np.zeros_like(layers)
         shape = (-1, self.V, self.S)
         time = self.base.reshape(shape) + self.slope.reshape(shape) * layers + self.again.reshape(shape) * again
-        return splits.between(layers, time, mask)
+        found, decided = splits.between(layers, time, mask)
+        known = {split.below.tobytes() for split in found}
+        further = self._at_the_count(np.minimum(layers, self.most) - again, mask)
+        return [*found, *(split for split in further if split.below.tobytes() not in known)], decided
+
+    def _at_the_count(self, short: NDArray[np.float64], mask: NDArray[np.bool_]) -> list[Split]:
+        """Splits of chunks between fewer layers than are recomputed and more, where the chord says too little.
+
+        Splits at the LP's own counts leave the range of a chunk on both sides of that count for long. On either side of
+        it the chord is exact; and few layers in one chunk are many in others, so that side is soon ruled out.
+
+        `short` float64 [V, S] is by how many recomputed layers the LP is below the true ones.
+        """
+        found = []
+        start = self.columns.start
+        for v, s in np.argwhere(short > DECIDED).tolist():
+            members = start[s] + np.nonzero(mask[start[s] : start[s + 1]])[0]
+            few = self.held_layers[members, v] < self.most
+            if few.any() and not few.all():
+                found.append(Split(float(short[v, s]), members[~few], members[few]))
+        return found
 
     def chosen(self, result: LpResult, mask: NDArray[np.bool_]) -> NDArray[np.int64] | None:
         """The columns that hold the LP's counts, int64 [S]; None where one of them is not allowed."""

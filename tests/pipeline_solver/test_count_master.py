@@ -114,6 +114,33 @@ def test_a_split_leaves_every_column_on_one_side_and_takes_the_lps_counts_from_b
             assert len(split.above) and len(split.below)
 
 
+def test_a_chunk_whose_recompute_the_lp_understates_is_split_where_it_is_told_exactly():
+    offered = 0
+    for _, problem, truth in problems(80, 9):
+        search = search_of(problem)
+        master, columns = search.lp(), search.columns
+        result = master.solve()
+        if truth.plan is None or not master.most or result.point is None:
+            continue
+        mask = np.ones(len(columns), dtype=bool)
+        held, again = result.point.reshape(2, problem.interleaves, problem.stages)
+        found = master.ways(search.splits, result, mask)[0]
+        for v, s in np.argwhere(np.minimum(held, master.most) - again > 1e-5).tolist():
+            own = np.arange(columns.start[s], columns.start[s + 1])
+            few = own[columns.layers[own, v, 0] < master.most]
+            assert any(split.below.tolist() == few.tolist() for split in found)
+            for gone in (few, np.setdiff1d(own, few)):
+                side = mask.copy()
+                side[gone] = False
+                master.allow(side)
+                after = master.solve()
+                if after.point is not None:
+                    x, y = after.point.reshape(2, problem.interleaves, problem.stages)[:, v, s]
+                    assert y == pytest.approx(min(x, master.most), abs=1e-6)
+            offered += 1
+    assert offered > 10
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_trees_over_counts_end_at_the_best_of_all_plans(monkeypatch, workers):
     """With slices so small that every tree goes through many rounds, and none is handed over to the MILP."""
