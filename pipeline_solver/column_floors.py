@@ -58,6 +58,11 @@ class ColumnFloors:
         bound = rule_out(self.values[: self.known], self.costs[: self.known], self.columns.start, left, cutoff)
         return bound, left
 
+    def under_prices(self) -> NDArray[np.float64]:
+        """Reduced costs of the columns under the newest prices, float64 [prices, columns]."""
+        self._catch_up()
+        return self.costs[: self.known]
+
     def _catch_up(self) -> None:
         """Price the columns with what is new in the pool; the newest prices take the place of the oldest."""
         new = range(max(self.read, len(self.pool) - self.room), len(self.pool))

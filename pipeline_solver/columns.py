@@ -88,6 +88,14 @@ class ColumnSet:
         last = self.layers.shape[2] - 1 - held.argmax(axis=2)
         return np.where(held.any(axis=2), last, -1).astype(np.int64)
 
+    def part(self, mask: NDArray[np.bool_]) -> tuple[ColumnSet, NDArray[np.int64]]:
+        """Some of the columns as a set of their own, and the number here of each, int64 [n]."""
+        numbers = np.nonzero(mask)[0]
+        start = np.searchsorted(numbers, self.start)
+        arrays = (self.layers, self.recompute, self.durations, self.group)
+        layers, recompute, durations, group = (array[numbers] for array in arrays)
+        return ColumnSet(self.problem, start, layers, recompute, durations, group, self.ordered), numbers
+
     def plan(self, chosen: NDArray[np.int64]) -> PipelinePlan:
         """The plan of one column a stage, int [S]."""
         problem, shape = self.problem, (self.problem.interleaves, self.problem.stages)

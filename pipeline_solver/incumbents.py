@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,12 @@ from taylor.pipeline_solver.stage_programs import StagePrograms
 
 COLD = 5e-5
 """Last temperature of annealing, as a share of the best step time."""
+
+HOT = (0.01, 0.003)
+"""First temperatures of annealing runs in a row, in turn, as such shares."""
+
+ATTEMPTS, IN_VAIN = 12, 3
+"""Such runs at most, and how many without a better plan end them."""
 
 
 class Incumbents:
@@ -115,3 +122,32 @@ class Incumbents:
                 continue
             self.try_choice(chosen)
             self.anneal(chosen, self.anneal_moves() * 3 // 4, 0.003)
+
+    def anneal_among(self, left: NDArray[np.bool_], costs: NDArray[np.float64], more: Callable[[], bool]) -> None:
+        """Anneal among the columns that are left: a plan better than the best one has no others.
+
+        Of the best plan's own columns some are gone, so each run begins with the DP's choice under one LP's prices.
+
+        Parameters
+        ----------
+        left : bool [columns]
+            Some of every stage.
+        costs : float64 [prices, columns]
+            Reduced costs under the prices of some LPs.
+        more : callable
+            Whether there shall be another run.
+        """
+        part, numbers = self.columns.part(left)
+        among = Incumbents(self.problem, part, self.paths, int(self.random.integers(2**31)))
+        in_vain = 0
+        for attempt in range(ATTEMPTS):
+            if in_vain == IN_VAIN or not more():
+                return
+            chosen = among.programs.best(costs[among.random.integers(len(costs))][numbers])
+            if chosen is None:
+                return
+            among.best = None
+            among.try_choice(chosen)
+            among.anneal(chosen, among.anneal_moves(), HOT[attempt % len(HOT)])
+            in_vain = in_vain + 1 if among.best_time >= self.best_time else 0
+            self.take(numbers[among.chosen()], among.best_time)

@@ -9,14 +9,12 @@ from numpy.typing import NDArray
 
 from taylor.pipeline_solver.bounding import cut_loop
 from taylor.pipeline_solver.count_master import master_of
+from taylor.pipeline_solver.incumbents import ATTEMPTS, HOT, IN_VAIN
 from taylor.pipeline_solver.master import PRICE_ABOVE
 from taylor.pipeline_solver.tree_search import Search
 
 ROOT_ROUNDS = 600
 """LPs at the root at most."""
-
-ROOT_ATTEMPTS, IN_VAIN = 12, 3
-"""Annealing runs at the root, and how many without a better plan end them."""
 
 FIRST_COLUMNS = 200
 """Columns of each stage that the LP starts with when it prices."""
@@ -103,12 +101,12 @@ def _improve(search: Search, bound: float) -> None:
     plans = search.plans
     plans.try_at_prices(search.lp(), 12 if len(plans.columns) < 5000 else 4)
     in_vain = 0
-    for attempt in range(ROOT_ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         search.stopper.check()
         if plans.best is None or plans.best_time * (1 - search.gap) <= bound or in_vain >= IN_VAIN:
             break
         before, in_vain = plans.best_time, in_vain + 1
-        plans.anneal(plans.best, plans.anneal_moves() * (1 + attempt // 3), 0.01 if attempt % 2 == 0 else 0.003)
+        plans.anneal(plans.best, plans.anneal_moves() * (1 + attempt // 3), HOT[attempt % len(HOT)])
         if plans.best_time < before:
             in_vain = 0
 

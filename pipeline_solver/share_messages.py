@@ -133,7 +133,8 @@ class ShareTask:
 class ShareAnswer:
     """What a share gives back: the nodes that are left, what it learned, and what it did.
 
-    `nodes` and `solves` count the nodes and LPs of this round; `trouble` is empty unless its LPs kept failing.
+    `nodes`, `solves` and `iterations` count the nodes, LPs and simplex iterations of this round; `trouble` is empty
+    unless its LPs kept failing.
     """
 
     open: list[OpenNode]
@@ -141,6 +142,7 @@ class ShareAnswer:
     best: Best
     nodes: int
     solves: int
+    iterations: int
     out_of_time: bool
     trouble: str
 
@@ -158,10 +160,11 @@ class ProbeTask:
 
 @dataclass(frozen=True)
 class ProbeAnswer:
-    """The columns that a probing share has left, packed, and what it learned."""
+    """The columns that a probing share has left, packed, what it learned, and its LPs and their simplex iterations."""
 
     alive: NDArray[np.uint8]
     cuts: Cuts
     prices: Priced
     solves: int
+    iterations: int
     out_of_time: bool

@@ -78,6 +78,7 @@ class TreeRun:
         self.rounds = 0
         self.seconds = 0.0
         self.probed = False
+        self.probing = 0  # simplex iterations
 
     def resume(self, stopper: Stopper, note: Note) -> None:
         """Get ready for more time; what the MILP goes on with is soon left, and probing it would be in vain."""
@@ -111,6 +112,7 @@ class TreeRun:
             if not self.probed and self._promising() and not self._probe(pool):
                 return TreeEnd.LEFT
             self.probed = True
+            self.probing += pool.iterations
             return self._rounds(pool, root)
         finally:
             pool.close()
@@ -138,6 +140,7 @@ class TreeRun:
                     break
             proven = max(tree.lower_bound(), min(known, tree.cutoff))
             self.note(proven, f"{left} of {began} configurations left below {tree.cutoff:.6g}")
+            self._look_among_left()
             if before == began and not self.patient and left > max(PRICE_ABOVE, PROBE_LEAST * len(tree.columns)):
                 return False
             if before - left < PROBE_GAIN * before:
@@ -150,14 +153,29 @@ class TreeRun:
             tree.replace_open([(tree.lower_bound(), tree.alive.copy())])
         return True
 
+    def _look_among_left(self) -> None:
+        """Look for better plans among the configurations that are left: the fewer, the likelier one is met."""
+        tree = self.tree
+        costs, before = tree.floors.under_prices(), tree.plans.best_time
+
+        def more() -> bool:
+            tree.stopper.check()
+            return tree.lower_bound() < tree.cutoff
+
+        if len(costs) and tree.alive.any() and tree.plans.programs.exact:
+            tree.plans.anneal_among(tree.alive, costs, more)
+        if tree.plans.best_time < before:
+            self._tell()
+
     def _rounds(self, pool: WorkerPool, root: float) -> TreeEnd:
         """Work on the tree round by round."""
         tree, problem = self.tree, self.tree.problem
         slice_size, rounds = FIRST_SLICE, 0
-        first = np.isinf(self.memory.left)
+        first, paid_off = np.isinf(self.memory.left), pool.iterations + self.probing
         looked, proven = FIRST_ROUNDS if first else self.memory.patience, root
         while tree.open and tree.open[0][0] < tree.cutoff:
             tree.stopper.check()
+            before = pool.iterations
             pool.round(tree, slice_size * tree.lp().quickness)
             rounds += 1
             self.rounds += 1
@@ -166,12 +184,14 @@ class TreeRun:
                 return TreeEnd.HANDED_OVER
             slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
             self._tell()
-            if rounds == looked and problem.interleaves > 1 and not self.patient:
+            # What comes after a tree that is left is probed anew: one that was probed is worth as many iterations.
+            worth_it = before < pool.iterations < paid_off
+            if rounds >= looked and problem.interleaves > 1 and not self.patient and not worth_it:
                 bound = tree.lower_bound()
                 if bound - proven < STAGED_SHARE * (tree.cutoff - proven):
                     self.memory.patience *= 1 if first else AFTER_LEAVING
                     return TreeEnd.LEFT
-                looked, proven = 2 * looked, bound
+                looked, proven = 2 * rounds, bound
         self.memory.patience = max(self.memory.patience, PATIENCE * rounds)
         return TreeEnd.DONE
 

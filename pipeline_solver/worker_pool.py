@@ -58,7 +58,7 @@ class WorkerPool:
     Parameters
     ----------
     workers : int
-        Processes; 1 works in this one.
+        Processes; 1 works in this one. `iterations` counts the simplex iterations of all.
     """
 
     def __init__(self, workers: int, search: Search, seed: int) -> None:
@@ -76,6 +76,7 @@ class WorkerPool:
         origin = Origin(search.problem, search.columns, plans.paths.graph, search.gap, search.target)
         self.known = [plans.pool.size] * SHARES
         self.known_prices = len(search.prices)
+        self.iterations = 0
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
         self.own: list[_Share] = []
@@ -126,6 +127,7 @@ class WorkerPool:
             plans.take(answer.best.chosen, answer.best.step_time)
             search.nodes += answer.nodes
             search.foreign_solves += answer.solves
+            self.iterations += answer.iterations
         self.known = [size] * SHARES
         # The old list stands until the new one is whole, so that every open node is found at any moment.
         columns = len(search.columns)
@@ -162,6 +164,7 @@ class WorkerPool:
             answer.cuts.add_to(pool)
             answer.prices.add_to(prices)
             search.foreign_solves += answer.solves
+            self.iterations += answer.iterations
             search.alive &= np.unpackbits(answer.alive, count=len(search.alive)).astype(bool)
         self.known, self.known_prices = [size] * SHARES, known
         if any(answer.out_of_time for answer in answers):
@@ -232,6 +235,7 @@ class _Share:
         plans.take(task.best.chosen, task.best.step_time)
         search.alive &= np.unpackbits(task.alive, count=len(search.alive)).astype(bool)
         known, prices, solves = plans.pool.size, len(search.prices), master.solves
+        iterations = master.iterations
         out_of_time = False
         try:
             probe(search, task.stages)
@@ -242,6 +246,7 @@ class _Share:
             Cuts.of(plans.pool, max(known, plans.pool.size - SHARED_CUTS)),
             Priced.of(search.prices, prices),
             master.solves - solves,
+            master.iterations - iterations,
             out_of_time,
         )
 
@@ -255,6 +260,7 @@ class _Share:
         for node in task.nodes:
             search.push(node.bound, node.mask(len(search.columns)))
         known, nodes, solves = plans.pool.size, search.nodes, master.solves
+        iterations = master.iterations
         out_of_time, trouble = False, ""
         try:
             search.process(task.iteration_budget)
@@ -268,6 +274,7 @@ class _Share:
             best=Best.of(plans),
             nodes=search.nodes - nodes,
             solves=master.solves - solves,
+            iterations=master.iterations - iterations,
             out_of_time=out_of_time,
             trouble=trouble,
         )

@@ -168,6 +168,36 @@ def test_a_tree_that_is_probed_at_once_finds_the_optimum(monkeypatch):
     assert sum(probed) > 3
 
 
+def test_annealing_among_what_is_left_meets_the_best_plan_with_nothing_that_is_gone():
+    met = compared = 0
+    for rng, problem, truth in problems(25, 25):
+        search = search_of(problem, truth.objective * 1.2)
+        columns, result = search.columns, search.lp().solve()
+        best = columns.find(truth.plan)
+        if result.point is None or not search.plans.programs.exact:
+            continue
+        search.keep_prices(result)
+        left = rng.random(len(columns)) < 0.4
+        left[best] = True
+        search.plans.best_time, search.plans.best = np.inf, None
+        search.plans.anneal_among(left, search.floors.under_prices(), lambda: True)
+        assert search.plans.best is not None and left[search.plans.best].all()
+        assert search.plans.best_time == pytest.approx(search.plans.try_choice(search.plans.best))
+        assert search.plans.best_time >= truth.objective * (1 - 1e-9)
+        met += search.plans.best_time <= truth.objective * (1 + 1e-9)
+        compared += 1
+    assert compared > 10 and met >= 0.9 * compared
+
+
+def test_annealing_among_what_is_left_ends_when_it_is_told_to():
+    _, problem, _ = next(problems(60, 22))
+    search = search_of(problem, np.inf)
+    search.keep_prices(search.lp().solve())
+    search.plans.best_time, search.plans.best = np.inf, None
+    search.plans.anneal_among(search.alive, search.floors.under_prices(), lambda: False)
+    assert search.plans.best is None
+
+
 def resting_run(memory: TreeMemory, monkeypatch) -> tree_run.TreeRun:
     """A tree with an open root, whose rounds have no time to do anything."""
     monkeypatch.setattr(tree_run, "FIRST_SLICE", 0)
@@ -182,6 +212,21 @@ def test_a_tree_is_left_after_the_rounds_that_it_is_granted(left, granted, then,
     run = resting_run(memory, monkeypatch)
     assert run.search() is tree_run.TreeEnd.LEFT
     assert (run.rounds, memory.patience) == (granted, then)
+
+
+@pytest.mark.parametrize(
+    "probing, a_round, rounds",
+    [(0, 10, tree_run.FIRST_ROUNDS), (20, 10, tree_run.FIRST_ROUNDS), (100, 10, 10), (100, 0, tree_run.FIRST_ROUNDS)],
+)
+def test_a_tree_is_not_left_before_it_has_cost_as_much_as_its_probing(probing, a_round, rounds, monkeypatch):
+    def work(pool, search, budget):
+        pool.iterations += a_round
+
+    run = resting_run(TreeMemory(fruitless=0.0), monkeypatch)
+    run.probing = probing
+    monkeypatch.setattr(tree_run.WorkerPool, "round", work)
+    assert run.search() is tree_run.TreeEnd.LEFT
+    assert run.rounds == rounds
 
 
 @pytest.mark.parametrize(
