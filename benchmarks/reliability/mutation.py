@@ -66,6 +66,35 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "pipeline_solver/pyomo_solver.py",
         "return bool(factory.available(exception_flag=(True)))",
     ): "a solver that is not there raises then, which is caught and means the same",
+    (
+        "cost_model/alive.py",
+        "np.clip(forwards - v * first, (1), first) + np.clip(later - v * second, 0, second) "
+        "for v in range(interleaves)",
+    ): "at a stage's first backward every interleave has begun a piece at least",
+    (
+        "parsers/profiles/tables.py",
+        r'closed = raw.read((2)) in (b"\n", b"\r")',
+    ): "one byte is left to read",
+    (
+        "parsers/profiles/json_stream.py",
+        'self._text, self._at = "", (1)',
+    ): "the first look at the text sets the place, which is no further than its end",
+    (
+        "parsers/mindformers/export.py",
+        "[[f + s if s else 0 for f, s in zip(*rows, strict=(False))] for rows in zip(full, select, strict=True)]",
+    ): "both grids have the plan's shape",
+    (
+        "parsers/mindformers/export.py",
+        "[[f + s if s else 0 for f, s in zip(*rows, strict=True)] for rows in zip(full, select, strict=(False))]",
+    ): "both grids have the plan's shape",
+    (
+        "parsers/text/shell_conditions.py",
+        'if texts[:1] == ["!"] and len(texts) > (2):',
+    ): "a test of one word, the negation's or not, is a form that is not settled",
+    (
+        "dryrun/torch_stage/experts.py",
+        "picked = picked / picked.sum((1), keepdim=True)",
+    ): "the tensor has two dimensions",
 }
 """(file, line with the fault) of mutants that change no result, with the reason."""
 
