@@ -92,9 +92,11 @@ class ColumnSet:
         """Some of the columns as a set of their own, and the number here of each, int64 [n]."""
         numbers = np.nonzero(mask)[0]
         start = np.searchsorted(numbers, self.start)
-        arrays = (self.layers, self.recompute, self.durations, self.group)
-        layers, recompute, durations, group = (array[numbers] for array in arrays)
-        return ColumnSet(self.problem, start, layers, recompute, durations, group, self.ordered), numbers
+        part = ColumnSet(
+            self.problem, start, self.layers[numbers], self.recompute[numbers], self.durations[numbers],
+            self.group[numbers], self.ordered,
+        )  # fmt: skip
+        return part, numbers
 
     def plan(self, chosen: NDArray[np.int64]) -> PipelinePlan:
         """The plan of one column a stage, int [S]."""
