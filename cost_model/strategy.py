@@ -185,8 +185,9 @@ class TrainingRules:
         without ``--moe-grouped-gemm``). Off: one product for all, or parts that autograd splits and joins at once.
     aligned_rows : bool
         The router gives every expert a number of rows that narrow products can take.
-    engine_products : bool
-        Products of layers are transformer engine's, with a workspace beside torch's.
+    engine_layers : bool
+        Layers are transformer engine's: their products have a workspace beside torch's, and attention without a flash
+        kernel makes a mask of its own.
     deterministic : bool
         Every operation repeats exactly (``--deterministic-mode``).
     rotated_apart : float
@@ -247,7 +248,7 @@ class TrainingRules:
     static_experts: bool = False
     sliced_experts: bool = False
     aligned_rows: bool = False
-    engine_products: bool = False
+    engine_layers: bool = False
     deterministic: bool = False
     rotated_apart: float = 0.0
     capped_logits: bool = False

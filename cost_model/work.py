@@ -209,6 +209,7 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     gate = attention.gate / degrees.tp
     seen = attention.seen(rules.seq_length, causal=rules.flash_attention)
     scores = 0.0 if rules.flash_attention else heads * rules.seq_length
+    dropped = _DROPPED_BYTES if rules.dropout else 0
     b = rules.compute_bytes
     # One by one: to fp32, the complex product, back.
     turned = (b + _FP32) + 2 * _FP32 + (_FP32 + b) if rules.unfused_elements else 2 * b
@@ -222,29 +223,32 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         core_flops=2 * seen * heads * (attention.v_width + attention.qk_width),
         core_scores=seen * heads if rules.flash_attention else 0.0,
         element=rotary + gating,
-        scores=(_SCORE_BYTES + (_DROPPED_BYTES if rules.dropout else 0) + rules.engine_products) * scores,
-        gradient_scores=(_GRADIENT_SCORE_BYTES + (_DROPPED_BYTES if rules.dropout else 0)) * scores,
+        scores=(_SCORE_BYTES + dropped + (_READ_MASK if rules.engine_layers else 0)) * scores,
+        gradient_scores=(_GRADIENT_SCORE_BYTES + dropped) * scores,
     )
 
 
 _SCORE_BYTES = 2 + (2 + 2) + 2
 """What a score of 16 bits moves where no flash kernel is used: written by the product of queries and keys, read and
-written by the softmax, read by the product with the values. Transformer engine's softmax reads the mask beside it, a
-byte a score: its kernel that needs none is switched off (TransformerEngine d0067d0
-transformer_engine/pytorch/attention/dot_product_attention/softmax.py, `forward_fused_softmax`)."""
+written by the softmax, read by the product with the values. Counted by torch's own operations in a test."""
+
+_READ_MASK = 1
+"""What transformer engine's softmax reads beside a score: its kernel that needs no mask is switched off
+(TransformerEngine d0067d0 transformer_engine/pytorch/attention/dot_product_attention/softmax.py:345-351,
+`forward_fused_softmax`)."""
 
 _GRADIENT_SCORE_BYTES = 2 + 2 + (2 + 2 + 2) + 2 + 2
 """The same in backward: the gradient written by the product with the values, probabilities read for the values'
-gradient, both read and the scores' gradient written by the softmax, that read for queries and for keys. What torch's
-own operations read and write is counted in a test."""
+gradient, both read and the scores' gradient written by the softmax, that read for queries and for keys. Counted in the
+same test."""
 
 _DROPPED_BYTES = 2 + 2 + 1
 """What dropout on a score moves, either way: the score read and written, its mask written or read."""
 
-_ENGINE_MASK = 4 + (4 + 4) + (4 + 4) + (4 + 1) + (4 + 1) + (1 + 1) + (1 + 1 + 1) + (1 + 1)
+_ENGINE_MASK = 4 + (4 + 4) + (4 + 4) + (4 + 1) + (4 + 1) + (1 + 1) + (1 + 1 + 1) + (1 + 1) + 1
 """What an element of the mask moves that transformer engine makes anew in every layer where it multiplies queries and
-keys apart: differences of positions, two bounds, two comparisons, and what joins them (the same folder, utils.py
-`get_full_mask`). torch's own operations are counted in a test."""
+keys apart: differences of positions, two bounds, two comparisons, what joins them, and read (the same folder,
+utils.py:1835-1863, `get_full_mask`). torch's own operations are counted in a test."""
 
 _MASK_BYTES = 1 + 2 + (1 + 4) + (1 + 4 + 4) + (4 + 1)
 """What an element of a window's mask moves: ones, the lower triangle of them, the whole mask cast to fp32, one chosen
@@ -256,7 +260,7 @@ def _mask_bytes(layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any
     """Bytes that making attention masks moves for a layer's forward."""
     square = rules.seq_length**2
     made: Any = _MASK_BYTES / 2 * degrees.mbs * square if rules.window_masks else 0.0
-    if layer.attention is not None and rules.engine_products and not rules.flash_attention:
+    if layer.attention is not None and rules.engine_layers and not rules.flash_attention:
         # Joined with the mask of each sample that came with the batch.
         made = made + (_ENGINE_MASK + (1 + 1) * degrees.mbs) * square
     return made

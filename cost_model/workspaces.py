@@ -29,7 +29,7 @@ def workspaces_mib(model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -
         return 0.0
     wide = "fp8" in device.peak_tflops
     result = _HANDLES * (_TORCH_WIDE_MIB if wide or rules.deterministic else _TORCH_MIB)
-    if rules.engine_products:
+    if rules.engine_layers:
         result += (_TE_WIDE_MIB if wide else _TE_MIB) * (1 + (_TE_STREAMS if model.n_moe else 0))
     return result
 

@@ -8,6 +8,7 @@ public repositories in ``output/outside`` (whole or bare), read at the revision 
     git clone https://github.com/pytorch/torchtitan output/outside/torchtitan
     git clone https://github.com/deepseek-ai/DualPipe output/outside/DualPipe
     git clone https://github.com/sail-sg/zero-bubble-pipeline-parallelism output/outside/zero-bubble
+    git clone https://github.com/NVIDIA/TransformerEngine output/outside/TransformerEngine
 """
 
 from __future__ import annotations

@@ -303,7 +303,7 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         static_experts=_is_static(flags),
         sliced_experts=_slices_experts(flags),
         aligned_rows=flags.has("moe-router-padding-for-quantization", "moe-router-padding-for-fp8"),
-        engine_products=flags.text("transformer-impl", default="transformer_engine") == "transformer_engine",
+        engine_layers=_implementation(flags) == "transformer_engine",
         deterministic=flags.has("deterministic-mode"),
         rotated_apart=flags.number("rotary-percent", default=1.0) if _rotates_apart(flags) else 0.0,
         capped_logits=flags.has("output-logit-softcapping"),

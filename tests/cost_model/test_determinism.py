@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 
 REGISTRY = Registry.load()
 DENSE = REGISTRY.model("llama2-7b")
-RULES = TrainingRules(framework=frameworks.MEGATRON, seq_length=8192, engine_products=True)
+RULES = TrainingRules(framework=frameworks.MEGATRON, seq_length=8192, engine_layers=True)
 EXACT = RULES.replace(deterministic=True)
 HEADS = AttentionSpec(n_heads=32, n_kv_heads=8, head_dim=128)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 import pytest
 
+from benchmarks.reliability.outside import NotHere, loaded, source
 from taylor.cost_model.statics import logits_bytes
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.work import head_work, layer_work
@@ -15,7 +17,7 @@ from taylor.register.registry import Registry
 torch = pytest.importorskip("torch")
 
 DENSE = Registry.load().model("llama2-7b")
-RULES = TrainingRules(framework=frameworks.MEGATRON, seq_length=8192, engine_products=True)
+RULES = TrainingRules(framework=frameworks.MEGATRON, seq_length=8192, engine_layers=True)
 
 
 class _Moved(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc,name-defined]
@@ -110,7 +112,7 @@ def _attention(dropout: float) -> tuple[int, int, int]:
 @pytest.mark.parametrize("dropout", [False, True])
 def test_scores_without_a_flash_kernel_move_what_torch_s_operations_do(dropout: bool) -> None:
     scores, forward, backward = _attention(0.1 if dropout else 0.0)
-    rules = RULES.replace(flash_attention=False, dropout=dropout, engine_products=False)
+    rules = RULES.replace(flash_attention=False, dropout=dropout, engine_layers=False)
     work = layer_work(DENSE, "dense", Strategy(1, 1, 1, mbs=2), rules)
     count = 2 * 32 * 8192**2
     assert (work.score_bytes / count, work.gradient_score_bytes / count) == (forward / scores, backward / scores)
@@ -131,13 +133,57 @@ def test_transformer_engine_makes_a_mask_in_every_layer_and_reads_it_beside_the_
         apart = position.view(1, 1, length, 1) - position.view(1, 1, 1, length)
         left, right = apart - length, apart + 0
         made = torch.logical_not((left <= 0) & ~(right < 0))
-    with _Moved(4 * samples * length**2) as joined:
+    with _Moved(4 * length**2) as joined:
         torch.logical_or(made, came)
     apart_rules = RULES.replace(flash_attention=False)
     works = [
-        layer_work(DENSE, "dense", Strategy(1, 1, 1, mbs=samples), apart_rules.replace(engine_products=engine))
+        layer_work(DENSE, "dense", Strategy(1, 1, 1, mbs=samples), apart_rules.replace(engine_layers=engine))
         for engine in (False, True)
     ]
     assert works[1].mask_bytes / 8192**2 == (moved.bytes + joined.bytes) / length**2
     assert works[0].mask_bytes == 0
     assert works[1].score_bytes - works[0].score_bytes == samples * 32 * 8192**2
+
+
+ENGINE = "d0067d0", "transformer_engine/pytorch/attention/dot_product_attention"
+
+
+def _of_engine(file: str, name: str, **around: Any) -> Any:
+    """A function of transformer engine's own, on the CPU."""
+    revision, folder = ENGINE
+    try:
+        text = source("TransformerEngine", revision, f"{folder}/{file}")
+    except NotHere as absent:
+        pytest.skip(str(absent))
+    [found] = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef) and each.name == name]
+    own = ast.unparse(found).replace("device='cuda'", "device='cpu'")
+    return getattr(loaded(f"engine_{name}", "from __future__ import annotations\n" + own, **around), name)
+
+
+def test_transformer_engine_s_own_mask_moves_what_is_told() -> None:
+    make = _of_engine("utils.py", "get_full_mask", torch=torch)
+    length, samples = 64, 3
+    came = torch.ones(samples, 1, length, length, dtype=torch.bool).triu(1)
+    with _Moved(4 * length**2) as moved:
+        kind, mask, *_ = make(length, length, "causal", came, (-1, 0), "self", False)
+    assert kind == "causal" and mask.shape == came.shape and torch.equal(mask, came)
+    rules = RULES.replace(flash_attention=False)
+    work = layer_work(DENSE, "dense", Strategy(1, 1, 1, mbs=samples), rules)
+    assert work.mask_bytes / 8192**2 == moved.bytes / length**2
+
+
+def test_transformer_engine_s_own_softmax_reads_the_mask() -> None:
+    """Of a causal mask too, and none of its kernels makes it up."""
+    called: list[str] = []
+
+    class Kernels:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *words: called.append(name)
+
+    class Torch:
+        ops = type("ops", (), {"te_softmax": Kernels()})
+
+    softmax = _of_engine("softmax.py", "forward_fused_softmax", torch=Torch)
+    module = type("module", (), {"attn_mask_type": "causal"})()
+    softmax(module, torch.zeros(1), torch.zeros(1, dtype=torch.bool))
+    assert called == ["scaled_masked_softmax_fwd"]

@@ -16,7 +16,7 @@ from taylor.register.registry import Registry
 
 REGISTRY = Registry.load()
 DENSE, EXPERTS = REGISTRY.model("llama2-7b"), REGISTRY.model("mixtral-8x7b")
-RULES = TrainingRules(framework=frameworks.MEGATRON, engine_products=True)
+RULES = TrainingRules(framework=frameworks.MEGATRON, engine_layers=True)
 
 
 def told(device: str, rules: TrainingRules = RULES) -> float:
@@ -31,7 +31,7 @@ def test_workspaces_are_wider_from_hopper_on_and_in_deterministic_jobs() -> None
 def test_grouped_products_have_a_workspace_a_stream() -> None:
     h100 = REGISTRY.device("h100-80g")
     assert workspaces_mib(EXPERTS, RULES, h100) - told("h100-80g") == 4 * 32
-    plain = replace(RULES, engine_products=False)
+    plain = replace(RULES, engine_layers=False)
     assert workspaces_mib(EXPERTS, plain, h100) == workspaces_mib(DENSE, plain, h100) < told("h100-80g")
 
 

@@ -827,6 +827,20 @@ def test_attention_keeps_its_scores_only_where_its_implementation_does(tmp_path,
 
 
 @pytest.mark.parametrize(
+    ("more", "engine"),
+    [
+        ("", True),
+        ("--transformer-impl local", False),
+        ("--use-fused-rmsnorm", False),
+        ("--use-fused-rmsnorm --transformer-impl transformer_engine", True),
+    ],
+)
+def test_layers_are_transformer_engine_s_where_that_is_the_usual_or_named(tmp_path, more, engine):
+    """Megatron-LM: arguments.py; MindSpeed-LLM's are local (2.3.0): training/arguments.py:766."""
+    assert read_config(script_of(tmp_path, BASE + more)).rules.engine_layers is engine
+
+
+@pytest.mark.parametrize(
     ("flags", "degree", "levels"),
     [
         ("", 1, None),
