@@ -73,7 +73,14 @@ def reduce_strategy(
             best = (float(peak[0]), reduction)
     if best is None:
         every = _legal_options(config, device, strategy, strategy.world_size, device_limit_mib)
-        least = min((small.world_size for small, *_ in every), default=strategy.world_size)
+        least = min((small.world_size for small, *_ in every), default=None)
+        if least is None:
+            raise InputError(
+                "cannot be reduced: no smaller job that keeps tp, ep and cp obeys the framework's rules",
+                field=f"--rank_num for {strategy.name}",
+                value=rank_num,
+                cure="profile other candidates",
+            )
         raise InputError(
             f"cannot be reduced to {rank_num} cards: tp, ep and cp are kept and need more",
             field=f"--rank_num for {strategy.name}",

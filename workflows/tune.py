@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -82,6 +82,7 @@ class TuneOptions:
 
     script: Path
     work_dir: Path
+    _: KW_ONLY
     nodes: int | None = None
     per_node: int | None = None
     master_addr: str | None = None

@@ -28,6 +28,10 @@ OF = {
 }  # fmt: skip
 """The sound command of each tool to which a flag is added."""
 
+SEVERAL = {("pipeline_parallel", "-vpp", "auto"): 6.0}
+"""Seconds beyond the limit that a sound value among them may take: `auto` solves four times, with two seconds each,
+where the sound command solves once."""
+
 
 def portions(share: float = 1.0) -> list[Portion]:
     """A portion a tool."""
@@ -52,19 +56,20 @@ def flags(tool: str, share: float = 1.0) -> Result:
                 place = Path(own) / "top" / "work"
                 shutil.copytree(specimen.folder, place)
                 words = [*specimen.command.words, f"{flag}={value}"]
-                outcome = run_forked(tool, words, place, seconds=SECONDS, memory_mib=MEMORY_MIB)
+                seconds = SECONDS + SEVERAL.get((tool, flag, value), 0.0)
+                outcome = run_forked(tool, words, place, seconds=seconds, memory_mib=MEMORY_MIB)
                 named = f"{tool} {flag}={value[:40]!r}"
-                found += [f"{named}: {text}" for text in flag_faults(outcome, place)]
+                found += [f"{named}: {text}" for text in flag_faults(outcome, place, seconds)]
                 tried, slowest = tried + 1, max(slowest, outcome.seconds)
                 shutil.rmtree(place.parent)
     return {"tried": tried, "flags": len(takers), "slowest_s": round(slowest, 2), "faults": found}
 
 
-def flag_faults(outcome: Outcome, place: Path) -> list[str]:
+def flag_faults(outcome: Outcome, place: Path, seconds: float = SECONDS) -> list[str]:
     """What is wrong with how a command with an odd flag ended."""
     found = []
     if outcome.timed_out:
-        found.append(f"not done after {SECONDS:g} s")
+        found.append(f"not done after {seconds:g} s")
     elif outcome.code not in CODES:
         found.append(f"exit code {outcome.code}: {outcome.errors[-400:]}")
     if "Traceback" in outcome.errors or "Warning" in outcome.errors:

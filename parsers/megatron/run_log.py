@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 from statistics import median
 
 from taylor.parsers.small_run import RunLog
@@ -30,7 +31,7 @@ def read_log(text: str, dense: int = 0) -> RunLog:
     """
     parameters: dict[str, dict[str, int]] = {}
     buckets = list(_BUCKET.finditer(text))
-    for bucket, after in zip(buckets, [*buckets[1:], None], strict=True):
+    for bucket, after in zip_longest(buckets, buckets[1:]):
         names = _NAME.findall(text, bucket.end(), after.start() if after else min(len(text), bucket.end() + 4096))
         if len(names) != 1:
             continue

@@ -24,6 +24,8 @@ times, a file of blanks a thousand. With it the size on the disk bounds the time
 
 _SPACE = " \t\r\n"
 _AFTER_VALUE = _SPACE + ",]}"
+_BEGUN = re.compile(r"(?:t(?:ru?)?|f(?:a(?:ls?)?)?|n(?:ul?)?|-|\.|[eE][-+]?|u[0-9a-fA-F]{0,3})?")
+"""What stands at the end of a text that is cut inside a value: part of a word, of a number or of an escape."""
 _BLANKS = re.compile(f"[{_SPACE}]*")
 
 
@@ -108,12 +110,13 @@ class _Window:
                 # A value that the window cuts off looks wrong until more of it is there.
                 if len(self._text) - self._at > MAX_VALUE_CHARS:
                     raise self.error(f"holds a value of more than {MAX_VALUE_CHARS} characters") from None
+                place, problem = getattr(error, "pos", self._at) - self._at, getattr(error, "msg", str(error))
                 if not self._more():
-                    place = getattr(error, "pos", self._at)
-                    cut = place >= len(self._text) - 1 or "Unterminated" in str(error)
-                    raise self.error(
-                        "is cut short: the text ends inside a value" if cut else f"is not JSON: {error}"
-                    ) from None
+                    rest = self._text[self._at + place :].rstrip()
+                    if "Unterminated" in problem or _BEGUN.fullmatch(rest):
+                        raise self.error("is cut short: the text ends inside a value") from None
+                    self._at += place
+                    raise self.error(f"is not JSON: {problem}") from None
                 continue
             # A number may go on in the next piece: it has ended only where something else follows.
             whole = start in '{["' or (end < len(self._text) and self._text[end] in _AFTER_VALUE)

@@ -249,7 +249,7 @@ class ShellScript(ShellText):
         return words
 
     def _redirect(self) -> None:
-        match = re.compile(r"\d*(<<<|<<-?|>>|[<>]&?|>\|)[ \t]*").match(self.text, self._at)
+        match = re.compile(r"\d*(<<<|<<-?|>>|>\||[<>]&?)[ \t]*").match(self.text, self._at)
         assert match is not None
         self._at = match.end()
         if self._at < len(self.text) and self.text[self._at] not in "\n;|()":

@@ -102,13 +102,29 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> None:
     limit = args.memory_gib * 2**30 if args.memory_gib else memory_of(args.device)
     done = tune(
         TuneOptions(
-            Path(args.shell_path), Path(args.work_dir), args.nnodes, args.nproc_per_node, args.master_addr,
-            args.master_port, args.node_rank, searched, args.tokens, args.timeout, args.dry, args.retry,
-            path_or_none(args.base), origin, args.world_size, args.gbs, limit, not args.no_verify,
-            args.risk or RISK, [word.strip() for word in args.switches.split(",") if word.strip()],
-            args.full_size,
+            Path(args.shell_path),
+            Path(args.work_dir),
+            nodes=args.nnodes,
+            per_node=args.nproc_per_node,
+            master_addr=args.master_addr,
+            master_port=args.master_port,
+            node_rank=args.node_rank,
+            searched=searched,
+            tokens=args.tokens,
+            timeout_s=args.timeout,
+            dry=args.dry,
+            retry=args.retry,
+            base=path_or_none(args.base),
+            origin=origin,
+            ranks=args.world_size,
+            batch=args.gbs,
+            limit=limit,
+            verify=not args.no_verify,
+            risk=args.risk or RISK,
+            switches=[word.strip() for word in args.switches.split(",") if word.strip()],
+            full_size=args.full_size,
         )
-    )  # fmt: skip
+    )
     _print(done)
     _print_plans(done)
 

@@ -129,4 +129,4 @@ def test_torchtitan_says_why_its_files_cannot_be_cut_down(tmp_path):
     file = tmp_path / "job.toml"
     file.write_text('[model]\nname = "llama3"\nflavor = "8B"\n[training]\nsteps = 10\n')
     with pytest.raises(InputError, match="flavour"):
-        tune(TuneOptions(file, tmp_path / "tune", 2, 8, dry=True))
+        tune(TuneOptions(file, tmp_path / "tune", nodes=2, per_node=8, dry=True))

@@ -19,7 +19,7 @@ from taylor.parsers.megatron.run_log import read_log
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.megatron.small_run import job_sizes, planned_job, small_run, whole_run
 from taylor.parsers.megatron.switches import MC2, OVERLAP, PERMUTE, planned_flags, small_flags, switches
-from taylor.parsers.small_run import Machines, PlannedJob, ProfiledSteps, Setting
+from taylor.parsers.small_run import Machines, PlannedJob, ProfiledSteps, RunLog, Setting
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.pipeline.plan import FULL, PipelinePlan
 
@@ -416,6 +416,7 @@ def test_a_log_tells_parameters_of_the_first_layer_of_each_kind_the_peak_and_the
         assert log.peak == 12.5 * 2**20 and log.step_ms is None
     first = bucket(5, "module.embedding.word_embeddings.weight")
     assert read_log(first).peak is None
+    assert read_log("") == RunLog({}, None, None) and read_log("max allocated: 2 |") == RunLog({}, 2 * 2**20, None)
     for count in range(1, 8):
         steps = [100.0 / (1 + at) for at in range(count)]
         lines = "".join(f" elapsed time per iteration (ms): {each!r} |\n" for each in steps)

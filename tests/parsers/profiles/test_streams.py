@@ -196,6 +196,35 @@ def test_what_is_no_trace_is_refused_with_its_place(text: str, words: str, tmp_p
         list(stream_events(path))
 
 
+CUT = (
+    '[{"a": t', '[{"a": tru', '[{"a": nul', '[{"a": -', '[{"a": 1.', '[{"a": 1e', '[{"a": 1e-', '[{"a": "x', '[{"a": "x\\', '[{"a": "\\u0',
+    '[{"a": [', '[{"a": [1', '[{"a": [1,', '[{"a"', '[{"a":', '[{', '[', '[{"a": 1}', '[{"a": 1},', '{"b', '{"b": fal',
+)  # fmt: skip
+WRONG = (
+    '[{"a": ' + "1" * 5000 + "}]",
+    '[{"a": "\\u0"',
+    '[{"a": x',
+    '[{"a": trU',
+    '[{"a": [x',
+    "[x",
+    "[{a",
+    '[{"a": 1 2',
+    '[{"a": tru]',
+    '[{"a": [1 x',
+    "[{'a",
+)
+
+
+@pytest.mark.parametrize(
+    "text, words", [(each, "cut short") for each in CUT] + [(each, "is not JSON") for each in WRONG]
+)
+def test_a_cut_text_is_told_from_one_that_is_wrong(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        list(stream_events(path))
+
+
 def test_a_folder_and_a_missing_trace_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         list(stream_events(tmp_path))
