@@ -33,8 +33,8 @@ LONGEST_S = 600.0
 def start(folder: Path) -> BaseProcess:
     """The planner in a process of its own."""
     options = TuneOptions(
-        folder / "pretrain.sh", folder / "small", nodes=2, per_node=8, searched=("tp", "mbs"), base=folder / "base.sqlite",
-        limit=MEMORY, ranks=256,
+        folder / "pretrain.sh", folder / "small", nodes=2, per_node=8, searched=("tp", "mbs"),
+        base=folder / "base.sqlite", limit=MEMORY, ranks=256,
     )  # fmt: skip
     process = multiprocessing.get_context("fork").Process(target=_planned, args=(folder, options))
     process.start()
