@@ -1,0 +1,613 @@
+"""Times between kernels, and the ratios that they make, against counting nanosecond by nanosecond and sums by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from math import hypot, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from taylor.cost_model.profile import TimeRatios
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.profiles.kernels import (
+    BACKWARD_MARKER,
+    COLLECTIVE,
+    COMPUTE,
+    FORWARD_MARKER,
+    NO_MARKER,
+    RECEIVE,
+    SEND,
+    TRANSFER,
+    RankProfile,
+)
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
+from taylor.pipeline.schedule import FORWARD, ScheduleSpec
+from taylor.profiling.calibration.fit import REGISTER, Measured, _noise, _simplest
+from taylor.profiling.extract import ExtractedRatios
+from taylor.profiling.fit import LinearFit, centre
+from taylor.profiling.match import MOST_BETWEEN, Misfit, match, reruns_attention_alone
+from taylor.profiling.measure import (
+    NamedSample,
+    _ends_by_name,
+    again_after_send,
+    busy_intervals,
+    common_beginning,
+    coverage,
+    exposed_communication,
+    forward_kind,
+    measure_by_name,
+    measure_windows,
+)
+from taylor.profiling.memory import ProfiledMemory, read_profiled_memory
+from taylor.profiling.pattern import ATTENTION_ALONE, KernelWindow, Piece, StagePattern, stage_pattern
+from taylor.profiling.pool import Pooled, PooledTimes
+from taylor.profiling.ratios import RatioFigures, ratios_of
+from taylor.profiling.table import COLUMNS, write_profiling_result
+from taylor.profiling.transfer import Transfers, expected_transfers, transfer_time, transfers_of
+
+F, B, N = FORWARD_MARKER, BACKWARD_MARKER, NO_MARKER
+DENSE_PAIR = PipelinePlan({"dense": ((1, 1),)}, {})
+
+
+def profile(
+    rows: list[tuple[int, int, int, int]], names: list[int] | None = None, steps: list[int] | None = None
+) -> RankProfile:
+    """Kernels as (start in ns, duration in ns, role, marker)."""
+    start, took, role, marker = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    n = len(rows)
+    return RankProfile(
+        Path("p"), 0, start, took, role.astype(np.int8), marker.astype(np.int8),
+        np.array(names or [0] * n, dtype=np.int32), np.array(steps or [-1] * n, dtype=np.int32),
+        tuple(f"kernel {at}" for at in range(1 + max(names or [0]))),
+    )  # fmt: skip
+
+
+def drawn(seed: int, base: int) -> tuple[RankProfile, list[int]]:
+    """Kernels of several streams at random, and the numbers of five that are attention."""
+    draw = random.Random(seed)
+    rows, now = [], base
+    for _ in range(40):
+        rows.append((now, draw.choice((1, 2, 5, 9)), draw.choice((COMPUTE, COMPUTE, COLLECTIVE, SEND)), N))
+        now += draw.choice((0, 1, 3, 8, 15))
+    at = sorted(draw.sample([number for number, row in enumerate(rows) if row[2] == COMPUTE], 5))
+    return profile(rows), at
+
+
+def covered(found: RankProfile, roles: tuple[int, ...]) -> set[int]:
+    """Every nanosecond in which a kernel of some roles runs."""
+    return {
+        now
+        for start, end, role in zip(found.start_ns.tolist(), found.end_ns.tolist(), found.role.tolist(), strict=True)
+        if role in roles
+        for now in range(start, end)
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("roles", [(COMPUTE,), (COMPUTE, COLLECTIVE), (RECEIVE,)])
+def test_busy_stretches_cover_what_is_counted_by_nanosecond(seed: int, roles: tuple[int, ...]) -> None:
+    found, _ = drawn(seed, 1_000_000)
+    busy = covered(found, roles)
+    starts, ends = busy_intervals(found, roles)
+    assert sorted(now for low, high in zip(starts, ends, strict=True) for now in range(low, high)) == sorted(busy)
+    assert (starts[1:] > ends[:-1]).all()
+    times = np.arange(999_995, 1_000_400)
+    before = coverage(starts, ends)(times)
+    assert before.tolist() == [sum(now < time for now in busy) for time in times.tolist()]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_window_is_its_time_without_the_longest_pauses_one_a_border(seed: int) -> None:
+    found, at = drawn(seed, 500)
+    borders = (0, 1, 2, 3)
+    pieces: tuple[tuple[Piece, float], ...] = ((("after", "moe"), 1.0), (("before", ""), 1.0))
+    pattern = StagePattern(
+        0, np.full(5, F, dtype=np.int8), tuple(KernelWindow(pieces, count) for count in borders),
+        np.arange(4), np.zeros(5, dtype=np.int64), 1, 0,
+    )  # fmt: skip
+    busy = covered(found, (COMPUTE, COLLECTIVE))
+    wanted, bare = [], []
+    for (one, other), count in zip(zip(at, at[1:], strict=False), borders, strict=True):
+        low, high = int(found.start_ns[one]), int(found.start_ns[other])
+        pauses = []
+        for now in range(low, high):
+            if now not in busy:
+                pauses += [0] if now - 1 in busy or not pauses else []
+                pauses[-1] += 1
+        wanted.append((high - low - sum(sorted(pauses, reverse=True)[:count])) / 1e6)
+        only = busy - covered(found, (COMPUTE,))
+        bare.append(sum(low <= now < high for now in only) / 1e6)
+    steps = np.array([at])
+    assert measure_windows(found, pattern, steps)[0].tolist() == pytest.approx(wanted)
+    # The first window alone, which has no border, shows a whole forward.
+    exposed = exposed_communication(found, pattern, steps)
+    assert list(exposed) == ["moe"] and exposed["moe"].tolist() == pytest.approx(bare[:1])
+
+
+def test_a_whole_forward_lies_between_attention_and_attention_inside_a_task() -> None:
+    after, before, head = (("after", "moe"), 1.0), (("before", ""), 1.0), (("head", ""), 1.0)
+    assert forward_kind(KernelWindow((after, before), 0)) == "moe"
+    assert forward_kind(KernelWindow((after, before), 1)) is None
+    assert forward_kind(KernelWindow((after, head), 0)) is None
+    assert forward_kind(KernelWindow((after,), 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"), [([1, 2, 3], [1, 2, 4], 2), ([1, 2], [1, 2, 3], 2), ([], [1], 0), ([5], [1], 0)]
+)
+def test_a_common_beginning_ends_with_the_first_difference(one: list[int], other: list[int], same: int) -> None:
+    first, second = np.array(one, dtype=np.int32), np.array(other, dtype=np.int32)
+    assert common_beginning(first, second) == common_beginning(second, first) == same
+
+
+def test_names_part_a_window_where_they_can() -> None:
+    """Recompute behind attention is a forward's end, ahead of it a forward's beginning; alone with one other piece."""
+    moe, dense = np.array([1, 2], dtype=np.int32), np.array([3], dtype=np.int32)
+    forward, backward = {"moe": moe, "dense": dense}, {"moe": np.array([4], dtype=np.int32)}
+
+    def ends(*inside: Piece, f: dict[str, Any] = forward, b: dict[str, Any] = backward) -> list[Any]:
+        return [
+            None if found is None else (found[0], [each.tolist() for each in found[1]])
+            for found in _ends_by_name(list(inside), f, b)
+        ]
+
+    again, back = ("again after", "moe"), ("back before", "moe")
+    assert ends(again, back) == [(again, [[1, 2]]), None]
+    assert ends(again, back, ("select", "moe")) == [None, None]
+    assert ends(again, ("back after", "")) == [None, None]
+    assert ends(("again after", "mtp"), ("back before", "mtp")) == [None, None]
+    start, behind = ("again before", ""), ("back after", "")
+    assert ends(behind, start) == [None, (start, [[1, 2], [3]])]
+    assert ends(behind, start, f={}) == [None, None]
+    assert ends(behind, start, ("weight", "moe")) == [None, None]
+    turn = [("embedding", ""), ("back embedding", ""), behind, ("before", "")]
+    assert ends(*turn) == [(behind, [[4]]), (("before", ""), [[1, 2], [3]])]
+    assert ends(*turn, b={}) == [None, (("before", ""), [[1, 2], [3]])]
+    assert ends(*turn, f={}) == [(behind, [[4]]), None]
+    for missing in turn:
+        assert ends(*(piece for piece in turn if piece != missing)) == [None, None]
+
+
+def sent_at(time: int, extra: list[tuple[int, int, int, int]]) -> RankProfile:
+    """Attention at 0, 1, 2 and 3 ms of a stage that sends its forward; work behind the first ends at 0.3 ms."""
+    ms = 1_000_000
+    rows = [(0, 10, COMPUTE, F), (ms // 10, ms // 5, COMPUTE, N), (ms, 10, COMPUTE, F), (2 * ms, 10, COMPUTE, B)]
+    return profile(sorted([*rows, (3 * ms, 10, COMPUTE, B), (time, 7, SEND, N), *extra]))
+
+
+@pytest.mark.parametrize(
+    ("time", "took"), [(200_000, 0.2), (300_000, 0.3), (500_000, 0.3), (1_000_000, 0.3), (1_000_001, None)]
+)
+def test_a_task_ends_with_its_work_or_with_its_send_where_that_is_earlier(time: int, took: float | None) -> None:
+    """A send that begins with the next attention kernel still belongs to the task; a later one does not."""
+    found = sent_at(time, [])
+    pattern = stage_pattern(build_schedule(ScheduleSpec(), 2, 1, 2), DENSE_PAIR, 0)
+    samples = [each for each in measure_by_name(found, pattern, match(found, pattern, 2)) if each.column == 0]
+    assert samples == ([] if took is None else [NamedSample(("after", "dense"), 0, 0, pytest.approx(took))])
+
+
+def test_a_profile_without_a_send_tells_no_end_of_a_task() -> None:
+    ms = 1_000_000
+    found = profile([(at * ms, 10, COMPUTE, marker) for at, marker in enumerate((F, F, B, B))])
+    pattern = stage_pattern(build_schedule(ScheduleSpec(), 2, 1, 2), DENSE_PAIR, 0)
+    steps = match(found, pattern, 2)
+    assert measure_by_name(found, pattern, steps) == [] == again_after_send(found, pattern, steps)
+
+
+RECOMPUTED = PipelinePlan({"dense": ((1, 1),)}, {FULL: ((1, 0),)})
+
+
+@pytest.mark.parametrize(
+    ("send", "again", "same"),
+    [
+        (45, [1, 2, 9], 2),
+        (15, [1, 2, 9], 1),
+        (100, [1, 2, 9], 2),
+        (101, [1, 2, 9], 0),
+        (45, [7, 2], 0),
+        (45, [1, 2], 2),
+    ],
+)
+def test_recompute_behind_attention_ends_where_it_no_longer_runs_what_the_forward_ran(
+    send: int, again: list[int], same: int
+) -> None:
+    """Kernels of 5 ns every 10 behind each attention: 1 and 2 of a forward, as far as its send; at 100 the next begins.
+
+    A send behind 100 is the next forward's, and nothing of that one lies ahead of it.
+    """
+    pattern = stage_pattern(build_schedule(ScheduleSpec(), 2, 1, 2), RECOMPUTED, 0)
+    assert pattern.markers.tolist() == [F, F, F, B, F, B]
+    rows, names = [], []
+    for at, marker in enumerate(pattern.markers.tolist()):
+        behind = [1, 2] if at < 2 else again if marker == F else [8]
+        rows += [(100 * at, 5, COMPUTE, marker)] + [
+            (100 * at + 10 * (k + 1), 5, COMPUTE, N) for k in range(len(behind))
+        ]
+        names += [0, *behind]
+    order = sorted(range(len(rows) + 1), key=lambda at: ([*rows, (send, 1, SEND, N)][at][0], at != len(rows)))
+    rows, names = [[*rows, (send, 1, SEND, N)][at] for at in order], [[*names, 20][at] for at in order]
+    found = profile(rows, names)
+    samples = again_after_send(found, pattern, match(found, pattern, 2))
+    # The last kernel that is the same ends 15 or 25 ns behind its attention kernel; that kernel itself after 5.
+    time = pytest.approx((10 * same + 5) / 1e6)
+    assert samples == [NamedSample(("again after", "dense"), 0, column, time) for column in (2, 4)]
+
+
+@pytest.mark.parametrize(("between", "alone"), [(0, True), (MOST_BETWEEN, True), (MOST_BETWEEN + 1, False)])
+def test_six_kernels_may_lie_between_repeated_attention_and_its_backward(between: int, alone: bool) -> None:
+    """A receive is no work, and does not count."""
+    plan = PipelinePlan({"dense": ((1, 1),)}, {SELECT: ((1, 0),)})
+    pattern = stage_pattern(build_schedule(ScheduleSpec(), 2, 1, 2), plan, 0, ATTENTION_ALONE)
+    assert MOST_BETWEEN == 6 and pattern.markers.tolist() == [F, F, F, B, F, B]
+    rows: list[tuple[int, int]] = []
+    for at, marker in enumerate(pattern.markers.tolist()):
+        rows += [(COMPUTE, marker)] + ([(COMPUTE, N), (COLLECTIVE, N)] * 9)[: between if at in (2, 4) else 9]
+        rows += [(RECEIVE, N)] * 3
+    found = profile([(10 * at, 5, role, marker) for at, (role, marker) in enumerate(rows)])
+    assert reruns_attention_alone(found, pattern, match(found, pattern, 2)) is alone
+
+
+def test_the_step_whose_numbers_are_mixed_is_told() -> None:
+    pattern = stage_pattern(build_schedule(ScheduleSpec(), 2, 1, 2), DENSE_PAIR, 0)
+    rows = [(10 * at, 5, COMPUTE, marker) for at, marker in enumerate([F, F, B, B] * 3)]
+    match(profile(rows, steps=[5] * 4 + [6] * 4 + [7] * 4), pattern, 2)
+    with pytest.raises(Misfit, match=r"different step numbers \(7, 8\)"):
+        match(profile(rows, steps=[5] * 4 + [6] * 4 + [7] * 3 + [8]), pattern, 2)
+
+
+@pytest.mark.parametrize(
+    ("found", "steps", "says"),
+    [
+        ([], None, "no attention kernel of a known name .expected 2 forward and 2 backward"),
+        ([F, F], None, "2 forward and 0 backward.*the backward attention kernel has another name"),
+        ([B], None, "0 forward and 1 backward.*the forward attention kernel has another name"),
+        ([F, F, B, B, F], None, "the order fits for 1 whole steps and then ends inside a step"),
+        ([F, B, B, F, F, B, B], None, "the first step is not whole"),
+        ([F, B, F, B], None, "over 1 steps, but kernel 2 is of the other direction"),
+        ([F, F, B, B, B, F, F, B], None, "over 2 steps, but kernel 5 is of the other direction"),
+        (
+            [F, F, F, F, F, F, B, B],
+            None,
+            "over 1 steps: 2 layers of this stage run attention again and .* recomputes 0",
+        ),
+        ([F, F, F, B, F, B] * 2, None, "over 2 steps: 1 layers of this stage run attention again"),
+        ([F, F, F, B, B, B], None, "the profile was cut short, or is of another configuration"),
+        ([F, F, F, F, F, F, B, B, B, B, B, B], [1] * 12, "over 3 steps"),
+        ([F, B, B, B] * 2, [0] * 4 + [1] * 4, "over 3 steps"),
+        ([F, F, F, B, B, B] * 3, [0] * 6 + [1] * 6 + [-1] * 6, "the profile was cut short, or is of another"),
+    ],
+)
+def test_a_misfit_says_what_was_found_and_why(found: list[int], steps: list[int] | None, says: str) -> None:
+    pattern = stage_pattern(build_schedule(ScheduleSpec(), 2, 1, 2), DENSE_PAIR, 0)
+    assert pattern.markers.tolist() == [F, F, B, B]
+    rows = [(10 * at, 5, COMPUTE, marker) for at, marker in enumerate(found)] or [(0, 5, COMPUTE, N)]
+    with pytest.raises(Misfit, match=says):
+        match(profile(rows, steps=steps), pattern, 2)
+
+
+def test_weight_gradients_are_pieces_of_their_own_where_a_schedule_splits_them() -> None:
+    """Zero bubble (H1) on one of two stages: what lies between attention kernels, and the last weight gradient not."""
+    schedule = build_schedule(ScheduleSpec("zb-h1"), 2, 1, 2)
+    pattern = stage_pattern(schedule, DENSE_PAIR, 1)
+    order = schedule.order[1].tolist()
+    inside: list[dict[Piece, float]] = [{}]
+    for direction, *_ in order:
+        parts: list[Piece | int] = {
+            0: [("before", ""), F, ("after", "dense"), ("head", "")],
+            1: [("back head", ""), ("back before", "dense"), B, ("back after", "")],
+            2: [("weight head", ""), ("weight", "dense")],
+        }[direction]
+        for part in parts:
+            if isinstance(part, int):
+                inside.append({})
+            else:
+                inside[-1][part] = inside[-1].get(part, 0.0) + 1.0
+    assert [dict(pattern.windows[number].pieces) for number in pattern.window] == inside[1:-1]
+
+
+def test_what_operators_allocated_counts_where_the_record_shows_less(tmp_path: Path) -> None:
+    head = "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Total Active(MB),Stream Ptr,Device Type"
+    rows = ["PTA,1.000,100,200,100,0,NPU:0", "PTA,5.000,150,200,150,0,NPU:0"]
+    (tmp_path / "memory_record.csv").write_text("\n".join([head, *rows]) + "\n", encoding="utf-8")
+    for operators, peak in ((170.0, 170.0), (120.0, 150.0)):
+        (tmp_path / "operator_memory.csv").write_text(f"Name,Allocation Total Allocated(MB)\na,{operators}\nb,3\n")
+        found, notes = read_profiled_memory(tmp_path, 5_000)
+        assert found is not None and (found.peak_mib, found.static_mib, notes) == (peak, 100.0, [])
+    (tmp_path / "memory_record.csv").unlink()
+    # Alone it starts with the profile, and says nothing of what was there before.
+    assert read_profiled_memory(tmp_path, 5_000) == (None, [])
+
+
+def test_the_heavier_of_two_ranks_counts_figure_by_figure() -> None:
+    one, other = ProfiledMemory(5.0, 2.0), ProfiledMemory(4.0, 3.0)
+    assert one.worse(other) == other.worse(one) == ProfiledMemory(5.0, 3.0)
+    assert ProfiledMemory(4.0, None).worse(ProfiledMemory(5.0, 1.0)) == ProfiledMemory(5.0, 1.0)
+    assert ProfiledMemory(4.0, None).worse(ProfiledMemory(3.0, None)) == ProfiledMemory(4.0, None)
+
+
+SCHEDULES = [(ScheduleSpec(), 3, 1, 3), (ScheduleSpec("interleaved"), 2, 2, 4), (ScheduleSpec("gpipe"), 4, 1, 2)]
+
+
+@pytest.mark.parametrize("spec, stages, interleaves, micro_batches", SCHEDULES)
+def test_a_transfer_is_the_shorter_of_a_send_and_its_receive(
+    spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: int
+) -> None:
+    """Every chunk hands its output to the next, and its gradient to the one before, of the same lane."""
+    schedule = build_schedule(spec, stages, interleaves, micro_batches)
+    strategy = Strategy(dp=2, tp=1, pp=stages, vpp=interleaves, micro_batches=micro_batches)
+    draw = np.random.default_rng(stages)
+    ranks, steps = {}, {}
+    for rank in range(2 * stages):
+        sends, receives = expected_transfers(schedule, rank // 2)
+        steps[rank] = 2 + rank % 2
+        ranks[rank] = Transfers(draw.random((steps[rank], len(sends))), draw.random((steps[rank], len(receives))))
+    times = []
+    for sender in ranks:
+        for receiver in ranks:
+            if sender % 2 != receiver % 2 or sender == receiver:
+                continue
+            sends, receives = (
+                expected_transfers(schedule, sender // 2)[0],
+                expected_transfers(schedule, receiver // 2)[1],
+            )
+            for i, (direction, position, micro_batch, split) in enumerate(sends):
+                to = position + (1 if direction == FORWARD else -1)
+                if schedule.chunk_at(to)[1] != receiver // 2:
+                    continue
+                j = receives.index((direction, position, micro_batch, split))
+                for step in range(min(steps[sender], steps[receiver])):
+                    sent, received = ranks[sender].sends, ranks[receiver].receives
+                    assert sent is not None and received is not None
+                    times.append(min(sent[step, i], received[step, j]))
+    found, notes = transfer_time(schedule, strategy, ranks)
+    assert found == pytest.approx(float(np.median(times))) and notes == []
+    # All sends together are as many as all receives.
+    both = [expected_transfers(schedule, stage) for stage in range(stages)]
+    borders = 2 * (stages * interleaves - 1) * micro_batches
+    assert sum(len(sends) for sends, _ in both) == sum(len(receives) for _, receives in both) == borders
+    unknown = "the transfer time between stages is not measured"
+    gone = {rank: each for rank, each in ranks.items() if rank in (0, 3)}
+    assert transfer_time(schedule, strategy, gone) == (
+        None,
+        [f"{unknown}: no two neighbouring stages show matching sends and receives"],
+    )
+    lost = {rank: Transfers(None, None, batched=rank == 1) for rank in ranks}
+    assert transfer_time(schedule, strategy, lost)[1] == [f"{unknown}: sends and receives are batched"]
+
+
+def test_one_stage_has_no_transfer_and_says_nothing_of_it() -> None:
+    schedule = build_schedule(ScheduleSpec("gpipe"), 1, 1, 2)
+    assert transfer_time(schedule, Strategy(dp=1, tp=1, pp=1, micro_batches=2), {}) == (None, [])
+
+
+def test_sends_and_receives_are_told_in_milliseconds_where_their_number_is_the_schedule_s() -> None:
+    """The first of two stages sends two forwards and receives two gradients a step."""
+    schedule = build_schedule(ScheduleSpec(), 2, 1, 2)
+    rows = [(10 * at, 1000 * (at + 1), role, N) for at, role in enumerate([SEND, SEND, RECEIVE, RECEIVE] * 2)]
+    found = transfers_of(profile(rows), schedule, 0, 2)
+    assert found.sends is not None and found.receives is not None and not found.batched
+    assert found.sends.tolist() == [[0.001, 0.002], [0.005, 0.006]]
+    assert found.receives.tolist() == [[0.003, 0.004], [0.007, 0.008]]
+    found = transfers_of(profile([*rows[:-1], (90, 5, TRANSFER, N)]), schedule, 0, 2)
+    assert found.sends is not None and found.receives is None and found.batched
+
+
+PLAN = PipelinePlan({"dense": ((1, 0),), "moe": ((1, 2),)}, {FULL: ((1, 0),)})
+ONE_BY_ONE: Mapping[Piece, float] = {
+    ("before", ""): 3.0, ("after", "moe"): 7.0, ("after", "dense"): 1.0, ("again before", ""): 2.0,
+    ("again after", "moe"): 6.0, ("again after", "dense"): 1.5, ("back before", "moe"): 9.0,
+    ("back before", "dense"): 3.0, ("back after", ""): 5.0, ("head", ""): 8.0, ("back head", ""): 16.0,
+    ("embedding", ""): 1.0, ("back embedding", ""): 2.0, ("select", "moe"): 2.5,
+}  # fmt: skip
+"""Times of pieces, ms: a MoE layer takes 10 forwards and 14 backwards, a dense one 4 and 8."""
+
+
+def made_of(
+    pieces: Mapping[Piece, float], exposed: Mapping[str, np.ndarray] | None = None, transfer_ms: float | None = None,
+    scatter: float = 0.0, spec: ScheduleSpec = ScheduleSpec(), plan: PipelinePlan = PLAN,  # noqa: B008 - frozen
+) -> RatioFigures:  # fmt: skip
+    """The ratios of pieces that are each measured alone, three times, one of them late and one early."""
+    windows = {
+        KernelWindow(((piece, 1.0),), 0): Pooled(value + scatter * np.array([-1.0, 0.0, 1.0]), 3)
+        for piece, value in pieces.items()
+    }
+    return ratios_of(plan, build_schedule(spec, 2, 1, 2), PooledTimes(windows), exposed or {}, transfer_ms)
+
+
+def test_ratios_are_those_of_the_pieces_times() -> None:
+    found = made_of(ONE_BY_ONE, {"moe": np.array([0.5, 0.5, 0.5])}, transfer_ms=0.5)
+    assert found.problems == found.missing == found.notes == ()
+    ratios = found.ratios
+    assert ratios is not None
+    assert ratios.unit_ms == pytest.approx(10.0)
+    assert ratios.dense_forward == pytest.approx(0.4)
+    assert ratios.backward == pytest.approx(1.4)
+    assert ratios.recompute == {FULL: pytest.approx(0.8), SELECT: pytest.approx(0.25), "none": 0.0}
+    # What a step pays for the head both ways, under one backward ratio.
+    assert ratios.head == pytest.approx(24.0 / 2.4 / 10.0)
+    assert ratios.embedding == pytest.approx(3.0 / 2.4 / 10.0)
+    assert ratios.lag == pytest.approx(0.05)
+    moe, dense = found.by_kind["moe"], found.by_kind["dense"]
+    assert (moe.forward_ms, moe.backward_ms, moe.recompute_ms) == pytest.approx((10.0, 14.0, 8.0))
+    assert (dense.forward_ms, dense.backward_ms, dense.recompute_ms) == pytest.approx((4.0, 8.0, 3.5))
+    assert moe.exposed_communication_ms == 0.5 and dense.exposed_communication_ms is None
+    assert moe.forward_samples == 3
+
+
+def test_scatter_adds_up_in_squares() -> None:
+    """Every piece scatters by 0.1: a sum of two by 0.1 sqrt(2), a ratio by the root of both relative squares."""
+    found = made_of(ONE_BY_ONE, scatter=0.1)
+    two = 0.1 * sqrt(2)
+    assert found.by_kind["moe"].forward_spread == pytest.approx(two / 10)
+    assert found.spread["moe_bw"] == pytest.approx(two / 10)
+    assert found.spread["dmratio"] == pytest.approx(hypot(two / 4, two / 10))
+    assert found.spread["bfratio"] == pytest.approx(hypot(two / 14, two / 10))
+    assert found.spread["re_grow_ration"] == pytest.approx(hypot(two / 8, two / 10))
+    assert found.spread["hratio"] == pytest.approx(hypot(two / 24, two / 10))
+    assert set(found.samples.values()) == {3}
+
+
+def test_what_is_not_seen_is_missing_and_taken_as_usual() -> None:
+    usual = TimeRatios()
+    found = made_of({piece: ONE_BY_ONE[piece] for piece in [("before", ""), ("after", "moe")]})
+    assert found.ratios is not None and set(found.missing) == {"dmratio", "bfratio", "re_grow_ration", "hratio"}
+    assert (found.ratios.dense_forward, found.ratios.backward) == (usual.dense_forward, usual.backward)
+    assert (found.ratios.head, found.ratios.recompute[FULL]) == (usual.head, usual.recompute[FULL])
+    assert found.ratios.recompute[SELECT] == pytest.approx(usual.recompute[SELECT] * usual.recompute[FULL])
+    assert (found.ratios.embedding, found.ratios.lag) == (0.0, 0.0)
+    assert {name for name, count in found.samples.items() if count} == {"moe_bw"}
+    assert set(found.by_kind) == {"moe"} and found.by_kind["moe"].backward_ms is None
+    # A head that shows forward alone counts as it is.
+    some = {piece: ONE_BY_ONE[piece] for piece in [("before", ""), ("after", "moe"), ("head", "")]}
+    alone = made_of(some)
+    assert alone.ratios is not None and alone.ratios.head == pytest.approx(0.8)
+
+
+def test_selective_recompute_counts_what_of_it_precedes_attention() -> None:
+    found = made_of({**ONE_BY_ONE, ("select before", "moe"): 1.5})
+    assert found.ratios is not None and found.ratios.recompute[SELECT] == pytest.approx(0.4)
+
+
+def test_weight_gradients_are_part_of_a_backward() -> None:
+    spec = ScheduleSpec("zb-h1")
+    weights = {("weight", "moe"): 2.0, ("weight", "dense"): 1.0, ("weight head", ""): 4.0}
+    found = made_of({**ONE_BY_ONE, **weights}, spec=spec)
+    assert found.ratios is not None
+    assert found.ratios.backward == pytest.approx(1.6)
+    assert found.ratios.head == pytest.approx(28.0 / 2.6 / 10.0)
+    assert found.by_kind["dense"].backward_ms == pytest.approx(9.0)
+
+
+@pytest.mark.parametrize(("time", "told"), [(10.5, True), (10.0, False), (9.0, False)])
+def test_recompute_that_is_seen_with_the_backward_alone_is_a_forward_once_more(time: float, told: bool) -> None:
+    """Where both take no longer than a forward nothing is shared out."""
+    both = (
+        (("again after", "moe"), 1.0), (("again before", ""), 1.0), (("back after", ""), 1.0),
+        (("back before", "moe"), 1.0),
+    )  # fmt: skip
+    windows = {
+        KernelWindow(((("after", "moe"), 1.0), (("before", ""), 1.0)), 0): Pooled(np.array([9.9, 10.0, 10.1]), 3),
+        KernelWindow(both, 0): Pooled(time + np.array([-0.2, 0.0, 0.2, 0.0]), 3),
+    }
+    found = ratios_of(PLAN, build_schedule(ScheduleSpec(), 2, 1, 2), PooledTimes(windows), {}, None)
+    moe = found.by_kind["moe"]
+    if not told:
+        assert (moe.backward_ms, moe.recompute_ms, found.notes) == (None, None, ())
+        return
+    assert moe.backward_ms == pytest.approx(time - 10) and moe.recompute_ms == pytest.approx(10.0)
+    assert found.notes == ("every moe layer is recomputed: its recompute is taken as long as its forward",)
+    scatter = hypot(0.1, sqrt(0.08 / 3))
+    assert found.spread["bfratio"] == pytest.approx(0.05 * hypot(scatter / 0.5, 0.01) / 0.05)
+    assert found.samples["bfratio"] == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({("after", "moe"): -4.0}, "no rank shows the forward of a moe layer"),
+        ({("after", "dense"): -4.0}, "the forward of a dense layer comes out at or below 0"),
+        ({("back before", "dense"): -6.0}, "the backward of a dense layer comes out at or below 0"),
+        ({("again after", "dense"): -3.0}, "the recompute of a dense layer comes out at or below 0"),
+        ({("head", ""): -17.0}, "hratio comes out below 0"),
+    ],
+)
+def test_times_of_nothing_and_less_are_no_times(changed: Mapping[Piece, float], says: str) -> None:
+    found = made_of({**ONE_BY_ONE, **changed})
+    assert found.ratios is None and any(says in problem for problem in found.problems)
+
+
+def test_a_time_of_exactly_nothing_is_none() -> None:
+    schedule = build_schedule(ScheduleSpec(), 2, 1, 2)
+    forward = KernelWindow(((("after", "moe"), 1.0), (("before", ""), 1.0)), 0)
+    backward = KernelWindow(((("back after", ""), 1.0), (("back before", "moe"), 1.0)), 0)
+    found = ratios_of(PLAN, schedule, PooledTimes({forward: Pooled(np.zeros(3), 3)}), {}, None)
+    assert found.ratios is None and "no rank shows the forward of a moe layer" in found.problems[0]
+    windows = {forward: Pooled(np.full(3, 10.0), 3), backward: Pooled(np.array([-0.125, 0.0, 0.125]), 3)}
+    found = ratios_of(PLAN, schedule, PooledTimes(windows), {}, None)
+    assert found.ratios is None and "the backward of a moe layer comes out at or below 0" in found.problems[0]
+
+
+@pytest.mark.parametrize(("scatter", "fits"), [(2.1, True), (2.15, False)])
+def test_a_forward_that_scatters_by_a_third_is_no_figure(scatter: float, fits: bool) -> None:
+    """Two pieces, together 10 ms; 0.3 of it is 3 ms, and 2.1213 ms of each."""
+    found = made_of(ONE_BY_ONE, scatter=scatter)
+    assert any("the forward of a moe layer scatters by 30%" in problem for problem in found.problems) is not fits
+
+
+def test_an_embedding_of_less_than_nothing_is_none() -> None:
+    found = made_of({**ONE_BY_ONE, ("back embedding", ""): -2.0, ("select", "moe"): -1.0})
+    assert found.ratios is not None and found.ratios.embedding == 0.0 and found.ratios.recompute[SELECT] == 0.0
+
+
+def test_another_kind_s_ratio_is_taken_where_the_body_shows_none_and_that_is_said() -> None:
+    rest = {piece: time for piece, time in ONE_BY_ONE.items() if piece != ("back before", "moe")}
+    found = made_of(rest)
+    assert found.ratios is not None and found.ratios.backward == pytest.approx(2.0)
+    assert found.notes == ("bfratio is that of the dense layers: no moe layer shows it",)
+
+
+def test_a_fit_s_worst_miss_is_relative_to_what_was_measured() -> None:
+    """x is 9 and 11: its mean is 10, off by 1/9 of the smaller; both are trusted alike."""
+    fit = LinearFit()
+    for value in (9.0, 11.0):
+        fit.add({("x", ""): 1.0}, replace(centre(np.full(3, value)), scatter=1.0), 0.0)
+    solved = fit.solve()
+    found = solved.sum_of([("x", "")])
+    assert found is not None and found.value == pytest.approx(10.0) and found.scatter == pytest.approx(sqrt(0.5))
+    assert solved.worst_residual() == pytest.approx(1 / 9)
+    twice = solved.sum_of([("x", ""), ("x", "")])
+    assert twice is not None and twice.value == pytest.approx(20.0)
+    assert LinearFit().solve().sum_of([("x", "")]) is None
+
+
+def test_a_configuration_is_written_once_and_only_with_a_time(tmp_path: Path) -> None:
+    def found(unit_ms: float | None) -> ExtractedRatios:
+        config: Any = None
+        memory = {1: ProfiledMemory(7.25, None), 0: ProfiledMemory(5.0, 3.0)}
+        return ExtractedRatios(
+            config, TimeRatios(unit_ms=unit_ms, embedding=0.25), {"hratio": 0.125}, {"hratio": 9}, transfer_ms=0.5,
+            memory=memory, steps=4, stages=(0, 1), missing=("dmratio", "bfratio"),
+        )  # fmt: skip
+
+    first = Strategy(dp=1, tp=2, pp=3, ep=1)
+    lost: Any = ExtractedRatios(found(1.0).config, None)
+    rows = [
+        (replace(first, tp=1), found(None)), (replace(first, tp=4), lost), (first, found(12.5)), (first, found(99.0)),
+        (replace(first, dp=2), found(2.0)),
+    ]  # fmt: skip
+    lines = write_profiling_result(rows, tmp_path / "t.csv").read_text().splitlines()
+    assert lines[0] == ",".join(COLUMNS) and len(lines) == 3
+    row = dict(zip(COLUMNS, lines[1].split(","), strict=True))
+    assert [row[name] for name in ("dp", "tp", "pp", "ep", "moe_bw")] == ["1", "2", "3", "1", "12.5"]
+    assert (row["hratio_spread"], row["hratio_samples"], row["bfratio_spread"], row["bfratio_samples"]) == (
+        "0.125", "9", "", "0",
+    )  # fmt: skip
+    assert (row["peak_mib"], row["static_mib"], row["steps"], row["stages_seen"]) == ("0:5.0;1:7.2", "0:3.0", "4", "2")
+    assert row["not_measured"] == "dmratio;bfratio" and lines[2].startswith("2,2,3,1")
+
+
+def runs(*flags: tuple[str, ...], jobs: int = 9) -> list[Measured]:
+    """Measured runs that ask for some flags."""
+    return [Measured(str(at), 1.0, lambda device: 1.0, at % jobs, each) for at, each in enumerate(flags)]
+
+
+def test_a_flag_that_few_runs_have_makes_their_time_less_sure() -> None:
+    """3 % of every run, 6 % of a job alone, and 10 % a flag that no more than half of the runs share."""
+    one, two = hypot(0.03, 0.1), hypot(0.03, 0.1 * sqrt(2))
+    found = _noise(runs(("a", "b"), ("a",), ("a", "c", "d"), ("b",)))
+    # a: three of four; b: two of four, a half; c and d: one each.
+    assert found.tolist() == pytest.approx([one, 0.03, two, one])
+    assert _noise(runs(("a",), ())).tolist() == pytest.approx([0.03, 0.03])
+    assert _noise(runs(("a",), (), ())).tolist() == pytest.approx([one, 0.03, 0.03])
+    assert _noise(runs((), (), jobs=1)).tolist() == pytest.approx([0.06, 0.06])
+
+
+@pytest.mark.parametrize(("left_out", "chosen"), [(0.79, REGISTER), (0.8, "all figures"), (0.9, "all figures")])
+def test_the_register_stays_where_it_is_a_fifth_better_than_the_fit(left_out: float, chosen: str) -> None:
+    assert _simplest({REGISTER: left_out, "all speeds together": 0.95, "all figures": 1.0}) == chosen
