@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -356,6 +357,7 @@ def test_every_measurement_has_its_place_in_galvatron_s_tables(tmp_path: Path) -
     """2 MiB in 1 ms are 2.097152 GB/s; an all-reduce of four puts three quarters twice on the bus."""
     plan = HardwarePlan(1, 4, max_tp=4, max_pp=4, start_mib=1, end_mib=1, bandwidth_mib=2)
     measured = {job.key: Sample(1e-3, 0.0, 1) for job in hardware_jobs(plan)}
+    measured |= {job.key: Sample(2e-3, 0.0, 1) for job in hardware_jobs(plan) if job.kind == ALL_TO_ALL}
     measured["overlap"] = Sample(1.23456789, 0.0, 1)
     tables = hardware_tables(plan, measured)
     assert tables == {
@@ -365,7 +367,8 @@ def test_every_measurement_has_its_place_in_galvatron_s_tables(tmp_path: Path) -
         },
         "p2p_bandwidth_1nodes_4gpus_per_node.json": {"pp_size_2": 2.097152, "pp_size_4": 2.097152},
         "sp_time_1nodes_4gpus_per_node.json": {
-            f"{name}_size_{ranks}_1MB_time": 1.0 for name in ("allreduce", "all2all") for ranks in (4, 2)
+            "allreduce_size_4_1MB_time": 1.0, "allreduce_size_2_1MB_time": 1.0,
+            "all2all_size_4_1MB_time": 2.0, "all2all_size_2_1MB_time": 2.0,
         },
         "overlap_coefficient.json": {"overlap_coe": 1.234568},
     }  # fmt: skip
@@ -581,3 +584,36 @@ def test_a_forward_is_timed_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> 
     run = ModelRun((1,), 1, 2)
     found = model_worker.measure(SMALL, run, replace(TorchDevice.here(0), module=None))
     assert found == {run.key: Sample(250.0, 0.0, 1)}
+
+
+@needs_torch
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_a_rank_of_tp_holds_its_share_of_the_products_and_whole_norms(tp: int) -> None:
+    plan = replace(SMALL, heads=4)
+    model = model_worker.build(plan, ModelRun((1,), 1, 2, tp=tp), replace(TorchDevice.here(0), module=None))
+    held = sum(each.numel() for each in model.parameters())
+    assert held == (4 * 64 + 3 * 96) // tp + 2 * 8 + 2 * 88 + 8
+
+
+@needs_torch
+@pytest.mark.parametrize("disturbed", ["", "spread 9 %"])
+def test_a_measurement_is_told_with_what_disturbed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], disturbed: str
+) -> None:
+    """A copy and the link to the host, which a processor does not have."""
+    plan = HardwarePlan(1, 1, kinds=(COPY, HOST_LINK), width=8)
+    (tmp_path / hardware_worker.PLAN).write_text(json.dumps(asdict(plan)), encoding="utf-8")
+    asked: list[tuple[Any, ...]] = []
+
+    def settled(once: Callable[[], float], *how: Any, **more: Any) -> Sample:
+        asked.append((*how, more))
+        return Sample(1234567.0, 0.0625, 3, disturbed)
+
+    monkeypatch.setattr(hardware_worker, "settle", settled)
+    for _ in range(2):
+        hardware_worker.main(tmp_path)
+    # What was disturbed is measured again.
+    times = 2 if disturbed else 1
+    mark = " DISTURBED: spread 9 %" if disturbed else ""
+    assert capsys.readouterr().out.splitlines() == [f"copy: 1.23457e+06, spread 6.2 %{mark}"] * times
+    assert asked == [(9, 3, 1.0, {"warm": 1})] * times

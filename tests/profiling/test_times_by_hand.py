@@ -14,6 +14,7 @@ import pytest
 
 from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.strategy import Strategy
+from taylor.parsers.profiles.folder import rank_sources
 from taylor.parsers.profiles.kernels import (
     BACKWARD_MARKER,
     COLLECTIVE,
@@ -28,9 +29,10 @@ from taylor.parsers.profiles.kernels import (
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.pipeline.schedule import FORWARD, ScheduleSpec
+from taylor.profiling import extract
 from taylor.profiling.calibration.fit import REGISTER, Measured, _noise, _simplest
 from taylor.profiling.extract import ExtractedRatios
-from taylor.profiling.fit import LinearFit, centre
+from taylor.profiling.fit import Estimate, LinearFit, centre
 from taylor.profiling.match import MOST_BETWEEN, Misfit, match, reruns_attention_alone
 from taylor.profiling.measure import (
     NamedSample,
@@ -47,9 +49,11 @@ from taylor.profiling.measure import (
 from taylor.profiling.memory import ProfiledMemory, read_profiled_memory
 from taylor.profiling.pattern import ATTENTION_ALONE, KernelWindow, Piece, StagePattern, stage_pattern
 from taylor.profiling.pool import Pooled, PooledTimes
-from taylor.profiling.ratios import RatioFigures, ratios_of
+from taylor.profiling.ratios import RatioFigures, _kind_times, ratios_of
 from taylor.profiling.table import COLUMNS, write_profiling_result
+from taylor.profiling.tasks import names_tasks
 from taylor.profiling.transfer import Transfers, expected_transfers, transfer_time, transfers_of
+from tests.profiling.test_extract import MIXED, write
 
 F, B, N = FORWARD_MARKER, BACKWARD_MARKER, NO_MARKER
 DENSE_PAIR = PipelinePlan({"dense": ((1, 1),)}, {})
@@ -345,7 +349,7 @@ def test_a_transfer_is_the_shorter_of_a_send_and_its_receive(
     ranks, steps = {}, {}
     for rank in range(2 * stages):
         sends, receives = expected_transfers(schedule, rank // 2)
-        steps[rank] = 2 + rank % 2
+        steps[rank] = 2 + rank // 2 % 2
         ranks[rank] = Transfers(draw.random((steps[rank], len(sends))), draw.random((steps[rank], len(receives))))
     times = []
     for sender in ranks:
@@ -438,6 +442,13 @@ def test_ratios_are_those_of_the_pieces_times() -> None:
     assert (dense.forward_ms, dense.backward_ms, dense.recompute_ms) == pytest.approx((4.0, 8.0, 3.5))
     assert moe.exposed_communication_ms == 0.5 and dense.exposed_communication_ms is None
     assert moe.forward_samples == 3
+
+
+def test_a_time_of_nothing_has_no_relative_spread() -> None:
+    found = _kind_times(Estimate(0.0, 0.1, 3), None, None, np.zeros(0))
+    assert found is not None and (found.forward_spread, found.exposed_communication_ms) == (0.0, None)
+    found = _kind_times(Estimate(4.0, 0.5, 3), None, None, None)
+    assert found is not None and found.forward_spread == 0.125
 
 
 def test_scatter_adds_up_in_squares() -> None:
@@ -611,3 +622,27 @@ def test_a_flag_that_few_runs_have_makes_their_time_less_sure() -> None:
 @pytest.mark.parametrize(("left_out", "chosen"), [(0.79, REGISTER), (0.8, "all figures"), (0.9, "all figures")])
 def test_the_register_stays_where_it_is_a_fifth_better_than_the_fit(left_out: float, chosen: str) -> None:
     assert _simplest({REGISTER: left_out, "all speeds together": 0.95, "all figures": 1.0}) == chosen
+
+
+def test_one_range_names_tasks_where_no_attention_kernel_is_known() -> None:
+    empty, attention = profile([(0, 5, COMPUTE, N)]), profile([(0, 5, COMPUTE, F)])
+    one = {"task_start_ns": np.array([0]), "task_end_ns": np.array([5]), "task_marker": np.array([F], dtype=np.int8)}
+    assert names_tasks(replace(empty, **one))
+    assert not names_tasks(empty) and not names_tasks(replace(attention, **one))
+
+
+def test_memory_is_asked_for_until_the_last_attention_kernel_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[Path, int] = {}
+
+    def read(output: Path, until_ns: int) -> tuple[None, list[str]]:
+        asked[output] = until_ns
+        return None, []
+
+    monkeypatch.setattr(extract, "read_profiled_memory", read)
+    write(MIXED, tmp_path, memory_mib={0: (100.0, 300.0), 2: (100.0, 300.0)})
+    extract.extract_ratios(MIXED, tmp_path)
+    profiles = {source.path: source.read() for source in rank_sources(tmp_path) if source.has_memory_tables}
+    assert asked == {path: found.end_ns[found.marker != N].max() for path, found in profiles.items()}
+    assert asked
