@@ -9,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
-from taylor.dryrun.torch_stage.attention import FlashAttention, unfused_attention  # noqa: E402
+from taylor.dryrun.torch_stage import attention_blocks, ends, experts, kernels  # noqa: E402
+from taylor.dryrun.torch_stage.attention import Dropout, FlashAttention, unfused_attention  # noqa: E402
 from taylor.dryrun.torch_stage.ends import (  # noqa: E402
     EngineCrossEntropy,
     Head,
@@ -18,7 +19,7 @@ from taylor.dryrun.torch_stage.ends import (  # noqa: E402
     VocabularyCrossEntropy,
 )
 from taylor.dryrun.torch_stage.experts import Experts  # noqa: E402
-from taylor.dryrun.torch_stage.kernels import GradientQueue  # noqa: E402
+from taylor.dryrun.torch_stage.kernels import DropoutAdd, GradientQueue  # noqa: E402
 from taylor.dryrun.torch_stage.layers import TransformerLayer  # noqa: E402
 from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs  # noqa: E402
 from taylor.dryrun.torch_stage.site import Site  # noqa: E402
@@ -249,6 +250,47 @@ def test_a_chunked_loss_has_the_gradients_of_the_whole_one(framework: str) -> No
         found.append((loss.detach(), x.grad, head.table.main_grad))
     for one, other in zip(*found, strict=True):
         assert_rounding_alone_differs(one, other.double())
+
+
+def test_dropout_keeps_the_mean_and_its_gradients_are_those_of_what_was_kept() -> None:
+    for rate in (0.0, 0.2, 0.5):
+        x = torch.full((400, 50), 3.0).requires_grad_()
+        residual = torch.full((400, 50), 7.0).requires_grad_()
+        y = DropoutAdd.apply(x, residual, rate)
+        y.backward(torch.full((400, 50), 2.0))
+        dropped = y.detach() == 7.0
+        assert abs(float(dropped.double().mean()) - rate) < 0.02
+        assert torch.allclose(y.detach(), torch.where(dropped, 7.0, 7.0 + 3.0 / (1 - rate)))
+        assert torch.allclose(x.grad, torch.where(dropped, 0.0, 2.0 / (1 - rate)))
+        assert torch.equal(residual.grad, torch.full((400, 50), 2.0))
+    x = torch.full((400, 50), 3.0).requires_grad_()
+    y = Dropout.apply(x, 0.25)
+    y.backward(torch.full((400, 50), 2.0))
+    dropped = y.detach() == 0.0
+    assert abs(float(dropped.double().mean()) - 0.25) < 0.02
+    assert torch.allclose(y.detach(), torch.where(dropped, 0.0, 4.0))
+    assert torch.allclose(x.grad, torch.where(dropped, 0.0, 2.0 / 0.75))
+
+
+@pytest.mark.parametrize("framework", ["megatron", "mindformers", "torchtitan"])
+def test_one_rank_alone_gathers_and_scatters_nothing(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused:
+        @staticmethod
+        def apply(*_args: object) -> None:
+            raise AssertionError("nobody is there to exchange with")
+
+    for module, names in ((kernels, "Gather"), (ends, "Gather"), (attention_blocks, "Gather"), (experts, "Gather")):
+        monkeypatch.setattr(module, names, Refused)
+    monkeypatch.setattr(experts, "Scatter", Refused)
+    rules = EXACT.replace(framework=frameworks.FRAMEWORKS[framework])
+    for model, kind in ((cases.LLAMA, DENSE), (cases.MOE, MOE), (cases.LATENT, DENSE), (cases.LATENT, MOE)):
+        site = Site(model, ALONE, rules)
+        layer = seeded(TransformerLayer(site, GradientQueue(), model.layer(kind), NONE))
+        x = torch.randn(site.tokens, 256, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        layer(x).square().sum().backward()
+        assert x.grad is not None
+    head = seeded(Head(Site(cases.LLAMA, ALONE, rules), GradientQueue()))
+    assert float(head.loss(torch.ones(48, 256), torch.arange(48))) > 0
 
 
 def test_postponed_weight_gradients_are_the_same_ones() -> None:
