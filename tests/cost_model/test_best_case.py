@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from taylor.cost_model.alive import alive_lower_bound, alive_micro_batches
-from taylor.cost_model.best_case import TOLERANCE_MIB, _average_and_dip
+from taylor.cost_model.best_case import TOLERANCE_MIB, _average_and_dip, _Search
 from taylor.cost_model.memory import best_case_peak_mib, lightest_plan, memory_profile, stage_breakdown
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
@@ -231,3 +231,29 @@ def test_the_deepest_fall_below_the_average_is_that_of_every_stretch_of_layers()
             (b - a) * layers.mean(axis=0) - layers[a:b].sum(axis=0) for b in range(n + 1) for a in range(b + 1)
         ]
         assert dip == pytest.approx(np.max(stretches, axis=0), abs=1e-9)
+
+
+def test_stages_hold_what_a_walk_of_single_layers_from_the_front_finds():
+    rng = np.random.default_rng(4)
+    for interleaves in (1, 2):
+        for _ in range(60):
+            stages, dense = int(rng.integers(1, 5)), int(rng.integers(0, 6))
+            base = rng.integers(10, 60, (stages, 3)).astype(float)
+            slope = rng.integers(3, 12, (stages, 3)).astype(float)
+            front = rng.integers(2, 9, (stages, 3)).astype(float)
+            peak = base + rng.integers(0, 60, (stages, 3))
+            search = _Search(base, slope, front, 40, dense, interleaves)
+            expected = np.zeros((stages, 3))
+            for at in range(3):
+                left = dense if interleaves == 1 else 0
+                for stage in range(stages):
+                    room = peak[stage, at] - base[stage, at]
+                    # Every stage holds a layer at least, so dense ones reach no further than there are of them.
+                    left = left if stage < dense else 0
+                    while left and room >= front[stage, at]:
+                        left, room = left - 1, room - front[stage, at]
+                        expected[stage, at] += 1
+                    # Behind dense layers that did not fit no body layer can follow.
+                    if not left:
+                        expected[stage, at] += room // slope[stage, at]
+            assert search.held(peak).tolist() == expected.tolist()

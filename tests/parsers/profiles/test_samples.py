@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from taylor.base.errors import InputError
 from taylor.parsers.profiles.ascend import ascend_rank, read_ascend_rank, read_kernel_details, read_trace_view
 from taylor.parsers.profiles.ascend_tables import read_memory_record, read_operator_memory, read_step_trace
 from taylor.parsers.profiles.folder import rank_sources
@@ -99,6 +100,36 @@ def test_memory_and_step_tables_give_the_figures_in_them() -> None:
     [step] = read_step_trace(folder / "step_trace_time.csv")
     assert (step.step, step.stage_ms, step.bubble_ms) == (50, 136.581, 0.0)
     assert step.computing_ms == pytest.approx(8.873756)
+
+
+STEP_HEADER = "Step,Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Stage,Bubble"
+
+
+@pytest.mark.parametrize("stage", [0, 1000, 10_000_000])
+def test_a_step_adds_up_to_a_hundredth_and_a_microsecond(stage: int, tmp_path: Path) -> None:
+    path = tmp_path / "step_trace_time.csv"
+    slack = stage // 100 + 1
+    for computing, exposed, free, bubble in (
+        (stage, 0, 0, 0), (0, stage, 0, 0), (0, 0, stage, 0), (2 * stage, 0, 0, stage), (stage, 300, 200, 500),
+    ):  # fmt: skip
+        for off in (0, slack - 1, -slack + 1, slack + 1, -slack - 1):
+            if computing + off < 0:
+                continue
+            row = f"1,{computing + off},{exposed},50,{exposed + 50},{free},{stage},{bubble}"
+            path.write_text(f"{STEP_HEADER}\n{row}\n")
+            if abs(off) < slack:
+                [told] = read_step_trace(path)
+                assert (told.stage_ms, told.bubble_ms) == (stage / 1e3, bubble / 1e3)
+                assert told.computing_ms == (computing + off) / 1e3
+            else:
+                with pytest.raises(InputError, match="does not add up"):
+                    read_step_trace(path)
+
+
+def test_a_step_of_nothing_but_one_microsecond_adds_up(tmp_path: Path) -> None:
+    path = tmp_path / "step_trace_time.csv"
+    path.write_text(f"{STEP_HEADER}\n1,1,0,0,0,0,0,0\n")
+    assert read_step_trace(path)[0].computing_ms == 0.001
 
 
 def test_the_rank_stands_in_the_profilers_information() -> None:
