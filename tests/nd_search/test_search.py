@@ -232,6 +232,22 @@ def test_the_explanation_says_what_memory_removed_and_what_was_not_searched() ->
     assert "outside the search" in "\n".join(explain(job(), DEVICE, options, with_cp))
 
 
+def test_memory_is_told_of_a_strategy_that_has_one_micro_batch_and_not_of_one_without() -> None:
+    options = SearchOptions(world_size=1024, gbs=1024)
+    for micro_batches, told in ((1, True), (2, True), (0, False)):
+        strategy = Strategy(64, 16, 1, 8, op=64, micro_batches=micro_batches)
+        lines = explain(job(), DEVICE, options, strategy)
+        assert any(line.startswith("memory: ") for line in lines) == told
+    elsewhere = Strategy(32, 16, 1, 8, op=32, micro_batches=1)
+    assert not any(line.startswith("memory: ") for line in explain(job(), DEVICE, options, elsewhere))
+
+
+def test_bounds_may_meet_and_not_cross() -> None:
+    assert SearchOptions(bounds={"tp": (4, 4)}).bounds["tp"] == (4, 4)
+    with pytest.raises(InputError, match="lower bound above the upper"):
+        SearchOptions(bounds={"tp": (4, 3)})
+
+
 USER_RULES = """
 from taylor.nd_search.rules import Rule
 

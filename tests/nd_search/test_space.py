@@ -7,7 +7,7 @@ import pytest
 
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
-from taylor.nd_search.emptied import _nearest_batch
+from taylor.nd_search.emptied import _nearer, _nearest_batch
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.prune import apply_rules
@@ -118,3 +118,9 @@ def test_what_is_legal_is_what_legality_rules_leave() -> None:
 
 def test_a_module_of_a_package_that_is_not_there_does_not_exist() -> None:
     assert not _exists("no_such_package.module") and not _exists("json.no_such_module") and _exists("json.decoder")
+
+
+def test_of_two_batches_one_that_fits_comes_first_and_then_the_nearer() -> None:
+    fits, far, near = (False, 8, 40), (True, 1, 33), (True, 0, 32)
+    assert _nearer(None, None) is None and _nearer(fits, None) == _nearer(None, fits) == fits
+    assert _nearer(fits, far) == _nearer(far, fits) == fits and _nearer(near, far) == _nearer(far, near) == near

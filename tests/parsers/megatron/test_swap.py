@@ -13,6 +13,8 @@ from benchmarks.reliability.outside import NotHere, loaded, source, without_impo
 from taylor.base.errors import InputError
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.statics import MIB
+from taylor.parsers.megatron.offload import OFFLOAD_MODULES, OFFLOADING
+from taylor.parsers.megatron.recompute import EXPERTS_AGAIN, MODULES, module_flags
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
@@ -152,3 +154,13 @@ def test_any_number_of_first_layers_can_be_written_and_a_mixture_cannot(tmp_path
 def test_a_method_that_mindspeed_does_not_know_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--recompute-method.*must be uniform or block.*blok"):
         launched("--recompute-method blok", tmp_path)
+
+
+def test_flags_by_module_say_what_runs_again_and_what_moves() -> None:
+    assert module_flags(None) == {OFFLOADING: False, OFFLOAD_MODULES: False}
+    again = module_flags("mlp")
+    assert again == {OFFLOADING: False, OFFLOAD_MODULES: False, MODULES: ("mlp",), EXPERTS_AGAIN: False}
+    both = module_flags(AGAIN)
+    assert both[OFFLOADING] is True and both[MODULES] == ("mlp",) and both[EXPERTS_AGAIN] is False
+    moved = module_flags(MOVED)
+    assert moved[OFFLOADING] is True and moved[OFFLOAD_MODULES] == both[OFFLOAD_MODULES] and MODULES not in moved
