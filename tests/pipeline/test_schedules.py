@@ -278,3 +278,28 @@ def test_the_table_of_schedules_says_what_their_orders_show(name: str) -> None:
     else:
         with pytest.raises(ValueError, match="sequence splits belong to seqpipe"):
             build_schedule(pieces, 4, vpp, 8)
+
+
+def test_every_schedule_is_offered_with_the_interleaves_and_micro_batches_of_its_paper() -> None:
+    """Sources of each row: docs/mathematics.md, «Orders of tasks».
+
+    Interleaved 1F1B needs two chunks a stage (Narayanan et al. 2021); V shapes have two (Qi et al. 2024, DualPipeV);
+    ZB-H1 and ZB-H2 have one (Qi et al. 2023), and ZB-H2 fills the pipeline up and down.
+    """
+    several, one, two, any_number = {2, 3, 4}, {1}, {2}, {1, 2, 3, 4}
+    rows = {
+        "gpipe": (one, 1), "1f1b": (one, 1), "interleaved": (several, 1), "megatron-interleaved": (several, 1),
+        "torch-interleaved": (several, 1), "seqpipe": (any_number, 1), "zero_bubble_v": (two, 7), "dualpipev": (two, 8),
+        "zbv": (two, 1), "zb-h1": (one, 1), "zb-h2": (one, 7), "interleaved-zb": (several, 1),
+        "searched": (any_number, 1), "searched-v": (two, 1),
+    }  # fmt: skip
+    for name in (*SCHEDULES, "searched", "searched-v"):
+        traits = ScheduleSpec(name).traits
+        told = {V for V in range(1, 5) if traits.offered_with(V)}, int(traits.least_micro_batches(4))
+        assert told == rows[name], name
+        # The backward of plain and interleaved 1F1B is one task; zero-bubble orders part it.
+        parted = name.startswith(("z", "dual", "searched")) or name == "interleaved-zb"
+        assert traits.split_backward == parted and traits.v_shape == (rows[name][0] == two), name
+        assert traits.needs_pipeline == (parted or name == "seqpipe") and traits.keeps_all == (name == "gpipe"), name
+        assert traits.put_off == {"zb-h1": 1, "zb-h2": 2, "interleaved-zb": 1}.get(name), name
+    assert len(rows) == len(SCHEDULES) + 2
