@@ -87,7 +87,7 @@ cluster: $(STAMP)
 
 # docs/recipes.md: published recipes against the best plan, ten minutes each at most.
 recipes: $(STAMP)
-	$(BIN)/python -m benchmarks.recipe_plans --time_limit 600 --page
+	$(BIN)/python -m benchmarks.recipe_plans --page
 
 # docs/tune.md: hidden networks on stand-in clusters, planned from small runs; goes on where it was.
 tune-campaign: $(STAMP)
