@@ -85,7 +85,7 @@ random-layerwise: $(STAMP)
 cluster: $(STAMP)
 	$(BIN)/python -m benchmarks.cluster
 
-# docs/recipes.md: published recipes against the best plan, ten minutes each at most.
+# docs/recipes.md: published recipes against the best plan, a minute each at most.
 recipes: $(STAMP)
 	$(BIN)/python -m benchmarks.recipe_plans --page
 
