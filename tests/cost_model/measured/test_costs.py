@@ -196,3 +196,21 @@ def test_a_batch_is_shared_by_the_least_ways_and_the_least_context_ranks(batch: 
     else:
         with pytest.raises(InputError, match="multiple of 4"):
             plan.refuse_odd_batch("plan.json", "global_batch")
+
+
+def test_a_plan_of_layers_knows_its_ranks_its_stages_and_its_runs() -> None:
+    one, other = LayerStrategy(tp=4, cp=2, dp=2), LayerStrategy(tp=2, cp=2, dp=4)
+    layers = (one, one, other, other, other, one, one, one)
+    plan = LayerwisePlan((3, 5), layers, one.end, 8, 4)
+    assert (plan.stages, plan.world) == (2, 32)
+    assert [plan.on_stage(stage) for stage in (0, 1)] == [layers[:3], layers[3:]]
+    assert list(plan.runs()) == [(0, 2, one), (0, 1, other), (1, 2, other), (1, 3, one)]
+    turns = LayerwisePlan((1, 2, 3, 2), layers, one.end, 8, 4, "interleaved", interleaves=2)
+    assert (turns.stages, turns.world) == (2, 32)
+    assert [turns.on_stage(stage) for stage in (0, 1)] == [(one, other, other, one), (one, other, one, one)]
+    assert list(turns.runs()) == [(0, 1, one), (0, 2, other), (0, 1, one), (1, 1, one), (1, 1, other), (1, 2, one)]
+    assert not plan.uniform and not turns.uniform
+    alike = LayerwisePlan((4, 4), (one,) * 8, one.end, 8, 4)
+    assert alike.uniform and not LayerwisePlan((3, 5), (one,) * 8, one.end, 8, 4).uniform
+    assert not LayerwisePlan((2,) * 4, (one,) * 8, one.end, 8, 4, "interleaved", interleaves=2).uniform
+    assert LayerwisePlan((2, 2, 3), (one,) * 7, one.end, 8, 4).uniform and alike.world == 32
