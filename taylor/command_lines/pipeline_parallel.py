@@ -140,7 +140,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         metavar="NAME",
         help="HIGHS, HIGHS-MILP, CBC, or any solver Pyomo finds (default: %(default)s)",
     )
-    solving.add_argument("-t", type=positive_float, metavar="SECONDS", help="time limit of each solve (default: none)")
+    solving.add_argument("-t", type=positive_float, metavar="SECONDS", help="time limit (default: none)")
     solving.add_argument(
         "-select",
         type=yes_no,
