@@ -82,8 +82,7 @@ def _experts_take_sharded_ranks(table: StrategyTable, context: SearchContext) ->
 
 
 def _experts_take_whole_contexts(table: StrategyTable, context: SearchContext) -> Mask:
-    # Experts split more ways than there are ranks to split them are another rule's to refuse.
-    inner = np.maximum(table.cp * table.tp // _expert_tp(table, context), 1)
+    inner = table.cp * table.tp // _expert_tp(table, context)
     return (table.ep == 1) | (table.ep % inner == 0)
 
 

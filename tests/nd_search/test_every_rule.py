@@ -76,7 +76,7 @@ HOLDS: dict[str, Holds] = {
     "ep-in-dp-cp": lambda s, c: not s.dp * s.tp * s.cp % (s.ep * expert_tp(s, c)),
     "ep-in-dp-tp-cp": lambda s, c: not s.dp * s.tp * s.cp % s.ep,
     "ep-in-shards": lambda s, c: s.ep == 1 or not s.op * s.tp % (s.ep * expert_tp(s, c)),
-    "ep-holds-cp": lambda s, c: s.ep == 1 or not s.ep % max(s.cp * s.tp // expert_tp(s, c), 1),
+    "ep-holds-cp": lambda s, c: s.ep == 1 or not s.ep % (s.cp * s.tp // expert_tp(s, c)),
     "op-in-replicas": lambda s, c: not s.dp * s.cp % s.op,
     "op-holds-cp": lambda s, c: not s.op % s.cp,
     "plain-replicas-alone": lambda s, c: s.op != 1 or s.dp == 1 or (s.tp == 1 and s.pp == 1),
