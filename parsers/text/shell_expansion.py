@@ -185,8 +185,8 @@ class ShellText:
         self._at = end
         empty = variable is None or not any(word.chars for word in variable.words)
         if operator and operator.endswith("+"):
-            set_ = variable is not None and (bool(variable.words) if operator == "+" else not empty)
-            return self._default(default, start, end) if set_ else [[]]
+            given = not empty or (operator == "+" and variable is not None and bool(variable.words))
+            return self._default(default, start, end) if given else [[]]
         if operator and empty and (variable is None or operator.startswith(":")):
             if operator.endswith("?"):
                 return [self._as_written(start, end)]
