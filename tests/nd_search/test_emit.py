@@ -458,3 +458,10 @@ def test_every_real_file_emits_variants_that_read_back(sample: Path, tmp_path: P
         back = read_config(path)
         assert back.strategy.world_size <= 64 and back.plan is not None
         assert sum(back.model.layer_counts().values()) == sum(map(sum, back.plan.total_layers()))
+
+
+def test_a_strategy_that_breaks_the_rules_at_any_size_asks_for_no_more_cards(config: TrainingConfig) -> None:
+    broken = Strategy(16, 4, 16, 8, op=16, micro_batches=64).replace(tp=config.model.n_heads + 1)
+    with pytest.raises(InputError, match="no smaller job that keeps tp, ep and cp obeys the framework's rules") as told:
+        reduce_strategy(config, DEVICE, broken, 64, 200000.0)
+    assert "--rank_num for" in str(told.value) and "give" not in str(told.value)
