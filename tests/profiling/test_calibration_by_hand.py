@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from math import hypot, sqrt
 from statistics import median
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from taylor.cost_model.known_error import DEVICE_WIDTH
 from taylor.cost_model.speed import ASSUMED_EFFICIENCY
 from taylor.profiling.calibration.figures import COST, CREDIT, FIGURES, OPERANDS, OPERANDS_MOST, SHARE, Figures
-from taylor.profiling.calibration.fit import ALL, REGISTER, Calibration, Measured, RunError, _Fit
+from taylor.profiling.calibration.fit import ALL, REGISTER, Calibration, Measured, RunError, _Fit, _noise, _simplest
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
 
@@ -195,3 +196,24 @@ def test_a_fit_finds_the_least_of_the_soft_loss_and_of_what_is_known() -> None:
     found = fit.solve([1])
     assert found[1] == pytest.approx(places[loss.argmin()], abs=5e-3)
     assert np.count_nonzero(found) == 1
+
+
+def runs(*flags: tuple[str, ...], jobs: int = 9) -> list[Measured]:
+    """Measured runs that ask for some flags."""
+    return [Measured(str(at), 1.0, lambda device: 1.0, at % jobs, each) for at, each in enumerate(flags)]
+
+
+def test_a_flag_that_few_runs_have_makes_their_time_less_sure() -> None:
+    """3 % of every run, 6 % of a job alone, and 10 % a flag that no more than half of the runs share."""
+    one, two = hypot(0.03, 0.1), hypot(0.03, 0.1 * sqrt(2))
+    found = _noise(runs(("a", "b"), ("a",), ("a", "c", "d"), ("b",)))
+    # a: three of four; b: two of four, a half; c and d: one each.
+    assert found.tolist() == pytest.approx([one, 0.03, two, one])
+    assert _noise(runs(("a",), ())).tolist() == pytest.approx([0.03, 0.03])
+    assert _noise(runs(("a",), (), ())).tolist() == pytest.approx([one, 0.03, 0.03])
+    assert _noise(runs((), (), jobs=1)).tolist() == pytest.approx([0.06, 0.06])
+
+
+@pytest.mark.parametrize(("left_out", "chosen"), [(0.79, REGISTER), (0.8, "all figures"), (0.9, "all figures")])
+def test_the_register_stays_where_it_is_a_fifth_better_than_the_fit(left_out: float, chosen: str) -> None:
+    assert _simplest({REGISTER: left_out, "all speeds together": 0.95, "all figures": 1.0}) == chosen
