@@ -9,7 +9,7 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.export import export_layout
-from taylor.parsers.megatron.layout import _MAX_LAYOUT, LayoutProblem, expand_layout
+from taylor.parsers.megatron.layout import expand_layout
 from taylor.parsers.megatron.script import FORM
 from taylor.parsers.read import read_config
 from taylor.parsers.text.script_flags import flags_of
@@ -33,33 +33,6 @@ MODELS = {
     "llama3_70b": ("", 80),
 }
 """What the flags of a model say beside its depth, and its dense layers, which come first."""
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("tE|L", "start with E, once"), ("EE|L", "start with E, once"), ("t|L", "start with E, once"),
-        ("tEE|L", "start with E, once"), ("Et|t", "end with L, once"), ("EL|L", "end with L, once"),
-        ("EL|t", "end with L, once"), ("E|LtL|t", "end with L, once"), ("Emt|L", "in this order"),
-        ("Ex|L", "holds 'x'"), ("E(t|)*2,y*3|L", "holds 'yyy'"), ("", "holds ''"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_with_a_layout_is_said(text: str, told: str) -> None:
-    with pytest.raises(LayoutProblem, match=told):
-        expand_layout(text)
-
-
-def test_a_layout_holds_so_many_letters_and_no_more() -> None:
-    stages = (_MAX_LAYOUT - 3) // 2
-    for count in (stages - 1, stages, stages + 1):
-        # Repeats are numbers of four digits at most, and a group is written out before the next one is.
-        thousands, rest = divmod(count, 9999)
-        for text in ("E|" + "t|" * count + "L", "E|" + "(t|)*9999" * thousands + f"(t|)*{rest}L"):
-            if 2 * count + 3 > _MAX_LAYOUT:
-                with pytest.raises(LayoutProblem, match="too long"):
-                    expand_layout(text)
-            else:
-                assert expand_layout(text) == ["E", *["t"] * count, "L"]
 
 
 def rows() -> list[dict[str, str]]:

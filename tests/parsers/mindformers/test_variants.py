@@ -61,6 +61,8 @@ def test_degrees_of_one_are_written_where_the_file_has_the_entry_and_nowhere_els
 
 
 def test_one_stage_accumulates_gradients_and_several_count_micro_batches() -> None:
+    """MindFormers fd4deeb mindformers/trainer/base_trainer.py:198 sets micro_batch_num to 1 with one stage, :209 and
+    :221 count the batch by micro-batches with several stages and by accumulation with one."""
     one, two = {"pipeline_stage": 1}, {"pipeline_stage": 2, "micro_batch_num": 4}
     for degrees, runner, stages, batches, told in (
         (one, {}, 1, 1, (None, None)),

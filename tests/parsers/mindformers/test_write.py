@@ -449,20 +449,3 @@ def test_a_symbolic_link_stays_one_and_its_target_is_written(tmp_path: Path) -> 
     write_plan(config, plan)
     assert link.is_symlink() and read_config(target).plan == plan
     assert (tmp_path / "real" / "a.yaml.orig").read_bytes() == EXAMPLE.read_bytes()
-
-
-def test_one_stage_accumulates_gradients_where_a_pipeline_has_micro_batches(tmp_path: Path) -> None:
-    """MindFormers takes micro_batch_num for pipelines alone."""
-    config = read_config(EXAMPLE)
-    alone = config.strategy.replace(pp=1, dp=config.strategy.dp * config.strategy.pp, micro_batches=1)
-    for count in (1, 2, 5):
-        path = emit_variant(config, alone.replace(micro_batches=count), tmp_path / f"{count}.yaml", plan=None)
-        written = yaml.safe_load(path.read_text())
-        assert written["parallel_config"]["micro_batch_num"] == 1
-        assert written["runner_config"].get("gradient_accumulation_steps") == (None if count == 1 else count)
-        again = read_config(path)
-        assert again.strategy.micro_batches == count
-        # What the file says it goes on saying, even the default.
-        back = emit_variant(again, alone, tmp_path / "back.yaml", plan=None)
-        written = yaml.safe_load(back.read_text())
-        assert written["runner_config"].get("gradient_accumulation_steps") == (None if count == 1 else 1)

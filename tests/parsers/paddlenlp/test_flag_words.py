@@ -44,6 +44,8 @@ def degrees(dp: int = 1, tp: int = 1, pp: int = 1, **more: int) -> dict[str, int
 
 
 def test_a_script_without_degrees_splits_nothing() -> None:
+    """PaddleNLP 536f3c3 paddlenlp/trainer/training_args.py: per_device_train_batch_size is 8 and
+    gradient_accumulation_steps 1 where nothing is said."""
     config = read()
     strategy = config.strategy
     assert strategy == Strategy(dp=1, tp=1, pp=1, op=1, sp=False, mbs=8, micro_batches=1)

@@ -187,21 +187,6 @@ def test_a_plan_that_a_script_cannot_say_names_the_file_that_can(script, plan):
     assert script.read_text() == text
 
 
-def test_what_a_script_does_not_say_is_the_trainer_s_default(script):
-    """Paddle's TrainingArguments: no accumulation, eight samples a device; one stage interleaves nothing."""
-    text = SCRIPT.replace("--virtual_pp_degree 1", "--virtual_pp_degree 3")
-    script.write_text(text)
-    assert read_config(script).strategy.vpp == 3
-    script.write_text(text.replace("--pipeline_parallel_degree 2", "--pipeline_parallel_degree 1"))
-    config = read_config(script)
-    assert (config.strategy.pp, config.strategy.vpp) == (1, 1)
-    for flag in ("--per_device_train_batch_size 2 \\", "--gradient_accumulation_steps 8 \\"):
-        text = text.replace(f"    {flag}\n", "")
-    script.write_text(text)
-    strategy = read_config(script).strategy
-    assert (strategy.mbs, strategy.micro_batches) == (8, 1)
-
-
 def test_another_strategy_is_written_and_read_back(script, tmp_path):
     config = read_config(script)
     for strategy in (
