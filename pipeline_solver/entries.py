@@ -15,7 +15,7 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, Solution, Termination
+from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, Solution, Termination, proven_within
 from taylor.pipeline_solver.solvers import Solver
 from taylor.pipeline_solver.tree_memory import TreeMemory
 from taylor.pipeline_solver.turns import Turns
@@ -120,6 +120,11 @@ def solve_places(
             Progress(time.monotonic() - began, min(objectives, default=None), min(proven) or None, progress.note)
         )
 
+    def settled_all() -> bool:
+        """Whether the best plan is proven as far as was asked; places are cut off at half of that gap."""
+        known = None if best is None else best.objective
+        return known is not None and proven_within(known, min(proven), options.gap)
+
     def over() -> bool:
         return stopped is not None or (deadline is not None and time.monotonic() >= deadline)
 
@@ -130,7 +135,7 @@ def solve_places(
                 at,
                 turns.first(len(ones) - at if resumable else max(LEAST_UNTRIED, len(ones) - at), resumable=resumable),
             )
-    while not over():
+    while not over() and not settled_all():
         pending = [(bound, at) for at, bound in enumerate(proven) if bound < to_beat()]
         if not pending:
             break
@@ -149,7 +154,7 @@ def solve_places(
         )
     bound = min(bound, best.objective)
     whole = best.replace(status=FEASIBLE, bound=bound, seconds=seconds)
-    if best.objective - bound <= options.gap * abs(best.objective):
+    if proven_within(best.objective, bound, options.gap):
         return whole.closed(interrupted=stopped is Termination.INTERRUPTED)
     if options.cutoff is not None and bound >= options.cutoff():
         stopped = stopped or Termination.CUT_OFF

@@ -193,6 +193,11 @@ class Solution:
         return summary_html(self)
 
 
+def proven_within(objective: float, bound: float, gap: float) -> bool:
+    """Whether a bound proves a plan of this step time to be the best but for a relative gap."""
+    return objective - bound <= gap * abs(objective)
+
+
 def better_of(first: Solution, second: Solution, gap: float) -> Solution:
     """The better plan and the better bound of two solutions of one problem, the second begun after the first."""
     if second.status is INFEASIBLE:
@@ -208,6 +213,6 @@ def better_of(first: Solution, second: Solution, gap: float) -> Solution:
         statistics={**second.statistics, **first.statistics},
         cuts=tuple(dict.fromkeys((*first.cuts, *second.cuts))),
     )
-    if objective - bound <= gap * abs(objective):
+    if proven_within(objective, bound, gap):
         return merged.closed(interrupted=second.termination is Termination.INTERRUPTED)
     return merged.ended_by(second.termination or Termination.STALLED)

@@ -28,6 +28,7 @@ from taylor.pipeline_solver.solution import (
     RANGED_ROUNDS,
     Solution,
     Termination,
+    proven_within,
 )
 from taylor.pipeline_solver.solvers import Solver
 from taylor.pipeline_solver.tree_memory import TreeMemory, closed_by_milp
@@ -110,7 +111,6 @@ def solve_uniform(
     """
     began = time.monotonic()
     deadline = None if options.time_limit is None else began + options.time_limit
-    gap = options.gap
 
     def within(share: float = 1.0) -> SolveOptions:
         """The options with a share of the time that is left."""
@@ -168,7 +168,7 @@ def solve_uniform(
     bound = min(bound, best.objective)
     told = {_of_one_choice(name, problem): value for name, value in best.statistics.items()}
     whole = best.replace(bound=bound, seconds=seconds, statistics={**told, **known})
-    optimal = best.objective - bound <= gap * abs(best.objective)
+    optimal = proven_within(best.objective, bound, options.gap)
     if not optimal and stopped is None and options.cutoff is not None and bound >= options.cutoff():
         stopped = Termination.CUT_OFF
     interrupted = stopped is Termination.INTERRUPTED
@@ -249,7 +249,7 @@ class _Choices:
                 if found.status == CUT_OFF and most and self._hopeless(choice):
                     closed.add(mode)
             self.untried.remove(choice)
-        while not self._over():
+        while not self._over() and not self._settled():
             known = [(max(bound, self.floor), choice) for choice, bound in self.proven.items()]
             pending = [entry for entry in known if entry[0] < self.to_beat()]
             if not pending:
@@ -300,6 +300,11 @@ class _Choices:
         near = _nearest(self.problem, found.plan, found.solver)
         self.best = self.best if near is None else _better(self.best, near)
         return found.objective
+
+    def _settled(self) -> bool:
+        """Whether the best plan is proven as far as was asked; choices are cut off at half of that gap."""
+        known = None if self.best is None else self.best.objective
+        return known is not None and proven_within(known, self.bound(), self.options.gap)
 
     def _over(self) -> bool:
         if self.deadline is not None and time.monotonic() >= self.deadline:

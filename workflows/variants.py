@@ -16,7 +16,7 @@ from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
-from taylor.pipeline_solver.solution import CUT_OFF, FEASIBLE, INFEASIBLE, Solution, Termination
+from taylor.pipeline_solver.solution import CUT_OFF, FEASIBLE, INFEASIBLE, Solution, Termination, proven_within
 from taylor.pipeline_solver.turns import Turns
 from taylor.pipeline_solver.work_limits import WorkLimits
 from taylor.workflows.alternatives import Alternative
@@ -124,6 +124,6 @@ def _proven_of_all(solution: Solution, bound: float, gap: float) -> Solution:
     if solution.bound is None or solution.objective is None or bound >= solution.bound:
         return solution
     weaker = solution.replace(bound=bound)
-    if solution.objective - bound <= gap * abs(solution.objective):
+    if proven_within(solution.objective, bound, gap):
         return weaker
     return weaker.replace(status=FEASIBLE, termination=Termination.TIME_LIMIT)

@@ -11,12 +11,12 @@ from benchmarks.random_instances import portion
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.checker import check, exact_step_time
-from taylor.pipeline_solver.entries import placements, settled
+from taylor.pipeline_solver.entries import placements, settled, solve_places
 from taylor.pipeline_solver.evaluate import evaluate, peak_memory_mib
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.result import Result, problem_data
-from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL
+from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL, Solution
 from taylor.pipeline_solver.solve import solve
 from tests.solver_cases import plan_of, small_problem
 
@@ -137,3 +137,19 @@ def test_a_problem_with_places_goes_through_its_data_and_back() -> None:
     result = Result(problem, solve(problem))
     assert Result.from_dict(result.to_dict()).problem == problem
     assert problem_data(problem)["kinds"][1]["places"] == [1, 2]
+
+
+def test_a_place_that_is_proven_as_far_as_was_asked_is_not_tried_again() -> None:
+    """Places are cut off at half of the gap; a proof between half of it and all of it is one nevertheless."""
+    problem = with_mtp((1, 2))
+    tried = []
+
+    def run(asked: PipelineProblem, options: SolveOptions, **_further: object) -> Solution:
+        tried.append(asked)
+        return Solution(OPTIMAL, plan=plan_of({"body": [[2, 1, 1]], "mtp": [[0, 0, 1]]}), objective=30.0).replace(
+            bound=30.0 * (1 - 0.8 * options.gap)
+        )
+
+    found = solve_places(problem, SolveOptions(time_limit=20.0, gap=1e-3), run=run)
+    assert found.status == OPTIMAL and found.objective == 30.0 and found.seconds < 10.0
+    assert len(tried) == 2 == len(placements(problem))

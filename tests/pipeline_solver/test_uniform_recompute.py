@@ -274,3 +274,21 @@ def test_a_plan_that_beats_the_best_leaves_no_room_for_more_layers_than_its_step
     assert _Choices._room(known) == 2
     known.best = None
     assert _Choices._room(known) == problem.layers
+
+
+def test_a_choice_that_is_proven_as_far_as_was_asked_is_not_tried_again():
+    """Choices are cut off at half of the gap; a proof between half of it and all of it is one nevertheless."""
+    problem = small_problem(uniform_recompute=((FULL, 1), (FULL, 2)))
+    tried = []
+
+    def run(asked, options, **further):
+        if not asked.uniform_recompute:
+            return Solution(NO_SOLUTION, bound=2.0).ended_by(Termination.TIME_LIMIT)
+        tried.append(asked.uniform_recompute)
+        found = Solution(OPTIMAL, plan=plan_of({"body": [[2, 2]]}, {FULL: [[1, 1]]}), objective=30.0)
+        return found.replace(bound=30.0 * (1 - 0.8 * options.gap))
+
+    options = SolveOptions(time_limit=20.0, gap=1e-3)
+    found = solve_uniform(problem, options, run=run, one_by_one=True)
+    assert found.status == OPTIMAL and found.objective == 30.0 and found.seconds < 10.0
+    assert len(tried) == len(set(tried)) <= 2
