@@ -14,6 +14,8 @@ OUTLIER = 3.0
 """Samples further from the median than this many standard deviations (by the median deviation) are left out."""
 UNSEEN_SCATTER = 0.05
 """Relative scatter assumed of a window that was measured less than three times."""
+LEAST_SIGMA = 1e-4
+"""No equation counts as more exact than this share of the least exact one."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,9 @@ class LinearFit:
         values = np.array([each.value for each in self.centres])
         scatter = np.array([each.scatter for each in self.centres])
         counts = np.array([each.count for each in self.centres])
-        sigma = np.sqrt(scatter**2 / np.maximum(counts, 1) + (np.array(self.trust) * values) ** 2) + 1e-12
+        sigma = np.sqrt(scatter**2 / np.maximum(counts, 1) + (np.array(self.trust) * values) ** 2)
+        # A window of nothing but zeros would outweigh the others until the inverse drops them.
+        sigma = np.maximum(sigma, LEAST_SIGMA * sigma.max(initial=0.0)) if sigma.any() else np.ones_like(sigma)
         pseudo = np.linalg.pinv(matrix / sigma[:, None], rcond=1e-9) / sigma[None, :]
         return SolvedFit(index, matrix, pseudo, values, scatter, counts)
 

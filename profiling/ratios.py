@@ -182,7 +182,7 @@ def _share_out_recompute(
             continue
         pieces = [("again before", ""), ("again after", kind), ("back before", kind), ("back after", "")]
         both = solved.sum_of(pieces + [("weight", kind)] if weights else pieces)
-        if both is not None and both.value > first.value:
+        if both is not None and both.value > first.value * (1 + 1e-9):  # more than solving rounds
             backward[kind] = Estimate(both.value - first.value, hypot(both.scatter, first.scatter), both.count)
             notes.append(f"every {kind} layer is recomputed: its recompute is taken as long as its forward")
             again[kind] = Estimate(first.value, first.scatter, first.count)

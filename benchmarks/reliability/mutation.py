@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Result, code_digest, faults_of
 from benchmarks.reliability.mutated_code import Mutant, sample
-from benchmarks.reliability.switches import Reached, Switched, copy_tree
+from benchmarks.reliability.switches import Reached, Switched, copy_tree, given_to_compiler, kernels_of
 from taylor.base.console import log
 
 ROOMS = ("cost_model", "pipeline_solver", "nd_search", "parsers", "profiling", "dryrun", "pipeline")
@@ -40,63 +42,13 @@ SHORT = 2.0
 """CPU seconds of a test that is asked early where it killed other mutants of the same file."""
 PLACE = ROOT / "output" / "reliability" / "mutation"
 
-EQUIVALENT: dict[tuple[str, str], str] = {
-    (
-        "cost_model/measured/fits.py",
-        "return np.stack([x**power for power in powers], axis=(1))",
-    ): "`x` has one dimension, so that the last axis of the stack is the second",
-    (
-        "parsers/mindformers/read.py",
-        'shard = sharding.integer("optimizer_weight_shard_size", default=-(2), low=-1)',
-    ): "every size below 1 means all of the replicas",
-    (
-        "dryrun/fitting/fit.py",
-        "undetermined=tuple(name for name, open_ in zip(memory.unknowns, left_open.tolist(), strict=(False)) "
-        "if open_),",
-    ): "both have one entry an unknown: the matrix has a column for each",
-    (
-        "pipeline/dependencies.py",
-        "number = np.full((stages, feeder_block.shape[1], int(pieces.max()) + (2)), -1, dtype=np.int64)",
-    ): "one place more that no task has",
-    (
-        "profiling/measuring/model_plan.py",
-        "while (length >= 1):",
-    ): "runs of no token are asked for too, and none was measured",
-    (
-        "pipeline_solver/pyomo_solver.py",
-        "return bool(factory.available(exception_flag=(True)))",
-    ): "a solver that is not there raises then, which is caught and means the same",
-    (
-        "cost_model/alive.py",
-        "np.clip(forwards - v * first, (1), first) + np.clip(later - v * second, 0, second) "
-        "for v in range(interleaves)",
-    ): "at a stage's first backward every interleave has begun a piece at least",
-    (
-        "parsers/profiles/tables.py",
-        r'closed = raw.read((2)) in (b"\n", b"\r")',
-    ): "one byte is left to read",
-    (
-        "parsers/profiles/json_stream.py",
-        'self._text, self._at = "", (1)',
-    ): "the first look at the text sets the place, which is no further than its end",
-    (
-        "parsers/mindformers/export.py",
-        "[[f + s if s else 0 for f, s in zip(*rows, strict=(False))] for rows in zip(full, select, strict=True)]",
-    ): "both grids have the plan's shape",
-    (
-        "parsers/mindformers/export.py",
-        "[[f + s if s else 0 for f, s in zip(*rows, strict=True)] for rows in zip(full, select, strict=(False))]",
-    ): "both grids have the plan's shape",
-    (
-        "parsers/text/shell_conditions.py",
-        'if texts[:1] == ["!"] and len(texts) > (2):',
-    ): "a test of one word, the negation's or not, is a form that is not settled",
-    (
-        "dryrun/torch_stage/experts.py",
-        "picked = picked / picked.sum((1), keepdim=True)",
-    ): "the tensor has two dimensions",
-}
-"""(file, line with the fault) of mutants that change no result, with the reason."""
+EQUIVALENT = ROOT / "benchmarks" / "reliability" / "equivalent_mutants.yaml"
+
+
+def equivalent() -> dict[tuple[str, str], str]:
+    """Reason by (file, line with the fault) of the mutants that change no result."""
+    rows = yaml.safe_load(EQUIVALENT.read_text(encoding="utf-8"))
+    return {(row["file"], row["line"]): row["reason"] for row in rows}
 
 
 def portions(share: float = 1.0) -> list[Portion]:
@@ -127,6 +79,12 @@ def recorded(folder: str, place: Path) -> Reached:
         subprocess.run([*words, f"tests/{folder}"], cwd=place, env=_environment(place), capture_output=True)
         whole.touch()
     return Reached.read(kept, ROOT)
+
+
+def _compile_kernels(place: Path) -> None:
+    """Compile the solver's kernels in a copied tree, so that no test there spends its time on it."""
+    code = "from benchmarks.reliability.__main__ import compile_kernels; compile_kernels()"
+    subprocess.run([sys.executable, "-c", code], cwd=place, env=_environment(place), capture_output=True)
 
 
 def _environment(place: Path, **more: str) -> dict[str, str]:
@@ -166,10 +124,11 @@ def judged(room: str, count: int, seed: int, others: Sequence[str] = OTHERS) -> 
                     row = {"mutant": str(mutant), "told": told.told, "by": told.by, "tests": tests}
                     stream.write(json.dumps(row) + "\n")
     verdicts = {str(mutant): done[str(mutant)] for mutant in mutants}
+    reasons = equivalent()
     excused = {
-        str(mutant): EQUIVALENT[key]
+        str(mutant): reasons[key]
         for mutant in mutants
-        if (key := (mutant.file, mutant.line_of(ROOT))) in EQUIVALENT and not verdicts[str(mutant)].killed
+        if (key := (mutant.file, mutant.line_of(ROOT))) in reasons and not verdicts[str(mutant)].killed
     }
     survivors = {name: told.told for name, told in verdicts.items() if not told.killed and name not in excused}
     return {
@@ -212,6 +171,7 @@ class Judge:
         copy_tree(ROOT, self.switched_place)
         files = [file for each in ROOMS for file in files_of(each, self.switched_place)]
         self.switched = Switched.put(self.switched_place, files)
+        _compile_kernels(self.switched_place)
         self.servers: dict[tuple[str, ...], Server] = {}
         self.killers: dict[str, Counter[str]] = {}
         self.recordings: dict[tuple[str, ...], Reached] = {}
@@ -263,6 +223,7 @@ class Judge:
             return server.ask({"mutant": number, "tests": tests, "seconds": spent})
         if self.plain is None:
             copy_tree(ROOT, self.plain_place)
+            _compile_kernels(self.plain_place)
             self.plain = PlainJudge(self.plain_place)
         return self.plain.with_mutant(mutant, tests, spent)
 
@@ -286,7 +247,7 @@ class PlainJudge:
         self.server = self.server or Server(("judging_server",), self.place)
         with tempfile.TemporaryDirectory(prefix="kernels-") as kernels:
             # Kernels are kept compiled by the state of their own file alone: what another one calls must be new too.
-            fresh = {"NUMBA_CACHE_DIR": kernels} if b"@compiled" in before else {}
+            fresh = {"NUMBA_CACHE_DIR": kernels} if kernels_of(before, given_to_compiler(ROOT)) else {}
             path.write_bytes(mutant.put_in(before))
             try:
                 job = {"tests": tests, "environment": fresh}
@@ -365,4 +326,5 @@ def _figure(seed: int, results: Mapping[str, Result]) -> Figure:
 PART = Part("mutation", portions, figures, at_once=1, sources=(
     *ROOMS, *(f"tests/{room}" for room in {*ROOMS, *OTHERS}), "benchmarks/reliability/mutation.py",
     "benchmarks/reliability/mutated_code.py", "benchmarks/reliability/switches.py",
+    "benchmarks/reliability/equivalent_mutants.yaml",
 ))  # fmt: skip

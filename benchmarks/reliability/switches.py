@@ -19,10 +19,11 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -75,17 +76,32 @@ def copy_tree(root: Path, place: Path) -> None:
         (place.parent / "shared").symlink_to(shared.resolve())
 
 
-def is_compiled(node: ast.AST) -> bool:
+def given_to_compiler(root: Path) -> frozenset[str]:
+    """Names of functions that some module of a tree hands to ``compiled`` rather than decorating them."""
+    texts = [path.read_text(encoding="utf-8") for path in root.glob("*/*.py")]
+    return frozenset(name for text in texts for name in re.findall(r"[^@\w]compiled\((?:\w+\.)*(\w+)\)", text))
+
+
+def kernels_of(source: bytes, handed: Container[str]) -> list[ast.FunctionDef]:
+    """The functions of a file that run as machine code; `handed` are those of `given_to_compiler`."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    return [node for node in functions if is_compiled(node, handed)]
+
+
+def is_compiled(node: ast.AST, handed: Container[str]) -> bool:
     """Whether a function runs as machine code."""
-    decorators = getattr(node, "decorator_list", [])
-    return any("compiled" in ast.unparse(each) or "njit" in ast.unparse(each) for each in decorators)
+    decorators = [ast.unparse(each) for each in getattr(node, "decorator_list", [])]
+    return getattr(node, "name", "") in handed or any("compiled" in each or "njit" in each for each in decorators)
 
 
 class _Switches(ast.NodeTransformer):
     """Puts a switch wherever mutants change an expression that is evaluated when a function runs."""
 
-    def __init__(self, mutants: Mapping[tuple[int, int], Sequence[tuple[int, Mutant]]], starts: Sequence[int]):
-        self.mutants, self.starts = mutants, starts
+    def __init__(
+        self, mutants: Mapping[tuple[int, int], Sequence[tuple[int, Mutant]]], starts: Sequence[int],
+        handed: Container[str],
+    ):  # fmt: skip
+        self.mutants, self.starts, self.handed = mutants, starts, handed
         self.depth = 0
         self.placed: list[int] = []
 
@@ -109,7 +125,7 @@ class _Switches(ast.NodeTransformer):
         return changed
 
     def _function(self, node: ast.FunctionDef | ast.Lambda) -> ast.AST:
-        if is_compiled(node):
+        if is_compiled(node, self.handed):
             return node
         self.depth += 1
         if isinstance(node, ast.Lambda):
@@ -149,6 +165,7 @@ class Switched:
         (place / "taylor_switch.py").write_text(SWITCH)
         every: list[Mutant] = []
         placed: set[int] = set()
+        handed = given_to_compiler(place)
         for file in files:
             source = (place / file).read_bytes()
             starts = [0]
@@ -158,7 +175,7 @@ class Switched:
             for mutant in mutants_of(place, file):
                 by_place.setdefault((mutant.start, mutant.end), []).append((len(every), mutant))
                 every.append(mutant)
-            switches = _Switches(by_place, starts)
+            switches = _Switches(by_place, starts, handed)
             tree = switches.visit(ast.parse(source))
             # A program started by its path, as the guard of dry-runs is, does not look into the tree.
             finds = f"__import__('sys').path.append({str(place)!r})\nfrom taylor_switch import switch as _taylor_switch"
@@ -182,8 +199,7 @@ class Switched:
         number = self.numbers[mutant]
         if number in self.placed:
             return frozenset((number,))
-        tree = ast.parse((root / mutant.file).read_bytes())
-        kernels = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and is_compiled(node)]
+        kernels = kernels_of((root / mutant.file).read_bytes(), given_to_compiler(root))
         inside = any(node.lineno <= mutant.line <= (node.end_lineno or 0) for node in kernels)
         places = _naming(root, {node.name for node in kernels}) if inside else {(mutant.file, 0, 1 << 30)}
         return frozenset(
@@ -205,6 +221,7 @@ def _first_statement(tree: ast.Module) -> int:
 def _naming(root: Path, names: set[str]) -> set[tuple[str, int, int]]:
     """Functions (file, first and last line) that name one of some kernels, through other kernels too."""
     found, known, wanted = set(), set(names), True
+    handed = given_to_compiler(root)
     while wanted:
         wanted = False
         for path in sorted(root.glob("*/*.py")) + sorted(root.glob("*/*/*.py")):
@@ -216,7 +233,7 @@ def _naming(root: Path, names: set[str]) -> set[tuple[str, int, int]]:
             for node in ast.walk(ast.parse(source)):
                 if not isinstance(node, ast.FunctionDef) or not known & _names_in(node):
                     continue
-                if is_compiled(node):
+                if is_compiled(node, handed):
                     wanted = wanted or node.name not in known
                     known.add(node.name)
                 else:
@@ -225,7 +242,9 @@ def _naming(root: Path, names: set[str]) -> set[tuple[str, int, int]]:
 
 
 def _names_in(node: ast.FunctionDef) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    nodes = list(ast.walk(node))
+    plain = {each.id for each in nodes if isinstance(each, ast.Name)}
+    return plain | {each.attr for each in nodes if isinstance(each, ast.Attribute)}
 
 
 @dataclass(frozen=True)

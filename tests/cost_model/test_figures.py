@@ -12,17 +12,17 @@ from tests.cost_model.figures import KEPT, figures_of, jobs
 GROUPS = 12
 
 
-def differences(name: str, before: Any, after: Any) -> Iterator[str]:
-    """Everything below two JSON values that is not the same to nine digits."""
+def differences(name: str, before: Any, after: Any, noise: float = 0.0) -> Iterator[str]:
+    """Everything below two JSON values that is not the same to nine digits, or to the noise of a sum that is 0."""
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
         for key in before:
-            yield from differences(f"{name}, {key}", before[key], after[key])
+            yield from differences(f"{name}, {key}", before[key], after[key], noise)
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for place, (one, other) in enumerate(zip(before, after, strict=True)):
-            yield from differences(f"{name}[{place}]", one, other)
+            yield from differences(f"{name}[{place}]", one, other, noise)
     elif before != after:
         numbers = isinstance(before, (int, float)) and isinstance(after, (int, float))
-        if not numbers or abs(before - after) > 1e-9 * max(abs(before), abs(after)):
+        if not numbers or abs(before - after) > noise + 1e-9 * max(abs(before), abs(after)):
             yield f"{name}: {before} -> {after}"
 
 

@@ -66,6 +66,18 @@ def test_ratios_are_those_of_the_pieces_times() -> None:
     assert moe.forward_samples == 3
 
 
+def test_a_backward_without_time_is_named_and_does_not_hide_the_forward() -> None:
+    windows = {
+        KernelWindow(((("before", ""), 1.0), (("after", "dense"), 1.0)), 0): Pooled(np.full(3, 10.0), 3),
+        KernelWindow(((("back before", "dense"), 1.0), (("back after", ""), 1.0)), 0): Pooled(np.zeros(3), 3),
+    }
+    plan = PipelinePlan({"dense": ((2, 0),)}, {FULL: ((0, 0),)})
+    found = ratios_of(plan, build_schedule(ScheduleSpec(), 2, 1, 2), PooledTimes(windows), {}, None)
+    assert [problem.partition(":")[0] for problem in found.problems] == [
+        "the backward of a dense layer comes out at or below 0 ms"
+    ]
+
+
 def test_a_time_of_nothing_has_no_relative_spread() -> None:
     found = _kind_times(Estimate(0.0, 0.1, 3), None, None, np.zeros(0))
     assert found is not None and (found.forward_spread, found.exposed_communication_ms) == (0.0, None)

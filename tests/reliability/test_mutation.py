@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.reliability.campaign import ROOT
 from benchmarks.reliability.mutated_code import mutants_of, sample
-from benchmarks.reliability.mutation import EQUIVALENT
+from benchmarks.reliability.mutation import equivalent
 from benchmarks.reliability.switches import Reached, Switched, digest_of
 
 SOURCE = '''"""A module."""
@@ -79,5 +79,5 @@ def test_a_switched_module_is_each_of_its_mutants_and_tells_what_it_passes(tmp_p
 
 
 def test_every_fault_that_is_said_to_change_nothing_is_one_of_today_s_code() -> None:
-    for (file, line), reason in EQUIVALENT.items():
+    for (file, line), reason in equivalent().items():
         assert reason and line in {mutant.line_of(ROOT) for mutant in mutants_of(ROOT, file)}, line
