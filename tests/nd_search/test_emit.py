@@ -215,6 +215,7 @@ def test_the_pruned_csv_counts_every_rule_and_shows_an_example_it_really_breaks(
 ) -> None:
     result = found(config)
     rows = list(csv.DictReader(write_pruned_csv(result, tmp_path / "pruned.csv").read_text().splitlines()))
+    assert list(rows[0]) == ["rule", "removed", "example", "explanation"]
     assert sum(int(row["removed"]) for row in rows) == result.counts["built"] - result.counts["fitting"]
     by_rule = {row["rule"]: row for row in rows}
     assert "memory" in by_rule and by_rule["heads-by-tp"]["removed"] == "7"

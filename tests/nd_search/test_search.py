@@ -21,7 +21,7 @@ from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.rule import EXPERIENCE, LEGALITY
 from taylor.nd_search.rules import built_in_rules, judge, list_rules, select_rules
 from taylor.nd_search.search import explain, search
-from taylor.nd_search.space import build_space, with_ruled_splits
+from taylor.nd_search.space import StrategySpace, build_space, with_ruled_splits
 from taylor.nd_search.user_rules import load_user_rules
 from tests.nd_search_cases import DEVICE, LLAMA2_7B, job
 
@@ -127,11 +127,17 @@ def test_pins_that_do_not_multiply_to_the_world_are_refused() -> None:
         search(job(), DEVICE, SearchOptions(world_size=1024, gbs=1024, fix={"tp": 3}))
 
 
-def test_an_emptied_space_says_how_many_were_near_and_which_rule_most_of_them_break() -> None:
+@pytest.mark.parametrize("block", [1, 2, 1 << 17])
+def test_an_emptied_space_says_how_many_were_near_and_which_rule_most_of_them_break(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many strategies a block of the space holds."""
     # 16 ranks: of dp 1, 2, 4, 8, 16 (tp 1, pp the rest) three experts are split by ep 3 in none.
     options = SearchOptions(world_size=16, gbs=48, fix={"ep": 3, "tp": 1}, search=("dp", "pp"))
+    monkeypatch.setattr(StrategySpace.blocks, "__defaults__", (block,))
     with pytest.raises(InputError) as refused:
         search(job(), DEVICE, options)
+    monkeypatch.undo()
     context = SearchContext.settle(job(), DEVICE, options)
     rules = select_rules(context, options.rules_left_out)
     [table] = list(build_space(context, options).blocks())
