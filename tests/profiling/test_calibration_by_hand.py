@@ -14,7 +14,17 @@ import pytest
 from taylor.cost_model.known_error import DEVICE_WIDTH
 from taylor.cost_model.speed import ASSUMED_EFFICIENCY
 from taylor.profiling.calibration.figures import COST, CREDIT, FIGURES, OPERANDS, OPERANDS_MOST, SHARE, Figures
-from taylor.profiling.calibration.fit import ALL, REGISTER, Calibration, Measured, RunError, _Fit, _noise, _simplest
+from taylor.profiling.calibration.fit import (
+    ALL,
+    REGISTER,
+    Calibration,
+    Measured,
+    RunError,
+    _Fit,
+    _noise,
+    _simplest,
+    calibrate,
+)
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
 
@@ -217,3 +227,10 @@ def test_a_flag_that_few_runs_have_makes_their_time_less_sure() -> None:
 @pytest.mark.parametrize(("left_out", "chosen"), [(0.79, REGISTER), (0.8, "all figures"), (0.9, "all figures")])
 def test_the_register_stays_where_it_is_a_fifth_better_than_the_fit(left_out: float, chosen: str) -> None:
     assert _simplest({REGISTER: left_out, "all speeds together": 0.95, "all figures": 1.0}) == chosen
+
+
+@pytest.mark.parametrize(("jobs", "moved"), [(5, ALL), (6, REGISTER)])
+def test_jobs_choose_among_fits_from_six_on(jobs: int, moved: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taylor.profiling.calibration.fit._simplest", lambda errors: REGISTER)
+    runs_of_jobs = [power("matmul", 1.0, 11.0, job) for job in range(jobs)]
+    assert calibrate([*runs_of_jobs, replace(runs_of_jobs[0], name="once more")], H100).moved == moved
