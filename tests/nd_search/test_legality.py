@@ -346,7 +346,8 @@ def test_an_optimizer_split_is_the_file_s_where_it_is_smaller_and_fits_else_whol
     assert split_by_rule(np.array([replicas]), context).tolist() == [split]
     # Context ranks hold replicas too: dp 4 and cp 2 are eight of them.
     asked = with_ruled_splits(Strategy(replicas // 2, 1, 1, cp=2), context, SearchOptions())
-    assert asked.op == split
+    assert (asked.op, asked.sp) == (split, False)
+    assert with_ruled_splits(Strategy(replicas // 2, 2, 1), context, SearchOptions()).sp is True
 
 
 def test_a_pinned_dimension_and_a_bound_select_from_the_same_legal_set() -> None:

@@ -53,3 +53,14 @@ def test_with_one_kind_the_cheapest_choice_is_that_of_all_choices():
         best = programs.best(weights)
         assert best is not None and layers[best].sum() == 4
         assert np.isclose(weights[best].sum(), least)
+
+
+def test_a_table_of_the_largest_size_is_still_filled(monkeypatch):
+    problem = small_problem()
+    columns = build_columns(problem, stage_tuples(problem, 1000), 1000)
+    size = StagePrograms(columns).states * problem.stages
+    for largest, exact in ((size, True), (size - 1, False)):
+        monkeypatch.setattr(stage_programs, "MAX_TABLE", largest)
+        programs = StagePrograms(columns)
+        assert programs.exact == exact
+        assert (programs.best(np.ones(len(columns))) is not None) == exact
