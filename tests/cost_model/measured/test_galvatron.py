@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.measured.cost_table import Setting, cost_table, layer_activation_mib
+from taylor.cost_model.measured.cost_table import EndCost, EndCosts, Setting, cost_table, layer_activation_mib
 from taylor.cost_model.measured.galvatron.hetu import HetuCosts, state_share
 from taylor.cost_model.measured.galvatron.inputs import MessageLines, galvatron_inputs
 from taylor.cost_model.measured.galvatron.paddle import PaddleCosts
@@ -253,6 +253,24 @@ def test_a_table_has_a_row_for_every_kind_and_strategy(toy):
 def test_a_batch_that_leaves_a_rank_nothing_is_refused(toy):
     with pytest.raises(InputError, match="take fewer micro-batches"):
         toy.ends(EndStrategy(dp=8), Setting(1, 32, 8, 4096, 1024))
+
+
+@pytest.mark.parametrize(
+    ("tails", "exposed"),
+    # The last stage reduces behind the 2 s of the first one: so much less of it is seen.
+    [((0.0, 0.0), 0.0), ((1.0, 0.0), 1.0), ((1.0, 5.0), 3.0), ((1.0, 2.5), 1.0), ((0.0, 1.5), 0.0)],
+)
+def test_galvatrons_step_ends_with_the_reduction_that_outlasts_the_others(toy, tails, exposed):
+    """Two stages of 2 and 3 s: the last one's four micro-batches behind the first of the other, 2 + 4 · 3 s."""
+    row = toy.layer("body", LayerStrategy(dp=2), Setting(2, 32, 16, 4096, 1024))
+    rows = [
+        [replace(row, forward_s=each / 3, backward_s=each * 2 / 3, tail_s=tail)]
+        for each, tail in zip((2.0, 3.0), tails, strict=True)
+    ]
+    nothing = EndCost(0.0, 0.0, 0.0, 0.0, 0.0)
+    assert galvatron_step_s(rows, EndCosts(nothing, nothing), 4) == pytest.approx(14.0 + exposed)
+    # A single stage has nobody to wait for.
+    assert galvatron_step_s(rows[:1], EndCosts(nothing), 4) == pytest.approx(8.0 + tails[0])
 
 
 def test_a_middle_stage_that_is_slowest_is_overlooked_by_galvatrons_step(toy):
