@@ -13,11 +13,13 @@ public repositories in ``output/outside`` (whole or bare), read at the revision 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import subprocess
 import sys
 import tarfile
+import tempfile
 import types
 import warnings
 from pathlib import Path
@@ -63,7 +65,11 @@ def folder_of(repository: str, revision: str, path: str) -> Path:
         if packed.returncode:
             raise NotHere(f"{path} of {repository} at {revision} is not in {PLACE}")
         with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
-            archive.extractall(place, filter="data")
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=place) as own:
+                archive.extractall(own, filter="data")
+                with contextlib.suppress(OSError):  # another process was faster
+                    (Path(own) / path).rename(place / path)
     return place / path
 
 
