@@ -15,7 +15,7 @@ from taylor.cost_model.measured.galvatron.hetu import HetuCosts, state_share
 from taylor.cost_model.measured.galvatron.inputs import MessageLines, galvatron_inputs
 from taylor.cost_model.measured.galvatron.paddle import PaddleCosts
 from taylor.cost_model.measured.galvatron.step import galvatron_step_s, gather_buffer_mib, stage_memory_mib
-from taylor.cost_model.measured.hardware import ALL_REDUCE, ALL_TO_ALL
+from taylor.cost_model.measured.hardware import ALL_REDUCE, ALL_TO_ALL, RankGroup
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, even_division
 from taylor.layerwise.space import SpaceLimits, batch_sizes
 from taylor.parsers.galvatron.computation import read_computation
@@ -241,6 +241,12 @@ def test_paddle_by_bandwidth_counts_four_ring_all_reduces_a_layer(toy, tp):
     message = 3 * 4096 * 1024 * 2 / 2**20
     took = by_bandwidth._tensor_ms(LayerStrategy(tp=tp, dp=8 // tp), 3, setting)
     assert took == pytest.approx(4 * 2 * (tp - 1) / tp * message / toy.hardware.bandwidth(tp, True))
+    # An end gathers once, half of an all-reduce; the ranks of TP are neighbours.
+    apart = {RankGroup(tp, True): 100.0, RankGroup(tp, False): 40.0}
+    measured = replace(by_bandwidth, hardware=replace(toy.hardware, all_reduce_mib_a_ms=apart))
+    at_an_end = measured._end_tensor_ms(EndStrategy(tp=tp, dp=8 // tp), 3, setting)
+    assert at_an_end == pytest.approx((tp - 1) / tp * message / 100.0)
+    assert measured._tensor_ms(LayerStrategy(tp=tp, dp=8 // tp), 3, setting) == pytest.approx(8 * at_an_end)
 
 
 def test_a_table_has_a_row_for_every_kind_and_strategy(toy):
