@@ -347,6 +347,23 @@ def test_two_profiles_of_one_rank_are_refused(tmp_path: Path) -> None:
     assert "profiles of two runs are mixed" in marked(MIXED, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("notes", "reason"), [((), "the file does not settle them"), (("one", "another"), "one; another")]
+)
+def test_without_a_plan_the_notes_of_the_file_say_why(notes: tuple[str, ...], reason: str, tmp_path: Path) -> None:
+    found = extract_ratios(MIXED.replace(plan=None, notes=notes), write(MIXED, tmp_path))
+    assert found.ratios is None
+    assert found.problems == (f"layers and recompute are not known: {reason}",)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_halves_of_a_micro_batch_that_overlap_are_refused(parts: int, tmp_path: Path) -> None:
+    config = MIXED.replace(rules=replace(MIXED.rules, interleaved_parts=parts))
+    found = extract_ratios(config, write(MIXED, tmp_path))
+    assert (found.ratios is None) == (parts == 2)
+    assert all("micro_batch_interleave_num is 2" in problem for problem in found.problems)
+
+
 def test_a_rank_beyond_the_configuration_is_refused(tmp_path: Path) -> None:
     write(MIXED, tmp_path)
     assert "only 6 ranks" in marked(MIXED.replace(strategy=MIXED.strategy.replace(dp=1)), tmp_path)
