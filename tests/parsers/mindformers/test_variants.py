@@ -273,6 +273,25 @@ def test_a_job_says_what_small_runs_of_it_keep_to() -> None:
     assert ulysses.cp_ways == 8
 
 
+@pytest.mark.parametrize(
+    ("said", "degree"),
+    [
+        ({}, 1),
+        ({"context_parallel_algo": "colossalai_cp", "ulysses_degree_in_cp": 2}, 1),
+        ({"context_parallel_algo": "ulysses_cp"}, None),
+        ({"context_parallel_algo": "hybrid_cp"}, 1),
+        ({"context_parallel_algo": "hybrid_cp", "ulysses_degree_in_cp": 2}, 2),
+    ],
+)
+def test_a_ring_splits_no_heads_ulysses_all_and_both_together_as_many_as_is_said(
+    said: dict[str, Any], degree: int | None
+) -> None:
+    degrees = {"context_parallel": 4, "data_parallel": 1, "model_parallel": 1, "pipeline_stage": 1}
+    assert config_from_source(file_of(degrees=degrees | said)).rules.ulysses_degree == degree
+    inside = file_of({**MODEL, **said}, degrees)
+    assert config_from_source(inside).rules.ulysses_degree == degree
+
+
 SETTING = Setting(tp=1, cp=2, ep=4, mbs=2, seq=512, experts=8, layers=3, pp=2, dp=4, dense=1)
 SMALL = Setting(seq=256, layers=2)
 STEPS = ProfiledSteps(Path("/data/profile"), count=3, first=5)
