@@ -17,7 +17,7 @@ import pytest
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver import uniform_recompute as rule
-from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
 from taylor.pipeline_solver.progress import Progress
 from taylor.pipeline_solver.solution import (
@@ -123,26 +123,30 @@ class Scripted:
         self.starts: list[PipelinePlan | None] = []
 
     def __call__(
-        self, asked: PipelineProblem, options: SolveOptions, *, warm_start: PipelinePlan | None = None,
+        self,
+        problem: PipelineProblem,
+        options: SolveOptions = DEFAULT_OPTIONS,
+        *,
+        warm_start: PipelinePlan | None = None,
         on_progress: Callable[[Progress], None] | None = None,
-    ) -> Solution:  # fmt: skip
-        key: Any = asked.uniform_recompute or FREE
-        if len(asked.uniform_recompute) == 1:
-            key = asked.uniform_recompute[0]
-        if asked.limit_mib[0] > 1e9:
+    ) -> Solution:
+        key: Any = problem.uniform_recompute or FREE
+        if len(problem.uniform_recompute) == 1:
+            key = problem.uniform_recompute[0]
+        if problem.limit_mib[0] > 1e9:
             key = ("roomy", key)
         assert len(self.asked) < 60, "asked again and again"
         self.asked.append(key)
-        self.problems.append(asked)
+        self.problems.append(problem)
         self.options.append(options)
         self.cutoffs.append(INFINITE if options.cutoff is None else options.cutoff())
         self.starts.append(warm_start)
         given = self.answers[key]
-        answer = given[min(self.asked.count(key), len(given)) - 1]
+        answer: Answer = given[min(self.asked.count(key), len(given)) - 1]
         if self.clock is not None:
             self.clock.now += answer.seconds
         if answer.told is not None and on_progress is not None:
-            on_progress(Progress(0.0, *answer.told, "found"))
+            on_progress(Progress(0.0, answer.told[0], answer.told[1], "found"))
         return answer.solution
 
     @property
@@ -807,16 +811,16 @@ def test_a_tree_of_the_choice_that_the_best_plan_keeps_is_left_where_it_was_belo
 ) -> None:
     memories: dict[Choice, TreeMemory] = {}
 
-    def run(asked: PipelineProblem, options: SolveOptions, **_: Any) -> Solution:
+    def run(problem: PipelineProblem, options: SolveOptions = DEFAULT_OPTIONS, **_: Any) -> Solution:
         assert options.memory is not None
-        if not asked.uniform_recompute:
+        if not problem.uniform_recompute:
             options.memory.left, options.memory.fruitless = left, 17.0
             return Solution(FEASIBLE, Termination.STALLED, BROAD, 800.0, 1.0)
-        memories[asked.uniform_recompute[0]] = replace(options.memory)
+        memories[problem.uniform_recompute[0]] = replace(options.memory)
         return Solution(INFEASIBLE, Termination.INFEASIBLE)
 
-    problem = many_chunks().replace(uniform_recompute=counts(0, 1))
-    solve_uniform(problem, SolveOptions(gap=GAP, cutoff=lambda: 28.5), run=run, one_by_one=True)
+    asked = many_chunks().replace(uniform_recompute=counts(0, 1))
+    solve_uniform(asked, SolveOptions(gap=GAP, cutoff=lambda: 28.5), run=run, one_by_one=True)
     kept = memories[FULL, 0]
     assert (kept.left, kept.fruitless) == (begins, 17.0 if left < INFINITE else INFINITE)
     assert memories[FULL, 1].left == memories[FULL, 1].fruitless == INFINITE
