@@ -437,3 +437,12 @@ def test_three_splits_in_a_row_that_are_no_better_end_the_further_trials() -> No
         told(master, 400, _1=second)
         strong(search, *splits)
         assert [gone for gone, limit in master.asked if limit == 400][-2] == last
+
+
+def test_a_node_that_stays_open_has_the_children_of_its_best_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    search, master = search_below()
+    master.splits = [split(1, 2, 7), split(1, 3, 8)]
+    told(master, _2=13.0, _7=13.0, _3=14.0, _8=15.0)
+    assert branched(search, Cuts(), monkeypatch) == [(14.0, [1, 3]), (15.0, [1, 8])]
+    master.splits = []
+    assert branched(search, Cuts(), monkeypatch) == [(12.0, [1])]
