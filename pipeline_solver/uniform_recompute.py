@@ -162,7 +162,10 @@ def solve_uniform(
     seconds = time.monotonic() - began
     if best is None or best.objective is None:
         none = Solution(INFEASIBLE, Termination.INFEASIBLE, solver=free.solver, seconds=seconds, statistics=known)
-        return none if stopped is None else none.replace(bound=floor).ended_by(stopped)
+        if stopped is None and bound == float("inf"):
+            return none
+        # Choices that cannot beat what was to be beaten may have plans all the same.
+        return none.replace(bound=floor if stopped else bound).ended_by(stopped or Termination.CUT_OFF)
     if known:  # Without the rule there is what there is with it.
         known[UNRESTRICTED_OBJECTIVE] = min(known.get(UNRESTRICTED_OBJECTIVE, float("inf")), best.objective)
     bound = min(bound, best.objective)
@@ -407,7 +410,7 @@ def _distinct(problem: PipelineProblem) -> list[tuple[str, int]]:
     """The choices that differ, those beside recompute first, counts rising: no chunk has more layers than the others
     leave, and nothing is nothing."""
     least = problem.least_layers
-    most = max(1, problem.layers - sum(least) + min(least))
+    most = max(1, problem.layers - sum(least) + max(least))
     first_mode = problem.uniform_recompute[0][0]
     choices = {(mode if count else first_mode, min(count, most)) for mode, count in problem.uniform_recompute}
     named = {mode: place for place, mode in enumerate(problem.choices)}

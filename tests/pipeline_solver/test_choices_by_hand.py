@@ -388,6 +388,13 @@ def test_no_choice_that_fits_is_a_proof_that_there_is_no_plan_and_one_that_is_op
     assert (found.status, found.termination, found.bound) == (NO_SOLUTION, Termination.STALLED, 7.0)
 
 
+def test_choices_that_cannot_win_may_have_plans_all_the_same() -> None:
+    """What was to be beaten cut them off: that is no proof that there is no plan."""
+    answers = {FREE: stopped(None, 7.0), (FULL, 0): cut_off(20.0), (FULL, 1): NONE_FITS, (FULL, 2): NONE_FITS}
+    found = solved(Scripted(answers), cutoff=20.0)
+    assert (found.status, found.termination, found.bound) == (Status.CUT_OFF, Termination.CUT_OFF, 20.0)
+
+
 def test_an_interrupted_choice_ends_the_search_and_says_so_of_a_proof_too() -> None:
     answers = {FREE: stopped(None, 5.0), (FULL, 0): NONE_FITS, (FULL, 2): NONE_FITS}
     run = Scripted({**answers, (FULL, 1): stopped(35.0, 20.0, end=Termination.INTERRUPTED)})
@@ -757,6 +764,12 @@ def test_at_no_cost_the_bound_is_told_and_no_step_time_but_that_of_a_plan_at_han
         ({"min_layers": 2}, counts(0, 2, 3), counts(0, 2)),
         ({"min_layers": 0}, counts(5, 4, 3), counts(3, 4)),
         ({"interleaves": 2}, counts(0, 2), counts(0, 1)),
+        # Between embedding and head, which may be alone, the middle one of three chunks may hold all four.
+        (
+            {"stages": 3, "static_mib": (5.0,) * 3, "limit_mib": (100.0,) * 3, "entries_alone": True},
+            counts(3, 4, 5),
+            counts(3, 4),
+        ),
         ({}, ((SELECT, 0), (SELECT, 2), (FULL, 0)), ((SELECT, 0), (SELECT, 2))),
         ({}, ((SELECT, 2), (FULL, 2), (FULL, 1)), ((FULL, 1), (FULL, 2), (SELECT, 2))),
     ],

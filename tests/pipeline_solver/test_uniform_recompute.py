@@ -140,6 +140,17 @@ def test_a_choice_begins_with_the_paths_and_the_patience_of_the_problem_without_
     assert all(memory.paths is paths and memory.patience == 7 for memory in chosen.values())
 
 
+@pytest.mark.parametrize("solver", ["HIGHS", "HIGHS-MILP"])
+def test_a_chunk_between_embedding_and_head_alone_may_recompute_all_layers(solver):
+    """Where embedding and head may have chunks of their own the others leave a chunk more than the least of them."""
+    problem = small_problem(
+        stages=3, static_mib=(5.0,) * 3, limit_mib=(100.0,) * 3, embedding_forward=20.0, head_forward=20.0,
+        entries_alone=True, micro_batches=8, uniform_recompute=((FULL, 4),),
+    )  # fmt: skip
+    truth = enumerate_optimum(problem)
+    assert truth is not None and solve(problem, SolveOptions(solver)).objective == pytest.approx(truth.objective)
+
+
 def test_a_rule_that_no_memory_can_keep_is_proven_infeasible_with_what_is_short():
     problem = small_problem(limit_mib=(36.0, 100.0), uniform_recompute=((FULL, 0),), min_layers=2)
     result = solve(problem)
