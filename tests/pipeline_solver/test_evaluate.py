@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks.brute_force import comparable_problem, random_plan, random_problem
-from taylor.pipeline.plan import FULL
+from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.checker import exact_peak_memory, exact_step_time
 from taylor.pipeline_solver.evaluate import bubble_shares, evaluate, peak_memory_mib
+from taylor.pipeline_solver.problem import LayerKind
 from taylor.pipeline_solver.solution import OVER_LIMIT
 from tests.solver_cases import plan_of, small_problem
 
@@ -22,6 +23,17 @@ def test_an_even_plan_has_the_textbook_bubble_and_nothing_else():
     assert shares.total == pytest.approx(1 / 5)
     assert shares.ideal == pytest.approx(1 / 5)
     assert (shares.imbalance, shares.recompute, shares.communication) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("forward", [1e-3, 1 / 30, 1.0, 50.0])
+def test_bubbles_are_shares_whatever_unit_the_times_have(forward):
+    kinds = (LayerKind("body", 4, forward, 10.0, {NONE: 4.0, FULL: 1.0}),)
+    assert bubble_shares(small_problem(kinds=kinds), EVEN).total == pytest.approx(1 / 5)
+
+
+def test_a_step_without_work_has_no_bubble():
+    kinds = (LayerKind("body", 4, 0.0, 10.0, {NONE: 4.0, FULL: 1.0}),)
+    assert bubble_shares(small_problem(kinds=kinds), EVEN).total == 0.0
 
 
 def test_the_head_counts_as_work_and_its_place_as_imbalance():
