@@ -249,3 +249,14 @@ def test_a_problem_with_everything_reads_in_a_few_lines() -> None:
 
 def test_a_span_is_one_figure_where_all_are_alike() -> None:
     assert (span((2.0, 2.0)), span((3.0, 1.25, 2.0))) == ("2", "1.25 to 3")
+
+
+def test_what_nobody_states_is_usual() -> None:
+    """A backward of twice the forward, half of it the weight gradient; recompute runs the whole forward again."""
+    problem = PipelineProblem(2, 1, 4, (kind(),), (5.0, 7.0), (100.0, 100.0))
+    assert problem.schedule.name == "1f1b"
+    assert (problem.backward_ratio, problem.recompute_ratio, problem.weight_gradient_share) == (2.0, {FULL: 1.0}, 0.5)
+    assert (problem.head_forward, problem.embedding_forward, problem.lag) == (0.0, 0.0, 0.0)
+    assert (problem.min_layers, problem.entries_alone) == (1, False)
+    assert LayerKind("body", 4, 1.0, 10.0, KEPT) == LayerKind("body", 4, 1.0, 10.0, KEPT, False, (), 0.0, {})
+    assert LayerChoice() == LayerChoice(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
