@@ -264,3 +264,14 @@ def test_pinned_kinds_take_their_states_and_what_they_keep() -> None:
     problem = alone().replace(min_layers=0)
     schedule = build_schedule(problem.schedule, 4, 1, 4)
     assert [pinned_mib(problem, schedule, s, [3.0]) for s in range(4)] == [0, 0, 2 * (10 + 3 * 4), 0]
+
+
+def test_a_row_of_memory_bears_its_stage_and_where_there_are_several_its_moment() -> None:
+    """On a V chunks are alive together in more than one way that may be the worst."""
+
+    def names(problem: PipelineProblem) -> list[str]:
+        return [row.name for row in CompactModel.build(problem).form.rows if row.name.startswith("memory")]
+
+    assert names(small_problem()) == ["memory[0]", "memory[1]"]
+    folded_twice = small_problem(interleaves=2, schedule=ScheduleSpec("zbv"))
+    assert names(folded_twice) == ["memory[0,0]", "memory[0,1]", "memory[1,0]", "memory[1,1]"]
