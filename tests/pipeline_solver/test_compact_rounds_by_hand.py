@@ -319,6 +319,7 @@ def test_ranges_are_narrowed_of_folded_pipelines_under_one_choice_whose_bound_is
         (MilpOutcome(BEST, None, 25.0), 100.0, True, 26.0),
         (MilpOutcome(BEST, None, 25.0), None, True, 26.0),
         (MilpOutcome(BEST, None, 31.0), 100.0, False, 30.0),
+        (MilpOutcome(BEST, None, 30.0 * (1 + 1e-9)), 100.0, False, 30.0),
         (MilpOutcome(STOPPED, None, 25.0), 100.0, False, 25.0),
         (MilpOutcome(MilpStatus.INFEASIBLE, None, np.inf), 100.0, False, 30.0),
     ],
@@ -393,3 +394,26 @@ def test_the_schedule_of_a_model_is_the_problems() -> None:
     model = CompactModel.build(problem)
     durations = chunk_durations(problem, plan)
     assert model.point_of(plan)[model.step_time] == play(schedule_of(problem), [0.5] * 3, durations.tolist())[0]
+
+
+def test_ranges_are_narrowed_where_the_solver_and_the_rounds_are_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways: list[str] = []
+    monkeypatch.setattr(compact_milp, "_narrows", lambda run, problem: True)
+    monkeypatch.setattr(compact_milp, "_search_ranges", lambda *given: ways.append("ranges"))
+    monkeypatch.setattr(compact_milp, "_search", lambda *given: ways.append("free"))
+    problem = without_recompute()
+    solve_compact(problem, warm_start=EVEN)
+    solve_compact(problem, warm_start=EVEN, most_rounds=1)
+    solve_compact(problem, warm_start=EVEN, make_solver=Scripted([]))
+    monkeypatch.setattr(compact_milp, "_narrows", lambda run, problem: False)
+    solve_compact(problem, warm_start=EVEN)
+    assert ways == ["ranges", "free", "free", "free"]
+
+
+def test_a_run_begins_with_a_bound_of_nothing_and_tells_of_none() -> None:
+    told: list[Progress] = []
+    run = _MilpRun(without_recompute(), SolveOptions(), "", told.append)
+    assert (run.bound, run.objective, run.plan, run.rounds) == (0.0, np.inf, None, 0)
+    run.tell("begun")
+    run.note_bound(0.0)
+    assert [(one.objective, one.bound, one.note) for one in told] == [(None, None, "begun")]
