@@ -258,7 +258,14 @@ def test_the_columns_of_a_stage_are_its_choices_of_which_no_chunk_can_take_the_n
     assert several or problem.interleaves == 1
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
+def choosing(weight_gradient: float = 0.0) -> PipelineProblem:
+    choices = {"off": LayerChoice(0.125, 0.25, weight_gradient)}
+    return straight(
+        kinds=(kind("a", 2, 0.5, choices=choices), kind("b", 3, choices=choices)), choices=("off",), slowness=()
+    )
+
+
+@pytest.mark.parametrize("problem", [*PROBLEMS, choosing(0.0625)])
 def test_what_is_told_of_a_column_is_what_its_chunks_say(problem: PipelineProblem) -> None:
     columns, schedule = listed(problem), schedule_of(problem)
     V, K = problem.interleaves, len(problem.placed_kinds)
@@ -277,9 +284,11 @@ def test_what_is_told_of_a_column_is_what_its_chunks_say(problem: PipelineProble
         assert columns.least_kind[c].tolist() == [min(of, default=K) for of in held]
         assert columns.greatest_kind[c].tolist() == [max(of, default=-1) for of in held]
         plain, _, _ = exact_times(problem, PipelinePlan(plan.layers, {}), schedule)
-        more = [float(exact[1, v, s] - plain[1, v, s]) / problem.pace[s] for v in range(V)]
-        assert extra[1, c].tolist() == pytest.approx(more, abs=1e-12)
-    assert np.abs(extra[[0, 2]]).max() < 1e-12 and extra[1].max() > 0.1
+        for d in range(2):
+            more = [float(exact[d, v, s] - plain[d, v, s]) / problem.pace[s] for v in range(V)]
+            assert extra[d, c].tolist() == pytest.approx(more, abs=1e-12)
+    assert extra[1].max() > 0.1 and not extra[2].any()  # weight gradients belong to the backward here
+    assert bool(extra[0].max() > 0.1) is bool(problem.choices)
 
 
 def test_more_columns_of_a_stage_than_asked_for_are_too_many() -> None:
@@ -289,13 +298,6 @@ def test_more_columns_of_a_stage_than_asked_for_are_too_many() -> None:
         assert most > 1 and len(build_columns(problem, tuples, most)) == len(listed(problem))
         with pytest.raises(TooManyColumns, match=f"more than {most - 1} configurations"):
             build_columns(problem, tuples, most - 1)
-
-
-def choosing() -> PipelineProblem:
-    choices = {"off": LayerChoice(0.125, 0.25, 0.0)}
-    return straight(
-        kinds=(kind("a", 2, 0.5, choices=choices), kind("b", 3, choices=choices)), choices=("off",), slowness=()
-    )
 
 
 def test_a_stage_that_can_hold_nothing_has_no_columns() -> None:
@@ -495,3 +497,46 @@ def test_times_and_columns_of_a_point_are_those_of_its_weights() -> None:
         assert columns.stage[c] == s and weights[c] == weights[columns.stage == s].max()
     unordered = Master(replace(columns, ordered=False), np.arange(len(columns)), paths.pool)
     assert unordered.order_terms == [] and unordered.rows < master.rows
+
+
+def test_with_choices_a_stage_has_those_of_which_no_other_that_fits_is_as_quick() -> None:
+    """Of two that take the same time in every direction the first one stays."""
+    problem = choosing(0.0625)
+    columns, tuples = listed(problem), stage_tuples(problem, 10_000)
+    groups = 0
+    for s in range(3):
+        expected = []
+        for number, (at,) in enumerate(tuples[s].members.tolist()):
+            chunk = tuples[s].types[0][at]
+            taken, extra = chunk.choices.recompute.tolist(), chunk.choices.extra.T
+            able = [i for i, one in enumerate(taken) if fits(problem, s, [chunk.layers], [one])]
+            for i in able:
+                as_quick = [j for j in able if j != i and (extra[j] <= extra[i]).all()]
+                if not any((extra[j] < extra[i]).any() or j < i for j in as_quick):
+                    expected.append((groups + number, list(chunk.layers), taken[i]))
+        groups += len(tuples[s].members)
+        rows = range(columns.start[s], columns.start[s + 1])
+        found = [(int(columns.group[c]), columns.layers[c, 0].tolist(), columns.recompute[c, 0].tolist()) for c in rows]
+        assert sorted(found) == sorted(expected)
+    assert len(columns) > groups
+
+
+def test_an_empty_chunk_between_does_not_let_an_earlier_kind_come_back() -> None:
+    """Chunks of nothing, both b, nothing, a and c: each could be, and not all of them."""
+    problem = small_problem(
+        stages=5, kinds=(kind("a", 1), kind("b", 2), kind("c", 1)), static_mib=(0.0,) * 5, limit_mib=(500.0,) * 5,
+        min_layers=0, recompute_ratio={},
+    )  # fmt: skip
+    columns, paths = listed(problem), pooled(problem)
+    master = Master(columns, np.arange(len(columns)), paths.pool)
+
+    def value_of(*layers: list[int]) -> float:
+        mask = np.array([columns.totals[c].tolist() == layers[columns.stage[c]] for c in range(len(columns))])
+        assert mask.sum() == 5
+        master.allow(mask)
+        return master.solve().value
+
+    nothing = [0, 0, 0]
+    assert value_of(nothing, [0, 2, 0], nothing, [1, 0, 0], [0, 0, 1]) == np.inf
+    assert value_of([1, 0, 0], [0, 2, 0], nothing, nothing, [0, 0, 1]) < np.inf
+    assert value_of(nothing, [1, 0, 0], nothing, [0, 2, 0], [0, 0, 1]) < np.inf

@@ -417,3 +417,41 @@ def test_a_run_begins_with_a_bound_of_nothing_and_tells_of_none() -> None:
     run.tell("begun")
     run.note_bound(0.0)
     assert [(one.objective, one.bound, one.note) for one in told] == [(None, None, "begun")]
+
+
+def test_without_a_start_the_plan_of_least_memory_begins_or_tells_that_none_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frugal: dict[str, Any] = {"plan": EVEN, "over": False, "asked": 0}
+
+    def most_frugal(*given: Any) -> Any:
+        frugal["asked"] += 1
+        if isinstance(frugal["plan"], type):
+            raise frugal["plan"]
+        return frugal["plan"]
+
+    monkeypatch.setattr(compact_milp, "most_frugal_plan", most_frugal)
+    monkeypatch.setattr(compact_milp, "over_limit", lambda problem, plan: frugal["over"])
+    monkeypatch.setattr(compact_milp, "explain_infeasible", lambda problem, plan: "too small")
+    start: Any = None
+    found, solver = solved(Said(BEST, 30.0), start=start)
+    assert solver.asked[0]["start"].tolist() == solver.model.point_of(EVEN).tolist()
+    assert (found.plan, found.termination, frugal["asked"]) == (EVEN, Termination.PROVEN, 1)
+    solved(Said(BEST, 30.0), start=EVEN)
+    late, solver = solved(start=start, time_limit=0.0)
+    assert (late.status, late.termination, solver.asked) == (NO_SOLUTION, Termination.TIME_LIMIT, [])
+    assert frugal["asked"] == 1
+    for plan, over in ((None, False), (EVEN, True)):
+        frugal |= {"plan": plan, "over": over}
+        none, solver = solved(start=start)
+        assert (none.status, none.message, solver.asked) == (INFEASIBLE, "too small", [])
+    for raised, end in ((KeyboardInterrupt, Termination.INTERRUPTED), (TimeoutError, Termination.TIME_LIMIT)):
+        frugal["plan"] = raised
+        ended, _ = solved(start=start)
+        assert (ended.status, ended.termination) == (NO_SOLUTION, end)
+
+
+def test_cuts_that_are_given_come_first() -> None:
+    cut = (2.0, 2.0, 2.0, 2.0, 0.0, 1.0, 0.0)
+    found, _ = solved(Said(BEST, 30.0), start=EVEN, cuts=[cut])
+    assert cut in found.cuts[:3]
