@@ -108,7 +108,8 @@ def test_where_going_down_and_up_takes_less_the_path_keeps_to_the_stage() -> Non
     for ratio, own in ((2.0, [1.0, 2.0]), (0.5, [2.0, 1.0])):
         search = search_of(small_problem(micro_batches=2, backward_ratio=ratio))
         assert search.paths[0].own.tolist() == own
-        assert search.paths[0].after == (1.0, 1.0)
+        first, last = search.paths
+        assert first.after == last.after == (1.0, 1.0) and first.before == last.before == (1.0, 1.0)
 
 
 class Filled(NamedTuple):
