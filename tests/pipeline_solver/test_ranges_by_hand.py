@@ -167,10 +167,14 @@ def narrowed(
     rounds: int = 4,
     deadline: float | None = None,
     slope: float = 1.0,
+    path_of_x: float = 2.0,
 ) -> tuple[bool, list[tuple[int, int]], Written]:
     ranges = [LayerRange((1,), (), None, 1, 12), LayerRange((2,), (), None, 1, 9)]
     rows = [row for one in ranges for row in one.rows(3)]
-    rows += [Row("all", (1, 2), (1.0, slope), 10.0, 10.0), *([PATH] if path else [])]
+    rows += [
+        Row("all", (1, 2), (1.0, slope), 10.0, 10.0),
+        *([Row("path", (0, 1), (1.0, -path_of_x), 0.0)] if path else []),
+    ]
     model = Written(rows, (40.0, 40.0), [PATH] if cuts else None)
     possible = module._narrowed(model, ranges, below, deadline, rounds)  # type: ignore[arg-type]
     return possible, [(one.least, one.most) for one in ranges], model
@@ -185,6 +189,8 @@ def test_a_step_time_narrows_counts_on_both_sides() -> None:
     # Within rounding a count is whole.
     assert narrowed(8.0 - 1e-6)[:2] == (True, [(1, 4), (6, 9)])
     assert narrowed(1.9)[0] is False
+    # A step time may be as short as a tenth of a unit of time for each.
+    assert narrowed(0.45, path_of_x=0.1)[:2] == (True, [(1, 4), (6, 9)])
     # One x is just within it.
     assert narrowed(2.0)[:2] == (True, [(1, 1), (9, 9)])
 
