@@ -19,7 +19,7 @@ from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline_solver.choice_columns import resource_needs, undominated_choices
 from taylor.pipeline_solver.chunk_types import prefix_cost
 from taylor.pipeline_solver.compiled import compiled
-from taylor.pipeline_solver.durations import duration_blocks, schedule_of
+from taylor.pipeline_solver.durations import duration_blocks, has_weight_gradient, schedule_of
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.stage_tuples import StageTuples, TooManyColumns, fixed_parts
 
@@ -136,6 +136,8 @@ class ColumnSet:
                     for v in range(problem.interleaves)
                 ]
             ).T
+            if not has_weight_gradient(problem):  # the backward has it all, as in `duration_blocks`
+                extra = np.stack([extra[0], extra[1] + extra[2], np.zeros_like(extra[2])])
             cost = recompute_extra(self, rows)
             rows = rows[(cost <= extra[:, None] + 1e-9).all(axis=(0, 2))]
             if not len(rows):

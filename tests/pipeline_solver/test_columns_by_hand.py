@@ -306,7 +306,7 @@ def test_a_stage_that_can_hold_nothing_has_no_columns() -> None:
     assert (len(columns), columns.start.tolist(), columns.durations.shape) == (0, [0, 0, 0, 0], (0, 2))
 
 
-@pytest.mark.parametrize("problem", [*PROBLEMS, choosing()])
+@pytest.mark.parametrize("problem", [*PROBLEMS, choosing(), choosing(0.0625)])
 def test_a_plan_of_columns_is_found_again_and_one_that_recomputes_more_too(problem: PipelineProblem) -> None:
     columns = listed(problem)
     rng = np.random.default_rng(1)
