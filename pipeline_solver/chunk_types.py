@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Sequence
 
 import numpy as np
@@ -18,6 +18,8 @@ from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerChoice, La
 
 ROUNDING = 1e-13
 """Share of a memory by which sums of the same figures may differ."""
+BLOCK = 64
+"""Rows of costs that are compared with the undominated ones, and with each other, at a time."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,24 @@ class ChunkChoices:
         return np.vstack([self.extra, self.activation, self.states, self.host, self.host_states])
 
 
-RecomputeOptions = dict[tuple[tuple[int, ...], tuple[int, ...]], ChunkChoices]
-"""By (layers of a chunk by kind, recompute given): the choices worth having."""
+Starts = list[tuple[NDArray[np.float64], NDArray[np.int64]]]
+"""By the mode of a chunk's last layer: what undominated choices cost, [n, 7], and their counts by mode, [n, modes]."""
+
+
+@dataclass
+class RecomputeOptions:
+    """What is known of the choices of chunks of one problem.
+
+    Parameters
+    ----------
+    found : dict
+        By (layers of a chunk by kind, recompute given): the choices worth having.
+    grown : dict
+        By layers of a chunk by kind: the choices that grow with its next layer.
+    """
+
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], ChunkChoices] = field(default_factory=dict)
+    grown: dict[tuple[int, ...], Starts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -145,10 +163,10 @@ def chunk_types(
     result = []
     for held, (first, last) in found.items():
         key = (held, fixed)
-        if key not in options:
-            options[key] = _recompute_options(problem, held, fixed)
-        if len(options[key]):
-            result.append(ChunkType(held, first, last, options[key]))
+        if key not in options.found:
+            options.found[key] = _recompute_options(problem, held, fixed, options.grown)
+        if len(options.found[key]):
+            result.append(ChunkType(held, first, last, options.found[key]))
     return result
 
 
@@ -233,13 +251,15 @@ def _costs(problem: PipelineProblem, kinds: list[tuple[LayerKind, int]], taken: 
     )
 
 
-def _recompute_options(problem: PipelineProblem, held: tuple[int, ...], fixed: tuple[int, ...]) -> ChunkChoices:
+def _recompute_options(
+    problem: PipelineProblem, held: tuple[int, ...], fixed: tuple[int, ...], grown: dict[tuple[int, ...], Starts]
+) -> ChunkChoices:
     """The choices of a chunk that no other is as good as, by rising recompute time."""
     kinds = [(kind, count) for kind, count in zip(problem.placed_kinds, held, strict=True) if count]
     modes = problem.searched_modes
     total = sum(held)
     if problem.choices and not problem.uniform_recompute and max(fixed) < 0:
-        return _undominated(problem, _costs(problem, kinds, _grown(problem, kinds)))
+        return _undominated(problem, _costs(problem, kinds, _grown(problem, held, grown)))
     choices: list[list[int]] = [[]]
     if problem.uniform_recompute:
         ((mode, most),) = problem.uniform_recompute  # the choices are solved one by one
@@ -262,32 +282,43 @@ def _recompute_options(problem: PipelineProblem, held: tuple[int, ...], fixed: t
     return found.take(np.array(kept, dtype=np.int64))
 
 
-def _grown(problem: PipelineProblem, kinds: list[tuple[LayerKind, int]]) -> NDArray[np.int64]:
+def _grown(problem: PipelineProblem, held: tuple[int, ...], known: dict[tuple[int, ...], Starts]) -> NDArray[np.int64]:
     """Counts by mode, int64 [n, modes], of which some undominated choice of a chunk is one: grown layer by layer.
 
     What the layers so far cost counts together with the mode of the last of them, for modes come in order: a start is
-    left out where another one, in that mode or one before it, costs no more in anything.
+    left out where another one, in that mode or one before it, costs no more in anything. A chunk grows from the longest
+    one that it begins with and that is `known`.
     """
     modes = problem.searched_modes
     M = len(modes)
-    starts = [(np.zeros((1, 7)), np.zeros((1, M), dtype=np.int64))] + [
+    order = [kind for kind, count in enumerate(held) for _ in range(count)]
+    starts: Starts = [(np.zeros((1, 7)), np.zeros((1, M), dtype=np.int64))] + [
         (np.zeros((0, 7)), np.zeros((0, M), dtype=np.int64)) for _ in modes
     ]
-    for kind, count in kinds:
-        steps = [_vector(problem, kind, mode) for mode in (*modes, NONE)]
-        for _ in range(count):
-            grown = []
-            known = np.zeros((0, 7))
-            for index, step in enumerate(steps):
-                costs = np.vstack([part[0] for part in starts[: index + 1]]) + step
-                counts = np.vstack([part[1] for part in starts[: index + 1]])
-                if index < M:
-                    counts[:, index] += 1
-                rows = undominated(np.vstack([known, costs]), len(known))
-                grown.append((costs[rows], counts[rows]))
-                known = np.vstack([known, costs[rows]])
-            starts = grown
+    begun = [0] * len(held)
+    for kind in order:
+        begun[kind] += 1
+        key = tuple(begun)
+        if key not in known:
+            steps = [_vector(problem, problem.placed_kinds[kind], mode) for mode in (*modes, NONE)]
+            known[key] = _with_layer(starts, steps, M)
+        starts = known[key]
     return np.vstack([counts for _, counts in starts])
+
+
+def _with_layer(starts: Starts, steps: list[NDArray[np.float64]], modes: int) -> Starts:
+    """The choices with one layer more, which costs `steps` by its mode, float64 [7] each; the last is none."""
+    grown: Starts = []
+    known = np.zeros((0, 7))
+    for index, step in enumerate(steps):
+        costs = np.vstack([part[0] for part in starts[: index + 1]]) + step
+        counts = np.vstack([part[1] for part in starts[: index + 1]])
+        if index < modes:
+            counts[:, index] += 1
+        rows = undominated(np.vstack([known, costs]), len(known))
+        grown.append((costs[rows], counts[rows]))
+        known = np.vstack([known, costs[rows]])
+    return grown
 
 
 def _vector(problem: PipelineProblem, kind: LayerKind, mode: str) -> NDArray[np.float64]:
@@ -314,11 +345,16 @@ def undominated(vectors: NDArray[np.float64], known: int) -> NDArray[np.int64]:
     # What differs by rounding alone is the same number: else a row may go before one that is as good and better.
     step = 10 * ROUNDING * np.abs(vectors).max(axis=0)
     costs = np.rint(vectors / np.where(step > 0, step, 1.0))
-    kept = list(range(known))
-    table = np.empty_like(costs)
-    table[:known] = costs[:known]
-    for row in (known + np.lexsort(costs[known:].T[::-1])).tolist():
-        if not (table[: len(kept)] <= costs[row]).all(axis=1).any():
-            table[len(kept)] = costs[row]
-            kept.append(row)
-    return np.array(sorted(kept[known:]), dtype=np.int64) - known
+    kept = np.arange(known)
+    order = known + np.lexsort(costs[known:].T[::-1])  # none is as good as one before it, unless they are the same
+    for start in range(0, len(order), BLOCK):
+        rows = order[start : start + BLOCK]
+        rows = rows[~_as_good(costs[kept], costs[rows]).any(axis=0)]
+        rows = rows[~np.triu(_as_good(costs[rows], costs[rows]), 1).any(axis=0)]
+        kept = np.concatenate([kept, rows])
+    return np.sort(kept[known:]) - known
+
+
+def _as_good(ones: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether each of some rows is nowhere more than each of others, bool [ones, others]."""
+    return np.asarray((ones[:, None] <= others[None]).all(axis=2))

@@ -108,7 +108,7 @@ def stage_options(
         least = lower.sum(axis=0) - lower
         room = (work_limits * (1 + 1e-9) / (lightest * np.array(problem.pace))).astype(np.int64)
         upper = np.minimum(upper, np.maximum(room - least, 0))
-    known: RecomputeOptions = {}
+    known = RecomputeOptions()
     return [
         _options_of(problem, schedule, s, lower, upper, float(work_limits[s]), known, merged)
         for s in range(problem.stages)

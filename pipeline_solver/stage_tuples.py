@@ -69,7 +69,7 @@ def stage_tuples(problem: PipelineProblem, most: int) -> list[StageTuples]:
     schedule = schedule_of(problem)
     lower, upper = chunk_bounds(problem, schedule)
     alive = alive_vectors(schedule)
-    options: RecomputeOptions = {}
+    options = RecomputeOptions()
     tuples = [
         _tuples_of_stage(problem, schedule, s, alive[s], lower, upper, options, most) for s in range(problem.stages)
     ]

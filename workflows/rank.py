@@ -144,7 +144,7 @@ def rank(
             rows[number] = solved_row(problems[number], found)
 
     rivals = {number: candidates[number].job for number in problems}
-    solves = RankSolves(problems, rivals, options.prove, options.how, SolveStore(options.output), keep)
+    solves = RankSolves(problems, rivals, options.prove, options.how, SolveStore(options.output), keep, own_plans)
     for number, solution in own_plans.items():
         if solution.status == FEASIBLE:
             solves.note_step(number, solution.objective)

@@ -12,7 +12,7 @@ from taylor.base.console import progress
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import CUT_OFF, Solution, Termination
+from taylor.pipeline_solver.solution import CUT_OFF, OVER_LIMIT, Solution, Termination
 from taylor.pipeline_solver.solve import solve
 from taylor.workflows.far_solve import FarSolve, SharedFolder
 from taylor.workflows.kept_solves import SolveStore
@@ -46,6 +46,8 @@ class RankSolves:
         How many of each job's best are solved to their end; None: all candidates.
     on_found : callable
         Given a candidate's number and its solution, or why it failed: after the look, and again with the last word.
+    own : mapping of int to Solution
+        The plans that candidates' own files hold: what is written is never worse than one that fits.
     """
 
     problems: Mapping[int, PipelineProblem]
@@ -54,6 +56,7 @@ class RankSolves:
     how: SolveOptions
     store: SolveStore
     on_found: Callable[[int, Solution | Failed], None]
+    own: Mapping[int, Solution] = field(default_factory=dict)
     reached: dict[int, Solution] = field(default_factory=dict)
     steps_ms: dict[int, float] = field(default_factory=dict)
     _best: dict[Hashable, dict[int, float]] = field(default_factory=dict)
@@ -131,7 +134,17 @@ class RankSolves:
         return FarSolve(self.problems[number], how, start, self._place)
 
     def _look_task(self, number: int) -> Callable[[], Solution]:
-        return self._task(number, self.how.replace(cutoff=nothing_to_beat), None)
+        return self._task(number, self.how.replace(cutoff=nothing_to_beat), self._start(number))
+
+    def _start(self, number: int) -> PipelinePlan | None:
+        """The best plan that is known of a candidate: its file's own, where that fits, or what the look found."""
+        known = [self.reached.get(number), self.own.get(number)]
+        fitting = [
+            (each.objective, each.plan)
+            for each in known
+            if each is not None and each.plan is not None and each.objective is not None and each.status != OVER_LIMIT
+        ]
+        return min(fitting, key=lambda one: one[0], default=(0.0, None))[1]
 
     def _looked(self, advance: Callable[[int, str], None], number: int, found: Solution | Failed) -> None:
         advance(1, "")
@@ -160,7 +173,7 @@ class RankSolves:
         how, unit = self.how, self.problems[number].unit_ms
         if self.prove is not None and unit is not None:
             how = how.replace(cutoff=told.numbers.reader(told.jobs[self.rivals[number]], 1.0 / unit))
-        return self._task(number, how, None if looked is None else looked.plan)
+        return self._task(number, how, self._start(number))
 
     def _solved(self, told: _Told, advance: Callable[[int, str], None], number: int, found: Solution | Failed) -> None:
         if isinstance(found, Failed):

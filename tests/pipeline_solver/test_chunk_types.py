@@ -54,7 +54,7 @@ def test_choices_worth_having_are_those_of_all_counts_that_no_other_is_as_good_a
             for one in costs
             if not ((costs <= one + 1e-7).all(axis=1) & (costs < one - 1e-7).any(axis=1)).any()
         }
-        found = _recompute_options(problem, held, (-1,) * len(problem.searched_modes))
+        found = _recompute_options(problem, held, (-1,) * len(problem.searched_modes), {})
         several += len(found) > 3
         assert {tuple(np.round(one[: costs.shape[1]], 6)) for one in found.vectors.T} == best
     assert several > 20
@@ -83,3 +83,19 @@ def test_the_telling_starts_hold_every_content_of_a_window_at_its_first_and_last
             return found
 
         assert windows(_telling_starts(count, begin, until, bounds)) == windows(range(begin, until + 1))
+
+
+@pytest.mark.parametrize("block", [1, 7, 64])
+def test_in_blocks_the_undominated_rows_are_those_of_one_after_the_other(block, monkeypatch):
+    monkeypatch.setattr("taylor.pipeline_solver.chunk_types.BLOCK", block)
+    rng = np.random.default_rng(block)
+    for _ in range(40):
+        costs = rng.integers(0, rng.integers(2, 9), (int(rng.integers(1, 150)), 4)).astype(float)
+        known = int(rng.integers(0, min(5, len(costs))))
+        kept = [costs[row] for row in range(known)]
+        left = []
+        for row in sorted(range(known, len(costs)), key=lambda row: (*costs[row], row)):
+            if not any((one <= costs[row]).all() for one in kept):
+                kept.append(costs[row])
+                left.append(row - known)
+        assert undominated(costs, known).tolist() == sorted(left)

@@ -17,7 +17,14 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver import chunk_types as module
 from taylor.pipeline_solver.checker import _exact_times as exact_times
 from taylor.pipeline_solver.checker import exact_peak_memory
-from taylor.pipeline_solver.chunk_types import ChunkChoices, _recompute_options, chunk_bounds, chunk_types, undominated
+from taylor.pipeline_solver.chunk_types import (
+    ChunkChoices,
+    RecomputeOptions,
+    _recompute_options,
+    chunk_bounds,
+    chunk_types,
+    undominated,
+)
 from taylor.pipeline_solver.columns import ColumnSet, build_columns, recompute_extra
 from taylor.pipeline_solver.cut_pool import CutPool, PathCuts
 from taylor.pipeline_solver.durations import schedule_of
@@ -95,7 +102,7 @@ def types_of(problem: PipelineProblem, place: int) -> dict[tuple[int, ...], tupl
     chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
     low, high = (np.concatenate([[0], np.cumsum([of[c] for c in chunks])]) for of in (lower, upper))
     v, s = chunks[place]
-    found = chunk_types(problem, v, s, place, low, high, lower, upper, {})
+    found = chunk_types(problem, v, s, place, low, high, lower, upper, RecomputeOptions())
     assert len({one.layers for one in found}) == len(found)
     return {one.layers: (one.first, one.last) for one in found}
 
@@ -162,7 +169,7 @@ def test_choices_of_a_chunk_have_their_needs_beside_each_other() -> None:
 
 
 def recomputed(problem: PipelineProblem, held: tuple[int, ...], fixed: tuple[int, ...]) -> list[list[int]]:
-    found: list[list[int]] = _recompute_options(problem, held, fixed).recompute.tolist()
+    found: list[list[int]] = _recompute_options(problem, held, fixed, {}).recompute.tolist()
     return found
 
 

@@ -17,6 +17,7 @@ import pytest
 from benchmarks.reliability.load import write_candidates
 from taylor.parsers.read import read_config
 from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.solution import NO_SOLUTION, Solution, Termination
 from taylor.register.registry import Registry
 from taylor.workflows import rank as module
 from taylor.workflows import rank_solves
@@ -157,24 +158,28 @@ def test_the_best_are_proven_and_no_other_could_have_been_among_them(loaded: lis
         assert set(table["status"]) == {"optimal", "cut_off"}
 
 
+class Here:
+    """Runs at once, in this process, and notes what it ran."""
+
+    def __init__(self, solved: list[Any]) -> None:
+        self.solved = solved
+
+    def submit(self, task: Any) -> Future[Any]:
+        self.solved.append(task)
+        future: Future[Any] = Future()
+        future.set_result(task())
+        return future
+
+
 def test_a_kept_bound_serves_as_long_as_it_is_past_what_is_to_be_beaten(
     loaded: list[CandidateFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = _ranked(loaded, tmp_path, prove=1)
     solved: list[Any] = []
 
-    class Here:
-        """Runs at once, in this process, and counts."""
-
-        def submit(self, task: Any) -> Future[Any]:
-            solved.append(task)
-            future: Future[Any] = Future()
-            future.set_result(task())
-            return future
-
     def again(prove: int | None) -> pd.DataFrame:
         options = module.RankOptions(workers=1, report=False, output=tmp_path, prove=prove)
-        return module.rank(loaded, options, executor=cast(Executor, Here())).table
+        return module.rank(loaded, options, executor=cast(Executor, Here(solved))).table
 
     assert again(1)["status"].tolist() == first["status"].tolist() and solved == []
     every = again(None)
@@ -206,6 +211,31 @@ def test_the_files_own_plan_is_a_row_and_every_gain_is_over_it(run_tool, tmp_pat
         tokens = row["dp"] * row["mbs"] * row["micro_batches"] * told["batch"]["sequence"]
         assert row["tokens_per_second"] == pytest.approx(tokens / row["cost"] * 1e3)
     assert "% faster than the file's own plan" in done.stdout or "% slower than" in done.stdout
+
+
+@pytest.mark.parametrize(("missing_mib", "begins"), [(0.0, True), (700.0, False)])
+def test_each_solve_begins_from_the_plan_of_its_own_file_where_that_fits(
+    missing_mib: float, begins: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [candidate] = load_candidates([ROOT / "config" / "pretrain_deepseek3_128p.yaml"])
+    own = _ranked([candidate], tmp_path / "ample").query("own == 1").iloc[0]
+    assert candidate.memory is not None
+    peak = max(json.loads(own["peak_memory"]))
+    limited = replace(candidate, memory=replace(candidate.memory, device_limit_mib=peak + 1.0 - missing_mib))
+    starts: list[Any] = []
+
+    def solve_one(problem: Any, how: Any, start: Any) -> Solution:
+        starts.append(start)
+        return Solution(NO_SOLUTION, Termination.TIME_LIMIT)
+
+    monkeypatch.setattr(rank_solves, "solve_one", solve_one)
+    options = module.RankOptions(workers=1, report=False, output=tmp_path / "limited")
+    module.rank([limited], options, executor=cast(Executor, Here([])))
+    [start] = starts
+    assert (start is not None) == begins
+    assert start is None or {kind: [[*row] for row in grid] for kind, grid in start.layers.items()} == json.loads(
+        own["layers"]
+    )
 
 
 def test_a_plan_of_the_file_that_does_not_fit_is_told_with_how_much_it_lacks(tmp_path: Path) -> None:
