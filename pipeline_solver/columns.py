@@ -19,7 +19,7 @@ from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline_solver.choice_columns import resource_needs, undominated_choices
 from taylor.pipeline_solver.chunk_types import prefix_cost
 from taylor.pipeline_solver.compiled import compiled
-from taylor.pipeline_solver.durations import duration_blocks, has_weight_gradient, schedule_of
+from taylor.pipeline_solver.durations import duration_blocks, schedule_of
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.stage_tuples import StageTuples, TooManyColumns, fixed_parts
 
@@ -127,40 +127,24 @@ class ColumnSet:
             np.array(plan.recompute[mode]) if mode in plan.recompute else np.zeros(layers.shape[:2], dtype=int)
             for mode in modes
         ]
+        schedule = schedule_of(problem)
         for s in range(problem.stages):
             rows = np.arange(self.start[s], self.start[s + 1])
             rows = rows[(self.layers[rows] == layers[:, s]).all(axis=(1, 2))]
+            _, ends = fixed_parts(problem, schedule, s, np.zeros((1, problem.interleaves)))
+            forward = layers[:, s] @ np.array([kind.forward for kind in placed]) + ends
             extra = np.array(
                 [
                     prefix_cost(problem, placed, modes, layers[v, s], [int(grid[v, s]) for grid in grids])[0]
                     for v in range(problem.interleaves)
                 ]
             ).T
-            if not has_weight_gradient(problem):  # the backward has it all, as in `duration_blocks`
-                extra = np.stack([extra[0], extra[1] + extra[2], np.zeros_like(extra[2])])
-            cost = recompute_extra(self, rows)
-            rows = rows[(cost <= extra[:, None] + 1e-9).all(axis=(0, 2))]
+            asked = np.concatenate(duration_blocks(problem, forward, extra, problem.pace[s]))
+            rows = rows[(self.durations[rows] <= asked + 1e-9).all(axis=1)]
             if not len(rows):
                 return None
             chosen[s] = rows[0]
         return chosen
-
-
-def recompute_extra(columns: ColumnSet, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What recompute and other choices add to each chunk's times in some columns, float64 [3, rows, V]."""
-    problem, V = columns.problem, columns.problem.interleaves
-    schedule = schedule_of(problem)
-    placed = np.array([kind.forward for kind in problem.placed_kinds])
-    forward = columns.layers[rows] @ placed
-    pace = np.array(problem.pace)[columns.stage[rows], None]
-    for s in range(problem.stages):
-        forward[columns.stage[rows] == s] += fixed_parts(problem, schedule, s, np.zeros((1, V)))[1]
-    plain = duration_blocks(problem, forward, np.zeros((3, *forward.shape)), pace)
-    result = np.zeros((3, len(rows), V))
-    for block, base in enumerate(plain):
-        taken = columns.durations[rows, block * V : (block + 1) * V]
-        result[block] = (taken - base) * problem.schedule.seq_splits / pace
-    return result
 
 
 def build_columns(problem: PipelineProblem, tuples: list[StageTuples], most: int) -> ColumnSet:
