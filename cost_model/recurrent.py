@@ -31,7 +31,7 @@ state-spaces/mamba e9594ce1 csrc/selective_scan/selective_scan.cpp:307.
 DELTA_CHUNK = 64
 """Tokens of a chunk of linear attentions' scans.
 
-fla-org/flash-linear-attention bc3b101d fla/ops/gated_delta_rule/chunk.py:249.
+fla-org/flash-linear-attention bc3b101d fla/ops/gated_delta_rule/chunk.py:278-279.
 """
 
 _MAMBA_SCAN_FLOPS = 7
@@ -178,8 +178,8 @@ def recurrent_room_bytes(
 
     Gradients of what the scan takes and gives, what it rebuilds of them, and the states at the chunks' ends with their
     gradients: Mamba-2 has four sets of states at once, two of them fp32 (mamba_ssm/ops/triton/ssd_combined.py:436,
-    ``_mamba_chunk_scan_combined_bwd``), the gated delta rule two (fla/ops/gated_delta_rule/chunk.py:104), Kimi's two
-    beside seven fp32 gradients and decays as wide as the keys (fla/ops/kda/chunk_bwd.py:463), lightning attention two
+    ``_mamba_chunk_scan_combined_bwd``), the gated delta rule two (fla/ops/gated_delta_rule/chunk.py:126), Kimi's two
+    beside seven fp32 gradients and decays as wide as the keys (fla/ops/kda/chunk_bwd.py:435), lightning attention two
     of fp32 (fla/ops/simple_gla/chunk.py:61).
 
     Parameters

@@ -18,7 +18,7 @@ from taylor.dryrun.torch_stage.mamba import add_shapeless, empty
 from taylor.dryrun.torch_stage.weights import Weight
 
 CHUNK = 64
-"""Tokens of a chunk (fla/ops/gated_delta_rule/chunk.py:249, fla/ops/kda/chunk.py, fla/ops/simple_gla/chunk.py:165)."""
+"""Tokens of a chunk (fla/ops/gated_delta_rule/chunk.py:278-279, fla/ops/kda/chunk.py:393, fla/ops/simple_gla/chunk.py:160)."""
 
 _EPSILON = 1e-6
 
@@ -167,7 +167,7 @@ class GatedDeltaScan(torch.autograd.Function):
 
     Saves its inputs, the decay summed up in each chunk (fp32) and each chunk's inverted matrix
     (fla/ops/gated_delta_rule/chunk.py:310, fla/ops/gated_delta_rule/chunk_fwd.py:385). Backward: fla/ops/
-    gated_delta_rule/chunk.py:104-222, fla/ops/common/chunk_delta_h.py:715-780, fla/ops/common/chunk_o.py:674-742,
+    gated_delta_rule/chunk.py:126-250, fla/ops/common/chunk_delta_h.py:715-780, fla/ops/common/chunk_o.py:674-742,
     fla/ops/gated_delta_rule/wy_fast.py:273-321.
     """
 

@@ -235,13 +235,19 @@ def test_paddles_layer_is_its_statement_position_by_position(toy):
 
 @pytest.mark.parametrize("tp", [2, 4, 8])
 def test_paddle_by_bandwidth_counts_four_ring_all_reduces_a_layer(toy, tp):
-    """A ring moves 2(n - 1)/n of a message through every link (Patarasuk and Yuan 2009): two forward, two backward."""
+    """A ring moves 2(n - 1)/n of a message through every link (Patarasuk and Yuan 2009): two forward, two backward.
+
+    paddle-galvatron b0bdd07 paddlenlp/experimental/galvatron/cost_model/time_cost_model.py:131-139 for layers, :329-332
+    for the gather at an end.
+    """
     by_bandwidth = replace(toy, by_bandwidth=True)
     setting = Setting(1, 32, 4, 4096, 1024)
     message = 3 * 4096 * 1024 * 2 / 2**20
     took = by_bandwidth._tensor_ms(LayerStrategy(tp=tp, dp=8 // tp), 3, setting)
     assert took == pytest.approx(4 * 2 * (tp - 1) / tp * message / toy.hardware.bandwidth(tp, True))
-    # An end gathers once, half of an all-reduce; the ranks of TP are neighbours.
+    # An end gathers once, (n - 1)/n of the message at the all-reduce's bandwidth: half of an all-reduce
+    # (time_cost_model.py:329-332). Paddle's table holds one figure a number of ranks (profile_data_parser.py:216).
+    # Where a table has one figure for neighbours and another for ranks further apart, we read the neighbours' one.
     apart = {RankGroup(tp, True): 100.0, RankGroup(tp, False): 40.0}
     measured = replace(by_bandwidth, hardware=replace(toy.hardware, all_reduce_mib_a_ms=apart))
     at_an_end = measured._end_tensor_ms(EndStrategy(tp=tp, dp=8 // tp), 3, setting)
@@ -267,7 +273,12 @@ def test_a_batch_that_leaves_a_rank_nothing_is_refused(toy):
     [((0.0, 0.0), 0.0), ((1.0, 0.0), 1.0), ((1.0, 5.0), 3.0), ((1.0, 2.5), 1.0), ((0.0, 1.5), 0.0)],
 )
 def test_galvatrons_step_ends_with_the_reduction_that_outlasts_the_others(toy, tails, exposed):
-    """Two stages of 2 and 3 s: the last one's four micro-batches behind the first of the other, 2 + 4 · 3 s."""
+    """Two stages of 2 and 3 s: the last one's four micro-batches behind the first of the other, 2 + 4 · 3 s.
+
+    Hetu-Galvatron cea12ff galvatron/core/cost_model/cost_model_handler.py:78-95: what a stage takes for its layers with
+    their reductions (`stage_costs_reduce`), less one micro-batch of every stage up to and including itself; the
+    largest, if above 0, is added to the step.
+    """
     row = toy.layer("body", LayerStrategy(dp=2), Setting(2, 32, 16, 4096, 1024))
     rows = [
         [replace(row, forward_s=each / 3, backward_s=each * 2 / 3, tail_s=tail)]

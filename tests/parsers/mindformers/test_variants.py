@@ -286,6 +286,11 @@ def test_a_job_says_what_small_runs_of_it_keep_to() -> None:
 def test_a_ring_splits_no_heads_ulysses_all_and_both_together_as_many_as_is_said(
     said: dict[str, Any], degree: int | None
 ) -> None:
+    """MindFormers r1.7.0 mindformers/modules/transformer/transformer.py:622-635 `get_ulysses_cp_num`.
+
+    `colossalai_cp`, the default (:567), gives 1, `ulysses_cp` all of `context_parallel` (here None: all, whatever it
+    is), `hybrid_cp` `ulysses_degree_in_cp`, by default 1; the others leave that degree out of account (:613-615).
+    """
     degrees = {"context_parallel": 4, "data_parallel": 1, "model_parallel": 1, "pipeline_stage": 1}
     assert config_from_source(file_of(degrees=degrees | said)).rules.ulysses_degree == degree
     inside = file_of({**MODEL, **said}, degrees)
