@@ -18,7 +18,10 @@ from taylor.dryrun.torch_stage.mamba import add_shapeless, empty
 from taylor.dryrun.torch_stage.weights import Weight
 
 CHUNK = 64
-"""Tokens of a chunk (fla/ops/gated_delta_rule/chunk.py:278-279, fla/ops/kda/chunk.py:393, fla/ops/simple_gla/chunk.py:160)."""
+"""Tokens of a chunk.
+
+fla/ops/gated_delta_rule/chunk.py:278-279, fla/ops/kda/chunk.py:393, fla/ops/simple_gla/chunk.py:160.
+"""
 
 _EPSILON = 1e-6
 
