@@ -1,20 +1,17 @@
 """What becomes of the answers that a solver gives under each recompute choice, the answers written down here.
 
-Two stages with four micro-batches and four alike layers of a forward of 1 and a backward of 2: with two layers a stage
-a step takes five times six, and five more for each layer of a stage that is recomputed.
+The layers, and how long a step takes with them, are those of `scripted_choices`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 
-from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver import uniform_recompute as rule
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
@@ -37,147 +34,25 @@ from taylor.pipeline_solver.uniform_recompute import (
     UNRESTRICTED_OBJECTIVE,
     solve_uniform,
     uniform_choice,
-    without_choices,
+)
+from tests.pipeline_solver.scripted_choices import (
+    FREE,
+    GAP,
+    INFINITE,
+    NONE_FITS,
+    Answer,
+    Choice,
+    Clock,
+    Scripted,
+    counts,
+    cut_off,
+    even,
+    proven,
+    solved,
+    stopped,
+    uneven,
 )
 from tests.solver_cases import plan_of, small_problem
-
-INFINITE = float("inf")
-FREE, OFFLOAD = "free", "offload"
-GAP = 0.1
-
-Choice = tuple[str, int]
-
-
-def even(recomputed: int = 0, mode: str = FULL) -> PipelinePlan:
-    """Two layers a stage, so many of them recomputed."""
-    return plan_of({"body": [[2, 2]]}, {mode: [[recomputed, recomputed]]})
-
-
-def uneven(recomputed: int) -> PipelinePlan:
-    """Two layers a stage, so many of the first stage's recomputed and none of the second's."""
-    return plan_of({"body": [[2, 2]]}, {FULL: [[recomputed, 0]]})
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a solver answers, after some seconds, and the step time that it tells before."""
-
-    solution: Solution
-    seconds: float = 0.0
-    told: tuple[float | None, float | None] | None = None
-
-
-def proven(objective: float, plan: PipelinePlan | None = None, **how: Any) -> Answer:
-    return Answer(Solution(OPTIMAL, Termination.PROVEN, plan or even(), objective, objective, solver="it"), **how)
-
-
-def stopped(
-    objective: float | None,
-    bound: float | None,
-    plan: PipelinePlan | None = None,
-    end: Termination = Termination.STALLED,
-    **how: Any,
-) -> Answer:
-    known = None if objective is None else plan or even()
-    status = NO_SOLUTION if objective is None else FEASIBLE
-    return Answer(Solution(status, end, known, objective, bound, solver="it"), **how)
-
-
-def cut_off(bound: float, **how: Any) -> Answer:
-    return Answer(Solution(NO_SOLUTION, bound=bound, solver="it").ended_by(Termination.CUT_OFF), **how)
-
-
-NONE_FITS = Answer(Solution(INFEASIBLE, Termination.INFEASIBLE, solver="it"))
-OUT_OF_TIME = Termination.TIME_LIMIT
-
-
-class Clock:
-    """A clock that stands until an answer takes its seconds."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    standing = Clock()
-    monkeypatch.setattr(time, "monotonic", standing)
-    return standing
-
-
-class Scripted:
-    """A solver that gives written answers for each choice, the last one again and again, and keeps what it is asked.
-
-    `FREE` stands for the problem without the rule, and a choice with ``roomy`` for the same with all memory there is.
-    """
-
-    def __init__(self, answers: Mapping[Any, Any], clock: Clock | None = None) -> None:
-        self.answers = {key: given if isinstance(given, list) else [given] for key, given in answers.items()}
-        self.clock = clock
-        self.asked: list[Any] = []
-        self.problems: list[PipelineProblem] = []
-        self.options: list[SolveOptions] = []
-        self.cutoffs: list[float] = []
-        self.starts: list[PipelinePlan | None] = []
-
-    def __call__(
-        self,
-        problem: PipelineProblem,
-        options: SolveOptions = DEFAULT_OPTIONS,
-        *,
-        warm_start: PipelinePlan | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> Solution:
-        key: Any = problem.uniform_recompute or FREE
-        if len(problem.uniform_recompute) == 1:
-            key = problem.uniform_recompute[0]
-        if problem.limit_mib[0] > 1e9:
-            key = ("roomy", key)
-        assert len(self.asked) < 60, "asked again and again"
-        self.asked.append(key)
-        self.problems.append(problem)
-        self.options.append(options)
-        self.cutoffs.append(INFINITE if options.cutoff is None else options.cutoff())
-        self.starts.append(warm_start)
-        given = self.answers[key]
-        answer: Answer = given[min(self.asked.count(key), len(given)) - 1]
-        if self.clock is not None:
-            self.clock.now += answer.seconds
-        if answer.told is not None and on_progress is not None:
-            on_progress(Progress(0.0, answer.told[0], answer.told[1], "found"))
-        return answer.solution
-
-    @property
-    def limits(self) -> list[float | None]:
-        return [options.time_limit for options in self.options]
-
-
-def counts(*most: int, mode: str = FULL) -> tuple[Choice, ...]:
-    return tuple((mode, count) for count in most)
-
-
-def solved(
-    run: Scripted,
-    choices: tuple[Choice, ...] = counts(0, 1, 2),
-    *,
-    limit: float | None = None,
-    cutoff: float | None = None,
-    one_by_one: bool = True,
-    problem: PipelineProblem | None = None,
-    **more: Any,
-) -> Solution:
-    options = SolveOptions(time_limit=limit, gap=GAP, cutoff=None if cutoff is None else lambda: cutoff)
-    asked = (problem or small_problem()).replace(uniform_recompute=choices)
-    return solve_uniform(asked, options, run=run, one_by_one=one_by_one, **more)
-
-
-def with_offload(**changes: Any) -> PipelineProblem:
-    """Layers that may be offloaded, for which a forward takes half as long more."""
-    cost = LayerChoice(forward=0.5)
-    kind = LayerKind("body", 4, 1.0, 10.0, {NONE: 4.0, FULL: 1.0, OFFLOAD: 0.5}, choices={OFFLOAD: cost})
-    return small_problem(**{"kinds": (kind,), "choices": (OFFLOAD,), **changes})
 
 
 def selective(**changes: Any) -> PipelineProblem:
@@ -186,28 +61,7 @@ def selective(**changes: Any) -> PipelineProblem:
     return small_problem(**{"kinds": (kind,), "recompute_ratio": {FULL: 1.0, SELECT: 0.1}, **changes})
 
 
-# The problem in which choices cost nothing, and the choice that a plan keeps.
-
-
-def test_without_its_choices_a_layer_keeps_the_least_that_a_searched_choice_leaves() -> None:
-    costs = {OFFLOAD: LayerChoice(forward=0.5, states_mib=-6.0), "more": LayerChoice(states_mib=2.0)}
-    kept = {NONE: 4.0, FULL: 1.5, SELECT: 0.25, OFFLOAD: 3.0, "more": 2.0}
-    body = LayerKind("body", 4, 1.0, 10.0, kept, choices=costs)
-    last = LayerKind("mtp", 1, 2.0, 20.0, {**kept, NONE: 8.0}, pinned_last=True, choices=costs)
-    problem = small_problem(
-        kinds=(body, last),
-        choices=(OFFLOAD, "more"),
-        recompute_ratio={FULL: 1.0, SELECT: 0.1},
-        unsearched=(SELECT,),
-        host_limit_mib=(9.0, 9.0),
-        fixed_recompute={(FULL, 0, 0): 1},
-        uniform_recompute=counts(1),
-    )
-    least = without_choices(problem)
-    assert least.kinds == (replace(body, layer_mib=4.0, activation_mib={NONE: 1.5}, choices={}), last)
-    assert (least.choices, least.unsearched, least.uniform_recompute, least.host_limit_mib) == ((), (), (), ())
-    assert (least.recompute_ratio, least.fixed_recompute) == ({}, {})
-    assert (least.limit_mib, least.static_mib, least.layers) == (problem.limit_mib, problem.static_mib, 4)
+# The choice that a plan keeps.
 
 
 @pytest.mark.parametrize(
@@ -605,109 +459,6 @@ def test_a_look_with_all_memory_takes_a_second_at_most_and_no_more_than_is_left(
         assert run.asked[-1] == ("roomy", (FULL, 1)) and run.limits[-1] == pytest.approx(looked)
 
 
-# The problem in which choices cost nothing.
-
-
-def offloaded(run: Scripted, *further: Choice, **more: Any) -> Solution:
-    return solved(run, ((FULL, 0), (OFFLOAD, 1), *further), problem=more.pop("problem", with_offload()), **more)
-
-
-def test_a_plan_at_no_cost_that_is_as_good_with_the_rule_is_proven_without_a_choice(clock: Clock) -> None:
-    """All of it fits with nothing recomputed: 30, to be beaten by half the gap."""
-    first = stopped(30.0, 20.0, end=OUT_OF_TIME, seconds=15.0)
-    run = Scripted({FREE: [first, stopped(30.0, 28.5, end=OUT_OF_TIME)]}, clock)
-    found = offloaded(run, limit=100.0)
-    assert run.asked == [FREE, FREE]
-    assert run.limits == pytest.approx([15.0, 0.85 * 85.0])
-    assert run.cutoffs == pytest.approx([INFINITE, 28.5])
-    assert run.problems[0].choices == () and run.problems[0].kinds[0].activation_mib == {NONE: 0.5}
-    assert run.options[0].memory is run.options[1].memory is not None
-    assert (found.status, found.objective, found.bound) == (OPTIMAL, 30.0, 28.5)
-    assert UNRESTRICTED_BOUND not in found.statistics and UNRESTRICTED_OBJECTIVE not in found.statistics
-
-
-def test_no_plan_at_no_cost_is_a_proof_for_all_choices() -> None:
-    run = Scripted({FREE: NONE_FITS})
-    assert offloaded(run).status == INFEASIBLE
-    assert run.asked == [FREE]
-
-
-def test_a_plan_at_no_cost_that_no_choice_comes_near_leaves_the_choices_to_be_tried(clock: Clock) -> None:
-    """In 28 MiB neither stage holds two layers that keep anything: no choice makes a plan of it."""
-    small = with_offload(limit_mib=(28.0, 28.0))
-    free = stopped(30.0, 20.0, end=OUT_OF_TIME, seconds=15.0)
-    run = Scripted({FREE: free, **{choice: NONE_FITS for choice in ((FULL, 0), (OFFLOAD, 1))}}, clock)
-    run.answers["roomy", (OFFLOAD, 1)] = [proven(20.0)]
-    offloaded(run, limit=100.0, problem=small)
-    assert run.asked == [FREE, ("roomy", (OFFLOAD, 1)), (OFFLOAD, 1), (FULL, 0)]
-
-
-def test_without_a_limit_the_problem_at_no_cost_is_looked_at_once() -> None:
-    """A second look is worth it only where one begun is gone on with."""
-    rest = {(FULL, 0): NONE_FITS, (OFFLOAD, 1): NONE_FITS, ("roomy", (OFFLOAD, 1)): proven(20.0)}
-    run = Scripted({FREE: stopped(30.0, 20.0), **rest})
-    found = offloaded(run)
-    assert run.asked == [FREE, ("roomy", (OFFLOAD, 1)), (OFFLOAD, 1), (FULL, 0)]
-    assert (found.objective, found.status) == (30.0, OPTIMAL)
-
-
-def test_the_problem_at_no_cost_has_half_a_second_at_the_least(clock: Clock) -> None:
-    run = Scripted({FREE: stopped(None, 20.0, seconds=2.0)}, clock)
-    offloaded(run, limit=2.0)
-    assert run.limits == [0.5]
-
-
-def test_a_choice_beside_recompute_that_cannot_win_with_all_memory_is_proven_at_once() -> None:
-    rest = {("roomy", (OFFLOAD, 1)): cut_off(34.0), (FULL, 0): proven(33.0)}
-    run = Scripted({FREE: stopped(None, 20.0), **rest})
-    found = offloaded(run, cutoff=34.0)
-    assert run.asked == [FREE, ("roomy", (OFFLOAD, 1)), (FULL, 0)]
-    assert (found.status, found.objective, found.bound) == (OPTIMAL, 33.0, 33.0)
-
-
-def test_choices_that_are_proven_no_further_than_at_no_cost_go_on_with_that(clock: Clock) -> None:
-    """Two bounds that say no more than that at no cost does are raised together; one alone by its own turn."""
-    free = [stopped(None, 20.0, end=OUT_OF_TIME, seconds=10.0), stopped(None, 28.5, end=OUT_OF_TIME, seconds=5.0)]
-    rest = {(FULL, 0): stopped(30.0, 20.0), (OFFLOAD, 1): stopped(None, 20.0), ("roomy", (OFFLOAD, 1)): proven(20.0)}
-    run = Scripted({FREE: free, **rest}, clock)
-    found = offloaded(run, limit=100.0)
-    assert run.asked == [FREE, ("roomy", (OFFLOAD, 1)), (OFFLOAD, 1), (FULL, 0), FREE]
-    assert run.limits[-1] == pytest.approx(45.0)
-    assert (found.status, found.bound) == (OPTIMAL, 28.5)
-    rest[(OFFLOAD, 1)] = stopped(None, 21.0)
-    run = Scripted({FREE: free, **rest, (FULL, 0): [stopped(30.0, 20.0), stopped(30.0, 30.0)]}, clock)
-    run.answers[(OFFLOAD, 1)].append(stopped(None, 30.0))
-    offloaded(run, limit=100.0)
-    assert run.asked.count(FREE) == 1
-
-
-@pytest.mark.parametrize(("reached", "looks"), [(28.4, 1), (28.5, 2)])
-def test_a_plan_at_no_cost_that_a_choice_would_have_to_beat_is_looked_at_no_longer(
-    reached: float, looks: int, clock: Clock
-) -> None:
-    """The plan with nothing recomputed takes 30, and 28.5 is to be beaten."""
-    free = [stopped(reached, 20.0, end=OUT_OF_TIME), stopped(reached, 27.0, end=Termination.INTERRUPTED)]
-    rest = {(FULL, 0): proven(30.0), (OFFLOAD, 1): NONE_FITS, ("roomy", (OFFLOAD, 1)): proven(20.0)}
-    run = Scripted({FREE: free, **rest}, clock)
-    offloaded(run, limit=100.0)
-    assert run.asked.count(FREE) == looks
-
-
-def test_a_problem_at_no_cost_that_is_solved_is_not_looked_at_again(clock: Clock) -> None:
-    first = {(FULL, 0): [stopped(30.0, 26.0), stopped(30.0, 30.0)], (OFFLOAD, 1): [stopped(None, 26.0), NONE_FITS]}
-    run = Scripted({FREE: proven(26.0), **first, ("roomy", (OFFLOAD, 1)): proven(20.0)}, clock)
-    found = offloaded(run, limit=100.0)
-    assert run.asked.count(FREE) == 1
-    assert (found.status, found.objective, found.bound) == (OPTIMAL, 30.0, 30.0)
-
-
-def test_an_interrupt_at_no_cost_ends_the_search() -> None:
-    run = Scripted({FREE: stopped(30.0, 20.0, end=Termination.INTERRUPTED)})
-    found = offloaded(run)
-    assert run.asked == [FREE]
-    assert (found.objective, found.bound, found.termination) == (30.0, 20.0, Termination.INTERRUPTED)
-
-
 # What is told meanwhile.
 
 
@@ -740,17 +491,6 @@ def test_no_bound_is_told_of_a_choice_where_nothing_is_proven_without_the_rule()
     found = solved(run, counts(0), on_progress=told.append)
     assert [(each.objective, each.bound) for each in told] == [(None, None), (36.0, None)]
     assert found.bound == 0.0
-
-
-def test_at_no_cost_the_bound_is_told_and_no_step_time_but_that_of_a_plan_at_hand() -> None:
-    first = stopped(30.0, 20.0, end=OUT_OF_TIME, told=(11.0, 9.0))
-    second = stopped(30.0, 29.0, end=OUT_OF_TIME, told=(12.0, 15.0))
-    told: list[Progress] = []
-    offloaded(Scripted({FREE: [first, second]}), limit=50.0, on_progress=told.append)
-    assert [(each.objective, each.bound) for each in told] == [(None, 9.0), (30.0, 20.0)]
-    nothing: list[Progress] = []
-    offloaded(Scripted({FREE: replace(NONE_FITS, told=(None, None))}), on_progress=nothing.append)
-    assert [(each.objective, each.bound) for each in nothing] == [(None, None)]
 
 
 # The parts.

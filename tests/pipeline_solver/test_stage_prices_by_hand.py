@@ -1,9 +1,8 @@
-"""A stage's options, the search over them and what prices rule out, each against plain enumeration or by hand."""
+"""A stage's options, the search over them and what they cost, each against plain enumeration or by hand."""
 
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,16 +11,13 @@ from numpy.typing import NDArray
 
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import FULL, NONE, SELECT
-from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import column_floors, stage_pricing
-from taylor.pipeline_solver import stage_tuples as tuples_module
+from taylor.pipeline_solver import stage_pricing
 from taylor.pipeline_solver.chunk_types import ChunkChoices, ChunkType
-from taylor.pipeline_solver.column_floors import ColumnFloors, column_costs, rule_out
+from taylor.pipeline_solver.column_floors import column_costs
 from taylor.pipeline_solver.columns import build_columns
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.path_lp import Prices
-from taylor.pipeline_solver.price_pool import PricePool
-from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
+from taylor.pipeline_solver.problem import LayerChoice, PipelineProblem
 from taylor.pipeline_solver.stage_pricing import (
     StageOptions,
     alike,
@@ -32,49 +28,17 @@ from taylor.pipeline_solver.stage_pricing import (
     stage_options,
 )
 from taylor.pipeline_solver.stage_tuples import TooManyColumns, fixed_parts, stage_tuples
-from tests.solver_cases import small_problem
+from tests.solver_cases import kind, priced, small_problem, three_kinds, two_kinds
 
-KEPT = {NONE: 4.0, FULL: 1.0, SELECT: 2.0, "off": 1.5}
 INFINITE = float("inf")
-
-
-def kind(name: str, count: int, forward: float = 1.0, layer_mib: float = 10.0, **more: Any) -> LayerKind:
-    return LayerKind(name, count, forward, layer_mib, more.pop("kept", KEPT), **more)
-
-
-def folded(**changes: Any) -> PipelineProblem:
-    """Two kinds on two stages of two chunks each, with an entry, a head and a pinned kind."""
-    problem = small_problem(
-        interleaves=2,
-        micro_batches=2,
-        kinds=(kind("a", 3, 0.5, 8.0), kind("b", 4), kind("mtp", 1, 0.25, 6.0, pinned_last=True)),
-        schedule=ScheduleSpec("interleaved"),
-        limit_mib=(72.0, 78.0),
-        head_forward=0.75,
-        embedding_forward=0.125,
-        slowness=(1.0, 1.5),
-    )
-    return problem.replace(**changes)
 
 
 # Options of a stage
 
 
-def test_what_is_besides_the_placed_layers_is_the_chunks_own() -> None:
-    """The embedding is on the first chunk, the head and the pinned kind (6 MiB, and 4 kept) are on the last one."""
-    problem = folded()
-    schedule = schedule_of(problem)
-    alive = np.array([[2.0, 1.0], [0.0, 3.0]])
-    room, forward = fixed_parts(problem, schedule, 0, alive)
-    assert room.tolist() == [67.0, 67.0] and forward.tolist() == [0.125, 0.0]
-    room, forward = fixed_parts(problem, schedule, 1, alive)
-    assert room.tolist() == [78.0 - 7.0 - 6.0 - 4.0, 78.0 - 7.0 - 6.0 - 12.0] and forward.tolist() == [0.0, 1.0]
-    twice = problem.replace(kinds=(kind("a", 7), kind("mtp", 2, 0.25, 6.0, pinned_last=True, places=(2,))))
-    room, forward = fixed_parts(twice, schedule, 0, alive)
-    assert room.tolist() == [67.0 - 2 * (6.0 + 4.0), 67.0 - 2 * (6.0 + 12.0)] and forward.tolist() == [0.125, 0.5]
-
-
-@pytest.mark.parametrize("problem", [folded(), folded(min_layers=0), folded(recompute_ratio={FULL: 1.0, SELECT: 0.25})])
+@pytest.mark.parametrize(
+    "problem", [two_kinds(), two_kinds(min_layers=0), two_kinds(recompute_ratio={FULL: 1.0, SELECT: 0.25})]
+)
 def test_options_tell_the_time_and_the_memory_of_their_layers(problem: PipelineProblem) -> None:
     schedule = schedule_of(problem)
     modes = problem.searched_modes
@@ -109,7 +73,7 @@ def test_options_tell_the_time_and_the_memory_of_their_layers(problem: PipelineP
                 assert stage.beyond[i, 0].tolist() == pytest.approx((stage.need[i - 1] - stage.need[i]).tolist())
             before = (v, int(stage.type[i]))
         # Every chunk but a stage's has one to three layers less than others leave; behind stage 0's first comes one.
-    one, two = stage_options(folded(max_layers={(0, 1): 2, (1, 0): 3}), np.full(2, 1e6))
+    one, two = stage_options(two_kinds(max_layers={(0, 1): 2, (1, 0): 3}), np.full(2, 1e6))
     assert one.between.tolist() == [[0, 0], [1, 2]] and two.between.tolist() == [[1, 4], [1, 3]]
 
 
@@ -135,14 +99,14 @@ def test_a_work_limit_leaves_the_layers_that_it_has_time_for() -> None:
 
 def test_the_chunks_of_a_stage_leave_each_other_time() -> None:
     """Of 9 one layer of the other chunk takes 3, so that each has two at the most."""
-    problem = folded(
+    problem = two_kinds(
         kinds=(kind("a", 8),), slowness=(), head_forward=0.0, embedding_forward=0.0, limit_mib=(900.0,) * 2
     )
     one, two = stage_options(problem.replace(recompute_ratio={}), np.array([9.0, 100.0]))
     assert sorted(one.held[:, 0].tolist()) == [1, 1, 2, 2]
     assert sorted(set(two.held[:, 0].tolist())) == [1, 2, 3, 4, 5]
     # Two kinds: that of the least time tells how many may fit; the options tell the rest. Here one a (1.5) or one b.
-    mixed = folded(slowness=(), head_forward=0.0, embedding_forward=0.0, limit_mib=(900.0,) * 2, recompute_ratio={})
+    mixed = two_kinds(slowness=(), head_forward=0.0, embedding_forward=0.0, limit_mib=(900.0,) * 2, recompute_ratio={})
     one, _ = stage_options(mixed, np.array([6.0, 100.0]))
     first = one.held[one.chunk == 0].tolist()
     assert sorted(first) == [[1, 0], [2, 0], [3, 0]]
@@ -388,16 +352,6 @@ def test_more_than_a_first_table_of_configurations_are_kept_with_their_costs() -
 # Prices
 
 
-def priced(rng: np.random.Generator, problem: PipelineProblem, ordered: bool = True) -> Prices:
-    S, V, K = problem.stages, problem.interleaves, len(problem.placed_kinds)
-    late, early = rng.normal(size=(2, K - 1, V, S)) * ordered
-    return Prices(rng.normal(size=S), rng.normal(size=K), rng.normal(size=(2, V, S)), late, early)
-
-
-def three_kinds() -> PipelineProblem:
-    return folded(kinds=(kind("a", 2), kind("b", 2, 0.5), kind("c", 2, 2.0)), min_layers=0, limit_mib=(70.0, 90.0))
-
-
 def cost_of(prices: Prices, s: int, v: int, layers: list[int], times: list[float]) -> float:
     """Of one chunk: its layers, its tasks, and its place in the order of kinds."""
     cost = sum(n * float(price) for n, price in zip(layers, prices.layer, strict=True))
@@ -466,204 +420,3 @@ def test_columns_of_chosen_options_say_which_they_are() -> None:
         assert last.get(group, 0.0) <= extra + 1e-12
         last[group] = extra
     assert len(set(groups.values())) == len(groups) < 100 and sorted(groups) == list(range(len(groups)))
-
-
-plain_rule_out = getattr(rule_out, "py_func", rule_out)
-
-
-def ruled(
-    values: list[float], costs: list[list[float]], start: list[int], cutoff: float, gone: tuple[int, ...] = ()
-) -> tuple[float, list[int]]:
-    left = np.ones(len(costs[0]), dtype=bool)
-    left[list(gone)] = False
-    bound = plain_rule_out(np.array(values), np.array(costs), np.array(start), left, cutoff)
-    return float(bound), np.flatnonzero(left).tolist()
-
-
-def test_columns_that_alone_lift_a_price_above_the_step_time_are_ruled_out() -> None:
-    """The LP's value is 10; columns of stage 0 cost 0, 1 and 3 more, of stage 1 0.5 and 2: 10.5 at the least."""
-    costs = [0.0, 1.0, 3.0, 0.5, 2.0]
-    assert ruled([10.0], [costs], [0, 3, 5], 20.0) == (10.5, [0, 1, 2, 3, 4])
-    # Below 11.5 the second of stage 0 just lies, for plans at the step time itself are kept; that of stage 1 at 12.
-    assert ruled([10.0], [costs], [0, 3, 5], 11.5) == (10.5, [0, 1, 3])
-    assert ruled([10.0], [costs], [0, 3, 5], 11.5 * (1 - 2e-9)) == (10.5, [0, 3])
-    assert ruled([10.0], [costs], [0, 3, 5], 12.0) == (10.5, [0, 1, 3, 4])
-    # At the bound itself nothing is left to rule out.
-    assert ruled([10.0], [costs], [0, 3, 5], 10.5) == (10.5, [0, 1, 2, 3, 4])
-    assert ruled([10.0], [costs], [0, 3, 5], 20.0, gone=(0,)) == (11.5, [1, 2, 3, 4])
-    assert ruled([10.0], [costs], [0, 3, 5], 20.0, gone=(3, 4)) == (INFINITE, [])
-    assert ruled([-10.0], [costs], [0, 3, 5], -8.1) == (-9.5, [0, 1, 3])
-
-
-def test_what_one_price_rules_out_lifts_the_next_and_once_more_the_first() -> None:
-    """Below 12 the first price rules out column 2, at 13. Without it the second price's least is 10 + 1 on stage 0,
-    which rules out column 4 (1.5 more); and without that the first one's least is 10.5 + 1 on stage 1."""
-    costs = [[0.5, 0.0, 3.0, 0.0, 0.0, 1.0], [1.0, 2.0, 0.0, 0.0, 1.5, 0.5]]
-    assert ruled([10.0, 10.0], costs, [0, 3, 6], 12.0) == (11.0, [0, 1, 3, 5])
-    assert column_floors.WORTH == 0.01
-    late = [[0.0, 9.0, 0.0, 0.5], [0.0, 0.0, 1.0, 0.0]]
-    # Only the second price knows that column 2 is at 11; the first one knows of 1 and, in the end, of 3 as the least.
-    assert ruled([10.0, 10.0], late, [0, 2, 4], 10.9) == (10.5, [0, 3])
-
-
-def test_prices_are_gone_through_again_while_they_rule_out_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first time two of four columns go; once more, and the first price knows of 10.5."""
-    costs = [[0.0, 9.0, 0.0, 0.5], [0.0, 0.0, 1.0, 0.0]]
-    for worth, bound in ((0.5, 10.0), (0.49, 10.5)):
-        monkeypatch.setattr(column_floors, "WORTH", worth)
-        assert ruled([10.0, 10.0], costs, [0, 2, 4], 10.9) == (bound, [0, 3])
-
-
-def test_no_row_of_columns_below_the_step_time_is_ruled_out() -> None:
-    rng = np.random.default_rng(12)
-    closed = 0
-    for _ in range(60):
-        costs = rng.integers(0, 30, (3, 9)) / 8
-        values = rng.integers(70, 90, 3) / 8
-        start = [0, 3, 5, 9]
-        rows = list(itertools.product(range(3), range(3, 5), range(5, 9)))
-        bounds = {row: max(values[p] + costs[p, list(row)].sum() for p in range(3)) for row in rows}
-        cutoff = float(rng.integers(90, 120)) / 8
-        bound, left = ruled(values.tolist(), costs.tolist(), start, cutoff)
-        assert min(bound, cutoff) <= min(bounds.values())
-        below = {c for row, value in bounds.items() if value < cutoff for c in row}
-        assert below <= set(left)
-        least = max(values[p] + sum(costs[p, a:b].min() for a, b in itertools.pairwise(start)) for p in range(3))
-        assert bound >= min(least, cutoff)
-        closed += bound >= cutoff
-    assert 5 < closed < 55
-
-
-def test_floors_hold_the_newest_prices_and_read_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, rng = three_kinds(), np.random.default_rng(6)
-    columns = build_columns(problem, stage_tuples(problem, 10_000), 10_000)
-    n = len(columns)
-    assert ColumnFloors(columns, PricePool()).room == min(400, 4_000_000 // n)
-    monkeypatch.setattr(column_floors, "MOST_COSTS", 6 * n + n - 1)
-    assert ColumnFloors(columns, PricePool()).room == 6
-    monkeypatch.setattr(column_floors, "MOST_COSTS", 1)
-    pool = PricePool()
-    floors = ColumnFloors(columns, pool)
-    assert floors.room == 4
-    every = np.ones(n, dtype=bool)
-    bound, left = floors.tighten(every, 1.0)
-    assert bound == -np.inf and left.all() and left is not every
-    some = [priced(rng, problem) for _ in range(9)]
-    table = column_costs(columns, some)
-    read = 0
-    for upto in (1, 3, 4, 5, 9):
-        for k in range(read, upto):
-            pool.add(float(k), some[k])
-        read = upto
-        newest = range(max(0, upto - 4), upto)
-        under = floors.under_prices()
-        assert sorted(under[:, 0].tolist()) == pytest.approx(sorted(table[list(newest), 0].tolist()))
-        assert sorted(floors.values[: floors.known].tolist()) == [float(k) for k in newest]
-        for at, k in enumerate(floors.values[: floors.known].tolist()):
-            assert under[at].tolist() == pytest.approx(table[int(k)].tolist())
-        least = [k + sum(table[k, a:b].min() for a, b in itertools.pairwise(columns.start.tolist())) for k in newest]
-        bound, left = floors.tighten(every, INFINITE)
-        assert bound == pytest.approx(max(least)) and left.all() and every.all()
-    none = every.copy()
-    none[: columns.start[1]] = False
-    bound, left = floors.tighten(none, INFINITE)
-    assert bound == INFINITE and not left.any() and none.any()
-
-
-# Layer tuples
-
-
-def tuples_by_enumeration(problem: PipelineProblem) -> list[set[tuple[tuple[int, ...], ...]]]:
-    """Of every stage the layers by kind of its chunks, in some division of the model's line that it has memory for."""
-    schedule = schedule_of(problem)
-    line = [j for j, each in enumerate(problem.placed_kinds) for _ in range(each.count)]
-    K = len(problem.placed_kinds)
-    found: list[set[tuple[tuple[int, ...], ...]]] = [set() for _ in range(problem.stages)]
-    for cuts in itertools.combinations_with_replacement(range(len(line) + 1), schedule.chunks - 1):
-        ends = [0, *cuts, len(line)]
-        sizes = {schedule.chunk_at(k): ends[k + 1] - ends[k] for k in range(schedule.chunks)}
-        if any(size < problem.min_layers or size > problem.max_layers.get(c, size) for c, size in sizes.items()):
-            continue
-        for s in range(problem.stages):
-            chunks = []
-            for v in range(problem.interleaves):
-                at = schedule.position(v, s)
-                run = line[ends[at] : ends[at + 1]]
-                chunks.append(tuple(run.count(j) for j in range(K)))
-            room, _ = fixed_parts(problem, schedule, s, alive_vectors(schedule)[s])
-            for vector, left in zip(alive_vectors(schedule)[s], room.tolist(), strict=True):
-                need = sum(
-                    n * (each.layer_mib + float(vector[v]) * min(each.activation_mib[m] for m in (NONE, FULL)))
-                    for v, held in enumerate(chunks)
-                    for n, each in zip(held, problem.placed_kinds, strict=True)
-                )
-                if need > left + 1e-6:
-                    break
-            else:
-                found[s].add(tuple(chunks))
-    totals = [{sum(map(sum, held)) for held in of} for of in found]
-    layers = len(line)
-    for s, of in enumerate(found):
-        low = layers - sum(max(each) for t, each in enumerate(totals) if t != s)
-        high = layers - sum(min(each) for t, each in enumerate(totals) if t != s)
-        found[s] = {held for held in of if low <= sum(map(sum, held)) <= high}
-    return found
-
-
-@pytest.mark.parametrize("block", [1, 3, 20_000])
-@pytest.mark.parametrize(
-    "problem",
-    [
-        folded(),
-        folded(min_layers=0),
-        folded(limit_mib=(500.0, 500.0), max_layers={(0, 1): 2, (1, 0): 3}),
-        folded(limit_mib=(48.0, 500.0)),
-        three_kinds(),
-        small_problem(limit_mib=(41.0, 29.0)),
-        folded(schedule=ScheduleSpec("zbv"), micro_batches=4, limit_mib=(66.0, 62.0)),
-    ],
-)
-def test_tuples_are_those_of_some_division_of_the_layers(
-    problem: PipelineProblem, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tuples_module, "BLOCK", block)
-    schedule = schedule_of(problem)
-    expected = tuples_by_enumeration(problem)
-    for s, part in enumerate(stage_tuples(problem, 10_000)):
-        room, besides = fixed_parts(problem, schedule, s, alive_vectors(schedule)[s])
-        found = []
-        for row, members in enumerate(part.members.tolist()):
-            held = [part.types[v][t].layers for v, t in enumerate(members)]
-            found.append(tuple(held))
-            totals = np.array(held).sum(axis=0)
-            assert part.totals[row].tolist() == totals.tolist()
-            weight = sum(n * each.layer_mib for n, each in zip(totals.tolist(), problem.placed_kinds, strict=True))
-            assert part.room_mib[row].tolist() == pytest.approx((room - weight).tolist())
-            phi = [each.forward for each in problem.placed_kinds]
-            assert part.forward[row].tolist() == pytest.approx((np.array(held) @ phi + besides).tolist())
-        assert len(found) == len(set(found)) and set(found) == expected[s] and found
-
-
-def test_more_tuples_than_asked_for_are_too_many_and_no_tuple_on_one_stage_is_none_on_any() -> None:
-    problem = small_problem(limit_mib=(500.0, 500.0))
-    assert [len(part.members) for part in stage_tuples(problem, 3)] == [3, 3]
-    with pytest.raises(TooManyColumns, match="stage 0 has more than 2 layer tuples"):
-        stage_tuples(problem, 2)
-    none = stage_tuples(problem.replace(limit_mib=(500.0, 8.0)), 3)
-    assert [len(part.members) for part in none] == [0, 0]
-    assert [part.totals.shape for part in none] == [(0, 1), (0, 1)]
-    # A byte is let pass: one layer of 10 MiB recomputed on the last stage, with 1 MiB kept, beside 7.
-    for limit, number in ((18.0, 1), (18.0 - 0.9e-6, 1), (18.0 - 1.1e-6, 0)):
-        tight = stage_tuples(problem.replace(limit_mib=(500.0, limit)), 3)
-        assert len(tight[1].members) == number
-
-
-def test_a_columns_cost_is_that_of_its_layers_and_tasks_less_its_stages() -> None:
-    """Two layers at 10, times of 1 and 2 at 1 and 3, less a half; three layers at 10, times of 3 and 5 at 2 and 4."""
-    columns = SimpleNamespace(
-        layers=np.zeros((2, 1, 1), dtype=np.int16), totals=np.array([[2], [3]]), start=np.array([0, 1, 2]),
-        durations=np.array([[1.0, 2.0], [3.0, 5.0]]),
-    )  # fmt: skip
-    none = np.zeros((0, 1, 2))
-    prices = Prices(np.array([0.5, 0.25]), np.array([10.0]), np.array([[[1.0, 2.0]], [[3.0, 4.0]]]), none, none)
-    assert column_costs(columns, [prices]).tolist() == [[20 + 1 + 6 - 0.5, 30 + 6 + 20 - 0.25]]  # type: ignore[arg-type]

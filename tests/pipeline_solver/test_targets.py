@@ -81,3 +81,67 @@ def test_a_target_that_was_left_is_not_tried_again_in_too_little_time():
     targets.searched(TreeEnd.LEFT, 100.0, 80.0)
     targets.searched(TreeEnd.DONE, 100.0, 85.0, 5.0, 5.0)
     assert 85.0 < targets.target < 90.0
+
+
+@pytest.mark.parametrize(("aim", "target"), [(99.9, 99.9), (100.0, 90.0), (110.0, 90.0)])
+def test_a_best_plan_below_all_that_was_left_is_the_target_at_once(aim: float, target: float) -> None:
+    assert Targets(TreeMemory(left=100.0), aim, 80.0).target == target
+
+
+def test_a_target_is_all_there_is_at_the_best_plan_and_near_at_two_of_ten_thousand() -> None:
+    targets = Targets(TreeMemory(), 10_000.0, 9_000.0)
+    for target, whole, patient in ((9002.0, False, True), (9002.1, False, False), (10_000.0, True, False)):
+        targets.target = target
+        assert (targets.whole, targets.patient) == (whole, patient)
+
+
+def test_the_last_step_is_taken_to_the_best_plan_whatever_was_left_or_is_crowded() -> None:
+    for bound, target in ((9998.0, 10_000.0), (9997.9, 9_500.0)):
+        targets = Targets(TreeMemory(crowded=9_990.0), 10_000.0, 9_000.0)
+        targets.target = 9_500.0
+        assert targets.settle(10_000.0, bound) == target
+        assert (targets.aim, targets.bound) == (10_000.0, bound)
+
+
+@pytest.mark.parametrize(("crowded", "target"), [(95.0, 87.5), (90.0, 85.0), (96.0, 95.0)])
+def test_a_target_below_which_there_are_too_many_is_followed_by_one_half_way_to_the_bound(
+    crowded: float, target: float
+) -> None:
+    targets = Targets(TreeMemory(crowded=crowded), 100.0, 80.0)
+    targets.target = 95.0
+    assert targets.settle(100.0, 80.0) == target
+
+
+def test_the_least_crowded_and_the_least_left_target_are_kept() -> None:
+    memory = TreeMemory(crowded=90.0, left=91.0)
+    targets = Targets(memory, 100.0, 80.0)
+    for target, crowded, left in ((95.0, 90.0, 91.0), (85.0, 85.0, 85.0)):
+        targets.target = target
+        targets.crowded()
+        targets.searched(TreeEnd.LEFT, 100.0, 80.0)
+        assert (memory.crowded, memory.left) == (crowded, left)
+
+
+def test_below_a_target_that_a_better_plan_has_passed_half_way_counts_from_that_plan() -> None:
+    targets = Targets(TreeMemory(left=85.0), 100.0, 80.0)
+    targets.target = 90.0
+    targets.searched(TreeEnd.LEFT, 88.0, 80.0)
+    assert targets.target == 84.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left", "way"),
+    [
+        (1.0, 20.0 / 9.0, 0.25),  # two such trees: half of what four are given
+        (1.0, 40.0 / 9.0, 0.5),
+        (2.0, 40.0 / 9.0, 0.25),
+        (0.5, 10.0 / 9.0, 0.25),
+        (1.0, 10.0 / 9.0, 0.05),
+        (0.0, 1.0, 0.5),
+        (1.0, 0.0, 0.05),
+    ],
+)
+def test_the_way_to_the_next_target_is_what_its_tree_has_time_for(seconds: float, left: float, way: float) -> None:
+    targets = Targets(TreeMemory(left=100.0), 100.0, 80.0)
+    targets.searched(TreeEnd.DONE, 100.0, 90.0, seconds, left)
+    assert targets.target == pytest.approx(90.0 + way * 10.0)

@@ -1,0 +1,16 @@
+"""What the tests of the solver share."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.pipeline_solver.scripted_choices import Clock
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    standing = Clock()
+    monkeypatch.setattr(time, "monotonic", standing)
+    return standing
