@@ -20,7 +20,8 @@ from taylor.pipeline_solver.chunk_types import (
 )
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.problem import LayerChoice, PipelineProblem
-from tests.solver_cases import folded, kind, small_problem, straight
+from tests.pipeline_solver.column_cases import folded, kind, straight
+from tests.solver_cases import small_problem
 
 
 def test_bounds_of_chunks_come_from_all_that_is_given() -> None:

@@ -14,7 +14,7 @@ from taylor.pipeline_solver.columns import build_columns
 from taylor.pipeline_solver.path_lp import Prices
 from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.stage_tuples import stage_tuples
-from tests.solver_cases import priced, three_kinds
+from tests.pipeline_solver.column_cases import priced, three_kinds
 
 INFINITE = float("inf")
 

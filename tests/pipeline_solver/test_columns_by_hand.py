@@ -15,7 +15,8 @@ from taylor.pipeline_solver.columns import build_columns
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.problem import LayerChoice, PipelineProblem
 from taylor.pipeline_solver.stage_tuples import TooManyColumns, stage_tuples
-from tests.solver_cases import PROBLEMS, folded, kind, listed, plan_of, straight
+from tests.pipeline_solver.column_cases import PROBLEMS, folded, kind, listed, straight
+from tests.solver_cases import plan_of
 
 
 def plan_with(problem: PipelineProblem, stage: int, layers: Any, recompute: Any) -> PipelinePlan:

@@ -18,7 +18,8 @@ from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.path_lp import LpResult
 from taylor.pipeline_solver.problem import PipelineProblem
-from tests.solver_cases import PROBLEMS, folded, kind, listed, small_problem
+from tests.pipeline_solver.column_cases import PROBLEMS, folded, kind, listed
+from tests.solver_cases import small_problem
 
 
 def pooled(problem: PipelineProblem) -> PathCuts:

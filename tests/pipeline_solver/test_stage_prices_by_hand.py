@@ -28,7 +28,8 @@ from taylor.pipeline_solver.stage_pricing import (
     stage_options,
 )
 from taylor.pipeline_solver.stage_tuples import TooManyColumns, fixed_parts, stage_tuples
-from tests.solver_cases import kind, priced, small_problem, three_kinds, two_kinds
+from tests.pipeline_solver.column_cases import kind, priced, three_kinds, two_kinds
+from tests.solver_cases import small_problem
 
 INFINITE = float("inf")
 

@@ -14,7 +14,8 @@ from taylor.pipeline_solver import stage_tuples as tuples_module
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.stage_tuples import TooManyColumns, fixed_parts, stage_tuples
-from tests.solver_cases import kind, small_problem, three_kinds, two_kinds
+from tests.pipeline_solver.column_cases import kind, three_kinds, two_kinds
+from tests.solver_cases import small_problem
 
 
 def test_what_is_besides_the_placed_layers_is_the_chunks_own() -> None:
