@@ -76,6 +76,17 @@ def test_every_page_that_another_one_names_is_there():
             assert (page.parent / target).exists(), f"{page.name} names {target}"
 
 
+def test_every_test_that_a_page_names_is_there():
+    tests = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
+    named = [
+        (page.name, name)
+        for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+        for name in re.findall(r"[\w/]*\btest_\w+\.py", page.read_text(encoding="utf-8"))
+    ]
+    assert len(named) > 20
+    assert [(page, name) for page, name in named if name not in tests] == []
+
+
 def test_the_page_has_room_for_the_table_and_a_part_for_each_of_its_commands():
     page = PAGE.read_text(encoding="utf-8")
     assert "NEW" in with_table(page, "NEW") and page.index(BEGIN) < page.index(END)
