@@ -31,7 +31,7 @@ ROOMS = ("cost_model", "pipeline_solver", "nd_search", "parsers", "profiling", "
 OTHERS = ("register", "pipeline", "cost_model", "parsers", "profiling", "nd_search", "report", "pipeline_solver",
           "workflows", "layerwise", "dryrun")  # fmt: skip
 """Folders of tests that judge what a room's own tests let pass."""
-SAMPLES = {7727: 12}
+SAMPLES = {8827: 12}
 """Mutants a room by seed: a sample for which no test was written, unlike those before it."""
 LEAST = 0.90
 SPENT = 60.0
@@ -76,8 +76,9 @@ def recorded(folder: str, place: Path) -> Reached:
     if not whole.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         words = [sys.executable, "-m", "benchmarks.reliability.switches", "record", str(place), str(kept), str(LONGEST)]
-        subprocess.run([*words, f"tests/{folder}"], cwd=place, env=_environment(place), capture_output=True)
-        whole.touch()
+        run = subprocess.run([*words, f"tests/{folder}"], cwd=place, env=_environment(place), capture_output=True)
+        if run.returncode in (0, 1):  # with all tests run, whether or not some failed; another code is a broken end
+            whole.touch()
     return Reached.read(kept, ROOT)
 
 

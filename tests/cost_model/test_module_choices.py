@@ -9,7 +9,9 @@ import pytest
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.module_choices import (
     MOST_CHOICES,
+    ModuleChoice,
     ModuleWords,
+    _spread,
     module_choices,
     words_of,
 )
@@ -101,3 +103,20 @@ def test_a_transfer_costs_what_it_takes_longer_than_the_layer_computes():
 def test_without_a_link_to_the_host_nothing_is_moved():
     unlinked = replace(DEVICE, host_link_gb_s=None)
     assert all(not one.offload for one in module_choices(DEEPSEEK, STRATEGY, RULES, unlinked, MODULE_WORDS))
+
+
+@pytest.mark.parametrize(
+    ("most", "kept"),
+    [
+        (2, [100, 0]),
+        (3, [100, 50, 0]),
+        (4, [100, 50, 25, 0]),  # 50 MiB over 20 s, and before it 50 MiB over 3 s
+        (5, [100, 50, 25, 10, 0]),  # 25 MiB over 10 s each, of which the later one; 50 MiB over 3 s are less
+        (6, [100, 70, 50, 25, 10, 0]),
+        (7, [100, 70, 60, 50, 25, 10, 0]),
+    ],
+)
+def test_of_a_long_front_those_stay_between_which_the_largest_steps_lie(most: int, kept: list[float]) -> None:
+    one = ModuleChoice((), (), {})
+    front = [(time, mib, one) for time, mib in [(0, 100), (1, 70), (2, 60), (3, 50), (13, 25), (21, 10), (23, 0)]]
+    assert [mib for _, mib, _ in _spread(front, 100.0, most)] == kept

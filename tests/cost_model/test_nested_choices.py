@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
 
-from taylor.cost_model.nested_choices import Point, is_chain, lowest_chain
+from taylor.cost_model.nested_choices import Point, _area, _stairs, is_chain, lowest_chain
 
 
 def mix(points: list[Point], time: float) -> float:
@@ -57,6 +57,26 @@ def test_no_chain_has_a_lower_front(seed: int) -> None:
 
     # The mean over times is the area, but for its grid.
     assert mean(found) <= min(mean(one) for one in chains(words) if all(map(allowed, one))) * (1 + 2e-3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_areas_of_a_front_are_those_under_its_mixes_and_its_single_points(seed: int) -> None:
+    """The memory of a mix has its corners at the points' times; that of single points is the same between two."""
+    rng = np.random.default_rng(seed)
+    points = [(float(at), float(mib)) for at, mib in zip(rng.integers(0, 9, 8), rng.uniform(0, 10, 8), strict=True)]
+    times = sorted({at for at, _ in points})
+    alone = [min(mib for at, mib in points if at <= time) for time in times]
+    mixed = [
+        min(
+            x if a == b else x + (y - x) * (time - a) / (b - a)
+            for (a, x), (b, y) in product(points, points)
+            if a <= time <= b and (a < b or x == y)
+        )
+        for time in times
+    ]
+    lengths = np.diff(times)
+    assert _area(points) == pytest.approx(lengths @ (np.array(mixed[1:]) + mixed[:-1]) / 2)
+    assert _stairs(points) == pytest.approx(lengths @ alone[:-1])
 
 
 def test_a_chain_goes_through_the_sets_that_it_must_hold() -> None:

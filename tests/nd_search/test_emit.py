@@ -290,6 +290,22 @@ def test_a_strategy_that_needs_more_cards_says_so_instead_of_a_file(
             reduce_strategy(config, DEVICE, strategy, enough - 1, 200000.0)
 
 
+def test_of_many_strategies_that_need_more_cards_four_are_named(
+    config: TrainingConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = found(config)
+    wide = [i for i in range(len(result.candidates)) if result.candidates.ep[i] >= 16]
+    for number, further in ((4, ""), (5, " and 1 more")):
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            emit_yaml(result, config, tmp_path / str(number), profile=True, rank_num=4, which=wide[:number])
+        [_, missing] = [record.getMessage() for record in caplog.records]
+        stems = sorted(note.name.split("_pretrain")[0] for note in (tmp_path / str(number)).glob("*.reduction.json"))
+        names, _, _ = missing.removeprefix("not written: ").partition(f"{further}: ")
+        assert len(stems) == number and len(names.split(", ")) == 4 and "more" not in names
+        assert all(any(stem in name for stem in stems) for name in names.split(", "))
+
+
 REDUCTIONS = [
     # original; cards; the small pp and dp that the order of preference gives, by hand
     (Strategy(16, 4, 16, 8, op=16, micro_batches=64), 64, 2, 8),  # dp * tp fills the cards: two stages, half the dp

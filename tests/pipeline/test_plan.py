@@ -16,6 +16,7 @@ from taylor.pipeline.plan import (
     deal_kinds,
     even_plan,
     grid_in_order,
+    mode_title,
     values_in_order,
 )
 
@@ -112,3 +113,8 @@ def test_runs_of_a_kind_that_lie_apart_are_shown_together():
     assert runs.by_kind() == {"gdn": ((3, 3),), "attn": ((1, 1),)}
     assert counts_by_kind({"gdn": 3, "attn": 1, "gdn#2": 3}) == {"gdn": 6, "attn": 1}
     assert plan(((1, 0),), ((2, 3),)).by_kind() == {"dense": ((1, 0),), "moe": ((2, 3),)}
+
+
+def test_what_is_no_recompute_alone_is_named_by_itself():
+    titles = ["recompute", "select recompute", "none recompute", "offload:core_attn"]
+    assert [mode_title(mode) for mode in (FULL, SELECT, NONE, "offload:core_attn")] == titles

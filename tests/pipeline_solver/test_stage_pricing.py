@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.brute_force import comparable_problem, enumerate_optimum, random_problem
 from taylor.pipeline_solver import branch_and_cut as tree
-from taylor.pipeline_solver import stage_pricing
+from taylor.pipeline_solver import generation, stage_pricing
 from taylor.pipeline_solver.columns import build_columns
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.durations import schedule_of
@@ -137,6 +137,27 @@ def test_no_plan_beats_what_prices_prove_and_every_better_plan_is_among_what_the
         assert left is not None and left.columns.find(truth.plan) is not None
         proven += generation.bound(above) > 0.9 * truth.objective
     assert proven > 15
+
+
+def test_what_prices_prove_does_not_depend_on_the_configurations_that_the_lp_begins_with(monkeypatch):
+    """A poor beginning leaves the LP to its prices: what they pass over would count as proven."""
+    compared = 0
+    rng = np.random.default_rng(21)
+    for _ in range(30):
+        problem, truth = comparable_problem(rng, 20_000)
+        if np.isinf(truth.objective):
+            continue
+        above = truth.objective * 1.05
+        proven = []
+        for spread, each in (((0.85, 0.9, 0.95, 1.0, 1.05, 1.1), 8), ((1.0,), 1)):
+            monkeypatch.setattr(generation, "FIRST_SPREAD", spread)
+            monkeypatch.setattr(generation, "FIRST_OF_EACH", each)
+            graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
+            paths, limits = PathCuts(problem, graph), WorkLimits(problem, graph)
+            proven.append(Generation(problem, above, limits, paths, Stopper(None)).bound(above))
+        assert proven[1] == pytest.approx(proven[0], rel=2 * generation.CLOSE)
+        compared += proven[1] > 0.9 * truth.objective
+    assert compared > 8
 
 
 def test_a_plan_barely_below_the_step_time_stays_and_few_others_do():

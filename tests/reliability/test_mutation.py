@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from benchmarks.reliability import mutation
 from benchmarks.reliability.campaign import ROOT
 from benchmarks.reliability.mutated_code import mutants_of, sample
 from benchmarks.reliability.mutation import equivalent
@@ -76,6 +80,25 @@ def test_a_switched_module_is_each_of_its_mutants_and_tells_what_it_passes(tmp_p
         number["-1 -> (1)"]: [2, 1, 5, 1],
         number["1 -> (2)"]: [2, 1, 5, -2],
     }
+
+
+@pytest.mark.parametrize(("code", "runs"), [(0, 1), (1, 1), (2, 2), (-9, 2)])
+def test_a_recording_that_was_broken_off_goes_on_the_next_time(
+    code: int, runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed tests are recorded too; an interrupted run and a killed one leave some unrecorded."""
+    begun = []
+
+    def run(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        begun.append(words)
+        Path(words[5]).touch()
+        return subprocess.CompletedProcess(words, code)
+
+    monkeypatch.setattr(mutation, "PLACE", tmp_path)
+    monkeypatch.setattr(subprocess, "run", run)
+    for _ in range(2):
+        mutation.recorded("base", tmp_path)
+    assert len(begun) == runs
 
 
 def test_every_fault_that_is_said_to_change_nothing_is_one_of_today_s_code() -> None:

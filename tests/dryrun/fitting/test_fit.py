@@ -142,6 +142,15 @@ def test_the_estimate_behind_the_interface_is_the_linear_form_of_its_own_profile
     assert [peak.peak_mib for peak in result.stages] == pytest.approx(memory.rows(plan, values, [0, 3, 7]) @ values)
 
 
+def test_without_a_goal_all_runs_are_chosen_however_sure_the_coefficients_are():
+    memory, prior = case("pretrain_llama3_70b")
+    number = 6 * len(memory.unknowns)
+    chosen = design_runs(memory, prior, 1e9, number)
+    assert len(chosen) == number and chosen == design_runs(memory, prior, 1e9, number, goal=0.0)
+    assert chosen != design_runs(memory, prior, 1e9, number, goal=1.0)
+    assert len(design_runs(memory, prior, 1e9, number, goal=30.0)) < number / 2
+
+
 def test_measured_peaks_are_kept_and_read_back(tmp_path):
     memory, prior = case("pretrain_deepseek3_671b_1024p", vpp=2)
     memory.config.replace(schedule=ScheduleSpec("interleaved"))

@@ -56,6 +56,15 @@ def test_a_stage_that_ran_out_of_memory_counts_as_a_little_over_its_limit():
     assert again[2] > margins[2]
 
 
+def test_below_a_margin_a_stage_that_ran_out_of_memory_was_let_grow_up_to_the_margin_alone():
+    """The fit gave it at most the limit without the margin, or what the fit says where that is more."""
+    ran_out = measured(900.0, 980.0, None, 990.0)
+    margins = next_margins(FITTED, ran_out, LIMITS, np.array([0.0, 0.0, 60.0, 0.0]), 1)
+    assert margins[2] == pytest.approx(BEYOND * 1000.0 + 60.0 + 60.0)
+    nearer = next_margins(np.array([900.0, 980.0, 970.0, 990.0]), ran_out, LIMITS, np.array([0.0, 0.0, 60.0, 0.0]), 1)
+    assert nearer[2] == pytest.approx(BEYOND * 1000.0 + 30.0 + 60.0)
+
+
 def test_margins_never_shrink():
     before = np.array([0.0, 50.0, 5.0, 20.0])
     for round_ in (1, 2, 3, 4):

@@ -194,6 +194,22 @@ def test_borders_follow_the_number_of_stages(tmp_path: Path) -> None:
     assert "".join(held(back)) == "M-M*MEM-*EM" and pattern_in(file).count("|") == 2
 
 
+@pytest.mark.parametrize(
+    ("pattern", "vpp", "written"),
+    [
+        ("M-M*ME-M", 1, "M-M*ME-M"),
+        ("M|-M*|ME|-M", 1, "M-|M*|ME|-M"),
+        ("M-M*ME-M", 2, "M|-|M|*|M|E|-|M"),
+    ],
+)
+def test_a_pattern_has_no_borders_where_the_stages_are_even_and_it_had_none(
+    pattern: str, vpp: int, written: str, tmp_path: Path
+) -> None:
+    config = read_config(script_of(tmp_path, with_pattern(f"'{pattern}'"), "command"))
+    even = PipelinePlan(deal_kinds(config.model.layer_counts(), [2 // vpp] * 4 * vpp, 4, False), {})
+    assert pattern_in(write_plan(config, even, output=tmp_path / "out.sh")) == written
+
+
 def test_shares_say_even_stages_alone(tmp_path: Path) -> None:
     more = "--num-layers 24\n--hybrid-attention-ratio 0.25\n--is-hybrid-model\n"
     config = read_config(script_of(tmp_path, HYBRID + more))
