@@ -7,10 +7,11 @@ import pytest
 
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
-from taylor.nd_search.emptied import _nearer, _nearest_batch
+from taylor.nd_search.emptied import _nearer, _nearest_batch, explain_emptied
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.prune import apply_rules
+from taylor.nd_search.rule import Rule
 from taylor.nd_search.rules import select_rules
 from taylor.nd_search.space import build_space
 from taylor.nd_search.user_rules import _exists
@@ -114,6 +115,20 @@ def test_what_is_legal_is_what_legality_rules_leave() -> None:
     others = sum(record.count for record in ruled.records if record.rule not in LEGAL)
     assert refused > 0 and refused != others
     assert ruled.legal == ruled.built - refused
+
+
+def test_rules_that_no_strategy_obeys_one_of_are_all_named() -> None:
+    options = SearchOptions(search=("dp", "tp"), world_size=8, gbs=32)
+    context = context_of(options)
+    rules = [
+        Rule(name, f"is {name}", lambda table, context: np.zeros(len(table), dtype=bool), relax=f"relax {name}")
+        for name in ("first", "second")
+    ]
+    for number in (1, 2):
+        told = explain_emptied(build_space(context, options), rules[:number], context)
+        named = [rule.name for rule in rules if f"{rule.name} (is {rule.name})" in told.problem]
+        assert named == ["first", "second"][:number]
+        assert told.cure == ", ".join(rule.relax for rule in rules[:number])
 
 
 def test_a_module_of_a_package_that_is_not_there_does_not_exist() -> None:

@@ -93,6 +93,38 @@ def test_a_plan_is_the_state_that_it_becomes_and_costs_the_same():
     assert compared > 30
 
 
+def test_a_state_is_over_its_memory_only_where_recompute_of_all_layers_is_too():
+    """More recompute never keeps more, so what the fitting leaves over is over with all of it."""
+    fitting = over = 0
+    rng = np.random.default_rng(4)
+    while over < 10 or fitting < 10:
+        problem = random_problem(rng)
+        walk = walk_of(problem)
+        start = walk.even(True)
+        if start is None or problem.searched_modes != (FULL,) or problem.fixed_recompute:
+            continue
+        missing, _, state = walk.fitted(start)
+        state.taken[0] = np.diff(state.begin)
+        peaks = zip(peak_memory_mib(problem, walk.plan_of(state)), problem.limit_mib, strict=True)
+        assert (missing > 0) == any(peak - limit > MEMORY_TOLERANCE_MIB for peak, limit in peaks)
+        over, fitting = over + (missing > 0), fitting + (missing == 0.0 and start.taken.sum() < state.taken.sum())
+
+
+def test_layers_move_between_two_chunks_and_those_between_move_up():
+    line = SimpleNamespace(lower=np.array([1, 0, 1]), upper=np.array([4, 2, 3]))
+    for source, target, begin in (
+        (0, 2, [0, 2, 4, 7]),
+        (2, 0, [0, 4, 6, 7]),
+        (0, 1, None),  # that holds all it may
+        (1, 0, [0, 4, 5, 7]),
+        (1, 1, None),  # no move at all
+    ):
+        borders = np.array([0, 3, 5, 7])
+        moved = walk_kernels.move_layers.py_func(line, borders, source, target, 1)
+        assert (borders.tolist() if moved else None) == begin
+        assert moved or borders.tolist() == [0, 3, 5, 7]
+
+
 def test_what_a_walk_finds_keeps_every_rule_and_is_never_better_than_the_optimum():
     met = 0
     rng = np.random.default_rng(2)

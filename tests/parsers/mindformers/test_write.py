@@ -247,6 +247,14 @@ def test_written_in_place_the_first_original_is_kept(tmp_path: Path) -> None:
     assert file.read_bytes() != EXAMPLE.read_bytes()
 
 
+@pytest.mark.parametrize("name", ["pretrain_mixtral_8x7b", "pretrain_llama3_70b"])
+def test_kinds_that_stay_as_they_are_bring_no_key_of_their_own(name: str, tmp_path: Path) -> None:
+    config = read_config(ROOT / "config" / f"{name}.yaml")
+    strategy = config.strategy.replace(dp=2 * config.strategy.dp)
+    text = emit_variant(config, strategy, tmp_path / "out.yaml", plan=None).read_text(encoding="utf-8")
+    assert "first_k_dense_replace" not in text and "mlp_only_layers" not in text
+
+
 def test_a_plan_for_other_stages_is_refused(tmp_path: Path) -> None:
     config = read_config(EXAMPLE)
     other = some_plan(config.replace(strategy=config.strategy.replace(pp=8)))
