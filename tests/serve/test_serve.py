@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -120,6 +121,22 @@ def test_a_wrong_token_or_another_host_is_told_nothing(client):
             assert client.get(path, headers={"X-Token": token.encode()}).status_code == 403
     assert client.get("/", headers={"Host": "evil.example"}).status_code == 400
     assert client.get("/api/choices").status_code == 200
+
+
+def test_the_front_page_holds_its_token_and_asks_nobody_else(client):
+    page = client.get("/")
+    assert page.status_code == 200 and '"right"' in html.unescape(page.text)
+    assert not re.search(r"%TOKEN%|/\*CSS\*/|/\*JS\*/", page.text)
+    assert (
+        page.headers["Referrer-Policy"] == "no-referrer"
+        and "default-src 'none'" in page.headers["Content-Security-Policy"]
+    )
+
+
+def test_without_a_store_there_is_no_history_and_nothing_to_compare(client):
+    assert client.get("/api/history").json() == {"runs": []}
+    refused = client.get("/api/compare/1/2")
+    assert refused.status_code == 400 and "--store" in refused.json()["error"]
 
 
 @pytest.mark.parametrize(
