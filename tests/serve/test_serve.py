@@ -21,6 +21,7 @@ from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.workflows.evaluate_file import evaluate_file
+from taylor.workflows.history import Store, remember_solve
 from taylor.workflows.options import FileJob, Outputs
 from taylor.workflows.solve_file import solve_file
 from tests.conftest import ROOT
@@ -131,6 +132,26 @@ def test_the_front_page_holds_its_token_and_asks_nobody_else(client):
         page.headers["Referrer-Policy"] == "no-referrer"
         and "default-src 'none'" in page.headers["Content-Security-Policy"]
     )
+
+
+def test_runs_of_the_store_are_listed_and_compared(tmp_path: Path):
+    testclient = pytest.importorskip("starlette.testclient")
+    from taylor.serve.app import Page, application
+    from taylor.serve.jobs import Jobs
+    from taylor.serve.question import Models
+
+    store = Store(str(tmp_path / "h.sqlite"))
+    page = Page("right", Models(tmp_path / "work", ()), Jobs(tmp_path / "jobs", 1, ()), store)
+    with testclient.TestClient(application(page), base_url="http://127.0.0.1", headers={"X-Token": "right"}) as made:
+        assert made.get("/api/history").json() == {"runs": []}
+        job = FileJob(path=ROOT / "config" / "pretrain_llama2_7b.yaml", dryrun=False, check=False, device="ascend-910b")
+        planned = evaluate_file(job, Outputs(folder=tmp_path))
+        first, second = (remember_solve(store, "pipeline_tool", [], planned) for _ in range(2))
+        runs = made.get("/api/history").json()["runs"]
+        assert {run["id"] for run in runs} == {first, second} and not any(run["ranking"] for run in runs)
+        told = made.get(f"/api/compare/{first}/{second}").json()
+        assert told["names"] == [first, second] and told["differences"] == {}
+        assert told["parts"] and all(before == after for before, after in told["parts"].values())
 
 
 def test_without_a_store_there_is_no_history_and_nothing_to_compare(client):
