@@ -117,7 +117,7 @@ def test_what_is_legal_is_what_legality_rules_leave() -> None:
     assert ruled.legal == ruled.built - refused
 
 
-def test_rules_that_no_strategy_obeys_one_of_are_all_named() -> None:
+def test_rules_that_every_strategy_breaks_are_all_named() -> None:
     options = SearchOptions(search=("dp", "tp"), world_size=8, gbs=32)
     context = context_of(options)
     rules = [

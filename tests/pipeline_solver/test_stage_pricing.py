@@ -31,6 +31,12 @@ def options_of(problem: PipelineProblem) -> list[stage_pricing.StageOptions]:
     return stage_options(problem, np.full(problem.stages, NO_LIMIT))
 
 
+def generation_of(problem: PipelineProblem, step_time: float) -> Generation:
+    """Configurations made for plans below a step time, before any price."""
+    graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
+    return Generation(problem, step_time, WorkLimits(problem, graph), PathCuts(problem, graph), Stopper(None))
+
+
 def problems(number: int, seed: int):
     rng = np.random.default_rng(seed)
     for _ in range(number):
@@ -128,14 +134,12 @@ def test_no_plan_beats_what_prices_prove_and_every_better_plan_is_among_what_the
         problem, truth = comparable_problem(rng, 20_000)
         if np.isinf(truth.objective):
             continue
-        graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
-        paths, limits = PathCuts(problem, graph), WorkLimits(problem, graph)
         above = truth.objective * 1.05
-        generation = Generation(problem, above, limits, paths, Stopper(None))
-        assert generation.bound(above) <= truth.objective * (1 + 1e-7)
-        left = generation.columns_under(above, 100_000)
+        held = generation_of(problem, above)
+        assert held.bound(above) <= truth.objective * (1 + 1e-7)
+        left = held.columns_under(above, 100_000)
         assert left is not None and left.columns.find(truth.plan) is not None
-        proven += generation.bound(above) > 0.9 * truth.objective
+        proven += held.bound(above) > 0.9 * truth.objective
     assert proven > 15
 
 
@@ -152,9 +156,7 @@ def test_what_prices_prove_does_not_depend_on_the_configurations_that_the_lp_beg
         for spread, each in (((0.85, 0.9, 0.95, 1.0, 1.05, 1.1), 8), ((1.0,), 1)):
             monkeypatch.setattr(generation, "FIRST_SPREAD", spread)
             monkeypatch.setattr(generation, "FIRST_OF_EACH", each)
-            graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
-            paths, limits = PathCuts(problem, graph), WorkLimits(problem, graph)
-            proven.append(Generation(problem, above, limits, paths, Stopper(None)).bound(above))
+            proven.append(generation_of(problem, above).bound(above))
         assert proven[1] == pytest.approx(proven[0], rel=2 * generation.CLOSE)
         compared += proven[1] > 0.9 * truth.objective
     assert compared > 8
@@ -168,17 +170,14 @@ def test_a_plan_barely_below_the_step_time_stays_and_few_others_do():
         problem, truth = comparable_problem(rng, 20_000)
         if np.isinf(truth.objective):
             continue
-        graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
-        paths, limits = PathCuts(problem, graph), WorkLimits(problem, graph)
         above = truth.objective * (1 + 1e-9)
-        generation = Generation(problem, above, limits, paths, Stopper(None))
-        tight += generation.bound(above) > truth.objective * (1 - 1e-7)
-        left = generation.columns_under(above, 100_000)
+        held = generation_of(problem, above)
+        tight += held.bound(above) > truth.objective * (1 - 1e-7)
+        left = held.columns_under(above, 100_000)
         assert left is not None and left.columns.find(truth.plan) is not None
         kept += len(left.columns)
         every += sum(
-            len(all_below(stage, np.zeros(len(stage.work)), NO_LIMIT, np.inf, 100_000)[0])
-            for stage in generation.options
+            len(all_below(stage, np.zeros(len(stage.work)), NO_LIMIT, np.inf, 100_000)[0]) for stage in held.options
         )
     assert tight > 5 and kept < 0.7 * every
 
