@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -94,20 +95,26 @@ def test_a_person_comes_from_a_model_and_its_devices_to_a_start_script(link: str
     assert total_parameters(config.model) == 70_553_706_496 and config.plan is not None and not config.unmodelled
 
 
-@pytest.fixture
-def client(tmp_path: Path):
+@contextmanager
+def served(tmp_path: Path, folders: tuple[Path, ...] = (), store: Store | None = None):
+    """A client of a page that works below a folder."""
     testclient = pytest.importorskip("starlette.testclient")
     from taylor.serve.app import Page, application
     from taylor.serve.jobs import Jobs
     from taylor.serve.question import Models
 
+    page = Page("right", Models(tmp_path / "work", folders), Jobs(tmp_path / "jobs", 1, folders), store)
+    with testclient.TestClient(application(page), base_url="http://127.0.0.1", headers={"X-Token": "right"}) as made:
+        yield made
+
+
+@pytest.fixture
+def client(tmp_path: Path):
     (tmp_path / "given").mkdir()
     (tmp_path / "given" / "mine.json").write_text((ROOT / "config" / "qwen3_8b.json").read_text())
     (tmp_path / "secret.json").write_text((ROOT / "config" / "qwen3_8b.json").read_text())
     (tmp_path / "given" / "out.json").symlink_to(tmp_path / "secret.json")
-    folders = (tmp_path / "given",)
-    page = Page("right", Models(tmp_path / "work", folders), Jobs(tmp_path / "jobs", 1, folders), None)
-    with testclient.TestClient(application(page), base_url="http://127.0.0.1", headers={"X-Token": "right"}) as made:
+    with served(tmp_path, (tmp_path / "given",)) as made:
         yield made
 
 
@@ -135,14 +142,8 @@ def test_the_front_page_holds_its_token_and_asks_nobody_else(client):
 
 
 def test_runs_of_the_store_are_listed_and_compared(tmp_path: Path):
-    testclient = pytest.importorskip("starlette.testclient")
-    from taylor.serve.app import Page, application
-    from taylor.serve.jobs import Jobs
-    from taylor.serve.question import Models
-
     store = Store(str(tmp_path / "h.sqlite"))
-    page = Page("right", Models(tmp_path / "work", ()), Jobs(tmp_path / "jobs", 1, ()), store)
-    with testclient.TestClient(application(page), base_url="http://127.0.0.1", headers={"X-Token": "right"}) as made:
+    with served(tmp_path, store=store) as made:
         assert made.get("/api/history").json() == {"runs": []}
         job = FileJob(path=ROOT / "config" / "pretrain_llama2_7b.yaml", dryrun=False, check=False, device="ascend-910b")
         planned = evaluate_file(job, Outputs(folder=tmp_path))
