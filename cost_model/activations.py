@@ -241,15 +241,14 @@ def _low_ranks(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules)
 def _projections(model: ModelSpec, attention: AttentionSpec, heads: Any, degrees: Degrees, rules: TrainingRules) -> Any:
     """Q, K and V of a rank's `heads`, bytes a token."""
     operators = rules.framework.activations
-    q, context = heads * attention.head_dim, heads * attention.v_width
+    q = heads * attention.head_dim
     if attention.reused_kv:
         # Another layer keeps keys and values; a norm keeps the product.
         return rules.compute_bytes * (2 if attention.qk_norm else 1) * q
     # Key/value heads are copied where TP exceeds their number.
     kv_heads = np.maximum(attention.n_kv_heads / degrees.tp, 1)
     k, v = kv_heads * attention.head_dim, kv_heads * attention.v_width
-    copied = np.logical_and(operators.copies_grouped_kv, kv_heads > 1)
-    elements = q + np.where(copied, q + context, k + v)
+    elements = q + k + v
     if operators.joined_qkv:
         # The product, of which V is a view, stays beside the rotated Q and K; low-rank queries are no part of it.
         apart = attention.q_rank is not None and not attention.qk_norm

@@ -16,8 +16,10 @@ from taylor.cost_model.statics import (
     embedding_state_bytes,
     end_of_step_bytes,
     head_state_bytes,
+    late_gradient_bytes,
     layer_state_bytes,
     overhead_mib,
+    postponed_gradient_bytes,
     static_mib,
     workspace_bytes,
 )
@@ -196,12 +198,14 @@ def _stage(
     states = StateBytes()
     for kind, count in held.items():
         states = states + layer_state_bytes(model, kind, strategy, rules).scaled(count)
-    logits, workspace = 0.0, float(workspace_bytes(model, strategy, rules))
+    logits, late = 0.0, float(postponed_gradient_bytes(model, strategy, rules, schedule))
+    workspace, buffers = (float(part(model, strategy, rules)) for part in (workspace_bytes, buffer_bytes))
     if stage == 0:
         states = states + embedding_state_bytes(model, strategy, rules)
     if stage == schedule.head_stage(strategy.pp):
         states = states + head_state_bytes(model, strategy, rules)
-        logits, workspace = (float(part) for part in end_of_step_bytes(model, strategy, rules))
+        logits, workspace, buffers = (float(part) for part in end_of_step_bytes(model, strategy, rules))
+        late += float(late_gradient_bytes(model, strategy, rules))
     alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage)
     layers_alive = sum(alive[v] * grid[v][stage] for grid in plan.layers.values() for v in range(plan.interleaves))
     return StageBreakdown(
@@ -209,11 +213,11 @@ def _stage(
         layers=held,
         alive=float(layers_alive / max(1, sum(held.values()))),
         weights=float(states.weights) / MIB,
-        gradients=float(states.gradients) / MIB,
+        gradients=(float(states.gradients) + late) / MIB,
         optimizer=float(states.optimizer) / MIB,
         activations=kept,
         logits=logits / MIB,
-        buffers=float(buffer_bytes(model, strategy, rules)) / MIB,
+        buffers=buffers / MIB,
         workspace=workspace / MIB,
         overhead=overhead_mib(rules),
     )

@@ -1,9 +1,10 @@
 """What a layer keeps and runs again under recompute by operator; scalars and arrays alike.
 
 torchtitan's ``selective_ac_option = "op"`` saves, of a checkpointed layer, its input, the result of the attention
-kernel, the result of every reduce-scatter and all-to-all, and that of every second dense product, the first one
-included; all else runs again (v0.1.0 torchtitan/models/llama3/infra/parallelize.py:218-262, v0.2.2
-torchtitan/distributed/activation_checkpoint.py:104-124 and models/*/infra/parallelize.py). Grouped products are not
+kernel, the result of every reduce-scatter, and that of every second dense product, the first one included; all else
+runs again (v0.1.0 torchtitan/models/llama3/infra/parallelize.py:218-262, v0.2.2
+torchtitan/distributed/activation_checkpoint.py:104-124 and models/*/infra/parallelize.py). Of most models with experts
+it saves the results of their all-to-all too (`TrainingRules.saves_exchanges`). Grouped products are not
 dense ones; the router's is left out of the count (v0.2.2 torchtitan/config/job_config.py:661), and so is a product with
 a bias, which is another operator (``addmm``, not ``mm``).
 """
@@ -110,5 +111,5 @@ def saved_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     # The layer's input, and what comes back from the reduce-scatters behind mixer, MLP and experts.
     scattered = np.where(np.logical_and(degrees.sp, np.greater(degrees.tp, 1)), blocks * h / degrees.tp, 0.0)
     whole = np.where(degrees.sp, h / degrees.tp, h)
-    exchanged = np.where(np.greater(degrees.ep, 1), 2 * slots * outer, 0.0)
+    exchanged = np.where(np.greater(degrees.ep, 1), 2 * slots * outer, 0.0) if rules.saves_exchanges else 0.0
     return rules.compute_bytes * (whole + context + products + scattered + exchanged) + statistics

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from taylor.cost_model.activations import (
+    activation_bytes,
     block_bytes,
     input_split,
     layer_bytes,
@@ -60,15 +61,26 @@ def _states(
     """`group_bytes`, and what full sharding leaves whole.
 
     That is weights and gradients in a pipeline (`StateRules.whole_in_pipeline`), else weights where they stay gathered
-    (`TrainingRules.stay_gathered`, `TrainingRules.whole_ends`).
+    (`TrainingRules.stay_gathered`, `TrainingRules.whole_ends`). Of gradients that come with their backward
+    (`StateRules.fresh_gradients`) none counts where the loss of the only micro-batch is the worst moment; what a step
+    may need more behind its last backward is in `late_gradient_bytes`.
     """
     state = group_bytes(groups, degrees, rules, copy_weights=copy_weights, in_layer=in_layer)
+    early = 0.0 if rules.framework.states.fresh_gradients else 1.0
+    kept = np.where(_makes_gradients_late(degrees, rules), 0.0, 1.0)
     if not rules.parameter_shard:
-        return state
+        return StateBytes(state.weights, state.gradients * kept, state.optimizer)
     whole = _gathered(groups, degrees, rules, in_layer=in_layer)
     in_pipeline = np.greater(degrees.pp, 1) & rules.framework.states.whole_in_pipeline
     stays = in_pipeline | rules.stay_gathered | (rules.whole_ends and not in_layer)
-    return state + StateBytes(whole.weights * stays, whole.gradients * in_pipeline)
+    gradients = state.gradients * kept * np.where(in_pipeline, early, 1.0) + whole.gradients * in_pipeline
+    return StateBytes(state.weights + whole.weights * stays, gradients, state.optimizer)
+
+
+def _makes_gradients_late(degrees: Degrees, rules: TrainingRules) -> Any:
+    """Whether gradients are made in the step's only backward, behind the loss (`StateRules.fresh_gradients`)."""
+    alone = np.equal(degrees.pp, 1) & np.equal(degrees.micro_batches, 1)
+    return alone & rules.framework.states.fresh_gradients
 
 
 def _gathered(groups: ParameterGroups, degrees: Degrees, rules: TrainingRules, *, in_layer: bool = True) -> StateBytes:
@@ -102,6 +114,16 @@ def embedding_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRul
 
 def _table_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
     """The same of token and position embedding alone."""
+    states, groups = rules.framework.states, _embedding_groups(model, degrees, rules)
+    result = _states(groups, degrees, rules, copy_weights=not states.casts_embedding_rows, in_layer=False)
+    if rules.parameter_shard and states.whole_in_pipeline and states.gathers_embedding_gradient:
+        rows = groups.split * (1 - 1 / degrees.tp) * np.greater(degrees.pp, 1)
+        result = result + StateBytes(gradients=rows * rules.gathered().gradient_bytes)
+    return result
+
+
+def _embedding_groups(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> ParameterGroups:
+    """Parameters of token and position embedding, in the ranks that share them (`embedding_state_bytes`)."""
     states = rules.framework.states
     positions = model.learned_positions * model.hidden
     table = embedding_parameters(model) - positions
@@ -109,8 +131,13 @@ def _table_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules)
     if not rules.vocab_parallel:
         split = np.where(np.greater(degrees.pp, 1), table, 0) if states.splits_embedding_in_pipeline else 0
     groups = _vocabulary_groups(split, model, degrees, rules)
-    groups = groups + ParameterGroups(replicated=table - split + positions)
-    return _states(groups, degrees, rules, copy_weights=not states.casts_embedding_rows, in_layer=False)
+    return groups + ParameterGroups(replicated=table - split + positions)
+
+
+def _head_groups(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> ParameterGroups:
+    """Parameters of the LM head and the final norm, in the ranks that share them."""
+    table = _vocabulary_groups(head_parameters(model), model, degrees, rules)
+    return table + ParameterGroups(replicated=model.hidden)
 
 
 def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
@@ -120,10 +147,7 @@ def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
     the first. The head is split over TP whatever `vocab_parallel` says of the embedding.
     """
     alone = np.equal(degrees.pp, 1)
-    groups = _vocabulary_groups(head_parameters(model), model, degrees, rules) + ParameterGroups(
-        replicated=model.hidden
-    )
-    result = _states(groups, degrees, rules, in_layer=False)
+    result = _states(_head_groups(model, degrees, rules), degrees, rules, in_layer=False)
     if model.tied_embedding:
         result = result.scaled(np.where(alone, 0.0, 1.0))
     return result + beside_mtp_bytes(model, degrees, rules) if model.mtp_layers else result
@@ -146,6 +170,8 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
     Where products make a weight's gradient by itself, the head's backward may be the worse moment: the logits'
     gradient, the head's own, its input gathered and that one's gradient.
 
+    Without a pipeline the logits themselves may be gone by then (`StaticRules.drops_logits`).
+
     The head comes last and finds the softmax of every MTP module; its input and norm, and what the modules'
     projections save, are kept beside. Under `StaticRules.counted_as_fitted` it is one full set of logits
     for the head and one for every module, and nothing beside; of several parts of a micro-batch one is at its worst
@@ -166,6 +192,10 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
     kept = kept + tokens * model.hidden * rules.compute_bytes * 3 / split * model.mtp_layers
     earlier = _SOFTMAX_BYTES * model.mtp_layers if rules.loss_chunks == 1 else 0
     at_loss = values * np.where(np.equal(columns, model.vocab), loss_bytes(rules), loss_bytes(rules, split=True))
+    if statics.drops_logits:
+        # A compiled loss takes its gradient from them.
+        compiled = rules.compiled_loss & np.equal(columns, model.vocab)
+        at_loss = at_loss - values * rules.compute_bytes * (np.equal(degrees.pp, 1) & np.logical_not(compiled))
     if rules.capped_logits:
         at_loss = at_loss + values * rules.compute_bytes
     if _makes_weight_gradients(rules):
@@ -182,6 +212,8 @@ def loss_bytes(rules: TrainingRules, *, split: bool = False) -> float:
     statics = rules.framework.statics
     if split and statics.split_logits_bytes is not None:
         return statics.split_logits_bytes
+    if rules.compiled_loss and statics.compiled_logits_bytes is not None:
+        return statics.compiled_logits_bytes
     return statics.logits_bytes + further
 
 
@@ -192,22 +224,37 @@ def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
 
     FSDP holds the gathered parameters of two layers (the present and the prefetched one) and the fp32
     gradient of one before it is scattered (Zhao et al. 2023, arXiv:2304.11277 §4.3); in a pipeline see
-    `layer_state_bytes`.
+    `layer_state_bytes`, at the loss `end_of_step_bytes`.
     """
+    return _transfer_bytes(model, degrees, rules) + _passing(rules, degrees) * _layer_buffers(model, degrees, rules)
+
+
+def _transfer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes / sequence_split(degrees)
     piped = np.greater(degrees.pp, 1)
     framework = rules.framework
     count = framework.statics.transfer_buffers
     if framework.statics.buffers_every_micro_batch:
         count = count * degrees.micro_batches * degrees.vpp
-    result = np.where(piped, count * boundary, 0.0)
-    if rules.parameter_shard:
-        largest = max(model.body_counts, key=lambda kind: layer_groups(model, kind).total)
-        gathered = _gathered(layer_groups(model, largest), degrees, rules)
-        passing = np.logical_not(piped) if framework.states.whole_in_pipeline else True
-        weights = 0.0 if rules.stay_gathered else 2 * gathered.weights
-        result = result + np.where(passing, weights + gathered.gradients, 0.0)
-    return result
+    return np.where(piped, count * boundary, 0.0)
+
+
+def _passing(rules: TrainingRules, degrees: Degrees) -> Any:
+    """Whether weights are gathered around their use and gradients scattered behind it."""
+    if not rules.parameter_shard:
+        return False
+    return np.equal(degrees.pp, 1) if rules.framework.states.whole_in_pipeline else True
+
+
+def _layer_buffers(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """Gathered weights of two layers, and one's gradients before they are scattered."""
+    gathered = _largest_layer(model, degrees, rules)
+    return (0.0 if rules.stay_gathered else 2 * gathered.weights) + gathered.gradients
+
+
+def _largest_layer(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
+    largest = max(model.body_counts, key=lambda kind: layer_groups(model, kind).total)
+    return _gathered(layer_groups(model, largest), degrees, rules)
 
 
 def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
@@ -358,17 +405,77 @@ def _mlp_room_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules: Tra
     return np.maximum(room, np.maximum(dropped + gathered + product + weight, entering))
 
 
-def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any]:
-    """Logits and workspace of the last stage at its worst moment.
+def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
+    """Logits, workspace and buffers of the last stage at its worst moment.
 
     The loss is over before the first layer's backward begins, so the larger of the two counts alone;
-    under `StaticRules.counted_as_fitted` both do.
+    under `StaticRules.counted_as_fitted` both do. At the loss torch's FSDP holds the gathered head and no layer
+    (`StateRules.gathers_blocks`); behind it the head's gradient is there, if it was not before
+    (`StateRules.fresh_gradients`).
     """
     logits, workspace = logits_bytes(model, degrees, rules), workspace_bytes(model, degrees, rules)
+    buffers = buffer_bytes(model, degrees, rules)
     if rules.framework.statics.counted_as_fitted:
-        return logits, workspace
-    loss = np.greater_equal(logits, workspace)
-    return np.where(loss, logits, 0.0), np.where(loss, 0.0, workspace)
+        return logits, workspace, buffers
+    at_loss, head = buffers, _head_groups(model, degrees, rules)
+    if rules.parameter_shard and rules.framework.states.gathers_blocks:
+        there = rules.stay_gathered or rules.whole_ends
+        held = 0.0 if there else _gathered(head, degrees, rules, in_layer=False).weights
+        at_loss = buffers - _passing(rules, degrees) * (_layer_buffers(model, degrees, rules) - held)
+    buffers = buffers + _makes_gradients_late(degrees, rules) * _head_gradient_bytes(model, degrees, rules)
+    loss = np.greater_equal(logits + at_loss, workspace + buffers)
+    return np.where(loss, logits, 0.0), np.where(loss, 0.0, workspace), np.where(loss, at_loss, buffers)
+
+
+def _head_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """The gradient of the last stage's head; a tied one is the embedding's."""
+    if model.tied_embedding:
+        return 0.0
+    return group_bytes(_head_groups(model, degrees, rules), degrees, rules, in_layer=False).gradients
+
+
+def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """What the end of the only backward needs beyond its loss, of gradients that come no sooner; else 0.
+
+    Behind the last layer all gradients are there and no activation: with every layer recomputed, which keeps least,
+    that may be more than the loss needed (`StateRules.fresh_gradients`). Then comes the embedding's own: with all rows
+    (`StateRules.gathers_embedding_gradient`), beside the gathered table and what is being reduced; of a tied table
+    that nothing shards, beside the head's.
+    """
+    late = _makes_gradients_late(degrees, rules)
+    if not np.any(late):
+        return 0.0
+    logits, workspace, buffers = end_of_step_bytes(model, degrees, rules)
+    layers: Any = 0.0
+    kept: Any = 0.0
+    for kind, count in model.kind_counts.items():
+        layers = layers + count * group_bytes(layer_groups(model, kind), degrees, rules).gradients
+        kept = kept + count * activation_bytes(model, kind, FULL, degrees, rules)
+    table = _embedding_groups(model, degrees, rules)
+    own = group_bytes(table, degrees, rules, in_layer=False).gradients
+    made = table.total * rules.gradient_bytes if model.tied_embedding else 0.0
+    if rules.parameter_shard:
+        gathered = _gathered(table, degrees, rules, in_layer=False)
+        whole = rules.framework.states.gathers_embedding_gradient
+        made = gathered.weights + (table.total * rules.compute_bytes if whole else gathered.weights)
+        made = made + np.maximum(gathered.gradients, _largest_layer(model, degrees, rules).gradients)
+    at_last_layer = workspace_bytes(model, degrees, rules) + buffer_bytes(model, degrees, rules)
+    end = _head_gradient_bytes(model, degrees, rules) + layers + np.maximum(at_last_layer, own + made)
+    return np.where(late, np.maximum(0.0, end - kept - logits - workspace - buffers), 0.0)
+
+
+def postponed_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules, schedule: ScheduleSpec) -> Any:
+    """Gradients of a chunk's layers on their way to the whole ones, where these are tasks of their own.
+
+    Such a task makes all of a chunk's in the compute type, and FSDP adds them up behind its last. The chunk is one of
+    an even split.
+    """
+    if not (schedule.traits.split_backward and rules.parameter_shard and rules.framework.states.whole_in_pipeline):
+        return 0.0
+    layers: Any = 0.0
+    for kind, count in model.kind_counts.items():
+        layers = layers + count * _gathered(layer_groups(model, kind), degrees, rules).weights
+    return np.where(np.greater(degrees.pp, 1), layers / (degrees.pp * degrees.vpp), 0.0)
 
 
 def overhead_mib(rules: TrainingRules) -> float:
@@ -383,11 +490,13 @@ def static_mib(
 
     Where the schedule's stages form a V, the head is on the first stage and the last is a middle one.
     """
-    buffers = buffer_bytes(model, degrees, rules) / MIB + overhead_mib(rules)
-    middle = buffers + workspace_bytes(model, degrees, rules) / MIB
+    beside = buffer_bytes(model, degrees, rules) + workspace_bytes(model, degrees, rules)
+    postponed = 0.0 if schedule is None else postponed_gradient_bytes(model, degrees, rules, schedule)
+    always = overhead_mib(rules) + postponed / MIB
+    middle = beside / MIB + always
     first = middle + embedding_state_bytes(model, degrees, rules).total / MIB
-    at_loss = sum(end_of_step_bytes(model, degrees, rules))
-    last = buffers + (head_state_bytes(model, degrees, rules).total + at_loss) / MIB
+    at_end = sum(end_of_step_bytes(model, degrees, rules)) + late_gradient_bytes(model, degrees, rules)
+    last = (head_state_bytes(model, degrees, rules).total + at_end) / MIB + always
     if schedule is not None and schedule.head_stage(2) == 0:
         return first + last - middle, middle, middle
     return first, middle, last

@@ -113,6 +113,8 @@ class TrainingRules:
     loss_kernel : str or None
         The fused kernel that computes the cross entropy (`register.frameworks`: `COMPILED_LOSS`, `ENGINE_LOSS`); None:
         the framework's own steps (`StaticRules.cross_entropy`).
+    compiled_loss : bool
+        The framework's own loss is compiled (`StaticRules.compiled_logits_bytes`); what that saves in time is not told.
     expert_tensor_parallel : bool or None
         TP splits every expert too, and EP comes from DP·CP. Off (``--expert-tensor-parallel-size 1``,
         ``--moe-tp-extend-ep``, MindFormers' ``use_gmm``), experts are whole and EP comes from DP·CP·TP. None:
@@ -139,6 +141,8 @@ class TrainingRules:
     selective : tuple of str or None
         Parts of a layer that selective recompute runs again (`register.frameworks`: `ATTENTION_CORE`, …); None:
         those that the framework takes by itself.
+    saves_exchanges : bool
+        Recompute by operator saves what the experts' exchanges bring (`saved_operators`). Off: they run again.
     fused_norms : bool
         A norm and the product behind it are one kernel (transformer engine's ``LayerNormLinear``), except before
         latent attention and before experts: `NORMS` leaves it alone, and a block that is recomputed starts with it.
@@ -221,6 +225,7 @@ class TrainingRules:
     loss_chunks: int = 1
     interleaved_parts: int = 1
     loss_kernel: str | None = None
+    compiled_loss: bool = False
     expert_tensor_parallel: bool | None = None
     expert_ways: int | None = None
     overhead_mib: float | None = None
@@ -231,6 +236,7 @@ class TrainingRules:
     context_levels: int | None = None
     repeats_kv_heads: bool = False
     selective: tuple[str, ...] | None = None
+    saves_exchanges: bool = True
     fused_norms: bool = False
     fused_accumulation: bool | None = None
     whole_ends: bool = False

@@ -83,6 +83,21 @@ class StateRules:
     one_pass_gradients_split : bool
         With one stage and one micro-batch nothing accumulates gradients: they are split like the optimizer as they
         are made. Off: a buffer for all of them exists in any case.
+    gathers_blocks : bool
+        Of fully sharded parameters: a block gives its weights up behind its forward, and gathers them, with those of
+        the block before it, when the gradient of its output is there (torch 2.11
+        torch/distributed/fsdp/_fully_shard/_fsdp_state.py, ``_pre_backward``). Off: it is not known, and two layers'
+        are counted at the loss too.
+    fresh_gradients : bool
+        A step begins without gradients: its ``zero_grad`` gives them up (torchtitan v0.2.2 torchtitan/train.py:550,
+        torch's ``set_to_none``), and each comes with its own backward. So none is there at the loss of the first
+        micro-batch; and where a pipeline adds them up whole, their shares come with the reduction at its end. Off: they
+        have a buffer from the start.
+    gathers_embedding_gradient : bool
+        Of an embedding whose rows TP splits, every rank makes a gradient with all rows (v0.2.2
+        torchtitan/models/llama3/infra/parallelize.py, ``RowwiseParallel``: DTensor splits it no sooner than FSDP
+        reduces it, torch 2.11 torch/distributed/fsdp/_fully_shard/_fsdp_param.py:681 and ``_get_grad_inner_tensor``).
+        In a pipeline they are added up so.
     gradient_bytes : int
         Of an accumulated gradient, bytes a parameter (fp32), but see `follows_weight_type`.
     master_bytes : int
@@ -104,6 +119,9 @@ class StateRules:
     keeps_weights_whole: bool = False
     groups_replicas: bool = False
     one_pass_gradients_split: bool = False
+    gathers_blocks: bool = False
+    fresh_gradients: bool = False
+    gathers_embedding_gradient: bool = False
     gradient_bytes: int = 4
     master_bytes: int = 4
     moments_bytes: int = 8
@@ -127,9 +145,6 @@ class ActivationRules:
     joined_qkv : bool
         One product gives Q, K and V: V is a view of it, so that all of it stays beside the rotated Q and K.
         Off: three products, of which only V outlives the rotation.
-    copies_grouped_kv : bool
-        Grouped keys and values are copied for every query head of a rank, unless one is left
-        (torchtitan's ``repeat_kv``).
     keeps_unrotated_queries : bool
         Of latent attention: the queries stay as they were before their rotation too.
     attention_statistics : int
@@ -154,7 +169,6 @@ class ActivationRules:
     fp32_residual: bool = False
     fp32_norm_input: bool = False
     joined_qkv: bool = False
-    copies_grouped_kv: bool = False
     keeps_unrotated_queries: bool = False
     attention_statistics: int = 1
     saves_gathered_inputs: bool = False
@@ -199,6 +213,13 @@ class StaticRules:
     logits_bytes : int
         Bytes a logit at the loss's worst moment, by that way: bf16 logits 2, fp32 cast 4, softmax 4,
         gradient 4; `IN_PLACE` bf16 logits or their gradient 2, the fp32 copy 4.
+    drops_logits : bool
+        Without a pipeline the logits in the compute type are given up before the loss's backward, its worst moment
+        (torchtitan v0.2.2 torchtitan/train.py:541, ``del pred``). Off: they stay.
+    compiled_logits_bytes : int or None
+        As `logits_bytes`, where the loss is compiled and the framework's own is `OF_TORCH`: the logits and their
+        gradient, and between them one kernel that makes neither cast nor softmax. Measured on an H200
+        (docs/torch_dryrun.md).
     kept_logits_bytes : int
         What the loss keeps for its backward, bytes a logit, where several parts of a micro-batch may be at it
         (`TrainingRules.interleaved_parts`): one runs, the others wait with that. MindFormers': logarithms of the
@@ -236,6 +257,8 @@ class StaticRules:
     overhead_mib: float
     split_logits_bytes: int | None = None
     kept_logits_bytes: int = 0
+    drops_logits: bool = False
+    compiled_logits_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -411,9 +434,11 @@ TORCHTITAN = Framework(
         whole_in_pipeline=True,
         copies_transfers=True,
         groups_replicas=True,
+        gathers_blocks=True,
+        fresh_gradients=True,
+        gathers_embedding_gradient=True,
     ),
     activations=ActivationRules(
-        copies_grouped_kv=True,
         saves_gathered_inputs=True,
         selective=(UNSAVED_OPERATORS,),
     ),
@@ -425,6 +450,8 @@ TORCHTITAN = Framework(
         buffers_every_micro_batch=True,
         overhead_mib=1024.0,
         split_logits_bytes=18,
+        drops_logits=True,
+        compiled_logits_bytes=4,
     ),
     single_operations=True,
 )

@@ -223,8 +223,6 @@ class Attention(_AttentionBase):
         k, v = others[0], others[-1]
         del others
         q, k = self._turned(q, 0), self._turned(k, 1)
-        if self.site.framework.activations.copies_grouped_kv:
-            k, v = (_repeated(part, self.heads) for part in (k, v))
         return q, k, v, gate
 
     def _turned(self, x: Tensor, place: int) -> Tensor:
@@ -244,12 +242,6 @@ class Attention(_AttentionBase):
         latent = self.q_norm(self._down(x, down, self.attention.q_rank, gather))
         q = Linear.apply(latent, self.q_up, self.queue, gather)
         return Bias.apply(q, self.q_up_bias[0]) if self.q_up_bias else q
-
-
-def _repeated(x: Tensor, heads: int) -> Tensor:
-    """Keys or values [s, b, g, d] copied for every query head (``repeat_kv``)."""
-    ways = heads // x.shape[2]
-    return x if ways == 1 else x.unsqueeze(3).expand(-1, -1, -1, ways, -1).flatten(2, 3)
 
 
 class LatentAttention(_AttentionBase):

@@ -144,7 +144,7 @@ class StageChunk:
         for place in reversed(range(len(bodies))):
             norm = self.modules[place - 1].norms[2] if place else None
             y = Charged.apply(bodies.pop(), LOGITS, TRANSIENT)
-            losses.append(_run(_loss(self.head, tokens, norm), y, head_block))
+            losses.append(_loss(self.head, tokens, norm, y, head_block))
             losses[-1] = Charged.apply(losses[-1], TRANSIENT, LOGITS)
             del y
         with _survivors(LOGITS):
@@ -158,8 +158,11 @@ class StageChunk:
         return Leave.apply(y, block)
 
 
-def _loss(head: Head, tokens: Tensor, norm: NormLayer | None) -> Callable[[Tensor], Tensor]:
-    return lambda x: head.loss(x, tokens, norm=norm)
+def _loss(head: Head, tokens: Tensor, norm: NormLayer | None, x: Tensor, sharded: ShardedBlock | None) -> Tensor:
+    """The loss of what the body hands on; the logits are the last that the head's weights make."""
+    if sharded is None or not head.site.framework.states.gathers_blocks:
+        return _run(lambda x: head.loss(x, tokens, norm=norm), x, sharded)
+    return head.loss(Enter.apply(x, sharded), tokens, norm=norm, leave=lambda logits: Leave.apply(logits, sharded))
 
 
 def _run(block: Callable[[Tensor], Tensor], x: Tensor, sharded: ShardedBlock | None) -> Tensor:

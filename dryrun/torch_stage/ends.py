@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,11 +50,14 @@ def _looked_up(tokens: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
 
 @fused
 def _add_rows(weight: Weight, tokens: Tensor, dy: Tensor) -> None:
-    if weight.whole_gradient:
-        weight.main_grad.index_add_(0, tokens % weight.shape[0], dy.float())
+    fresh = weight.site.framework.states.fresh_gradients
+    if weight.whole_gradient and not weight.sharded and not fresh:
+        weight.make_gradient().index_add_(0, tokens % weight.shape[0], dy.float())
     else:
-        # Sharded gradients: a whole one is made for the moment and reduced.
-        weight.add_gradient(lambda: torch.zeros(weight.shape, dtype=dy.dtype, device=dy.device))
+        # A whole one is made for the moment: to be reduced, or to become the table's own.
+        rows = weight.site.model.vocab if weight.gathers_gradient else weight.shape[0]
+        kind = dy.dtype if weight.sharded else weight.gradient_type
+        weight.add_gradient(lambda: torch.zeros((rows, weight.shape[1]), dtype=kind, device=dy.device))
 
 
 class Embedding:
@@ -73,6 +78,7 @@ class Embedding:
         copy = not states.casts_embedding_rows
         rows, group = (site.vocabulary, SPLIT) if split else (model.vocab, REPLICATED)
         self.table = Weight(site, (rows, model.hidden), group, copy=copy, in_layer=False)
+        self.table.gathers_gradient = split and site.rules.parameter_shard and states.gathers_embedding_gradient
         self.positions = None
         if model.learned_positions:
             # Positions are not split over TP: every rank adds the rows of its tokens.
@@ -120,10 +126,14 @@ class VocabularyCrossEntropy(torch.autograd.Function):
 
 
 class EngineCrossEntropy(torch.autograd.Function):
-    """`ENGINE_LOSS`: one kernel finds each row's loss and sum; in backward the gradient is written over the logits."""
+    """One kernel finds each row's loss and sum, and one the gradient.
+
+    `ENGINE_LOSS` writes it over the logits; compiled (`StaticRules.compiled_logits_bytes`) it is a tensor of its own.
+    """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, target: Tensor, beside: bool = False) -> Tensor:
+        ctx.beside = beside
         loss, target, total = _row_sums(logits, target)
         ctx.save_for_backward(logits, target, total)
         return loss
@@ -131,8 +141,9 @@ class EngineCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
         logits, target, total = ctx.saved_tensors
-        _write_gradient(logits, target, total, dy)
-        return logits, None
+        gradient = logits.clone() if ctx.beside else logits
+        _write_gradient(gradient, target, total, dy)
+        return gradient, None, None
 
 
 @fused
@@ -243,23 +254,37 @@ class Head:
         """Every weight of the head, a shared one left out."""
         return self.norm.weights() if self.tied else [*self.norm.weights(), self.table]
 
-    def loss(self, x: Tensor, target: Tensor, *, norm: NormLayer | None = None) -> Tensor:
-        """Mean loss of [n, hidden] of the residual stream; `norm` stands in for the head's own."""
+    def loss(
+        self,
+        x: Tensor,
+        target: Tensor,
+        *,
+        norm: NormLayer | None = None,
+        leave: Callable[[Tensor], Tensor] = lambda logits: logits,
+    ) -> Tensor:
+        """Mean loss of [n, hidden] of the residual stream; `norm` stands in for the head's own.
+
+        Parameters
+        ----------
+        leave : callable
+            Called with the logits: where the head's own block ends, and in backward begins.
+        """
         x = (self.norm if norm is None else norm)(x)
         chunks = self.site.rules.loss_chunks
+        run = partial(self._chunk, leave=leave)
         if chunks == 1:
-            return self._chunk(x, target)
+            return run(x, target)
         # One chunk's logits at a time: they are rebuilt in backward.
         rows, targets = x.tensor_split(chunks), target.tensor_split(chunks)
-        losses = [Recompute.apply(self._chunk, part, wanted) for part, wanted in zip(rows, targets, strict=True)]
+        losses = [Recompute.apply(run, part, wanted) for part, wanted in zip(rows, targets, strict=True)]
         return torch.stack(losses).mean()
 
-    def _chunk(self, x: Tensor, target: Tensor) -> Tensor:
+    def _chunk(self, x: Tensor, target: Tensor, *, leave: Callable[[Tensor], Tensor]) -> Tensor:
         ways = self.site.shard_ways
         framework = self.site.framework
         if framework.activations.saves_gathered_inputs and ways > 1:
             x, ways = Gather.apply(x, ways), 1
-        logits = Linear.apply(x, self.table, self.queue, ways)
+        logits = leave(Linear.apply(x, self.table, self.queue, ways))
         if self.site.rules.capped_logits:
             logits = (logits / _CAP).tanh() * _CAP
         target = target[: logits.shape[0]]
@@ -270,11 +295,13 @@ class Head:
             return VocabularyCrossEntropy.apply(logits, target, kernel == COMPILED_LOSS)
         if framework.statics.cross_entropy == STEP_BY_STEP:
             return UnfusedCrossEntropy.apply(logits, target)
-        if framework.statics.buffers_every_micro_batch:
+        if self.site.strategy.pp > 1 or not framework.statics.drops_logits:
             # The stage keeps its output until the micro-batch's backward is over.
             self.logits.append(logits)
         if framework.statics.split_logits_bytes is not None and logits.shape[1] < self.site.model.vocab:
             return SplitCrossEntropy.apply(logits, target)
+        if self.site.rules.compiled_loss:
+            return EngineCrossEntropy.apply(logits, target, True)
         return torch.nn.functional.cross_entropy(logits.float(), target % logits.shape[1])
 
 

@@ -308,7 +308,7 @@ class Experts:
 
     @property
     def _saved(self) -> SavedResults | None:
-        return self.queue.saved if self.site.strategy.ep > 1 else None
+        return self.queue.saved if self.site.strategy.ep > 1 and self.site.rules.saves_exchanges else None
 
     def _shared(self, x: Tensor, ways: int, again: Collection[str]) -> Tensor:
         assert self.shared is not None

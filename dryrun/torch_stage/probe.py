@@ -49,6 +49,8 @@ def layer_memory(model: ModelSpec, kind: str, mode: str, strategy: Strategy, rul
             # FSDP's gathered weights are not the layer's activations.
             if weight.tensor is None:
                 weight.tensor = torch.empty(weight.shape, dtype=site.dtype)
+            # Nor are gradients that come with the backward.
+            weight.make_gradient()
         states = counter.total
         x = torch.empty((site.shard_tokens, model.hidden), dtype=site.residual_dtype, requires_grad=True)
         boundary = counter.total - states

@@ -55,7 +55,9 @@ class ShardedBlock:
                 if weight.pending is None:
                     continue
                 if not self.adds_whole:
-                    self._reducing.append(weight.reduced(weight.pending))
+                    # A gradient with the rows of all ranks of TP becomes this rank's part first.
+                    self._reducing.append(weight.reduced(weight.pending[: weight.shape[0]]))
+                    weight.make_gradient()
                 elif id(weight) in self._whole:
                     self._whole[id(weight)].add_(weight.pending)
                 else:

@@ -31,6 +31,14 @@ def charged(category: str) -> Iterator[None]:
         yield
 
 
+def moved(tensor: torch.Tensor, category: str) -> torch.Tensor:
+    """A tensor that now belongs to another category, where anyone counts."""
+    counter: LiveCounter | None = active_counter()
+    if counter is not None:
+        counter.move(tensor, category)
+    return tensor
+
+
 class Weight:
     """One parameter on this rank.
 
@@ -91,13 +99,23 @@ class Weight:
             self.optimizer = _bytes(optimizer, site)
         width = site.rules.gradient_bytes
         whole_gradient = float(states.gradients) >= count * width
-        with charged(GRADIENTS):
-            held = shape if whole_gradient else (math.ceil(states.gradients / width),)
-            kind = torch.float32 if width == framework.gradient_bytes else site.dtype
-            self.main_grad = torch.zeros(held, dtype=kind, device=site.device)
         self.whole_gradient = whole_gradient
+        self.gradient_shape = shape if whole_gradient else (math.ceil(states.gradients / width),)
+        self.gradient_type = torch.float32 if width == framework.gradient_bytes else site.dtype
+        self.main_grad: torch.Tensor | None = None
+        if not framework.fresh_gradients:
+            self.make_gradient()
         self.pending: torch.Tensor | None = None
+        self.gathers_gradient = False
+        """An embedding whose gradient has the rows of all ranks of TP."""
         self.sharded = site.rules.parameter_shard
+
+    def make_gradient(self) -> torch.Tensor:
+        """The accumulated gradient, or this rank's share of it; made where the step began without."""
+        if self.main_grad is None:
+            with charged(GRADIENTS):
+                self.main_grad = torch.zeros(self.gradient_shape, dtype=self.gradient_type, device=self.site.device)
+        return self.main_grad
 
     def _narrow_width(self, usual: float) -> float:
         """Bytes an element of the whole weight: of its narrow copies where nothing else is stored."""
@@ -159,15 +177,18 @@ class Weight:
         gradient first. Under FSDP it stays until the layer's backward is over (`ShardedBlock`).
         """
         if self.fused_accumulation and self.whole_gradient:
-            _accumulate(self.main_grad, make)
+            _accumulate(self.make_gradient(), make)
             return
         made = make()
         if self.sharded:
             self.pending = made
-        elif self.whole_gradient:
-            self.main_grad.add_(made)
-        else:
-            self.main_grad.add_(made.reshape(-1)[: self.main_grad.numel()])
+            return
+        if self.main_grad is None and made.shape == self.gradient_shape and made.dtype == self.gradient_type:
+            # The first gradient of a parameter becomes its own.
+            self.main_grad = moved(made, GRADIENTS)
+            return
+        main_grad = self.make_gradient()
+        main_grad.add_(made if self.whole_gradient else made.reshape(-1)[: main_grad.numel()])
 
 
 @fused

@@ -74,6 +74,11 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
             f"asks for {strategy.pp * strategy.vpp} chunks and the model has {model.n_layers} layers",
             strategy.pp,
         )
+    rules = _read_rules(top, sharded)
+    if max(strategy.op, strategy.tp, strategy.pp, strategy.cp) == 1 and rules.compute_bytes < rules.param_bytes:
+        # v0.2.2 torchtitan/distributed/utils.py:242-263, ``maybe_enable_amp``.
+        notes.append("without sharding the job computes under autocast: casts that it keeps without recompute, up to a "
+                     "fifth of the peak, are not counted")  # fmt: skip
     plan: PipelinePlan | None = None
     try:
         plan = _read_plan(top, model, strategy, schedule, notes)
@@ -84,7 +89,7 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
         launcher=NAME,
         model=model,
         strategy=strategy,
-        rules=_read_rules(top, sharded),
+        rules=rules,
         schedule=schedule,
         plan=plan,
         mtp_counted=False,
@@ -122,6 +127,11 @@ def _degree_error(top: Fields, name: str, problem: str, value: Any) -> InputErro
 
 _FORMER_NAMES = {"llama": "llama2"}
 """Models by the name that torchtitan gave them in April 2024 (c22d1a8d1 torchtitan/models/llama/__init__.py)."""
+
+
+_EXCHANGES_AGAIN = ("qwen3",)
+"""Models whose operator policy does not name the experts' all-to-all: v0.2.2
+torchtitan/models/qwen3/infra/parallelize.py:39-54, beside those of deepseek_v3 (:33), gpt_oss (:42), llama4 (:51)."""
 
 
 def _read_model(top: Fields, registry: Registry) -> ModelSpec:
@@ -290,8 +300,16 @@ def _read_rules(top: Fields, sharded: bool) -> TrainingRules:
         compute_bytes=4 if training.raw("mixed_precision_param") == "float32" else 2,
         expert_tensor_parallel=experts.integer("expert_tensor_parallel_degree", default=1) != 1,
         compiled=_compiles(top),
+        compiled_loss=_compiles(top) and _compiles_loss(top),
+        saves_exchanges=top.section("model").text("name").lower() not in _EXCHANGES_AGAIN,
         ep_holds_cp=any(top.section(place).has(*names) for place, names in LAST_IN_V020.items()),
     )
+
+
+def _compiles_loss(top: Fields) -> bool:
+    """Always until August 2025 (v0.1.0 torchtitan/components/loss.py:27), since then by its name (v0.2.2 :33)."""
+    components = top.section("compile").raw("components")
+    return not isinstance(components, list) or "loss" in components
 
 
 def _compiles(top: Fields) -> bool:

@@ -132,7 +132,7 @@ def held_by(model: ModelSpec, kind: str, strategy: Strategy, rules: TrainingRule
         return Held(
             sum(torch.Size(weight.shape).numel() for weight in weights),
             sum(weight.tensor.untyped_storage().nbytes() for weight in weights if weight.tensor is not None),
-            sum(weight.main_grad.untyped_storage().nbytes() for weight in weights),
+            sum(weight.make_gradient().untyped_storage().nbytes() for weight in weights),
             sum(weight.optimizer.untyped_storage().nbytes() for weight in weights),
         )
 

@@ -159,23 +159,41 @@ def test_a_sharding_degree_left_to_the_ranks_is_fsdp_on_any_number_of_them(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("more", "sharded", "whole"),
+    ("more", "kept", "gradient", "whole"),
     [
         # Rajbhandari et al. 2020, figure 1: everything is split.
-        ("", 16, 6),
+        ("", 12, 4, 6),
         # A bf16 weight with gradient and two moments of its type; gradients are added up whole in fp32.
-        ('dtype = "bfloat16"', 8, 2 + 4),
-        ('dtype = "bfloat16"\nmixed_precision_reduce = "bfloat16"', 8, 2 + 2),
-        ('mixed_precision_reduce = "bfloat16"', 16, 2 + 2),
+        ('dtype = "bfloat16"', 6, 2, 2 + 4),
+        ('dtype = "bfloat16"\nmixed_precision_reduce = "bfloat16"', 6, 2, 2 + 2),
+        ('mixed_precision_reduce = "bfloat16"', 12, 4, 2 + 2),
     ],
 )
-def test_a_parameter_takes_the_bytes_of_its_types(tmp_path: Path, more: str, sharded: int, whole: int) -> None:
+def test_a_parameter_takes_the_bytes_of_its_types(
+    tmp_path: Path, more: str, kept: int, gradient: int, whole: int
+) -> None:
     config = read_config(toml_file(tmp_path, ("[training]", f"[training]\n{more}")))
     model, strategy = config.model, config.strategy.replace(dp=8, tp=1, pp=1, op=8)
     count = layer_parameters(model, DENSE)
-    for pp, beside in ((1, 0), (2, whole)):
-        state = layer_state_bytes(model, DENSE, strategy.replace(pp=pp), config.rules)
-        assert float(state.total) == pytest.approx(count * (sharded / 8 + beside), rel=1e-12)
+    # A step begins without gradients, and a pipeline scatters them at its end.
+    for pp, micro_batches, share, beside in ((1, 1, kept, 0), (1, 2, kept + gradient, 0), (2, 2, kept, whole)):
+        degrees = strategy.replace(pp=pp, micro_batches=micro_batches)
+        state = layer_state_bytes(model, DENSE, degrees, config.rules)
+        assert float(state.total) == pytest.approx(count * (share / 8 + beside), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("more", "compiled"),
+    [
+        ("", False),
+        ("[compile]\nenable = true\n", True),
+        ('[compile]\nenable = true\ncomponents = ["model", "loss"]\n', True),
+        ('[compile]\nenable = true\ncomponents = ["model"]\n', False),
+        ('[compile]\nenable = false\ncomponents = ["loss"]\n', False),
+    ],
+)
+def test_the_loss_is_compiled_where_the_file_names_it(tmp_path: Path, more: str, compiled: bool) -> None:
+    assert read_config(toml_file(tmp_path, ("[training]", f"{more}[training]"))).rules.compiled_loss is compiled
 
 
 def test_weights_that_are_never_given_up_stay_gathered(tmp_path: Path) -> None:
