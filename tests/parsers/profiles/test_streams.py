@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -246,7 +247,8 @@ def test_a_small_file_that_unpacks_to_a_great_deal_is_refused_soon(text: bytes, 
     with pytest.raises(InputError, match="unpacks to more than 40 times its size"):
         for _ in stream_events(path):
             pass
-    assert time.process_time() - began < 15.0
+    # A tracer, as of coverage, makes every line of Python several times as long.
+    assert time.process_time() - began < (15.0 if sys.gettrace() is None else 150.0)
 
 
 def test_many_blanks_are_passed_at_once(tmp_path: Path) -> None:
