@@ -164,10 +164,10 @@ def main() -> None:
     if options.run is not None:
         import torch
 
-        found = {run.name: measure(run, options.run.resolve()) for run in chosen}
+        fresh = {run.name: measure(run, options.run.resolve()) for run in chosen}
         measured_on = {"card": torch.cuda.get_device_name(), "torch": torch.__version__, "torchtitan": "v0.2.2"}
-        write_runs(measured_on, [found.get(run.name, run) for run in runs])
-        chosen = list(found.values())
+        write_runs(measured_on, [fresh.get(run.name, run) for run in runs])
+        chosen = list(fresh.values())
     print(", ".join(measured_on.values()))
     print(f"{'job':38s} {'measured':>9s} {'reserved':>9s} {'closed form':>12s} {'dry-run':>9s}")
     errors: dict[str, list[tuple[float, float]]] = {FSDP: [], ONE_CARD: []}

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torchtitan.distributed.expert_parallel as experts  # type: ignore[import-not-found]
-import torchtitan.distributed.utils as dist_utils  # type: ignore[import-not-found]
-import torchtitan.protocols.train_spec as specs  # type: ignore[import-not-found]
-import torchtitan.train as train  # type: ignore[import-not-found]
-from torchtitan.config import ConfigManager  # type: ignore[import-not-found]
+import torchtitan.distributed.expert_parallel as experts
+import torchtitan.distributed.utils as dist_utils
+import torchtitan.protocols.train_spec as specs
+import torchtitan.train as train
+from torchtitan.config import ConfigManager
 
 MIB = 2**20
 EXCHANGE, SPEC = experts.all_to_all_single, specs.get_train_spec
