@@ -7,6 +7,7 @@ from typing import Mapping
 
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
+from taylor.cost_model.backward_room import workspace_bytes
 from taylor.cost_model.best_case import best_case_peak_mib, lightest_layers
 from taylor.cost_model.profile import MemoryProfile
 from taylor.cost_model.states import StateBytes
@@ -21,7 +22,6 @@ from taylor.cost_model.statics import (
     overhead_mib,
     postponed_gradient_bytes,
     static_mib,
-    workspace_bytes,
 )
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid, deal_kinds, values_in_order

@@ -9,14 +9,9 @@ from taylor.base.console import log
 from taylor.base.errors import shortened
 from taylor.cost_model.activations import micro_batch_tokens, routed_slots, sequence_split
 from taylor.cost_model.alive import alive_micro_batches
+from taylor.cost_model.backward_room import workspace_bytes
 from taylor.cost_model.profile import MemoryProfile
-from taylor.cost_model.statics import (
-    MIB,
-    embedding_state_bytes,
-    head_state_bytes,
-    layer_state_bytes,
-    workspace_bytes,
-)
+from taylor.cost_model.statics import MIB, embedding_state_bytes, head_state_bytes, layer_state_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
 from taylor.parsers.flag_table import HIDDEN, INNER, ROUTER, SCORES, UnmodelledFlag

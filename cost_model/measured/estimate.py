@@ -9,6 +9,7 @@ import numpy as np
 
 from taylor.base.errors import InputError
 from taylor.cost_model.activations import activation_bytes
+from taylor.cost_model.backward_room import gradient_room_bytes
 from taylor.cost_model.collectives import gather_ms, ring_bandwidth, send_ms
 from taylor.cost_model.measured.cost_table import (
     MIB,
@@ -24,13 +25,7 @@ from taylor.cost_model.measured.cost_table import (
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy
 from taylor.cost_model.parameters import embedding_parameters, head_parameters, layer_parameters
 from taylor.cost_model.speed import Speed
-from taylor.cost_model.statics import (
-    embedding_state_bytes,
-    gradient_room_bytes,
-    head_state_bytes,
-    layer_state_bytes,
-    logits_bytes,
-)
+from taylor.cost_model.statics import embedding_state_bytes, head_state_bytes, layer_state_bytes, logits_bytes
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.time import head_time, layer_time
 from taylor.pipeline.plan import FULL, NONE

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from taylor.cost_model.activations import activation_bytes
+from taylor.cost_model.backward_room import gradient_room_bytes
 from taylor.cost_model.memory import memory_profile, stage_breakdown
 from taylor.cost_model.parameters import layer_parameters
 from taylor.cost_model.statics import (
     MIB,
     embedding_state_bytes,
-    gradient_room_bytes,
     layer_state_bytes,
     logits_bytes,
     static_mib,

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from taylor.cost_model.activations import activation_bytes  # noqa: E402
-from taylor.cost_model.statics import gradient_room_bytes, layer_state_bytes  # noqa: E402
+from taylor.cost_model.backward_room import gradient_room_bytes  # noqa: E402
+from taylor.cost_model.statics import layer_state_bytes  # noqa: E402
 from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
 from taylor.dryrun.torch_stage.kernels import GradientQueue  # noqa: E402
 from taylor.dryrun.torch_stage.layers import TransformerLayer  # noqa: E402

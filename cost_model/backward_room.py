@@ -1,0 +1,173 @@
+"""Room that the backward of one layer needs beyond what its forward kept; scalars and arrays alike."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from taylor.cost_model.activations import (
+    block_bytes,
+    layer_bytes,
+    micro_batch_tokens,
+    residual_bytes,
+    routed_slots,
+    sequence_split,
+)
+from taylor.cost_model.parameters import expert_outer
+from taylor.cost_model.recurrent import recurrent_room_bytes
+from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Degrees
+from taylor.pipeline.plan import FULL, NONE
+from taylor.register.layers import LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec, MoeSpec
+from taylor.register.model import ModelSpec
+from taylor.register.narrow_products import NarrowProducts
+
+
+def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """Room for the backward of one layer, of the largest kind: what recompute rebuilds, and the gradients beside.
+
+    Under `StaticRules.counted_as_fitted` the former alone: the gradients are within the overhead there.
+    """
+    largest: Any = 0.0
+    for layer in {each for kind in model.kind_counts for each in model.layers_of(kind)}:
+        none, full = (layer_bytes(model, layer, mode, degrees, rules) for mode in (NONE, FULL))
+        room = none - full
+        if not rules.framework.statics.counted_as_fitted:
+            room = room + _gradient_room_bytes(model, layer, degrees, rules)
+        largest = np.maximum(largest, room)
+    return largest
+
+
+def makes_weight_gradients(rules: TrainingRules) -> bool:
+    """Whether one product's weight gradient is alive beside the accumulated ones; FSDP's count with its layers."""
+    return not (rules.adds_in_products or rules.parameter_shard)
+
+
+def input_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """The gradient of a column-parallel product's input over all its tokens, and that input where it is gathered."""
+    ways = sequence_split(degrees)
+    return micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes * np.where(np.greater(ways, 1), 2, 1)
+
+
+def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> Any:
+    """Most that the backward of one layer holds beyond what its forward kept.
+
+    It is at its start, in the MLP: a dense one holds the gathered gradient of its output beside the
+    gradient of the activation's result, then that beside the gradient of gate and up (where these are
+    products of their own: three gradients of the unfused activation, or two gathered ones). Experts hold the
+    gradient of their slots before and after the all-to-all or the gather. A mixer without softmax holds what its scan's
+    backward rebuilds (`recurrent.recurrent_room_bytes`), when what its MLP and experts kept is gone.
+
+    Products in fewer than 16 bits cast a gradient before they take it, and so hold it beside its copies.
+    Where products make a weight's gradient by itself, there are two moments more: in the down projection
+    beside the gradients of its output and input, and in gate and up, when what the activation kept is gone.
+    """
+    rooms = [_gradient_room_bytes(model, layer, degrees, rules) for layer in model.layers_of(kind)]
+    return reduce(np.maximum, rooms)
+
+
+def _gradient_room_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    room: Any = 0.0
+    recurrent = layer.recurrent
+    if recurrent is not None:
+        room = np.maximum(room, _scan_room_bytes(model, layer, recurrent, degrees, rules))
+    if layer.moe is not None:
+        room = np.maximum(room, _expert_room_bytes(model, layer.moe, degrees, rules))
+        shared = MlpSpec(layer.moe.shared_width, layer.moe.gated)
+        room = np.maximum(room, _mlp_room_bytes(model, shared, degrees, rules) if shared.width else 0.0)
+    if layer.mlp is not None:
+        room = np.maximum(room, _mlp_room_bytes(model, layer.mlp, degrees, rules))
+    if not layer.has_block:
+        room = np.maximum(room, _mixer_room_bytes(model, layer, degrees, rules))
+    return room
+
+
+def _scan_room_bytes(
+    model: ModelSpec, layer: LayerSpec, mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees, rules: TrainingRules
+) -> Any:
+    """A scan's backward: what MLP and experts kept is gone, the gradient of their input stands beside the layer's."""
+    tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
+    room = tokens * recurrent_room_bytes(mixer, model.hidden, ways, degrees, rules)
+    if not layer.has_block:
+        return room
+    return room + tokens * model.hidden * residual_bytes(rules) / ways - block_bytes(model, layer, degrees, rules)
+
+
+def _mixer_room_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """A mixer alone in its layer: the gathered gradient of its output beside the gradient of the context.
+
+    Attention holds the latter beside the gradients of queries, keys and values next.
+    """
+    tokens, attention, mixer = micro_batch_tokens(degrees, rules), layer.attention, layer.recurrent
+    gathered = np.where(np.greater(sequence_split(degrees), 1), model.hidden, 0.0)
+    if mixer is not None:
+        context = mixer.inner if isinstance(mixer, MambaSpec) else mixer.value_width
+        return tokens * rules.compute_bytes * (gathered + context / degrees.tp)
+    if attention is None:
+        return 0.0
+    context = attention.n_heads * attention.v_width / degrees.tp
+    kv_heads = attention.n_heads if attention.latent is not None else attention.n_kv_heads
+    keys = np.maximum(kv_heads / degrees.tp, 1) * (attention.qk_width + attention.v_width)
+    inputs = attention.n_heads * attention.qk_width / degrees.tp + (0 if attention.reused_kv else keys)
+    return tokens * rules.compute_bytes * (context + np.maximum(gathered, inputs))
+
+
+def _expert_room_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
+    gates, outer = 2 if moe.gated else 1, expert_outer(model, moe)
+    slots = routed_slots(moe, degrees, rules) * tokens
+    split = rules.experts_over(degrees.tp)
+    width = moe.expert_hidden / split
+    exchanged = np.where(np.greater(degrees.ep, 1), tokens * moe.top_k / ways, 0.0)
+    other = exchanged if rules.whole_experts else np.where(np.greater(ways, 1), slots / split, exchanged)
+    # Before and behind the exchange; behind it and behind the second product; gate and up.
+    room = np.maximum((slots + other) * outer, np.maximum((outer + width) * slots, gates * width * slots))
+    room = rules.compute_bytes * room
+    if rules.narrow is not None:
+        arriving = (rules.compute_bytes + 2 * rules.narrow.input_bytes) * outer
+        room = np.maximum(room, slots * _narrow_room_bytes(rules, rules.narrow, arriving, outer, width, gates))
+    if not makes_weight_gradients(rules):
+        return room
+    # The grouped product makes the gradients of all experts of the rank at once.
+    weight = rules.compute_bytes * moe.n_experts / degrees.ep * width * outer
+    product, outside = (rules.compute_bytes * slots * size for size in (width, outer))
+    return np.maximum(room, outside + np.maximum(product + weight, gates * weight - product))
+
+
+def _narrow_room_bytes(
+    rules: TrainingRules, narrow: NarrowProducts, arriving: Any, outer: Any, width: Any, gates: int
+) -> Any:
+    """Bytes a token, or slot, of an MLP's backward whose products take gradients and inputs in fewer than 16 bits.
+
+    Three moments: the down projection with what arrives and the gradient of its input; the activation function between
+    two gradients, when the down projection's narrow input is gone; gate and up with the two narrow copies of their
+    gradient and that of their input, when what the activation kept is gone too.
+    """
+    wide, kept = rules.compute_bytes, narrow.input_bytes
+    between = (gates * wide + wide - kept) * width
+    entering = (gates * 2 - 1) * kept * width + wide * outer
+    return np.maximum(arriving + wide * width, np.maximum(between, entering))
+
+
+def _mlp_room_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
+    gathered = np.where(np.greater(ways, 1), tokens * model.hidden * rules.compute_bytes, 0.0)
+    gates = 2 if mlp.gated else 1
+    width = mlp.width / degrees.tp
+    product = tokens * width * rules.compute_bytes
+    if mlp.gated and not rules.framework.activations.fused_swiglu:
+        return np.maximum(3 * product, 2 * gathered)
+    # Behind a dropout the output's gradient is a tensor of its own.
+    dropped = tokens * model.hidden * rules.compute_bytes / ways if rules.dropout else 0.0
+    room = np.maximum(dropped + gathered + product, gates * product)
+    if rules.narrow is not None:
+        # A gradient is cast before it is gathered.
+        arriving = dropped / tokens + 2 * rules.narrow.input_bytes * model.hidden
+        room = tokens * _narrow_room_bytes(rules, rules.narrow, arriving, model.hidden, width, gates)
+    if not makes_weight_gradients(rules):
+        return room
+    weight = model.hidden * width * rules.compute_bytes
+    entering = input_gradient_bytes(model, degrees, rules) + gates * weight - product
+    return np.maximum(room, np.maximum(dropped + gathered + product + weight, entering))
