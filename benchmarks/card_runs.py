@@ -155,6 +155,7 @@ def write_runs(measured_on: Mapping[str, str], runs: list[CardRun]) -> None:
 
 
 def main() -> None:
+    """Measure where asked, and print the comparison."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--run", type=Path, metavar="CHECKOUT", help="measure with this checkout of torchtitan v0.2.2")
     parser.add_argument("--only", default="", metavar="NAME", help="the jobs whose name begins so")

@@ -107,6 +107,7 @@ def pretend(job: Any) -> None:
 
 
 def main() -> None:
+    """Train, and write the last step's figures."""
     answer = Path(sys.argv.pop(1))
     job = ConfigManager().parse_args()
     pretend(job)
