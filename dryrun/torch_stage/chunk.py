@@ -15,6 +15,7 @@ from taylor.dryrun.torch_stage.layers import TransformerLayer
 from taylor.dryrun.torch_stage.norms import NormLayer
 from taylor.dryrun.torch_stage.sharding import Enter, Leave, ShardedBlock
 from taylor.dryrun.torch_stage.site import Site
+from taylor.dryrun.torch_stage.weights import moved
 from taylor.pipeline.plan import RECOMPUTE_MODES, PipelinePlan
 from taylor.register.model import MTP, kind_of
 
@@ -45,12 +46,6 @@ def _survivors(name: str) -> Iterator[None]:
         return
     with counter.survivors(name):
         yield
-
-
-def _move(tensor: Tensor, name: str) -> None:
-    counter = active_counter()
-    if counter is not None:
-        counter.move(tensor, name)
 
 
 class StageChunk:
@@ -118,12 +113,12 @@ class StageChunk:
                 x = self._embed(tokens, embedding_block)
         for kind, layer in zip(self.kinds, self.layers, strict=True):
             # A layer's input is its own, whoever made it.
-            _move(x, activations_of(kind))
+            moved(x, activations_of(kind))
             with _survivors(activations_of(kind)):
                 x = _run(layer, x, next(blocks, None))
         if self.head is None:
             return x
-        _move(x, LOGITS)
+        moved(x, LOGITS)
         bodies = [x]
         for module in self.modules:
             block = next(blocks, None)
@@ -131,13 +126,13 @@ class StageChunk:
             # The module's projection counts with the head, its layers as layers.
             with _survivors(LOGITS):
                 y = module.project(y, self._embed(tokens, None if self.first else embedding_block))
-            _move(y, activations_of(MTP))
+            moved(y, activations_of(MTP))
             with _survivors(activations_of(MTP)):
                 for layer in module.layers:
                     y = layer(y)
             bodies.append(y if block is None else Leave.apply(y, block))
             del y
-            _move(bodies[-1], LOGITS)
+            moved(bodies[-1], LOGITS)
         head_block = next(blocks, None)
         losses = []
         # The modules' losses come first, the model's own last (Megatron).
