@@ -77,8 +77,9 @@ class Embedding:
         split = (site.rules.vocab_parallel or piped) and site.splits_vocabulary
         copy = not states.casts_embedding_rows
         rows, group = (site.vocabulary, SPLIT) if split else (model.vocab, REPLICATED)
-        self.table = Weight(site, (rows, model.hidden), group, copy=copy, in_layer=False)
-        self.table.gathers_gradient = split and site.rules.parameter_shard and states.gathers_embedding_gradient
+        gathers = split and site.rules.parameter_shard and states.gathers_embedding_gradient
+        shape = (rows, model.hidden)
+        self.table = Weight(site, shape, group, copy=copy, in_layer=False, gathers_gradient=gathers)
         self.positions = None
         if model.learned_positions:
             # Positions are not split over TP: every rank adds the rows of its tokens.

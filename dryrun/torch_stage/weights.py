@@ -57,6 +57,8 @@ class Weight:
         Its product is one of those that recompute by operator counts (`cost_model.saved_operators`).
     in_layer : bool
         Off: a table over the vocabulary, whose product never runs in fewer than 16 bits.
+    gathers_gradient : bool
+        Its gradient has the rows of all ranks of TP until it is reduced (`StateRules.gathers_embedding_gradient`).
     """
 
     def __init__(
@@ -68,8 +70,9 @@ class Weight:
         copy: bool = True,
         counted: bool = True,
         in_layer: bool = True,
+        gathers_gradient: bool = False,
     ) -> None:
-        self.site, self.counted = site, counted
+        self.site, self.counted, self.gathers_gradient = site, counted, gathers_gradient
         self.shape = shape
         count = math.prod(shape)
         whole = ParameterGroups(**{group: count * _ways(site, group)})
@@ -106,8 +109,6 @@ class Weight:
         if not framework.fresh_gradients:
             self.make_gradient()
         self.pending: torch.Tensor | None = None
-        self.gathers_gradient = False
-        """An embedding whose gradient has the rows of all ranks of TP."""
         self.sharded = site.rules.parameter_shard
 
     def make_gradient(self) -> torch.Tensor:
