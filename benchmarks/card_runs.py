@@ -150,8 +150,8 @@ def write_runs(measured_on: Mapping[str, str], runs: list[CardRun]) -> None:
     """Write the file anew."""
     rows = [{name: value for name, value in vars(run).items() if value is not None and value != 0} for run in runs]
     head = "# Jobs of benchmarks/card_runs.py with what was measured; MiB and ms.\n"
-    told = yaml.safe_dump({"measured_on": dict(measured_on), "runs": rows}, sort_keys=False, width=120)
-    write_atomic(FILE, head + told)
+    text = yaml.safe_dump({"measured_on": dict(measured_on), "runs": rows}, sort_keys=False, width=120)
+    write_atomic(FILE, head + text)
 
 
 def main() -> None:

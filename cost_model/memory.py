@@ -205,7 +205,7 @@ def _stage(
     if stage == schedule.head_stage(strategy.pp):
         states = states + head_state_bytes(model, strategy, rules)
         logits, workspace, buffers = (float(part) for part in end_of_step_bytes(model, strategy, rules))
-        late += float(late_gradient_bytes(model, strategy, rules))
+        late += float(late_gradient_bytes(model, strategy, rules, logits + workspace + buffers))
     alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage)
     layers_alive = sum(alive[v] * grid[v][stage] for grid in plan.layers.values() for v in range(plan.interleaves))
     return StageBreakdown(

@@ -58,15 +58,15 @@ def _states(
     may need more behind its last backward is in `late_gradient_bytes`.
     """
     state = group_bytes(groups, degrees, rules, copy_weights=copy_weights, in_layer=in_layer)
-    early = 0.0 if rules.framework.states.fresh_gradients else 1.0
-    kept = np.where(_makes_gradients_late(degrees, rules), 0.0, 1.0)
+    gradients = np.where(_makes_gradients_late(degrees, rules), 0.0, state.gradients)
     if not rules.parameter_shard:
-        return StateBytes(state.weights, state.gradients * kept, state.optimizer)
+        return StateBytes(state.weights, gradients, state.optimizer)
     whole = _gathered(groups, degrees, rules, in_layer=in_layer)
     in_pipeline = np.greater(degrees.pp, 1) & rules.framework.states.whole_in_pipeline
     stays = in_pipeline | rules.stay_gathered | (rules.whole_ends and not in_layer)
-    gradients = state.gradients * kept * np.where(in_pipeline, early, 1.0) + whole.gradients * in_pipeline
-    return StateBytes(state.weights + whole.weights * stays, gradients, state.optimizer)
+    # Shares that come with the reduction at the end of a pipeline's step are not beside the whole ones.
+    gradients = np.where(in_pipeline & rules.framework.states.fresh_gradients, 0.0, gradients)
+    return StateBytes(state.weights + whole.weights * stays, gradients + whole.gradients * in_pipeline, state.optimizer)
 
 
 def _makes_gradients_late(degrees: Degrees, rules: TrainingRules) -> Any:
@@ -278,18 +278,22 @@ def _head_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRule
     return group_bytes(_head_groups(model, degrees, rules), degrees, rules, in_layer=False).gradients
 
 
-def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    """What the end of the only backward needs beyond its loss, of gradients that come no sooner; else 0.
+def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules, at_loss: Any) -> Any:
+    """What the end of the only backward needs beyond its loss, of gradients that come no sooner, bytes; else 0.
 
     Behind the last layer all gradients are there and no activation: with every layer recomputed, which keeps least,
     that may be more than the loss needed (`StateRules.fresh_gradients`). Then comes the embedding's own: with all rows
     (`StateRules.gathers_embedding_gradient`), beside the gathered table and what is being reduced; of a tied table
     that nothing shards, beside the head's.
+
+    Parameters
+    ----------
+    at_loss : scalar or array [n]
+        All parts of `end_of_step_bytes`, bytes.
     """
     late = _makes_gradients_late(degrees, rules)
     if not np.any(late):
         return 0.0
-    logits, workspace, buffers = end_of_step_bytes(model, degrees, rules)
     layers: Any = 0.0
     kept: Any = 0.0
     for kind, count in model.kind_counts.items():
@@ -305,7 +309,7 @@ def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules
         made = made + np.maximum(gathered.gradients, _largest_layer(model, degrees, rules).gradients)
     at_last_layer = workspace_bytes(model, degrees, rules) + buffer_bytes(model, degrees, rules)
     end = _head_gradient_bytes(model, degrees, rules) + layers + np.maximum(at_last_layer, own + made)
-    return np.where(late, np.maximum(0.0, end - kept - logits - workspace - buffers), 0.0)
+    return np.where(late, np.maximum(0.0, end - kept - at_loss), 0.0)
 
 
 def postponed_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules, schedule: ScheduleSpec) -> Any:
@@ -339,7 +343,8 @@ def static_mib(
     always = overhead_mib(rules) + postponed / MIB
     middle = beside / MIB + always
     first = middle + embedding_state_bytes(model, degrees, rules).total / MIB
-    at_end = sum(end_of_step_bytes(model, degrees, rules)) + late_gradient_bytes(model, degrees, rules)
+    at_loss = sum(end_of_step_bytes(model, degrees, rules))
+    at_end = at_loss + late_gradient_bytes(model, degrees, rules, at_loss)
     last = (head_state_bytes(model, degrees, rules).total + at_end) / MIB + always
     if schedule is not None and schedule.head_stage(2) == 0:
         return first + last - middle, middle, middle
