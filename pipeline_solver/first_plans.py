@@ -10,7 +10,7 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.evaluate import host_memory_mib, peak_memory_mib
 from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.plan_walk import PlanWalk, State
+from taylor.pipeline_solver.plan_walk import PlanWalk, State, alternates
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.stopping import Stopper
 
@@ -26,8 +26,11 @@ SHORT_TASKS, LONG_TASKS = 4e7, 1.6e9
 LEAST_MOVES, SHORT_MOVES, LONG_MOVES = 500, 10_000, 120_000
 """Moves of any walk at least, of a short and of a long one at most."""
 
-HOT = (0.03, 0.01)
-"""First temperatures of long walks, in turn, as shares of the step time."""
+HOT, ALTERNATING_HOT = (0.03, 0.01), (0.0075, 0.005)
+"""First temperatures of long walks, in turn, as shares of the step time; the latter where kinds alternate."""
+
+ALTERNATING_COLD = 7.5e-4
+"""Last temperature of long walks where kinds alternate: these gain by beginning again more often."""
 
 STARTS, START_HOT = 16, (0.005, 0.01, 0.005, 0.02)
 """Short walks from the start, where a problem is hard, and their first temperatures in turn."""
@@ -94,14 +97,18 @@ class FirstPlans:
         """A long walk from the best plan, of `seconds` at most: then it goes cold at once."""
         if self.state is not None:
             until = None if seconds is None else time.monotonic() + seconds
-            self._walk_from(self.state, min(LONG_MOVES, LONG_TASKS / self.size), HOT[attempt % len(HOT)], until)
+            moves = min(LONG_MOVES, LONG_TASKS / self.size)
+            hots, cold = (ALTERNATING_HOT, ALTERNATING_COLD) if alternates(self.problem) else (HOT, COLD)
+            self._walk_from(self.state, moves, hots[attempt % len(hots)], until, cold)
 
-    def _walk_from(self, state: State, most_moves: float, hot: float, until: float | None = None) -> float:
+    def _walk_from(
+        self, state: State, most_moves: float, hot: float, until: float | None = None, cold: float = COLD
+    ) -> float:
         """Walk from a state as it cools down; the best step time met by a state that fits, inf without one."""
         moves = max(LEAST_MOVES, int(most_moves))
         slices = max(1, int(np.ceil(moves * self.size / SLICE_TASKS)))
         scale = self.time if np.isfinite(self.time) else self.walk.time_of(state)
-        heats = np.geomspace(hot, COLD, slices + 1) * scale
+        heats = np.geomspace(hot, cold, slices + 1) * scale
         met = np.inf
         for before, after in zip(heats[:-1], heats[1:], strict=True):
             self.stopper.check()

@@ -20,8 +20,8 @@ from taylor.pipeline_solver.chunk_types import chunk_bounds
 from taylor.pipeline_solver.durations import has_weight_gradient, schedule_of, times_of
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.stage_tuples import fixed_parts
-from taylor.pipeline_solver.walk_kernels import fit_all, task_durations, walk
+from taylor.pipeline_solver.stage_tuples import FEW_KINDS, fixed_parts
+from taylor.pipeline_solver.walk_kernels import FAR, STAGE, fit_all, task_durations, walk
 
 
 class Stack(NamedTuple):
@@ -69,6 +69,8 @@ class Line(NamedTuple):
         Pieces of a sequence.
     pace : float64 [S]
         How many times as long the tasks of a stage take.
+    until : float64 [7]
+        A number drawn below it, and not below the one before, makes a move of this kind (`walk_kernels.RECOMPUTE` ...).
     """
 
     stage: NDArray[np.int64]
@@ -84,6 +86,7 @@ class Line(NamedTuple):
     shares: NDArray[np.float64]
     splits: float
     pace: NDArray[np.float64]
+    until: NDArray[np.float64]
 
 
 class State(NamedTuple):
@@ -127,6 +130,17 @@ class Cuts(NamedTuple):
 
 CUTS = 400
 """Path cuts that a walk remembers; of more, those that refused a move last."""
+
+
+UNTIL = (0.25, 0.5, 0.7, 0.82, 0.92, 0.92, 0.92)
+ALTERNATING_UNTIL = (0.25, 0.4, 0.45, 0.45, 0.45, 0.8, 0.95)
+"""What share of a walk's moves is of which kind; see `Line.until`. Where kinds alternate, a layer that moves far changes
+what every chunk between holds, and one in some hundred such moves is taken; of two sizes swapped, one in twenty."""
+
+
+def alternates(problem: PipelineProblem) -> bool:
+    """Whether the model has many runs of layers of a kind."""
+    return len(problem.placed_kinds) > FEW_KINDS
 
 
 class PlanWalk:
@@ -295,4 +309,14 @@ def _line(problem: PipelineProblem) -> Line:
         shares,
         float(splits),
         np.array(problem.pace, dtype=np.float64),
+        _until(problem),
     )
+
+
+def _until(problem: PipelineProblem) -> NDArray[np.float64]:
+    if alternates(problem):
+        return np.array(ALTERNATING_UNTIL)
+    until = np.array(UNTIL)
+    if problem.interleaves == 1:
+        until[STAGE:] = until[FAR]  # a stage has but one chunk
+    return until

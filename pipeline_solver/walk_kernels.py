@@ -15,6 +15,12 @@ from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB
 NEAR_CHUNKS = 3
 """Chunks, in model order, that a layer moves at most in a near move."""
 
+SWAP_CHUNKS, SIZE_CHUNKS = 16, 8
+"""Chunks between two that swap their sizes, and that a size moves, at most."""
+
+RECOMPUTE, NEAR, FAR, STAGE, RANGE, SWAP, SIZE = range(7)
+"""Kinds of moves, in the order of `Line.until`; what is left over moves two layers."""
+
 
 @compiled
 def kept_mib(stack, begin, taken, k):  # type: ignore[no-untyped-def]
@@ -45,16 +51,18 @@ def stage_over(stack, line, begin, taken, s, row):  # type: ignore[no-untyped-de
     """MiB that stage s is over its limit at the worst of its alive vectors, whose number goes to `row` [1]."""
     V = line.place.shape[0]
     states = 0.0
+    kept = np.empty(V)
     for v in range(V):
         k = line.place[v, s]
         states += stack.states[begin[k + 1]] - stack.states[begin[k]]
+        kept[v] = kept_mib(stack, begin, taken, k)
     worst = -np.inf
     for p in range(line.room.shape[1]):
         need = states - line.room[s, p]
         if need == -np.inf:
             continue
         for v in range(V):
-            need += line.alive[s, p, v] * kept_mib(stack, begin, taken, line.place[v, s])
+            need += line.alive[s, p, v] * kept[v]
         if need > worst:
             worst = need
             row[0] = p
@@ -217,6 +225,29 @@ def move_layers(line, begin, source, target, count):  # type: ignore[no-untyped-
 
 
 @compiled
+def swap_sizes(line, begin, one, other):  # type: ignore[no-untyped-def]
+    """Let two chunks hold as many layers as the other did, those between moving up; whether they may, and differ."""
+    low, high = min(one, other), max(one, other)
+    more = (begin[high + 1] - begin[high]) - (begin[low + 1] - begin[low])
+    source, target = (high, low) if more > 0 else (low, high)
+    return more != 0 and move_layers(line, begin, source, target, abs(more))
+
+
+@compiled
+def move_size(line, begin, source, target):  # type: ignore[no-untyped-def]
+    """Let one chunk hold what `source` did, each from there to it what its neighbour did; whether all may."""
+    size = begin[source + 1] - begin[source]
+    for k in range(source, target):
+        begin[k + 1] = begin[k] + begin[k + 2] - begin[k + 1]
+    for k in range(source, target, -1):
+        begin[k] = begin[k - 1] + size
+    for k in range(min(source, target), max(source, target) + 1):
+        if not line.lower[k] <= begin[k + 1] - begin[k] <= line.upper[k]:
+            return False
+    return source != target
+
+
+@compiled
 def propose(line, begin, taken, locked):  # type: ignore[no-untyped-def]
     """Change `begin` and `taken` at random; whether anything came of it.
 
@@ -224,26 +255,27 @@ def propose(line, begin, taken, locked):  # type: ignore[no-untyped-def]
     """
     V, S = line.place.shape
     C, M = len(line.stage), taken.shape[0]
+    until = line.until
     locked[0] = -1
     draw = np.random.random()
-    if M and line.uniform[0] < 0 and draw < 0.25:
+    if M and line.uniform[0] < 0 and draw < until[RECOMPUTE]:
         # Another recompute choice of one chunk; the stage's other chunks make up for it.
         k = np.random.randint(C)
         sign = 1 if np.random.random() < 0.5 else -1
         locked[0] = k
         return step_of(line, begin, taken, k, np.random.randint(2 * M - 1), sign)
-    if draw < 0.50:
+    if draw < until[NEAR]:
         source = np.random.randint(C)
         target = source + np.random.randint(-NEAR_CHUNKS, NEAR_CHUNKS + 1)
         return 0 <= target < C and move_layers(line, begin, source, target, 1)
-    if draw < 0.70:
+    if draw < until[FAR]:
         return move_layers(line, begin, np.random.randint(C), np.random.randint(C), 1)
-    if V > 1 and draw < 0.82:
+    if draw < until[STAGE]:
         # Between two chunks of one stage.
         s = np.random.randint(S)
         source, target = line.place[np.random.randint(V), s], line.place[np.random.randint(V), s]
         return move_layers(line, begin, source, target, 1)
-    if V > 1 and draw < 0.92:
+    if draw < until[RANGE]:
         # Between two interleaves on a range of stages.
         v, w = np.random.randint(V), np.random.randint(V)
         low, high = np.random.randint(S), np.random.randint(S)
@@ -251,6 +283,14 @@ def propose(line, begin, taken, locked):  # type: ignore[no-untyped-def]
         for s in range(min(low, high), max(low, high) + 1):
             moved = move_layers(line, begin, line.place[v, s], line.place[w, s], 1) or moved
         return moved
+    if draw < until[SWAP]:
+        one = np.random.randint(C)
+        other = one + np.random.randint(1, SWAP_CHUNKS + 1)
+        return other < C and swap_sizes(line, begin, one, other)
+    if draw < until[SIZE]:
+        source = np.random.randint(C)
+        target = source + np.random.randint(-SIZE_CHUNKS, SIZE_CHUNKS + 1)
+        return 0 <= target < C and move_size(line, begin, source, target)
     # Two layers at once: an exchange, or one chunk gives two.
     source, target = np.random.randint(C), np.random.randint(C)
     moved = move_layers(line, begin, source, target, 1)
