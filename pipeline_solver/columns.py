@@ -20,6 +20,7 @@ from taylor.pipeline_solver.choice_columns import resource_needs, undominated_ch
 from taylor.pipeline_solver.chunk_types import prefix_cost
 from taylor.pipeline_solver.compiled import compiled
 from taylor.pipeline_solver.durations import duration_blocks, schedule_of
+from taylor.pipeline_solver.phases import Phases
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.stage_tuples import StageTuples, TooManyColumns, fixed_parts
 
@@ -43,6 +44,8 @@ class ColumnSet:
         Number of the layer tuple.
     ordered : bool
         Whether plans keep the kinds in the problem's order. Columns that leave it open bound the step time alone.
+    phases : Phases, optional
+        Of columns that leave the order open, where their chunks stand in the pattern of the layers.
     """
 
     problem: PipelineProblem
@@ -52,6 +55,7 @@ class ColumnSet:
     durations: NDArray[np.float64]
     group: NDArray[np.int64]
     ordered: bool = True
+    phases: Phases | None = None
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -94,7 +98,7 @@ class ColumnSet:
         start = np.searchsorted(numbers, self.start)
         part = ColumnSet(
             self.problem, start, self.layers[numbers], self.recompute[numbers], self.durations[numbers],
-            self.group[numbers], self.ordered,
+            self.group[numbers], self.ordered, None if self.phases is None else self.phases.take(numbers),
         )  # fmt: skip
         return part, numbers
 

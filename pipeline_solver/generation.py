@@ -16,6 +16,7 @@ from taylor.pipeline_solver.bounding import cut_loop
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.master import Master
+from taylor.pipeline_solver.phases import period_of
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.stage_pricing import alike, all_below, cheapest, columns_of, reduced_costs, stage_options
 from taylor.pipeline_solver.stopping import LpTrouble, Stopper
@@ -91,7 +92,8 @@ class Generation:
     ) -> None:
         self.limits, self.paths, self.stopper, self.ordered = limits, paths, stopper, ordered
         self.problem = problem if ordered else alike(problem)
-        self.options = stage_options(problem, limits.under(step_time), None if ordered else self.problem)
+        merged, period = (None, 1) if ordered else (self.problem, period_of(problem))
+        self.options = stage_options(problem, limits.under(step_time), merged, period)
         none = np.zeros((0, problem.interleaves), dtype=np.int64)
         self.chosen: list[NDArray[np.int64]] = [none for _ in self.options]
         self.known: list[set[bytes]] = [set() for _ in self.options]

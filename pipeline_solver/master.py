@@ -6,6 +6,8 @@ durations d = Σ dur·λ as variables of their own; and for each path found, cou
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
@@ -13,7 +15,8 @@ from numpy.typing import NDArray
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.cut_pool import CutPool
 from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.path_lp import INFINITY, LpResult, PathLp, Prices
+from taylor.pipeline_solver.path_lp import INFINITY, NO_PHASES, LpResult, PathLp, Prices
+from taylor.pipeline_solver.phases import Phases
 from taylor.pipeline_solver.splits import Split, StageSplits
 
 PRICE_ABOVE = 3000
@@ -88,6 +91,15 @@ class Master(PathLp):
                     self.switches.append([])
                 self.switches[switch].append((count, coefficient))
             count += 1
+        self.phase_row = count
+        if columns.phases is not None:
+            for rows, cols, values in self._phase_rows(columns.phases, count):
+                row.append(rows)
+                col.append(cols)
+                val.append(values)
+            count += (columns.phases.period - 1) * (len(self._chunks()) - 1)
+            lower += [0.0] * (count - self.phase_row)
+            upper += [0.0] * (count - self.phase_row)
         self.rows = count
         self.lower, self.upper = np.array(lower), np.array(upper)
         self.matrix = sparse.csc_matrix(
@@ -103,9 +115,9 @@ class Master(PathLp):
         a switch variable carries the fact on: λ(later in k) <= z_k <= z_{k+1}, λ(earlier in k+1) <= 1 - z_k.
         """
         columns = self.columns
-        problem, schedule = columns.problem, schedule_of(columns.problem)
+        problem = columns.problem
         K = len(problem.placed_kinds)
-        chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
+        chunks = self._chunks()
         by_stage = [np.arange(columns.start[s], columns.start[s + 1]) for s in range(self.S)]
         rows: list[_OrderRow] = []
         self.order_terms: list[tuple[int, int, tuple[int, int], bool]] = []
@@ -143,6 +155,25 @@ class Master(PathLp):
                 switch += 1
         return rows
 
+    def _phase_rows(
+        self, phases: Phases, first: int
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
+        """Row numbers, columns and coefficients: a chunk begins in the phase before which the one before it ended.
+
+        Of a border's phases the last one needs no row.
+        """
+        start, last = self.columns.start, phases.period - 1
+        chunks = self._chunks()
+        for k, (before, behind) in enumerate(zip(chunks[:-1], chunks[1:], strict=True)):
+            for (v, s), of, sign in ((before, phases.end, 1.0), (behind, phases.begin, -1.0)):
+                held = of[start[s] : start[s + 1], v].astype(np.int64)
+                told = np.nonzero(held < last)[0]
+                yield first + k * last + held[told], start[s] + told, np.full(len(told), sign)
+
+    def _chunks(self) -> list[tuple[int, int]]:
+        schedule = schedule_of(self.columns.problem)
+        return [schedule.chunk_at(k) for k in range(schedule.chunks)]
+
     def rebuild(self, active: NDArray[np.int64], partial: bool | None = None) -> None:
         """Start a fresh LP over the given columns with the cuts that the old one held.
 
@@ -176,7 +207,7 @@ class Master(PathLp):
             # Artificial columns keep the restricted LP feasible; their price is above any step time.
             problem = self.columns.problem
             self.penalty = 4.0 * float(self.columns.work.max()) * problem.micro_batches * problem.stages
-            for r in range(self.duration_row):
+            for r in (*range(self.duration_row), *range(self.phase_row, self.rows)):
                 for sign in (1.0, -1.0):
                     lp.addCol(self.penalty, 0.0, INFINITY, 1, np.array([r], dtype=np.int32), np.array([sign]))
                     first += 1
@@ -259,7 +290,21 @@ class Master(PathLp):
         for row, j, (v, s), is_late in self.order_terms:
             (late if is_late else early)[j, v, s] -= y[row]
         durations = y[self.duration_row : self.duration_row + self.classes]
-        return Prices(y[:S], -y[S : S + K], durations.reshape(-1, V, S), late, early)
+        begin, end = self._phase_prices()
+        return Prices(y[:S], -y[S : S + K], durations.reshape(-1, V, S), late, early, begin, end)
+
+    def _phase_prices(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        phases = self.columns.phases
+        if phases is None:
+            return NO_PHASES, NO_PHASES
+        begin = np.zeros((phases.period, self.columns.problem.interleaves, self.S))
+        end = np.zeros_like(begin)
+        chunks = self._chunks()
+        duals = self.duals[self.phase_row : self.rows].reshape(len(chunks) - 1, phases.period - 1)
+        for k, dual in enumerate(duals):
+            end[:-1, *chunks[k]] = -dual
+            begin[:-1, *chunks[k + 1]] = dual
+        return begin, end
 
     def durations(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """Task durations of fractional columns, float64 [classes] (tails left out)."""

@@ -50,6 +50,9 @@ class LpResult:
     entering: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
+NO_PHASES = np.zeros((0, 0, 0))
+
+
 class Prices(NamedTuple):
     """An LP's duals by what a configuration holds; its reduced cost is the sum over its chunks less `stage`.
 
@@ -62,6 +65,8 @@ class Prices(NamedTuple):
         Of a task's time, by direction.
     late, early : float64 [K - 1, V, S]
         Of a chunk that holds a kind after kind j, and one that holds kind j or one before it.
+    begin, end : float64 [period, V, S]
+        Of a chunk that begins in each phase, and that ends before it; of no phase where the LP knows none.
     """
 
     stage: NDArray[np.float64]
@@ -69,6 +74,8 @@ class Prices(NamedTuple):
     duration: NDArray[np.float64]
     late: NDArray[np.float64]
     early: NDArray[np.float64]
+    begin: NDArray[np.float64] = NO_PHASES
+    end: NDArray[np.float64] = NO_PHASES
 
 
 class PathLp(ABC):

@@ -19,7 +19,7 @@ class Split(NamedTuple):
 
 
 class StageSplits:
-    """Splits of a set of columns by the stage's work, its layers, a chunk's forward, a chunk's time."""
+    """Splits of a set of columns by the stage's work, its layers, a chunk's forward, its time, and its phases."""
 
     def __init__(self, columns: ColumnSet, interleaves: int) -> None:
         self.columns = columns
@@ -27,6 +27,9 @@ class StageSplits:
         self.keys = [columns.work, columns.totals.sum(axis=1).astype(np.float64)]
         for v in range(interleaves):
             self.keys += [table[:, v], table[:, v::interleaves].sum(axis=1)]
+        if columns.phases is not None:
+            for v in range(interleaves):
+                self.keys += [columns.phases.begin[:, v].astype(np.float64), columns.phases.end[:, v].astype(np.float64)]
 
     def ways(self, weights: NDArray[np.float64], mask: NDArray[np.bool_]) -> list[Split]:
         """Every split of a stage on which the LP has not decided.

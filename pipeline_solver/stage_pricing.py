@@ -21,6 +21,7 @@ from taylor.pipeline_solver.columns import EXTRA, ColumnSet
 from taylor.pipeline_solver.compiled import compiled
 from taylor.pipeline_solver.durations import duration_blocks, schedule_of
 from taylor.pipeline_solver.path_lp import Prices
+from taylor.pipeline_solver.phases import Phases
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
 from taylor.pipeline_solver.stage_tuples import TooManyColumns, fixed_parts
 
@@ -62,6 +63,10 @@ class StageOptions(NamedTuple):
         Least and greatest number of layers between the stage's previous chunk and this one.
     room : float64 [R]
         MiB left for layers.
+    period : int
+        Of the phases that options are told apart by, 1 where there are none.
+    phase : int8 [n]
+        Of the first layer.
     """
 
     types: list[list[ChunkType]]
@@ -77,11 +82,18 @@ class StageOptions(NamedTuple):
     window: NDArray[np.int64]
     between: NDArray[np.int64]
     room: NDArray[np.float64]
+    period: int
+    phase: NDArray[np.int8]
 
     @property
     def chunk(self) -> NDArray[np.int64]:
         """Interleave of each option, int64 [n]."""
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+
+    @property
+    def end_phase(self) -> NDArray[np.int8]:
+        """Phase of the layer that follows the last one, int8 [n]."""
+        return ((self.phase + self.window[:, 2]) % self.period).astype(np.int8)
 
 
 def alike(problem: PipelineProblem) -> PipelineProblem:
@@ -95,11 +107,15 @@ def alike(problem: PipelineProblem) -> PipelineProblem:
 
 
 def stage_options(
-    problem: PipelineProblem, work_limits: NDArray[np.float64], merged: PipelineProblem | None = None
+    problem: PipelineProblem,
+    work_limits: NDArray[np.float64],
+    merged: PipelineProblem | None = None,
+    period: int = 1,
 ) -> list[StageOptions]:
     """The options of every stage whose chunks keep within its work limit, float64 [S].
 
-    With `merged`, the problem with its kinds taken together by `alike`, chunks are told apart by those kinds alone.
+    With `merged`, the problem with its kinds taken together by `alike`, chunks are told apart by those kinds alone, and
+    by the phase that they begin in (`phases`).
     """
     schedule = schedule_of(problem)
     lower, upper = chunk_bounds(problem, schedule)
@@ -110,7 +126,7 @@ def stage_options(
         upper = np.minimum(upper, np.maximum(room - least, 0))
     known = RecomputeOptions()
     return [
-        _options_of(problem, schedule, s, lower, upper, float(work_limits[s]), known, merged)
+        _options_of(problem, schedule, s, lower, upper, float(work_limits[s]), known, merged, period)
         for s in range(problem.stages)
     ]
 
@@ -124,6 +140,7 @@ def _options_of(
     work_limit: float,
     known: RecomputeOptions,
     merged: PipelineProblem | None,
+    period: int,
 ) -> StageOptions:
     chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
     low = np.concatenate([[0], np.cumsum([lower[c] for c in chunks])])
@@ -140,7 +157,7 @@ def _options_of(
         place = schedule.position(v, s)
         found = chunk_types(problem, v, s, place, low, high, lower, upper, known)
         if merged is not None:
-            found = _told_apart(problem, merged, found)
+            found = _told_apart(problem, merged, found, period)
         types.append(found)
         between.append((low[place] - low[last_place + 1], high[place] - high[last_place + 1]))
         last_place = place
@@ -179,6 +196,8 @@ def _options_of(
         table[within, 1:4].astype(np.int64),
         np.array(between, dtype=np.int64),
         np.append(room, [problem.host_limit_mib[s]] * host) if host else room,
+        period,
+        (table[within, 1] % period).astype(np.int8),
     )
 
 
@@ -200,8 +219,10 @@ def _more(
     return more
 
 
-def _told_apart(problem: PipelineProblem, merged: PipelineProblem, found: list[ChunkType]) -> list[ChunkType]:
-    """Chunk types with their layers by the kinds of `merged`; of those that cost the same, one."""
+def _told_apart(
+    problem: PipelineProblem, merged: PipelineProblem, found: list[ChunkType], period: int
+) -> list[ChunkType]:
+    """Chunk types with their layers by the kinds of `merged`; of those that cost the same, one for each phase."""
     names = [kind.name for kind in merged.placed_kinds]
     of = np.zeros((len(problem.placed_kinds), len(names)), dtype=np.int64)
     for j, kind in enumerate(problem.placed_kinds):
@@ -210,11 +231,14 @@ def _told_apart(problem: PipelineProblem, merged: PipelineProblem, found: list[C
     result: dict[object, ChunkType] = {}
     for one in found:
         layers = tuple(int(count) for count in np.array(one.layers) @ of)
-        key = (layers, one.choices.vectors.tobytes())
-        known = result.get(key)
-        first = one.first if known is None else min(one.first, known.first)
-        last = one.last if known is None else max(one.last, known.last)
-        result[key] = ChunkType(layers, first, last, one.choices)
+        costs = one.choices.vectors.tobytes()
+        for begin in range(one.first, min(one.last, one.first + period - 1) + 1):
+            key = (layers, costs, begin % period)
+            known = result.get(key)
+            first, last = begin, one.last - (one.last - begin) % period
+            if known is not None:
+                first, last = min(first, known.first), max(last, known.last)
+            result[key] = ChunkType(layers, first, last, one.choices)
     return list(result.values())
 
 
@@ -225,6 +249,8 @@ def reduced_costs(problem: PipelineProblem, stage: StageOptions, s: int, prices:
     blocks = duration_blocks(problem, stage.forward, stage.extra, problem.pace[s])
     for block, price in zip(blocks, prices.duration, strict=True):
         cost = cost + price[chunk, s] * block
+    if len(prices.begin):
+        cost = cost + prices.begin[stage.phase, chunk, s] + prices.end[stage.end_phase, chunk, s]
     if not (prices.late.any() or prices.early.any()):
         return cost
     K = stage.held.shape[1]
@@ -273,17 +299,21 @@ def columns_of(
                 stage.extra[:, rows],
                 group[order] + groups,
                 order + before,
+                stage.phase[rows],
+                stage.end_phase[rows],
             )
         )
         groups += int(group.max(initial=-1)) + 1
         before += len(rows)
     start = np.concatenate([[0], np.cumsum([len(part[0]) for part in parts])]).astype(np.int64)
-    layers, recompute, forward, extra, group, number = (
-        np.concatenate([part[i] for part in parts], axis=1 if i == EXTRA else 0) for i in range(6)
+    layers, recompute, forward, extra, group, number, begin, end = (
+        np.concatenate([part[i] for part in parts], axis=1 if i == EXTRA else 0) for i in range(8)
     )
     pace = np.repeat(problem.pace, np.diff(start))[:, None]
     durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, pace)))
-    return ColumnSet(problem, start, layers, recompute, durations, group, ordered), number
+    period = options[0].period
+    phases = Phases(period, begin, end) if period > 1 else None
+    return ColumnSet(problem, start, layers, recompute, durations, group, ordered, phases), number
 
 
 def cheapest(

@@ -1,0 +1,56 @@
+"""Phases: where in a repeating pattern of layers a chunk begins, which columns without order would otherwise forget.
+
+Where kinds alternate, columns that tell kinds that cost the same apart by nothing (`stage_pricing.alike`) let every
+chunk hold the mixture that suits it. In a plan the next chunk begins where the one before it ended. Positions in the
+model are so many that an LP could not tell them all; their remainders by the pattern's period are few, and they say
+which layers come next. Whatever the period, a plan keeps them: a wrong one costs time and no truth.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.pipeline_solver.problem import PipelineProblem
+
+MOST_PERIOD = 8
+"""Layers after which a pattern repeats at most: longer ones have too many phases."""
+
+LEAST_SHARE = 0.8
+"""Share of the layers that must cost what the layer a period before them does."""
+
+
+class Phases(NamedTuple):
+    """Where chunks begin and end.
+
+    Parameters
+    ----------
+    period : int
+    begin, end : int8 [n, V]
+        Phase of the first layer of each chunk of each column, and of the layer that follows its last one.
+    """
+
+    period: int
+    begin: NDArray[np.int8]
+    end: NDArray[np.int8]
+
+    def take(self, rows: NDArray[np.int64]) -> Phases:
+        """Those of some columns."""
+        return Phases(self.period, self.begin[rows], self.end[rows])
+
+
+def period_of(problem: PipelineProblem) -> int:
+    """Layers after which the model's layers repeat, as most of them do; 1 where they do not, or are all alike."""
+    costs: dict[object, int] = {}
+    layers = np.repeat(
+        [costs.setdefault(kind.costs, len(costs)) for kind in problem.placed_kinds],
+        [kind.count for kind in problem.placed_kinds],
+    )
+    best, best_share = 1, 0.0
+    for period in range(1, min(MOST_PERIOD, len(layers) - 1) + 1):
+        share = float(np.mean(layers[period:] == layers[:-period]))
+        if share > best_share + 1e-9:
+            best, best_share = period, share
+    return best if best_share >= LEAST_SHARE else 1
