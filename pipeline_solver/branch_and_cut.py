@@ -26,6 +26,7 @@ from taylor.pipeline_solver.first_plans import FirstPlans
 from taylor.pipeline_solver.generation import Generation
 from taylor.pipeline_solver.least_memory import most_frugal_plan, over_limit
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
+from taylor.pipeline_solver.phases import period_of
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress, going_on
 from taylor.pipeline_solver.root import bound_root, start_search
@@ -192,7 +193,7 @@ class _TreeRun:
         if self.known[0] > best:
             search = self.search
             if search is not None and search.plans.best is not None and search.plans.best_time <= best:
-                self.known = best, search.columns.plan(search.plans.best)
+                self.known = best, search.plan_of(search.plans.best)
             elif self.first is not None:
                 self.known = best, self.first.plan
         return self.known
@@ -244,7 +245,7 @@ class _TreeRun:
         """All configurations; None where they are many."""
         problem = self.problem
         try:
-            if not self.ordered:
+            if not self.ordered and period_of(problem) == 1:
                 return build_columns(problem, stage_tuples(problem, MANY_KINDS_TUPLES), MOST_COLUMNS)
             tuples = stage_tuples(problem, FEW_TUPLES)
             if sum(len(part.members) for part in tuples) > FEW_TUPLES:

@@ -99,6 +99,14 @@ def host_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float
     return _at_worst(problem, fixed, kept)
 
 
+def over_limits_mib(problem: PipelineProblem, plan: PipelinePlan) -> float:
+    """What all stages need beyond their limits, of devices and of hosts that are bounded, MiB."""
+    needs = [(peak_memory_mib(problem, plan), problem.limit_mib)]
+    if problem.bounds_host:
+        needs.append((host_memory_mib(problem, plan), problem.host_limit_mib))
+    return sum(max(0.0, need - limit) for pair in needs for need, limit in zip(*pair, strict=True))
+
+
 def host_link_shares(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
     """Share of the step for which the link to the host is busy in each direction, by stage [S]."""
     step = step_time(problem, plan)

@@ -8,7 +8,7 @@ import numpy as np
 
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.durations import chunk_durations
-from taylor.pipeline_solver.evaluate import host_memory_mib, peak_memory_mib
+from taylor.pipeline_solver.evaluate import over_limits_mib
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.plan_walk import PlanWalk, State, alternates
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
@@ -134,8 +134,4 @@ class FirstPlans:
         """MiB over the limits and step time of a state: the walk knows but the sum of what a choice adds to the tasks,
         and nothing of states and the host."""
         plan = self.walk.plan_of(state)
-        needs = [(peak_memory_mib(self.problem, plan), self.problem.limit_mib)]
-        if self.problem.bounds_host:
-            needs.append((host_memory_mib(self.problem, plan), self.problem.host_limit_mib))
-        over = sum(max(0.0, need - limit) for pair in needs for need, limit in zip(*pair, strict=True))
-        return over, self.graph.longest_path(chunk_durations(self.problem, plan))
+        return over_limits_mib(self.problem, plan), self.graph.longest_path(chunk_durations(self.problem, plan))

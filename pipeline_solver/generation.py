@@ -18,7 +18,15 @@ from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.phases import period_of
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.stage_pricing import alike, all_below, cheapest, columns_of, reduced_costs, stage_options
+from taylor.pipeline_solver.stage_pricing import (
+    StageOptions,
+    alike,
+    all_below,
+    cheapest,
+    columns_of,
+    reduced_costs,
+    stage_options,
+)
 from taylor.pipeline_solver.stopping import LpTrouble, Stopper
 from taylor.pipeline_solver.work_limits import WorkLimits
 
@@ -35,8 +43,15 @@ FIRST_SPREAD = (0.85, 0.9, 0.95, 1.0, 1.05, 1.1)
 FIRST_OF_EACH = 8
 """Configurations that the LP begins with: near so many shares of even work, a few for each."""
 
-CLOSE = 1e-5
-"""Share of the step time between the LP's value and its bound that ends the pricing."""
+CLOSE, LOOSE_CLOSE = 1e-5, 0.02
+"""Share of the step time between the LP's value and its bound that ends the pricing; where columns leave the kinds'
+order open, that share of what is left between the bound and the step time, too: their LPs are large and their bounds
+far."""
+
+
+MANY_COMBINATIONS = 1e8
+"""Ways to take an option a chunk, all stages together, above which phases are left out: configurations that memory and
+work leave are then hundreds of thousands, and their LPs take longer than what they prove is worth."""
 
 
 class Generated(NamedTuple):
@@ -63,6 +78,11 @@ class _Priced(NamedTuple):
     costs: list[NDArray[np.float64]]
     constants: list[float]
     least: list[float]
+
+
+def combinations(options: list[StageOptions]) -> float:
+    """Ways to take an option for every chunk of a stage, summed over the stages."""
+    return float(sum(np.prod(np.diff(stage.start).astype(np.float64)) for stage in options))
 
 
 class Generation:
@@ -94,6 +114,8 @@ class Generation:
         self.problem = problem if ordered else alike(problem)
         merged, period = (None, 1) if ordered else (self.problem, period_of(problem))
         self.options = stage_options(problem, limits.under(step_time), merged, period)
+        if period > 1 and combinations(self.options) > MANY_COMBINATIONS:
+            self.options = stage_options(problem, limits.under(step_time), merged)
         none = np.zeros((0, problem.interleaves), dtype=np.int64)
         self.chosen: list[NDArray[np.int64]] = [none for _ in self.options]
         self.known: list[set[bytes]] = [set() for _ in self.options]
@@ -132,7 +154,10 @@ class Generation:
             added = self._price(master, result.value, limits)
             assert self.last is not None
             best = max(best, self.last.bound)
-            if not added or best >= step_time or result.value - best <= CLOSE * abs(best):
+            close = CLOSE * abs(best)
+            if not self.ordered:
+                close = max(close, LOOSE_CLOSE * (step_time - best))
+            if not added or best >= step_time or result.value - best <= close:
                 break
         return best
 

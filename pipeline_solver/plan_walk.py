@@ -19,6 +19,7 @@ from taylor.pipeline_solver.annealing import Tasks
 from taylor.pipeline_solver.chunk_types import chunk_bounds
 from taylor.pipeline_solver.durations import has_weight_gradient, schedule_of, times_of
 from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.positions import State, plan_of_state
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.stage_tuples import FEW_KINDS, fixed_parts
 from taylor.pipeline_solver.walk_kernels import FAR, STAGE, fit_all, task_durations, walk
@@ -89,25 +90,6 @@ class Line(NamedTuple):
     until: NDArray[np.float64]
 
 
-class State(NamedTuple):
-    """A plan as numbers.
-
-    Parameters
-    ----------
-    begin : int64 [C + 1]
-        Position of each chunk's first layer.
-    taken : int64 [modes, C]
-        Recomputed layers of each chunk by mode.
-    """
-
-    begin: NDArray[np.int64]
-    taken: NDArray[np.int64]
-
-    def copy(self) -> State:
-        """A state of its own."""
-        return State(self.begin.copy(), self.taken.copy())
-
-
 class Cuts(NamedTuple):
     """Path cuts met.
 
@@ -170,26 +152,7 @@ class PlanWalk:
 
     def plan_of(self, state: State) -> PipelinePlan:
         """The plan that a state stands for."""
-        problem, line = self.problem, self.line
-        borders = np.cumsum([0, *(kind.count for kind in problem.placed_kinds)])
-        layers = {}
-        placed = problem.placed_kinds
-        for kind in problem.kinds:
-            grid = np.zeros(line.place.shape, dtype=np.int64)
-            if kind in placed:
-                low, high = borders[placed.index(kind)], borders[placed.index(kind) + 1]
-                within = np.minimum(state.begin[1:], high) - np.maximum(state.begin[:-1], low)
-                grid[line.interleave, line.stage] = np.maximum(within, 0)
-            elif kind.pinned_last:
-                place = problem.places_of(kind)[0]
-                grid[line.interleave[place], line.stage[place]] = kind.count
-            layers[kind.name] = _grid(grid)
-        recompute = {}
-        for j, mode in enumerate(problem.searched_modes):
-            grid = np.zeros(line.place.shape, dtype=np.int64)
-            grid[line.interleave, line.stage] = state.taken[j]
-            recompute[mode] = _grid(grid)
-        return PipelinePlan(layers, recompute)
+        return plan_of_state(self.problem, state)
 
     def even(self, by_work: bool) -> State | None:
         """Chunks of even work (or of even layer counts) without recompute; None where the bounds contradict."""
@@ -243,10 +206,6 @@ class PlanWalk:
         best, last = state.copy(), state.copy()
         over, time = walk(self.tasks, self.stack, self.line, self.cuts, best, last, steps, seed, hot, cold)
         return float(over), float(time), best, last
-
-
-def _grid(values: NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(int(value) for value in row) for row in values)
 
 
 def _stack(problem: PipelineProblem) -> Stack:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.bounding import MAX_HELD_CUTS, cut_loop
 from taylor.pipeline_solver.column_floors import ColumnFloors
 from taylor.pipeline_solver.columns import ColumnSet
@@ -16,6 +17,7 @@ from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.incumbents import Incumbents
 from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.path_lp import LpResult
+from taylor.pipeline_solver.positions import plan_in_order
 from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.splits import Split, StageSplits
@@ -86,6 +88,12 @@ class Search:
     def closing_bound(self) -> float:
         """Bound at which the best plan is optimal."""
         return self.plans.best_time * (1.0 - self.gap)
+
+    def plan_of(self, chosen: NDArray[np.int64]) -> PipelinePlan | None:
+        """The plan of one column a stage, int64 [S]; None where columns that leave the order open stand for none."""
+        if self.columns.ordered:
+            return self.columns.plan(chosen)
+        return plan_in_order(self.problem, self.columns, chosen)
 
     def lp_solves(self) -> int:
         """LPs solved, those of worker processes included."""
@@ -181,9 +189,9 @@ class Search:
             if bound >= self.cutoff:
                 return []
         candidates, decided = master.ways(self.splits, result, mask)
-        if decided and not self.columns.ordered:
-            raise LpTrouble("the order of the kinds decides")
         if decided and (chosen := master.chosen(result, mask)) is not None:
+            if self.plan_of(chosen) is None:
+                raise LpTrouble("the order of the kinds decides")
             reached = self.plans.try_choice(chosen)
             if length - bound <= 1e-7 * abs(length) or reached - bound <= 1e-7 * abs(reached):
                 return []
