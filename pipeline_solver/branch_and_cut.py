@@ -57,6 +57,10 @@ FEW_INTERLEAVES = 8
 MOST_COLUMNS = 200_000
 """Configurations that a tree may have."""
 
+FEW_LOOSE = 3000
+"""Configurations that leave the order of kinds open, up to which they are told apart by their phases from the start: of
+more, these prove what they can first, for they are a half to a tenth as many."""
+
 LONG_WALKS = 3
 WALK_GAIN, WALK_SHARE = 0.003, 0.1
 """With many columns, how often long walks go on from the first plan, for what gain, and for what share of the time."""
@@ -201,12 +205,20 @@ class _TreeRun:
     def solve(self, warm_start: PipelinePlan | None) -> None:
         """Go on with the tree of an earlier solve, or begin."""
         try:
-            if self.memory.tree is not None:
-                self._go_on(self.memory.tree)
-            elif self._slow():
-                self._know(warm_start)
-            else:
-                self._begin(warm_start)
+            try:
+                if self.memory.tree is not None:
+                    self._go_on(self.memory.tree)
+                elif self._slow():
+                    self._know(warm_start)
+                else:
+                    self._begin(warm_start)
+            except LpTrouble as trouble:
+                few = self.problem.stages * self.problem.interleaves <= FEW_CHUNKS
+                if few or not self._tell_apart():  # the MILP's rows by kind hold few chunks well together
+                    raise
+                log.info("%s: configurations are told apart by their phases", trouble)
+                self._leave()
+                self._raise_targets(Targets(self.memory, self._aim(), self.bound))
         except LpTrouble as trouble:
             log.warning("%s: the compact MILP goes on", trouble)
             self.hand_over = True
@@ -302,7 +314,24 @@ class _TreeRun:
                 break
         if not (self.ordered or walked) and self.bound < (1.0 - LOOSE_GAP) * self._aim():
             self._walk_on(first, generation)
+        if not (self.ordered or self._closed()) and self._few_loose(generation) and self._tell_apart():
+            generation = self._generation(self._aim(), generation.held)
         self._raise_targets(Targets(self.memory, self._aim(), self.bound), generation)
+
+    def _few_loose(self, generation: Generation) -> bool:
+        try:
+            return generation.columns_under(self._aim(), FEW_LOOSE) is not None
+        except TooManyColumns:
+            return False
+
+    def _tell_apart(self) -> bool:
+        """Tell configurations that leave the order open apart by their phases from now on; False where that is no news."""
+        period = 1 if self.ordered else period_of(self.problem)
+        if self.memory.period == period:
+            return False
+        self.memory.period = period
+        self.memory.forget_trees()
+        return True
 
     def _walk_on(self, first: FirstPlans, generation: Generation) -> None:
         """Long walks while they find better plans: of columns that leave the kinds' order open no plan comes."""
@@ -397,8 +426,9 @@ class _TreeRun:
                 return
         self.finished = self.bound < self.stopper.cutoff()
 
-    def _generation(self, step_time: float) -> Generation:
-        return Generation(self.problem, step_time, self.limits, self.paths, self.stopper, self.ordered)
+    def _generation(self, step_time: float, held: Sequence[int] = ()) -> Generation:
+        period = self.memory.period
+        return Generation(self.problem, step_time, self.limits, self.paths, self.stopper, self.ordered, period, held)
 
     def _leave(self) -> None:
         """Keep what the present tree has found, for another takes its place."""

@@ -137,9 +137,9 @@ def column_costs(columns: ColumnSet, prices: list[Prices]) -> NDArray[np.float64
                 costs[:, a:b] += late[:, j, :, s] @ (columns.greatest_kind[a:b] > j).T
             if early[:, j, :, s].any():
                 costs[:, a:b] += early[:, j, :, s] @ (columns.least_kind[a:b] <= j).T
-        if columns.phases is not None:
-            begin, end = columns.phases.begin[a:b], columns.phases.end[a:b]
-            for v in range(begin.shape[1]):
-                costs[:, a:b] += np.array([one.begin[:, v, s] for one in prices])[:, begin[:, v]]
-                costs[:, a:b] += np.array([one.end[:, v, s] for one in prices])[:, end[:, v]]
+        for p, one in enumerate(prices):
+            if columns.phases is not None and len(one.begin):
+                begin, end = columns.phases.begin[a:b], columns.phases.end[a:b]
+                for v in range(begin.shape[1]):
+                    costs[p, a:b] += one.begin[begin[:, v], v, s] + one.end[end[:, v], v, s]
     return costs

@@ -7,6 +7,7 @@ moment, and a configuration whose reduced cost exceeds what is left up to a step
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,17 +17,8 @@ from taylor.pipeline_solver.bounding import cut_loop
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.master import Master
-from taylor.pipeline_solver.phases import period_of
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.stage_pricing import (
-    StageOptions,
-    alike,
-    all_below,
-    cheapest,
-    columns_of,
-    reduced_costs,
-    stage_options,
-)
+from taylor.pipeline_solver.stage_pricing import alike, all_below, cheapest, columns_of, reduced_costs, stage_options
 from taylor.pipeline_solver.stopping import LpTrouble, Stopper
 from taylor.pipeline_solver.work_limits import WorkLimits
 
@@ -47,11 +39,6 @@ CLOSE, LOOSE_CLOSE = 1e-5, 0.02
 """Share of the step time between the LP's value and its bound that ends the pricing; where columns leave the kinds'
 order open, that share of what is left between the bound and the step time, too: their LPs are large and their bounds
 far."""
-
-
-MANY_COMBINATIONS = 1e8
-"""Ways to take an option a chunk, all stages together, above which phases are left out: configurations that memory and
-work leave are then hundreds of thousands, and their LPs take longer than what they prove is worth."""
 
 
 class Generated(NamedTuple):
@@ -80,11 +67,6 @@ class _Priced(NamedTuple):
     least: list[float]
 
 
-def combinations(options: list[StageOptions]) -> float:
-    """Ways to take an option for every chunk of a stage, summed over the stages."""
-    return float(sum(np.prod(np.diff(stage.start).astype(np.float64)) for stage in options))
-
-
 class Generation:
     """Configurations made as the LP asks for them.
 
@@ -99,6 +81,10 @@ class Generation:
     ordered : bool
         False leaves the order of the kinds open and takes kinds that cost the same as one. What it proves holds,
         but no plan comes of its columns.
+    period : int
+        Of the phases that such columns are told apart by (`phases`), 1 for none.
+    held : sequence of int
+        Path cuts that the first LP holds.
     """
 
     def __init__(
@@ -109,17 +95,17 @@ class Generation:
         paths: PathCuts,
         stopper: Stopper,
         ordered: bool = True,
+        period: int = 1,
+        held: Sequence[int] = (),
     ) -> None:
         self.limits, self.paths, self.stopper, self.ordered = limits, paths, stopper, ordered
         self.problem = problem if ordered else alike(problem)
-        merged, period = (None, 1) if ordered else (self.problem, period_of(problem))
+        merged = None if ordered else self.problem
         self.options = stage_options(problem, limits.under(step_time), merged, period)
-        if period > 1 and combinations(self.options) > MANY_COMBINATIONS:
-            self.options = stage_options(problem, limits.under(step_time), merged)
         none = np.zeros((0, problem.interleaves), dtype=np.int64)
         self.chosen: list[NDArray[np.int64]] = [none for _ in self.options]
         self.known: list[set[bytes]] = [set() for _ in self.options]
-        self.held: list[int] = []
+        self.held: list[int] = list(held)
         self.last: _Priced | None = None
 
     def bound(self, step_time: float) -> float:
@@ -133,7 +119,7 @@ class Generation:
             When an LP fails.
         """
         limits = self.limits.under(step_time)
-        if not self.held:
+        if not any(self.known):
             self._begin(limits)
         best = -np.inf
         for _ in range(ROUNDS):

@@ -37,6 +37,8 @@ class TreeMemory:
     prices, loose_prices : PricePool
         LP prices met: over configurations that keep the kinds in order, and over those that leave it open, whose alike
         kinds are taken as one.
+    period : int
+        Of the phases that configurations are told apart by where they leave the order open (`phases`), 1 for none yet.
     walked : bool
         Whether long walks have looked for plans.
     left, crowded : float
@@ -53,12 +55,18 @@ class TreeMemory:
     paths: PathCuts | None = None
     prices: PricePool = field(default_factory=PricePool)
     loose_prices: PricePool = field(default_factory=PricePool)
+    period: int = 1
     walked: bool = False
     left: float = np.inf
     crowded: float = np.inf
     fruitless: float = np.inf
     patience: int = FIRST_ROUNDS
     tree: TreeRun | None = None
+
+    def forget_trees(self) -> None:
+        """Forget how trees fared: those to come have other configurations. What is proven stays, and the prices met."""
+        self.left = self.fruitless = np.inf
+        self.patience, self.tree = FIRST_ROUNDS, None
 
 
 def closed_by_milp(problem: PipelineProblem) -> bool:
