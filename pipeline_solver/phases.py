@@ -42,14 +42,14 @@ class Phases(NamedTuple):
 
 
 def period_of(problem: PipelineProblem) -> int:
-    """Layers after which the model's layers repeat, as most of them do; 1 where they do not, or are all alike."""
+    """Layers after which most of the model's layers repeat, twice at the least; 1 where they do not, or are all alike."""
     costs: dict[object, int] = {}
     layers = np.repeat(
         [costs.setdefault(kind.costs, len(costs)) for kind in problem.placed_kinds],
         [kind.count for kind in problem.placed_kinds],
     )
     best, best_share = 1, 0.0
-    for period in range(1, min(MOST_PERIOD, len(layers) - 1) + 1):
+    for period in range(1, min(MOST_PERIOD, len(layers) // 2) + 1):
         share = float(np.mean(layers[period:] == layers[:-period]))
         if share > best_share + 1e-9:
             best, best_share = period, share

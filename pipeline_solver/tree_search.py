@@ -190,7 +190,7 @@ class Search:
                 return []
         candidates, decided = master.ways(self.splits, result, mask)
         if decided and (chosen := master.chosen(result, mask)) is not None:
-            if self.plan_of(chosen) is None:
+            if not self.columns.ordered and self.plan_of(chosen) is None:
                 raise LpTrouble("the order of the kinds decides")
             reached = self.plans.try_choice(chosen)
             if length - bound <= 1e-7 * abs(length) or reached - bound <= 1e-7 * abs(reached):

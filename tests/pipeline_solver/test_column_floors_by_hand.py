@@ -12,6 +12,7 @@ from taylor.pipeline_solver import column_floors
 from taylor.pipeline_solver.column_floors import ColumnFloors, column_costs, rule_out
 from taylor.pipeline_solver.columns import build_columns
 from taylor.pipeline_solver.path_lp import Prices
+from taylor.pipeline_solver.phases import Phases
 from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.stage_tuples import stage_tuples
 from tests.pipeline_solver.column_cases import priced, three_kinds
@@ -124,8 +125,15 @@ def test_a_columns_cost_is_that_of_its_layers_and_tasks_less_its_stages() -> Non
     """Two layers at 10, times of 1 and 2 at 1 and 3, less a half; three layers at 10, times of 3 and 5 at 2 and 4."""
     columns = SimpleNamespace(
         layers=np.zeros((2, 1, 1), dtype=np.int16), totals=np.array([[2], [3]]), start=np.array([0, 1, 2]),
-        durations=np.array([[1.0, 2.0], [3.0, 5.0]]),
+        durations=np.array([[1.0, 2.0], [3.0, 5.0]]), phases=None,
     )  # fmt: skip
     none = np.zeros((0, 1, 2))
     prices = Prices(np.array([0.5, 0.25]), np.array([10.0]), np.array([[[1.0, 2.0]], [[3.0, 4.0]]]), none, none)
-    assert column_costs(columns, [prices]).tolist() == [[20 + 1 + 6 - 0.5, 30 + 6 + 20 - 0.25]]  # type: ignore[arg-type]
+    expected = [20 + 1 + 6 - 0.5, 30 + 6 + 20 - 0.25]
+    assert column_costs(columns, [prices]).tolist() == [expected]  # type: ignore[arg-type]
+    # The first begins in phase 2 of three and ends before 1, the second begins in 1 and ends before 0.
+    columns.phases = Phases(3, np.array([[2], [1]], dtype=np.int8), np.array([[1], [0]], dtype=np.int8))
+    begin = np.array([[[1.0, 2.0]], [[4.0, 8.0]], [[16.0, 32.0]]])
+    told = prices._replace(begin=begin, end=100 * begin)
+    both = column_costs(columns, [prices, told])  # type: ignore[arg-type]
+    assert both.tolist() == [expected, [expected[0] + 16 + 400, expected[1] + 8 + 200]]

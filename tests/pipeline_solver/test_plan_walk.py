@@ -126,6 +126,28 @@ def test_layers_move_between_two_chunks_and_those_between_move_up():
         assert moved or borders.tolist() == [0, 3, 5, 7]
 
 
+def test_two_chunks_swap_their_sizes_and_a_size_moves_along_the_model(monkeypatch):
+    monkeypatch.setattr(walk_kernels, "move_layers", walk_kernels.move_layers.py_func)
+    swap, move = walk_kernels.swap_sizes.py_func, walk_kernels.move_size.py_func
+    roomy = SimpleNamespace(lower=np.zeros(4, dtype=int), upper=np.full(4, 9))
+    tight = SimpleNamespace(lower=np.array([0, 0, 2, 0]), upper=np.array([3, 9, 9, 9]))
+    for line, change, one, other, sizes in (
+        (roomy, swap, 0, 2, [1, 2, 3, 4]),
+        (roomy, swap, 2, 0, [1, 2, 3, 4]),
+        (roomy, swap, 1, 1, None),
+        (tight, swap, 0, 3, None),  # the first may not hold four
+        (roomy, move, 0, 3, [2, 1, 4, 3]),
+        (roomy, move, 3, 1, [3, 4, 2, 1]),
+        (roomy, move, 2, 2, None),
+        (tight, move, 2, 3, [3, 2, 4, 1]),
+        (tight, move, 3, 0, None),  # the first may not hold four
+    ):
+        borders = np.array([0, 3, 5, 6, 10])
+        changed = change(line, borders, one, other)
+        assert (np.diff(borders).tolist() if changed else None) == sizes
+        assert borders[0] == 0 and borders[-1] == 10
+
+
 def test_what_a_walk_finds_keeps_every_rule_and_is_never_better_than_the_optimum():
     met = 0
     rng = np.random.default_rng(2)

@@ -222,7 +222,7 @@ def drawn_options(rng: np.random.Generator, chunks: int, resources: int = 2) -> 
     return StageOptions(
         [[] for _ in sizes], np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), none, none, none[:, None],
         np.zeros(n), np.zeros((3, n)), rng.integers(1, 9, n).astype(float), need, beyond, window.astype(np.int64),
-        between.astype(np.int64), np.full(resources, float(rng.integers(6 * chunks, 8 * chunks))),
+        between.astype(np.int64), np.full(resources, float(rng.integers(6 * chunks, 8 * chunks))), 1, none.astype(np.int8),
     )  # fmt: skip
 
 
@@ -285,7 +285,7 @@ def two_options(**changes: Any) -> StageOptions:
     stage = StageOptions(
         [[]], np.array([0, 2]), none, none, none[:, None], np.zeros(2), np.zeros((3, 2)), np.array([3.0, 5.0]),
         np.array([[3.0], [5.0]]), np.full((2, 1, 1), INFINITE), np.array([[0, 0, 1], [0, 0, 1]]), np.array([[0, 0]]),
-        np.array([5.0]),
+        np.array([5.0]), 1, np.zeros(2, dtype=np.int8),
     )  # fmt: skip
     return stage._replace(**changes)
 
@@ -339,7 +339,7 @@ def test_more_than_a_first_table_of_configurations_are_kept_with_their_costs() -
     stage = StageOptions(
         [[], []], np.array([0, n, 2 * n]), none, none, none[:, None], np.zeros(2 * n), np.zeros((3, 2 * n)),
         np.zeros(2 * n), np.zeros((2 * n, 1)), np.full((2 * n, 1, 1), INFINITE), np.zeros((2 * n, 3), dtype=np.int64),
-        np.zeros((2, 2), dtype=np.int64), np.array([5.0]),
+        np.zeros((2, 2), dtype=np.int64), np.array([5.0]), 1, np.zeros(2 * n, dtype=np.int8),
     )  # fmt: skip
     cost = np.concatenate([np.arange(n), np.arange(n) / 64])
     found, price = all_below(stage, cost, 1.0, INFINITE, 5000)

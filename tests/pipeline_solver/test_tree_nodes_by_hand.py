@@ -329,7 +329,8 @@ def test_where_the_order_of_the_kinds_decides_configurations_of_any_order_prove_
     search, master = search_below()
     search.columns = replace(search.columns, ordered=False)
     assert branched(search, Cuts(), monkeypatch) == [(12.0, [1])]
-    master.decided = True
+    master.decided, master.choice = True, np.array([0])
+    search.plan_of = lambda chosen: None
     with pytest.raises(LpTrouble):
         branched(search, Cuts(), monkeypatch)
 
