@@ -325,7 +325,7 @@ class _TreeRun:
             return False
 
     def _tell_apart(self) -> bool:
-        """Tell configurations that leave the order open apart by their phases from now on; False where that is no news."""
+        """Tell configurations without order apart by their phases from now on; False where that is nothing new."""
         period = 1 if self.ordered else period_of(self.problem)
         if self.memory.period == period:
             return False

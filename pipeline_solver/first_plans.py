@@ -10,7 +10,8 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.evaluate import over_limits_mib
 from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.plan_walk import PlanWalk, State, alternates
+from taylor.pipeline_solver.plan_walk import PlanWalk, alternates
+from taylor.pipeline_solver.positions import State
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.stopping import Stopper
 

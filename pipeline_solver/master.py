@@ -301,9 +301,9 @@ class Master(PathLp):
         end = np.zeros_like(begin)
         chunks = self._chunks()
         duals = self.duals[self.phase_row : self.rows].reshape(len(chunks) - 1, phases.period - 1)
-        for k, dual in enumerate(duals):
-            end[:-1, *chunks[k]] = -dual
-            begin[:-1, *chunks[k + 1]] = dual
+        for dual, (v, s), (w, t) in zip(duals, chunks[:-1], chunks[1:], strict=True):
+            end[:-1, v, s] = -dual
+            begin[:-1, w, t] = dual
         return begin, end
 
     def durations(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -42,7 +42,7 @@ class Phases(NamedTuple):
 
 
 def period_of(problem: PipelineProblem) -> int:
-    """Layers after which most of the model's layers repeat, twice at the least; 1 where they do not, or are all alike."""
+    """Layers after which most of the model repeats, twice at the least; 1 where it does not, or is all alike."""
     costs: dict[object, int] = {}
     layers = np.repeat(
         [costs.setdefault(kind.costs, len(costs)) for kind in problem.placed_kinds],

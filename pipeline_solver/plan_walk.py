@@ -71,7 +71,7 @@ class Line(NamedTuple):
     pace : float64 [S]
         How many times as long the tasks of a stage take.
     until : float64 [7]
-        A number drawn below it, and not below the one before, makes a move of this kind (`walk_kernels.RECOMPUTE` ...).
+        A number drawn below it, and not below the one before, makes a move of this kind; `walk_kernels` names them.
     """
 
     stage: NDArray[np.int64]
@@ -116,8 +116,8 @@ CUTS = 400
 
 UNTIL = (0.25, 0.5, 0.7, 0.82, 0.92, 0.92, 0.92)
 ALTERNATING_UNTIL = (0.25, 0.4, 0.45, 0.45, 0.45, 0.8, 0.95)
-"""What share of a walk's moves is of which kind; see `Line.until`. Where kinds alternate, a layer that moves far changes
-what every chunk between holds, and one in some hundred such moves is taken; of two sizes swapped, one in twenty."""
+"""Shares of a walk's moves by kind; see `Line.until`. Where kinds alternate, a layer that moves far changes what every
+chunk between holds, and one in some hundred such moves is taken; of two sizes swapped, one in twenty."""
 
 
 def alternates(problem: PipelineProblem) -> bool:

@@ -29,7 +29,7 @@ class StageSplits:
             self.keys += [table[:, v], table[:, v::interleaves].sum(axis=1)]
         if columns.phases is not None:
             for v in range(interleaves):
-                self.keys += [columns.phases.begin[:, v].astype(np.float64), columns.phases.end[:, v].astype(np.float64)]
+                self.keys += [of[:, v].astype(np.float64) for of in (columns.phases.begin, columns.phases.end)]
 
     def ways(self, weights: NDArray[np.float64], mask: NDArray[np.bool_]) -> list[Split]:
         """Every split of a stage on which the LP has not decided.

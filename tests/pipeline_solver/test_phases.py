@@ -87,7 +87,7 @@ def test_the_period_is_that_of_most_layers(line, period):
 def test_columns_of_a_plan_keep_their_phases_and_those_of_the_best_one_are_left():
     """Each chunk begins in the phase before which the one before it ended; another phase on one stage breaks a row."""
     broken = told = 0
-    for (problem, truth), _ in zip(periodic_problems(3), range(12)):
+    for (problem, truth), _ in zip(periodic_problems(3), range(12), strict=False):
         graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
         paths, limits = PathCuts(problem, graph), WorkLimits(problem, graph)
         above = truth.objective * 1.01
@@ -147,7 +147,7 @@ def test_plans_of_patterns_are_proven_by_phases_alone(monkeypatch):
 
     monkeypatch.setattr(tree, "Generation", Watched)
     alone = solved = 0
-    for (problem, truth), _ in zip(periodic_problems(5), range(25)):
+    for (problem, truth), _ in zip(periodic_problems(5), range(25), strict=False):
         periods.clear()
         solution = tree.branch_and_cut(problem)
         assert solution.status == OPTIMAL and solution.objective == pytest.approx(truth.objective, rel=1e-7)
@@ -158,7 +158,7 @@ def test_plans_of_patterns_are_proven_by_phases_alone(monkeypatch):
 
 def test_columns_that_stand_for_no_plan_have_none():
     """The layers that come to lie in a chunk cost something else than its column says."""
-    for (problem, truth), _ in zip(periodic_problems(7), range(3)):
+    for (problem, truth), _ in zip(periodic_problems(7), range(3), strict=False):
         graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
         paths, limits = PathCuts(problem, graph), WorkLimits(problem, graph)
         generation = Generation(

@@ -29,8 +29,8 @@ from taylor.pipeline_solver.tree_run import TreeEnd
 from tests.solver_cases import reference_problem
 
 KERNELS = [
-    "chunk_blocks", "fit_all", "fit_stage", "kept_mib", "move_layers", "move_size", "propose", "recompute_time", "set_given",
-    "stage_over", "step_of", "swap_sizes", "task_durations", "walk",
+    "chunk_blocks", "fit_all", "fit_stage", "kept_mib", "move_layers", "move_size", "propose", "recompute_time",
+    "set_given", "stage_over", "step_of", "swap_sizes", "task_durations", "walk",
 ]  # fmt: skip
 
 

@@ -222,7 +222,8 @@ def drawn_options(rng: np.random.Generator, chunks: int, resources: int = 2) -> 
     return StageOptions(
         [[] for _ in sizes], np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), none, none, none[:, None],
         np.zeros(n), np.zeros((3, n)), rng.integers(1, 9, n).astype(float), need, beyond, window.astype(np.int64),
-        between.astype(np.int64), np.full(resources, float(rng.integers(6 * chunks, 8 * chunks))), 1, none.astype(np.int8),
+        between.astype(np.int64), np.full(resources, float(rng.integers(6 * chunks, 8 * chunks))), 1,
+        none.astype(np.int8),
     )  # fmt: skip
 
 
