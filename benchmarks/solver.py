@@ -97,6 +97,16 @@ def pattern() -> PipelineProblem:
     )
 
 
+def alternating(twin: bool = False) -> PipelineProblem:
+    """48 layers of which every second is another kind; or the same layers one kind after the other."""
+    problem = deepseek(8, 2, 64, 48)
+    light, full = (replace(kind, layer_mib=1500.0, count=24) for kind in problem.kinds)
+    if twin:
+        return problem.replace(kinds=(light, full))
+    runs = (replace(full if run % 2 == 0 else light, name=f"run{run}", count=1) for run in range(48))
+    return problem.replace(kinds=tuple(runs))
+
+
 @dataclass(frozen=True)
 class Goal:
     """What a case must show: the gap that is proven within so many seconds."""
@@ -110,6 +120,8 @@ SUITE = {
     "128 stages, 1,000 layers, m1024": Goal(many_stages, 30.0, 1e-6),
     "S16 V2 m64, low memory": Goal(lambda: deepseek(16, 2, 64, 62), 10.0, 1e-6),
     "S16 V4 m64, 93 layers 3:1": Goal(pattern, 60.0, 5e-3),
+    "S8 V2 m64, 48 layers 1:1": Goal(alternating, 60.0, 1e-6),
+    "S8 V2 m64, its two-kind twin": Goal(lambda: alternating(twin=True), 60.0, 1e-6),
     "S16 V4 m128, 128 layers": Goal(lambda: light_layers(16, 4, 128, 128), 60.0, 5e-3),
     "S8 V4 m32, 64 layers": Goal(lambda: light_layers(8, 4, 32, 64), 60.0, 5e-3),
     "S4 V4 m60, 62 layers": Goal(lambda: light_layers(4, 4, 60, 62), 60.0, 5e-3),
