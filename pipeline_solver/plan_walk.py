@@ -120,9 +120,14 @@ ALTERNATING_UNTIL = (0.25, 0.4, 0.45, 0.45, 0.45, 0.8, 0.95)
 chunk between holds, and one in some hundred such moves is taken; of two sizes swapped, one in twenty."""
 
 
+SHORT_RUN = 5
+"""Layers of a kind in a row, on average, below which kinds alternate: a chunk then seldom holds one alone."""
+
+
 def alternates(problem: PipelineProblem) -> bool:
-    """Whether the model has many runs of layers of a kind."""
-    return len(problem.placed_kinds) > FEW_KINDS
+    """Whether the model has many short runs of layers of a kind."""
+    runs = len(problem.placed_kinds)
+    return runs > FEW_KINDS and problem.layers < SHORT_RUN * runs
 
 
 class PlanWalk:

@@ -126,6 +126,15 @@ def test_layers_move_between_two_chunks_and_those_between_move_up():
         assert moved or borders.tolist() == [0, 3, 5, 7]
 
 
+@pytest.mark.parametrize(
+    ("runs", "alternate"), [((1, 1, 1), False), ((1, 1, 1, 1), True), ((3, 1, 3, 1, 3), True), ((3, 9, 3, 5), False)]
+)
+def test_kinds_alternate_where_their_runs_are_many_and_short(runs, alternate):
+    kinds = tuple(LayerKind(f"run{k}", n, 1.0 + k % 2, 10.0, {NONE: 1.0, FULL: 0.5}) for k, n in enumerate(runs))
+    problem = PipelineProblem(1, 1, 1, kinds, (0.0,), (1e4,))
+    assert plan_walk.alternates(problem) is alternate
+
+
 def test_two_chunks_swap_their_sizes_and_a_size_moves_along_the_model(monkeypatch):
     monkeypatch.setattr(walk_kernels, "move_layers", walk_kernels.move_layers.py_func)
     swap, move = walk_kernels.swap_sizes.py_func, walk_kernels.move_size.py_func
