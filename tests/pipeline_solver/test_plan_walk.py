@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.brute_force import comparable_problem, random_problem
+from benchmarks.random_instances import alternating_problem
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline_solver import branch_and_cut as tree
 from taylor.pipeline_solver import plan_walk, tree_run, walk_kernels
@@ -51,9 +52,12 @@ def five_interleaves():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(3000, 3012))
-def test_the_compiled_walk_is_that_of_its_python_twin(monkeypatch, seed):
-    problem = random_problem(np.random.default_rng(seed))
+@pytest.mark.parametrize(
+    ("drawn", "seed"),
+    [*((random_problem, seed) for seed in range(3000, 3012)), *((alternating_problem, seed) for seed in range(6))],
+)
+def test_the_compiled_walk_is_that_of_its_python_twin(monkeypatch, drawn, seed):
+    problem = drawn(np.random.default_rng(seed))
     walk = walk_of(problem)
     start = walk.even(True)
     if start is None:
