@@ -49,6 +49,8 @@ class Master(PathLp):
         problem = columns.problem
         super().__init__(problem, pool)
         self.columns = columns
+        schedule = schedule_of(problem)
+        self.chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
         self.blocks = columns.durations.shape[1]
         self.classes = self.blocks * self.S
         self._build_matrix()
@@ -97,7 +99,7 @@ class Master(PathLp):
                 row.append(rows)
                 col.append(cols)
                 val.append(values)
-            count += (columns.phases.period - 1) * (len(self._chunks()) - 1)
+            count += (columns.phases.period - 1) * (len(self.chunks) - 1)
             lower += [0.0] * (count - self.phase_row)
             upper += [0.0] * (count - self.phase_row)
         self.rows = count
@@ -117,7 +119,7 @@ class Master(PathLp):
         columns = self.columns
         problem = columns.problem
         K = len(problem.placed_kinds)
-        chunks = self._chunks()
+        chunks = self.chunks
         by_stage = [np.arange(columns.start[s], columns.start[s + 1]) for s in range(self.S)]
         rows: list[_OrderRow] = []
         self.order_terms: list[tuple[int, int, tuple[int, int], bool]] = []
@@ -163,16 +165,12 @@ class Master(PathLp):
         Of a border's phases the last one needs no row.
         """
         start, last = self.columns.start, phases.period - 1
-        chunks = self._chunks()
+        chunks = self.chunks
         for k, (before, behind) in enumerate(zip(chunks[:-1], chunks[1:], strict=True)):
             for (v, s), of, sign in ((before, phases.end, 1.0), (behind, phases.begin, -1.0)):
                 held = of[start[s] : start[s + 1], v].astype(np.int64)
                 told = np.nonzero(held < last)[0]
                 yield first + k * last + held[told], start[s] + told, np.full(len(told), sign)
-
-    def _chunks(self) -> list[tuple[int, int]]:
-        schedule = schedule_of(self.columns.problem)
-        return [schedule.chunk_at(k) for k in range(schedule.chunks)]
 
     def rebuild(self, active: NDArray[np.int64], partial: bool | None = None) -> None:
         """Start a fresh LP over the given columns with the cuts that the old one held.
@@ -299,7 +297,7 @@ class Master(PathLp):
             return NO_PHASES, NO_PHASES
         begin = np.zeros((phases.period, self.columns.problem.interleaves, self.S))
         end = np.zeros_like(begin)
-        chunks = self._chunks()
+        chunks = self.chunks
         duals = self.duals[self.phase_row : self.rows].reshape(len(chunks) - 1, phases.period - 1)
         for dual, (v, s), (w, t) in zip(duals, chunks[:-1], chunks[1:], strict=True):
             end[:-1, v, s] = -dual

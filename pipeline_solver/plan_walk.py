@@ -116,9 +116,8 @@ CUTS = 400
 
 UNTIL = (0.25, 0.5, 0.7, 0.82, 0.92, 0.92, 0.92)
 ALTERNATING_UNTIL = (0.25, 0.4, 0.45, 0.45, 0.45, 0.8, 0.95)
-"""Shares of a walk's moves by kind; see `Line.until`. Where kinds alternate, a layer that moves far changes what every
-chunk between holds, and one in some hundred such moves is taken; of two sizes swapped, one in twenty."""
-
+"""Shares of a walk's moves by kind, summed up (`Line.until`). Where kinds alternate, a layer that moves far changes
+what every chunk between holds, and one in some hundred such moves is taken; of two sizes swapped, one in twenty."""
 
 SHORT_RUN = 5
 """Layers of a kind in a row, on average, below which kinds alternate: a chunk then seldom holds one alone."""
