@@ -35,7 +35,7 @@ def resource_needs(
 @compiled
 def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # type: ignore[no-untyped-def]
     """Choices of every tuple that fit its memory and of which no chunk can take a quicker one: `minimal_choices`
-    where choices are in no order.
+    where choices are in no order. Chunks behind one that could, whatever they take, are not looked at.
 
     Parameters
     ----------
@@ -53,19 +53,20 @@ def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # 
     option = np.zeros((0, V), dtype=np.int64)
     at = np.zeros(V, dtype=np.int64)
     used = np.zeros((V + 1, R))
-    # least[v, r]: what chunks v.. need at the least
-    least = np.zeros((V + 1, R))
+    # What chunks v.. need at the least and may take at most.
+    least, greatest = np.zeros((V + 1, R)), np.zeros((V + 1, R))
     for fill in range(2):
         found = 0
         for t in range(tuples):
             for r in range(R):
-                least[V, r] = 0.0
                 for v in range(V - 1, -1, -1):
                     kind = members[t, v]
-                    frugal = np.inf
+                    frugal, lavish = np.inf, -np.inf
                     for i in range(sizes[v, kind]):
                         frugal = min(frugal, need[v, kind, i, r])
+                        lavish = max(lavish, need[v, kind, i, r])
                     least[v, r] = least[v + 1, r] + frugal
+                    greatest[v, r] = greatest[v + 1, r] + lavish
             v = 0
             at[0] = 0
             while v >= 0:
@@ -83,12 +84,8 @@ def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # 
                 if not fits:
                     at[v] += 1
                     continue
-                if v < V - 1:
-                    v += 1
-                    at[v] = 0
-                    continue
                 minimal = True
-                for w in range(V):
+                for w in range(v + 1):
                     kind, i = members[t, w], at[w]
                     for j in range(sizes[w, kind]):
                         quicker = j != i
@@ -101,7 +98,7 @@ def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # 
                         same = True
                         for r in range(R):
                             more = need[w, kind, j, r] - need[w, kind, i, r]
-                            if used[V, r] + more > room[t, r] + tolerance:
+                            if used[v + 1, r] + greatest[v + 1, r] + more > room[t, r] + tolerance:
                                 over = True
                                 break
                         for d in range(3):
@@ -113,14 +110,20 @@ def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # 
                             break
                     if not minimal:
                         break
-                if minimal:
-                    if fill == 1:
-                        owner[found] = t
-                        for w in range(V):
-                            option[found, w] = at[w]
-                    found += 1
-                    if found > most:
-                        return owner, option, False
+                if not minimal:
+                    at[v] += 1
+                    continue
+                if v < V - 1:
+                    v += 1
+                    at[v] = 0
+                    continue
+                if fill == 1:
+                    owner[found] = t
+                    for w in range(V):
+                        option[found, w] = at[w]
+                found += 1
+                if found > most:
+                    return owner, option, False
                 at[v] += 1
         if fill == 0:
             owner = np.zeros(found, dtype=np.int64)

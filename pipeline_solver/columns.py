@@ -230,7 +230,8 @@ def minimal_choices(  # type: ignore[no-untyped-def]
 ):
     """Minimal recompute choices of every tuple that fit its memory.
 
-    A choice is minimal when no chunk can take its next cheaper option. Two passes: count, then fill.
+    A choice is minimal when no chunk can take its next cheaper option. Where one could, whatever the chunks behind
+    take, these are not looked at: of many chunks' choices most end so, early. Two passes: count, then fill.
 
     Returns
     -------
@@ -242,17 +243,16 @@ def minimal_choices(  # type: ignore[no-untyped-def]
     option = np.zeros((0, V), dtype=np.int64)
     at = np.zeros(V, dtype=np.int64)
     used = np.zeros((V + 1, P))
-    # least[v, p]: the memory that chunks v.. need at the least
-    least = np.zeros((V + 1, P))
+    # The memory that chunks v.. need at the least and may take at most; options come with less and less of it.
+    least, greatest = np.zeros((V + 1, P)), np.zeros((V + 1, P))
     for fill in range(2):
         found = 0
         for t in range(tuples):
-            for p in range(P):
-                least[V, p] = 0.0
             for v in range(V - 1, -1, -1):
-                size = sizes[v, members[t, v]]
+                kind = members[t, v]
                 for p in range(P):
-                    least[v, p] = least[v + 1, p] + alive[p, v] * activation[v, members[t, v], size - 1]
+                    least[v, p] = least[v + 1, p] + alive[p, v] * activation[v, kind, sizes[v, kind] - 1]
+                    greatest[v, p] = greatest[v + 1, p] + alive[p, v] * activation[v, kind, 0]
             v = 0
             at[0] = 0
             while v >= 0:
@@ -270,31 +270,34 @@ def minimal_choices(  # type: ignore[no-untyped-def]
                 if not fits:
                     at[v] += 1
                     continue
+                minimal = True
+                if at[v] > 0:  # without recompute here, the chunks before have as much room as they had
+                    for w in range(v + 1):
+                        if at[w] == 0:
+                            continue
+                        looser = activation[w, members[t, w], at[w] - 1] - activation[w, members[t, w], at[w]]
+                        over = False
+                        for p in range(P):
+                            if used[v + 1, p] + greatest[v + 1, p] + alive[p, w] * looser > room[t, p] + tolerance:
+                                over = True
+                                break
+                        if not over:
+                            minimal = False
+                            break
+                if not minimal:
+                    at[v] += 1
+                    continue
                 if v < V - 1:
                     v += 1
                     at[v] = 0
                     continue
-                minimal = True
-                for w in range(V - 1):
-                    if at[w] == 0:
-                        continue
-                    looser = activation[w, members[t, w], at[w] - 1] - activation[w, members[t, w], at[w]]
-                    over = False
-                    for p in range(P):
-                        if used[V, p] + alive[p, w] * looser > room[t, p] + tolerance:
-                            over = True
-                            break
-                    if not over:
-                        minimal = False
-                        break
-                if minimal:
-                    if fill == 1:
-                        owner[found] = t
-                        for w in range(V):
-                            option[found, w] = at[w]
-                    found += 1
-                    if found > most:
-                        return owner, option, False
+                if fill == 1:
+                    owner[found] = t
+                    for w in range(V):
+                        option[found, w] = at[w]
+                found += 1
+                if found > most:
+                    return owner, option, False
                 v -= 1
                 if v >= 0:
                     at[v] += 1

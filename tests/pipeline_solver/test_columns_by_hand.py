@@ -11,7 +11,8 @@ import pytest
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline_solver.checker import _exact_times as exact_times
 from taylor.pipeline_solver.checker import exact_peak_memory
-from taylor.pipeline_solver.columns import build_columns
+from taylor.pipeline_solver.choice_columns import undominated_choices
+from taylor.pipeline_solver.columns import build_columns, minimal_choices
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.problem import LayerChoice, PipelineProblem
 from taylor.pipeline_solver.stage_tuples import TooManyColumns, stage_tuples
@@ -175,3 +176,46 @@ def test_with_choices_a_stage_has_those_of_which_no_other_that_fits_is_as_quick(
         found = [(int(columns.group[c]), columns.layers[c, 0].tolist(), columns.recompute[c, 0].tolist()) for c in rows]
         assert sorted(found) == sorted(expected)
     assert len(columns) > groups
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_choices_of_random_memory_are_those_of_the_enumeration(seed: int) -> None:
+    """Chunks of up to four options and two alive vectors; in order, and with times and needs of the other road."""
+    random = np.random.default_rng(seed)
+    V, options, vectors = 4, 4, 2
+    sizes = random.integers(1, options + 1, (V, 1))
+    alive = random.integers(1, 5, (vectors, V)).astype(float)
+    activation = -np.sort(-random.integers(0, 12, (V, 1, options)).astype(float), axis=2)
+    extra = np.zeros((3, V, 1, options))
+    extra[1] = np.arange(options)
+    needs = alive.T[:, None, None, :] * activation[..., None]
+    room = random.uniform(0.2, 0.9) * needs[:, 0, 0].sum(axis=0)[None]
+    members = np.zeros((1, V), dtype=np.int64)
+
+    def need_of(chosen: tuple[int, ...]) -> Any:
+        return sum(needs[v, 0, i] for v, i in enumerate(chosen))
+
+    everything = [one for one in itertools.product(*(range(n) for n in sizes[:, 0])) if (need_of(one) <= room[0]).all()]
+    expected = [
+        list(one)
+        for one in everything
+        if not any((*one[:v], i, *one[v + 1 :]) in everything for v in range(V) for i in range(one[v]))
+    ]
+    _, in_order, whole = minimal_choices(members, room, alive, extra[1], activation, sizes, 1e-9, 1000)
+    assert whole and in_order.tolist() == expected
+    _, free, whole = undominated_choices(members, room, needs, extra, sizes, 1e-9, 1000)
+    assert whole and free.tolist() == expected
+
+
+def test_choices_of_many_chunks_are_few() -> None:
+    """Of 24 chunks of one layer two must be recomputed: 276 choices, to be found among 16 million."""
+    V = 24
+    alive, activation = np.ones((1, V)), np.tile([[4.0, 1.0]], (V, 1, 1))
+    extra, sizes = np.tile([[0.0, 1.0]], (V, 1, 1)), np.full((V, 1), 2)
+    room = np.array([[V * 4.0 - 2 * 3.0]])
+    members = np.zeros((1, V), dtype=np.int64)
+    _, option, whole = minimal_choices(members, room, alive, extra, activation, sizes, 1e-9, 1000)
+    assert whole and len(option) == 276 and (option.sum(axis=1) == 2).all()
+    times = np.stack([0 * extra, extra, 0 * extra])
+    _, free, whole = undominated_choices(members, room, activation[..., None], times, sizes, 1e-9, 1000)
+    assert whole and sorted(free.tolist()) == sorted(option.tolist())
