@@ -237,6 +237,7 @@ class _TreeRun:
 
     def _begin(self, warm_start: PipelinePlan | None) -> None:
         """List the configurations, or price them where they are many; bound the root, search the tree."""
+        self.bound = max(self.bound, self.limits.bound())
         # Where kinds or interleaves are many, listing takes seconds: a plan comes before it.
         quick = self.ordered and self.problem.interleaves <= FEW_INTERLEAVES
         first = None if quick else self._first_plans(warm_start)
@@ -358,7 +359,6 @@ class _TreeRun:
         """Walks that have found a plan; None when there is no plan at all."""
         first = FirstPlans(self.problem, self.graph, self.seed, self.stopper)
         self.first = first
-        self.bound = max(self.bound, self.limits.bound())
         first.begin(warm_start)
         if first.plan is None:
             frugal = most_frugal_plan(self.problem, self.left())

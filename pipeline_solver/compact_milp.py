@@ -33,6 +33,7 @@ from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, MILP_ROUNDS, RANGED_ROUNDS, Solution, Termination
 from taylor.pipeline_solver.stopping import no_cutoff
+from taylor.pipeline_solver.work_limits import WorkLimits
 
 HAIR = 1e-9
 """Share by which plans may be longer than what they must not exceed, for rounding."""
@@ -238,6 +239,8 @@ def solve_compact(
             if frugal is None or over_limit(problem, frugal):
                 return run.infeasible(explain_infeasible(problem, frugal))
             run.offer(model, frugal)
+        run.raise_bound(WorkLimits(problem, model.graph).bound())
+        run.tell("solving the relaxation")
         for cut in cuts:
             model.add_cut(cut)
         model.seed()

@@ -30,7 +30,7 @@ from taylor.pipeline_solver.plan_rows import (
     safe_name,
 )
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.uniform_recompute import uniform_choice
+from taylor.pipeline_solver.uniform_plans import uniform_choice
 from taylor.pipeline_solver.uniform_rows import add_uniform_rows
 
 

@@ -9,12 +9,18 @@ from typing import Any
 from taylor.base.interrupts import presses
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.entries import has_places, solve_places
+from taylor.pipeline_solver.entries import has_places, placements, solve_places
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.progress import OnProgress
+from taylor.pipeline_solver.progress import OnProgress, Progress, going_on
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, PROVEN_GAP, BubbleShares, Solution, Termination
 from taylor.pipeline_solver.solvers import solver_named
+from taylor.pipeline_solver.stopping import OutOfTime, Stopper
+from taylor.pipeline_solver.uniform_plans import first_plan
+from taylor.pipeline_solver.work_limits import least_step_time
+
+FIRST_PLACES = 3
+"""Places of a kind for which a first plan is looked for at most."""
 
 
 class SolverDisagreement(AssertionError):
@@ -63,12 +69,44 @@ def solve(
     if has_places(problem):
         run = partial(solve_places, run=run)
     pressed = presses()
+    floor = 0.0
+    if problem.uniform_recompute or has_places(problem):  # solved case by case: what is known comes before the first
+        floor = least_step_time(problem)
+        if problem.uniform_recompute and warm_start is None:
+            warm_start = _first_plan(problem, options)
+        on_progress = _told_at_once(problem, warm_start, floor, on_progress, began)
     solution = run(problem, options, warm_start=warm_start, on_progress=on_progress)
     if presses() > pressed:  # pressed in the last moments of a proof, which has no use for it: the user asked to stop
         solution = solution.replace(termination=Termination.INTERRUPTED)
     if warm_start is not None:
         solution = _no_worse(problem, solution, warm_start)
+    if floor and solution.plan is None and solution.status is not INFEASIBLE:
+        solution = solution.replace(bound=max(floor, solution.bound or 0.0))
     return complete(problem, solution).replace(seconds=time.monotonic() - began)
+
+
+def _first_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePlan | None:
+    """A plan for a problem with one recompute choice for all chunks, from the first place for which one is met."""
+    stopper = Stopper(None if options.time_limit is None else time.monotonic() + options.time_limit)
+    try:
+        found = (first_plan(one, options.seed, stopper) for one in placements(problem)[:FIRST_PLACES])
+        return next((one.plan for one in found if one is not None), None)
+    except OutOfTime:
+        return None
+
+
+def _told_at_once(
+    problem: PipelineProblem, known: PipelinePlan | None, floor: float, on_progress: OnProgress | None, began: float
+) -> OnProgress | None:
+    """Tells what is known from the start, and passes progress on with it."""
+    from taylor.pipeline_solver.evaluate import step_time
+
+    if on_progress is None:
+        return None
+    objective, seconds = None if known is None else step_time(problem, known), time.monotonic() - began
+    told = going_on(on_progress, seconds, objective, floor)
+    on_progress(Progress(seconds, objective, floor, "first plan"))
+    return told
 
 
 def _no_worse(problem: PipelineProblem, solution: Solution, known: PipelinePlan) -> Solution:

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 
 from taylor.pipeline.plan import NONE, PipelinePlan
 from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.solution import (
     CUT_OFF,
-    FEASIBLE,
     INFEASIBLE,
     MILP_ROUNDS,
     NO_SOLUTION,
@@ -33,6 +32,13 @@ from taylor.pipeline_solver.solution import (
 from taylor.pipeline_solver.solvers import Solver
 from taylor.pipeline_solver.tree_memory import TreeMemory, closed_by_milp
 from taylor.pipeline_solver.turns import LONGEST, Turns
+from taylor.pipeline_solver.uniform_plans import (
+    distinct_choices,
+    judged,
+    kept_choice,
+    nearest,
+    uniform_choice,
+)
 
 if TYPE_CHECKING:  # the rule alone loads no solver
     from taylor.pipeline_solver.tree_run import TreeRun
@@ -71,21 +77,6 @@ def without_choices(problem: PipelineProblem) -> PipelineProblem:
     return problem.replace(kinds=tuple(kinds), recompute_ratio={}, fixed_recompute={}, **nothing)
 
 
-def uniform_choice(problem: PipelineProblem, plan: PipelinePlan) -> int | None:
-    """Index of the choice that a plan follows in every chunk; None when it follows none."""
-    held = plan.total_layers([kind.name for kind in problem.free_kinds if kind.name in plan.layers])
-    cells = [(v, s) for v in range(plan.interleaves) for s in range(plan.stages)]
-    for index, (mode, most) in enumerate(problem.uniform_recompute):
-        modes = {mode, *plan.recompute}
-        if all(
-            (plan.recompute[of][v][s] if of in plan.recompute else 0) == (min(most, held[v][s]) if of == mode else 0)
-            for v, s in cells
-            for of in modes
-        ):
-            return index
-    return None
-
-
 def solve_uniform(
     problem: PipelineProblem,
     options: SolveOptions,
@@ -122,7 +113,7 @@ def solve_uniform(
         # By layer they are far more than one after the other, and what they reach then bounds these loosely.
         free, known = Solution(NO_SOLUTION), dict[str, float]()
     else:
-        start = None if warm_start is None or on_progress is None else _nearest(problem, warm_start, "")
+        start = None if warm_start is None or on_progress is None else nearest(problem, warm_start, "")
         tell = _told_of_bound(on_progress, None if start is None else start.objective, began)
         unruled = problem.replace(uniform_recompute=())
         free = run(unruled, within(FIRST_SHARE).replace(memory=memory), warm_start=warm_start, on_progress=tell)
@@ -144,9 +135,9 @@ def solve_uniform(
         bound = None if found.bound is None else max(found.bound, floor)
         return found.replace(bound=bound, statistics={**found.statistics, **known})
 
-    best = None if free.plan is None else _nearest(problem, free.plan, free.solver)
+    best = None if free.plan is None else nearest(problem, free.plan, free.solver)
     if warm_start is not None and uniform_choice(problem, warm_start) is not None:
-        best = _better(best, _judged(problem, warm_start, free.solver))
+        best = _better(best, judged(problem, warm_start, free.solver))
     if free.status == CUT_OFF:
         # What no plan at all can beat, none of these can.
         found = best or Solution(CUT_OFF, solver=free.solver)
@@ -154,7 +145,7 @@ def solve_uniform(
             Termination.CUT_OFF
         )
     choices = _Choices(problem, options, run, began, deadline, floor, best, on_progress, memory)
-    choices.kept = None if free.plan is None else _kept(problem, free.plan)
+    choices.kept = None if free.plan is None else kept_choice(problem, free.plan)
     if interrupted:
         choices.stopped = Termination.INTERRUPTED
     choices.solve()
@@ -186,12 +177,12 @@ def _proves_soon(problem: PipelineProblem, free: Solution, tree: TreeRun | None,
     """
     if tree is None or free.plan is None or not tree.closing_well(before):
         return False
-    return _kept(problem, free.plan) is not None
+    return kept_choice(problem, free.plan) is not None
 
 
 def _of_one_choice(statistic: str, problem: PipelineProblem) -> str:
     """The name under which a statistic of the best choice stands: its cuts alone say nothing of the others."""
-    return RANGED_ROUNDS if statistic == MILP_ROUNDS and len(_distinct(problem)) > 1 else statistic
+    return RANGED_ROUNDS if statistic == MILP_ROUNDS and len(distinct_choices(problem)) > 1 else statistic
 
 
 class _Choices:
@@ -216,7 +207,7 @@ class _Choices:
         self.best, self.on_progress = best, on_progress
         self.proven: dict[tuple[str, int], float] = {}
         self.memories: dict[tuple[str, int], TreeMemory] = {}
-        self.untried = _distinct(problem)
+        self.untried = distinct_choices(problem)
         self.kept: tuple[str, int] | None = None  # what the best plan without the rule keeps to
         self.turns: Turns[tuple[str, int]] = Turns(deadline)
         # Of few chunks the MILP goes on, and begins anew each time.
@@ -300,7 +291,7 @@ class _Choices:
             self.relaxed = None
         if found.plan is None or found.objective is None:
             return float("inf") if self.relaxed is None else 0.0
-        near = _nearest(self.problem, found.plan, found.solver)
+        near = nearest(self.problem, found.plan, found.solver)
         self.best = self.best if near is None else _better(self.best, near)
         return found.objective
 
@@ -358,63 +349,11 @@ class _Choices:
         return self.options.replace(time_limit=limit, cutoff=self.to_beat)
 
 
-def _kept(problem: PipelineProblem, plan: PipelinePlan) -> tuple[str, int] | None:
-    """The choice, of those that differ, that a plan keeps to."""
-    ones = ((choice, problem.replace(uniform_recompute=(choice,))) for choice in _distinct(problem))
-    return next((choice for choice, one in ones if uniform_choice(one, plan) is not None), None)
-
-
 def _better(one: Solution | None, other: Solution) -> Solution | None:
     """The one with the better plan."""
     if other.objective is None:
         return one
     return other if one is None or one.objective is None or other.objective < one.objective else one
-
-
-def _judged(problem: PipelineProblem, plan: PipelinePlan, solver: str) -> Solution:
-    """A plan with its step time."""
-    from taylor.pipeline_solver.evaluate import step_time
-
-    return Solution(FEASIBLE, plan=plan, objective=step_time(problem, plan), solver=solver)
-
-
-def _nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Solution | None:
-    """The best plan with the layers of a free one that follows a choice; None when none fits the memory."""
-    from taylor.pipeline_solver.checker import check
-    from taylor.pipeline_solver.evaluate import evaluate, peak_memory_mib
-
-    held = free.total_layers([kind.name for kind in problem.free_kinds if kind.name in free.layers])
-    best: Solution | None = None
-    fitting: set[str] = set()
-    for mode, most in _distinct(problem):
-        if mode in fitting:
-            continue  # a greater count takes longer
-        plan = PipelinePlan(
-            free.layers,
-            {
-                of: tuple(tuple(min(most, count) if of == mode else 0 for count in row) for row in held)
-                for of in (*problem.recompute_ratio, *problem.choices)
-            },
-        )
-        peaks = zip(peak_memory_mib(problem, plan), problem.limit_mib, strict=True)
-        if any(peak > limit + MEMORY_TOLERANCE_MIB for peak, limit in peaks) or check(problem, plan):
-            continue
-        fitting.add(mode)
-        objective = evaluate(problem, plan).objective
-        if objective is not None and (best is None or objective < (best.objective or 0.0)):
-            best = Solution(FEASIBLE, plan=plan, objective=objective, solver=solver)
-    return best
-
-
-def _distinct(problem: PipelineProblem) -> list[tuple[str, int]]:
-    """The choices that differ, those beside recompute first, counts rising: no chunk has more layers than the others
-    leave, and nothing is nothing."""
-    least = problem.least_layers
-    most = max(1, problem.layers - sum(least) + max(least))
-    first_mode = problem.uniform_recompute[0][0]
-    choices = {(mode if count else first_mode, min(count, most)) for mode, count in problem.uniform_recompute}
-    named = {mode: place for place, mode in enumerate(problem.choices)}
-    return sorted(choices, key=lambda choice: (named.get(choice[0], len(named)), choice[1], choice[0]))
 
 
 def _layers_within(problem: PipelineProblem, step_time: float) -> int:

@@ -11,6 +11,11 @@ from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.problem import PipelineProblem
 
 
+def least_step_time(problem: PipelineProblem) -> float:
+    """Step time that no plan beats, by its work alone, wherever kinds lie that may be placed."""
+    return WorkLimits(problem, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)).bound()
+
+
 class WorkLimits:
     """Work against step time: how much work a step time leaves a stage, and the step time that all work asks for."""
 

@@ -29,11 +29,11 @@ from taylor.pipeline_solver.solution import (
     Termination,
 )
 from taylor.pipeline_solver.tree_memory import TreeMemory
+from taylor.pipeline_solver.uniform_plans import distinct_choices, uniform_choice
 from taylor.pipeline_solver.uniform_recompute import (
     UNRESTRICTED_BOUND,
     UNRESTRICTED_OBJECTIVE,
     solve_uniform,
-    uniform_choice,
 )
 from tests.pipeline_solver.scripted_choices import (
     FREE,
@@ -517,7 +517,7 @@ def test_no_bound_is_told_of_a_choice_where_nothing_is_proven_without_the_rule()
 def test_choices_that_are_the_same_are_one(
     changes: dict[str, Any], choices: tuple[Choice, ...], distinct: tuple[Choice, ...]
 ) -> None:
-    assert tuple(rule._distinct(selective(uniform_recompute=choices, **changes))) == distinct
+    assert tuple(distinct_choices(selective(uniform_recompute=choices, **changes))) == distinct
 
 
 def test_choices_beside_recompute_come_first_in_their_own_order() -> None:
@@ -525,7 +525,7 @@ def test_choices_beside_recompute_come_first_in_their_own_order() -> None:
     kind = LayerKind("body", 4, 1.0, 10.0, {NONE: 4.0, FULL: 1.0, "z": 1.0, "a": 1.0}, choices=costs)
     asked = ((FULL, 1), ("a", 1), ("z", 2), ("a", 3), ("z", 1), (FULL, 0))
     problem = small_problem(kinds=(kind,), choices=("z", "a"), uniform_recompute=asked)
-    assert rule._distinct(problem) == [("z", 1), ("z", 2), ("a", 1), ("a", 3), (FULL, 0), (FULL, 1)]
+    assert distinct_choices(problem) == [("z", 1), ("z", 2), ("a", 1), ("a", 3), (FULL, 0), (FULL, 1)]
 
 
 def test_the_layers_of_a_step_are_the_most_whose_work_of_all_micro_batches_it_holds() -> None:

@@ -30,12 +30,12 @@ from taylor.pipeline_solver.solution import (
 )
 from taylor.pipeline_solver.solve import solve
 from taylor.pipeline_solver.tree_memory import TreeMemory
+from taylor.pipeline_solver.uniform_plans import uniform_choice
 from taylor.pipeline_solver.uniform_recompute import (
     UNRESTRICTED_BOUND,
     UNRESTRICTED_OBJECTIVE,
     _Choices,
     solve_uniform,
-    uniform_choice,
 )
 from tests.solver_cases import plan_of, reference_problem, small_problem
 
