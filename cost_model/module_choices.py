@@ -139,7 +139,7 @@ def module_choices(
         if not front or mib < front[-1][1] * (1 - 1e-6):
             front.append((time, mib, one))
     front = [entry for entry in front if entry[2] not in plain]
-    chosen = [one for _, _, one in _spread(front, total(plain[0])[1], most)]
+    chosen = [one for _, _, one in _spread(front, most)]
     if own is not None:
         stated = tuple(own.recompute), tuple(own.offload)
         if all((one.recompute, one.offload) != stated for one in chosen):
@@ -270,9 +270,7 @@ def _first(entry: tuple[float, float, int, ModuleChoice]) -> tuple[float, float,
     return entry[0], entry[1], entry[2]
 
 
-def _spread(
-    front: list[tuple[float, float, ModuleChoice]], whole: float, most: int
-) -> list[tuple[float, float, ModuleChoice]]:
+def _spread(front: list[tuple[float, float, ModuleChoice]], most: int) -> list[tuple[float, float, ModuleChoice]]:
     """Of a front (time rising, memory falling) the most telling: each next one is where the largest step is left."""
     if len(front) <= most:
         return front

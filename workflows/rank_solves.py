@@ -56,7 +56,7 @@ class RankSolves:
     how: SolveOptions
     store: SolveStore
     on_found: Callable[[int, Solution | Failed], None]
-    own: Mapping[int, Solution] = field(default_factory=dict)
+    own: Mapping[int, Solution]
     reached: dict[int, Solution] = field(default_factory=dict)
     steps_ms: dict[int, float] = field(default_factory=dict)
     _best: dict[Hashable, dict[int, float]] = field(default_factory=dict)
