@@ -1,18 +1,21 @@
 """Problems in which one recompute choice holds for every chunk alike, as the flags of some launchers ask.
 
 The choice is a small number, so the problem is solved once for each: a choice is cut off as soon as its
-proven bound reaches the best plan so far. Before them, where recompute is all there is to choose, the problem
-without the rule is solved: its plan may keep the rule by itself, its bound holds for every choice, and what it
-reaches tells what the rule costs. Where layers have further choices it is the problem in which no choice costs
-anything (`without_choices`), whose bound holds for each of them too: one proof for all where memory can be had for
-nothing, by offload that computation hides, say.
+proven bound reaches the best plan so far. The many counts from an even chunk's layers on are much alike, for most
+chunks recompute all layers then: one problem that no plan of any of them beats (`at_least`) stands for all, until it
+holds a better plan; then the least of them are tried one by one, and the others as one again.
+
+Before them, where recompute is all there is to choose, the problem without the rule is solved: its plan may keep the
+rule by itself, its bound holds for every choice, and what it reaches tells what the rule costs. Where layers have
+further choices it is the problem in which no choice costs anything (`without_choices`), whose bound holds for each of
+them too: one proof for all where memory can be had for nothing, by offload that computation hides, say.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from taylor.pipeline.plan import NONE, PipelinePlan
 from taylor.pipeline_solver.options import SolveOptions
@@ -55,6 +58,23 @@ RELAXED_SHARE = 0.85
 NO_LIMIT_MIB = 1e12
 """Memory that no stage fills."""
 
+MANY = 4
+"""Counts of a recompute mode that are tried as one at the least."""
+
+FURTHER = 0.25
+"""Where a better plan is held by counts as one, those up to so many more, as a share, are tried one by one."""
+
+
+class Case(NamedTuple):
+    """A choice, or a count of recompute and all greater ones that the problem names."""
+
+    mode: str
+    most: int
+    beyond: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.mode} recompute of {self.most} layers a chunk{' or more' if self.beyond else ''}"
+
 
 def without_choices(problem: PipelineProblem) -> PipelineProblem:
     """The problem in which every layer takes the time of no recompute and the least memory of all its choices.
@@ -75,6 +95,22 @@ def without_choices(problem: PipelineProblem) -> PipelineProblem:
     )
     nothing: dict[str, object] = {"unsearched": (), "choices": (), "uniform_recompute": (), "host_limit_mib": ()}
     return problem.replace(kinds=tuple(kinds), recompute_ratio={}, fixed_recompute={}, **nothing)
+
+
+def at_least(problem: PipelineProblem, mode: str, most: int) -> PipelineProblem:
+    """The problem in which chunks recompute `most` layers and keep no more of the others than of these.
+
+    No plan under `most` or any greater count of the mode is faster than its best one.
+    """
+    kinds = (
+        kind
+        if kind.pinned_last
+        else replace(
+            kind, activation_mib={**kind.activation_mib, NONE: min(kind.activation_mib[of] for of in (NONE, mode))}
+        )
+        for kind in problem.kinds
+    )
+    return problem.replace(kinds=tuple(kinds), uniform_recompute=((mode, most),), fixed_recompute={})
 
 
 def solve_uniform(
@@ -205,11 +241,13 @@ class _Choices:
         self.left, self.fruitless = memory.left, memory.fruitless
         self.began, self.deadline, self.floor = began, deadline, floor
         self.best, self.on_progress = best, on_progress
-        self.proven: dict[tuple[str, int], float] = {}
-        self.memories: dict[tuple[str, int], TreeMemory] = {}
-        self.untried = distinct_choices(problem)
+        self.proven: dict[Case, float] = {}
+        self.memories: dict[Case, TreeMemory] = {}
+        self.untried = self._cases()
+        self.done: list[Case] = []
+        self.closed: set[str] = set()
         self.kept: tuple[str, int] | None = None  # what the best plan without the rule keeps to
-        self.turns: Turns[tuple[str, int]] = Turns(deadline)
+        self.turns: Turns[Case] = Turns(deadline)
         # Of few chunks the MILP goes on, and begins anew each time.
         self.resumable = not closed_by_milp(problem)
         self.stopped: Termination | None = None
@@ -224,39 +262,111 @@ class _Choices:
 
     def bound(self) -> float:
         """What no choice beats."""
-        proven = [max(bound, self.floor) for bound in self.proven.values()]
-        return min([*proven, *[self.floor for _ in self.untried]], default=float("inf"))
+        untried = [0.0 for case in self.untried if case not in self.proven]
+        return min((max(bound, self.floor) for bound in [*self.proven.values(), *untried]), default=float("inf"))
 
     def solve(self) -> None:
-        """Try every choice a little while, then go on with those that are open, the most promising first."""
+        """Try every case a little while, then go on with those that are open, the most promising first."""
         self._relax()
-        done: list[tuple[str, int]] = []
-        closed: set[str] = set()
-        while self.untried and self.floor < self.to_beat() and not self._over():
-            mode, most = choice = self.untried[0]
-            room = self._room()
-            if mode in self.problem.choices and self._hopeless(choice):
-                self.proven[choice] = self.to_beat()
-            elif mode not in closed and not any(of == mode and room <= count <= most for of, count in done):
-                found = self._try(choice, self.turns.first(self._untried(room), resumable=True))
-                done.append(choice)
-                if found.status == CUT_OFF and most and self._hopeless(choice):
-                    closed.add(mode)
-            self.untried.remove(choice)
+        self._try_untried()
         while not self._over() and not self._settled():
-            known = [(max(bound, self.floor), choice) for choice, bound in self.proven.items()]
+            known = [(max(bound, self.floor), case) for case, bound in self.proven.items()]
             pending = [entry for entry in known if entry[0] < self.to_beat()]
             if not pending:
                 return
             if self.relaxed is not None and sum(bound <= self.floor for bound, _ in pending) > 1:
                 self._try_relaxed(LONGEST)
                 continue
-            choice, seconds = self.turns.later(pending, resumable=self.resumable)
-            before = self.proven[choice]
-            self._try(choice, seconds)
-            if seconds is None and self.proven[choice] <= before:
+            case, seconds = self.turns.later(pending, resumable=self.resumable)
+            before = self.proven[case]
+            if case.beyond:
+                self._try_beyond(case, seconds)
+                self._try_untried()
+            else:
+                self._try(case, seconds)
+            if seconds is None and self.proven.get(case, before + 1.0) <= before:
                 self.stopped = self.stopped or Termination.STALLED
                 return
+
+    def _try_untried(self) -> None:
+        """Give every untried case its first turn; what a case of many counts falls into is untried then."""
+        while self.untried and self.floor < self.to_beat() and not self._over():
+            case, room = self.untried[0], self._room()
+            seconds = self.turns.first(self._untried(room), resumable=True)
+            self.untried.remove(case)
+            if case.mode in self.problem.choices and self._hopeless(case):
+                self.proven[case] = self.to_beat()
+            elif case.mode in self.closed or self._tried_as_well(case, room):
+                self.proven.pop(case, None)
+            elif case.beyond:
+                self._try_beyond(case, seconds)
+            else:
+                found = self._try(case, seconds)
+                self.done.append(case)
+                alone = not any(of.beyond and of.mode == case.mode for of in [*self.untried, *self.proven])
+                if found.status == CUT_OFF and case.most and alone and self._hopeless(case):
+                    self.closed.add(case.mode)
+
+    def _tried_as_well(self, case: Case, room: int) -> bool:
+        """Whether a count that no chunk of a better plan passes was tried: greater ones are the same."""
+        return any(of.mode == case.mode and room <= of.most <= case.most for of in self.done)
+
+    def _cases(self) -> list[Case]:
+        """The choices that differ; of the counts of a recompute mode from an even chunk's layers on many as one."""
+        problem = self.problem
+        choices = distinct_choices(problem)
+        even = -(-problem.layers // (problem.stages * problem.interleaves))
+        many = {
+            mode for mode in problem.recompute_ratio if sum(of == mode and most >= even for of, most in choices) >= MANY
+        }
+        cases: list[Case] = []
+        for mode, most in choices:
+            if mode not in many or most < even:
+                cases.append(Case(mode, most))
+            elif not any(case.beyond and case.mode == mode for case in cases):
+                cases.append(Case(mode, most, beyond=True))
+        return cases
+
+    def _try_beyond(self, case: Case, seconds: float | None) -> None:
+        """Look for a bound of a count and all greater ones; where a better plan turns up, the least are cases again."""
+        found_better = False
+
+        def watch(progress: Progress) -> None:
+            nonlocal found_better
+            found_better |= progress.objective is not None and progress.objective < self.to_beat()
+            if told is not None:
+                told(progress)
+
+        self.proven.setdefault(case, 0.0)
+        told = _told(self, str(case), self.on_progress, plans=False)
+        relaxed = at_least(self.problem, case.mode, case.most)
+        memory = self.memories.setdefault(case, TreeMemory(self.floor, paths=self.paths, patience=self.patience))
+        asked = self._within(seconds).replace(cutoff=lambda: 0.0 if found_better else self.to_beat(), memory=memory)
+        found = self.run(relaxed, asked, on_progress=watch)
+        if found.termination is Termination.INTERRUPTED:
+            self.stopped = Termination.INTERRUPTED
+        reached = float("inf") if found.status == INFEASIBLE else max(found.bound or 0.0, self.floor)
+        reached = self.proven[case] = max(reached, self.proven[case])
+        if found.plan is not None:
+            near = nearest(self.problem, found.plan, found.solver)
+            self.best = self.best if near is None else _better(self.best, near)
+        better = found_better or (found.objective is not None and found.objective < self.to_beat())
+        if better and reached < self.to_beat():
+            self._part(case, reached)
+
+    def _part(self, case: Case, reached: float) -> None:
+        """Put the least counts of a case in its place, and the others as one again."""
+        del self.proven[case], self.memories[case]
+        counts = [most for mode, most in distinct_choices(self.problem) if mode == case.mode and most >= case.most]
+        upto = max(case.most + 1, int(case.most * (1.0 + FURTHER)))
+        parts = [Case(case.mode, most) for most in counts if most < upto]
+        rest = [most for most in counts if most >= upto]
+        if len(rest) >= MANY:
+            parts.append(Case(case.mode, rest[0], beyond=True))
+        else:
+            parts += [Case(case.mode, most) for most in rest]
+        self.proven |= {part: reached for part in parts}
+        self.untried[:0] = parts
 
     def _room(self) -> int:
         """Layers of a chunk that no plan passes which beats the best: counts from there on are the same choice."""
@@ -266,8 +376,8 @@ class _Choices:
         """Choices that are still to be tried and differ; those of one recompute mode count as one, for the counts
         rise and the first that cannot win ends them."""
         if self.problem.choices:
-            return len({(mode, min(most, room)) for mode, most in self.untried})
-        return len({mode for mode, _ in self.untried})
+            return len({(case.mode, min(case.most, room)) for case in self.untried})
+        return len({case.mode for case in self.untried})
 
     def _relax(self) -> None:
         """Look at the problem in which choices cost nothing, for as long as a plan at hand is as good as its best."""
@@ -281,7 +391,7 @@ class _Choices:
         """Go on with the problem in which choices cost nothing for a share of what is left; its best plan's time."""
         assert self.relaxed is not None
         left = None if self.deadline is None else max(0.5, share * (self.deadline - time.monotonic()))
-        told = _told(self, "choices without cost", self.on_progress, real=False)
+        told = _told(self, "choices without cost", self.on_progress, plans=False, whole=True)
         options = self._within(left).replace(memory=self.relaxed_memory)
         found = self.run(self.relaxed, options, on_progress=told)
         if found.termination is Termination.INTERRUPTED:
@@ -305,31 +415,33 @@ class _Choices:
             self.stopped = self.stopped or Termination.TIME_LIMIT
         return self.stopped is not None
 
-    def _try(self, choice: tuple[str, int], seconds: float | None) -> Solution:
+    def _try(self, case: Case, seconds: float | None) -> Solution:
         """Solve with one choice, for some seconds."""
+        self.proven.setdefault(case, 0.0)
+        choice = case.mode, case.most
         one = self.problem.replace(uniform_recompute=(choice,))
         known = self.best.plan if self.best is not None else None
         if known is not None and uniform_choice(one, known) is None:
             known = None  # a plan for another choice says nothing of this one
-        told = _told(self, f"{choice[0]} recompute of {choice[1]} layers a chunk", self.on_progress)
+        told = _told(self, str(case), self.on_progress)
         fresh = TreeMemory(self.floor, paths=self.paths, patience=self.patience)
         if choice == self.kept and self.resumable and self.left < float("inf"):
             # The same optimum, and much the same tree, though what is to be beaten now is a hair less.
             fresh.left = min(self.left, self.to_beat())
             fresh.fruitless = self.fruitless
-        memory = self.memories.setdefault(choice, fresh)
+        memory = self.memories.setdefault(case, fresh)
         found = self.run(one, self._within(seconds).replace(memory=memory), warm_start=known, on_progress=told)
         if found.termination is Termination.INTERRUPTED:
             self.stopped = Termination.INTERRUPTED
         self.best = _better(self.best, found)
         reached = float("inf") if found.status == INFEASIBLE else max(found.bound or 0.0, self.floor)
-        self.proven[choice] = max(reached, self.proven.get(choice, 0.0))
+        self.proven[case] = max(reached, self.proven[case])
         return found
 
-    def _hopeless(self, choice: tuple[str, int]) -> bool:
+    def _hopeless(self, case: Case) -> bool:
         """Whether the choice, and with it any of its mode for more layers, cannot win even with all memory there is."""
         limits = tuple(NO_LIMIT_MIB for _ in self.problem.limit_mib)
-        roomy = self.problem.replace(uniform_recompute=(choice,), limit_mib=limits, host_limit_mib=())
+        roomy = self.problem.replace(uniform_recompute=((case.mode, case.most),), limit_mib=limits, host_limit_mib=())
         found_better = False
 
         def watch(progress: Progress) -> None:
@@ -384,16 +496,26 @@ def _told_of_bound(on_progress: OnProgress | None, known: float | None, began: f
     return lambda progress: on_progress(replace(progress, objective=known, seconds=time.monotonic() - began))
 
 
-def _told(choices: _Choices, of: str, on_progress: OnProgress | None, *, real: bool = True) -> OnProgress | None:
-    """Passes progress on as that of the whole; where it is not of a real choice, no step time of a plan."""
+def _told(
+    choices: _Choices, of: str, on_progress: OnProgress | None, *, plans: bool = True, whole: bool = False
+) -> OnProgress | None:
+    """Passes progress on as that of the whole.
+
+    Parameters
+    ----------
+    plans : bool
+        Whether what is found are plans of the problem.
+    whole : bool
+        Whether what is proven holds for every choice.
+    """
     if on_progress is None:
         return None
 
     def tell(progress: Progress) -> None:
         known = None if choices.best is None else choices.best.objective
-        found = [value for value in (progress.objective if real else None, known) if value is not None]
-        bound = (choices.floor if real else max(choices.floor, progress.bound or 0.0)) or None
+        found = [value for value in (progress.objective if plans else None, known) if value is not None]
+        bound = max(choices.floor, progress.bound or 0.0) if whole else min(choices.bound(), *found, float("inf"))
         seconds = time.monotonic() - choices.began
-        on_progress(Progress(seconds, min(found, default=None), bound, f"{of}: {progress.note}"))
+        on_progress(Progress(seconds, min(found, default=None), bound or None, f"{of}: {progress.note}"))
 
     return tell

@@ -80,7 +80,8 @@ class Clock:
 class Scripted:
     """A solver that gives written answers for each choice, the last one again and again, and keeps what it is asked.
 
-    `FREE` stands for the problem without the rule, and a choice with ``roomy`` for the same with all memory there is.
+    `FREE` stands for the problem without the rule, a choice with ``roomy`` for the same with all memory there is, and
+    one with ``beyond`` for it and all greater counts.
     """
 
     def __init__(self, answers: Mapping[Any, Any], clock: Clock | None = None) -> None:
@@ -105,6 +106,8 @@ class Scripted:
             key = problem.uniform_recompute[0]
         if problem.limit_mib[0] > 1e9:
             key = ("roomy", key)
+        if problem.uniform_recompute and len(set(problem.kinds[0].activation_mib.values())) == 1:
+            key = ("beyond", key)
         assert len(self.asked) < 60, "asked again and again"
         self.asked.append(key)
         self.problems.append(problem)
