@@ -70,6 +70,9 @@ LOOSE_WALKS, LOOSE_IN_VAIN, LOOSE_SHARE = 24, 6, 0.5
 """Where configurations leave the kinds' order open, the share of the step time that must be open for more long walks;
 how many of these there are at most, after how many in vain they end, and their share of the time left."""
 
+LISTED_BELOW = 0.99
+"""Share of a step time under which configurations were too many, below which they are looked for again."""
+
 LEAST_GAP = 2e-7
 """Gap below which LP tolerances decide, not the search."""
 
@@ -116,6 +119,7 @@ def branch_and_cut(
     except TooManyColumns as reason:
         log.warning("%s: the compact MILP takes over", reason)
         run.hand_over = run.crowded = True
+        run.memory.unlisted = min(run.memory.unlisted, run.aim())
     except (KeyboardInterrupt, OutOfTime, TimeoutError) as stop:
         run.stopped = Termination.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else Termination.TIME_LIMIT
     solution = run.solution()
@@ -218,7 +222,7 @@ class _TreeRun:
                     raise
                 log.info("%s: configurations are told apart by their phases", trouble)
                 self._leave()
-                self._raise_targets(Targets(self.memory, self._aim(), self.bound))
+                self._raise_targets(Targets(self.memory, self.aim(), self.bound))
         except LpTrouble as trouble:
             log.warning("%s: the compact MILP goes on", trouble)
             self.hand_over = True
@@ -226,7 +230,9 @@ class _TreeRun:
             self.report("done")
 
     def _slow(self) -> bool:
-        """Whether a tree was left that the MILP is to go on with."""
+        """Whether a tree was left that the MILP is to go on with, or none could begin under much the same step time."""
+        self.crowded |= self.aim() > LISTED_BELOW * self.memory.unlisted
+        self.hand_over |= self.crowded
         self.hand_over |= closed_by_milp(self.problem) and self.memory.left < np.inf
         return self.hand_over
 
@@ -285,10 +291,10 @@ class _TreeRun:
     def _searched_all(self, end: TreeEnd) -> None:
         """The tree of all configurations has ended: where it was left, lower targets are proven first."""
         if end is TreeEnd.LEFT:
-            self.memory.left = self._aim()
+            self.memory.left = self.aim()
             if self._slow():
                 return
-            self._raise_targets(Targets(self.memory, self._aim(), self.bound))
+            self._raise_targets(Targets(self.memory, self.aim(), self.bound))
             return
         self.finished = self.bound < self.stopper.cutoff()
         self.infeasible = self.finished and self.best()[1] is None
@@ -299,7 +305,7 @@ class _TreeRun:
         settled = walked = self.memory.walked
         self.memory.walked = True
         for attempt in range(LONG_WALKS + 1):
-            aim = self._aim()
+            aim = self.aim()
             self.report(f"pricing stage configurations under {aim:.6g}")
             self.bound = max(self.bound, min(generation.bound(aim), aim))
             if self._closed() or settled or attempt == LONG_WALKS:
@@ -313,15 +319,15 @@ class _TreeRun:
                 settled = first.time > met * (1 - WALK_GAIN)
             if first.time >= before:
                 break
-        if not (self.ordered or walked) and self.bound < (1.0 - LOOSE_GAP) * self._aim():
+        if not (self.ordered or walked) and self.bound < (1.0 - LOOSE_GAP) * self.aim():
             self._walk_on(first, generation)
         if not (self.ordered or self._closed()) and self._few_loose(generation) and self._tell_apart():
-            generation = self._generation(self._aim(), generation.held)
-        self._raise_targets(Targets(self.memory, self._aim(), self.bound), generation)
+            generation = self._generation(self.aim(), generation.held)
+        self._raise_targets(Targets(self.memory, self.aim(), self.bound), generation)
 
     def _few_loose(self, generation: Generation) -> bool:
         try:
-            return generation.columns_under(self._aim(), FEW_LOOSE) is not None
+            return generation.columns_under(self.aim(), FEW_LOOSE) is not None
         except TooManyColumns:
             return False
 
@@ -345,9 +351,9 @@ class _TreeRun:
             first.go_on(attempt, None if left is None else until - time.monotonic())
             in_vain = 0 if first.time < before else in_vain + 1
             self.report("walking on")
-        self.bound = max(self.bound, min(generation.bound(self._aim()), self._aim()))
+        self.bound = max(self.bound, min(generation.bound(self.aim()), self.aim()))
 
-    def _aim(self) -> float:
+    def aim(self) -> float:
         """The step time that a plan must beat: the best plan's, or less where others have set a cut-off."""
         return min(self.best_time(), self.stopper.cutoff())
 
@@ -378,7 +384,7 @@ class _TreeRun:
         self.search = tree = run.tree
         run.resume(self.stopper, self._note)
         self.report("going on")
-        targets = Targets(self.memory, self._aim(), self.bound)
+        targets = Targets(self.memory, self.aim(), self.bound)
         targets.target = min(tree.target, targets.target)
         end = self._run(run)
         if self.hand_over:
@@ -386,15 +392,15 @@ class _TreeRun:
         if np.isinf(tree.target):  # of all configurations
             self._searched_all(end)
         else:
-            targets.searched(end, self._aim(), self.bound, self.tree_seconds, self.left())
+            targets.searched(end, self.aim(), self.bound, self.tree_seconds, self.left())
             if not self._slow():
                 self._raise_targets(targets)
 
     def _raise_targets(self, targets: Targets, generation: Generation | None = None) -> None:
         """Prove step times up to the best plan's, each in a tree of its own."""
         while not self._closed():
-            generation = generation or self._generation(self._aim())
-            target = targets.settle(self._aim(), self.bound)
+            generation = generation or self._generation(self.aim())
+            target = targets.settle(self.aim(), self.bound)
             self.report(f"pricing stage configurations under {target:.6g}")
             self.bound = max(self.bound, min(generation.bound(target), target))
             if self.bound >= target:
@@ -413,7 +419,7 @@ class _TreeRun:
                 continue
             whole = targets.whole
             self._leave()
-            self.search = tree = self._tree_of(found.columns, self._aim() if whole else target)
+            self.search = tree = self._tree_of(found.columns, self.aim() if whole else target)
             _, plan = self.best()
             chosen = found.columns.find(plan) if whole and plan is not None and self.ordered else None
             start_search(tree, chosen, found.first, found.held)
@@ -421,7 +427,7 @@ class _TreeRun:
             if self.hand_over:
                 return
             assert end is not None, "a target bounds the tree"
-            targets.searched(end, self._aim(), self.bound, self.tree_seconds, self.left())
+            targets.searched(end, self.aim(), self.bound, self.tree_seconds, self.left())
             if self._slow():
                 return
         self.finished = self.bound < self.stopper.cutoff()

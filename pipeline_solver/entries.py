@@ -90,9 +90,9 @@ def solve_places(
     best: Solution | None = None
     proven = [0.0] * len(ones)
     turns: Turns[int] = Turns(deadline)
-    # Recompute choices have cases of their own within each place, of which nothing is kept.
+    # Recompute choices have cases of their own within each place, which short turns would leave nothing.
     resumable = not problem.uniform_recompute
-    memories = [TreeMemory() if resumable else None for _ in ones]
+    memories = [TreeMemory() for _ in ones]
     stopped: Termination | None = None
 
     def to_beat() -> float:

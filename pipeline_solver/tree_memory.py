@@ -13,6 +13,7 @@ from taylor.pipeline_solver.price_pool import PricePool
 if TYPE_CHECKING:  # what a solve is asked loads no solver
     from taylor.pipeline_solver.problem import PipelineProblem
     from taylor.pipeline_solver.tree_run import TreeRun
+    from taylor.pipeline_solver.uniform_recompute import Choices
 
 
 FEW_CHUNKS = 24
@@ -43,12 +44,16 @@ class TreeMemory:
         Whether long walks have looked for plans.
     left, crowded : float
         The least step times whose trees were left as slow, and below which there are too many configurations.
+    unlisted : float
+        The least step time under which no tree could begin, for configurations are too many.
     fruitless : float
         The least step time below which probing ruled out too little to go on.
     patience : int
         Rounds that a tree gets before it is left as slow.
     tree : TreeRun or None
         A tree that there was no time for.
+    cases : Choices or None
+        How the recompute choices stand, of which one holds for all chunks.
     """
 
     bound: float = 0.0
@@ -59,9 +64,11 @@ class TreeMemory:
     walked: bool = False
     left: float = np.inf
     crowded: float = np.inf
+    unlisted: float = np.inf
     fruitless: float = np.inf
     patience: int = FIRST_ROUNDS
     tree: TreeRun | None = None
+    cases: Choices | None = None
 
     def forget_trees(self) -> None:
         """Forget how trees fared: those to come have other configurations. What is proven stays, and the prices met."""

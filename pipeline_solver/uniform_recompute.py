@@ -27,6 +27,7 @@ from taylor.pipeline_solver.solution import (
     MILP_ROUNDS,
     NO_SOLUTION,
     OPTIMAL,
+    PROVEN_GAP,
     RANGED_ROUNDS,
     Solution,
     Termination,
@@ -42,6 +43,7 @@ from taylor.pipeline_solver.uniform_plans import (
     nearest,
     uniform_choice,
 )
+from taylor.pipeline_solver.work_limits import least_step_time
 
 if TYPE_CHECKING:  # the rule alone loads no solver
     from taylor.pipeline_solver.tree_run import TreeRun
@@ -144,10 +146,14 @@ def solve_uniform(
         left = None if deadline is None else max(0.01, share * (deadline - time.monotonic()))
         return options.replace(time_limit=left)
 
-    memory = TreeMemory()
+    memory = options.memory or TreeMemory()
+    standing = memory.cases
     if problem.choices:
         # By layer they are far more than one after the other, and what they reach then bounds these loosely.
         free, known = Solution(NO_SOLUTION), dict[str, float]()
+    elif standing is not None and standing.floor > least_step_time(problem) * (1.0 + PROVEN_GAP):
+        free = standing.free
+        known = {UNRESTRICTED_BOUND: standing.floor}
     else:
         start = None if warm_start is None or on_progress is None else nearest(problem, warm_start, "")
         tell = _told_of_bound(on_progress, None if start is None else start.objective, began)
@@ -180,8 +186,8 @@ def solve_uniform(
         return found.replace(bound=floor, seconds=time.monotonic() - began, statistics=known).ended_by(
             Termination.CUT_OFF
         )
-    choices = _Choices(problem, options, run, began, deadline, floor, best, on_progress, memory)
-    choices.kept = None if free.plan is None else kept_choice(problem, free.plan)
+    choices = memory.cases = standing or Choices(problem, run, memory)
+    choices.begin(options, began, deadline, on_progress, free, best)
     if interrupted:
         choices.stopped = Termination.INTERRUPTED
     choices.solve()
@@ -221,38 +227,49 @@ def _of_one_choice(statistic: str, problem: PipelineProblem) -> str:
     return RANGED_ROUNDS if statistic == MILP_ROUNDS and len(distinct_choices(problem)) > 1 else statistic
 
 
-class _Choices:
-    """The problem with one choice after the other, each against the best plan of all."""
+class Choices:
+    """The problem with one choice after the other, each against the best plan of all; a later solve goes on with it."""
 
-    def __init__(
-        self,
-        problem: PipelineProblem,
-        options: SolveOptions,
-        run: Solver,
-        began: float,
-        deadline: float | None,
-        floor: float,
-        best: Solution | None,
-        on_progress: OnProgress | None,
-        memory: TreeMemory,
-    ) -> None:
-        self.problem, self.options, self.run = problem, options, run
+    def __init__(self, problem: PipelineProblem, run: Solver, memory: TreeMemory) -> None:
+        self.problem, self.run = problem, run
         self.paths, self.patience = memory.paths, memory.patience
         self.left, self.fruitless = memory.left, memory.fruitless
-        self.began, self.deadline, self.floor = began, deadline, floor
-        self.best, self.on_progress = best, on_progress
+        self.options = SolveOptions()
+        self.began = 0.0
+        self.deadline: float | None = None
+        self.floor = 0.0
+        self.free = Solution(NO_SOLUTION)
+        self.best: Solution | None = None
+        self.on_progress: OnProgress | None = None
         self.proven: dict[Case, float] = {}
         self.memories: dict[Case, TreeMemory] = {}
         self.untried = self._cases()
         self.done: list[Case] = []
         self.closed: set[str] = set()
         self.kept: tuple[str, int] | None = None  # what the best plan without the rule keeps to
-        self.turns: Turns[Case] = Turns(deadline)
+        self.turns: Turns[Case] = Turns(None)
         # Of few chunks the MILP goes on, and begins anew each time.
         self.resumable = not closed_by_milp(problem)
         self.stopped: Termination | None = None
         self.relaxed = without_choices(problem) if problem.choices else None
-        self.relaxed_memory = TreeMemory(floor)
+        self.relaxed_memory = TreeMemory()
+
+    def begin(
+        self,
+        options: SolveOptions,
+        began: float,
+        deadline: float | None,
+        on_progress: OnProgress | None,
+        free: Solution,
+        best: Solution | None,
+    ) -> None:
+        """Begin a solve, with what is known of the problem without the rule and the best plan that keeps it."""
+        self.options, self.began, self.deadline, self.on_progress = options, began, deadline, on_progress
+        self.turns, self.stopped = Turns(deadline), None
+        self.free, self.floor = free, max(self.floor, free.bound or 0.0)
+        self.relaxed_memory.bound = max(self.relaxed_memory.bound, self.floor)
+        self.best = self.best if best is None else _better(self.best, best)
+        self.kept = self.kept if free.plan is None else kept_choice(self.problem, free.plan)
 
     def to_beat(self) -> float:
         """Step time that a choice must beat."""
@@ -497,7 +514,7 @@ def _told_of_bound(on_progress: OnProgress | None, known: float | None, began: f
 
 
 def _told(
-    choices: _Choices, of: str, on_progress: OnProgress | None, *, plans: bool = True, whole: bool = False
+    choices: Choices, of: str, on_progress: OnProgress | None, *, plans: bool = True, whole: bool = False
 ) -> OnProgress | None:
     """Passes progress on as that of the whole.
 

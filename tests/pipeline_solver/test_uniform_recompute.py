@@ -34,7 +34,7 @@ from taylor.pipeline_solver.uniform_plans import uniform_choice
 from taylor.pipeline_solver.uniform_recompute import (
     UNRESTRICTED_BOUND,
     UNRESTRICTED_OBJECTIVE,
-    _Choices,
+    Choices,
     solve_uniform,
 )
 from tests.solver_cases import plan_of, reference_problem, small_problem
@@ -282,9 +282,9 @@ def test_a_plan_that_beats_the_best_leaves_no_room_for_more_layers_than_its_step
     """Four micro-batches, a forward of 1 and a backward of 2: a step of 25 holds two layers on a stage, not three."""
     problem = small_problem()
     known = SimpleNamespace(problem=problem, best=object(), to_beat=lambda: 25.0)
-    assert _Choices._room(known) == 2
+    assert Choices._room(known) == 2
     known.best = None
-    assert _Choices._room(known) == problem.layers
+    assert Choices._room(known) == problem.layers
 
 
 def test_a_choice_that_is_proven_as_far_as_was_asked_is_not_tried_again():
