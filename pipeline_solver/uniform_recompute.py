@@ -1,7 +1,7 @@
 """Problems in which one recompute choice holds for every chunk alike, as the flags of some launchers ask.
 
 The choice is a small number, so the problem is solved once for each: a choice is cut off as soon as its
-proven bound reaches the best plan so far. The many counts from an even chunk's layers on are much alike, for most
+proven bound reaches the best plan so far. The many counts far above an even chunk's layers are much alike, for most
 chunks recompute all layers then: one problem that no plan of any of them beats (`at_least`) stands for all, until it
 holds a better plan; then the least of them are tried one by one, and the others as one again.
 
@@ -60,11 +60,15 @@ RELAXED_SHARE = 0.85
 NO_LIMIT_MIB = 1e12
 """Memory that no stage fills."""
 
-MANY = 4
-"""Counts of a recompute mode that are tried as one at the least."""
+GREAT, MANY = 2, 4
+"""How many times an even chunk's layers counts have that are tried as one, and how many they are at the least: with
+smaller ones in between, what stands for them is far from each."""
 
 FURTHER = 0.25
-"""Where a better plan is held by counts as one, those up to so many more, as a share, are tried one by one."""
+"""Where counts as one hold a better plan or stay open, those up to so many more, as a share, are tried one by one."""
+
+SECOND = 0.12
+"""Share of the time limit of the one later turn that counts have as one."""
 
 
 class Case(NamedTuple):
@@ -297,7 +301,10 @@ class Choices:
             case, seconds = self.turns.later(pending, resumable=self.resumable)
             before = self.proven[case]
             if case.beyond:
-                self._try_beyond(case, seconds)
+                whole = self.turns.whole
+                self._try_beyond(case, seconds if seconds is None or whole is None else min(seconds, SECOND * whole))
+                if seconds is not None and self.proven.get(case, self.to_beat()) < self.to_beat():
+                    self._part(case, self.proven[case])
                 self._try_untried()
             else:
                 self._try(case, seconds)
@@ -329,16 +336,18 @@ class Choices:
         return any(of.mode == case.mode and room <= of.most <= case.most for of in self.done)
 
     def _cases(self) -> list[Case]:
-        """The choices that differ; of the counts of a recompute mode from an even chunk's layers on many as one."""
+        """The choices that differ; of the counts of a recompute mode the great ones, where they are many, as one."""
         problem = self.problem
         choices = distinct_choices(problem)
-        even = -(-problem.layers // (problem.stages * problem.interleaves))
+        great = GREAT * -(-problem.layers // (problem.stages * problem.interleaves))
         many = {
-            mode for mode in problem.recompute_ratio if sum(of == mode and most >= even for of, most in choices) >= MANY
+            mode
+            for mode in problem.recompute_ratio
+            if sum(of == mode and most >= great for of, most in choices) >= MANY
         }
         cases: list[Case] = []
         for mode, most in choices:
-            if mode not in many or most < even:
+            if mode not in many or most < great:
                 cases.append(Case(mode, most))
             elif not any(case.beyond and case.mode == mode for case in cases):
                 cases.append(Case(mode, most, beyond=True))
