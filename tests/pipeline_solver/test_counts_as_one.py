@@ -1,4 +1,4 @@
-"""Counts of recompute from an even chunk's layers on, tried as one: what stands for them, and how they fall apart."""
+"""Counts of recompute far above an even chunk's layers, tried as one: what stands for them, and how they fall apart."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ import pytest
 
 from benchmarks.brute_force import enumerate_optimum, random_problem
 from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.branch_and_cut import branch_and_cut
+from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL
+from taylor.pipeline_solver.solution import INFEASIBLE, MILP_ROUNDS, OPTIMAL, RANGED_ROUNDS
 from taylor.pipeline_solver.solve import solve
-from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, at_least
+from taylor.pipeline_solver.tree_memory import TreeMemory
+from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, at_least, solve_uniform
+from taylor.pipeline_solver.work_limits import least_step_time
 from tests.pipeline_solver.scripted_choices import (
     FREE,
+    GAP,
     INFINITE,
     NONE_FITS,
     Scripted,
@@ -26,21 +32,28 @@ from tests.pipeline_solver.scripted_choices import (
 )
 from tests.solver_cases import plan_of, small_problem
 
-LAYERS = 12
-KNOWN = plan_of({"body": [[6, 6]]}, {FULL: [[4, 4]]})
-"""Twelve layers on two stages: 5 · 18 and, of each of four layers recomputed, 5 more."""
+LAYERS = 16
+KNOWN = plan_of({"body": [[4, 4, 4, 4]]}, {FULL: [[2, 2, 2, 2]]})
+"""Sixteen layers on four stages, one micro-batch: four times twelve and, of each of two layers recomputed, one more."""
 
-FEW = {choice: NONE_FITS for choice in counts(0, 1, 2, 3)}
+FEW = {choice: NONE_FITS for choice in counts(0, 1)}
 """Counts that no memory is enough for."""
+
+SMALL = counts(2, 3, 4, 5, 6, 7)
+ANSWERS = {choice: cut_off(55.0) for choice in SMALL}
+"""Of the counts below twice an even chunk's layers: none beats the known plan by half the gap."""
+
+BETTER = stopped(50.0, 36.0, plan_of({"body": [[13, 1, 1, 1]]}, {FULL: [[8, 1, 1, 1]]}))
+"""A plan that beats the known one where no layer beyond the eighth is recomputed, nor takes memory."""
 
 
 def long(**changes: Any) -> PipelineProblem:
-    problem = small_problem(**changes)
+    problem = small_problem(stages=4, micro_batches=1, static_mib=(5.0,) * 4, limit_mib=(120.0,) * 4, **changes)
     return problem.replace(kinds=tuple(replace(kind, count=LAYERS) for kind in problem.kinds))
 
 
-def asked(answers: dict[Any, Any], *, most: int = LAYERS - 1, limit: float | None = None) -> tuple[Any, Scripted]:
-    run = Scripted({FREE: stopped(None, 50.0), **FEW, **answers})
+def asked(answers: dict[Any, Any], *, most: int = 13, limit: float | None = None) -> tuple[Any, Scripted]:
+    run = Scripted({FREE: stopped(None, 20.0), **FEW, **ANSWERS, **answers})
     found = solved(run, counts(*range(most + 1)), problem=long(), warm_start=KNOWN, limit=limit)
     return found, run
 
@@ -49,55 +62,85 @@ def beyond(most: int) -> Any:
     return ("beyond", (FULL, most))
 
 
-def test_counts_from_an_even_chunk_on_are_one_case_whose_proof_is_that_of_all() -> None:
-    found, run = asked({(FULL, 4): cut_off(109.0), (FULL, 5): cut_off(120.0), beyond(6): cut_off(115.0)})
-    assert run.asked == [FREE, *counts(0, 1, 2, 3, 4, 5), beyond(6)]
-    assert (found.status, found.objective, found.bound) == (OPTIMAL, 110.0, pytest.approx(109.0))
+def test_great_counts_are_one_case_whose_proof_is_that_of_all() -> None:
+    found, run = asked({beyond(8): cut_off(60.0)})
+    assert run.asked == [FREE, *counts(0, 1), *SMALL, beyond(8)]
+    assert (found.status, found.objective, found.bound) == (OPTIMAL, 56.0, pytest.approx(55.0))
 
 
 def test_no_plan_for_as_much_memory_and_recompute_is_a_proof_too() -> None:
-    found, run = asked({(FULL, 4): cut_off(109.0), (FULL, 5): NONE_FITS, beyond(6): NONE_FITS})
-    assert run.asked[-1] == beyond(6) and (found.status, found.bound) == (OPTIMAL, pytest.approx(109.0))
+    found, run = asked({beyond(8): NONE_FITS})
+    assert run.asked[-1] == beyond(8) and (found.status, found.bound) == (OPTIMAL, pytest.approx(55.0))
 
 
-def test_a_better_plan_parts_the_least_count_from_the_others_which_keep_what_was_proven() -> None:
-    """A quarter more than six is seven: six alone, seven and more as one again, until few are left."""
-    better = stopped(100.0, 90.0, plan_of({"body": [[11, 1]]}, {FULL: [[6, 1]]}))
-    found, run = asked(
-        {
-            (FULL, 4): cut_off(109.0),
-            **{choice: cut_off(105.0) for choice in counts(5, 6, 7, 8)},
-            beyond(6): better,
-            beyond(7): better,
-            beyond(8): cut_off(103.0),
-        }
-    )
-    assert run.asked == [FREE, *counts(0, 1, 2, 3, 4, 5), beyond(6), (FULL, 6), beyond(7), (FULL, 7), beyond(8)]
-    assert found.bound == pytest.approx(103.0)
+def test_a_better_plan_parts_the_least_counts_from_the_others_which_are_one_again() -> None:
+    """A quarter more than eight is ten."""
+    found, run = asked({beyond(8): BETTER, **{choice: cut_off(54.0) for choice in counts(8, 9)}, beyond(10): NONE_FITS})
+    assert run.asked[-4:] == [beyond(8), *counts(8, 9), beyond(10)]
+    assert (found.status, found.bound) == (OPTIMAL, pytest.approx(54.0))
 
 
-def test_the_last_few_counts_are_tried_one_by_one() -> None:
-    """Of 9, 10 and 11 nothing is asked: no stage of a plan below 110 has room for more than eight layers."""
-    better = stopped(100.0, 90.0, plan_of({"body": [[11, 1]]}, {FULL: [[6, 1]]}))
-    few = counts(5, 6, 7, 8)
-    answers = {choice: cut_off(105.0) for choice in few} | {("roomy", choice): better for choice in few}
-    found, run = asked({(FULL, 4): cut_off(109.0), **answers, **{beyond(most): better for most in (6, 7, 8)}})
-    assert run.asked[-2:] == [(FULL, 8), ("roomy", (FULL, 8))] and beyond(9) not in run.asked
-    assert found.bound == pytest.approx(105.0)
+def test_the_last_few_are_tried_one_by_one() -> None:
+    few = counts(8, 9, 10, 11)
+    roomy = {("roomy", choice): BETTER for choice in few}
+    found, run = asked({beyond(8): BETTER, **{choice: cut_off(54.0) for choice in few}, **roomy}, most=11)
+    assert [key for key in run.asked if key not in roomy][-5:] == [beyond(8), *few]
+    assert found.bound == pytest.approx(54.0)
 
 
 def test_few_counts_are_no_case_of_their_own() -> None:
-    few = {choice: cut_off(109.0) for choice in counts(4, 5, 6, 7, 8)}
-    _, run = asked({**few, **{("roomy", choice): stopped(100.0, 90.0) for choice in few}}, most=8)
-    assert not any(key[0] == "beyond" for key in run.asked if key != FREE)
+    few = counts(8, 9, 10)
+    roomy = {("roomy", choice): BETTER for choice in [*SMALL, *few]}
+    _, run = asked({choice: cut_off(55.0) for choice in few} | roomy, most=10)
+    assert [key for key in run.asked if key not in roomy] == [FREE, *counts(0, 1), *SMALL, *few]
 
 
-def test_what_stands_open_bounds_the_whole_and_has_its_later_turns() -> None:
-    answers = {(FULL, 4): cut_off(109.0), (FULL, 5): cut_off(120.0)}
-    found, run = asked({**answers, beyond(6): [stopped(None, 70.0), stopped(None, 80.0), cut_off(115.0)]}, limit=1e6)
-    assert run.asked.count(beyond(6)) == 3 and found.status == OPTIMAL
-    found, _ = asked({**answers, beyond(6): stopped(None, 70.0)})
-    assert found.bound == pytest.approx(70.0) and found.objective == 110.0
+def test_what_stands_open_bounds_the_whole() -> None:
+    found, _ = asked({beyond(8): stopped(None, 30.0)})
+    assert found.bound == pytest.approx(30.0) and found.objective == 56.0
+
+
+def test_counts_that_stay_open_have_one_later_turn_as_one() -> None:
+    """Then the least of them are alone."""
+    answers = {choice: cut_off(60.0) for choice in counts(8, 9)}
+    found, run = asked({**answers, beyond(8): stopped(None, 30.0), beyond(10): cut_off(60.0)}, limit=1e6)
+    assert run.asked[-5:] == [beyond(8), beyond(8), *counts(8, 9), beyond(10)] and found.status == OPTIMAL
+    turns = [limit for key, limit in zip(run.asked, run.limits, strict=True) if key == beyond(8)]
+    assert turns == [pytest.approx(0.06e6, rel=1e-2), pytest.approx(0.12e6, rel=1e-2)]
+
+
+def again(answers: dict[Any, Any]) -> tuple[list[Any], Scripted]:
+    """Two solves with one memory: their solutions, and what they asked."""
+    run = Scripted({**FEW, **ANSWERS, **answers})
+    options = SolveOptions(gap=GAP, memory=TreeMemory())
+    problem = long().replace(uniform_recompute=counts(*range(14)))
+    return [solve_uniform(problem, options, run=run, one_by_one=True, warm_start=KNOWN) for _ in range(2)], run
+
+
+def test_a_later_solve_goes_on_with_the_cases_that_were_left() -> None:
+    """What was proven of the problem without the rule is not proven again, nor are the choices that are settled."""
+    open_still = stopped(None, 45.0)
+    (first, second), run = again({FREE: stopped(None, 40.0), beyond(8): [open_still, open_still, cut_off(60.0)]})
+    assert (first.bound, second.bound, second.status) == (pytest.approx(45.0), pytest.approx(55.0), OPTIMAL)
+    assert run.asked.count(FREE) == 1 and run.asked[-1] == run.asked[-2] == beyond(8)
+
+
+def test_a_problem_of_which_only_the_work_is_known_is_looked_at_again() -> None:
+    work = least_step_time(long())
+    solutions, run = again({FREE: [stopped(None, work), stopped(None, 1.5 * work)], beyond(8): stopped(None, work)})
+    assert run.asked.count(FREE) == 2
+    assert [one.bound for one in solutions] == [pytest.approx(work), pytest.approx(1.5 * work)]
+
+
+def test_what_was_too_much_to_list_goes_to_the_milp_at_once() -> None:
+    """Unless what is to be beaten is less by a hundredth."""
+    problem = small_problem()
+    best = solve(problem).objective
+    assert best is not None
+    for unlisted, by_milp in ((best, True), (1.05 * best, False), (INFINITE, False)):
+        found = branch_and_cut(problem, SolveOptions(memory=TreeMemory(unlisted=unlisted), cutoff=lambda: best * 1.01))
+        assert found.objective == pytest.approx(best)
+        assert (MILP_ROUNDS in found.statistics or RANGED_ROUNDS in found.statistics) is by_milp
 
 
 def test_no_plan_of_a_greater_count_is_faster_than_what_stands_for_it() -> None:
@@ -122,9 +165,13 @@ def test_no_plan_of_a_greater_count_is_faster_than_what_stands_for_it() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_optimum_over_all_counts_is_that_of_the_enumeration(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    problem = long(micro_batches=3).replace(
+    problem = long().replace(
+        stages=2,
+        interleaves=2,
+        micro_batches=2,
+        schedule=ScheduleSpec("interleaved"),
         static_mib=(5.0, 7.0),
-        limit_mib=(float(rng.uniform(70, 110)), float(rng.uniform(75, 110))),
+        limit_mib=(float(rng.uniform(90, 130)), float(rng.uniform(90, 130))),
         head_forward=float(rng.uniform(0, 2)),
         uniform_recompute=counts(*range(LAYERS + 1)),
     )
