@@ -12,8 +12,8 @@ from taylor.pipeline_solver.price_pool import PricePool
 
 if TYPE_CHECKING:  # what a solve is asked loads no solver
     from taylor.pipeline_solver.problem import PipelineProblem
+    from taylor.pipeline_solver.recompute_cases import Choices
     from taylor.pipeline_solver.tree_run import TreeRun
-    from taylor.pipeline_solver.uniform_recompute import Choices
 
 
 FEW_CHUNKS = 24

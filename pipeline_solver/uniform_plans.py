@@ -40,6 +40,13 @@ def judged(problem: PipelineProblem, plan: PipelinePlan, solver: str) -> Solutio
     return Solution(FEASIBLE, plan=plan, objective=step_time(problem, plan), solver=solver)
 
 
+def better_of_two(one: Solution | None, other: Solution) -> Solution | None:
+    """The one with the better plan."""
+    if other.objective is None:
+        return one
+    return other if one is None or one.objective is None or other.objective < one.objective else one
+
+
 def nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Solution | None:
     """The best plan with the layers of a free one that follows a choice; None when none fits the memory."""
     from taylor.pipeline_solver.checker import check

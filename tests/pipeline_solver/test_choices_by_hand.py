@@ -13,7 +13,7 @@ import pytest
 
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import uniform_recompute as rule
+from taylor.pipeline_solver import recompute_cases as rule
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
 from taylor.pipeline_solver.progress import Progress
@@ -29,7 +29,7 @@ from taylor.pipeline_solver.solution import (
     Termination,
 )
 from taylor.pipeline_solver.tree_memory import TreeMemory
-from taylor.pipeline_solver.uniform_plans import distinct_choices, uniform_choice
+from taylor.pipeline_solver.uniform_plans import better_of_two, distinct_choices, uniform_choice
 from taylor.pipeline_solver.uniform_recompute import (
     UNRESTRICTED_BOUND,
     UNRESTRICTED_OBJECTIVE,
@@ -553,9 +553,9 @@ def test_layers_that_take_no_time_are_in_every_step() -> None:
 
 def test_the_better_of_two_is_the_one_with_a_plan_of_the_lesser_step_time() -> None:
     none, long, short = Solution(NO_SOLUTION), Solution(FEASIBLE, objective=9.0), Solution(FEASIBLE, objective=8.0)
-    assert rule._better(None, none) is None and rule._better(long, none) is long
-    assert rule._better(None, long) is long and rule._better(none, long) is long
-    assert rule._better(long, short) is short and rule._better(short, long) is short
+    assert better_of_two(None, none) is None and better_of_two(long, none) is long
+    assert better_of_two(None, long) is long and better_of_two(none, long) is long
+    assert better_of_two(long, short) is short and better_of_two(short, long) is short
 
 
 @pytest.mark.parametrize(("left", "begins"), [(40.0, 28.5), (20.0, 20.0), (INFINITE, INFINITE)])

@@ -14,10 +14,11 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import INFEASIBLE, MILP_ROUNDS, OPTIMAL, RANGED_ROUNDS
+from taylor.pipeline_solver.recompute_cases import at_least
+from taylor.pipeline_solver.solution import INFEASIBLE, MILP_ROUNDS, OPTIMAL, RANGED_ROUNDS, Termination
 from taylor.pipeline_solver.solve import solve
 from taylor.pipeline_solver.tree_memory import TreeMemory
-from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, at_least, solve_uniform
+from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, solve_uniform
 from taylor.pipeline_solver.work_limits import least_step_time
 from tests.pipeline_solver.scripted_choices import (
     FREE,
@@ -52,7 +53,7 @@ def long(**changes: Any) -> PipelineProblem:
     return problem.replace(kinds=tuple(replace(kind, count=LAYERS) for kind in problem.kinds))
 
 
-def asked(answers: dict[Any, Any], *, most: int = 13, limit: float | None = None) -> tuple[Any, Scripted]:
+def asked(answers: dict[Any, Any], *, most: int = 13, limit: float | None = 1e6) -> tuple[Any, Scripted]:
     run = Scripted({FREE: stopped(None, 20.0), **FEW, **ANSWERS, **answers})
     found = solved(run, counts(*range(most + 1)), problem=long(), warm_start=KNOWN, limit=limit)
     return found, run
@@ -88,6 +89,13 @@ def test_the_last_few_are_tried_one_by_one() -> None:
     assert found.bound == pytest.approx(54.0)
 
 
+def test_without_a_time_limit_each_count_is_tried_by_itself() -> None:
+    great = counts(8, 9, 10, 11, 12, 13)
+    roomy = {("roomy", choice): BETTER for choice in [*SMALL, *great]}
+    _, run = asked({choice: cut_off(55.0) for choice in great} | roomy, limit=None)
+    assert [key for key in run.asked if key not in roomy] == [FREE, *counts(0, 1), *SMALL, *great]
+
+
 def test_few_counts_are_no_case_of_their_own() -> None:
     few = counts(8, 9, 10)
     roomy = {("roomy", choice): BETTER for choice in [*SMALL, *few]}
@@ -96,14 +104,14 @@ def test_few_counts_are_no_case_of_their_own() -> None:
 
 
 def test_what_stands_open_bounds_the_whole() -> None:
-    found, _ = asked({beyond(8): stopped(None, 30.0)})
+    found, _ = asked({beyond(8): stopped(None, 30.0, end=Termination.INTERRUPTED)})
     assert found.bound == pytest.approx(30.0) and found.objective == 56.0
 
 
 def test_counts_that_stay_open_have_one_later_turn_as_one() -> None:
     """Then the least of them are alone."""
     answers = {choice: cut_off(60.0) for choice in counts(8, 9)}
-    found, run = asked({**answers, beyond(8): stopped(None, 30.0), beyond(10): cut_off(60.0)}, limit=1e6)
+    found, run = asked({**answers, beyond(8): stopped(None, 30.0), beyond(10): cut_off(60.0)})
     assert run.asked[-5:] == [beyond(8), beyond(8), *counts(8, 9), beyond(10)] and found.status == OPTIMAL
     turns = [limit for key, limit in zip(run.asked, run.limits, strict=True) if key == beyond(8)]
     assert turns == [pytest.approx(0.06e6, rel=1e-2), pytest.approx(0.12e6, rel=1e-2)]
@@ -112,22 +120,23 @@ def test_counts_that_stay_open_have_one_later_turn_as_one() -> None:
 def again(answers: dict[Any, Any]) -> tuple[list[Any], Scripted]:
     """Two solves with one memory: their solutions, and what they asked."""
     run = Scripted({**FEW, **ANSWERS, **answers})
-    options = SolveOptions(gap=GAP, memory=TreeMemory())
+    options = SolveOptions(gap=GAP, time_limit=1e6, memory=TreeMemory())
     problem = long().replace(uniform_recompute=counts(*range(14)))
     return [solve_uniform(problem, options, run=run, one_by_one=True, warm_start=KNOWN) for _ in range(2)], run
 
 
 def test_a_later_solve_goes_on_with_the_cases_that_were_left() -> None:
     """What was proven of the problem without the rule is not proven again, nor are the choices that are settled."""
-    open_still = stopped(None, 45.0)
-    (first, second), run = again({FREE: stopped(None, 40.0), beyond(8): [open_still, open_still, cut_off(60.0)]})
+    pressed = stopped(None, 45.0, end=Termination.INTERRUPTED)
+    (first, second), run = again({FREE: stopped(None, 40.0), beyond(8): [pressed, cut_off(60.0)]})
     assert (first.bound, second.bound, second.status) == (pytest.approx(45.0), pytest.approx(55.0), OPTIMAL)
     assert run.asked.count(FREE) == 1 and run.asked[-1] == run.asked[-2] == beyond(8)
 
 
 def test_a_problem_of_which_only_the_work_is_known_is_looked_at_again() -> None:
     work = least_step_time(long())
-    solutions, run = again({FREE: [stopped(None, work), stopped(None, 1.5 * work)], beyond(8): stopped(None, work)})
+    pressed = stopped(None, work, end=Termination.INTERRUPTED)
+    solutions, run = again({FREE: [stopped(None, work), stopped(None, 1.5 * work)], beyond(8): pressed})
     assert run.asked.count(FREE) == 2
     assert [one.bound for one in solutions] == [pytest.approx(work), pytest.approx(1.5 * work)]
 
@@ -177,7 +186,7 @@ def test_the_optimum_over_all_counts_is_that_of_the_enumeration(seed: int) -> No
     )
     exact = [enumerate_optimum(problem.replace(uniform_recompute=(one,)), 20_000) for one in problem.uniform_recompute]
     best = min(one.objective for one in exact if one is not None)
-    found = solve(problem)
+    found = solve(problem, SolveOptions(time_limit=600.0))
     if best == INFINITE:
         assert found.status == INFEASIBLE
     else:

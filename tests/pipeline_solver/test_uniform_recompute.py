@@ -18,6 +18,7 @@ from taylor.pipeline_solver.model_files import write_sol
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind
 from taylor.pipeline_solver.progress import Progress
+from taylor.pipeline_solver.recompute_cases import Choices
 from taylor.pipeline_solver.solution import (
     FEASIBLE,
     INFEASIBLE,
@@ -34,7 +35,6 @@ from taylor.pipeline_solver.uniform_plans import uniform_choice
 from taylor.pipeline_solver.uniform_recompute import (
     UNRESTRICTED_BOUND,
     UNRESTRICTED_OBJECTIVE,
-    Choices,
     solve_uniform,
 )
 from tests.solver_cases import plan_of, reference_problem, small_problem
