@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from typing import NamedTuple
 
-from taylor.pipeline.plan import NONE
+from taylor.pipeline.plan import NONE, PipelinePlan
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
@@ -173,13 +173,12 @@ class Choices:
             before = self.proven[case]
             if case.beyond:
                 whole = self.turns.whole
-                self._try_beyond(case, seconds if seconds is None or whole is None else min(seconds, SECOND * whole))
-                if seconds is not None and self.proven.get(case, self.to_beat()) < self.to_beat():
-                    self._part(case, self.proven[case])
+                turn = seconds if seconds is None or whole is None else min(seconds, SECOND * whole)
+                self._try_beyond(case, turn, again=True)
                 self._try_untried()
-            else:
-                self._try(case, seconds)
-            if seconds is None and self.proven.get(case, before + 1.0) <= before:
+                continue
+            self._try(case, seconds)
+            if seconds is None and self.proven[case] <= before:
                 self.stopped = self.stopped or Termination.STALLED
                 return
 
@@ -224,32 +223,61 @@ class Choices:
                 cases.append(Case(mode, most, beyond=True))
         return cases
 
-    def _try_beyond(self, case: Case, seconds: float | None) -> None:
-        """Look for a bound of a count and all greater ones; where a better plan turns up, the least are cases again."""
-        found_better = False
+    def _try_beyond(self, case: Case, seconds: float | None, *, again: bool = False) -> None:
+        """Look for a bound of a count and all greater ones; where a better plan turns up, the least are cases again.
+
+        So they are where the case stays open after a later turn (`again`).
+        """
+        self.proven.setdefault(case, 0.0)
+        told = _told(self, str(case), self.on_progress, plans=False)
+        memory = self.memories.setdefault(case, TreeMemory(self.floor, paths=self.paths, patience=self.patience))
+        found, better = self._until_better(at_least(self.problem, case.mode, case.most), seconds, memory, told)
+        reached = self._reached(case, found)
+        self._take_nearest(found)
+        if (better or again) and reached < self.to_beat():
+            self._part(case, reached)
+
+    def _until_better(
+        self, problem: PipelineProblem, seconds: float | None, memory: TreeMemory | None, told: OnProgress | None
+    ) -> tuple[Solution, bool]:
+        """Solve a relaxed problem until a better plan is met or proven not to be there; whether one is met."""
+        better = False
 
         def watch(progress: Progress) -> None:
-            nonlocal found_better
-            found_better |= progress.objective is not None and progress.objective < self.to_beat()
+            nonlocal better
+            better |= progress.objective is not None and progress.objective < self.to_beat()
             if told is not None:
                 told(progress)
 
-        self.proven.setdefault(case, 0.0)
-        told = _told(self, str(case), self.on_progress, plans=False)
-        relaxed = at_least(self.problem, case.mode, case.most)
-        memory = self.memories.setdefault(case, TreeMemory(self.floor, paths=self.paths, patience=self.patience))
-        asked = self._within(seconds).replace(cutoff=lambda: 0.0 if found_better else self.to_beat(), memory=memory)
-        found = self.run(relaxed, asked, on_progress=watch)
+        # A better plan answers the question: nothing is left to beat then.
+        asked = self._within(seconds).replace(cutoff=lambda: 0.0 if better else self.to_beat(), memory=memory)
+        found = self._run(problem, asked, on_progress=watch)
+        return found, better or (found.objective is not None and found.objective < self.to_beat())
+
+    def _run(
+        self,
+        problem: PipelineProblem,
+        options: SolveOptions,
+        *,
+        warm_start: PipelinePlan | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Solution:
+        """Run the solver; an interrupt ends the search of all cases."""
+        found = self.run(problem, options, warm_start=warm_start, on_progress=on_progress)
         if found.termination is Termination.INTERRUPTED:
             self.stopped = Termination.INTERRUPTED
+        return found
+
+    def _reached(self, case: Case, found: Solution) -> float:
+        """Keep what a solve has proven of a case; all that is proven of it."""
         reached = float("inf") if found.status == INFEASIBLE else max(found.bound or 0.0, self.floor)
-        reached = self.proven[case] = max(reached, self.proven[case])
-        if found.plan is not None:
-            near = nearest(self.problem, found.plan, found.solver)
-            self.best = self.best if near is None else better_of_two(self.best, near)
-        better = found_better or (found.objective is not None and found.objective < self.to_beat())
-        if better and reached < self.to_beat():
-            self._part(case, reached)
+        self.proven[case] = max(reached, self.proven[case])
+        return self.proven[case]
+
+    def _take_nearest(self, found: Solution) -> None:
+        """Take the plan with the layers of a relaxed problem's that keeps the rule, where it is the best."""
+        near = None if found.plan is None else nearest(self.problem, found.plan, found.solver)
+        self.best = self.best if near is None else better_of_two(self.best, near)
 
     def _part(self, case: Case, reached: float) -> None:
         """Put the least counts of a case in its place, and the others as one again."""
@@ -290,16 +318,13 @@ class Choices:
         left = None if self.deadline is None else max(0.5, share * (self.deadline - time.monotonic()))
         told = _told(self, "choices without cost", self.on_progress, plans=False, whole=True)
         options = self._within(left).replace(memory=self.relaxed_memory)
-        found = self.run(self.relaxed, options, on_progress=told)
-        if found.termination is Termination.INTERRUPTED:
-            self.stopped = Termination.INTERRUPTED
+        found = self._run(self.relaxed, options, on_progress=told)
         self.floor = max(self.floor, float("inf") if found.status == INFEASIBLE else found.bound or 0.0)
         if left is None or found.status in (OPTIMAL, INFEASIBLE, CUT_OFF):
             self.relaxed = None
         if found.plan is None or found.objective is None:
             return float("inf") if self.relaxed is None else 0.0
-        near = nearest(self.problem, found.plan, found.solver)
-        self.best = self.best if near is None else better_of_two(self.best, near)
+        self._take_nearest(found)
         return found.objective
 
     def _settled(self) -> bool:
@@ -327,30 +352,17 @@ class Choices:
             fresh.left = min(self.left, self.to_beat())
             fresh.fruitless = self.fruitless
         memory = self.memories.setdefault(case, fresh)
-        found = self.run(one, self._within(seconds).replace(memory=memory), warm_start=known, on_progress=told)
-        if found.termination is Termination.INTERRUPTED:
-            self.stopped = Termination.INTERRUPTED
+        found = self._run(one, self._within(seconds).replace(memory=memory), warm_start=known, on_progress=told)
         self.best = better_of_two(self.best, found)
-        reached = float("inf") if found.status == INFEASIBLE else max(found.bound or 0.0, self.floor)
-        self.proven[case] = max(reached, self.proven[case])
+        self._reached(case, found)
         return found
 
     def _hopeless(self, case: Case) -> bool:
         """Whether the choice, and with it any of its mode for more layers, cannot win even with all memory there is."""
         limits = tuple(NO_LIMIT_MIB for _ in self.problem.limit_mib)
         roomy = self.problem.replace(uniform_recompute=((case.mode, case.most),), limit_mib=limits, host_limit_mib=())
-        found_better = False
-
-        def watch(progress: Progress) -> None:
-            nonlocal found_better
-            found_better |= progress.objective is not None and progress.objective < self.to_beat()
-
-        # A plan that wins with so much memory answers the question: nothing is left to beat then.
-        asked = self._within(1.0).replace(cutoff=lambda: 0.0 if found_better else self.to_beat(), memory=None)
-        found = self.run(roomy, asked, on_progress=watch)
-        if found.termination is Termination.INTERRUPTED:
-            self.stopped = Termination.INTERRUPTED
-        return found.status == CUT_OFF and not found_better
+        found, better = self._until_better(roomy, 1.0, None, None)
+        return found.status == CUT_OFF and not better
 
     def _within(self, seconds: float | None) -> SolveOptions:
         left = None if self.deadline is None else max(0.01, self.deadline - time.monotonic())
@@ -389,7 +401,7 @@ def _told(
     def tell(progress: Progress) -> None:
         known = None if choices.best is None else choices.best.objective
         found = [value for value in (progress.objective if plans else None, known) if value is not None]
-        bound = max(choices.floor, progress.bound or 0.0) if whole else min(choices.bound(), *found, float("inf"))
+        bound = max(choices.floor, progress.bound or 0.0) if whole else min([choices.bound(), *found])
         seconds = time.monotonic() - choices.began
         on_progress(Progress(seconds, min(found, default=None), bound or None, f"{of}: {progress.note}"))
 

@@ -12,7 +12,7 @@ from taylor.pipeline_solver.problem import PipelineProblem
 
 
 def least_step_time(problem: PipelineProblem) -> float:
-    """Step time that no plan beats, by its work alone, wherever kinds lie that may be placed."""
+    """Step time that no plan beats, by its work alone, wherever kinds lie that may be placed; body-layer forwards."""
     return WorkLimits(problem, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)).bound()
 
 
