@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan
+from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.compact_milp import solve_compact
+from taylor.pipeline_solver.entries import placements
 from taylor.pipeline_solver.evaluate import step_time
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.progress import Progress
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, OPTIMAL
 from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.solvers import Solver
 from taylor.pipeline_solver.stopping import Stopper
 from taylor.pipeline_solver.uniform_plans import first_plan, uniform_choice
 from taylor.pipeline_solver.work_limits import least_step_time
@@ -88,3 +92,26 @@ def test_a_kind_with_places_is_bounded_from_the_first_report() -> None:
     assert heard[0].bound == pytest.approx(least_step_time(problem))
     best = solve(problem)
     assert all(one.bound is not None and one.bound <= (best.objective or 0.0) * (1 + 1e-9) for one in heard)
+
+
+@pytest.mark.parametrize("solver", [branch_and_cut, solve_compact])
+def test_the_first_report_of_a_solver_bounds_the_step_by_its_work(solver: Solver) -> None:
+    """Whatever is told around it."""
+    heard: list[Progress] = []
+    solver(small_problem(), SolveOptions(), warm_start=None, on_progress=heard.append)
+    assert heard[0].bound is not None and heard[0].bound >= least_step_time(small_problem()) > 0.0
+
+
+def test_a_first_plan_is_looked_for_in_every_place_of_a_kind_until_one_is_met() -> None:
+    """The last stage has no room for the kind, and may be empty where it lies on the second."""
+    mtp = LayerKind("mtp", 1, 1.0, 30.0, {NONE: 4.0, FULL: 1.0}, pinned_last=True, places=(1, 2))
+    problem = small_problem(
+        stages=3,
+        static_mib=(5.0, 5.0, 7.0),
+        limit_mib=(200.0, 200.0, 20.0),
+        uniform_recompute=ANY,
+        entries_alone=True,
+    )
+    problem = problem.replace(kinds=(*problem.kinds, mtp))
+    assert [first_plan(one, 0, Stopper(None)) is not None for one in placements(problem)] == [False, True]
+    assert reports(problem)[0].objective is not None
