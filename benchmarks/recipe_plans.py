@@ -1,19 +1,22 @@
 """Published training recipes solved: how soon there is a plan, how far their own layout is from the proven best.
 
-    python -m benchmarks.recipe_plans [FOLDER] [--time_limit SECONDS] [--workers N] [--only TEXT] [--page]
+    python -m benchmarks.recipe_plans [FOLDER] [--time_limit SECONDS] [--workers N]
+                                      [--only TEXT] [--devices NAME ...] [--page]
 
 FOLDER (``../shared/data/recipes``) holds the launch scripts; those with several stages are solved on estimates, in the
 precision that they are written for, on the device of their published figure. A row: the recipe's shape, its own plan
 (step time in body-layer forwards, or how far it is over the limit), the seconds to the first plan and that plan, the
 best plan with its gap, and how much longer the recipe's own plan takes than the best one. ``--page`` writes the table
-of docs/recipes.md (``make recipes``).
+of docs/recipes.md (``make recipes``). ``--devices`` solves every recipe on other devices of the register, or on ``all``
+of them; what is the same problem on two devices is solved once. Rows that miss a goal (`SolvedRecipe.missed`) are named
+at the end, and the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +24,15 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.recipes import RECIPES, recipe_configs
+from taylor.base.errors import TaylorError
 from taylor.base.files import write_atomic
+from taylor.cost_model.profile import MemoryProfile
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.progress import Progress
-from taylor.pipeline_solver.solution import OPTIMAL, Solution
+from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL, Solution
 from taylor.pipeline_solver.solve import solve
+from taylor.register.registry import Registry
 from taylor.workflows.devices import choose_device
 from taylor.workflows.evaluate_file import own_solution
 from taylor.workflows.options import FileJob
@@ -50,6 +56,14 @@ Written by `make recipes`: {workers} processes, at most {limit:g} s a recipe; {s
 | recipe | device | shape | own layout above the best plan | above the optimum | gap | seconds |
 |---|---|---|--:|--:|--:|--:|
 """
+
+
+FIRST_WITHIN = 1.0
+"""Seconds within which a first plan is told of."""
+GOALS, LONG_LIMIT = (5e-3, 1e-3), 600.0
+"""Gaps that a solve is to reach, the second one in so many seconds."""
+WORSE = 1e-9
+"""Share by which rounding alone may tell two plans apart."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +93,20 @@ class SolvedRecipe:
             return None
         return (1.0 + self.own_above) * best / bound - 1.0
 
+    def missed(self, time_limit: float) -> list[str]:
+        """The goals that were missed: a plan within a second, none worse than the recipe's own, the gap."""
+        best, goal = self.solution, GOALS[time_limit >= LONG_LIMIT]
+        if best.objective is None:
+            return [] if best.status == INFEASIBLE else ["no plan"]
+        found = []
+        if self.first is None or self.first[0] > FIRST_WITHIN:
+            found.append("first plan late")
+        if self.own_above is not None and self.own_above < -WORSE:
+            found.append("worse than its own")
+        if best.gap is None or best.gap > goal:
+            found.append(f"gap above {goal:.1%}")
+        return found
+
     def page_row(self) -> str:
         """The recipe's row in the page."""
         above, most, gap = self.own_above, self.own_above_bound, self.solution.gap
@@ -103,11 +131,23 @@ def page(solved: Sequence[SolvedRecipe], options: SolveOptions) -> str:
     return head + "".join(f"{one.page_row()}\n" for one in solved)
 
 
-def solve_recipe(name: str, device: str, config: TrainingConfig, options: SolveOptions) -> SolvedRecipe:
-    """Solve one recipe from its own plan."""
+def recipe_file(config: TrainingConfig, device: str) -> tuple[StatedFile, MemoryProfile]:
+    """A recipe on a device, and its memory there.
+
+    Raises
+    ------
+    TaylorError
+        Where the device can't run it, or memory can't be told.
+    """
     job = FileJob(config.path, device=device, dryrun=False, check=False)
     file = StatedFile.of(job, config, choose_device(config, device))
-    memory = file.obtain_memory(None, Path("pipeline_output"))
+    return file, file.obtain_memory(None, Path("pipeline_output"))
+
+
+def solve_recipe(
+    name: str, device: str, file: StatedFile, memory: MemoryProfile, options: SolveOptions
+) -> SolvedRecipe:
+    """Solve one recipe from its own plan."""
     problem = file.problem(memory)
     heard: list[tuple[float, float]] = []
 
@@ -121,44 +161,81 @@ def solve_recipe(name: str, device: str, config: TrainingConfig, options: SolveO
     return SolvedRecipe(name, device, shape, own_solution(file, memory), heard[0] if heard else None, solution)
 
 
+def solved_recipes(
+    folder: Path, only: str, devices: Sequence[str] | None, options: SolveOptions
+) -> Iterator[SolvedRecipe]:
+    """Every recipe on its figure's device, or on each of `devices`; a problem that was solved before is left out."""
+    known = set()
+    for row, config in recipe_configs(folder):
+        name = row["script"].removesuffix(".sh")
+        if config.strategy.pp == 1 or only not in name:
+            continue
+        for device in devices or [row["system"]]:
+            try:
+                file, memory = recipe_file(config, device)
+            except TaylorError as error:
+                print(name, device, error, file=sys.stderr, flush=True)
+                continue
+            # Without devices a recipe has one row, whatever is measured of it.
+            key = file.problem(memory).fingerprint() if devices else name
+            if key not in known:
+                known.add(key)
+                yield solve_recipe(name, device, file, memory, options)
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Solve the chosen recipes and print the table."""
+    """Solve the chosen recipes and print the table; 1 where one misses a goal."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, default=RECIPES)
     parser.add_argument("--time_limit", type=float, default=60.0, help="seconds a solve")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default="", help="recipes whose name holds this text")
+    parser.add_argument("--devices", nargs="+", help="devices of the register in place of each figure's own, or all")
     parser.add_argument("--page", action="store_true", help=f"write the table of docs/{PAGE.name}")
     chosen = parser.parse_args(arguments)
-    if chosen.page and chosen.only:
-        parser.error("--page takes all recipes: leave --only out")
+    if chosen.page and (chosen.only or chosen.devices):
+        parser.error("--page takes all recipes on their own devices: leave --only and --devices out")
+    devices = sorted(Registry.load().devices) if chosen.devices == ["all"] else chosen.devices
     options = SolveOptions(time_limit=chosen.time_limit, workers=chosen.workers)
     table = Table(title=f"{chosen.workers} workers, limit {chosen.time_limit:g} s")
-    for heading in ("recipe", "shape", "own plan", "first plan", "best", "gap", "seconds", "own above best"):
-        table.add_column(heading, justify="left" if heading in ("recipe", "shape") else "right")
-    done: dict[str, SolvedRecipe] = {}
-    for row, config in recipe_configs(chosen.folder):
-        name, device = row["script"].removesuffix(".sh"), row["system"]
-        if config.strategy.pp == 1 or chosen.only not in name or name in done:
-            continue
-        one = done[name] = solve_recipe(name, device, config, options)
+    for heading in (
+        "recipe",
+        "device",
+        "shape",
+        "own plan",
+        "first plan",
+        "best",
+        "gap",
+        "seconds",
+        "own above",
+        "missed",
+    ):
+        table.add_column(heading, justify="left" if heading in ("recipe", "device", "shape", "missed") else "right")
+    done: list[SolvedRecipe] = []
+    for one in solved_recipes(chosen.folder, chosen.only, devices, options):
+        done.append(one)
         own, best, above = one.own, one.solution, one.own_above
-        over = [] if own is None else over_limit(own)
+        missed = ", ".join(one.missed(chosen.time_limit))
         table.add_row(
-            name,
+            one.name,
+            one.device,
             one.shape,
-            "-" if own is None else "over the limit" if over else f"{own.objective:.3f}",
+            "-" if own is None else "over the limit" if over_limit(own) else f"{own.objective:.3f}",
             "-" if one.first is None else f"{one.first[1]:.3f} in {one.first[0]:.1f} s",
             "-" if best.objective is None else f"{best.objective:.3f}",
             "-" if best.gap is None else f"{best.gap:.3%}",
             f"{best.seconds:.1f}",
             _share(above),
+            missed,
         )
-        print(name, one.shape, best.status, best.objective, best.gap, above, file=sys.stderr, flush=True)
-    Console(width=170).print(table)
+        told = (one.name, one.device, one.shape, best.status, best.objective, best.gap, best.seconds, above, missed)
+        print(*told, file=sys.stderr, flush=True)
+    Console(width=190).print(table)
+    reached = sum(not one.missed(chosen.time_limit) for one in done)
+    print(f"{reached} of {len(done)} reach every goal")
     if chosen.page:
-        write_atomic(PAGE, page(list(done.values()), options))
-    return 0
+        write_atomic(PAGE, page(done, options))
+    return int(reached < len(done))
 
 
 def _share(value: float | None) -> str:

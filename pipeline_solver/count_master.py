@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import NONE
 from taylor.pipeline_solver.columns import ColumnSet
+from taylor.pipeline_solver.compiled import compiled
 from taylor.pipeline_solver.cut_pool import CutPool
 from taylor.pipeline_solver.durations import duration_blocks, schedule_of, times_of
-from taylor.pipeline_solver.master import Master
+from taylor.pipeline_solver.master import PRICE_ABOVE, Master
 from taylor.pipeline_solver.path_lp import INFINITY, LpResult, PathLp, Prices
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.splits import Split, StageSplits
@@ -33,8 +34,16 @@ def counts_tell(problem: PipelineProblem) -> bool:
 
 
 def master_of(columns: ColumnSet, active: NDArray[np.int64], pool: CutPool) -> Master | CountMaster:
-    """The LP for a tree over some columns, `active` those that it starts with where it holds them one by one."""
-    return CountMaster(columns, pool) if counts_tell(columns.problem) else Master(columns, active, pool)
+    """The LP for a tree over some columns, `active` those that it starts with where it holds them one by one.
+
+    Of columns that all fit into it, the LP that weighs them proves more where some layers are recomputed: it knows
+    what each stage can recompute and hold.
+    """
+    if not counts_tell(columns.problem):
+        return Master(columns, active, pool)
+    uniform = columns.problem.uniform_recompute
+    few = len(columns) <= PRICE_ABOVE and any(most for _, most in uniform)
+    return Master(columns, active, pool) if few else CountMaster(columns, pool)
 
 
 class CountMaster(PathLp):
@@ -48,7 +57,7 @@ class CountMaster(PathLp):
     probed = False
     quickness = 6
     improve_every = 48
-    candidates, finalists = 16, 4
+    candidates, finalists = 24, 6
     partial = False
 
     def __init__(self, columns: ColumnSet, pool: CutPool) -> None:
@@ -60,11 +69,14 @@ class CountMaster(PathLp):
         self.mode: str | None = chosen[0][0] if chosen else None
         self.most = chosen[0][1] if chosen else 0
         self.active = np.zeros(0, dtype=np.int64)
-        self.held_layers = np.hstack([columns.layers[:, :, 0].astype(np.int64), columns.totals])
+        self.held_layers = np.hstack([columns.layers[:, :, 0], columns.totals]).astype(np.int16)
         self.allowed: NDArray[np.bool_] | None = None
         self.empty = np.zeros(self.S, dtype=bool)
         self.slope, self.again, self.base = _times(problem, self.mode)
         self.cells = self.V * self.S
+        self.levels = np.arange(int(self.held_layers[:, :-1].max(initial=0)) + 1)
+        times = [of.reshape(-1, self.V, self.S, 1) for of in (self.base, self.slope, self.again)]
+        self.level_times = times[0] + times[1] * self.levels + times[2] * np.minimum(self.levels, self.most)
         self.rebuild(self.active)
 
     def rebuild(self, active: NDArray[np.int64], partial: bool | None = None) -> None:
@@ -89,7 +101,7 @@ class CountMaster(PathLp):
                 self._row(-INFINITY, 0.0, np.array([1 + cells + k, 1 + k]), np.array([1.0, -1.0]))
                 self._row(-INFINITY, 0.0, np.array([1 + cells + k, 1 + k]), np.array([-1.0, 1.0]))
         self.hold_again(held)
-        self.allowed = None
+        self.low, self.high = (np.full((self.S, self.V + 1), -1) for _ in range(2))
         self.allow(np.ones(len(self.columns), dtype=bool))
 
     def _row(self, lower: float, upper: float, columns: NDArray[np.int64], coefficients: NDArray[np.float64]) -> None:
@@ -113,33 +125,35 @@ class CountMaster(PathLp):
 
     def allow(self, mask: NDArray[np.bool_]) -> None:
         """Permit only some columns: chunks and stages hold no fewer and no more layers than these."""
-        start = self.columns.start
-        changed = np.unique(self.columns.stage[mask != self.allowed]) if self.allowed is not None else range(self.S)
         self.allowed = mask.copy()
-        for s in changed:
-            held = self.held_layers[start[s] : start[s + 1]][mask[start[s] : start[s + 1]]]
-            self.empty[s] = not len(held)
-            if len(held):
-                self._range(int(s), held.min(axis=0).astype(float), held.max(axis=0).astype(float))
+        low, high = held_ranges(self.held_layers, self.columns.start, mask)
+        self.empty = low[:, -1] > high[:, -1]
+        changed = ((low != self.low) | (high != self.high)) & ~self.empty[:, None]
+        for s, v in np.argwhere(changed).tolist():
+            self.low[s, v], self.high[s, v] = low[s, v], high[s, v]
+            if v == self.V:
+                self.lp.changeRowBounds(1 + s, float(low[s, v]), float(high[s, v]))
+            else:
+                self._range(v * self.S + s, int(low[s, v]), int(high[s, v]))
 
-    def _range(self, s: int, low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
-        """Let a stage's chunks and, last, the stage hold no fewer and no more layers than these, float64 [V + 1]."""
-        lp, x = self.lp, self._chunks(s).astype(np.int32)
-        lp.changeRowBounds(1 + s, low[-1], high[-1])
-        low, high = low[:-1], high[:-1]
-        lp.changeColsBounds(self.V, x, low, high)
+    def _range(self, cell: int, low: int, high: int) -> None:
+        """Let a chunk hold no fewer and no more layers than these; `cell` is v · S + s."""
+        lp = self.lp
+        lp.changeColBounds(1 + cell, float(low), float(high))
         if not self.most:
             return
-        y_low, y_high = np.minimum(low, self.most), np.minimum(high, self.most)
-        lp.changeColsBounds(self.V, x + self.cells, y_low, y_high)
-        rise = (y_high - y_low) / np.maximum(high - low, 1.0)
-        for v in range(self.V):
-            row = self.first_chord + 2 * int(x[v] - 1) + 1
-            lp.changeCoeff(row, int(x[v]), rise[v])
-            lp.changeRowBounds(row, -INFINITY, rise[v] * low[v] - y_low[v])
+        y_low, y_high = min(low, self.most), min(high, self.most)
+        lp.changeColBounds(1 + cell + self.cells, float(y_low), float(y_high))
+        rise = (y_high - y_low) / max(high - low, 1)
+        row = self.first_chord + 2 * cell + 1
+        lp.changeCoeff(row, 1 + cell, rise)
+        lp.changeRowBounds(row, -INFINITY, rise * low - y_low)
 
     def solve(self, iteration_limit: int | None = None) -> LpResult:
-        """Solve the LP, and bound the step time by the allowed columns' costs under its prices."""
+        """Solve the LP, and bound the step time by the allowed columns' costs under its prices.
+
+        An LP that is cut short tells no column's cost.
+        """
         allowed = self.allowed
         if allowed is None:
             raise RuntimeError("allow must be called before solve")
@@ -161,19 +175,18 @@ class CountMaster(PathLp):
         cuts = np.array(self.held, dtype=np.int64)[used]
         duration = share[used] @ self.pool.counts[cuts]
         layer = -duals[:1]
-        columns, S, start = self.columns, self.S, self.columns.start
+        columns, S = self.columns, self.S
         fixed = float(share[used] @ self.pool.constant[cuts]) - float(layer[0]) * columns.problem.placed_kinds[0].count
-        by_stage = duration.reshape(-1, S)
-        costs = layer[0] * columns.totals[:, 0]
-        for s in range(S):
-            costs[start[s] : start[s + 1]] += columns.durations[start[s] : start[s + 1]] @ by_stage[:, s]
-        least = np.minimum.reduceat(np.where(allowed, costs, np.inf), start[:-1])
+        by_level = (duration.reshape(-1, self.V, S, 1) * self.level_times).sum(axis=0) + layer[0] * self.levels
+        every = iteration_limit is None
+        costs, least = column_prices(self.held_layers, columns.start, allowed, by_level, every)
         bound = fixed + float(least.sum())
         # Any prices of the stages serve that make up the LP's value together.
         stage = least + (value - bound) / S
         none = np.zeros((0, self.V, S))
         self.last_prices = Prices(stage, layer, duration.reshape(-1, self.V, S), none, none)
-        return LpResult(bound, value, point, costs - stage[columns.stage], least - stage)
+        reduced = costs - stage[columns.stage] if every else None
+        return LpResult(bound, value, point, reduced, least - stage)
 
     def prices(self) -> Prices:
         """The duals of the last LP."""
@@ -226,6 +239,43 @@ class CountMaster(PathLp):
         start = self.columns.start
         found = [a + np.nonzero(fits[a:b])[0][:1] for a, b in zip(start[:-1], start[1:], strict=True)]
         return np.concatenate(found) if all(len(rows) for rows in found) else None
+
+
+@compiled
+def held_ranges(held, start, left):  # type: ignore[no-untyped-def]
+    """Fewest and most layers of every chunk, and of the stage, among the columns that are left, int64 [S, V + 1] each.
+
+    `held` int16 [n, V + 1] are the layers of every column by chunk, last all of them, `start` int64 [S + 1] the first
+    column of each stage, `left` bool [n]. A stage without columns has more at the least than at the most.
+    """
+    S, width = len(start) - 1, held.shape[1]
+    low, high = np.full((S, width), 32767), np.full((S, width), -1)
+    for s in range(S):
+        for i in range(start[s], start[s + 1]):
+            if left[i]:
+                for v in range(width):
+                    low[s, v] = min(low[s, v], held[i, v])
+                    high[s, v] = max(high[s, v], held[i, v])
+    return low, high
+
+
+@compiled
+def column_prices(held, start, left, by_level, every):  # type: ignore[no-untyped-def]
+    """Costs of the columns float64 [n], and the least of each stage's among those that are left, float64 [S].
+
+    `held`, `start` and `left` as for `held_ranges`; `by_level` float64 [V, S, levels] is the cost of so many layers in
+    each chunk. Without `every` only the columns that are left are priced: the others cost nothing.
+    """
+    S, V = len(start) - 1, held.shape[1] - 1
+    costs, least = np.zeros(len(held)), np.full(S, np.inf)
+    for s in range(S):
+        for i in range(start[s], start[s + 1]):
+            if every or left[i]:
+                for v in range(V):
+                    costs[i] += by_level[v, s, held[i, v]]
+                if left[i] and costs[i] < least[s]:
+                    least[s] = costs[i]
+    return costs, least
 
 
 def _times(

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from taylor.pipeline.plan import NONE, PipelinePlan
+from taylor.pipeline_solver.count_master import counts_tell
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
@@ -347,8 +348,9 @@ class Choices:
             known = None  # a plan for another choice says nothing of this one
         told = _told(self, str(case), self.on_progress)
         fresh = TreeMemory(self.floor, paths=self.paths, patience=self.patience)
-        if choice == self.kept and self.resumable and self.left < float("inf"):
-            # The same optimum, and much the same tree, though what is to be beaten now is a hair less.
+        if choice == self.kept and self.resumable and self.left < float("inf") and not counts_tell(one):
+            # The same optimum, and much the same tree, though what is to be beaten now is a hair less. Where counts
+            # tell all it is another tree.
             fresh.left = min(self.left, self.to_beat())
             fresh.fruitless = self.fruitless
         memory = self.memories.setdefault(case, fresh)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.count_master import counts_tell
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress
@@ -42,6 +43,10 @@ from taylor.pipeline_solver.work_limits import least_step_time
 
 if TYPE_CHECKING:  # the rule alone loads no solver
     from taylor.pipeline_solver.tree_run import TreeRun
+
+COUNTED_SHARE = 0.05
+"""Share of the time limit that the problem without the rule may take where counts tell all of each choice: trees over
+them take a fraction of the time of its own, which is not gone on with either."""
 
 UNRESTRICTED_OBJECTIVE, UNRESTRICTED_BOUND = "unrestricted_objective", "unrestricted_bound"
 """Names of the statistics that hold the step time and the bound without the rule."""
@@ -90,9 +95,15 @@ def solve_uniform(
         start = None if warm_start is None or on_progress is None else nearest(problem, warm_start, "")
         tell = _told_of_bound(on_progress, None if start is None else start.objective, began)
         unruled = problem.replace(uniform_recompute=())
-        free = run(unruled, within(FIRST_SHARE).replace(memory=memory), warm_start=warm_start, on_progress=tell)
+        told_by_counts = one_by_one and counts_tell(problem.replace(uniform_recompute=problem.uniform_recompute[:1]))
+        share = COUNTED_SHARE if told_by_counts else FIRST_SHARE
+        free = run(unruled, within(share).replace(memory=memory), warm_start=warm_start, on_progress=tell)
         closed = 0.0
-        while free.termination is Termination.TIME_LIMIT and _proves_soon(problem, free, memory.tree, closed):
+        while (
+            free.termination is Termination.TIME_LIMIT
+            and not told_by_counts
+            and _proves_soon(problem, free, memory.tree, closed)
+        ):
             closed = free.bound or 0.0
             again = within(FIRST_SHARE).replace(memory=memory)
             free = run(unruled, again, warm_start=free.plan, on_progress=tell)

@@ -392,6 +392,15 @@ def many_chunks() -> PipelineProblem:
 BROAD = plan_of({"body": [[2, 2]] * 13}, {FULL: [[0, 0]] * 13})
 
 
+def two_kinds(**changes: Any) -> PipelineProblem:
+    """Two layers of one kind and two of another, so that counts alone don't tell all."""
+    kinds = (
+        LayerKind("body", 2, 1.0, 10.0, {NONE: 4.0, FULL: 1.0}),
+        LayerKind("last", 2, 1.0, 10.0, {NONE: 3.0, FULL: 1.0}),
+    )
+    return small_problem(**{"kinds": kinds, **changes})
+
+
 def test_of_many_chunks_the_choice_of_the_least_bound_has_the_next_turn() -> None:
     first = [stopped(900.0, 10.0, BROAD), stopped(900.0, 14.0, BROAD), stopped(900.0, 13.0, BROAD)]
     run = Scripted({FREE: stopped(None, 5.0), (FULL, 0): first, (FULL, 1): [stopped(None, 12.0), stopped(None, 15.0)]})
@@ -430,9 +439,18 @@ def test_the_time_is_shared_as_turns_are(clock: Clock) -> None:
     run = Scripted(answers, clock)
     found = solved(run, choices, limit=100.0, problem=selective())
     assert run.asked[:5] == [FREE, (FULL, 1), (FULL, 2), (SELECT, 2), (FULL, 1)]
-    assert run.limits[:5] == pytest.approx([15.0, 5.4, 2.5, 4.0, 24.0])
+    assert run.limits[:5] == pytest.approx([5.0, 5.4, 2.5, 4.0, 24.0])
     assert clock.now >= 1100.0
     assert (found.status, found.termination, found.bound) == (NO_SOLUTION, Termination.TIME_LIMIT, 5.0)
+
+
+@pytest.mark.parametrize(("problem", "share"), [(small_problem(), 5.0), (two_kinds(), 15.0)])
+def test_where_counts_tell_all_the_problem_without_the_rule_has_less_time(
+    problem: PipelineProblem, share: float, clock: Clock
+) -> None:
+    run = Scripted({FREE: stopped(None, 5.0, seconds=1.0), (FULL, 0): stopped(None, 25.0)}, clock)
+    solved(run, counts(0), limit=100.0, cutoff=25.0, problem=problem)
+    assert run.asked[:2] == [FREE, (FULL, 0)] and run.limits[0] == share
 
 
 def test_at_the_limit_nothing_more_is_asked(clock: Clock) -> None:
@@ -559,21 +577,28 @@ def test_the_better_of_two_is_the_one_with_a_plan_of_the_lesser_step_time() -> N
 
 
 @pytest.mark.parametrize(("left", "begins"), [(40.0, 28.5), (20.0, 20.0), (INFINITE, INFINITE)])
+@pytest.mark.parametrize("alike", [False, True], ids=["two kinds", "counts tell all"])
 def test_a_tree_of_the_choice_that_the_best_plan_keeps_is_left_where_it_was_below_what_is_to_be_beaten(
-    left: float, begins: float
+    left: float, begins: float, alike: bool
 ) -> None:
+    """But where counts tell all it is another tree, and begins as any."""
     memories: dict[Choice, TreeMemory] = {}
+    (body,) = many_chunks().kinds
+    two = replace(body, count=50), replace(body, name="last", count=2, forward=1.5)
+    rows = {"body": [*[[2, 2]] * 12, [2, 0]], "last": [*[[0, 0]] * 12, [0, 2]]}
+    plan = BROAD if alike else plan_of(rows, {FULL: [[0, 0]] * 13})
 
     def run(problem: PipelineProblem, options: SolveOptions = DEFAULT_OPTIONS, **_: Any) -> Solution:
         assert options.memory is not None
         if not problem.uniform_recompute:
             options.memory.left, options.memory.fruitless = left, 17.0
-            return Solution(FEASIBLE, Termination.STALLED, BROAD, 800.0, 1.0)
+            return Solution(FEASIBLE, Termination.STALLED, plan, 800.0, 1.0)
         memories[problem.uniform_recompute[0]] = replace(options.memory)
         return Solution(INFEASIBLE, Termination.INFEASIBLE)
 
-    asked = many_chunks().replace(uniform_recompute=counts(0, 1))
+    asked = many_chunks().replace(uniform_recompute=counts(0, 1), **({} if alike else {"kinds": two}))
     solve_uniform(asked, SolveOptions(gap=GAP, cutoff=lambda: 28.5), run=run, one_by_one=True)
     kept = memories[FULL, 0]
-    assert (kept.left, kept.fruitless) == (begins, 17.0 if left < INFINITE else INFINITE)
+    inherits = left < INFINITE and not alike
+    assert (kept.left, kept.fruitless) == ((begins, 17.0) if inherits else (INFINITE, INFINITE))
     assert memories[FULL, 1].left == memories[FULL, 1].fruitless == INFINITE

@@ -12,6 +12,7 @@ from scipy.optimize import linprog
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver import count_master
 from taylor.pipeline_solver.columns import ColumnSet, build_columns
 from taylor.pipeline_solver.count_master import CountMaster, counts_tell, master_of
 from taylor.pipeline_solver.cut_pool import CutPool, PathCuts
@@ -236,10 +237,25 @@ def test_counts_tell_where_nothing_but_counts_is_to_be_chosen() -> None:
     assert counts_tell(problem.replace(kinds=(body, LayerKind("b", 0, 1.0, 1.0, KEPT))))
     off = LayerKind("body", 10, 0.5, 10.0, {**KEPT, "off": 1.0}, choices={"off": LayerChoice()})
     assert not counts_tell(problem.replace(kinds=(off,), choices=("off",)))
-    columns = columns_of(problem)
-    assert isinstance(master_of(columns, np.arange(2), CutPool(8)), CountMaster)
-    free = problem.replace(uniform_recompute=())
-    assert isinstance(master_of(columns_of(free), np.arange(2), CutPool(8)), Master)
+
+
+@pytest.mark.parametrize(
+    ("changes", "most_weighed", "lp"),
+    [
+        ({}, len(columns_of(folded())), Master),
+        ({}, len(columns_of(folded())) - 1, CountMaster),
+        ({"uniform_recompute": ((FULL, 0),)}, 10_000, CountMaster),
+        ({"uniform_recompute": (), "recompute_ratio": {}}, 10_000, CountMaster),
+        ({"uniform_recompute": ()}, 0, Master),
+    ],
+    ids=["few columns", "many columns", "nothing recomputed", "no recompute", "recompute to choose"],
+)
+def test_the_lp_over_counts_stands_for_many_columns_or_where_nothing_is_recomputed(
+    changes: dict[str, Any], most_weighed: int, lp: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(count_master, "PRICE_ABOVE", most_weighed)
+    problem = folded(limit_mib=(140.0, 120.0), **changes) if changes else folded()
+    assert isinstance(master_of(columns_of(problem), np.arange(2), CutPool(8)), lp)
 
 
 # Splits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -256,8 +257,10 @@ def test_a_choice_that_the_best_plan_keeps_begins_with_the_target_that_was_left(
     ids=["as long as it closes", "to its end", "too slow", "a plan that breaks the rule"],
 )
 def test_a_free_problem_whose_plan_keeps_the_rule_goes_on_while_its_tree_closes_well(recomputed, closing, asked):
-    problem = small_problem(uniform_recompute=((FULL, 0), (FULL, 2)))
-    plan = plan_of({"body": [[2, 2]]}, {FULL: [[recomputed, 0]]})
+    body = small_problem().kinds[0]
+    kinds = (replace(body, count=2), replace(body, name="last", count=2, forward=1.5))
+    problem = small_problem(uniform_recompute=((FULL, 0), (FULL, 2)), kinds=kinds)
+    plan = plan_of({"body": [[2, 0]], "last": [[0, 2]]}, {FULL: [[recomputed, 0]]})
     times, since = 0, []
 
     class Tree:

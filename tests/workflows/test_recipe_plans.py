@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from benchmarks.recipe_plans import SolvedRecipe, page
 from taylor.pipeline_solver.evaluate import evaluate
 from taylor.pipeline_solver.options import SolveOptions
@@ -41,3 +43,18 @@ def test_the_page_says_how_many_recipes_are_proven():
     ]
     text = page(solved, SolveOptions(time_limit=7.0, workers=2))
     assert "at most 7 s a recipe; 1 of 2 are proven" in text and text.count("| some |") == 2
+
+
+def test_a_recipe_misses_what_was_asked_of_it():
+    """A plan within a second, none worse than the recipe's own, and the gap: 0.5 %, or 0.1 % in ten minutes."""
+    best = recipe(small_problem())
+    soon = replace(best, first=(0.2, 36.0))
+    assert soon.missed(60.0) == soon.missed(600.0) == []
+    assert best.missed(60.0) == replace(best, first=(1.5, 36.0)).missed(60.0) == ["first plan late"]
+    nearly = replace(soon, solution=best.solution.replace(bound=30 * 0.996))
+    assert nearly.missed(60.0) == [] and nearly.missed(600.0) == ["gap above 0.1%"]
+    worse = replace(soon, solution=best.solution.replace(objective=40.0, bound=40.0))
+    assert worse.missed(60.0) == ["worse than its own"]
+    none = recipe(small_problem(limit_mib=(20.0, 20.0)))
+    assert none.missed(60.0) == []
+    assert replace(none, solution=none.solution.replace(status="no_solution")).missed(60.0) == ["no plan"]
