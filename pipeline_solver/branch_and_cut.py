@@ -65,10 +65,11 @@ LONG_WALKS = 3
 WALK_GAIN, WALK_SHARE = 0.003, 0.1
 """With many columns, how often long walks go on from the first plan, for what gain, and for what share of the time."""
 
-LOOSE_GAP = 0.02
+FAR_GAP = 0.02
+"""Share of the step time that must be open for long walks where short ones met the same plan, and for more of them
+where configurations leave the kinds' order open."""
 LOOSE_WALKS, LOOSE_IN_VAIN, LOOSE_SHARE = 24, 6, 0.5
-"""Where configurations leave the kinds' order open, the share of the step time that must be open for more long walks;
-how many of these there are at most, after how many in vain they end, and their share of the time left."""
+"""How many of the latter there are at most, after how many in vain they end, and their share of the time left."""
 
 LISTED_BELOW = 0.99
 """Share of a step time under which configurations were too many, below which they are looked for again."""
@@ -312,18 +313,22 @@ class _TreeRun:
                 break
             before, left = first.time, self.left()
             seconds = None if left is None else WALK_SHARE * left
-            settled = attempt == 0 and first.start_again(seconds)
+            settled = attempt == 0 and first.start_again(seconds) and not self._far(first.time)
             if not settled and first.time <= self.stopper.cutoff():
                 met = first.time
                 first.go_on(attempt, seconds)
                 settled = first.time > met * (1 - WALK_GAIN)
             if first.time >= before:
                 break
-        if not (self.ordered or walked) and self.bound < (1.0 - LOOSE_GAP) * self.aim():
+        if not (self.ordered or walked) and self._far(self.aim()):
             self._walk_on(first, generation)
         if not (self.ordered or self._closed()) and self._few_loose(generation) and self._tell_apart():
             generation = self._generation(self.aim(), generation.held)
         self._raise_targets(Targets(self.memory, self.aim(), self.bound), generation)
+
+    def _far(self, step_time: float) -> bool:
+        """Whether so much is open below a step time that a longer walk may well better what short ones have met."""
+        return self.bound < (1.0 - FAR_GAP) * step_time
 
     def _few_loose(self, generation: Generation) -> bool:
         try:
@@ -457,10 +462,26 @@ class _TreeRun:
             self.infeasible = True
             return None
         self.bound = max(self.bound, min(root, tree.cutoff))
+        if self.first is None and tree.open and self.problem.interleaves > 1 and self._far(self.aim()):
+            self._walk_at_the_root(tree)
         if tree.open and tree.plans.programs.places is not None:
             # Many kinds: splits of stages close slowly what the MILP's rows by kind hold together.
             return self._ended(TreeEnd.HANDED_OVER)
         return self._run(TreeRun(tree, self.workers, self.seed, self._note, self.memory, patient))
+
+    def _walk_at_the_root(self, tree: Search) -> None:
+        """Where all configurations are listed and the root leaves much open, walk: what the tree anneals is short."""
+        _, plan = self.best()
+        first, left = self._first_plans(plan), self.left()
+        if first is None:
+            return
+        seconds = None if left is None else WALK_SHARE * left
+        first.start_again(seconds)
+        if first.time * (1.0 - FAR_GAP) <= self.stopper.cutoff():
+            first.go_on(0, seconds)
+        chosen = tree.columns.find(first.plan) if first.plan is not None else None
+        if chosen is not None:
+            tree.plans.try_choice(chosen)
 
     def _run(self, run: TreeRun) -> TreeEnd:
         """Search a tree whose root is bounded; where the time ends before the tree, a later solve goes on with it."""

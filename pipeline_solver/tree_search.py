@@ -14,6 +14,7 @@ from taylor.pipeline_solver.column_floors import ColumnFloors
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.count_master import CountMaster
 from taylor.pipeline_solver.cut_pool import PathCuts
+from taylor.pipeline_solver.enumeration import PATHS, STEPS_AN_ITERATION, Enumeration
 from taylor.pipeline_solver.incumbents import Incumbents
 from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.path_lp import LpResult
@@ -73,11 +74,13 @@ class Search:
         self.foreign_solves = 0
         self.alive = np.ones(len(columns), dtype=bool)
         self.open: list[tuple[float, int, NDArray[np.bool_]]] = []
+        self.at_hand = self.alive  # of the node that is worked on
         self.root_bound = 0.0
         self._serial = 0
         self.master: Master | CountMaster | None = None
         self.root_floor = np.full(len(columns), -np.inf)
         self.splits = StageSplits(columns, problem.interleaves)
+        self.enumeration = Enumeration(columns, self.floors, self.plans)
 
     @property
     def cutoff(self) -> float:
@@ -115,6 +118,7 @@ class Search:
     def rest(self) -> None:
         """Let go of what is large and can be made again."""
         self.floors = ColumnFloors(self.columns, self.prices)
+        self.enumeration.floors = self.floors
 
     def push(self, bound: float, mask: NDArray[np.bool_]) -> None:
         """Add an open node."""
@@ -153,10 +157,11 @@ class Search:
                 return
             self.stopper.check()
             heapq.heappop(self.open)
+            self.at_hand = mask & self.alive
             try:
-                children = self._branch(bound, mask & self.alive)
+                children = self._branch(bound, self.at_hand)
             except BaseException:
-                self.push(bound, mask)
+                self.push(bound, self.at_hand)
                 raise
             for child_bound, child in children:
                 if child_bound < self.cutoff:
@@ -188,6 +193,9 @@ class Search:
             self.plans.try_at_reduced_costs(mask, result.reduced, self.lower_bound())
             if bound >= self.cutoff:
                 return []
+        self.at_hand = mask
+        if self._enumerated(mask):
+            return []
         candidates, decided = master.ways(self.splits, result, mask)
         if decided and (chosen := master.chosen(result, mask)) is not None:
             if not self.columns.ordered and self.plan_of(chosen) is None:
@@ -196,6 +204,16 @@ class Search:
             if length - bound <= 1e-7 * abs(length) or reached - bound <= 1e-7 * abs(reached):
                 return []
         return self._strong_branch(bound, mask, candidates) if candidates else [(bound, mask)]
+
+    def _enumerated(self, mask: NDArray[np.bool_]) -> bool:
+        """Whether enumeration closes a node; where not, what it looked at is taken out of `mask`."""
+        if not self.columns.ordered:
+            return False
+        master, pool = self.lp(), self.plans.pool
+        paths = np.array(sorted({*master.held, *range(max(0, pool.size - PATHS), pool.size)}), dtype=np.int64)
+        closed, steps = self.enumeration.close(mask, paths, lambda: self.cutoff, self.stopper.check)
+        master.iterations += steps // STEPS_AN_ITERATION
+        return closed
 
     def _rebuild_after_failure(self) -> None:
         """Start the LP afresh: what its simplex lost its way in is a basis, not the problem."""

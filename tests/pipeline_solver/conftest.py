@@ -14,3 +14,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     standing = Clock()
     monkeypatch.setattr(time, "monotonic", standing)
     return standing
+
+
+@pytest.fixture
+def without_enumeration(monkeypatch):
+    """Nodes are closed by LPs and splits alone: enumeration would close the small trees of tests before they branch."""
+    monkeypatch.setattr("taylor.pipeline_solver.enumeration.MOST_CELLS", 0)

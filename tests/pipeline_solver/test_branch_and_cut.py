@@ -384,6 +384,7 @@ def test_a_time_limit_of_nothing_is_told_as_what_it_is() -> None:
     assert solution.termination is Termination.TIME_LIMIT and "time limit" in solution.message
 
 
+@pytest.mark.usefixtures("without_enumeration")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_interrupt_returns_the_best_plan_with_its_bound(workers: int) -> None:
     def press(progress: Progress) -> None:

@@ -24,6 +24,8 @@ from taylor.pipeline_solver.stage_tuples import stage_tuples
 from taylor.pipeline_solver.stopping import Stopper
 from taylor.pipeline_solver.tree_search import Search
 
+pytestmark = pytest.mark.usefixtures("without_enumeration")
+
 
 @pytest.fixture(autouse=True)
 def counts_whatever_the_columns(monkeypatch):

@@ -18,6 +18,8 @@ from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.path_lp import LpResult
 from taylor.pipeline_solver.solve import solve
 
+pytestmark = pytest.mark.usefixtures("without_enumeration")
+
 
 @cache
 def problems_and_solutions():

@@ -224,6 +224,7 @@ def test_with_only_the_configurations_that_a_first_plan_leaves_the_optimum_is_th
     assert solved > 10
 
 
+@pytest.mark.usefixtures("without_enumeration")
 @pytest.mark.parametrize(("seed", "probed"), [(0, 0), (1, 0), (0, 20_000)])
 def test_a_bound_that_is_raised_target_by_target_proves_the_same_optimum(monkeypatch, seed, probed):
     problem = reference_problem(interleaves=2)

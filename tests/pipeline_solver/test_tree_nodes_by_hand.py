@@ -203,7 +203,7 @@ def test_a_node_has_no_column_that_is_gone_for_all_and_is_open_again_when_it_is_
     with pytest.raises(OutOfTime):
         search.process(1000)
     assert seen == [[3, 5]]
-    assert [(bound, gone_of(mask)) for bound, _, mask in search.open] == [(10.0, [3])]
+    assert [(bound, gone_of(mask)) for bound, _, mask in search.open] == [(10.0, [3, 5])]
 
 
 # One node.
