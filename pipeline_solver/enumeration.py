@@ -29,7 +29,7 @@ MOST_NEW = 500
 """Paths met on the way that prune at most."""
 
 MOST_CELLS = 6_000_000
-"""Columns times paths and prices, at most."""
+"""Columns, and numbers of layers left at each stage, times paths and prices, at most: some 50 MB each."""
 
 MOST_STATES = 500
 """Totals of layers by kind that are told apart at most; where they are more, only how many layers there are."""
@@ -99,20 +99,26 @@ class Enumeration:
         rows = self._rows(mask, paths, cutoff())
         if rows is None:
             return False, 0
-        runs = []
+        best: _Run | None = None
+        spent = 0
         for order in self._orders(rows.first):
-            runs.append(_Run(rows, order, self.goal))
-            if self._go_on(runs[-1], FIRST_STEPS, cutoff):
-                return True, sum(run.steps for run in runs)
-            mask[runs[-1].finished()] = False
+            run = _Run(rows, order, self.goal)
+            closed = self._go_on(run, FIRST_STEPS, cutoff)
+            spent += run.steps
+            if closed:
+                return True, spent
+            mask[run.finished()] = False
             check()
-        best = max(runs, key=_Run.done)
+            # One is kept at a time: its tables are large.
+            best = run if best is None or run.done() > best.done() else best
+        assert best is not None
+        spent -= best.steps
         while not best.stuck and best.steps <= MOST_STEPS * best.done():
             if self._go_on(best, best.steps + FIRST_STEPS, cutoff):
-                return True, sum(run.steps for run in runs)
+                return True, spent + best.steps
             mask[best.finished()] = False
             check()
-        return not mask.any(), sum(run.steps for run in runs)
+        return False, spent + best.steps
 
     def _go_on(self, run: _Run, until: int, cutoff: Callable[[], float]) -> bool:
         """Go on until so many steps are taken; whether all has been looked at."""
@@ -139,7 +145,9 @@ class Enumeration:
         first = np.searchsorted(members, self.columns.start)
         costs = self.floors.under_prices()
         count = len(costs) + len(paths)
-        if not (np.isfinite(cutoff) and count) or (count + MOST_NEW) * len(members) > MOST_CELLS:
+        room = count + MOST_NEW
+        tables = len(first) * (self.goal + 1)
+        if not (np.isfinite(cutoff) and count) or room * max(len(members), tables) > MOST_CELLS:
             return None
         held = self.held[members]
         totals = [len(np.unique(held[a:b])) for a, b in zip(first[:-1], first[1:], strict=True)]
