@@ -22,15 +22,10 @@ from taylor.pipeline_solver.path_lp import INFINITY, LpResult, PathLp, Prices
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.splits import Split, StageSplits
 from taylor.pipeline_solver.stage_tuples import fixed_parts
+from taylor.pipeline_solver.uniform_plans import counts_tell
 
 DECIDED = 1e-6
 """Distance from a whole number within which a count is one."""
-
-
-def counts_tell(problem: PipelineProblem) -> bool:
-    """Whether the LP over counts can stand for a problem: layers of one kind, and nothing to choose but counts."""
-    settled = not problem.searched_modes or len(problem.uniform_recompute) == 1
-    return len(problem.placed_kinds) == 1 and not problem.choices and settled
 
 
 def master_of(columns: ColumnSet, active: NDArray[np.int64], pool: CutPool) -> Master | CountMaster:

@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from taylor.pipeline.plan import NONE, PipelinePlan
-from taylor.pipeline_solver.count_master import counts_tell
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
@@ -33,7 +32,14 @@ from taylor.pipeline_solver.solution import (
 from taylor.pipeline_solver.solvers import Solver
 from taylor.pipeline_solver.tree_memory import TreeMemory, closed_by_milp
 from taylor.pipeline_solver.turns import LONGEST, Turns
-from taylor.pipeline_solver.uniform_plans import better_of_two, distinct_choices, kept_choice, nearest, uniform_choice
+from taylor.pipeline_solver.uniform_plans import (
+    better_of_two,
+    counts_tell,
+    distinct_choices,
+    kept_choice,
+    nearest,
+    uniform_choice,
+)
 
 FIRST_SHARE = 0.15
 """Share of the time limit that the problem without the rule may take, and that in which choices cost nothing."""

@@ -1,4 +1,5 @@
-"""Plans that keep to one recompute choice for all chunks: the choice of a plan, the nearest such plan, a first one."""
+"""One recompute choice for all chunks: a plan's choice, the nearest plan that keeps to one, a first one; and whether
+counts of layers are all there is to choose."""
 
 from __future__ import annotations
 
@@ -10,6 +11,12 @@ from taylor.pipeline_solver.solution import FEASIBLE, Solution
 
 if TYPE_CHECKING:  # what a plan keeps to is asked without a solver
     from taylor.pipeline_solver.stopping import Stopper
+
+
+def counts_tell(problem: PipelineProblem) -> bool:
+    """Whether the LP over counts can stand for a problem: layers of one kind, and nothing to choose but counts."""
+    settled = not problem.searched_modes or len(problem.uniform_recompute) == 1
+    return len(problem.placed_kinds) == 1 and not problem.choices and settled
 
 
 def uniform_choice(problem: PipelineProblem, plan: PipelinePlan) -> int | None:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver.count_master import counts_tell
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress
@@ -33,6 +32,7 @@ from taylor.pipeline_solver.solvers import Solver
 from taylor.pipeline_solver.tree_memory import TreeMemory
 from taylor.pipeline_solver.uniform_plans import (
     better_of_two,
+    counts_tell,
     distinct_choices,
     judged,
     kept_choice,

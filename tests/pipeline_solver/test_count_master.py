@@ -11,7 +11,7 @@ from taylor.pipeline_solver import count_master, tree_run
 from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.column_floors import column_costs
 from taylor.pipeline_solver.columns import build_columns
-from taylor.pipeline_solver.count_master import CountMaster, counts_tell
+from taylor.pipeline_solver.count_master import CountMaster
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.durations import chunk_durations, schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
@@ -23,6 +23,7 @@ from taylor.pipeline_solver.splits import StageSplits
 from taylor.pipeline_solver.stage_tuples import stage_tuples
 from taylor.pipeline_solver.stopping import Stopper
 from taylor.pipeline_solver.tree_search import Search
+from taylor.pipeline_solver.uniform_plans import counts_tell
 
 pytestmark = pytest.mark.usefixtures("without_enumeration")
 

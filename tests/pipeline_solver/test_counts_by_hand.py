@@ -14,7 +14,7 @@ from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver import count_master
 from taylor.pipeline_solver.columns import ColumnSet, build_columns
-from taylor.pipeline_solver.count_master import CountMaster, counts_tell, master_of
+from taylor.pipeline_solver.count_master import CountMaster, master_of
 from taylor.pipeline_solver.cut_pool import CutPool, PathCuts
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
@@ -23,6 +23,7 @@ from taylor.pipeline_solver.path_lp import LpResult
 from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
 from taylor.pipeline_solver.splits import Split, StageSplits
 from taylor.pipeline_solver.stage_tuples import stage_tuples
+from taylor.pipeline_solver.uniform_plans import counts_tell
 from tests.solver_cases import small_problem
 
 KEPT = {NONE: 4.0, FULL: 1.0, SELECT: 2.0}

@@ -11,7 +11,7 @@ from benchmarks.reliability.determinism import same_bytes
 from benchmarks.reliability.kills import killed, names_fewer_files
 from benchmarks.reliability.outputs import differences, without_times
 from benchmarks.reliability.solver import medium_problem
-from taylor.pipeline_solver import tree_run
+from taylor.pipeline_solver import enumeration, tree_run
 from taylor.pipeline_solver.model_files import write_mps
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solve import solve
@@ -22,9 +22,12 @@ def test_a_job_writes_the_same_bytes_with_one_worker_and_with_two(name):
     assert same_bytes(name, (1, 2))["faults"] == []
 
 
-def test_the_tree_is_the_same_however_many_processes_share_it(monkeypatch, tmp_path):
-    """Slices of a few simplex iterations make every instance a matter of several rounds."""
+@pytest.mark.parametrize("enumerated", [True, False])
+def test_the_tree_is_the_same_however_many_processes_share_it(enumerated, monkeypatch, tmp_path):
+    """Slices of a few simplex iterations make every instance a matter of several rounds, unless it is enumerated."""
     monkeypatch.setattr(tree_run, "FIRST_SLICE", 20)
+    if not enumerated:
+        monkeypatch.setattr(enumeration, "MOST_CELLS", 0)
     rng = np.random.default_rng(8)
     rounds = 0
     # Those before need no tree.
@@ -36,7 +39,7 @@ def test_the_tree_is_the_same_however_many_processes_share_it(monkeypatch, tmp_p
             text = write_mps(problem, solution, tmp_path / "model.mps").read_bytes() if solution.plan else b""
             shown.append((solution.status, solution.objective, solution.bound, solution.plan, solution.cuts, text))
         assert all(each == shown[0] for each in shown)
-    assert rounds > 9
+    assert rounds > 9 or enumerated
 
 
 def test_a_small_job_killed_and_started_again_ends_as_if_undisturbed():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reliability import solver
+from taylor.pipeline_solver import enumeration
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL
 from taylor.pipeline_solver.solve import solve
 from tests.solver_cases import small_problem
@@ -59,7 +60,8 @@ def test_a_bound_above_the_optimum_and_an_objective_below_it_are_found_out():
     assert any("below the optimum" in t for t in solver.stopped_faults(problem, truth, truth.replace(objective=99.0)))
 
 
-def test_middling_instances_need_a_tree():
+def test_middling_instances_need_a_tree_where_nothing_is_enumerated(monkeypatch):
+    monkeypatch.setattr(enumeration, "MOST_CELLS", 0)
     rng = np.random.default_rng(4)
     nodes = [solve(solver.medium_problem(rng)).statistics.get("nodes", 0) for _ in range(30)]
     assert max(nodes) > 5
