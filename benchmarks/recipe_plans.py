@@ -8,8 +8,8 @@ precision that they are written for, on the device of their published figure. A 
 (step time in body-layer forwards, or how far it is over the limit), the seconds to the first plan and that plan, the
 best plan with its gap, and how much longer the recipe's own plan takes than the best one. ``--page`` writes the table
 of docs/recipes.md (``make recipes``). ``--devices`` solves every recipe on other devices of the register, or on ``all``
-of them; what is the same problem on two devices is solved once. Rows that miss a goal (`SolvedRecipe.missed`) are named
-at the end, and the exit code is 1.
+of them; what is the same problem on two devices is solved once. The last column names the goals that a row misses
+(`SolvedRecipe.missed`), and the exit code is 1 where one does.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from taylor.base.files import write_atomic
 from taylor.cost_model.profile import MemoryProfile
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import Progress
 from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL, Solution
 from taylor.pipeline_solver.solve import solve
@@ -57,6 +58,10 @@ Written by `make recipes`: {workers} processes, at most {limit:g} s a recipe; {s
 |---|---|---|--:|--:|--:|--:|
 """
 
+
+LABELS = "recipe", "device", "shape"
+FIGURES = "own plan", "first plan", "best", "gap", "seconds", "own above best"
+"""Columns of the table on the screen, before the goals that were missed."""
 
 FIRST_WITHIN = 1.0
 """Seconds within which a first plan is told of."""
@@ -145,10 +150,9 @@ def recipe_file(config: TrainingConfig, device: str) -> tuple[StatedFile, Memory
 
 
 def solve_recipe(
-    name: str, device: str, file: StatedFile, memory: MemoryProfile, options: SolveOptions
+    name: str, device: str, file: StatedFile, memory: MemoryProfile, problem: PipelineProblem, options: SolveOptions
 ) -> SolvedRecipe:
     """Solve one recipe from its own plan."""
-    problem = file.problem(memory)
     heard: list[tuple[float, float]] = []
 
     def watch(progress: Progress) -> None:
@@ -165,10 +169,11 @@ def solved_recipes(
     folder: Path, only: str, devices: Sequence[str] | None, options: SolveOptions
 ) -> Iterator[SolvedRecipe]:
     """Every recipe on its figure's device, or on each of `devices`; a problem that was solved before is left out."""
-    known = set()
+    known: set[str] = set()
     for row, config in recipe_configs(folder):
         name = row["script"].removesuffix(".sh")
-        if config.strategy.pp == 1 or only not in name:
+        # Without devices a recipe has one row, whatever is measured of it.
+        if config.strategy.pp == 1 or only not in name or (not devices and name in known):
             continue
         for device in devices or [row["system"]]:
             try:
@@ -176,11 +181,11 @@ def solved_recipes(
             except TaylorError as error:
                 print(name, device, error, file=sys.stderr, flush=True)
                 continue
-            # Without devices a recipe has one row, whatever is measured of it.
-            key = file.problem(memory).fingerprint() if devices else name
-            if key not in known:
-                known.add(key)
-                yield solve_recipe(name, device, file, memory, options)
+            problem = file.problem(memory)
+            if devices and problem.fingerprint() in known:
+                continue
+            known |= {name, problem.fingerprint()}
+            yield solve_recipe(name, device, file, memory, problem, options)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -198,19 +203,11 @@ def main(arguments: list[str] | None = None) -> int:
     devices = sorted(Registry.load().devices) if chosen.devices == ["all"] else chosen.devices
     options = SolveOptions(time_limit=chosen.time_limit, workers=chosen.workers)
     table = Table(title=f"{chosen.workers} workers, limit {chosen.time_limit:g} s")
-    for heading in (
-        "recipe",
-        "device",
-        "shape",
-        "own plan",
-        "first plan",
-        "best",
-        "gap",
-        "seconds",
-        "own above",
-        "missed",
-    ):
-        table.add_column(heading, justify="left" if heading in ("recipe", "device", "shape", "missed") else "right")
+    for heading in LABELS:
+        table.add_column(heading)
+    for heading in FIGURES:
+        table.add_column(heading, justify="right")
+    table.add_column("missed")
     done: list[SolvedRecipe] = []
     for one in solved_recipes(chosen.folder, chosen.only, devices, options):
         done.append(one)

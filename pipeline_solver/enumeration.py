@@ -168,7 +168,7 @@ class Enumeration:
         return found
 
     def _judged(self, run: _Run, cutoff: Callable[[], float]) -> bool:
-        """Judge the whole choice at hand; False where it can't be told whether it is a plan, or a path has no room."""
+        """Judge the whole choice at hand; False where its path is new and there is no room for it."""
         chosen = run.choice()
         columns, plans = self.columns, self.plans
         if not (columns.totals[chosen].sum(axis=0) == self.counts).all():
