@@ -14,6 +14,7 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.branch_and_cut import branch_and_cut
+from taylor.pipeline_solver.first_plans import FirstPlans
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.progress import Progress
@@ -457,3 +458,17 @@ def test_time_that_ends_in_the_search_for_a_plan_that_fits_ends_the_solve_as_its
     monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut._TreeRun._begin", late)
     found = branch_and_cut(small_problem(), SolveOptions(time_limit=1.0))
     assert found.plan is None and found.termination is Termination.TIME_LIMIT
+
+
+@pytest.mark.parametrize(("far", "walks"), [(0.5, False), (0.0, True)])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_long_walk_follows_where_the_bound_is_far_from_the_plan(monkeypatch, far, walks, listed) -> None:
+    """Whether all configurations are listed or priced; elsewhere what short walks have met thrice is enough."""
+    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FAR_GAP", far)
+    if not listed:
+        monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FEW_TUPLES", 0)
+    monkeypatch.setattr(FirstPlans, "start_again", lambda *_: True)
+    long = []
+    monkeypatch.setattr(FirstPlans, "go_on", lambda *_: long.append(1))
+    branch_and_cut(deepseek(2), SolveOptions(gap=1e-3))
+    assert bool(long) == walks

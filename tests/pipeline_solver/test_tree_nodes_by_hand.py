@@ -447,3 +447,22 @@ def test_a_node_that_stays_open_has_the_children_of_its_best_split(monkeypatch: 
     assert branched(search, Cuts(), monkeypatch) == [(14.0, [1, 3]), (15.0, [1, 8])]
     master.splits = []
     assert branched(search, Cuts(), monkeypatch) == [(12.0, [1])]
+
+
+def test_what_was_enumerated_before_the_time_ended_stays_out_of_the_node() -> None:
+    """The columns that enumeration takes out hold nothing below the step time, whoever goes on with the node."""
+    search, master = search_below()
+    told = LpResult(12.0, 12.0, np.zeros(COLUMNS), np.zeros(COLUMNS), np.zeros(2))
+
+    def close(mask: NDArray[np.bool_], *_: Any) -> tuple[bool, int]:
+        mask[[2, 4]] = False
+        raise OutOfTime
+
+    search.enumeration.close = close
+    master.solve = lambda *_: told
+    master.durations = lambda point: np.zeros(search.plans.paths.classes)
+    master.hold, master.holds, master.add_columns = (lambda cut: None), (lambda cut: True), (lambda new: None)
+    search.push(10.0, mask_of(3))
+    with pytest.raises(OutOfTime):
+        search.process(1000)
+    assert [(bound, gone_of(mask)) for bound, _, mask in search.open] == [(10.0, [2, 3, 4])]
