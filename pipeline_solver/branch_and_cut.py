@@ -57,7 +57,7 @@ FEW_INTERLEAVES = 8
 MOST_COLUMNS = 200_000
 """Configurations that a tree may have."""
 
-FEW_LOOSE = 3000
+FEW_LOOSE = 100_000
 """Configurations that leave the order of kinds open, up to which they are told apart by their phases from the start: of
 more, these prove what they can first, for they are a half to a tenth as many."""
 
@@ -320,9 +320,10 @@ class _TreeRun:
                 settled = first.time > met * (1 - WALK_GAIN)
             if first.time >= before:
                 break
-        if not (self.ordered or walked) and self._far(self.aim()):
+        few = not (self.ordered or self._closed()) and self._few_loose(generation)
+        if not (self.ordered or walked or few) and self._far(self.aim()):
             self._walk_on(first, generation)
-        if not (self.ordered or self._closed()) and self._few_loose(generation) and self._tell_apart():
+        if few and self._tell_apart():
             generation = self._generation(self.aim(), generation.held)
         self._raise_targets(Targets(self.memory, self.aim(), self.bound), generation)
 

@@ -2,52 +2,53 @@
 
 What is known of plans is a sum over their stages: a path takes its constant and what each stage's column adds to it,
 and under an LP's prices a plan takes the LP's value and its columns' reduced costs. So with columns of some stages
-chosen, each of these bounds the plan once it is known what the other stages add at the least; that is tabulated
-beforehand for every number of layers left to them. In the time that the LPs of one node take, millions of partial
-choices are looked at. A whole choice that nothing rules out is judged by the event graph: it is a better plan, or its
-longest path is new.
+chosen, each of these bounds the plan once it is known what the other stages add at the least (`choice_walk`). In the
+time that the LPs of one node take, millions of partial choices are looked at. A whole choice that nothing rules out is
+judged by the event graph: it is a better plan, or its longest path is new.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Callable, NamedTuple
+from typing import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taylor.pipeline.schedule import Schedule
+from taylor.pipeline_solver.choice_walk import CHOICE, CLOSED, MOST_CELLS, SPARE, ChoiceWalk, Rows, Told
 from taylor.pipeline_solver.column_floors import ColumnFloors
 from taylor.pipeline_solver.columns import ColumnSet
-from taylor.pipeline_solver.compiled import compiled
+from taylor.pipeline_solver.cut_pool import CutPool, PathCuts
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.incumbents import Incumbents
+from taylor.pipeline_solver.phases import borders_of
+from taylor.pipeline_solver.positions import plan_in_order
 
-PATHS = 300
-"""Paths of the pool that prune, the newest ones, besides those that the LP holds."""
+PATHS, LEAST_PATHS = 300, 50
+"""Paths of the pool that prune, the newest ones, besides those that the LP holds; for how many there must be room."""
 
-MOST_NEW = 500
-"""Paths met on the way that prune at most."""
+NEAR, NOISE = 300, 0.1
+"""Longest paths under durations like those of the node's LP that prune, and the share of these that is drawn."""
 
-MOST_CELLS = 6_000_000
-"""Columns, and numbers of layers left at each stage, times paths and prices, at most: some 50 MB each."""
+NEAR_TASKS = 2.5e6
+"""Tasks that the search for these may evaluate, some 20 ms."""
 
-MOST_STATES = 500
+MOST_STATES = 20_000
 """Totals of layers by kind that are told apart at most; where they are more, only how many layers there are."""
 
-MOST_TABLE = 60_000_000
-"""Steps that the tables of what other stages add may take at most."""
+MOST_BORDERS = 1000
+"""Borders between stages that are told apart at most."""
 
-FIRST_STEPS, MOST_STEPS = 1_000_000, 100_000_000
+FIRST_STEPS, MOST_STEPS, MOST_PHASED_STEPS = 1_000_000, 100_000_000, 500_000_000
 """Columns looked at for a node before it is asked how far that went, and how many it may take as a whole, as far as
-that tells: a node that would take more is left to its LPs."""
+that tells: a node that would take more is left to its LPs. Splits close less of what phases tell apart."""
 
-CHOICE_STEPS = 20_000
-"""Columns that could be looked at while the event graph judges one choice."""
+MOST_ORDERED = 8000
+"""Columns in order that are enumerated at most: of more, a look takes longer than the LPs of a node."""
 
 STEPS_AN_ITERATION = 4000
 """Columns that are looked at in the time of a simplex iteration."""
-
-_CLOSED, _SPENT, _CHOICE = range(3)
 
 
 class Enumeration:
@@ -63,12 +64,15 @@ class Enumeration:
 
     def __init__(self, columns: ColumnSet, floors: ColumnFloors, plans: Incumbents) -> None:
         self.columns, self.floors, self.plans = columns, floors, plans
-        self.held, self.goal = _totals(columns)
         problem = columns.problem
         schedule = schedule_of(problem)
         chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
         self.interleave, self.stage = (np.array(side) for side in zip(*chunks, strict=True))
         self.counts = np.array([kind.count for kind in problem.placed_kinds])
+        period = 1 if columns.phases is None else columns.phases.period
+        self.told: Told | None = None
+        if (columns.ordered or period > 1) and period**problem.interleaves <= MOST_BORDERS:
+            self.told = _told(columns, schedule)
 
     def close(
         self,
@@ -76,6 +80,7 @@ class Enumeration:
         paths: NDArray[np.int64],
         cutoff: Callable[[], float],
         check: Callable[[], None],
+        durations: NDArray[np.float64] | None = None,
     ) -> tuple[bool, int]:
         """Look for plans below a step time among some columns.
 
@@ -89,6 +94,8 @@ class Enumeration:
             The step time; asked again after a better plan.
         check : callable
             Called between slices of the work; what it raises leaves `mask` as far as it has come.
+        durations : float64 [classes], optional
+            Of the node's LP: the longest paths under some like them prune, too.
 
         Returns
         -------
@@ -96,66 +103,89 @@ class Enumeration:
             Whether all has been looked at, so that nothing below the step time is left; and the columns looked at, as a
             measure of the work.
         """
-        rows = self._rows(mask, paths, cutoff())
+        rows = self._rows(mask, paths, cutoff(), durations)
         if rows is None:
             return False, 0
-        best: _Run | None = None
+        best: ChoiceWalk | None = None
         spent = 0
-        for order in self._orders(rows.first):
-            run = _Run(rows, order, self.goal)
-            closed = self._go_on(run, FIRST_STEPS, cutoff)
-            spent += run.steps
+        for order in self._orders(rows):
+            walk = ChoiceWalk(rows, order)
+            closed = self._go_on(walk, walk.steps + FIRST_STEPS, cutoff)
+            spent += walk.steps
             if closed:
                 return True, spent
-            mask[run.finished()] = False
+            mask[walk.finished()] = False
             check()
             # One is kept at a time: its tables are large.
-            best = run if best is None or run.done() > best.done() else best
+            best = walk if best is None or walk.done() > best.done() else best
         assert best is not None
         spent -= best.steps
-        while not best.stuck and best.steps <= MOST_STEPS * best.done():
+        most = MOST_STEPS if self.columns.ordered else MOST_PHASED_STEPS
+        while not best.stuck and best.steps <= most * best.done():
             if self._go_on(best, best.steps + FIRST_STEPS, cutoff):
                 return True, spent + best.steps
             mask[best.finished()] = False
             check()
         return False, spent + best.steps
 
-    def _go_on(self, run: _Run, until: int, cutoff: Callable[[], float]) -> bool:
+    def _go_on(self, walk: ChoiceWalk, until: int, cutoff: Callable[[], float]) -> bool:
         """Go on until so many steps are taken; whether all has been looked at."""
-        while run.steps < until and not run.stuck:
-            end = run.go_on(until, cutoff())
-            if end == _CLOSED:
+        while walk.steps < until and not walk.stuck:
+            end = walk.go_on(until, cutoff())
+            if end == CLOSED:
                 return True
-            if end == _CHOICE:
-                run.stuck = not self._judged(run, cutoff)
+            if end == CHOICE:
+                walk.stuck = not self._judged(walk, cutoff)
         return False
 
-    def _orders(self, first: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    def _orders(self, rows: Rows) -> Iterator[NDArray[np.int64]]:
         """Orders of the stages, of which now one, now another is by far the quickest: from both ends, from the last one
-        back, and those of the fewest columns first."""
-        S = len(first) - 1
-        every = np.arange(S)
-        yield np.stack([every, every[::-1]], axis=1).reshape(-1)[:S]
+        back, and those of the fewest columns first; where chunks must begin in the phase that the one before them left,
+        from the first one on and from the last one back."""
+        S = len(rows.first) - 1
+        every, free = np.arange(S), rows.told.borders.number == 1
+        yield np.stack([every, every[::-1]], axis=1).reshape(-1)[:S] if free else every
         yield every[::-1].copy()
-        yield np.argsort(np.diff(first), kind="stable")
+        if free:
+            yield np.argsort(np.diff(rows.first), kind="stable")
 
-    def _rows(self, mask: NDArray[np.bool_], paths: NDArray[np.int64], cutoff: float) -> _Rows | None:
-        """What prunes, of the columns that are left; None where it would take too much."""
+    def _rows(
+        self,
+        mask: NDArray[np.bool_],
+        paths: NDArray[np.int64],
+        cutoff: float,
+        durations: NDArray[np.float64] | None = None,
+    ) -> Rows | None:
+        """What prunes, of the columns that are left; None where it would take too much or they leave the order open."""
+        if self.told is None:
+            return None
         members = np.nonzero(mask)[0]
+        if self.columns.ordered and len(members) > MOST_ORDERED:
+            return None
         first = np.searchsorted(members, self.columns.start)
-        costs = self.floors.under_prices()
-        count = len(costs) + len(paths)
-        room = count + MOST_NEW
-        tables = len(first) * (self.goal + 1)
-        if not (np.isfinite(cutoff) and count) or room * max(len(members), tables) > MOST_CELLS:
+        prices = self.floors.under_prices()
+        room = MOST_CELLS // max(1, len(members)) - SPARE - len(prices)
+        if not np.isfinite(cutoff) or room < LEAST_PATHS or (np.diff(first) == 0).any():
             return None
-        held = self.held[members]
-        totals = [len(np.unique(held[a:b])) for a, b in zip(first[:-1], first[1:], strict=True)]
-        if min(totals) == 0 or count * sum(totals) * (self.goal + 1) > MOST_TABLE:
-            return None
-        of_paths = self._of_paths(self.plans.pool.counts[paths], members)
-        values = np.concatenate([self.floors.values[: len(costs)], self.plans.pool.constant[paths]])
-        return _Rows(members, first, held, np.vstack([costs[:, members], of_paths]), values)
+        near = self._near(durations, room)
+        pool, paths = self.plans.pool, paths[len(paths) - min(len(paths), room - near.size) :]
+        counts = np.vstack([near.counts[: near.size], pool.counts[paths]])
+        costs = [prices[:, members], self._of_paths(counts, members)]
+        values = [self.floors.values[: len(prices)], near.constant[: near.size], pool.constant[paths]]
+        return Rows(members, first, self.told, np.vstack(costs), np.concatenate(values))
+
+    def _near(self, durations: NDArray[np.float64] | None, most: int) -> CutPool:
+        """The longest paths under durations like some: what is left to choose differs from these a little.
+
+        Drawn anew at every node, so that no node depends on what came before it.
+        """
+        paths = PathCuts(self.plans.problem, self.plans.paths.graph)
+        if durations is not None:
+            random = np.random.default_rng(0)
+            for _ in range(min(NEAR, most, int(NEAR_TASKS / len(paths.graph.before)))):
+                noise = NOISE * random.standard_normal(len(durations))
+                paths.path(np.maximum(durations * (1.0 + noise), 0.0))
+        return paths.pool
 
     def _of_paths(self, counts: NDArray[np.float64], members: NDArray[np.int64]) -> NDArray[np.float64]:
         """What columns add to paths of class counts float64 [P, classes], float64 [P, members]."""
@@ -167,18 +197,25 @@ class Enumeration:
             found[:, own] = counts[:, s::S] @ self.columns.durations[members[own]].T
         return found
 
-    def _judged(self, run: _Run, cutoff: Callable[[], float]) -> bool:
-        """Judge the whole choice at hand; False where its path is new and there is no room for it."""
-        chosen = run.choice()
+    def _judged(self, walk: ChoiceWalk, cutoff: Callable[[], float]) -> bool:
+        """Judge the whole choice at hand; False where its path is new and there is no room for it, or where it is no
+        plan and yet may stand for one."""
+        chosen = walk.choice()
         columns, plans = self.columns, self.plans
         if not (columns.totals[chosen].sum(axis=0) == self.counts).all():
             return True
         length, cut = plans.paths.path(plans.durations_of(chosen))
-        if length < cutoff():
+        if length >= cutoff():
+            costs = self._of_paths(plans.pool.counts[cut : cut + 1], walk.rows.members)[0]
+            return walk.rows.add(costs, float(plans.pool.constant[cut]))
+        if columns.ordered:
             if self._in_order(chosen):
                 plans.try_choice(chosen)
             return True
-        return run.add(self._of_paths(plans.pool.counts[cut : cut + 1], run.members)[0], plans.pool.constant[cut])
+        if plan_in_order(plans.problem, columns, chosen) is None:
+            return False  # what its chunks hold in order costs something else
+        plans.try_choice(chosen)
+        return True
 
     def _in_order(self, chosen: NDArray[np.int64]) -> bool:
         """Whether the chunks hold the kinds in the model's order."""
@@ -189,182 +226,20 @@ class Enumeration:
         return bool((before <= least[1:]).all())
 
 
-class _Rows(NamedTuple):
-    """What bounds plans of some columns.
-
-    Parameters
-    ----------
-    members, first : int64 [n], int64 [S + 1]
-        The columns, and where each stage's begin among them.
-    held : int64 [n]
-        Their layers as a number.
-    costs : float64 [rows, n]
-        What each adds to each row.
-    values : float64 [rows]
-        What no column adds.
-    """
-
-    members: NDArray[np.int64]
-    first: NDArray[np.int64]
-    held: NDArray[np.int64]
-    costs: NDArray[np.float64]
-    values: NDArray[np.float64]
-
-
-class _Run:
-    """One enumeration: where it stands in an order of the stages, and what the stages to come add at the least."""
-
-    def __init__(self, rows: _Rows, order: NDArray[np.int64], goal: int) -> None:
-        self.members, self.first, self.held, costs, values = rows
-        self.order = order
-        S, n = len(order), len(self.members)
-        self.rows, self.room = len(values), len(values) + MOST_NEW
-        self.rank = np.arange(self.room)
-        self.at, self.left = self.first[order].copy(), np.full(S + 1, goal)
-        self.chosen = np.zeros(S, dtype=np.int64)
-        self.state = np.zeros(2, dtype=np.int64)
-        self.judged = 0
-        self.stuck = False
-        self.costs = np.empty((n, self.room))
-        self.costs[:, : self.rows] = costs.T
-        self.rest = np.empty((S + 1, goal + 1, self.room))
-        self.partial = np.empty((S + 1, self.room))
-        self.partial[0, : self.rows] = values
-        tabulate(self.costs, 0, self.rows, self.first, self.held, order, self.rest)
-
-    @property
-    def steps(self) -> int:
-        """Columns looked at, and as many as the event graph's judgements would have taken."""
-        return int(self.state[1]) + CHOICE_STEPS * self.judged
-
-    def add(self, costs: NDArray[np.float64], value: float) -> bool:
-        """Take one more row; False where there is no room for it."""
-        p = self.rows
-        if p == self.room:
-            return False
-        self.costs[:, p] = costs
-        tabulate(self.costs, p, p + 1, self.first, self.held, self.order, self.rest)
-        self.partial[0, p] = value
-        for k, j in enumerate(self.chosen[:-1]):
-            self.partial[k + 1, p] = self.partial[k, p] + costs[j]
-        # The new one is looked at first.
-        self.rank[p], self.rank[0] = self.rank[0], p
-        self.rows += 1
-        return True
-
-    def go_on(self, until: int, cutoff: float) -> int:
-        """Look at columns until so many steps are taken, all have been looked at, or a whole choice is at hand."""
-        most = until - CHOICE_STEPS * self.judged
-        end: int = walk_choices(
-            self.costs, self.rows, self.rest, self.first, self.held, self.order, cutoff, most, self.partial,
-            self.at, self.left, self.rank, self.chosen, self.state,
-        )  # fmt: skip
-        self.judged += end == _CHOICE
-        return end
-
-    def choice(self) -> NDArray[np.int64]:
-        """The choice at hand: a column for each stage, int64 [S]."""
-        found = np.empty(len(self.order), dtype=np.int64)
-        found[self.order] = self.members[self.chosen]
-        return found
-
-    def done(self) -> float:
-        """The share of all choices that is looked at or ruled out, as far as places alone tell."""
-        share = 0.0
-        for k in range(int(self.state[0]), -1, -1):
-            begin, end = self.first[self.order[k]], self.first[self.order[k] + 1]
-            share = (max(0, self.at[k] - 1 - begin) + share) / (end - begin)
-        return share
-
-    def finished(self) -> NDArray[np.int64]:
-        """Columns of the first stage under which all has been looked at."""
-        return self.members[self.first[self.order[0]] : max(self.first[self.order[0]], self.at[0] - 1)]
-
-
-def _totals(columns: ColumnSet) -> tuple[NDArray[np.int64], int]:
-    """A number for the layers of each column, int64 [n], that adds up to a given one over the stages of a plan."""
-    counts = [kind.count for kind in columns.problem.placed_kinds]
-    totals = columns.totals
-    if totals.shape[1] == len(counts) and np.prod([count + 1.0 for count in counts]) <= MOST_STATES:
+def _told(columns: ColumnSet, schedule: Schedule) -> Told:
+    """What columns must fit together by: layers, phases where they tell them, else the order of the kinds."""
+    problem = columns.problem
+    counts = [kind.count for kind in problem.placed_kinds]
+    held, goal = columns.totals.sum(axis=1), sum(counts)
+    if np.prod([count + 1.0 for count in counts]) <= MOST_STATES:
         weights = np.cumprod([1, *(count + 1 for count in counts[::-1])])[:-1][::-1]
-        return totals @ weights, int(np.dot(weights, counts))
-    return totals.sum(axis=1), sum(counts)
-
-
-@compiled
-def tabulate(costs, low, high, first, held, order, rest):  # type: ignore[no-untyped-def]
-    """What the stages from each place of the order on add at the least, to rows low ... high - 1, by their layers.
-
-    `costs` float64 [members, room] are the columns' under each row, `first` int64 [S + 1] the first member of each
-    stage, `held` int64 [members] their layers as a number, `order` int64 [S]; written to `rest` float64
-    [S + 1, goal + 1, room].
-    """
-    S, numbers = len(order), rest.shape[1]
-    rest[:, :, low:high] = np.inf
-    rest[S, 0, low:high] = 0.0
-    least = np.empty((numbers, high - low))
-    for k in range(S - 1, -1, -1):
-        least[:] = np.inf
-        known = np.zeros(numbers, dtype=np.bool_)
-        for i in range(first[order[k]], first[order[k] + 1]):
-            if held[i] < numbers:
-                known[held[i]] = True
-                for p in range(low, high):
-                    least[held[i], p - low] = min(least[held[i], p - low], costs[i, p])
-        for own in range(numbers):
-            if not known[own]:
-                continue
-            for others in range(numbers - own):
-                if rest[k + 1, others, low] < np.inf:
-                    for p in range(low, high):
-                        both = least[own, p - low] + rest[k + 1, others, p]
-                        rest[k, own + others, p] = min(rest[k, own + others, p], both)
-
-
-@compiled
-def walk_choices(  # type: ignore[no-untyped-def]
-    costs, rows, rest, first, held, order, cutoff, most_steps, partial, at, left, rank, chosen, state
-):
-    """Go on with an enumeration, depth first: 0 at its end, 1 after `most_steps`, 2 with a whole choice in `chosen`.
-
-    `costs`, `first`, `held`, `order` and `rest` as for `tabulate`, of which the first `rows` rows count. `partial`
-    float64 [S + 1, room] is what the choice up to each place adds up to, `left` int64 [S + 1] the layers that are left
-    there, `at` int64 [S] the next member of each place, `rank` int64 [room] the order in which rows are asked, `state`
-    int64 [2] the place and the members looked at.
-    """
-    S = len(order)
-    k, steps = state
-    while k >= 0:
-        if at[k] >= first[order[k] + 1]:
-            k -= 1
-            continue
-        if steps >= most_steps:
-            state[0], state[1] = k, steps
-            return 1
-        i = at[k]
-        at[k] += 1
-        steps += 1
-        others = left[k] - held[i]
-        if others < 0:
-            continue
-        dead = False
-        for q in range(rows):
-            p = rank[q]
-            if partial[k, p] + costs[i, p] + rest[k + 1, others, p] >= cutoff:
-                dead = True
-                # What has pruned is asked sooner.
-                rank[q], rank[q // 2] = rank[q // 2], p
-                break
-        if dead:
-            continue
-        chosen[k] = i
-        if k == S - 1:
-            state[0], state[1] = k, steps
-            return 2
-        for p in range(rows):
-            partial[k + 1, p] = partial[k, p] + costs[i, p]
-        left[k + 1] = others
-        k += 1
-        at[k] = first[order[k]]
-    state[0], state[1] = k, steps
-    return 0
+        held, goal = columns.totals @ weights, int(np.dot(weights, counts))
+    every = range(problem.interleaves)
+    place = np.array([[schedule.position(v, s) for v in every] for s in range(problem.stages)])[columns.stage]
+    late, early = [], []
+    for j in range(len(counts) - 1 if columns.ordered else 0):
+        late.append(np.where(columns.greatest_kind > j, place, schedule.chunks).min(axis=1))
+        early.append(np.where(columns.least_kind <= j, place, -1).max(axis=1))
+    none = np.zeros((0, len(columns)), dtype=np.int64)
+    borders = borders_of(columns.phases, len(columns), schedule, sum(counts))
+    return Told(held, goal, borders, *(np.ascontiguousarray(np.array(of or none).T) for of in (late, early)))

@@ -8,11 +8,13 @@ which layers come next. Whatever the period, a plan keeps them: a wrong one cost
 
 from __future__ import annotations
 
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.problem import PipelineProblem
 
 MOST_PERIOD = 8
@@ -54,3 +56,40 @@ def period_of(problem: PipelineProblem) -> int:
         if share > best_share + 1e-9:
             best, best_share = period, share
     return best if best_share >= LEAST_SHARE else 1
+
+
+class Borders(NamedTuple):
+    """The phases in which neighbour stages' chunks meet, those of all interleaves taken together as one number.
+
+    Parameters
+    ----------
+    number : int
+        How many there are.
+    low, high : int64 [n]
+        The border of each column with the stage before its own, and with the stage behind it.
+    ends : int64 [E, 2]
+        The borders before the first stage and behind the last one that a plan may have.
+    """
+
+    number: int
+    low: NDArray[np.int64]
+    high: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+
+def borders_of(phases: Phases | None, columns: int, schedule: Schedule, layers: int) -> Borders:
+    """The borders of so many columns of a model of so many layers; one for all without phases."""
+    if phases is None:
+        none = np.zeros(columns, dtype=np.int64)
+        return Borders(1, none, none, np.zeros((1, 2), dtype=np.int64))
+    period, V, S = phases.period, schedule.interleaves, schedule.stages
+    back = np.array([schedule.position(v, 0) > schedule.position(v, S - 1) for v in range(V)])
+    weights = period ** np.arange(V)
+
+    def numbered(begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return np.where(back, end, begin) @ weights, np.where(back, begin, end) @ weights
+
+    low, high = numbered(phases.begin.astype(np.int64), phases.end.astype(np.int64))
+    # An interleave begins where the one before it ended.
+    begins = np.array([(0, *free, layers % period) for free in product(range(period), repeat=V - 1)], dtype=np.int64)
+    return Borders(period**V, low, high, np.stack(numbered(begins[:, :-1], begins[:, 1:]), axis=1))

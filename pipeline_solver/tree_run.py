@@ -102,11 +102,15 @@ class TreeRun:
         tree = self.tree
         root = min(tree.root_bound, tree.cutoff)
         self._tell()
+        # So many columns told apart by phases are enumerated or left: their LPs' splits close little.
+        crowd = tree.columns.phases is not None and tree.alive.sum() > MOST_PROBED and not self.patient
         if tree.open:
-            tree.process(FIRST_SLICE * tree.lp().quickness, most_open=NODES_A_SHARE * SHARES)
+            tree.process(FIRST_SLICE * tree.lp().quickness, most_open=2 if crowd else NODES_A_SHARE * SHARES)
             self._tell()
         if not tree.open or tree.open[0][0] >= tree.cutoff:
             return TreeEnd.DONE
+        if crowd:
+            return TreeEnd.LEFT
         pool = WorkerPool(self.workers, tree, self.seed)
         try:
             if not self.probed and self._promising() and not self._probe(pool):

@@ -194,7 +194,7 @@ class Search:
             if bound >= self.cutoff:
                 return []
         self.at_hand = mask
-        if self._enumerated(mask):
+        if self._enumerated(mask, master.durations(result.point)):
             return []
         candidates, decided = master.ways(self.splits, result, mask)
         if decided and (chosen := master.chosen(result, mask)) is not None:
@@ -205,13 +205,11 @@ class Search:
                 return []
         return self._strong_branch(bound, mask, candidates) if candidates else [(bound, mask)]
 
-    def _enumerated(self, mask: NDArray[np.bool_]) -> bool:
+    def _enumerated(self, mask: NDArray[np.bool_], durations: NDArray[np.float64]) -> bool:
         """Whether enumeration closes a node; where not, what it looked at is taken out of `mask`."""
-        if not self.columns.ordered:
-            return False
         master, pool = self.lp(), self.plans.pool
         paths = np.array(sorted({*master.held, *range(max(0, pool.size - PATHS), pool.size)}), dtype=np.int64)
-        closed, steps = self.enumeration.close(mask, paths, lambda: self.cutoff, self.stopper.check)
+        closed, steps = self.enumeration.close(mask, paths, lambda: self.cutoff, self.stopper.check, durations)
         master.iterations += steps // STEPS_AN_ITERATION
         return closed
 

@@ -10,21 +10,27 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.brute_force import comparable_problem, random_problem
-from taylor.pipeline_solver import enumeration
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver import choice_walk, enumeration
 from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.choice_walk import CHOICE, CLOSED, MOST_NEW, ChoiceWalk, Rows, Told
 from taylor.pipeline_solver.columns import build_columns
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.durations import chunk_durations, schedule_of
-from taylor.pipeline_solver.enumeration import tabulate, walk_choices
 from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.generation import Generation
 from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.phases import Borders, Phases, borders_of, period_of
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.root import bound_root, start_search
 from taylor.pipeline_solver.solution import OPTIMAL
 from taylor.pipeline_solver.stage_tuples import stage_tuples
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
 from taylor.pipeline_solver.tree_search import Search
+from taylor.pipeline_solver.work_limits import WorkLimits
+from tests.pipeline_solver.test_phases import periodic_problems
 
 MOST_CHOICES = 1500
 """Choices of one column a stage that these tests go through one by one."""
@@ -76,11 +82,12 @@ def looked_through(
     cutoff: float,
     paths: NDArray[np.int64] | None = None,
     look: Callable[[], None] = lambda: None,
+    durations: NDArray[np.float64] | None = None,
 ) -> bool:
     """Whether all choices of a node below a step time, or the best plan's, are looked through."""
     plans = search.plans
     paths = np.arange(plans.pool.size) if paths is None else paths
-    return search.enumeration.close(mask, paths, lambda: min(cutoff, plans.best_time), look)[0]
+    return search.enumeration.close(mask, paths, lambda: min(cutoff, plans.best_time), look, durations)[0]
 
 
 def afresh(search: Search) -> None:
@@ -117,7 +124,7 @@ def test_it_meets_the_best_plan_below_a_step_time_and_says_where_there_is_none()
 
 def test_an_enumeration_that_is_stopped_leaves_every_better_plan_and_goes_on_with_what_is_left(monkeypatch) -> None:
     monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
-    monkeypatch.setattr(enumeration, "CHOICE_STEPS", 1)
+    monkeypatch.setattr(choice_walk, "CHOICE_STEPS", 1)
     thinned = 0
     for _, search in searches(40, 2):
         mask = np.ones(len(search.columns), dtype=bool)
@@ -154,15 +161,15 @@ def test_what_would_take_too_much_is_left_as_it_is(monkeypatch) -> None:
     ((_, search),) = searches(1, 3)
     mask, paths = np.ones(len(search.columns), dtype=bool), np.arange(search.plans.pool.size)
     assert search.enumeration.close(mask, paths, lambda: np.inf, lambda: None) == (False, 0)
-    for name in ("MOST_CELLS", "MOST_TABLE"):
+    for module, name in ((enumeration, "MOST_CELLS"), (choice_walk, "MOST_CELLS"), (choice_walk, "MOST_TABLE")):
         with monkeypatch.context() as patch:
-            patch.setattr(enumeration, name, 1)
+            patch.setattr(module, name, 1)
             assert search.enumeration.close(mask, paths, lambda: 1e6, lambda: None) == (False, 0)
     assert mask.all()
 
 
 def test_without_room_for_a_path_the_node_stays_open(monkeypatch) -> None:
-    monkeypatch.setattr(enumeration, "MOST_NEW", 0)
+    monkeypatch.setattr(choice_walk, "MOST_NEW", 0)
     ends = set()
     for _, search in searches(40, 4):
         mask = np.ones(len(search.columns), dtype=bool)
@@ -177,48 +184,165 @@ def test_without_room_for_a_path_the_node_stays_open(monkeypatch) -> None:
     assert ends == {True, False}
 
 
-def test_the_tables_and_the_walk_are_those_of_all_choices_one_by_one() -> None:
-    """Three stages of random columns: the least that later stages add, and the choices that no row rules out."""
-    rng = np.random.default_rng(5)
-    for _ in range(20):
-        sizes = rng.integers(1, 5, 3)
-        first = np.concatenate([[0], np.cumsum(sizes)])
-        held, goal, rows = rng.integers(0, 4, first[-1]), 5, 4
-        costs, values = rng.uniform(0, 10, (first[-1], rows)), rng.uniform(0, 3, rows)
-        order = rng.permutation(3)
-        rest = np.empty((4, goal + 1, rows))
-        tabulate(costs, 0, 2, first, held, order, rest)
-        tabulate(costs, 2, rows, first, held, order, rest)
-        stages = [range(first[s], first[s + 1]) for s in order]
-        for k in range(4):
-            for left in range(goal + 1):
-                sums = [
-                    costs[list(some)].sum(axis=0) for some in product(*stages[k:]) if held[list(some)].sum() == left
-                ]
-                least = np.min(sums, axis=0) if sums else np.full(rows, np.inf)
-                assert rest[k, left] == pytest.approx(least)
-        cutoff = float(np.quantile([costs[list(some)].sum(axis=0) + values for some in product(*stages)], 0.7))
-        expected = {
-            some
-            for some in product(*stages)
-            if held[list(some)].sum() == goal and (costs[list(some)].sum(axis=0) + values < cutoff).all()
-        }
-        partial, state = np.empty((4, rows)), np.zeros(2, dtype=np.int64)
-        partial[0] = values
-        at, left, rank, chosen = first[order].copy(), np.full(4, goal), np.arange(rows), np.zeros(3, dtype=np.int64)
-        met, until = set(), 2
-        while True:
-            end = walk_choices(
-                costs, rows, rest, first, held, order, cutoff, until, partial, at, left, rank, chosen, state
-            )
-            if end == 0:
-                break
-            if end == 1:
-                assert state[1] == until
-                until += 2
+def random_rows(rng: np.random.Generator, borders: int, kinds: int) -> Rows:
+    """Three stages of a few columns each, whatever they hold."""
+    first = np.concatenate([[0], np.cumsum(rng.integers(1, 6, 3))])
+    n = int(first[-1])
+    ends = np.array([(a, b) for a in range(borders) for b in range(borders) if borders == 1 or rng.random() < 0.6])
+    low, high = (rng.integers(0, borders, n) for _ in range(2))
+    late = rng.integers(0, 8, (n, kinds))
+    early = np.minimum(late, rng.integers(-1, 4, (n, kinds)))
+    told = Told(rng.integers(0, 4, n), 5, Borders(borders, low, high, ends.reshape(-1, 2)), late, early)
+    return Rows(np.arange(n), first, told, rng.uniform(0, 10, (4, n)), rng.uniform(0, 3, 4))
+
+
+def fits(told: Told, some: tuple[int, ...]) -> bool:
+    """Whether columns, one of each stage in the stages' order, go together."""
+    a, *_, b = of = list(some)
+    linked = all(told.borders.high[i] == told.borders.low[j] for i, j in zip(of[:-1], of[1:], strict=True))
+    ends = (told.borders.low[a], told.borders.high[b]) in {tuple(end) for end in told.borders.ends.tolist()}
+    held = told.held[of].sum() == told.goal
+    return bool(linked and ends and held and (told.late[of].min(axis=0) >= told.early[of].max(axis=0)).all())
+
+
+@pytest.mark.parametrize(("borders", "kinds"), [(1, 0), (1, 2), (2, 0)])
+def test_a_walk_meets_the_choices_that_no_row_rules_out(borders: int, kinds: int) -> None:
+    """In any order, in slices, with rows that join on the way: those of all choices one by one."""
+    rng = np.random.default_rng(5 + borders + kinds)
+    met_any = 0
+    for turn in range(120):
+        rows = random_rows(rng, borders, kinds)
+        stages = [range(a, b) for a, b in zip(rows.first[:-1], rows.first[1:], strict=True)]
+        sums = {some: rows.costs[list(some), :4].sum(axis=0) + rows.values[:4] for some in product(*stages)}
+        cutoff = float(np.quantile([one.max() for one in sums.values()], 0.9))
+        left = {some for some, one in sums.items() if fits(rows.told, some) and one.max() < cutoff}
+        orders = [[0, 1, 2], [2, 1, 0]] + ([[1, 2, 0]] if borders == 1 else [])
+        walk = ChoiceWalk(rows, np.array(orders[turn % len(orders)]))
+        extra = rng.uniform(0, 10, len(rows.members))
+        met: list[tuple[int, ...]] = []
+        until, joined = 2, False
+        while (end := walk.go_on(until, cutoff)) != CLOSED:
+            until = walk.steps + 2
+            assert 0.0 <= walk.done() <= 1.0 and not walk.stuck
+            if end == CHOICE:
+                some = tuple(walk.choice().tolist())
+                assert not joined or extra[list(some)].sum() < cutoff
+                met.append(some)
+            if not joined and rng.random() < 0.2:
+                joined = rows.add(extra, 0.0)
+        # What the further row rules out may have been met before it joined.
+        spared = {some for some in left if extra[list(some)].sum() >= cutoff}
+        assert len(met) == len(set(met)) and left - spared <= set(met) <= left
+        assert joined or set(met) == left
+        met_any += len(met)
+    assert met_any > 40
+
+
+def linked_sums(
+    rows: Rows, stages: list[range], begin: int, ends: set[int], held: int, back: bool
+) -> list[NDArray[np.float64]]:
+    """What choices of some stages in a row add, that lead from one border to one of some and hold so many layers."""
+    borders = rows.told.borders
+    enter, leave = (borders.high, borders.low) if back else (borders.low, borders.high)
+    found = []
+    for some in product(*stages):
+        of = list(some)
+        linked = all(leave[i] == enter[j] for i, j in zip(of[:-1], of[1:], strict=True))
+        if linked and enter[of[0]] == begin and leave[of[-1]] in ends and rows.told.held[of].sum() == held:
+            found.append(rows.costs[of, :4].sum(axis=0))
+    return found
+
+
+@pytest.mark.parametrize(("borders", "kinds"), [(1, 0), (2, 0)])
+def test_what_stages_behind_a_place_add_is_the_least_of_all_their_choices(borders: int, kinds: int) -> None:
+    rng = np.random.default_rng(11 + borders)
+    places = 0
+    for back in (False, True) * 60:
+        rows = random_rows(rng, borders, kinds)
+        order = np.array([2, 1, 0] if back else [0, 1, 2])
+        walk = ChoiceWalk(rows, order)
+        if not walk.parts:
+            continue
+        stages = [range(rows.first[s], rows.first[s + 1]) for s in order]
+        start, goals = walk.parts[0]
+        for k in range(3):
+            for left in range(rows.told.goal + 1):
+                for border in range(borders):
+                    place = walk.where[k, left, border]
+                    behind = linked_sums(rows, stages[k:], border, set(goals.tolist()), left, back)
+                    before = k == 0 and (left, border) == (rows.told.goal, start)
+                    before |= k > 0 and bool(
+                        linked_sums(rows, stages[:k], start, {border}, rows.told.goal - left, back)
+                    )
+                    assert (place >= 0) == (before and bool(behind))
+                    if place >= 0:
+                        places += 1
+                        assert walk.rest[place, :4] == pytest.approx(np.min(behind, axis=0))
+    assert places > 40
+
+
+def test_rows_find_room_until_there_is_none(monkeypatch) -> None:
+    rows = random_rows(np.random.default_rng(2), 1, 0)
+    costs = np.ones(len(rows.members))
+    assert all(rows.add(costs, 1.0) for _ in range(MOST_NEW)) and not rows.add(costs, 1.0)
+    assert rows.costs.shape[1] == len(rows.values) == rows.number == MOST_NEW + 4
+    monkeypatch.setattr(choice_walk, "MOST_CELLS", 2 * len(rows.members) * choice_walk.SPARE)
+    rows = random_rows(np.random.default_rng(2), 1, 0)
+    assert sum(rows.add(costs, 1.0) for _ in range(MOST_NEW)) == choice_walk.SPARE
+
+
+def test_borders_are_where_neighbour_stages_meet() -> None:
+    """By hand: two interleaves in phases of a pattern of three layers; on a V the second runs back."""
+    begin, end = np.array([[0, 2], [1, 0]], dtype=np.int8), np.array([[1, 0], [2, 2]], dtype=np.int8)
+    phases = Phases(3, begin, end)
+    ring = build_schedule(ScheduleSpec("interleaved"), 2, 2, 4)
+    found = borders_of(phases, 2, ring, 8)
+    assert found.number == 9
+    assert found.low.tolist() == [0 + 3 * 2, 1 + 3 * 0] and found.high.tolist() == [1 + 3 * 0, 2 + 3 * 2]
+    # The second interleave begins in the phase q that the first one left, and the model ends in phase 8 % 3.
+    assert found.ends.tolist() == [[0 + 3 * q, q + 3 * 2] for q in range(3)]
+    v = build_schedule(ScheduleSpec("zero_bubble_v"), 2, 2, 4)
+    found = borders_of(phases, 2, v, 8)
+    assert found.low.tolist() == [0 + 3 * 0, 1 + 3 * 2] and found.high.tolist() == [1 + 3 * 2, 2 + 3 * 0]
+    assert found.ends.tolist() == [[0 + 3 * 2, q + 3 * q] for q in range(3)]
+    assert borders_of(None, 2, ring, 8).number == 1
+
+
+def phased_search(problem: PipelineProblem, above: float) -> Search | None:
+    """A tree of the columns below a step time, told apart by phases."""
+    paths = PathCuts(problem, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags))
+    generation = Generation(
+        problem, above, WorkLimits(problem, paths.graph), paths, Stopper(None), ordered=False, period=period_of(problem)
+    )
+    if generation.bound(above) >= above or (found := generation.columns_under(above, 20_000)) is None:
+        return None
+    search = Search(problem, found.columns, paths, 0.0, 0, Stopper(None), above)
+    start_search(search, None)
+    return search
+
+
+def test_columns_with_phases_are_enumerated_to_the_best_of_all_plans() -> None:
+    """Against the enumeration of every plan, below its optimum and above, where the period is exact and where not."""
+    ended = undecided = 0
+    for (problem, truth), _ in zip(periodic_problems(13), range(60), strict=False):
+        search = phased_search(problem, truth.objective * 1.05)
+        if search is None:
+            continue
+        bound_root(search)
+        for cutoff in (truth.objective * (1 - 1e-9), truth.objective * 1.04):
+            afresh(search)
+            every = np.ones(len(search.columns), dtype=bool)
+            durations = search.plans.durations_of(search.columns.start[:-1])
+            if not looked_through(search, every, cutoff, durations=durations):
+                undecided += 1
                 continue
-            met.add(tuple(chosen.tolist()))
-        assert met == expected and sorted(rank) == list(range(rows))
+            ended += 1
+            assert (cutoff > truth.objective) == (search.plans.best is not None)
+            if search.plans.best is not None:
+                assert search.plans.best_time == pytest.approx(truth.objective, rel=1e-9)
+                plan = search.plan_of(search.plans.best)
+                assert plan is not None and not check(problem, plan)
+    assert ended > 40
 
 
 def test_trees_with_it_end_at_the_best_of_all_plans() -> None:

@@ -1,0 +1,397 @@
+"""Choices of one column a stage, walked through depth first and pruned by sums over the stages: the compiled part.
+
+A choice is built stage by stage in some order. Between two stages stand the number of layers that are left and, where
+columns tell the phases of their chunks, the *border* (`phases.Borders`): the next column begins where this one ended.
+Layers left and border are a *place*; those that some choice can pass are numbered beforehand, and what the stages
+behind each of them add at the least is tabulated.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.pipeline_solver.compiled import compiled
+from taylor.pipeline_solver.phases import Borders
+
+MOST_NEW, SPARE = 500, 60
+"""Rows that may join on the way, and for how many there is room from the start."""
+
+MOST_CELLS = 24_000_000
+"""Columns, and places between stages, times rows, at most: some 200 MB each."""
+
+MOST_TABLE = 60_000_000
+"""Steps that the tables of what other stages add may take at most."""
+
+TABLE_STEPS = 16
+"""Steps of a table that take as long as a column that is looked at."""
+
+CHOICE_STEPS = 20_000
+"""Columns that could be looked at while the event graph judges one choice."""
+
+CLOSED, SPENT, CHOICE = range(3)
+
+
+class Told(NamedTuple):
+    """What columns must fit together by.
+
+    Parameters
+    ----------
+    held : int64 [n]
+        Their layers as a number.
+    goal : int
+        What these add up to in a plan.
+    borders : Borders
+        Where they border on the stages before and behind.
+    late, early : int64 [n, kinds - 1]
+        Place in the model of the first chunk that holds a kind after each, and of the last one that holds that kind or
+        one before it: in a plan no chunk comes before one of an earlier kind.
+    """
+
+    held: NDArray[np.int64]
+    goal: int
+    borders: Borders
+    late: NDArray[np.int64]
+    early: NDArray[np.int64]
+
+    def take(self, members: NDArray[np.int64]) -> Told:
+        """Of some columns."""
+        low, high = self.borders.low[members], self.borders.high[members]
+        borders = self.borders._replace(low=low, high=high)
+        return Told(self.held[members], self.goal, borders, self.late[members], self.early[members])
+
+
+class Rows:
+    """What bounds plans of some columns: sums over their stages, one a row, of which further ones may join.
+
+    Parameters
+    ----------
+    members : int64 [n]
+        The columns, stage after stage.
+    first : int64 [S + 1]
+        Where each stage's begin among them.
+    told : Told
+        What a choice's columns must fit together by, of all columns.
+    costs : float64 [rows, n]
+        What each adds to each row.
+    values : float64 [rows]
+        What no column adds.
+    """
+
+    def __init__(
+        self,
+        members: NDArray[np.int64],
+        first: NDArray[np.int64],
+        told: Told,
+        costs: NDArray[np.float64],
+        values: NDArray[np.float64],
+    ) -> None:
+        self.members, self.first, self.told = members, first, told.take(members)
+        self.stage = np.repeat(np.arange(len(first) - 1), np.diff(first))
+        self.number = len(values)
+        self.most = self.number + MOST_NEW
+        room = self.number + min(MOST_NEW, SPARE)
+        self.costs, self.values = np.zeros((len(members), room)), np.zeros(room)
+        self.costs[:, : self.number] = costs.T
+        self.values[: self.number] = values
+
+    def add(self, costs: NDArray[np.float64], value: float) -> bool:
+        """Take one more row; False where there is no room for it."""
+        p = self.number
+        if p == len(self.values):
+            room = min(2 * p, self.most)
+            if room == p or room * len(self.members) > MOST_CELLS:
+                return False
+            self.costs = np.pad(self.costs, ((0, 0), (0, room - p)))
+            self.values = np.pad(self.values, (0, room - p))
+        self.costs[:, p], self.values[p] = costs, value
+        self.number += 1
+        return True
+
+
+class Classes(NamedTuple):
+    """Columns of a stage that take the same layers between the same borders.
+
+    Parameters
+    ----------
+    of : int64 [n]
+        The class of each column.
+    first : int64 [S + 1]
+        Where those of each stage begin.
+    held, enter, leave : int64 [classes]
+        Layers as a number, the border where a choice comes in and the one where it goes on.
+    """
+
+    of: NDArray[np.int64]
+    first: NDArray[np.int64]
+    held: NDArray[np.int64]
+    enter: NDArray[np.int64]
+    leave: NDArray[np.int64]
+
+
+class ChoiceWalk:
+    """One walk: where it stands in an order of the stages, and what the stages to come add at the least.
+
+    A plan's first border is one of several, and what stages add behind a border depends on where the plan must end: a
+    walk is a row of *parts*, one for each border that it may begin at.
+
+    Parameters
+    ----------
+    order : int64 [S]
+        Of the stages; with more than one border, from the first to the last or back.
+    """
+
+    def __init__(self, rows: Rows, order: NDArray[np.int64]) -> None:
+        self.rows, self.order = rows, order
+        told, borders = rows.told, rows.told.borders
+        S, K = len(order), told.late.shape[1]
+        self.borders = borders.number
+        back = self.borders > 1 and bool(order[0] > order[-1])
+        enter, self.leave = (borders.high, borders.low) if back else (borders.low, borders.high)
+        # The columns of each stage by the border at which they come in, and where those of each begin.
+        self.listed = np.lexsort((enter, rows.stage))
+        self.bucket = np.searchsorted((rows.stage * self.borders + enter)[self.listed], np.arange(S * self.borders + 1))
+        self.classes = _classes(rows.stage, told.held, enter, self.leave)
+        ends = borders.ends[:, ::-1] if back else borders.ends
+        self.parts = [
+            (int(start), ends[ends[:, 0] == start, 1]) for start in np.unique(ends[:, 0]) if self._bucket(0, start)[1]
+        ]
+        self.part = -1
+        self.known = 0
+        self.rank = np.arange(rows.number)
+        self.at, self.left = np.zeros(S, dtype=np.int64), np.full(S + 1, told.goal)
+        self.border = np.zeros(S + 1, dtype=np.int64)
+        self.from_late = np.full((S + 1, K), np.iinfo(np.int64).max)
+        self.to_early = np.full((S + 1, K), -1, dtype=np.int64)
+        self.chosen = np.zeros(S, dtype=np.int64)
+        self.state = np.zeros(2, dtype=np.int64)
+        self.other_steps = 0
+        self.stuck = False
+        self._begin_part()
+
+    def _bucket(self, place: int, border: int) -> tuple[int, int]:
+        """The first of the columns that come in at a border at a place of the order, and their number."""
+        k = int(self.order[place]) * self.borders + int(border)
+        return int(self.bucket[k]), int(self.bucket[k + 1] - self.bucket[k])
+
+    def _begin_part(self) -> None:
+        """Begin at the next border; `stuck` where that takes too much."""
+        self.part += 1
+        if self.part == len(self.parts):
+            return
+        start, goals = self.parts[self.part]
+        S, told, classes = len(self.order), self.rows.told, self.classes
+        self.where = np.empty((S + 1, told.goal + 1, self.borders), dtype=np.int32)
+        places, moves = number_places(
+            classes.first, classes.held, classes.enter, classes.leave, self.order, start, goals, self.where
+        )
+        rows = self.rows.number
+        self.stuck = places * len(self.rows.values) > MOST_CELLS or moves * rows > MOST_TABLE
+        if self.stuck:
+            return
+        self.rest, self.partial = np.empty((places, 0)), np.empty((S + 1, 0))
+        self.known = 0
+        self.state[0] = 0
+        self.border[0] = start
+        self.at[0] = self._bucket(0, start)[0]
+        self._catch_up()
+        self.other_steps += moves * rows // TABLE_STEPS
+
+    def _catch_up(self) -> None:
+        """Tabulate the rows that are new, and sum them up for the choice so far."""
+        rows, classes, known = self.rows, self.classes, self.known
+        more = len(rows.values) - self.rest.shape[1]
+        if more:
+            self.rest, self.partial = (np.pad(of, ((0, 0), (0, more))) for of in (self.rest, self.partial))
+        new = slice(known, rows.number)
+        tabulate(
+            rows.costs, known, rows.number, classes.of, classes.first, classes.held, classes.enter, classes.leave,
+            self.order, self.where, self.rest,
+        )  # fmt: skip
+        self.partial[0, new] = rows.values[new]
+        for k, j in enumerate(self.chosen[:-1]):
+            self.partial[k + 1, new] = self.partial[k, new] + rows.costs[j, new]
+        # The new ones are looked at first.
+        self.rank = np.concatenate([np.arange(len(self.rank), rows.number), self.rank])
+        self.known = rows.number
+
+    @property
+    def steps(self) -> int:
+        """Columns looked at, and as many as tables and the event graph's judgements would have taken."""
+        return int(self.state[1]) + self.other_steps
+
+    def go_on(self, until: int, cutoff: float) -> int:
+        """Look at columns until so many steps are taken, all have been looked at, or a whole choice is at hand."""
+        told = self.rows.told
+        while self.part < len(self.parts) and not self.stuck:
+            if self.known < self.rows.number:
+                self._catch_up()
+            most = until - self.other_steps
+            end: int = walk_choices(
+                self.rows.costs, self.known, self.rest, self.listed, self.bucket, told.held, self.leave, told.late,
+                told.early, self.order, self.where, cutoff, most, self.partial, self.at, self.left, self.border,
+                self.from_late, self.to_early, self.rank, self.chosen, self.state,
+            )  # fmt: skip
+            if end == CHOICE:
+                self.other_steps += CHOICE_STEPS
+            if end != CLOSED:
+                return end
+            self._begin_part()
+        return SPENT if self.stuck else CLOSED
+
+    def choice(self) -> NDArray[np.int64]:
+        """The choice at hand: a column for each stage, int64 [S]."""
+        found = np.empty(len(self.order), dtype=np.int64)
+        found[self.order] = self.rows.members[self.chosen]
+        return found
+
+    def done(self) -> float:
+        """The share of all choices that is looked at or ruled out, as far as places alone tell."""
+        share = 0.0
+        for k in range(int(self.state[0]), -1, -1):
+            begin, count = self._bucket(k, self.border[k])
+            share = (max(0, self.at[k] - 1 - begin) + share) / count
+        sizes = [self._bucket(0, start)[1] for start, _ in self.parts]
+        return (sum(sizes[: self.part]) + share * sizes[self.part]) / sum(sizes)
+
+    def finished(self) -> NDArray[np.int64]:
+        """Columns of the first stage under which all has been looked at."""
+        parts = []
+        for number, (start, _) in enumerate(self.parts[: self.part + 1]):
+            begin, count = self._bucket(0, start)
+            end = begin + count if number < self.part else max(begin, self.at[0] - 1)
+            parts.append(self.rows.members[self.listed[begin:end]])
+        return np.concatenate(parts)
+
+
+def _classes(
+    stage: NDArray[np.int64], held: NDArray[np.int64], enter: NDArray[np.int64], leave: NDArray[np.int64]
+) -> Classes:
+    """The classes of columns."""
+    keys, of = np.unique(np.stack([stage, held, enter, leave]), axis=1, return_inverse=True)
+    first = np.searchsorted(keys[0], np.arange(stage[-1] + 2))
+    return Classes(of.reshape(-1), first, *(np.ascontiguousarray(key) for key in keys[1:]))
+
+
+@compiled
+def number_places(first, held, enter, leave, order, start, goals, where):  # type: ignore[no-untyped-def]
+    """Number the places that choices from border `start` to one of `goals` can pass; how many, and their moves.
+
+    `first` int64 [S + 1], `held`, `enter` and `leave` int64 [classes] are those of `Classes`, `order` int64 [S];
+    written to `where` int32 [S + 1, goal + 1, borders], by the stages chosen, the layers left and the border: -1 for no
+    place.
+    """
+    S, goal = len(order), where.shape[1] - 1
+    where[:] = -1
+    where[0, goal, start] = 0
+    for k in range(S):
+        for c in range(first[order[k]], first[order[k] + 1]):
+            for left in range(held[c], goal + 1):
+                if where[k, left, enter[c]] >= 0:
+                    where[k + 1, left - held[c], leave[c]] = 0
+    ends = np.zeros(where.shape, dtype=np.bool_)
+    for g in goals:
+        ends[S, 0, g] = where[S, 0, g] >= 0
+    moves = 0
+    for k in range(S - 1, -1, -1):
+        for c in range(first[order[k]], first[order[k] + 1]):
+            for left in range(held[c], goal + 1):
+                if where[k, left, enter[c]] >= 0 and ends[k + 1, left - held[c], leave[c]]:
+                    ends[k, left, enter[c]] = True
+                    moves += 1
+    places = 0
+    for k in range(S + 1):
+        for left in range(goal + 1):
+            for border in range(where.shape[2]):
+                where[k, left, border] = places if ends[k, left, border] else -1
+                places += ends[k, left, border]
+    return places, moves
+
+
+@compiled
+def tabulate(costs, low, high, of, first, held, enter, leave, order, where, rest):  # type: ignore[no-untyped-def]
+    """What the stages behind each place add at the least, to rows low ... high - 1.
+
+    `costs` float64 [members, room] are the columns' under each row, `of` int64 [members] their classes, of which
+    `first`, `held`, `enter` and `leave` tell, `where` as from `number_places`; written to `rest` float64
+    [places, room].
+    """
+    S, goal = len(order), where.shape[1] - 1
+    rest[:, low:high] = np.inf
+    for border in range(where.shape[2]):
+        if where[S, 0, border] >= 0:
+            rest[where[S, 0, border], low:high] = 0.0
+    least = np.full((len(held), high - low), np.inf)
+    for i in range(len(of)):
+        for p in range(low, high):
+            least[of[i], p - low] = min(least[of[i], p - low], costs[i, p])
+    for k in range(S - 1, -1, -1):
+        for c in range(first[order[k]], first[order[k] + 1]):
+            for left in range(held[c], goal + 1):
+                here, there = where[k, left, enter[c]], where[k + 1, left - held[c], leave[c]]
+                if here >= 0 and there >= 0:
+                    for p in range(low, high):
+                        rest[here, p] = min(rest[here, p], least[c, p - low] + rest[there, p])
+
+
+@compiled
+def walk_choices(  # type: ignore[no-untyped-def]
+    costs, rows, rest, listed, bucket, held, leave, late, early, order, where, cutoff, most_steps, partial, at, left,
+    border, from_late, to_early, rank, chosen, state,
+):  # fmt: skip
+    """Go on with a walk, depth first: 0 at its end, 1 after `most_steps`, 2 with a whole choice in `chosen`.
+
+    `costs`, `order`, `where` and `rest` as for `tabulate`, of which the first `rows` rows count; `held`, `leave`,
+    `late` and `early` int64 are the members' as in `Told`, `leave` the border where a choice goes on; `listed` int64
+    [members] has those of each stage and border together, `bucket` int64 [S · borders + 1] where each of these begins.
+    Of the choice up to each depth `partial` float64 [S + 1, room] is what it adds up to, `left` and `border` int64
+    [S + 1] its place, `from_late` and `to_early` int64 [S + 1, kinds - 1] its first late and last early chunk, `at`
+    int64 [S] the next one in `listed`. `rank` int64 [rows] is the order in which rows are asked, `state` int64 [2] the
+    depth and the members looked at.
+    """
+    S, borders, K = len(order), where.shape[2], late.shape[1]
+    k, steps = state
+    while k >= 0:
+        if at[k] >= bucket[order[k] * borders + border[k] + 1]:
+            k -= 1
+            continue
+        if steps >= most_steps:
+            state[0], state[1] = k, steps
+            return 1
+        i = listed[at[k]]
+        at[k] += 1
+        steps += 1
+        others = left[k] - held[i]
+        if others < 0 or where[k + 1, others, leave[i]] < 0:
+            continue
+        behind = where[k + 1, others, leave[i]]
+        dead = False
+        for j in range(K):
+            dead |= late[i, j] < to_early[k, j] or from_late[k, j] < early[i, j]
+        if dead:
+            continue
+        for q in range(rows):
+            p = rank[q]
+            if partial[k, p] + costs[i, p] + rest[behind, p] >= cutoff:
+                dead = True
+                # What has pruned is asked sooner.
+                rank[q], rank[q // 2] = rank[q // 2], p
+                break
+        if dead:
+            continue
+        chosen[k] = i
+        if k == S - 1:
+            state[0], state[1] = k, steps
+            return 2
+        for p in range(rows):
+            partial[k + 1, p] = partial[k, p] + costs[i, p]
+        for j in range(K):
+            from_late[k + 1, j] = min(from_late[k, j], late[i, j])
+            to_early[k + 1, j] = max(to_early[k, j], early[i, j])
+        left[k + 1], border[k + 1] = others, leave[i]
+        k += 1
+        at[k] = bucket[order[k] * borders + border[k]]
+    state[0], state[1] = k, steps
+    return 0
