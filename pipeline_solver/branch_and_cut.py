@@ -21,6 +21,7 @@ from taylor.pipeline_solver.columns import ColumnSet, build_columns
 from taylor.pipeline_solver.compiled import announce_compilation
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.durations import chunk_durations, schedule_of
+from taylor.pipeline_solver.enumeration import MOST_BORDERS
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.first_plans import FirstPlans
 from taylor.pipeline_solver.generation import Generation
@@ -57,9 +58,10 @@ FEW_INTERLEAVES = 8
 MOST_COLUMNS = 200_000
 """Configurations that a tree may have."""
 
-FEW_LOOSE = 100_000
-"""Configurations that leave the order of kinds open, up to which they are told apart by their phases from the start: of
-more, these prove what they can first, for they are a half to a tenth as many."""
+FEW_LOOSE, MANY_LOOSE = 3000, 100_000
+"""Configurations that leave the order of kinds open, up to which they are told apart by their phases from the start:
+the latter where these can be enumerated. Of more, they prove what they can first, for they are a half to a tenth as
+many."""
 
 LONG_WALKS = 3
 WALK_GAIN, WALK_SHARE = 0.003, 0.1
@@ -332,8 +334,11 @@ class _TreeRun:
         return self.bound < (1.0 - FAR_GAP) * step_time
 
     def _few_loose(self, generation: Generation) -> bool:
+        """Whether configurations without order are so few that they are told apart by their phases from the start."""
+        borders = period_of(self.problem) ** self.problem.interleaves
         try:
-            return generation.columns_under(self.aim(), FEW_LOOSE) is not None
+            most = MANY_LOOSE if borders <= MOST_BORDERS else FEW_LOOSE
+            return generation.columns_under(self.aim(), most) is not None
         except TooManyColumns:
             return False
 

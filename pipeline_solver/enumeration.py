@@ -44,7 +44,7 @@ FIRST_STEPS, MOST_STEPS, MOST_PHASED_STEPS = 1_000_000, 100_000_000, 500_000_000
 """Columns looked at for a node before it is asked how far that went, and how many it may take as a whole, as far as
 that tells: a node that would take more is left to its LPs. Splits close less of what phases tell apart."""
 
-MOST_ORDERED = 8000
+MOST_ORDERED = 5000
 """Columns in order that are enumerated at most: of more, a look takes longer than the LPs of a node."""
 
 STEPS_AN_ITERATION = 4000

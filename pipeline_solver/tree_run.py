@@ -145,6 +145,8 @@ class TreeRun:
             proven = max(tree.lower_bound(), min(known, tree.cutoff))
             self.note(proven, f"{left} of {began} configurations left below {tree.cutoff:.6g}")
             self._look_among_left()
+            if left and left < before and tree.looked_through():
+                left = 0
             if before == began and not self.patient and left > max(PRICE_ABOVE, PROBE_LEAST * len(tree.columns)):
                 return False
             if before - left < PROBE_GAIN * before:

@@ -205,6 +205,16 @@ class Search:
                 return []
         return self._strong_branch(bound, mask, candidates) if candidates else [(bound, mask)]
 
+    def looked_through(self) -> bool:
+        """Whether all that is left is looked through by enumeration, or bounded by an LP."""
+        master = self.lp()
+        master.allow(self.alive)
+        bound, result, _ = cut_loop(master, self.plans.paths, self.stopper, self.cutoff, NODE_ROUNDS)
+        if result is None or result.point is None:
+            return bound >= self.cutoff
+        self.keep_prices(result)
+        return self._enumerated(self.alive, master.durations(result.point))
+
     def _enumerated(self, mask: NDArray[np.bool_], durations: NDArray[np.float64]) -> bool:
         """Whether enumeration closes a node; where not, what it looked at is taken out of `mask`."""
         master, pool = self.lp(), self.plans.pool

@@ -69,6 +69,9 @@ class Lp:
     def chosen(self, result: LpResult, mask: NDArray[np.bool_]) -> NDArray[np.int64] | None:
         return self.choice
 
+    def durations(self, point: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.ones(4)
+
     def rebuild(self, active: NDArray[np.int64], partial: bool) -> None:
         assert active is self.active and partial is self.partial
         self.rebuilt += 1
@@ -85,6 +88,7 @@ def search_below(target: float = 20.0, gap: float = 0.0, cutoff: float = INFINIT
     search: Any = Search(problem, columns, paths, gap, 0, Stopper(None, lambda: cutoff), target)
     search.master = master = Lp()
     search.keep_prices = lambda result: None
+    search.enumeration.close = lambda *_: (False, 0)
     search.plans.try_at_reduced_costs = lambda *_: None
     return search, master
 
@@ -466,3 +470,26 @@ def test_what_was_enumerated_before_the_time_ended_stays_out_of_the_node() -> No
     with pytest.raises(OutOfTime):
         search.process(1000)
     assert [(bound, gone_of(mask)) for bound, _, mask in search.open] == [(10.0, [2, 3, 4])]
+
+
+@pytest.mark.parametrize(
+    ("bound", "point", "closes", "through"),
+    [(20.0, False, False, True), (12.0, False, False, False), (12.0, True, True, True), (12.0, True, False, False)],
+)
+def test_what_is_left_is_looked_through_where_its_lp_or_enumeration_closes_it(
+    bound: float, point: bool, closes: bool, through: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, master = search_below()
+    search.alive = mask_of(3)
+    told = LpResult(bound, bound, np.zeros(COLUMNS) if point else None)
+    monkeypatch.setattr(tree_search, "cut_loop", lambda *_: (bound, told, bound))
+    asked = []
+
+    def close(mask: NDArray[np.bool_], *_: Any) -> tuple[bool, int]:
+        asked.append(mask)
+        return closes, 8000
+
+    search.enumeration.close = close
+    assert search.looked_through() is through
+    assert gone_of(master.allowed) == [3] and [gone_of(mask) for mask in asked] == ([[3]] if point else [])
+    assert master.iterations == 100 + 2 * point

@@ -18,12 +18,22 @@ INFINITE = float("inf")
 CUTOFF = 20.0
 
 
+class Columns:
+    """So many, told apart by phases or not."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.phases = number, None
+
+    def __len__(self) -> int:
+        return self.number
+
+
 class Tree:
     """A tree with a root of bound 10, to be closed at 20; a mask stands for its columns."""
 
     def __init__(self, stages: int, interleaves: int, columns: int, alive: int, quickness: int = 1) -> None:
         self.problem = SimpleNamespace(stages=stages, interleaves=interleaves, uniform_recompute=())
-        self.columns = range(columns)
+        self.columns = Columns(columns)
         self.alive = np.arange(columns) < alive
         self.cutoff, self.target, self.root_bound, self.nodes = CUTOFF, INFINITE, 10.0, 0
         self.open: list[tuple[float, int, Any]] = [(10.0, 0, None)]
@@ -42,6 +52,11 @@ class Tree:
         self.processed: list[tuple[int, int | None]] = []
         self.first_look: float | None = 10.0
         self.anew: list[tuple[float, NDArray[np.bool_]]] = []
+        self.through, self.looked = False, 0
+
+    def looked_through(self) -> bool:
+        self.looked += 1
+        return self.through
 
     def lp(self) -> Any:
         return self.master
@@ -294,6 +309,39 @@ def test_a_tree_of_which_probing_leaves_nothing_is_proven() -> None:
         assert end is TreeEnd.DONE and not tree.open and not Pool.made[-1].slices
         assert told[2][1] == "0 of 1000 configurations left below 20"
         assert told[2][0] == min(left[1], 20.0)
+
+
+@pytest.mark.parametrize(
+    ("through", "left", "looked"), [(True, [900, 900], 1), (False, [900, 900, 890], 2), (True, [1000], 0)]
+)
+def test_what_a_probing_leaves_is_enumerated(through: bool, left: list[int], looked: int) -> None:
+    run, tree, _ = run_of(probed=False)
+    tree.through = through
+    end, _ = probed_by(run, tree, *left)
+    assert end is TreeEnd.DONE and tree.looked == looked
+    assert bool(Pool.made[-1].slices) is not (through and looked)
+
+
+@pytest.mark.parametrize(
+    ("alive", "phases", "patient", "end"),
+    [
+        (60_001, True, False, TreeEnd.LEFT),
+        (60_000, True, False, TreeEnd.DONE),
+        (60_001, False, False, TreeEnd.DONE),
+        (60_001, True, True, TreeEnd.DONE),
+    ],
+)
+def test_a_crowd_told_apart_by_phases_is_enumerated_at_the_root_or_left(
+    alive: int, phases: bool, patient: bool, end: TreeEnd
+) -> None:
+    run, tree, _ = run_of(columns=70_000, alive=alive, patient=patient)
+    tree.columns.phases = phases or None
+    assert run.search() is end
+    assert tree.processed[0][1] == (2 if end is TreeEnd.LEFT else 3 * tree_run.SHARES)
+    assert bool(Pool.made) is (end is TreeEnd.DONE)
+    tree.first_look = None
+    tree.open = [(10.0, 0, None)]
+    assert run.search() is TreeEnd.DONE
 
 
 def test_what_is_told_of_probing_is_the_better_of_both_bounds() -> None:
