@@ -183,6 +183,9 @@ class ChoiceWalk:
             return
         start, goals = self.parts[self.part]
         S, told, classes = len(self.order), self.rows.told, self.classes
+        self.stuck = (S + 1) * (told.goal + 1) * self.borders > MOST_CELLS
+        if self.stuck:
+            return
         self.where = np.empty((S + 1, told.goal + 1, self.borders), dtype=np.int32)
         places, moves = number_places(
             classes.first, classes.held, classes.enter, classes.leave, self.order, start, goals, self.where

@@ -227,11 +227,14 @@ class Enumeration:
 
 
 def _told(columns: ColumnSet, schedule: Schedule) -> Told:
-    """What columns must fit together by: layers, phases where they tell them, else the order of the kinds."""
+    """What columns must fit together by: layers, and phases where they tell them, else the order of the kinds.
+
+    Where phases tell which layers a chunk holds, kinds need not be counted.
+    """
     problem = columns.problem
     counts = [kind.count for kind in problem.placed_kinds]
     held, goal = columns.totals.sum(axis=1), sum(counts)
-    if np.prod([count + 1.0 for count in counts]) <= MOST_STATES:
+    if columns.ordered and np.prod([count + 1.0 for count in counts]) <= MOST_STATES:
         weights = np.cumprod([1, *(count + 1 for count in counts[::-1])])[:-1][::-1]
         held, goal = columns.totals @ weights, int(np.dot(weights, counts))
     every = range(problem.interleaves)
