@@ -335,9 +335,11 @@ class _TreeRun:
 
     def _few_loose(self, generation: Generation) -> bool:
         """Whether configurations without order are so few that they are told apart by their phases from the start."""
-        borders = period_of(self.problem) ** self.problem.interleaves
+        period = period_of(self.problem)
+        if period == 1:
+            return False
         try:
-            most = MANY_LOOSE if borders <= MOST_BORDERS else FEW_LOOSE
+            most = MANY_LOOSE if period**self.problem.interleaves <= MOST_BORDERS else FEW_LOOSE
             return generation.columns_under(self.aim(), most) is not None
         except TooManyColumns:
             return False

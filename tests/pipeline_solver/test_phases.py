@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.brute_force import enumerate_optimum
 from benchmarks.random_instances import alternating_problem
+from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver import branch_and_cut as tree
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.durations import schedule_of
@@ -168,3 +169,22 @@ def test_columns_that_stand_for_no_plan_have_none():
         columns, _ = columns_of(generation.problem, generation.options, first, ordered=False)
         wrong = replace(columns, durations=1.5 * columns.durations)
         assert plan_in_order(problem, wrong, np.arange(problem.stages)) is None
+
+
+@pytest.mark.parametrize(("line", "walks"), [("abbabbbaaaabbaba", 1), ("abababababababab", 0)])
+def test_where_no_pattern_tells_configurations_apart_plans_are_walked_for(line, walks, monkeypatch):
+    """Of configurations in no order no plan comes; with a pattern they are told apart by phases instead."""
+    problem = PipelineProblem(
+        2, 2, 4, (LayerKind("x", 1, 1.0, 1.0, {"none": 1.0, "full": 0.5}),), (0.0, 0.0), (30.0, 30.0),
+        ScheduleSpec("interleaved"), recompute_ratio={"full": 1.0},
+    )  # fmt: skip
+    modes = {"none": 2.0, "full": 0.5}
+    costs = {"a": LayerKind("a", 1, 1.0, 1.0, modes), "b": LayerKind("b", 1, 2.0, 1.0, modes)}
+    problem = stack(problem, line, costs)
+    for name in ("FEW_TUPLES", "MANY_KINDS_TUPLES"):
+        monkeypatch.setattr(tree, name, 0)
+    monkeypatch.setattr(tree._TreeRun, "_far", lambda *_: True)
+    walked = []
+    monkeypatch.setattr(tree._TreeRun, "_walk_on", lambda *_: walked.append(1))
+    tree.branch_and_cut(problem)
+    assert len(walked) == walks
