@@ -183,6 +183,9 @@ class ChoiceWalk:
             return
         start, goals = self.parts[self.part]
         S, told, classes = len(self.order), self.rows.told, self.classes
+        self.state[0] = 0
+        self.border[0] = start
+        self.at[0] = self._bucket(0, start)[0]
         self.stuck = (S + 1) * (told.goal + 1) * self.borders > MOST_CELLS
         if self.stuck:
             return
@@ -196,9 +199,6 @@ class ChoiceWalk:
             return
         self.rest, self.partial = np.empty((places, 0)), np.empty((S + 1, 0))
         self.known = 0
-        self.state[0] = 0
-        self.border[0] = start
-        self.at[0] = self._bucket(0, start)[0]
         self._catch_up()
         self.other_steps += moves * rows // TABLE_STEPS
 

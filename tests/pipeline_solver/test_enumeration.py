@@ -281,6 +281,20 @@ def test_what_stages_behind_a_place_add_is_the_least_of_all_their_choices(border
     assert places > 40
 
 
+@pytest.mark.parametrize("name", ["MOST_CELLS", "MOST_TABLE"])
+def test_a_walk_that_would_take_too_much_has_looked_at_nothing(name: str, monkeypatch) -> None:
+    """Also where no column comes in at the first border."""
+    monkeypatch.setattr(choice_walk, name, 0)
+    rng = np.random.default_rng(3)
+    stuck = 0
+    for order in ([0, 1, 2], [2, 1, 0]) * 60:
+        walk = ChoiceWalk(random_rows(rng, 2, 0), np.array(order))
+        if walk.stuck:
+            stuck += 1
+            assert walk.done() == 0.0 and not len(walk.finished()) and walk.steps == 0
+    assert stuck > 10
+
+
 def test_rows_find_room_until_there_is_none(monkeypatch) -> None:
     rows = random_rows(np.random.default_rng(2), 1, 0)
     costs = np.ones(len(rows.members))
