@@ -372,7 +372,9 @@ def walk_choices(  # type: ignore[no-untyped-def]
         behind = where[k + 1, others, leave[i]]
         dead = False
         for j in range(K):
-            dead |= late[i, j] < to_early[k, j] or from_late[k, j] < early[i, j]
+            from_late[k + 1, j] = min(from_late[k, j], late[i, j])
+            to_early[k + 1, j] = max(to_early[k, j], early[i, j])
+            dead |= from_late[k + 1, j] < to_early[k + 1, j]
         if dead:
             continue
         for q in range(rows):
@@ -390,9 +392,6 @@ def walk_choices(  # type: ignore[no-untyped-def]
             return 2
         for p in range(rows):
             partial[k + 1, p] = partial[k, p] + costs[i, p]
-        for j in range(K):
-            from_late[k + 1, j] = min(from_late[k, j], late[i, j])
-            to_early[k + 1, j] = max(to_early[k, j], early[i, j])
         left[k + 1], border[k + 1] = others, leave[i]
         k += 1
         at[k] = bucket[order[k] * borders + border[k]]

@@ -66,8 +66,6 @@ class Enumeration:
         self.columns, self.floors, self.plans = columns, floors, plans
         problem = columns.problem
         schedule = schedule_of(problem)
-        chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
-        self.interleave, self.stage = (np.array(side) for side in zip(*chunks, strict=True))
         self.counts = np.array([kind.count for kind in problem.placed_kinds])
         period = 1 if columns.phases is None else columns.phases.period
         self.told: Told | None = None
@@ -208,22 +206,10 @@ class Enumeration:
         if length >= cutoff():
             costs = self._of_paths(plans.pool.counts[cut : cut + 1], walk.rows.members)[0]
             return walk.rows.add(costs, float(plans.pool.constant[cut]))
-        if columns.ordered:
-            if self._in_order(chosen):
-                plans.try_choice(chosen)
-            return True
-        if plan_in_order(plans.problem, columns, chosen) is None:
+        if not columns.ordered and plan_in_order(plans.problem, columns, chosen) is None:
             return False  # what its chunks hold in order costs something else
         plans.try_choice(chosen)
         return True
-
-    def _in_order(self, chosen: NDArray[np.int64]) -> bool:
-        """Whether the chunks hold the kinds in the model's order."""
-        column = chosen[self.stage]
-        least = self.columns.least_kind[column, self.interleave]
-        greatest = self.columns.greatest_kind[column, self.interleave]
-        before = np.maximum.accumulate(greatest)[:-1]
-        return bool((before <= least[1:]).all())
 
 
 def _told(columns: ColumnSet, schedule: Schedule) -> Told:
