@@ -45,14 +45,11 @@ def read_candidates(path: str | Path) -> list[CandidateRow]:
         When the file is missing or empty, a column is missing, or a cell is wrong; with the row.
     """
     file = Path(path)
-    table = _table(file)
-    header = [name.strip() for name in table[0][1]]
+    header, rows = _table(file)
     place = {name: _column(header, (name,), file) for name in DEGREES}
     place |= {name: _column(header, (name,), file) for name in (*_OPTIONAL, "sp", "peakMem") if name in header}
     candidates = []
-    for line, cells in table[1:]:
-        if len(cells) != len(header):
-            raise InputError(f"has {len(cells)} cells and the header {len(header)}", file=file, field=f"row {line}")
+    for line, cells in rows:
         numbers = {
             name: _degree(cells[place[name]], file, line, name)
             for name in (*DEGREES, *_OPTIONAL)

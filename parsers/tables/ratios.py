@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from taylor.base.errors import InputError
@@ -23,6 +24,8 @@ TRANSFER, EMBEDDING = "transfer_ms", "embedding_ratio"
 _DEFAULT_SELECT = TimeRatios().recompute[SELECT]
 MAX_RATIO = 1e6
 """Largest quotient of two times that is accepted."""
+MAX_BYTES = 2**22
+"""Most that a table may hold, some 50,000 strategies."""
 
 
 def read_ratios(path: str | Path) -> dict[tuple[int, int, int, int], TimeRatios]:
@@ -47,16 +50,13 @@ def read_ratios(path: str | Path) -> dict[tuple[int, int, int, int], TimeRatios]
         number in range, or a strategy occurs twice; with the row's number in the file.
     """
     file = Path(path)
-    table = _table(file)
-    header = [name.strip() for name in table[0][1]]
+    header, rows = _table(file)
     place = {name: _column(header, (name,), file) for name in (*DEGREES, *RATIOS)}
     place["unit"] = _column(header, UNIT, file)
     place |= {name: _column(header, (name,), file) for name in (TRANSFER, EMBEDDING) if name in header}
     ratios: dict[tuple[int, int, int, int], TimeRatios] = {}
     first_seen: dict[tuple[int, int, int, int], int] = {}
-    for line, cells in table[1:]:
-        if len(cells) != len(header):
-            raise InputError(f"has {len(cells)} cells and the header {len(header)}", file=file, field=f"row {line}")
+    for line, cells in rows:
         dp, tp, pp, ep = (_degree(cells[place[name]], file, line, name) for name in DEGREES)
         dense, backward, recompute, head = (_ratio(cells[place[name]], file, line, name) for name in RATIOS)
         unit_ms = _ratio(cells[place["unit"]], file, line, header[place["unit"]], above_zero=True)
@@ -85,18 +85,31 @@ def read_ratios(path: str | Path) -> dict[tuple[int, int, int, int], TimeRatios]
     return ratios
 
 
-def _table(file: Path) -> list[tuple[int, list[str]]]:
-    """Rows with their line numbers, blank ones left out."""
-    text = read_text(file, limit_bytes=2**24).removeprefix("\ufeff")
-    reader = csv.reader(io.StringIO(text, newline=""))
+def _table(file: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The header, and the rows below it with their line numbers, blank ones left out, each as long as the header."""
+    rows = _rows(file)
+    _, header = next(rows, (0, None))
+    if header is None:
+        raise InputError("is empty", file=file, cure=f"give a CSV with {', '.join((*DEGREES, *RATIOS, UNIT[0]))}")
+    return [name.strip() for name in header], _as_wide(rows, len(header), file)
+
+
+def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """One row after another: a damaged file ends at its first wrong one."""
+    reader = csv.reader(io.StringIO(read_text(file, limit_bytes=MAX_BYTES).removeprefix("\ufeff"), newline=""))
     try:
-        rows = [(reader.line_num, row) for row in reader]
+        for row in reader:
+            if any(map(str.strip, row)):
+                yield reader.line_num, row
     except csv.Error as error:
         raise InputError(f"is not a CSV file: {error}", file=file, field=f"row {reader.line_num}") from None
-    rows = [(line, row) for line, row in rows if any(cell.strip() for cell in row)]
-    if not rows:
-        raise InputError("is empty", file=file, cure=f"give a CSV with {', '.join((*DEGREES, *RATIOS, UNIT[0]))}")
-    return rows
+
+
+def _as_wide(rows: Iterable[tuple[int, list[str]]], width: int, file: Path) -> Iterator[tuple[int, list[str]]]:
+    for line, cells in rows:
+        if len(cells) != width:
+            raise InputError(f"has {len(cells)} cells and the header {width}", file=file, field=f"row {line}")
+        yield line, cells
 
 
 def _column(header: list[str], names: tuple[str, ...], file: Path) -> int:

@@ -50,7 +50,7 @@ class TomlSource:
 
     @classmethod
     def read(cls, path: Path) -> TomlSource:
-        """Read a file of at most 2 MiB."""
+        """Read a file of at most `MAX_BYTES` bytes."""
         return cls(read_text(path, limit_bytes=MAX_BYTES), path)
 
     def _scan(self) -> None:

@@ -1,6 +1,6 @@
 """YAML text with the place of every value, so that a value can be changed and no other byte.
 
-Reading is bounded (size, depth, nodes, what aliases expand to) and safe: plain data only. Writing
+Reading is bounded (size, lines, depth, nodes, what aliases expand to) and safe: plain data only. Writing
 splices new text over the old value's place; comments, anchors, order, line ends and layout of
 everything else stay because they are never touched.
 """
@@ -18,7 +18,8 @@ import yaml
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 
-MAX_BYTES = 2 * 2**20
+MAX_BYTES, MAX_LINES = 2**19, 20_000
+"""Most that a file may hold: far above any training configuration, and read within a second."""
 MAX_DEPTH = 60
 MAX_NODES = 100_000
 """Most values a file may hold, and most that its aliases may expand to."""
@@ -134,6 +135,8 @@ class YamlSource:
         self.text, self.file = text, file
         self.asked: set[str] = set()  # Dotted paths of the entries that readers ask for.
         self.newline = "\r\n" if "\r\n" in text else "\n"
+        if len(text.splitlines()) > MAX_LINES:
+            raise InputError(f"has more than {MAX_LINES:,} lines", file=file, cure="is this a training configuration?")
         try:
             loader = _Loader(text)
             root = loader.get_single_node()
@@ -163,7 +166,7 @@ class YamlSource:
 
     @classmethod
     def read(cls, path: Path) -> YamlSource:
-        """Read a file of at most 2 MiB."""
+        """Read a file of at most `MAX_BYTES` bytes."""
         return cls(read_text(path, limit_bytes=MAX_BYTES), path)
 
     # ---- finding -------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from taylor.base.errors import InputError
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.parameters import total_parameters
 from taylor.parsers.read import read_config
-from taylor.parsers.text.yaml_source import MAX_BYTES
+from taylor.parsers.text.yaml_source import MAX_BYTES, MAX_LINES
 from taylor.parsers.write_back import emit_variant
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register.model import DENSE, MOE, MTP
@@ -379,12 +379,14 @@ def test_aliases_that_expand_without_measure_are_refused(tmp_path: Path) -> None
 
 
 def test_a_file_that_is_too_big_missing_binary_or_of_another_kind_is_refused(tmp_path: Path) -> None:
-    big, binary, other = tmp_path / "big.yaml", tmp_path / "binary.yaml", tmp_path / "x.txt"
+    big, long, binary, other = (tmp_path / name for name in ("big.yaml", "long.yaml", "binary.yaml", "x.txt"))
     big.write_bytes(b"# " + b"x" * MAX_BYTES)
+    long.write_bytes(b"#\n" * (MAX_LINES + 1))
     binary.write_bytes(b"\xff\xfe\x00")
     other.write_text("")
     for file, says in (
         (big, "larger"),
+        (long, "more than 20,000 lines"),
         (binary, "UTF-8"),
         (other, "known kind"),
         (tmp_path / "none.yaml", "no such file"),

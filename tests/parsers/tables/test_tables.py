@@ -134,6 +134,8 @@ def test_transfer_and_embedding_are_read_where_they_are_given(tmp_path: Path) ->
         (HEADER + ",dp\n" + ROW + ",1", "dp: has this column twice"),
         (f"{HEADER}\n{ROW}\n{ROW}", "row 3: gives the strategy of row 2 again"),
         (f"{HEADER}\n{ROW},7", "row 2: has 10 cells and the header 9"),
+        (f"{HEADER}\n1,2\n{'x' * 200_000}", "row 2: has 2 cells and the header 9"),
+        (f"{HEADER}\n{ROW}\n{'x' * 200_000}", "is not a CSV file"),
         (f"{HEADER}\n\n{ROW.replace('1.839', '')}", "row 3, column bfratio: must be a finite number"),
         (f"{HEADER}\n{ROW.replace('1.839', 'nan')}", "row 2, column bfratio: must be a finite number"),
         (f"{HEADER}\n{ROW.replace('1.839', '1e999')}", "row 2, column bfratio"),
