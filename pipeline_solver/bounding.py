@@ -14,6 +14,9 @@ from taylor.pipeline_solver.stopping import Stopper
 MAX_HELD_CUTS = 120
 """Cuts that an LP may hold before the slack ones are dropped; longer LPs cost more than they prove."""
 
+KNOWN_CUTS = 4
+"""Known paths that an LP takes a round at most."""
+
 NODE_STALL = 6, 0.1
 ROOT_STALL = 25, 0.01
 """A node branches when its last cut rounds, so many, closed less than this share of what is left."""
@@ -26,6 +29,7 @@ def cut_loop(
     cutoff: float,
     rounds: int,
     on_root_bound: Callable[[float], None] | None = None,
+    known: int = KNOWN_CUTS,
 ) -> tuple[float, LpResult | None, float]:
     """Cut and price until the LP's value is the step time of its own durations, or little more comes.
 
@@ -37,6 +41,9 @@ def cut_loop(
         LPs at most.
     on_root_bound : callable, optional
         At the root, called with every proven bound; the root cuts deeper and gives up later than a node.
+
+    known : int
+        Known paths that the LP takes a round at most.
 
     Returns
     -------
@@ -65,9 +72,9 @@ def cut_loop(
         durations = master.durations(result.point)
         violated = [
             g
-            for path_length, g in pool.longest(durations, 8)
+            for path_length, g in pool.longest(durations, 2 * known)
             if path_length > result.value * (1 + 1e-7) and not master.holds(g)
-        ][:4]
+        ][:known]
         length, cut = paths.path(durations)
         _, other = paths.path(durations, 1)
         converged = length - result.value <= 1e-7 * abs(length)

@@ -47,8 +47,8 @@ that tells: a node that would take more is left to its LPs. Splits close less of
 MOST_ORDERED = 5000
 """Columns in order that are enumerated at most: of more, a look takes longer than the LPs of a node."""
 
-STEPS_AN_ITERATION = 4000
-"""Columns that are looked at in the time of a simplex iteration."""
+STEPS_AN_ITERATION, STEPS_BESIDE_PRICES = 4000, 1000
+"""Columns that are looked at in the time of a simplex iteration, and where prices are as many as probing leaves."""
 
 
 class Enumeration:
@@ -79,6 +79,7 @@ class Enumeration:
         cutoff: Callable[[], float],
         check: Callable[[], None],
         durations: NDArray[np.float64] | None = None,
+        most: float = np.inf,
     ) -> tuple[bool, int]:
         """Look for plans below a step time among some columns.
 
@@ -94,6 +95,9 @@ class Enumeration:
             Called between slices of the work; what it raises leaves `mask` as far as it has come.
         durations : float64 [classes], optional
             Of the node's LP: the longest paths under some like them prune, too.
+        most : float
+            Columns that it may look at as a whole, as far as a first look tells; never more than this module's own
+            limits.
 
         Returns
         -------
@@ -118,7 +122,7 @@ class Enumeration:
             best = walk if best is None or walk.done() > best.done() else best
         assert best is not None
         spent -= best.steps
-        most = MOST_STEPS if self.columns.ordered else MOST_PHASED_STEPS
+        most = min(most, MOST_STEPS if self.columns.ordered else MOST_PHASED_STEPS)
         while not best.stuck and best.steps <= most * best.done():
             if self._go_on(best, best.steps + FIRST_STEPS, cutoff):
                 return True, spent + best.steps

@@ -181,6 +181,18 @@ class PathLp(ABC):
     def add_columns(self, new: NDArray[np.int64]) -> None:
         """Let columns take part in the LP."""
 
+    def start_from(self, basis: highspy.HighsBasis) -> None:
+        """Start the next solve from a basis of this LP; columns and cuts that have come since take no part in it.
+
+        Rows must not have gone since.
+        """
+        states = highspy.HighsBasisStatus
+        rows, columns = list(basis.row_status), list(basis.col_status)
+        start = self.lp.getBasis()
+        start.row_status = rows + [states.kBasic] * (self.lp.getNumRow() - len(rows))
+        start.col_status = columns + [states.kLower] * (self.lp.getNumCol() - len(columns))
+        self.lp.setBasis(start)
+
     def purge(self) -> None:
         """Drop the cuts that are slack at the present optimum."""
         self.lp.run()

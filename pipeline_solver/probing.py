@@ -9,21 +9,26 @@ all are, little is left to mix.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.pipeline_solver.bounding import MAX_HELD_CUTS, cut_loop
+from taylor.pipeline_solver.bounding import cut_loop
 from taylor.pipeline_solver.master import PRICE_ABOVE
 from taylor.pipeline_solver.tree_search import Search
 
 CLASS_SHARE = 0.5
 """Share that the LP may give to a class which is probed: the largest such class of each key is."""
 
-PROBE_ROUNDS = 5
-"""LPs for a class at most."""
+PROBE_ROUNDS, PROBE_CUTS = 8, 8
+"""LPs for a class at most, and known paths that each of them takes at most."""
 
-PROMISE = 0.2
+MOST_HELD = 320
+"""Cuts that the LP may hold before those are dropped that are slack over all columns that are left."""
+
+PROMISE = 0.15
 """Share of the way to the cut-off that the first LP must go, or the class is let be."""
 
 ANEW = 0.6
@@ -44,15 +49,11 @@ def probe(search: Search, stages: Sequence[int]) -> None:
     left = np.nonzero(search.alive)[0]
     if len(left) < ANEW * len(master.active) and (not master.partial or len(left) <= PRICE_ABOVE):
         master.rebuild(left, partial=False)
-    master.allow(search.alive)
-    base, result, _ = cut_loop(master, search.plans.paths, search.stopper, search.cutoff, 1)
-    if base >= search.cutoff:
-        search.alive[:] = False
-    if result is None or result.point is None:
-        return
-    search.keep_prices(result)
+    base = _base_of(search)
     for s in stages:
-        for members in _classes(search, s, result.point):
+        if base is None:
+            return
+        for members in _classes(search, s, base.weights):
             if not search.alive[members].any():
                 continue
             mask = search.alive.copy()
@@ -60,10 +61,39 @@ def probe(search: Search, stages: Sequence[int]) -> None:
             mask[members] = search.alive[members]
             if _holds_nothing(search, mask, base):
                 search.alive[members] = False
+            if len(master.held) > MOST_HELD:
+                base = _base_of(search, base.basis)
+                if base is None:
+                    return
         bound, search.alive = search.floors.tighten(search.alive, search.cutoff)
         if bound >= search.cutoff:
             search.alive[:] = False
             return
+
+
+class _Base(NamedTuple):
+    """The LP over all columns that are left: its bound, what it takes of each column, and its basis."""
+
+    bound: float
+    weights: NDArray[np.float64]
+    basis: highspy.HighsBasis
+
+
+def _base_of(search: Search, start: highspy.HighsBasis | None = None) -> _Base | None:
+    """Solve the LP from which classes are probed, from a basis where one is given; None where nothing is left."""
+    master = search.lp()
+    master.allow(search.alive)
+    if start is not None:
+        master.start_from(start)
+    bound, result, _ = cut_loop(master, search.plans.paths, search.stopper, search.cutoff, 1)
+    if bound >= search.cutoff:
+        search.alive[:] = False
+    if result is None or result.point is None:
+        return None
+    search.keep_prices(result)
+    if len(master.held) > MOST_HELD:
+        master.purge()
+    return _Base(bound, result.point, master.lp.getBasis())
 
 
 def _classes(search: Search, s: int, weights: NDArray[np.float64]) -> Iterator[NDArray[np.int64]]:
@@ -84,22 +114,22 @@ def _classes(search: Search, s: int, weights: NDArray[np.float64]) -> Iterator[N
                     yield found
 
 
-def _holds_nothing(search: Search, mask: NDArray[np.bool_], base: float) -> bool:
+def _holds_nothing(search: Search, mask: NDArray[np.bool_], base: _Base) -> bool:
     """Whether no plan below the cut-off is in the columns."""
     bound, mask = search.floors.tighten(mask, search.cutoff)
     if bound >= search.cutoff:
         return True
     master = search.lp()
     master.allow(mask)
+    master.start_from(base.basis)  # from here it is fewer steps to a class than from one class to the next
     for turn in range(PROBE_ROUNDS):
-        bound, result, _ = cut_loop(master, search.plans.paths, search.stopper, search.cutoff, 1)
+        bound, result, _ = cut_loop(master, search.plans.paths, search.stopper, search.cutoff, 1, known=PROBE_CUTS)
         if bound >= search.cutoff:
             return True
         if result is None or result.point is None:
             return False
         search.keep_prices(result)
-        if turn == 0 and bound - base < PROMISE * (search.cutoff - base):
+        # The LP's value: as long as columns enter its bound says little.
+        if turn == 0 and result.value - base.bound < PROMISE * (search.cutoff - base.bound):
             return False
-    if len(master.held) > 2 * MAX_HELD_CUTS:
-        master.purge()
     return False

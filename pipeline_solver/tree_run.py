@@ -135,17 +135,18 @@ class TreeRun:
         began = left = int(tree.alive.sum())
         while left:
             tree.stopper.check()
-            before = left
-            for first in range(0, stages, PROBED_STAGES):
-                pool.probe(tree, range(first, min(first + PROBED_STAGES, stages)))
+            before, spent = left, pool.iterations
+            # From the last stage back columns go sooner: S16 V4 m128 in 39 s, in 55 s from the first one on.
+            for last in range(stages, 0, -PROBED_STAGES):
+                pool.probe(tree, range(max(0, last - PROBED_STAGES), last))
                 known, tree.alive = tree.floors.tighten(tree.alive, tree.cutoff)
                 left = int(tree.alive.sum()) if known < tree.cutoff else 0
-                if not left or (2 * (first + PROBED_STAGES) >= stages and left > IN_VAIN * before):
+                if not left or (2 * (last - PROBED_STAGES) <= stages and left > IN_VAIN * before):
                     break
             proven = max(tree.lower_bound(), min(known, tree.cutoff))
             self.note(proven, f"{left} of {began} configurations left below {tree.cutoff:.6g}")
             self._look_among_left()
-            if left and left < before and tree.looked_through():
+            if left and left < before and tree.looked_through(pool.iterations - spent):
                 left = 0
             if before == began and not self.patient and left > max(PRICE_ABOVE, PROBE_LEAST * len(tree.columns)):
                 return False

@@ -14,7 +14,7 @@ from taylor.pipeline_solver.column_floors import ColumnFloors
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.count_master import CountMaster
 from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.enumeration import PATHS, STEPS_AN_ITERATION, Enumeration
+from taylor.pipeline_solver.enumeration import PATHS, STEPS_AN_ITERATION, STEPS_BESIDE_PRICES, Enumeration
 from taylor.pipeline_solver.incumbents import Incumbents
 from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.path_lp import LpResult
@@ -205,21 +205,28 @@ class Search:
                 return []
         return self._strong_branch(bound, mask, candidates) if candidates else [(bound, mask)]
 
-    def looked_through(self) -> bool:
-        """Whether all that is left is looked through by enumeration, or bounded by an LP."""
+    def looked_through(self, iterations: int) -> bool:
+        """Whether all that is left is bounded by an LP, or looked through by enumeration.
+
+        Enumeration may take the time of so many simplex iterations: what probing rules out after it, in as much time,
+        makes it shorter.
+        """
         master = self.lp()
         master.allow(self.alive)
         bound, result, _ = cut_loop(master, self.plans.paths, self.stopper, self.cutoff, NODE_ROUNDS)
         if result is None or result.point is None:
             return bound >= self.cutoff
         self.keep_prices(result)
-        return self._enumerated(self.alive, master.durations(result.point))
+        return self._enumerated(self.alive, master.durations(result.point), iterations)
 
-    def _enumerated(self, mask: NDArray[np.bool_], durations: NDArray[np.float64]) -> bool:
+    def _enumerated(
+        self, mask: NDArray[np.bool_], durations: NDArray[np.float64], iterations: int | None = None
+    ) -> bool:
         """Whether enumeration closes a node; where not, what it looked at is taken out of `mask`."""
         master, pool = self.lp(), self.plans.pool
         paths = np.array(sorted({*master.held, *range(max(0, pool.size - PATHS), pool.size)}), dtype=np.int64)
-        closed, steps = self.enumeration.close(mask, paths, lambda: self.cutoff, self.stopper.check, durations)
+        most = np.inf if iterations is None else iterations * STEPS_BESIDE_PRICES
+        closed, steps = self.enumeration.close(mask, paths, lambda: self.cutoff, self.stopper.check, durations, most)
         master.iterations += steps // STEPS_AN_ITERATION
         return closed
 

@@ -101,6 +101,22 @@ def closed(search: Search, mask: NDArray[np.bool_], cutoff: float) -> bool:
     return looked_through(search, mask, cutoff)
 
 
+def test_after_a_first_look_it_goes_on_only_as_far_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(enumeration, "FIRST_STEPS", 20)
+    stopped = 0
+    for _, search in searches(40, 9):
+        looked = []
+        for most in (np.inf, 0.0):
+            afresh(search)
+            every = np.ones(len(search.columns), dtype=bool)
+            paths = np.arange(search.plans.pool.size)
+            looked.append(search.enumeration.close(every, paths, lambda: 1e6, lambda: None, None, most))
+        (whole, steps), (part, fewer) = looked
+        assert whole >= part and steps >= fewer
+        stopped += whole and not part
+    assert stopped > 5
+
+
 def test_it_meets_the_best_plan_below_a_step_time_and_says_where_there_is_none() -> None:
     met = none = 0
     for rng, search in searches(60, 1):

@@ -131,7 +131,9 @@ def test_neighbours_of_layer_tuples_are_those_with_one_layer_more_in_a_chunk():
     assert found > 10
 
 
-def test_probing_leaves_every_plan_below_the_cut_off_and_nothing_where_there_is_none():
+@pytest.mark.parametrize("held", [320, 0])
+def test_probing_leaves_every_plan_below_the_cut_off_and_nothing_where_there_is_none(held, monkeypatch):
+    monkeypatch.setattr(probing, "MOST_HELD", held)  # none: after every class the LP over all that are left is solved
     ruled_out = closed = 0
     for _, problem, truth in problems(40, 23):
         above = search_of(problem, truth.objective * 1.02)
@@ -145,6 +147,30 @@ def test_probing_leaves_every_plan_below_the_cut_off_and_nothing_where_there_is_
         probing.probe(below, range(problem.stages))
         closed += not below.alive.any()
     assert ruled_out > 3 and closed > 12
+
+
+def test_an_lp_started_from_an_earlier_basis_has_the_optimum_of_one_started_afresh():
+    """Cuts and columns that have come since take no part in the basis."""
+    started = 0
+    for rng, problem, _ in problems(25, 26):
+        search = search_of(problem, np.inf)
+        master, paths = search.lp(), search.plans.paths
+        master.rebuild(np.nonzero(rng.random(len(search.columns)) < 0.7)[0], partial=True)
+        basis = master.solve() and master.lp.getBasis()
+        for _ in range(3):
+            result = master.solve()
+            if result.point is None:
+                break
+            master.hold(paths.path(master.durations(result.point))[1])
+            master.add_columns(result.entering)
+        master.start_from(basis)
+        again = master.solve()
+        master.lp.clearSolver()
+        afresh = master.solve()
+        assert again.value == pytest.approx(afresh.value, rel=1e-7)
+        assert again.bound == pytest.approx(afresh.bound, rel=1e-6)
+        started += master.lp.getNumRow() > len(basis.row_status) and master.lp.getNumCol() > len(basis.col_status)
+    assert started > 5
 
 
 def test_a_tree_that_is_probed_at_once_finds_the_optimum(monkeypatch):

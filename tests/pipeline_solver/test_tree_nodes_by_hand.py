@@ -485,11 +485,11 @@ def test_what_is_left_is_looked_through_where_its_lp_or_enumeration_closes_it(
     monkeypatch.setattr(tree_search, "cut_loop", lambda *_: (bound, told, bound))
     asked = []
 
-    def close(mask: NDArray[np.bool_], *_: Any) -> tuple[bool, int]:
-        asked.append(mask)
+    def close(mask: NDArray[np.bool_], *of: Any) -> tuple[bool, int]:
+        asked.append((gone_of(mask), of[-1]))
         return closes, 8000
 
     search.enumeration.close = close
-    assert search.looked_through() is through
-    assert gone_of(master.allowed) == [3] and [gone_of(mask) for mask in asked] == ([[3]] if point else [])
+    assert search.looked_through(7) is through
+    assert gone_of(master.allowed) == [3] and asked == ([([3], 7000)] if point else [])
     assert master.iterations == 100 + 2 * point

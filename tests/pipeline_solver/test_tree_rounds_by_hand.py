@@ -52,10 +52,11 @@ class Tree:
         self.processed: list[tuple[int, int | None]] = []
         self.first_look: float | None = 10.0
         self.anew: list[tuple[float, NDArray[np.bool_]]] = []
-        self.through, self.looked = False, 0
+        self.through = False
+        self.granted: list[int] = []
 
-    def looked_through(self) -> bool:
-        self.looked += 1
+    def looked_through(self, iterations: int) -> bool:
+        self.granted.append(iterations)
         return self.through
 
     def lp(self) -> Any:
@@ -91,6 +92,7 @@ class Pool:
 
     bounds: Sequence[float | None] = ()
     made: list[Pool] = []
+    probe_cost = 0
 
     def __init__(self, *_: Any) -> None:
         self.iterations = 0
@@ -106,6 +108,7 @@ class Pool:
 
     def probe(self, tree: Tree, stages: Sequence[int]) -> None:
         self.probed.append(tuple(stages))
+        self.iterations += self.probe_cost
 
     def close(self) -> None:
         self.closed = True
@@ -256,7 +259,7 @@ def probed_by(run: TreeRun, tree: Any, *left: int | tuple[int, float]) -> tuple[
     return end, Pool.made[-1].probed
 
 
-FIRST_HALF, SECOND_HALF = (0, 1, 2, 3), (4, 5, 6, 7)
+FIRST_HALF, SECOND_HALF = (4, 5, 6, 7), (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -284,8 +287,8 @@ def test_what_was_probed_once_or_promises_nothing_is_not_probed(pools: list[Pool
     [
         (8, [981], [FIRST_HALF]),  # more than 98 of 100 after half of the stages: the rest is in vain
         (8, [980, 980], [FIRST_HALF, SECOND_HALF]),
-        (9, [1000, 1000], [FIRST_HALF, SECOND_HALF]),  # four of nine are not half
-        (9, [1000, 980, 980], [FIRST_HALF, SECOND_HALF, (8,)]),
+        (9, [1000, 1000], [(5, 6, 7, 8), (1, 2, 3, 4)]),  # four of nine are not half
+        (9, [1000, 980, 980], [(5, 6, 7, 8), (1, 2, 3, 4), (0,)]),
         (3, [990], [(0, 1, 2)]),
         (8, [(500, 20.0)], [FIRST_HALF]),  # the bound reaches the cut-off: none is left
         (8, [0], [FIRST_HALF]),
@@ -312,14 +315,18 @@ def test_a_tree_of_which_probing_leaves_nothing_is_proven() -> None:
 
 
 @pytest.mark.parametrize(
-    ("through", "left", "looked"), [(True, [900, 900], 1), (False, [900, 900, 890], 2), (True, [1000], 0)]
+    ("through", "left", "granted"),
+    [(True, [900, 900], [60]), (False, [900, 900, 890], [60, 30]), (True, [1000], [])],
 )
-def test_what_a_probing_leaves_is_enumerated(through: bool, left: list[int], looked: int) -> None:
+def test_what_a_probing_leaves_is_enumerated_for_as_long_as_the_probing_took(
+    through: bool, left: list[int], granted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pool, "probe_cost", 30)
     run, tree, _ = run_of(probed=False)
     tree.through = through
     end, _ = probed_by(run, tree, *left)
-    assert end is TreeEnd.DONE and tree.looked == looked
-    assert bool(Pool.made[-1].slices) is not (through and looked)
+    assert end is TreeEnd.DONE and tree.granted == granted
+    assert bool(Pool.made[-1].slices) is not (through and bool(granted))
 
 
 @pytest.mark.parametrize(
