@@ -3,7 +3,10 @@
 import sys
 
 try:
-    from taylor.command_lines.parallel_tool import main
+    from taylor.base.interrupts import counted_interrupts
+
+    with counted_interrupts():
+        from taylor.command_lines.parallel_tool import main
 
     if __name__ == "__main__":
         sys.exit(main())

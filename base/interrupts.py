@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import importlib
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 _pressed = 0
@@ -41,7 +45,7 @@ def hold_interrupts() -> Iterator[None]:
         return
     pressed: list[int] = []
 
-    def note(number: int, frame: Any) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         note_press()
         pressed.append(number)
 
@@ -54,15 +58,40 @@ def hold_interrupts() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+_IGNORED = {("importlib._bootstrap", "cb"), ("weakref", "remove"), ("_weakrefset", "_remove")}
+"""Functions that Python calls as it frees an object, by module and name: what they raise it prints and passes over."""
+
+
+MOMENT = 1e-3
+"""Seconds after which a Ctrl-C that came in such a function is heard again."""
+
+
+def _would_be_lost(frame: FrameType | None) -> bool:
+    """Whether an exception raised here would come out of a function in which Python ignores it."""
+    while frame is not None:
+        if (frame.f_globals.get("__name__"), frame.f_code.co_name) in _IGNORED:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _press_again() -> None:
+    time.sleep(MOMENT)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 @contextmanager
 def counted_interrupts() -> Iterator[None]:
-    """Count every Ctrl-C that interrupts the block, where one does as usual."""
+    """Count every Ctrl-C that interrupts the block, where one does as usual; none is lost as an object is freed."""
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not usual or threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def note(number: int, frame: Any) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
+        if _would_be_lost(frame):
+            _thread.start_new_thread(_press_again, ())
+            return
         note_press()
         raise KeyboardInterrupt
 
