@@ -18,10 +18,10 @@ import yaml
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 
-MAX_BYTES, MAX_LINES = 2**19, 20_000
-"""Most that a file may hold: far above any training configuration, and read within a second."""
+MAX_BYTES, MAX_LINES = 2**19, 5_000
+"""Most that a file may hold: ten times what training configurations do, for a command may read a file ten times."""
 MAX_DEPTH = 60
-MAX_NODES = 100_000
+MAX_NODES = 20_000
 """Most values a file may hold, and most that its aliases may expand to."""
 
 YamlPath = tuple[Any, ...]

@@ -386,7 +386,7 @@ def test_a_file_that_is_too_big_missing_binary_or_of_another_kind_is_refused(tmp
     other.write_text("")
     for file, says in (
         (big, "larger"),
-        (long, "more than 20,000 lines"),
+        (long, "more than 5,000 lines"),
         (binary, "UTF-8"),
         (other, "known kind"),
         (tmp_path / "none.yaml", "no such file"),
