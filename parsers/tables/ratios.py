@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from taylor.base.errors import InputError
@@ -86,30 +86,30 @@ def read_ratios(path: str | Path) -> dict[tuple[int, int, int, int], TimeRatios]
 
 
 def _table(file: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """The header, and the rows below it with their line numbers, blank ones left out, each as long as the header."""
+    """The header, and the rows below it with their line numbers."""
     rows = _rows(file)
     _, header = next(rows, (0, None))
     if header is None:
         raise InputError("is empty", file=file, cure=f"give a CSV with {', '.join((*DEGREES, *RATIOS, UNIT[0]))}")
-    return [name.strip() for name in header], _as_wide(rows, len(header), file)
+    return [name.strip() for name in header], rows
 
 
 def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """One row after another: a damaged file ends at its first wrong one."""
+    """Rows as long as the first one, blank ones left out, one after another: a damaged file ends at its first wrong one."""
     reader = csv.reader(io.StringIO(read_text(file, limit_bytes=MAX_BYTES).removeprefix("\ufeff"), newline=""))
+    width = 0
     try:
-        for row in reader:
-            if any(map(str.strip, row)):
-                yield reader.line_num, row
+        for cells in reader:
+            if not any(map(str.strip, cells)):
+                continue
+            width = width or len(cells)
+            if len(cells) != width:
+                raise InputError(
+                    f"has {len(cells)} cells and the header {width}", file=file, field=f"row {reader.line_num}"
+                )
+            yield reader.line_num, cells
     except csv.Error as error:
         raise InputError(f"is not a CSV file: {error}", file=file, field=f"row {reader.line_num}") from None
-
-
-def _as_wide(rows: Iterable[tuple[int, list[str]]], width: int, file: Path) -> Iterator[tuple[int, list[str]]]:
-    for line, cells in rows:
-        if len(cells) != width:
-            raise InputError(f"has {len(cells)} cells and the header {width}", file=file, field=f"row {line}")
-        yield line, cells
 
 
 def _column(header: list[str], names: tuple[str, ...], file: Path) -> int:
