@@ -59,11 +59,14 @@ def hold_interrupts() -> Iterator[None]:
 
 
 _IGNORED = {("importlib._bootstrap", "cb"), ("weakref", "remove"), ("_weakrefset", "_remove")}
-"""Functions that Python calls as it frees an object, by module and name: what they raise it prints and passes over."""
+"""Callbacks of weak references, by module and function: Python prints what they raise and passes over it.
 
+CPython 3.11: Lib/importlib/_bootstrap.py:198, Lib/weakref.py:105 and 369, Lib/_weakrefset.py:39; that their exceptions
+are not propagated is said of `weakref.ref` in the library's reference.
+"""
 
-MOMENT = 1e-3
-"""Seconds after which a Ctrl-C that came in such a function is heard again."""
+HEARD_AGAIN = 1e-3
+"""Seconds after which a Ctrl-C that came in such a callback is heard again."""
 
 
 def _would_be_lost(frame: FrameType | None) -> bool:
@@ -76,7 +79,7 @@ def _would_be_lost(frame: FrameType | None) -> bool:
 
 
 def _press_again() -> None:
-    time.sleep(MOMENT)
+    time.sleep(HEARD_AGAIN)
     os.kill(os.getpid(), signal.SIGINT)
 
 

@@ -15,7 +15,7 @@ MAX_HELD_CUTS = 120
 """Cuts that an LP may hold before the slack ones are dropped; longer LPs cost more than they prove."""
 
 KNOWN_CUTS = 4
-"""Known paths that an LP takes a round at most."""
+"""Paths known before that an LP takes a round at most, besides those found for it."""
 
 NODE_STALL = 6, 0.1
 ROOT_STALL = 25, 0.01
@@ -43,7 +43,7 @@ def cut_loop(
         At the root, called with every proven bound; the root cuts deeper and gives up later than a node.
 
     known : int
-        Known paths that the LP takes a round at most.
+        Paths known before that the LP takes a round at most, besides those found for it.
 
     Returns
     -------

@@ -48,7 +48,8 @@ MOST_ORDERED = 5000
 """Columns in order that are enumerated at most: of more, a look takes longer than the LPs of a node."""
 
 STEPS_AN_ITERATION, STEPS_BESIDE_PRICES = 4000, 1000
-"""Columns that are looked at in the time of a simplex iteration, and where prices are as many as probing leaves."""
+"""Columns that are looked at in the time of a simplex iteration: in a node, and beside the thousand rows (paths and
+prices) that prune after probing."""
 
 
 class Enumeration:

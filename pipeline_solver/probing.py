@@ -72,7 +72,7 @@ def probe(search: Search, stages: Sequence[int]) -> None:
 
 
 class _Base(NamedTuple):
-    """The LP over all columns that are left: its bound, what it takes of each column, and its basis."""
+    """The LP over all columns that are left: its bound, a step time; `weights` float64 [columns]; and its basis."""
 
     bound: float
     weights: NDArray[np.float64]
@@ -80,7 +80,10 @@ class _Base(NamedTuple):
 
 
 def _base_of(search: Search, start: highspy.HighsBasis | None = None) -> _Base | None:
-    """Solve the LP from which classes are probed, from a basis where one is given; None where nothing is left."""
+    """Solve the LP from which classes are probed, from a basis where one is given.
+
+    None where it leaves nothing to probe: no column is left, or it failed.
+    """
     master = search.lp()
     master.allow(search.alive)
     if start is not None:

@@ -95,7 +95,7 @@ def _table(file: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows as long as the first one, blank ones left out, one after another: a damaged file ends at its first wrong one."""
+    """Rows as long as the first, blank ones left out, one by one: a damaged file ends at its first wrong one."""
     reader = csv.reader(io.StringIO(read_text(file, limit_bytes=MAX_BYTES).removeprefix("\ufeff"), newline=""))
     width = 0
     try:

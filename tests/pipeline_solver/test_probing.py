@@ -16,6 +16,7 @@ from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.path_lp import LpResult
 from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.root import start_search
@@ -149,6 +150,33 @@ def test_probing_leaves_every_plan_below_the_cut_off_and_nothing_where_there_is_
     assert ruled_out > 3 and closed > 12
 
 
+@pytest.mark.parametrize(
+    ("values", "bounds", "lps", "nothing"),
+    [
+        ([11.4], [11.4], 1, False),  # less than 15 of 100 on the way from 10 to 20
+        ([11.5] * 8, [11.5] * 8, 8, False),
+        ([11.5] * 8, [9.0] * 8, 8, False),  # columns are still to enter: the value counts
+        ([12.0, 11.0, 15.0, 20.0], [12.0, 11.0, 15.0, 20.0], 4, True),  # asked of the first LP alone
+    ],
+)
+def test_a_class_is_let_be_where_its_first_lp_rises_little(values, bounds, lps, nothing, monkeypatch):
+    search = search_of(light_layers(2, 2, 4, 10), 20.0)
+    search.plans.best_time = np.inf
+    point, asked = np.zeros(len(search.columns)), []
+
+    def cut(*_, known):
+        value, bound = values[len(asked)], bounds[len(asked)]
+        asked.append(known)
+        return bound, LpResult(bound, value, point), bound
+
+    monkeypatch.setattr(probing, "cut_loop", cut)
+    monkeypatch.setattr(search, "keep_prices", lambda result: None)
+    monkeypatch.setattr(search.floors, "tighten", lambda mask, cutoff: (-np.inf, mask))
+    base = probing._Base(10.0, point, search.lp().lp.getBasis())
+    assert probing._holds_nothing(search, search.alive.copy(), base) is nothing
+    assert asked == [probing.PROBE_CUTS] * lps
+
+
 def test_an_lp_started_from_an_earlier_basis_has_the_optimum_of_one_started_afresh():
     """Cuts and columns that have come since take no part in the basis."""
     started = 0
@@ -169,6 +197,13 @@ def test_an_lp_started_from_an_earlier_basis_has_the_optimum_of_one_started_afre
         afresh = master.solve()
         assert again.value == pytest.approx(afresh.value, rel=1e-7)
         assert again.bound == pytest.approx(afresh.bound, rel=1e-6)
+        optimal = master.lp.getBasis()
+        master.allow(rng.random(len(search.columns)) < 0.5)
+        master.solve()
+        master.allow(np.ones(len(search.columns), dtype=bool))
+        master.start_from(optimal)
+        before = master.iterations
+        assert master.solve().value == pytest.approx(afresh.value, rel=1e-7) and master.iterations == before
         started += master.lp.getNumRow() > len(basis.row_status) and master.lp.getNumCol() > len(basis.col_status)
     assert started > 5
 
