@@ -31,15 +31,18 @@ def test_a_path_that_is_known_and_not_in_the_lp_still_cuts_it(monkeypatch: pytes
     assert again[0] == pytest.approx(first[0], rel=1e-6)
 
 
-@pytest.mark.parametrize("known", [1, 3])
-def test_an_lp_takes_so_many_known_paths_a_round_and_those_found_for_it(known: int) -> None:
+@pytest.mark.parametrize("known", [1, 6])
+def test_an_lp_takes_the_longest_known_paths_so_many_a_round_and_those_found_for_it(known: int) -> None:
     problem = reference_problem()
     columns = build_columns(problem, stage_tuples(problem, 2000), 20_000)
     paths = PathCuts(problem, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags))
     every = np.arange(len(columns))
     cut_loop(Master(columns, every, paths.pool), paths, Stopper(None), np.inf, 40)
-    before = paths.pool.size
+    plain = Master(columns, every, paths.pool)
+    point = plain.solve().point
+    assert point is not None
+    durations = plain.durations(point)
+    longest = [cut for _, cut in paths.pool.longest(durations, 2 * known)][:known]
     fresh = Master(columns, every, paths.pool)
     cut_loop(fresh, paths, Stopper(None), np.inf, 1, known=known)
-    assert sum(cut < before for cut in fresh.held) >= known
-    assert known <= len(fresh.held) <= known + 2
+    assert set(fresh.held) == {*longest, paths.path(durations)[1], paths.path(durations, 1)[1]}
