@@ -338,11 +338,8 @@ class _TreeRun:
         period = period_of(self.problem)
         if period == 1:
             return False
-        try:
-            most = MANY_LOOSE if period**self.problem.interleaves <= MOST_BORDERS else FEW_LOOSE
-            return generation.columns_under(self.aim(), most) is not None
-        except TooManyColumns:
-            return False
+        most = MANY_LOOSE if period**self.problem.interleaves <= MOST_BORDERS else FEW_LOOSE
+        return generation.few_under(self.aim(), most)
 
     def _tell_apart(self) -> bool:
         """Tell configurations without order apart by their phases from now on; False where that is nothing new."""
@@ -446,8 +443,17 @@ class _TreeRun:
         self.finished = self.bound < self.stopper.cutoff()
 
     def _generation(self, step_time: float, held: Sequence[int] = ()) -> Generation:
-        period = self.memory.period
-        return Generation(self.problem, step_time, self.limits, self.paths, self.stopper, self.ordered, period, held)
+        return Generation(
+            self.problem,
+            step_time,
+            self.limits,
+            self.paths,
+            self.stopper,
+            self.ordered,
+            self.memory.period,
+            held,
+            self.workers,
+        )
 
     def _leave(self) -> None:
         """Keep what the present tree has found, for another takes its place."""

@@ -31,6 +31,9 @@ TABLE_STEPS = 16
 CHOICE_STEPS = 20_000
 """Columns that could be looked at while the event graph judges one choice."""
 
+SOONEST, BLOCK = 24, 64
+"""Rows that are asked first, those that have pruned last, and how many of all are then asked at once."""
+
 CLOSED, SPENT, CHOICE = range(3)
 
 
@@ -111,8 +114,24 @@ class Rows:
         return True
 
 
+class Moves(NamedTuple):
+    """The ways on from each place: a class of columns, and the place behind it.
+
+    Parameters
+    ----------
+    first : int64 [places + 1]
+        Where those of each place begin.
+    of, behind : int32 [moves]
+        The class, and the place.
+    """
+
+    first: NDArray[np.int64]
+    of: NDArray[np.int32]
+    behind: NDArray[np.int32]
+
+
 class Classes(NamedTuple):
-    """Columns of a stage that take the same layers between the same borders.
+    """Columns of a stage that take the same layers between the same borders; numbered by stage and border to come in.
 
     Parameters
     ----------
@@ -148,21 +167,25 @@ class ChoiceWalk:
         told, borders = rows.told, rows.told.borders
         S, K = len(order), told.late.shape[1]
         self.borders = borders.number
-        back = self.borders > 1 and bool(order[0] > order[-1])
-        enter, self.leave = (borders.high, borders.low) if back else (borders.low, borders.high)
-        # The columns of each stage by the border at which they come in, and where those of each begin.
-        self.listed = np.lexsort((enter, rows.stage))
+        back = goes_back(borders, order)
+        enter, leave = (borders.high, borders.low) if back else (borders.low, borders.high)
+        self.classes = _classes(rows.stage, told.held, enter, leave)
+        # The columns class by class, and where those of each class begin, and those of each stage and border.
+        self.listed = np.argsort(self.classes.of, kind="stable")
+        self.begin = np.searchsorted(self.classes.of[self.listed], np.arange(len(self.classes.held) + 1))
         self.bucket = np.searchsorted((rows.stage * self.borders + enter)[self.listed], np.arange(S * self.borders + 1))
-        self.classes = _classes(rows.stage, told.held, enter, self.leave)
         ends = borders.ends[:, ::-1] if back else borders.ends
         self.parts = [
-            (int(start), ends[ends[:, 0] == start, 1]) for start in np.unique(ends[:, 0]) if self._bucket(0, start)[1]
+            (int(start), ends[ends[:, 0] == start, 1])
+            for start in np.unique(ends[:, 0])
+            if len(self._bucket(int(start)))
         ]
         self.part = -1
-        self.known = 0
+        self.known, self.tabled = 0, 0
+        self.least = np.empty((len(self.classes.held), 0))
         self.rank = np.arange(rows.number)
-        self.at, self.left = np.zeros(S, dtype=np.int64), np.full(S + 1, told.goal)
-        self.border = np.zeros(S + 1, dtype=np.int64)
+        self.place, self.at = np.zeros(S + 1, dtype=np.int64), np.zeros(S + 1, dtype=np.int64)
+        self.inner = np.full(S + 1, -1)
         self.from_late = np.full((S + 1, K), np.iinfo(np.int64).max)
         self.to_early = np.full((S + 1, K), -1, dtype=np.int64)
         self.chosen = np.zeros(S, dtype=np.int64)
@@ -171,10 +194,10 @@ class ChoiceWalk:
         self.stuck = False
         self._begin_part()
 
-    def _bucket(self, place: int, border: int) -> tuple[int, int]:
-        """The first of the columns that come in at a border at a place of the order, and their number."""
-        k = int(self.order[place]) * self.borders + int(border)
-        return int(self.bucket[k]), int(self.bucket[k + 1] - self.bucket[k])
+    def _bucket(self, border: int) -> NDArray[np.int64]:
+        """Columns of the first stage that come in at a border."""
+        k = int(self.order[0]) * self.borders + border
+        return self.listed[self.bucket[k] : self.bucket[k + 1]]
 
     def _begin_part(self) -> None:
         """Begin at the next border; `stuck` where that takes too much."""
@@ -183,20 +206,20 @@ class ChoiceWalk:
             return
         start, goals = self.parts[self.part]
         S, told, classes = len(self.order), self.rows.told, self.classes
-        self.state[0] = 0
-        self.border[0] = start
-        self.at[0] = self._bucket(0, start)[0]
+        self.state[0], self.at[0], self.inner[0] = -1, 0, -1
         self.stuck = (S + 1) * (told.goal + 1) * self.borders > MOST_CELLS
         if self.stuck:
             return
         self.where = np.empty((S + 1, told.goal + 1, self.borders), dtype=np.int32)
-        places, moves = number_places(
-            classes.first, classes.held, classes.enter, classes.leave, self.order, start, goals, self.where
-        )
+        steps = classes.first, classes.held, classes.enter, classes.leave, self.order
+        places, moves = number_places(*steps, start, goals, self.where)
         rows = self.rows.number
         self.stuck = places * len(self.rows.values) > MOST_CELLS or moves * rows > MOST_TABLE
-        if self.stuck:
+        if self.stuck or not places:
             return
+        self.moves = Moves(np.zeros(places + 1, dtype=np.int64), *(np.empty(moves, dtype=np.int32) for _ in range(2)))
+        list_moves(*steps, self.where, *self.moves)
+        self.state[0] = 0
         self.rest, self.partial = np.empty((places, 0)), np.empty((S + 1, 0))
         self.known = 0
         self._catch_up()
@@ -208,11 +231,13 @@ class ChoiceWalk:
         more = len(rows.values) - self.rest.shape[1]
         if more:
             self.rest, self.partial = (np.pad(of, ((0, 0), (0, more))) for of in (self.rest, self.partial))
+        if self.least.shape[1] < len(rows.values):
+            self.least = np.pad(self.least, ((0, 0), (0, len(rows.values) - self.least.shape[1])))
+        if self.tabled < rows.number:  # what classes add is the same in all parts
+            least_of_classes(rows.costs, self.tabled, rows.number, classes.of, self.least)
+            self.tabled = rows.number
         new = slice(known, rows.number)
-        tabulate(
-            rows.costs, known, rows.number, classes.of, classes.first, classes.held, classes.enter, classes.leave,
-            self.order, self.where, self.rest,
-        )  # fmt: skip
+        tabulate(self.least, known, rows.number, *self.moves, self.rest)
         self.partial[0, new] = rows.values[new]
         for k, j in enumerate(self.chosen[:-1]):
             self.partial[k + 1, new] = self.partial[k, new] + rows.costs[j, new]
@@ -229,19 +254,21 @@ class ChoiceWalk:
         """Look at columns until so many steps are taken, all have been looked at, or a whole choice is at hand."""
         told = self.rows.told
         while self.part < len(self.parts) and not self.stuck:
+            if self.state[0] < 0:
+                self._begin_part()
+                continue
             if self.known < self.rows.number:
                 self._catch_up()
             most = until - self.other_steps
             end: int = walk_choices(
-                self.rows.costs, self.known, self.rest, self.listed, self.bucket, told.held, self.leave, told.late,
-                told.early, self.order, self.where, cutoff, most, self.partial, self.at, self.left, self.border,
-                self.from_late, self.to_early, self.rank, self.chosen, self.state,
+                self.rows.costs, self.least, self.known, self.rest, self.listed, self.begin, *self.moves, told.late,
+                told.early, cutoff, most, self.partial, self.place, self.at, self.inner, self.from_late, self.to_early,
+                self.rank, self.chosen, self.state,
             )  # fmt: skip
             if end == CHOICE:
                 self.other_steps += CHOICE_STEPS
             if end != CLOSED:
                 return end
-            self._begin_part()
         return SPENT if self.stuck else CLOSED
 
     def choice(self) -> NDArray[np.int64]:
@@ -254,28 +281,44 @@ class ChoiceWalk:
         """The share of all choices that is looked at or ruled out, as far as places alone tell."""
         share = 0.0
         for k in range(int(self.state[0]), -1, -1):
-            begin, count = self._bucket(k, self.border[k])
-            share = (max(0, self.at[k] - 1 - begin) + share) / count
-        sizes = [self._bucket(0, start)[1] for start, _ in self.parts]
+            taken, count = self._taken(k)
+            share = (max(0, taken - 1) + share) / count
+        sizes = [len(self._bucket(start)) for start, _ in self.parts]
         return (sum(sizes[: self.part]) + share * sizes[self.part]) / sum(sizes)
+
+    def _taken(self, k: int) -> tuple[int, int]:
+        """How many columns at a depth are looked at, that at hand among them, and how many there are."""
+        first = self.moves.first[self.place[k] : self.place[k] + 2]
+        sizes = np.diff(self.begin)[self.moves.of[first[0] : first[1]]]
+        within = 0
+        if self.inner[k] >= 0:
+            within = int(self.inner[k] - self.begin[self.moves.of[self.at[k]]])
+        return int(sizes[: self.at[k] - first[0]].sum()) + within, int(sizes.sum())
 
     def finished(self) -> NDArray[np.int64]:
         """Columns of the first stage under which all has been looked at."""
-        parts = []
-        for number, (start, _) in enumerate(self.parts[: self.part + 1]):
-            begin, count = self._bucket(0, start)
-            end = begin + count if number < self.part else max(begin, self.at[0] - 1)
-            parts.append(self.rows.members[self.listed[begin:end]])
-        return np.concatenate(parts)
+        parts = [self._bucket(start) for start, _ in self.parts[: self.part]]
+        if self.part < len(self.parts) and self.state[0] >= 0:
+            of = self.moves.of[: self.moves.first[1]]
+            within = [self.listed[self.begin[c] : self.begin[c + 1]] for c in of[: self.at[0] + 1]]
+            parts.append(np.concatenate([*within, self.listed[:0]])[: max(0, self._taken(0)[0] - 1)])
+        finished: NDArray[np.int64] = self.rows.members[np.concatenate([*parts, self.listed[:0]])]
+        return finished
+
+
+def goes_back(borders: Borders, order: NDArray[np.int64]) -> bool:
+    """Whether choices come in at the border behind a stage: they go from the last stage to the first one."""
+    return borders.number > 1 and bool(order[0] > order[-1])
 
 
 def _classes(
     stage: NDArray[np.int64], held: NDArray[np.int64], enter: NDArray[np.int64], leave: NDArray[np.int64]
 ) -> Classes:
     """The classes of columns."""
-    keys, of = np.unique(np.stack([stage, held, enter, leave]), axis=1, return_inverse=True)
-    first = np.searchsorted(keys[0], np.arange(stage[-1] + 2))
-    return Classes(of.reshape(-1), first, *(np.ascontiguousarray(key) for key in keys[1:]))
+    sizes = [int(of.max()) + 1 for of in (stage, enter, held, leave)]
+    keys, of = np.unique(np.ravel_multi_index((stage, enter, held, leave), sizes), return_inverse=True)
+    stages, entered, taken, left = np.unravel_index(keys, sizes)
+    return Classes(of.reshape(-1), np.searchsorted(stages, np.arange(sizes[0] + 1)), taken, entered, left)
 
 
 @compiled
@@ -314,77 +357,132 @@ def number_places(first, held, enter, leave, order, start, goals, where):  # typ
 
 
 @compiled
-def tabulate(costs, low, high, of, first, held, enter, leave, order, where, rest):  # type: ignore[no-untyped-def]
-    """What the stages behind each place add at the least, to rows low ... high - 1.
+def list_moves(first, held, enter, leave, order, where, begin, of, behind):  # type: ignore[no-untyped-def]
+    """List the moves between the places that `number_places` has numbered, by place and then by class.
 
-    `costs` float64 [members, room] are the columns' under each row, `of` int64 [members] their classes, of which
-    `first`, `held`, `enter` and `leave` tell, `where` as from `number_places`; written to `rest` float64
-    [places, room].
+    Written to `begin`, `of` and `behind`, those of `Moves`.
     """
-    S, goal = len(order), where.shape[1] - 1
-    rest[:, low:high] = np.inf
-    for border in range(where.shape[2]):
-        if where[S, 0, border] >= 0:
-            rest[where[S, 0, border], low:high] = 0.0
-    least = np.full((len(held), high - low), np.inf)
+    begin[:] = 0
+    at = np.zeros(len(begin) - 1, dtype=np.int64)
+    for turn in range(2):  # how many each place has, then which ones
+        for k in range(len(order)):
+            for c in range(first[order[k]], first[order[k] + 1]):
+                for left in range(held[c], where.shape[1]):
+                    here, there = where[k, left, enter[c]], where[k + 1, left - held[c], leave[c]]
+                    if here < 0 or there < 0:
+                        continue
+                    if turn == 0:
+                        begin[here + 1] += 1
+                    else:
+                        of[at[here]], behind[at[here]] = c, there
+                        at[here] += 1
+        if turn == 0:
+            begin[:] = np.cumsum(begin)
+            at[:] = begin[:-1]
+
+
+@compiled
+def least_of_classes(costs, low, high, of, least):  # type: ignore[no-untyped-def]
+    """The least that columns of each class add to rows low ... high - 1, written to `least` float64 [classes, room].
+
+    `costs` float64 [members, room] are the columns' under each row, `of` int64 [members] their classes.
+    """
+    least[:, low:high] = np.inf
     for i in range(len(of)):
         for p in range(low, high):
-            least[of[i], p - low] = min(least[of[i], p - low], costs[i, p])
-    for k in range(S - 1, -1, -1):
-        for c in range(first[order[k]], first[order[k] + 1]):
-            for left in range(held[c], goal + 1):
-                here, there = where[k, left, enter[c]], where[k + 1, left - held[c], leave[c]]
-                if here >= 0 and there >= 0:
-                    for p in range(low, high):
-                        rest[here, p] = min(rest[here, p], least[c, p - low] + rest[there, p])
+            least[of[i], p] = min(least[of[i], p], costs[i, p])
+
+
+@compiled
+def tabulate(least, low, high, first, of, behind, rest):  # type: ignore[no-untyped-def]
+    """What the stages behind each place add at the least, to rows low ... high - 1.
+
+    `least` float64 [classes, room] is what columns of each class add at the least, `first`, `of` and `behind` are those
+    of `Moves`; written to `rest` float64 [places, room].
+    """
+    for here in range(len(first) - 2, -1, -1):  # the places behind a place have higher numbers
+        last = first[here] == first[here + 1]
+        for p in range(low, high):
+            rest[here, p] = 0.0 if last else np.inf
+        for move in range(first[here], first[here + 1]):
+            c, there = of[move], behind[move]
+            for p in range(low, high):
+                rest[here, p] = min(rest[here, p], least[c, p] + rest[there, p])
+
+
+@compiled
+def prunes(partial, costs, rest, rows, cutoff, rank):  # type: ignore[no-untyped-def]
+    """Whether a row of three sums, float64 [room] each, of which the first `rows` rows count, reaches `cutoff`.
+
+    `rank` int64 [rows] is the order in which rows are asked: what has pruned is asked sooner.
+    """
+    for q in range(min(SOONEST, rows)):
+        p = rank[q]
+        if partial[p] + costs[p] + rest[p] >= cutoff:
+            rank[q], rank[q // 2] = rank[q // 2], p
+            return True
+    # Then all as they lie, block by block: so a processor adds up several at once.
+    for first in range(0, rows, BLOCK):
+        end = min(first + BLOCK, rows)
+        above = 0
+        for p in range(first, end):
+            above += partial[p] + costs[p] + rest[p] >= cutoff
+        if above > 0:
+            p = first
+            while partial[p] + costs[p] + rest[p] < cutoff:
+                p += 1
+            q = SOONEST
+            while rank[q] != p:
+                q += 1
+            sooner = min(q // 2, SOONEST - 1)
+            rank[q], rank[sooner] = rank[sooner], p
+            return True
+    return False
 
 
 @compiled
 def walk_choices(  # type: ignore[no-untyped-def]
-    costs, rows, rest, listed, bucket, held, leave, late, early, order, where, cutoff, most_steps, partial, at, left,
-    border, from_late, to_early, rank, chosen, state,
+    costs, least, rows, rest, listed, begin, first, of, behind, late, early, cutoff, most_steps, partial, place, at,
+    inner, from_late, to_early, rank, chosen, state,
 ):  # fmt: skip
     """Go on with a walk, depth first: 0 at its end, 1 after `most_steps`, 2 with a whole choice in `chosen`.
 
-    `costs`, `order`, `where` and `rest` as for `tabulate`, of which the first `rows` rows count; `held`, `leave`,
-    `late` and `early` int64 are the members' as in `Told`, `leave` the border where a choice goes on; `listed` int64
-    [members] has those of each stage and border together, `bucket` int64 [S · borders + 1] where each of these begins.
-    Of the choice up to each depth `partial` float64 [S + 1, room] is what it adds up to, `left` and `border` int64
-    [S + 1] its place, `from_late` and `to_early` int64 [S + 1, kinds - 1] its first late and last early chunk, `at`
-    int64 [S] the next one in `listed`. `rank` int64 [rows] is the order in which rows are asked, `state` int64 [2] the
-    depth and the members looked at.
+    `costs` float64 [members, room] are the columns' under each row, of which the first `rows` rows count, `least`
+    float64 [classes, room] the least of each class, `rest` as from `tabulate`; `listed` int64 [members] has the members
+    class by class, `begin` int64 [classes + 1] where those of each class begin; `first`, `of` and `behind` are those of
+    `Moves`, `late` and `early` int64 the members' as in `Told`. Of the choice up to each depth `partial` float64
+    [S + 1, room] is what it adds up to, `place` int64 [S + 1] where it stands, `from_late` and `to_early` int64
+    [S + 1, kinds - 1] its first late and last early chunk; `at` int64 [S + 1] is the next move, `inner` int64 [S + 1]
+    the next of its members in `listed`, -1 before the first. `rank` int64 [rows] is the order in which rows are asked,
+    `state` int64 [2] the depth, -1 at the end, and the classes and members looked at.
     """
-    S, borders, K = len(order), where.shape[2], late.shape[1]
+    S, K = len(chosen), late.shape[1]
     k, steps = state
     while k >= 0:
-        if at[k] >= bucket[order[k] * borders + border[k] + 1]:
+        if at[k] >= first[place[k] + 1]:
             k -= 1
             continue
         if steps >= most_steps:
             state[0], state[1] = k, steps
             return 1
-        i = listed[at[k]]
-        at[k] += 1
         steps += 1
-        others = left[k] - held[i]
-        if others < 0 or where[k + 1, others, leave[i]] < 0:
-            continue
-        behind = where[k + 1, others, leave[i]]
+        c, there = of[at[k]], behind[at[k]]
+        if inner[k] < 0:
+            if begin[c] + 1 < begin[c + 1] and prunes(partial[k], least[c], rest[there], rows, cutoff, rank):
+                at[k] += 1
+                continue
+            inner[k] = begin[c]
+        i = listed[inner[k]]
+        inner[k] += 1
+        if inner[k] == begin[c + 1]:
+            at[k] += 1
+            inner[k] = -1
         dead = False
         for j in range(K):
             from_late[k + 1, j] = min(from_late[k, j], late[i, j])
             to_early[k + 1, j] = max(to_early[k, j], early[i, j])
             dead |= from_late[k + 1, j] < to_early[k + 1, j]
-        if dead:
-            continue
-        for q in range(rows):
-            p = rank[q]
-            if partial[k, p] + costs[i, p] + rest[behind, p] >= cutoff:
-                dead = True
-                # What has pruned is asked sooner.
-                rank[q], rank[q // 2] = rank[q // 2], p
-                break
-        if dead:
+        if dead or prunes(partial[k], costs[i], rest[there], rows, cutoff, rank):
             continue
         chosen[k] = i
         if k == S - 1:
@@ -392,8 +490,7 @@ def walk_choices(  # type: ignore[no-untyped-def]
             return 2
         for p in range(rows):
             partial[k + 1, p] = partial[k, p] + costs[i, p]
-        left[k + 1], border[k + 1] = others, leave[i]
         k += 1
-        at[k] = bucket[order[k] * borders + border[k]]
+        place[k], at[k], inner[k] = there, first[there], -1
     state[0], state[1] = k, steps
     return 0

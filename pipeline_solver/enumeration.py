@@ -10,13 +10,13 @@ judged by the event graph: it is a better plan, or its longest path is new.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Callable
+from typing import Callable, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline.schedule import Schedule
-from taylor.pipeline_solver.choice_walk import CHOICE, CLOSED, MOST_CELLS, SPARE, ChoiceWalk, Rows, Told
+from taylor.pipeline_solver.choice_walk import CHOICE, CLOSED, MOST_CELLS, SPARE, ChoiceWalk, Rows, Told, goes_back
 from taylor.pipeline_solver.column_floors import ColumnFloors
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.cut_pool import CutPool, PathCuts
@@ -40,16 +40,70 @@ MOST_STATES = 20_000
 MOST_BORDERS = 1000
 """Borders between stages that are told apart at most."""
 
-FIRST_STEPS, MOST_STEPS, MOST_PHASED_STEPS = 1_000_000, 100_000_000, 500_000_000
+FIRST_STEPS, MOST_STEPS, MOST_PHASED_STEPS = 1_000_000, 60_000_000, 250_000_000
 """Columns looked at for a node before it is asked how far that went, and how many it may take as a whole, as far as
 that tells: a node that would take more is left to its LPs. Splits close less of what phases tell apart."""
 
 MOST_ORDERED = 5000
 """Columns in order that are enumerated at most: of more, a look takes longer than the LPs of a node."""
 
-STEPS_AN_ITERATION, STEPS_BESIDE_PRICES = 4000, 1000
-"""Columns that are looked at in the time of a simplex iteration: in a node, and beside the thousand rows (paths and
-prices) that prune after probing."""
+STEPS_AN_ITERATION = 1000
+"""Columns that are looked at in the time of a simplex iteration."""
+
+DEALT_BY_BORDER, DEALT_BY_COLUMN = 4, 8
+"""Borders a portion from which choices are dealt by where they begin, for then each portion tabulates its own alone;
+else columns a portion that the stage should have by which they are."""
+
+
+class Deal(Protocol):
+    """Lets others go on in an order of the stages, each with a portion; asked and answers as `Enumeration.close`."""
+
+    def __call__(
+        self,
+        mask: NDArray[np.bool_],
+        order: NDArray[np.int64],
+        durations: NDArray[np.float64] | None,
+        most: float,
+    ) -> tuple[bool, int]: ...
+
+
+class PathRows(Rows):
+    """Rows of LPs' prices, then of paths.
+
+    Parameters
+    ----------
+    columns : ColumnSet
+    members, first, told
+        As of `Rows`.
+    prices : float64 [prices, n]
+        What each of the members adds to the former.
+    counts : float64 [paths, classes]
+        Class counts of the latter.
+    values : float64 [prices + paths]
+        What no column adds.
+    """
+
+    def __init__(
+        self,
+        columns: ColumnSet,
+        members: NDArray[np.int64],
+        first: NDArray[np.int64],
+        told: Told,
+        prices: NDArray[np.float64],
+        counts: NDArray[np.float64],
+        values: NDArray[np.float64],
+    ) -> None:
+        self.durations = [columns.durations[members[a:b]].T for a, b in zip(first[:-1], first[1:], strict=True)]
+        super().__init__(members, first, told, np.vstack([prices, self._of_paths(counts)]), values)
+
+    def _of_paths(self, counts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What the members add to paths of class counts float64 [P, classes], float64 [P, n]."""
+        S = len(self.durations)
+        return np.hstack([counts[:, s::S] @ durations for s, durations in enumerate(self.durations)])
+
+    def add_path(self, counts: NDArray[np.float64], constant: float) -> bool:
+        """Take one more path, of class counts float64 [classes]; False where there is no room for it."""
+        return self.add(self._of_paths(counts[None])[0], constant)
 
 
 class Enumeration:
@@ -81,6 +135,7 @@ class Enumeration:
         check: Callable[[], None],
         durations: NDArray[np.float64] | None = None,
         most: float = np.inf,
+        deal: Deal | None = None,
     ) -> tuple[bool, int]:
         """Look for plans below a step time among some columns.
 
@@ -99,6 +154,8 @@ class Enumeration:
         most : float
             Columns that it may look at as a whole, as far as a first look tells; never more than this module's own
             limits.
+        deal : Deal, optional
+            Goes on after the first look, where that tells of an end, in place of this process.
 
         Returns
         -------
@@ -113,23 +170,77 @@ class Enumeration:
         spent = 0
         for order in self._orders(rows):
             walk = ChoiceWalk(rows, order)
-            closed = self._go_on(walk, walk.steps + FIRST_STEPS, cutoff)
+            closed = self.look(walk, mask, cutoff, check)
             spent += walk.steps
             if closed:
                 return True, spent
-            mask[walk.finished()] = False
-            check()
             # One is kept at a time: its tables are large.
             best = walk if best is None or walk.done() > best.done() else best
         assert best is not None
-        spent -= best.steps
         most = min(most, MOST_STEPS if self.columns.ordered else MOST_PHASED_STEPS)
-        while not best.stuck and best.steps <= most * best.done():
-            if self._go_on(best, best.steps + FIRST_STEPS, cutoff):
-                return True, spent + best.steps
-            mask[best.finished()] = False
-            check()
-        return False, spent + best.steps
+        if deal is None or best.stuck or best.steps > most * best.done():
+            closed, steps = self._to_the_end(best, mask, cutoff, check, most)
+        else:
+            order = best.order
+            del walk, best, rows  # before others make their own
+            closed, steps = deal(mask, order, durations, most)
+        return closed, spent + steps
+
+    def walk_of(
+        self,
+        mask: NDArray[np.bool_],
+        order: NDArray[np.int64],
+        paths: NDArray[np.int64],
+        cutoff: float,
+        durations: NDArray[np.float64] | None,
+    ) -> ChoiceWalk | None:
+        """A walk through some columns in an order of the stages, int64 [S]; None as from `_rows`."""
+        rows = self._rows(mask, paths, cutoff, durations)
+        return None if rows is None else ChoiceWalk(rows, order)
+
+    def portion(self, mask: NDArray[np.bool_], order: NDArray[np.int64], number: int, of: int) -> NDArray[np.bool_]:
+        """Some columns less those of one stage that are in other portions; `number` is 0 ... `of` - 1.
+
+        It is the first stage of the order that has many columns: those before it are looked at in every portion.
+        """
+        assert self.told is not None, "close comes first"
+        borders = self.told.borders
+        enter = borders.high if goes_back(borders, order) else borders.low
+        start = self.columns.start
+        left = [start[s] + np.nonzero(mask[start[s] : start[s + 1]])[0] for s in order]
+        own = left[0]
+        turn = np.unique(enter[own], return_inverse=True)[1].reshape(-1)
+        if turn.max(initial=0) + 1 < DEALT_BY_BORDER * of:
+            own = left[np.argmax([min(len(part), DEALT_BY_COLUMN * of) for part in left])]
+            turn = np.arange(len(own))
+        found: NDArray[np.bool_] = mask.copy()
+        found[own[turn % of != number]] = False
+        return found
+
+    def _to_the_end(
+        self,
+        walk: ChoiceWalk,
+        mask: NDArray[np.bool_],
+        cutoff: Callable[[], float],
+        check: Callable[[], None],
+        most: float,
+    ) -> tuple[bool, int]:
+        """Go on while the progress promises an end; whether all has been looked at, and the columns looked at."""
+        before = walk.steps
+        closed = False
+        while not closed and not walk.stuck and walk.steps <= most * walk.done():
+            closed = self.look(walk, mask, cutoff, check)
+        return closed, walk.steps - before
+
+    def look(
+        self, walk: ChoiceWalk, mask: NDArray[np.bool_], cutoff: Callable[[], float], check: Callable[[], None]
+    ) -> bool:
+        """Go on a little; whether all has been looked at, else that comes out of `mask`."""
+        if self._go_on(walk, walk.steps + FIRST_STEPS, cutoff):
+            return True
+        mask[walk.finished()] = False
+        check()
+        return False
 
     def _go_on(self, walk: ChoiceWalk, until: int, cutoff: Callable[[], float]) -> bool:
         """Go on until so many steps are taken; whether all has been looked at."""
@@ -158,7 +269,7 @@ class Enumeration:
         paths: NDArray[np.int64],
         cutoff: float,
         durations: NDArray[np.float64] | None = None,
-    ) -> Rows | None:
+    ) -> PathRows | None:
         """What prunes, of the columns that are left; None where it would take too much or they leave the order open."""
         if self.told is None:
             return None
@@ -172,10 +283,13 @@ class Enumeration:
             return None
         near = self._near(durations, room)
         pool, paths = self.plans.pool, paths[len(paths) - min(len(paths), room - near.size) :]
+        # What takes the same layers between the same borders lies together: a walk looks at it as a whole.
+        borders = self.told.borders
+        keys = borders.high, borders.low, self.told.held, self.columns.stage
+        members = members[np.lexsort([key[members] for key in keys])]
         counts = np.vstack([near.counts[: near.size], pool.counts[paths]])
-        costs = [prices[:, members], self._of_paths(counts, members)]
         values = [self.floors.values[: len(prices)], near.constant[: near.size], pool.constant[paths]]
-        return Rows(members, first, self.told, np.vstack(costs), np.concatenate(values))
+        return PathRows(self.columns, members, first, self.told, prices[:, members], counts, np.concatenate(values))
 
     def _near(self, durations: NDArray[np.float64] | None, most: int) -> CutPool:
         """The longest paths under durations like some: what is left to choose differs from these a little.
@@ -190,16 +304,6 @@ class Enumeration:
                 paths.path(np.maximum(durations * (1.0 + noise), 0.0))
         return paths.pool
 
-    def _of_paths(self, counts: NDArray[np.float64], members: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What columns add to paths of class counts float64 [P, classes], float64 [P, members]."""
-        S = self.columns.problem.stages
-        found = np.empty((len(counts), len(members)))
-        stage = self.columns.stage[members]
-        for s in range(S):
-            own = np.nonzero(stage == s)[0]
-            found[:, own] = counts[:, s::S] @ self.columns.durations[members[own]].T
-        return found
-
     def _judged(self, walk: ChoiceWalk, cutoff: Callable[[], float]) -> bool:
         """Judge the whole choice at hand; False where its path is new and there is no room for it, or where it is no
         plan and yet may stand for one."""
@@ -209,8 +313,8 @@ class Enumeration:
             return True
         length, cut = plans.paths.path(plans.durations_of(chosen))
         if length >= cutoff():
-            costs = self._of_paths(plans.pool.counts[cut : cut + 1], walk.rows.members)[0]
-            return walk.rows.add(costs, float(plans.pool.constant[cut]))
+            assert isinstance(walk.rows, PathRows)
+            return walk.rows.add_path(plans.pool.counts[cut], float(plans.pool.constant[cut]))
         if not columns.ordered and plan_in_order(plans.problem, columns, chosen) is None:
             return False  # what its chunks hold in order costs something else
         plans.try_choice(chosen)

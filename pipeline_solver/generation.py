@@ -8,6 +8,7 @@ moment, and a configuration whose reduced cost exceeds what is left up to a step
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,9 @@ from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.stage_pricing import alike, all_below, cheapest, columns_of, reduced_costs, stage_options
+from taylor.pipeline_solver.stage_tuples import TooManyColumns
 from taylor.pipeline_solver.stopping import LpTrouble, Stopper
+from taylor.pipeline_solver.threads import in_order
 from taylor.pipeline_solver.work_limits import WorkLimits
 
 ROUNDS = 60
@@ -67,6 +70,10 @@ class _Priced(NamedTuple):
     least: list[float]
 
 
+class _Nothing(Exception):
+    """A stage has no configuration."""
+
+
 class Generation:
     """Configurations made as the LP asks for them.
 
@@ -85,6 +92,8 @@ class Generation:
         Of the phases that such columns are told apart by (`phases`), 1 for none.
     held : sequence of int
         Path cuts that the first LP holds.
+    workers : int
+        Stages that are priced at a time.
     """
 
     def __init__(
@@ -97,8 +106,10 @@ class Generation:
         ordered: bool = True,
         period: int = 1,
         held: Sequence[int] = (),
+        workers: int = 1,
     ) -> None:
         self.limits, self.paths, self.stopper, self.ordered = limits, paths, stopper, ordered
+        self.workers = workers
         self.problem = problem if ordered else alike(problem)
         merged = None if ordered else self.problem
         self.options = stage_options(problem, limits.under(step_time), merged, period)
@@ -155,28 +166,51 @@ class Generation:
         TooManyColumns
             When they are more than `most`.
         """
-        limits = self.limits.under(step_time)
-        assert self.last is not None, "bound comes first"
-        chosen, prices = [], []
-        left = most
-        for s, stage in enumerate(self.options):
-            slack = step_time - self.last.bound + 1e-6 * abs(step_time)
-            found, price = all_below(
-                stage, self.last.costs[s], limits[s], self.last.constants[s] + self.last.least[s] + slack, left
-            )
-            if not len(found):
-                return None
-            self.stopper.check()
-            left -= len(found)
-            chosen.append(found)
-            prices.append(price - self.last.constants[s])
-        columns, number = columns_of(self.problem, self.options, chosen, self.ordered)
-        reduced = np.concatenate(prices)[number]
+        found = self._all_under(step_time, most)
+        if found is None:
+            return None
+        assert self.last is not None
+        columns, number = columns_of(self.problem, self.options, [rows for rows, _ in found], self.ordered)
+        prices = zip(found, self.last.constants, strict=True)
+        reduced = np.concatenate([price - constant for (_, price), constant in prices])[number]
         first = [
             a + np.argsort(reduced[a:b], kind="stable")[: 5 * PRICED]
             for a, b in zip(columns.start[:-1], columns.start[1:], strict=True)
         ]
         return Generated(columns, np.concatenate(first), self.held)
+
+    def few_under(self, step_time: float, most: int) -> bool:
+        """Whether each stage has some of these configurations, and all have no more than `most`."""
+        try:
+            return self._all_under(step_time, most) is not None
+        except TooManyColumns:
+            return False
+
+    def _all_under(self, step_time: float, most: int) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]] | None:
+        """Each stage's configurations in plans below `step_time`, with their cost; None when a stage has none."""
+        assert self.last is not None, "bound comes first"
+        slack = step_time - self.last.bound + 1e-6 * abs(step_time)
+        found: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
+
+        def take(one: tuple[NDArray[np.int64], NDArray[np.float64]]) -> None:
+            self.stopper.check()
+            found.append(one)
+            if sum(len(rows) for rows, _ in found) > most:
+                raise TooManyColumns(f"the stages have more than {most} configurations within the gap")
+            if not len(one[0]):
+                raise _Nothing
+
+        limits = self.limits.under(step_time)
+        stages = zip(self.options, self.last.costs, limits, self.last.constants, self.last.least, strict=True)
+        calls = [
+            partial(all_below, stage, cost, float(limit), constant + least + slack, most)
+            for stage, cost, limit, constant, least in stages
+        ]
+        try:
+            in_order(calls, self.workers, take)
+        except _Nothing:
+            return None
+        return found
 
     def _begin(self, limits: NDArray[np.float64]) -> None:
         """Let the LP begin with configurations of even chunks, some with more work, some with less."""
@@ -193,16 +227,25 @@ class Generation:
     def _price(self, master: Master, value: float, limits: NDArray[np.float64]) -> int:
         """Let the configurations of least reduced cost join; their number."""
         prices = master.prices()
-        costs, constants, least = [], [], []
+        costs = [reduced_costs(self.problem, stage, s, prices) for s, stage in enumerate(self.options)]
+        constants = [float(constant) for constant in prices.stage]
+        least: list[float] = []
         added = 0
-        for s, stage in enumerate(self.options):
+
+        def take(one: tuple[NDArray[np.int64], NDArray[np.float64]]) -> None:
+            nonlocal added
             self.stopper.check()
-            cost, constant = reduced_costs(self.problem, stage, s, prices), float(prices.stage[s])
-            found, price = cheapest(stage, cost, limits[s], constant - 1e-9 * abs(value), PRICED)
-            costs.append(cost)
-            constants.append(constant)
-            least.append(min(0.0, float(price.min()) - constant) if len(price) else -1e-9 * abs(value))
+            found, price = one
+            s = len(least)
+            least.append(min(0.0, float(price.min()) - constants[s]) if len(price) else -1e-9 * abs(value))
             added += self._join(s, found)
+
+        stages = zip(self.options, costs, limits, constants, strict=True)
+        calls = [
+            partial(cheapest, stage, cost, float(limit), constant - 1e-9 * abs(value), PRICED)
+            for stage, cost, limit, constant in stages
+        ]
+        in_order(calls, self.workers, take)
         self.last = _Priced(value + sum(least), costs, constants, least)
         return added
 

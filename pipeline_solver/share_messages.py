@@ -77,6 +77,11 @@ class Priced:
             pool.add(value, prices)
 
 
+def unpacked(packed: NDArray[np.uint8], columns: int) -> NDArray[np.bool_]:
+    """Columns that were packed to bits, bool [columns]."""
+    return np.unpackbits(packed, count=columns).astype(bool)
+
+
 @dataclass(frozen=True)
 class OpenNode:
     """An open node: its proven bound, and its columns packed to bits, uint8 [columns / 8]."""
@@ -91,7 +96,7 @@ class OpenNode:
 
     def mask(self, columns: int) -> NDArray[np.bool_]:
         """Its columns, bool [columns]."""
-        return np.unpackbits(self.packed, count=columns).astype(bool)
+        return unpacked(self.packed, columns)
 
 
 @dataclass(frozen=True)
@@ -148,14 +153,21 @@ class ShareAnswer:
 
 
 @dataclass(frozen=True)
+class News:
+    """What a share has not heard of yet."""
+
+    cuts: Cuts
+    prices: Priced
+    best: Best
+
+
+@dataclass(frozen=True)
 class ProbeTask:
     """Stages whose columns a share probes; `alive` uint8 [columns / 8], packed, are those that are left."""
 
     stages: tuple[int, ...]
     alive: NDArray[np.uint8]
-    cuts: Cuts
-    prices: Priced
-    best: Best
+    news: News
 
 
 @dataclass(frozen=True)
@@ -167,4 +179,52 @@ class ProbeAnswer:
     prices: Priced
     solves: int
     iterations: int
+    out_of_time: bool
+
+
+@dataclass(frozen=True)
+class EnumerationTask:
+    """A portion of a node's choices, which a share walks through; the walk stays with it from task to task.
+
+    Parameters
+    ----------
+    portion : uint8 [columns / 8], optional
+        The columns to begin with, packed; None goes on with those of the task before.
+    order : int64 [S]
+        Of the stages.
+    durations : float64 [classes], optional
+        Of the node's LP.
+    steps : int
+        Columns to look at now.
+    """
+
+    portion: NDArray[np.uint8] | None
+    order: NDArray[np.int64]
+    durations: NDArray[np.float64] | None
+    steps: int
+    news: News
+
+
+@dataclass(frozen=True)
+class EnumerationAnswer:
+    """How far a share has come with its portion, and what it met.
+
+    Parameters
+    ----------
+    left : uint8 [columns / 8]
+        Columns under which not all has been looked at, packed.
+    done : float
+        The share of its choices that is looked at; 1 where all are.
+    steps : int
+        Columns looked at since it began.
+    stuck : bool
+        Whether it can't come further.
+    """
+
+    left: NDArray[np.uint8]
+    done: float
+    steps: int
+    stuck: bool
+    cuts: Cuts
+    best: Best
     out_of_time: bool

@@ -285,12 +285,11 @@ def columns_of(
         order = np.lexsort((stage.extra[:, rows].sum(axis=(0, 2)), group))
         rows = rows[order]
         recompute = np.zeros((len(rows), V, M), dtype=np.int16)
-        for v in range(V):
-            found = [
-                stage.types[v][t].choices.recompute[c]
-                for t, c in zip(stage.type[rows[:, v]], stage.choice[rows[:, v]], strict=True)
-            ]
-            recompute[:, v] = np.array(found, dtype=np.int16).reshape(len(rows), M)
+        for v, types in enumerate(stage.types):
+            choices = [kind.choices.recompute for kind in types]
+            first = np.cumsum([0, *map(len, choices)])
+            at = first[stage.type[rows[:, v]]] + stage.choice[rows[:, v]]
+            recompute[:, v] = np.concatenate([np.zeros((0, M), dtype=np.int64), *choices])[at]
         parts.append(
             (
                 stage.held[rows].astype(np.int16),

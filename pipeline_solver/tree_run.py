@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from taylor.pipeline_solver.master import PRICE_ABOVE
 from taylor.pipeline_solver.stopping import Stopper
@@ -79,6 +80,7 @@ class TreeRun:
         self.seconds = 0.0
         self.probed = False
         self.probing = 0  # simplex iterations
+        self.pool: WorkerPool | None = None
 
     def resume(self, stopper: Stopper, note: Note) -> None:
         """Get ready for more time; what the MILP goes on with is soon left, and probing it would be in vain."""
@@ -99,6 +101,14 @@ class TreeRun:
 
     def search(self) -> TreeEnd:
         """Search the tree, from where an earlier search had no time for more."""
+        self.tree.deal = self._deal
+        try:
+            return self._search()
+        finally:
+            self.tree.deal = None
+            self._end_pool()
+
+    def _search(self) -> TreeEnd:
         tree = self.tree
         root = min(tree.root_bound, tree.cutoff)
         self._tell()
@@ -111,15 +121,30 @@ class TreeRun:
             return TreeEnd.DONE
         if crowd:
             return TreeEnd.LEFT
-        pool = WorkerPool(self.workers, tree, self.seed)
-        try:
-            if not self.probed and self._promising() and not self._probe(pool):
-                return TreeEnd.LEFT
-            self.probed = True
-            self.probing += pool.iterations
-            return self._rounds(pool, root)
-        finally:
+        self._end_pool()  # one that has helped with the root knows less than that has left
+        pool = self._own_pool()
+        if not self.probed and self._promising() and not self._probe(pool):
+            return TreeEnd.LEFT
+        self.probed = True
+        self.probing += pool.iterations
+        return self._rounds(pool, root)
+
+    def _own_pool(self) -> WorkerPool:
+        """The shares, which begin with what the tree has met so far."""
+        if self.pool is None:
+            self.pool = WorkerPool(self.workers, self.tree, self.seed)
+        return self.pool
+
+    def _end_pool(self) -> None:
+        pool, self.pool = self.pool, None
+        if pool is not None:
             pool.close()
+
+    def _deal(
+        self, mask: NDArray[np.bool_], order: NDArray[np.int64], durations: NDArray[np.float64] | None, most: float
+    ) -> tuple[bool, int]:
+        """Let the shares go on with an enumeration."""
+        return self._own_pool().enumerate(self.tree, mask, order, durations, most)
 
     def _promising(self) -> bool:
         """Whether probing may rule out enough: not where it did not below this step time or a lower one."""

@@ -14,7 +14,7 @@ from taylor.pipeline_solver.column_floors import ColumnFloors
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.count_master import CountMaster
 from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.enumeration import PATHS, STEPS_AN_ITERATION, STEPS_BESIDE_PRICES, Enumeration
+from taylor.pipeline_solver.enumeration import PATHS, STEPS_AN_ITERATION, Deal, Enumeration
 from taylor.pipeline_solver.incumbents import Incumbents
 from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.path_lp import LpResult
@@ -81,6 +81,7 @@ class Search:
         self.root_floor = np.full(len(columns), -np.inf)
         self.splits = StageSplits(columns, problem.interleaves)
         self.enumeration = Enumeration(columns, self.floors, self.plans)
+        self.deal: Deal | None = None  # who goes on with an enumeration, where there is somebody
 
     @property
     def cutoff(self) -> float:
@@ -223,12 +224,17 @@ class Search:
         self, mask: NDArray[np.bool_], durations: NDArray[np.float64], iterations: int | None = None
     ) -> bool:
         """Whether enumeration closes a node; where not, what it looked at is taken out of `mask`."""
-        master, pool = self.lp(), self.plans.pool
-        paths = np.array(sorted({*master.held, *range(max(0, pool.size - PATHS), pool.size)}), dtype=np.int64)
-        most = np.inf if iterations is None else iterations * STEPS_BESIDE_PRICES
-        closed, steps = self.enumeration.close(mask, paths, lambda: self.cutoff, self.stopper.check, durations, most)
-        master.iterations += steps // STEPS_AN_ITERATION
+        most = np.inf if iterations is None else iterations * STEPS_AN_ITERATION
+        closed, steps = self.enumeration.close(
+            mask, self.pruning_paths(), lambda: self.cutoff, self.stopper.check, durations, most, self.deal
+        )
+        self.lp().iterations += steps // STEPS_AN_ITERATION
         return closed
+
+    def pruning_paths(self) -> NDArray[np.int64]:
+        """The cuts of the pool that prune an enumeration: what the LP holds, and the newest ones."""
+        size = self.plans.pool.size
+        return np.array(sorted({*self.lp().held, *range(max(0, size - PATHS), size)}), dtype=np.int64)
 
     def _rebuild_after_failure(self) -> None:
         """Start the LP afresh: what its simplex lost its way in is a basis, not the problem."""

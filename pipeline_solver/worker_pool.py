@@ -11,16 +11,22 @@ from multiprocessing.connection import Connection
 from typing import Any, Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from taylor.base.errors import OutsideProgramError
 from taylor.base.orphans import end_with_parent
+from taylor.pipeline_solver.choice_walk import ChoiceWalk
 from taylor.pipeline_solver.count_master import master_of
 from taylor.pipeline_solver.cut_pool import PathCuts
+from taylor.pipeline_solver.enumeration import FIRST_STEPS
 from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.probing import probe
 from taylor.pipeline_solver.share_messages import (
     Best,
     Cuts,
+    EnumerationAnswer,
+    EnumerationTask,
+    News,
     OpenNode,
     Origin,
     Priced,
@@ -29,6 +35,7 @@ from taylor.pipeline_solver.share_messages import (
     RootState,
     ShareAnswer,
     ShareTask,
+    unpacked,
 )  # fmt: skip
 from taylor.pipeline_solver.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.tree_search import Search
@@ -36,8 +43,12 @@ from taylor.pipeline_solver.tree_search import Search
 SHARES = 4
 """Shares that a round deals out, whatever the number of processes: the search, and so its result, is the same."""
 
-PROBING_SHARES = 2
-"""Shares that probe columns: what one has met makes its next LPs short, so more of them do more in all."""
+PROBING_SHARES, ENUMERATING_SHARES = 2, 2
+"""Shares that probe columns, and that enumerate choices: what one has met makes its next LPs short, and the tables of
+an enumeration are large, so more of them do more in all."""
+
+LAST_STEPS = 16_000_000
+"""Columns that an enumerating share looks at, at most, before all are asked how far they have come."""
 
 SHARED_CUTS = 400
 """Cuts that a share tells the others after a round at most, the newest ones."""
@@ -147,28 +158,64 @@ class WorkerPool:
 
     def probe(self, search: Search, stages: Sequence[int]) -> None:
         """Let the shares probe the columns of some stages; what one has ruled out is gone for all."""
-        pool, prices = search.plans.pool, search.prices
-        alive, size, known = np.packbits(search.alive), pool.size, len(prices)
+        alive = np.packbits(search.alive)
         tasks = [
-            ProbeTask(
-                tuple(stages[k::PROBING_SHARES]) if k < PROBING_SHARES else (),
-                alive,
-                Cuts.of(pool, self.known[k]),
-                Priced.of(prices, self.known_prices),
-                Best.of(search.plans),
-            )
-            for k in range(SHARES)
+            ProbeTask(tuple(stages[k::PROBING_SHARES]) if k < PROBING_SHARES else (), alive, news)
+            for k, news in enumerate(self._news(search))
         ]
         answers: list[ProbeAnswer] = self._answers(tasks, search)
         for answer in answers:
-            answer.cuts.add_to(pool)
-            answer.prices.add_to(prices)
+            answer.cuts.add_to(search.plans.pool)
+            answer.prices.add_to(search.prices)
             search.foreign_solves += answer.solves
             self.iterations += answer.iterations
-            search.alive &= np.unpackbits(answer.alive, count=len(search.alive)).astype(bool)
-        self.known, self.known_prices = [size] * SHARES, known
+            search.alive &= unpacked(answer.alive, len(search.alive))
         if any(answer.out_of_time for answer in answers):
             raise OutOfTime
+
+    def enumerate(
+        self,
+        search: Search,
+        mask: NDArray[np.bool_],
+        order: NDArray[np.int64],
+        durations: NDArray[np.float64] | None,
+        most: float,
+    ) -> tuple[bool, int]:
+        """Let the shares look through a node's choices, a portion each: as `enumeration.Deal`.
+
+        They go on together as long as what all of them have come to promises an end.
+        """
+        few, steps = ENUMERATING_SHARES, FIRST_STEPS
+        portions = [np.packbits(search.enumeration.portion(mask, order, k, few)) for k in range(few)]
+        portions += [np.zeros_like(portions[0])] * (SHARES - few)
+        begins: list[NDArray[np.uint8] | None] = [*portions]
+        while True:
+            tasks = [
+                EnumerationTask(portion, order, durations, steps, news)
+                for portion, news in zip(begins, self._news(search), strict=True)
+            ]
+            answers: list[EnumerationAnswer] = self._answers(tasks, search)
+            for answer in answers:
+                answer.cuts.add_to(search.plans.pool)
+                search.plans.take(answer.best.chosen, answer.best.step_time)
+            # Below a column all has been looked at once every share has that was dealt it.
+            left = [answer.left for answer in answers if answer.done < 1.0]
+            if left:
+                mask &= unpacked(np.bitwise_or.reduce(left), len(mask))
+            if any(answer.out_of_time for answer in answers):
+                raise OutOfTime
+            spent = sum(answer.steps for answer in answers)
+            whole = sum(answer.steps / answer.done if answer.done else np.inf for answer in answers)
+            if not left or whole > most or any(answer.stuck for answer in answers):
+                return not left, spent
+            begins, steps = [None] * SHARES, min(2 * steps, LAST_STEPS)
+
+    def _news(self, search: Search) -> list[News]:
+        """What each share has not heard of yet; from now on it has."""
+        pool, prices, best = search.plans.pool, search.prices, Best.of(search.plans)
+        news = [News(Cuts.of(pool, known), Priced.of(prices, self.known_prices), best) for known in self.known]
+        self.known, self.known_prices = [pool.size] * SHARES, len(prices)
+        return news
 
     def _answers(self, tasks: Sequence[Any], search: Search) -> list[Any]:
         """The shares' answers in their order, whoever works on them."""
@@ -200,7 +247,10 @@ class WorkerPool:
 
 
 class _Share:
-    """One share of the tree: a search with an LP of its own."""
+    """One share of the tree: a search with an LP of its own, and a walk through choices, with what is left of them."""
+
+    walk: ChoiceWalk | None
+    left: NDArray[np.bool_]
 
     def __init__(self, origin: Origin, state: RootState, seed: int, stopper: Stopper) -> None:
         self.search = search = Search(
@@ -223,17 +273,55 @@ class _Share:
         for cut in state.held:
             master.hold(cut)
 
-    def answer(self, task: ShareTask | ProbeTask) -> ShareAnswer | ProbeAnswer:
+    def answer(self, task: ShareTask | ProbeTask | EnumerationTask) -> ShareAnswer | ProbeAnswer | EnumerationAnswer:
         """Do what is asked."""
+        if isinstance(task, EnumerationTask):
+            return self.enumerate(task)
+        self.walk = None  # its tables are large
         return self.work(task) if isinstance(task, ShareTask) else self.probe(task)
+
+    def _learn(self, news: News) -> None:
+        news.cuts.add_to(self.search.plans.pool)
+        news.prices.add_to(self.search.prices)
+        self.search.plans.take(news.best.chosen, news.best.step_time)
+
+    def enumerate(self, task: EnumerationTask) -> EnumerationAnswer:
+        """Walk through a portion of a node's choices, or go on with it."""
+        search, plans = self.search, self.search.plans
+        self._learn(task.news)
+        known, out_of_time = plans.pool.size, False
+        if task.portion is not None:
+            self.left = unpacked(task.portion, len(search.columns))
+            self.walk = None
+            if np.logical_or.reduceat(self.left, search.columns.start[:-1]).all():
+                paths = search.pruning_paths()
+                self.walk = search.enumeration.walk_of(self.left, task.order, paths, search.cutoff, task.durations)
+            else:
+                self.left[:] = False
+        walk, left = self.walk, self.left
+        try:
+            until = 0 if walk is None else walk.steps + task.steps
+            while left.any() and walk is not None and not walk.stuck and walk.steps < until:
+                if search.enumeration.look(walk, left, lambda: search.cutoff, search.stopper.check):
+                    left[:] = False
+        except OutOfTime:
+            out_of_time = True
+        done = 1.0 if not left.any() else 0.0 if walk is None else walk.done()
+        return EnumerationAnswer(
+            np.packbits(left),
+            done,
+            0 if walk is None else walk.steps,
+            bool(left.any() and (walk is None or walk.stuck)),
+            Cuts.of(plans.pool, max(known, plans.pool.size - SHARED_CUTS)),
+            Best.of(plans),
+            out_of_time,
+        )
 
     def probe(self, task: ProbeTask) -> ProbeAnswer:
         """Probe the columns of some stages."""
         search, plans, master = self.search, self.search.plans, self.search.lp()
-        task.cuts.add_to(plans.pool)
-        task.prices.add_to(search.prices)
-        plans.take(task.best.chosen, task.best.step_time)
-        search.alive &= np.unpackbits(task.alive, count=len(search.alive)).astype(bool)
+        self._learn(task.news)
+        search.alive &= unpacked(task.alive, len(search.alive))
         known, prices, solves = plans.pool.size, len(search.prices), master.solves
         iterations = master.iterations
         out_of_time = False

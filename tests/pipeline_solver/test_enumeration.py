@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from benchmarks.brute_force import comparable_problem, random_problem
+from benchmarks.solver import deepseek, light_layers
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver import choice_walk, enumeration
@@ -28,8 +30,10 @@ from taylor.pipeline_solver.root import bound_root, start_search
 from taylor.pipeline_solver.solution import OPTIMAL
 from taylor.pipeline_solver.stage_tuples import stage_tuples
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
+from taylor.pipeline_solver.tree_run import TreeRun
 from taylor.pipeline_solver.tree_search import Search
 from taylor.pipeline_solver.work_limits import WorkLimits
+from taylor.pipeline_solver.worker_pool import WorkerPool
 from tests.pipeline_solver.test_phases import periodic_problems
 
 MOST_CHOICES = 1500
@@ -102,14 +106,15 @@ def closed(search: Search, mask: NDArray[np.bool_], cutoff: float) -> bool:
 
 
 def test_after_a_first_look_it_goes_on_only_as_far_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enumeration, "FIRST_STEPS", 20)
+    monkeypatch.setattr(enumeration, "FIRST_STEPS", 6)
+    monkeypatch.setattr(choice_walk, "CHOICE_STEPS", 1)
     stopped = 0
     for _, search in searches(40, 9):
         looked = []
+        paths = np.arange(search.plans.pool.size)
         for most in (np.inf, 0.0):
             afresh(search)
             every = np.ones(len(search.columns), dtype=bool)
-            paths = np.arange(search.plans.pool.size)
             looked.append(search.enumeration.close(every, paths, lambda: 1e6, lambda: None, None, most))
         (whole, steps), (part, fewer) = looked
         assert whole >= part and steps >= fewer
@@ -171,6 +176,145 @@ def test_an_enumeration_that_is_stopped_leaves_every_better_plan_and_goes_on_wit
             monkeypatch.setattr(enumeration, "FIRST_STEPS", enumeration.FIRST_STEPS + 1)
         assert plans.best_time == pytest.approx(best, rel=1e-12) or not np.isfinite(best)
     assert thinned > 5
+
+
+Deals = list[tuple[NDArray[np.bool_], NDArray[np.int64], list[NDArray[np.bool_]]]]
+
+
+def dealt(search: Search, mask: NDArray[np.bool_], cutoff: float, portions: int) -> tuple[bool, Deals]:
+    """Whether all is looked through by an enumeration that is dealt out after its first look; and what was dealt."""
+    deals: Deals = []
+    plans, paths = search.plans, np.arange(search.plans.pool.size)
+
+    def below() -> float:
+        return min(cutoff, plans.best_time)
+
+    def deal(
+        left: NDArray[np.bool_], order: NDArray[np.int64], durations: NDArray[np.float64] | None, most: float
+    ) -> tuple[bool, int]:
+        parts = [search.enumeration.portion(left, order, k, portions) for k in range(portions)]
+        deals.append((left.copy(), order, parts))
+        for part in parts:
+            if np.logical_or.reduceat(part, search.columns.start[:-1]).all():
+                walk = search.enumeration.walk_of(part, order, paths, below(), durations)
+                assert walk is not None
+                while not search.enumeration.look(walk, part.copy(), below, lambda: None):
+                    assert not walk.stuck
+        return True, 0
+
+    return search.enumeration.close(mask, paths, below, lambda: None, None, np.inf, deal)[0], deals
+
+
+@pytest.mark.parametrize("portions", [2, 3])
+def test_portions_of_an_enumeration_are_all_of_it_and_meet_the_best_plan(portions: int, monkeypatch) -> None:
+    """Those who go on have each some of one stage's columns, and all of the others'."""
+    monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
+    shared = ended = 0
+    for _, search in searches(60, 11):
+        mask = np.ones(len(search.columns), dtype=bool)
+        best = min(plans_of(search, mask).values(), default=np.inf)
+        afresh(search)
+        closed, deals = dealt(search, mask, 1e6, portions)
+        left = {} if closed else plans_of(search, mask)
+        assert min([*left.values(), search.plans.best_time]) == pytest.approx(best, rel=1e-12)
+        ended += closed and bool(deals)
+        for left, _, parts in deals:
+            assert (np.add.reduce(parts)[left] >= 1).all() and not np.logical_or.reduce(parts)[~left].any()
+            own = {int(s) for part in parts for s in search.columns.stage[left & ~part]}
+            sizes = [int(part[search.columns.stage == s].sum()) for s in own for part in parts]
+            assert len(own) <= 1 and max(sizes, default=0) - min(sizes, default=0) <= 1
+            assert not own or sum(sizes) == int(left[search.columns.stage == own.pop()].sum())
+            shared += min(sizes, default=0) > 0
+    assert shared > 10 and ended > 10
+
+
+def test_shares_leave_every_better_plan_or_meet_it_and_are_heard_where_their_time_ends(monkeypatch) -> None:
+    """Two shares in one process, each stopped sooner or later: what they looked through is gone, their best plan is
+    known, and they are asked again with what is left."""
+    monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
+    monkeypatch.setattr(choice_walk, "CHOICE_STEPS", 1)
+    ends = {True: 0, False: 0}
+    for rng, search in searches(40, 12):
+        mask = np.ones(len(search.columns), dtype=bool)
+        best = min(plans_of(search, mask).values(), default=np.inf)
+        enough = int(rng.integers(1, 12))
+        looks = iter(range(1, 10**6))
+
+        def check(looks: Iterator[int] = looks, enough: int = enough) -> None:
+            if next(looks) % enough == 0:
+                raise OutOfTime
+
+        monkeypatch.setattr(search.stopper, "check", check)
+        afresh(search)
+        pool = WorkerPool(1, search, 0)
+        order = np.arange(search.problem.stages)
+        for _ in range(200):
+            before = mask.copy()
+            try:
+                closed, steps = pool.enumerate(search, mask, order, None, np.inf)
+            except OutOfTime:
+                closed, steps = False, 1
+            left = {} if closed else plans_of(search, mask)
+            assert min([*left.values(), search.plans.best_time]) == pytest.approx(best, rel=1e-12)
+            assert steps > 0 and not (mask & ~before).any()
+            ends[closed] += bool(closed or (mask != before).any())
+            if closed:
+                break
+            monkeypatch.setattr(enumeration, "FIRST_STEPS", enumeration.FIRST_STEPS + 1)
+        monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
+    assert min(ends.values()) > 10
+
+
+@pytest.mark.parametrize("problem", [light_layers(4, 2, 12, 18), light_layers(3, 3, 9, 17), deepseek(8, 2, 16, 30)])
+def test_trees_that_deal_enumerations_out_are_the_same_whoever_works_on_them(
+    problem: PipelineProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enumeration, "FIRST_STEPS", 300)
+    monkeypatch.setattr(choice_walk, "CHOICE_STEPS", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(TreeRun, "_deal", None)
+        whole = branch_and_cut(problem, SolveOptions(gap=0.0))
+    answers = []
+    by_shares = WorkerPool.enumerate
+
+    def counted(*of: Any) -> tuple[bool, int]:
+        answers.append(by_shares(*of))
+        return answers[-1]
+
+    monkeypatch.setattr(WorkerPool, "enumerate", counted)
+    alone, together = (branch_and_cut(problem, SolveOptions(gap=0.0, workers=workers)) for workers in (1, 2))
+    assert answers and answers[: len(answers) // 2] == answers[len(answers) // 2 :]
+    assert whole.status == alone.status == together.status == OPTIMAL
+    assert alone.objective == together.objective == pytest.approx(whole.objective, rel=1e-9)
+    assert alone.plan == together.plan and alone.statistics == together.statistics
+
+
+def test_choices_of_many_borders_are_dealt_by_where_they_begin(monkeypatch) -> None:
+    """A portion then holds all columns of a stage that come in at a border, or none; where borders are few, columns."""
+    monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
+    by_border = {True: 0, False: 0}
+    for (problem, truth), _ in zip(periodic_problems(13), range(60), strict=False):
+        search = phased_search(problem, truth.objective * 1.05)
+        if search is None:
+            continue
+        bound_root(search)
+        for borders in (1, 1000):
+            monkeypatch.setattr(enumeration, "DEALT_BY_BORDER", borders)
+            afresh(search)
+            closed, deals = dealt(search, np.ones(len(search.columns), dtype=bool), truth.objective * 1.04, 2)
+            if closed:
+                assert search.plans.best_time == pytest.approx(truth.objective, rel=1e-9)
+            for _, order, parts in deals:
+                told = search.enumeration.told
+                assert told is not None
+                first = search.columns.stage == order[0]
+                enters = told.borders.high if order[0] > order[-1] else told.borders.low
+                mine, others = (set(enters[part & first]) for part in parts)
+                if borders == 1 and len(mine | others) > 1:
+                    assert not mine & others
+                    by_border[True] += 1
+                by_border[False] += borders > 1 and bool(mine & others)
+    assert min(by_border.values()) > 10
 
 
 def test_what_would_take_too_much_is_left_as_it_is(monkeypatch) -> None:

@@ -31,10 +31,11 @@ def options_of(problem: PipelineProblem) -> list[stage_pricing.StageOptions]:
     return stage_options(problem, np.full(problem.stages, NO_LIMIT))
 
 
-def generation_of(problem: PipelineProblem, step_time: float) -> Generation:
+def generation_of(problem: PipelineProblem, step_time: float, workers: int = 1) -> Generation:
     """Configurations made for plans below a step time, before any price."""
     graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
-    return Generation(problem, step_time, WorkLimits(problem, graph), PathCuts(problem, graph), Stopper(None))
+    limits, paths = WorkLimits(problem, graph), PathCuts(problem, graph)
+    return Generation(problem, step_time, limits, paths, Stopper(None), workers=workers)
 
 
 def problems(number: int, seed: int):
@@ -141,6 +142,30 @@ def test_no_plan_beats_what_prices_prove_and_every_better_plan_is_among_what_the
         assert left is not None and left.columns.find(truth.plan) is not None
         proven += held.bound(above) > 0.9 * truth.objective
     assert proven > 15
+
+
+def test_stages_priced_together_prove_and_leave_the_same(monkeypatch):
+    compared = refused = 0
+    rng = np.random.default_rng(23)
+    for _ in range(20):
+        problem, truth = comparable_problem(rng, 20_000)
+        if problem.stages == 1 or np.isinf(truth.objective):
+            continue
+        above = truth.objective * 1.05
+        one, two = (generation_of(problem, above, workers) for workers in (1, 2))
+        assert one.bound(above) == two.bound(above)
+        left, same = one.columns_under(above, 100_000), two.columns_under(above, 100_000)
+        assert left is not None and same is not None
+        assert np.array_equal(left.columns.durations, same.columns.durations)
+        assert left.first.tolist() == same.first.tolist()
+        number = len(left.columns)
+        for held in (one, two):
+            assert held.few_under(above, number) and not held.few_under(above, number - 1)
+            with pytest.raises(TooManyColumns, match=f"more than {number - 1}"):
+                held.columns_under(above, number - 1)
+            refused += 1
+        compared += 1
+    assert compared > 8 and refused > 16
 
 
 def test_what_prices_prove_does_not_depend_on_the_configurations_that_the_lp_begins_with(monkeypatch):

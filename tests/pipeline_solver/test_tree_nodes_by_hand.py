@@ -486,10 +486,10 @@ def test_what_is_left_is_looked_through_where_its_lp_or_enumeration_closes_it(
     asked = []
 
     def close(mask: NDArray[np.bool_], *of: Any) -> tuple[bool, int]:
-        asked.append((gone_of(mask), of[-1]))
+        asked.append((gone_of(mask), *of[-2:]))
         return closes, 8000
 
-    search.enumeration.close = close
+    search.enumeration.close, search.deal = close, "shares"
     assert search.looked_through(7) is through
-    assert gone_of(master.allowed) == [3] and asked == ([([3], 7000)] if point else [])
-    assert master.iterations == 100 + 2 * point
+    assert gone_of(master.allowed) == [3] and asked == ([([3], 7000, "shares")] if point else [])
+    assert master.iterations == 100 + 8 * point

@@ -110,6 +110,10 @@ class Pool:
         self.probed.append(tuple(stages))
         self.iterations += self.probe_cost
 
+    def enumerate(self, *asked: Any) -> tuple[bool, int]:
+        self.asked = asked
+        return False, 7
+
     def close(self) -> None:
         self.closed = True
 
@@ -327,6 +331,22 @@ def test_what_a_probing_leaves_is_enumerated_for_as_long_as_the_probing_took(
     end, _ = probed_by(run, tree, *left)
     assert end is TreeEnd.DONE and tree.granted == granted
     assert bool(Pool.made[-1].slices) is not (through and bool(granted))
+
+
+def test_shares_that_helped_with_the_root_end_before_those_of_the_tree_begin(
+    monkeypatch: pytest.MonkeyPatch, pools: list[Pool]
+) -> None:
+    run, tree, _ = run_of()
+    deals = []
+
+    def process(*_: Any, **__: Any) -> None:
+        deals.extend(tree.deal(*of) for of in (("mask", "order", None, 5.0), ("mask", "order", None, 6.0)))
+
+    monkeypatch.setattr(tree, "process", process)
+    assert run.search() is TreeEnd.DONE and tree.deal is None
+    helpers, shares = pools
+    assert deals == [(False, 7), (False, 7)] and helpers.asked == (tree, "mask", "order", None, 6.0)
+    assert not helpers.slices and helpers.closed and len(shares.slices) == 1 and shares.closed
 
 
 @pytest.mark.parametrize(
