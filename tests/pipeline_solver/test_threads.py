@@ -27,8 +27,9 @@ def calls(number: int, begun: list[int], fails: int = -1) -> list[Callable[[], i
 @pytest.mark.parametrize("workers", [1, 2, 3, 20])
 def test_results_come_in_order(workers: int) -> None:
     taken: list[int] = []
+    before = set(threading.enumerate())
     in_order(calls(9, []), workers, taken.append)
-    assert taken == list(range(9)) and threading.active_count() == 1
+    assert taken == list(range(9)) and not set(threading.enumerate()) - before
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -36,6 +37,7 @@ def test_results_come_in_order(workers: int) -> None:
 def test_what_is_raised_ends_it_and_calls_to_come_are_left_out(workers: int, by_call: bool) -> None:
     begun: list[int] = []
     taken: list[int] = []
+    before = set(threading.enumerate())
 
     def take(k: int) -> None:
         taken.append(k)
@@ -45,21 +47,22 @@ def test_what_is_raised_ends_it_and_calls_to_come_are_left_out(workers: int, by_
     with pytest.raises(ValueError, match="3"):
         in_order(calls(40, begun, 3 if by_call else -1), workers, take)
     assert taken == list(range(3 if by_call else 4))
-    assert max(begun) <= 3 + 2 * workers and threading.active_count() == 1
+    assert max(begun) <= 3 + 2 * workers and not set(threading.enumerate()) - before
 
 
 def test_as_many_run_at_a_time_as_there_are_workers() -> None:
-    running, most = 0, []
-    lock = threading.Lock()
+    """Three calls wait for each other, which no fewer at a time would end, and there are never more."""
+    together = threading.Barrier(3)
+    lock, running, most = threading.Lock(), 0, 0
 
     def one() -> None:
-        nonlocal running
+        nonlocal running, most
         with lock:
             running += 1
-            most.append(running)
-        time.sleep(0.02)
+            most = max(most, running)
+        together.wait(timeout=60.0)
         with lock:
             running -= 1
 
-    in_order([one] * 8, 3, lambda _: None)
-    assert max(most) == 3
+    in_order([one] * 9, 3, lambda _: None)
+    assert most == 3
