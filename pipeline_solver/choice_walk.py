@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from taylor.pipeline_solver.compiled import compiled
 from taylor.pipeline_solver.phases import Borders
 
-MOST_NEW, SPARE = 500, 60
+MOST_NEW, SPARE = 650, 60
 """Rows that may join on the way, and for how many there is room from the start."""
 
 MOST_CELLS = 24_000_000
@@ -222,12 +222,14 @@ class ChoiceWalk:
         self.state[0] = 0
         self.rest, self.partial = np.empty((places, 0)), np.empty((S + 1, 0))
         self.known = 0
-        self._catch_up()
+        self.catch_up()
         self.other_steps += moves * rows // TABLE_STEPS
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """Tabulate the rows that are new, and sum them up for the choice so far."""
         rows, classes, known = self.rows, self.classes, self.known
+        if known == rows.number:
+            return
         more = len(rows.values) - self.rest.shape[1]
         if more:
             self.rest, self.partial = (np.pad(of, ((0, 0), (0, more))) for of in (self.rest, self.partial))
@@ -246,6 +248,11 @@ class ChoiceWalk:
         self.known = rows.number
 
     @property
+    def sampled(self) -> bool:
+        """Whether samples can tell how long it takes: it has one part, whose tables stand."""
+        return len(self.parts) == 1 and not self.stuck and self.state[0] >= 0
+
+    @property
     def steps(self) -> int:
         """Columns looked at, and as many as tables and the event graph's judgements would have taken."""
         return int(self.state[1]) + self.other_steps
@@ -257,8 +264,7 @@ class ChoiceWalk:
             if self.state[0] < 0:
                 self._begin_part()
                 continue
-            if self.known < self.rows.number:
-                self._catch_up()
+            self.catch_up()
             most = until - self.other_steps
             end: int = walk_choices(
                 self.rows.costs, self.least, self.known, self.rest, self.listed, self.begin, *self.moves, told.late,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline.schedule import Schedule
+from taylor.pipeline_solver.choice_samples import sample
 from taylor.pipeline_solver.choice_walk import CHOICE, CLOSED, MOST_CELLS, SPARE, ChoiceWalk, Rows, Told, goes_back
 from taylor.pipeline_solver.column_floors import ColumnFloors
 from taylor.pipeline_solver.columns import ColumnSet
@@ -46,6 +47,15 @@ that tells: a node that would take more is left to its LPs. Splits close less of
 
 MOST_ORDERED = 5000
 """Columns in order that are enumerated at most: of more, a look takes longer than the LPs of a node."""
+
+SAMPLES = 50
+"""Samples of a walk in each order of the stages."""
+
+SAMPLE_STEPS = 30_000
+"""Columns that are looked at in the time that a sample takes besides."""
+
+NO_PROGRESS = 1e-12
+"""Share of a walk that counts as nothing."""
 
 STEPS_AN_ITERATION = 1000
 """Columns that are looked at in the time of a simplex iteration."""
@@ -166,25 +176,64 @@ class Enumeration:
         rows = self._rows(mask, paths, cutoff(), durations)
         if rows is None:
             return False, 0
-        best: ChoiceWalk | None = None
-        spent = 0
-        for order in self._orders(rows):
-            walk = ChoiceWalk(rows, order)
-            closed = self.look(walk, mask, cutoff, check)
-            spent += walk.steps
-            if closed:
-                return True, spent
-            # One is kept at a time: its tables are large.
-            best = walk if best is None or walk.done() > best.done() else best
-        assert best is not None
+        best, spent = self._begun(rows, mask, cutoff, check)
+        if best is None:
+            return True, spent
         most = min(most, MOST_STEPS if self.columns.ordered else MOST_PHASED_STEPS)
         if deal is None or best.stuck or best.steps > most * best.done():
             closed, steps = self._to_the_end(best, mask, cutoff, check, most)
         else:
             order = best.order
-            del walk, best, rows  # before others make their own
+            del best, rows  # before others make their own
             closed, steps = deal(mask, order, durations, most)
         return closed, spent + steps
+
+    def _begun(
+        self, rows: PathRows, mask: NDArray[np.bool_], cutoff: Callable[[], float], check: Callable[[], None]
+    ) -> tuple[ChoiceWalk | None, int]:
+        """The walk in the order that promises the soonest end, gone on with a little; None at the end of one.
+
+        And the columns looked at for all orders. Where samples can tell, none but the best is walked.
+        """
+        best: ChoiceWalk | None = None
+        promised, spent = np.inf, 0
+        for order in self._orders(rows):
+            walk = ChoiceWalk(rows, order)
+            if walk.sampled:
+                whole, looked = self._sample(walk, cutoff, check)
+                spent += looked
+            else:
+                closed = self.look(walk, mask, cutoff, check)
+                spent += walk.steps
+                if closed:
+                    return None, spent
+                whole = walk.steps / max(walk.done(), NO_PROGRESS)
+            # One is kept at a time: its tables are large.
+            if best is None or whole < promised:
+                best, promised = walk, whole
+        assert best is not None
+        if best.sampled:
+            before = best.steps
+            closed = self.look(best, mask, cutoff, check)
+            spent += best.steps - before
+            if closed:
+                return None, spent
+        return best, spent
+
+    def _sample(self, walk: ChoiceWalk, cutoff: Callable[[], float], check: Callable[[], None]) -> tuple[float, int]:
+        """Sample a walk that has not begun: how long it will take, and what that took, in columns looked at.
+
+        The second half of the samples tells it, with what the first one has taught.
+        """
+        rows, told, looked = walk.rows, [], 0
+        check()
+        for seed in range(SAMPLES):
+            found = sample(walk, cutoff(), seed)
+            told.append(found.steps)
+            looked += found.looked + SAMPLE_STEPS
+            if found.choice is not None and not self._judged(rows, found.choice, cutoff):
+                break
+        return float(np.mean(told[len(told) // 2 :])), looked
 
     def walk_of(
         self,
@@ -196,7 +245,12 @@ class Enumeration:
     ) -> ChoiceWalk | None:
         """A walk through some columns in an order of the stages, int64 [S]; None as from `_rows`."""
         rows = self._rows(mask, paths, cutoff, durations)
-        return None if rows is None else ChoiceWalk(rows, order)
+        if rows is None:
+            return None
+        walk = ChoiceWalk(rows, order)
+        if walk.sampled:
+            self._sample(walk, lambda: cutoff, lambda: None)  # for the rows
+        return walk
 
     def portion(self, mask: NDArray[np.bool_], order: NDArray[np.int64], number: int, of: int) -> NDArray[np.bool_]:
         """Some columns less those of one stage that are in other portions; `number` is 0 ... `of` - 1.
@@ -249,7 +303,7 @@ class Enumeration:
             if end == CLOSED:
                 return True
             if end == CHOICE:
-                walk.stuck = not self._judged(walk, cutoff)
+                walk.stuck = not self._judged(walk.rows, walk.choice(), cutoff)
         return False
 
     def _orders(self, rows: Rows) -> Iterator[NDArray[np.int64]]:
@@ -304,17 +358,16 @@ class Enumeration:
                 paths.path(np.maximum(durations * (1.0 + noise), 0.0))
         return paths.pool
 
-    def _judged(self, walk: ChoiceWalk, cutoff: Callable[[], float]) -> bool:
-        """Judge the whole choice at hand; False where its path is new and there is no room for it, or where it is no
-        plan and yet may stand for one."""
-        chosen = walk.choice()
+    def _judged(self, rows: Rows, chosen: NDArray[np.int64], cutoff: Callable[[], float]) -> bool:
+        """Judge a whole choice; False where its path is new and there is no room for it, or where it is no plan and
+        yet may stand for one."""
         columns, plans = self.columns, self.plans
         if not (columns.totals[chosen].sum(axis=0) == self.counts).all():
             return True
         length, cut = plans.paths.path(plans.durations_of(chosen))
         if length >= cutoff():
-            assert isinstance(walk.rows, PathRows)
-            return walk.rows.add_path(plans.pool.counts[cut], float(plans.pool.constant[cut]))
+            assert isinstance(rows, PathRows)
+            return rows.add_path(plans.pool.counts[cut], float(plans.pool.constant[cut]))
         if not columns.ordered and plan_in_order(plans.problem, columns, chosen) is None:
             return False  # what its chunks hold in order costs something else
         plans.try_choice(chosen)

@@ -17,10 +17,12 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver import choice_walk, enumeration
 from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.checker import check
+from taylor.pipeline_solver.choice_samples import Sample
 from taylor.pipeline_solver.choice_walk import CHOICE, CLOSED, MOST_NEW, ChoiceWalk, Rows, Told
 from taylor.pipeline_solver.columns import build_columns
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.durations import chunk_durations, schedule_of
+from taylor.pipeline_solver.enumeration import Enumeration
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.generation import Generation
 from taylor.pipeline_solver.options import SolveOptions
@@ -144,10 +146,11 @@ def test_it_meets_the_best_plan_below_a_step_time_and_says_where_there_is_none()
 
 
 def test_an_enumeration_that_is_stopped_leaves_every_better_plan_and_goes_on_with_what_is_left(monkeypatch) -> None:
+    monkeypatch.setattr(enumeration, "SAMPLES", 1)  # more of them leave little to walk through
     monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
     monkeypatch.setattr(choice_walk, "CHOICE_STEPS", 1)
     thinned = 0
-    for _, search in searches(40, 2):
+    for _, search in searches(80, 2):
         mask = np.ones(len(search.columns), dtype=bool)
         every = plans_of(search, mask)
         best = min(every.values(), default=np.inf)
@@ -315,6 +318,35 @@ def test_choices_of_many_borders_are_dealt_by_where_they_begin(monkeypatch) -> N
                     by_border[True] += 1
                 by_border[False] += borders > 1 and bool(mine & others)
     assert min(by_border.values()) > 10
+
+
+def test_of_the_orders_the_one_that_samples_tell_to_be_the_shortest_is_walked(monkeypatch) -> None:
+    walked: list[list[int]] = []
+
+    def look(_: Enumeration, walk: ChoiceWalk, *__: object) -> bool:
+        walked.append(walk.order.tolist())
+        return True
+
+    monkeypatch.setattr(Enumeration, "look", look)
+    taken = set()
+    for rng, search in searches(60, 6):
+        expected: dict[tuple[int, ...], float] = {}
+
+        def told(walk: ChoiceWalk, cutoff: float, seed: int, rng=rng, expected=expected) -> Sample:
+            # The second half of an order's samples counts.
+            whole = expected.setdefault(tuple(walk.order.tolist()), float(rng.integers(10, 1000)))
+            return Sample(whole if seed >= enumeration.SAMPLES // 2 else 1.0, 1, None)
+
+        monkeypatch.setattr(enumeration, "sample", told)
+        afresh(search)
+        mask, paths = np.ones(len(search.columns), dtype=bool), np.arange(search.plans.pool.size)
+        walked.clear()
+        assert search.enumeration.close(mask, paths, lambda: 1e6, lambda: None)[0]
+        if len(expected) > 1:
+            (order,) = walked
+            assert expected[tuple(order)] == min(expected.values())
+            taken.add(list(expected).index(tuple(order)))
+    assert len(taken) > 1
 
 
 def test_what_would_take_too_much_is_left_as_it_is(monkeypatch) -> None:
