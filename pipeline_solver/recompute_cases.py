@@ -54,10 +54,14 @@ GREAT, MANY = 2, 4
 """How many times an even chunk's layers counts have that are tried as one, and how many they are at the least: with
 smaller ones in between, what stands for them is far from each."""
 
+NEAR = 0.004
+"""Share of the step time to beat that later turns leave open until no choice is open by more: under a time limit all
+choices are brought near to it before one is brought to it, for the last of a gap takes the longest."""
+
 FURTHER = 0.25
 """Where counts as one hold a better plan or stay open, those up to so many more, as a share, are tried one by one."""
 
-SECOND = 0.12
+SECOND = 0.25
 """Share of the time limit of the one later turn that counts have as one."""
 
 
@@ -133,6 +137,7 @@ class Choices:
         # Of few chunks the MILP goes on, and begins anew each time.
         self.resumable = not closed_by_milp(problem)
         self.stopped: Termination | None = None
+        self.near = False
         self.relaxed = without_choices(problem) if problem.choices else None
         self.relaxed_memory = TreeMemory()
 
@@ -159,6 +164,10 @@ class Choices:
         asked = float("inf") if self.options.cutoff is None else self.options.cutoff()
         return min(best * (1.0 - self.options.gap / 2), asked)
 
+    def asked(self) -> float:
+        """Step time below which the open choices are to be looked through: `to_beat`, or a little less at first."""
+        return self.to_beat() * (1.0 - NEAR if self.near else 1.0)
+
     def bound(self) -> float:
         """What no choice beats."""
         untried = [0.0 for case in self.untried if case not in self.proven]
@@ -169,8 +178,9 @@ class Choices:
         self._relax()
         self._try_untried()
         while not self._over() and not self._settled():
+            self.near = self.deadline is not None and self.bound() < (1.0 - NEAR) * self.to_beat()
             known = [(max(bound, self.floor), case) for case, bound in self.proven.items()]
-            pending = [entry for entry in known if entry[0] < self.to_beat()]
+            pending = [entry for entry in known if entry[0] < self.asked()]
             if not pending:
                 return
             if self.relaxed is not None and sum(bound <= self.floor for bound, _ in pending) > 1:
@@ -233,7 +243,7 @@ class Choices:
     def _try_beyond(self, case: Case, seconds: float | None, *, again: bool = False) -> None:
         """Look for a bound of a count and all greater ones; where a better plan turns up, the least are cases again.
 
-        So they are where the case stays open after a later turn (`again`).
+        So they are where probing rules out next to nothing, and where the case stays open after a later turn (`again`).
         """
         self.proven.setdefault(case, 0.0)
         told = _told(self, str(case), self.on_progress, plans=False)
@@ -241,7 +251,8 @@ class Choices:
         found, better = self._until_better(at_least(self.problem, case.mode, case.most), seconds, memory, told)
         reached = self._reached(case, found)
         self._take_nearest(found)
-        if (better or again) and reached < self.to_beat():
+        in_vain = memory.fruitless < float("inf")
+        if (better or again or in_vain) and reached < self.asked():
             self._part(case, reached)
 
     def _until_better(
@@ -257,7 +268,7 @@ class Choices:
                 told(progress)
 
         # A better plan answers the question: nothing is left to beat then.
-        asked = self._within(seconds).replace(cutoff=lambda: 0.0 if better else self.to_beat(), memory=memory)
+        asked = self._within(seconds).replace(cutoff=lambda: 0.0 if better else self.asked(), memory=memory)
         found = self._run(problem, asked, on_progress=watch)
         return found, better or (found.objective is not None and found.objective < self.to_beat())
 
@@ -375,7 +386,7 @@ class Choices:
     def _within(self, seconds: float | None) -> SolveOptions:
         left = None if self.deadline is None else max(0.01, self.deadline - time.monotonic())
         limit = left if seconds is None else seconds if left is None else min(left, seconds)
-        return self.options.replace(time_limit=limit, cutoff=self.to_beat)
+        return self.options.replace(time_limit=limit, cutoff=self.asked)
 
 
 def _layers_within(problem: PipelineProblem, step_time: float) -> int:

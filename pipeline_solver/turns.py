@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from typing import Generic, TypeVar
 
-FIRST = 0.06
+FIRST = 0.1
 """Share of the limit that the first turn of a case takes at most which a later one goes on with."""
 
 ALL_FIRST = 0.5

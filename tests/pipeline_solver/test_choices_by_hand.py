@@ -35,6 +35,7 @@ from taylor.pipeline_solver.uniform_recompute import (
     UNRESTRICTED_OBJECTIVE,
     solve_uniform,
 )
+from tests.pipeline_solver import scripted_choices
 from tests.pipeline_solver.scripted_choices import (
     FREE,
     GAP,
@@ -428,7 +429,7 @@ def test_what_reaches_the_best_plan_by_half_the_gap_is_not_pending() -> None:
 
 
 def test_the_time_is_shared_as_turns_are(clock: Clock) -> None:
-    """Of 100 seconds 90 are left: 5.4 for a first turn, and when 40 are gone a half of what half of them leaves."""
+    """Of 100 seconds 90 are left: 9 for a first turn, and when 40 are gone a half of what half of them leaves."""
     choices = (*counts(1, 2), (SELECT, 2))
     answers = {
         FREE: stopped(None, 5.0, seconds=10.0),
@@ -439,9 +440,40 @@ def test_the_time_is_shared_as_turns_are(clock: Clock) -> None:
     run = Scripted(answers, clock)
     found = solved(run, choices, limit=100.0, problem=selective())
     assert run.asked[:5] == [FREE, (FULL, 1), (FULL, 2), (SELECT, 2), (FULL, 1)]
-    assert run.limits[:5] == pytest.approx([5.0, 5.4, 2.5, 4.0, 24.0])
+    assert run.limits[:5] == pytest.approx([5.0, 9.0, 2.5, 4.0, 24.0])
     assert clock.now >= 1100.0
     assert (found.status, found.termination, found.bound) == (NO_SOLUTION, Termination.TIME_LIMIT, 5.0)
+
+
+def test_under_a_time_limit_all_choices_are_brought_near_before_one_is_brought_to_the_end(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later turns leave a little open; with no choice open by more, they ask for the rest."""
+    monkeypatch.setattr(scripted_choices, "GAP", 1e-6)
+    near = 30.0 * (1.0 - rule.NEAR)
+    answers = {
+        FREE: stopped(None, 5.0, seconds=1.0),
+        (FULL, 0): [stopped(30.0, 10.0, seconds=1.0), cut_off(near, seconds=1.0), cut_off(30.0, seconds=1.0)],
+        (FULL, 1): [stopped(None, 20.0, seconds=1.0), cut_off(near, seconds=1.0), cut_off(30.0, seconds=1.0)],
+    }
+    run = Scripted(answers, clock)
+    found = solved(run, counts(0, 1), limit=100.0)
+    # The first turns ask for all; of few chunks the choice nearest to its proof comes first.
+    assert run.asked == [FREE, (FULL, 0), (FULL, 1), (FULL, 1), (FULL, 0), (FULL, 0), (FULL, 1)]
+    assert run.cutoffs[2:] == pytest.approx([30.0, near, near, 30.0, 30.0], rel=1e-6)
+    assert (found.status, found.bound) == (OPTIMAL, 30.0)
+
+
+@pytest.mark.parametrize(("limit", "bound"), [(None, 10.0), (100.0, 29.9)])
+def test_without_a_limit_or_more_open_a_choice_is_brought_to_the_end_at_once(
+    limit: float | None, bound: float, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripted_choices, "GAP", 1e-6)
+    first = [stopped(30.0, bound, seconds=1.0), cut_off(30.0, seconds=1.0)]
+    run = Scripted({FREE: stopped(None, 5.0), (FULL, 0): first, (FULL, 1): stopped(None, 30.0)}, clock)
+    solved(run, counts(0, 1), limit=limit)
+    assert run.asked == [FREE, (FULL, 0), (FULL, 1), (FULL, 0)]
+    assert run.cutoffs[3] == pytest.approx(30.0, rel=1e-6)
 
 
 @pytest.mark.parametrize(("problem", "share"), [(small_problem(), 5.0), (two_kinds(), 15.0)])

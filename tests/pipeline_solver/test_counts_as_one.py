@@ -114,7 +114,25 @@ def test_counts_that_stay_open_have_one_later_turn_as_one() -> None:
     found, run = asked({**answers, beyond(8): stopped(None, 30.0), beyond(10): cut_off(60.0)})
     assert run.asked[-5:] == [beyond(8), beyond(8), *counts(8, 9), beyond(10)] and found.status == OPTIMAL
     turns = [limit for key, limit in zip(run.asked, run.limits, strict=True) if key == beyond(8)]
-    assert turns == [pytest.approx(0.06e6, rel=1e-2), pytest.approx(0.12e6, rel=1e-2)]
+    assert turns == [pytest.approx(0.1e6, rel=1e-2), pytest.approx(0.25e6, rel=1e-2)]
+
+
+def test_counts_as_one_of_which_probing_rules_out_little_have_no_later_turn() -> None:
+    class Probed(Scripted):
+        """Leaves word in the memory, as a tree does, that probing ruled out too little."""
+
+        def __call__(self, *problem: Any, **how: Any) -> Any:
+            found = super().__call__(*problem, **how)
+            memory = self.options[-1].memory
+            if self.asked[-1] == beyond(8) and memory is not None:
+                memory.fruitless = 55.0
+            return found
+
+    answers = {choice: cut_off(60.0) for choice in counts(8, 9)}
+    run = Probed({FREE: stopped(None, 20.0), **FEW, **ANSWERS, **answers, beyond(8): stopped(None, 30.0),
+                  beyond(10): cut_off(60.0)})  # fmt: skip
+    found = solved(run, counts(*range(14)), problem=long(), warm_start=KNOWN, limit=1e6)
+    assert run.asked[-4:] == [beyond(8), *counts(8, 9), beyond(10)] and found.status == OPTIMAL
 
 
 def again(answers: dict[Any, Any]) -> tuple[list[Any], Scripted]:
