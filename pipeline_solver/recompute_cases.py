@@ -13,6 +13,7 @@ say.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -152,7 +153,7 @@ class Choices:
     ) -> None:
         """Begin a solve, with what is known of the problem without the rule and the best plan that keeps it."""
         self.options, self.began, self.deadline, self.on_progress = options, began, deadline, on_progress
-        self.turns, self.stopped = Turns(deadline), None
+        self.turns, self.stopped, self.near = Turns(deadline), None, False
         self.free, self.floor = free, max(self.floor, free.bound or 0.0)
         self.relaxed_memory.bound = max(self.relaxed_memory.bound, self.floor)
         self.best = self.best if best is None else better_of_two(self.best, best)
@@ -248,7 +249,8 @@ class Choices:
         self.proven.setdefault(case, 0.0)
         told = _told(self, str(case), self.on_progress, plans=False)
         memory = self.memories.setdefault(case, TreeMemory(self.floor, paths=self.paths, patience=self.patience))
-        found, better = self._until_better(at_least(self.problem, case.mode, case.most), seconds, memory, told)
+        problem = at_least(self.problem, case.mode, case.most)
+        found, better = self._until_better(problem, seconds, memory, told, self.asked)
         reached = self._reached(case, found)
         self._take_nearest(found)
         in_vain = memory.fruitless < float("inf")
@@ -256,9 +258,14 @@ class Choices:
             self._part(case, reached)
 
     def _until_better(
-        self, problem: PipelineProblem, seconds: float | None, memory: TreeMemory | None, told: OnProgress | None
+        self,
+        problem: PipelineProblem,
+        seconds: float | None,
+        memory: TreeMemory | None,
+        told: OnProgress | None,
+        below: Callable[[], float],
     ) -> tuple[Solution, bool]:
-        """Solve a relaxed problem until a better plan is met or proven not to be there; whether one is met."""
+        """Solve a relaxed problem until a better plan is met or none is proven to be `below`; whether one is met."""
         better = False
 
         def watch(progress: Progress) -> None:
@@ -268,7 +275,7 @@ class Choices:
                 told(progress)
 
         # A better plan answers the question: nothing is left to beat then.
-        asked = self._within(seconds).replace(cutoff=lambda: 0.0 if better else self.asked(), memory=memory)
+        asked = self._within(seconds).replace(cutoff=lambda: 0.0 if better else below(), memory=memory)
         found = self._run(problem, asked, on_progress=watch)
         return found, better or (found.objective is not None and found.objective < self.to_beat())
 
@@ -371,7 +378,8 @@ class Choices:
             fresh.left = min(self.left, self.to_beat())
             fresh.fruitless = self.fruitless
         memory = self.memories.setdefault(case, fresh)
-        found = self._run(one, self._within(seconds).replace(memory=memory), warm_start=known, on_progress=told)
+        options = self._within(seconds).replace(cutoff=self.asked, memory=memory)
+        found = self._run(one, options, warm_start=known, on_progress=told)
         self.best = better_of_two(self.best, found)
         self._reached(case, found)
         return found
@@ -380,13 +388,13 @@ class Choices:
         """Whether the choice, and with it any of its mode for more layers, cannot win even with all memory there is."""
         limits = tuple(NO_LIMIT_MIB for _ in self.problem.limit_mib)
         roomy = self.problem.replace(uniform_recompute=((case.mode, case.most),), limit_mib=limits, host_limit_mib=())
-        found, better = self._until_better(roomy, 1.0, None, None)
+        found, better = self._until_better(roomy, 1.0, None, None, self.to_beat)
         return found.status == CUT_OFF and not better
 
     def _within(self, seconds: float | None) -> SolveOptions:
         left = None if self.deadline is None else max(0.01, self.deadline - time.monotonic())
         limit = left if seconds is None else seconds if left is None else min(left, seconds)
-        return self.options.replace(time_limit=limit, cutoff=self.asked)
+        return self.options.replace(time_limit=limit, cutoff=self.to_beat)
 
 
 def _layers_within(problem: PipelineProblem, step_time: float) -> int:

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.brute_force import enumerate_optimum, random_problem
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver import recompute_cases as rule
 from taylor.pipeline_solver.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
@@ -115,6 +116,19 @@ def test_counts_that_stay_open_have_one_later_turn_as_one() -> None:
     assert run.asked[-5:] == [beyond(8), beyond(8), *counts(8, 9), beyond(10)] and found.status == OPTIMAL
     turns = [limit for key, limit in zip(run.asked, run.limits, strict=True) if key == beyond(8)]
     assert turns == [pytest.approx(0.1e6, rel=1e-2), pytest.approx(0.25e6, rel=1e-2)]
+
+
+def test_a_count_is_hopeless_only_where_it_cannot_win_not_where_it_is_near() -> None:
+    """Counts are parted while later turns leave a little open: what ends the greater ones leaves nothing."""
+    few = counts(8, 9, 10, 11)
+    roomy = {("roomy", choice): cut_off(54.9) for choice in few}
+    answers = {beyond(8): stopped(None, 30.0), **{choice: cut_off(54.9) for choice in few}, **roomy}
+    _, run = asked(answers, most=11)
+    cutoffs: dict[Any, set[float]] = {}
+    for key, cutoff in zip(run.asked, run.cutoffs, strict=True):
+        cutoffs.setdefault(key, set()).add(round(cutoff / run.cutoffs[1], 6))
+    assert cutoffs[(FULL, 8)] >= {1.0 - rule.NEAR}  # once it is near, what is open is asked for
+    assert cutoffs[("roomy", (FULL, 8))] == {1.0}
 
 
 def test_counts_as_one_of_which_probing_rules_out_little_have_no_later_turn() -> None:

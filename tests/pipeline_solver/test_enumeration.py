@@ -29,6 +29,7 @@ from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.phases import Borders, Phases, borders_of, period_of
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.root import bound_root, start_search
+from taylor.pipeline_solver.share_messages import Best, Cuts, EnumerationAnswer
 from taylor.pipeline_solver.solution import OPTIMAL
 from taylor.pipeline_solver.stage_tuples import stage_tuples
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
@@ -266,6 +267,27 @@ def test_shares_leave_every_better_plan_or_meet_it_and_are_heard_where_their_tim
             monkeypatch.setattr(enumeration, "FIRST_STEPS", enumeration.FIRST_STEPS + 1)
         monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
     assert min(ends.values()) > 10
+
+
+@pytest.mark.parametrize(("most", "rounds"), [(2001.0, 10), (1999.0, 1), (1.0, 1)])
+def test_shares_go_on_as_long_as_what_both_have_come_to_promises_an_end(most: float, rounds: int) -> None:
+    """Two shares look at 1,000 columns each, 100 a round."""
+    ((_, search),) = searches(1, 13)
+    pool = WorkerPool(1, search, 0)
+    mask = np.ones(len(search.columns), dtype=bool)
+    asked = 0
+
+    def answers(tasks: list[object], *_: object) -> list[EnumerationAnswer]:
+        nonlocal asked
+        asked += 1
+        left = np.packbits(mask if asked < 10 else ~mask)
+        cuts, best = Cuts.of(search.plans.pool, search.plans.pool.size), Best.of(search.plans)
+        two = [EnumerationAnswer(left, asked / 10, 100 * asked, False, cuts, best, False)] * 2
+        return two + [EnumerationAnswer(np.packbits(~mask), 1.0, 0, False, cuts, best, False)] * (len(tasks) - 2)
+
+    pool._answers = answers  # type: ignore[method-assign, assignment]
+    found = pool.enumerate(search, mask, np.arange(search.problem.stages), None, most)
+    assert (asked, found) == (rounds, (rounds == 10, 200 * rounds))
 
 
 @pytest.mark.parametrize("problem", [light_layers(4, 2, 12, 18), light_layers(3, 3, 9, 17), deepseek(8, 2, 16, 30)])
