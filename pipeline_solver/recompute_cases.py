@@ -130,6 +130,7 @@ class Choices:
         self.on_progress: OnProgress | None = None
         self.proven: dict[Case, float] = {}
         self.memories: dict[Case, TreeMemory] = {}
+        self.cut: dict[Case, float] = {}  # step times below which their last turns looked
         self.untried = self._cases() if timed else [Case(*choice) for choice in distinct_choices(problem)]
         self.done: list[Case] = []
         self.closed: set[str] = set()
@@ -248,7 +249,7 @@ class Choices:
         """
         self.proven.setdefault(case, 0.0)
         told = _told(self, str(case), self.on_progress, plans=False)
-        memory = self.memories.setdefault(case, TreeMemory(self.floor, paths=self.paths, patience=self.patience))
+        memory = self._memory(case, TreeMemory(self.floor, paths=self.paths, patience=self.patience))
         problem = at_least(self.problem, case.mode, case.most)
         found, better = self._until_better(problem, seconds, memory, told, self.asked)
         reached = self._reached(case, found)
@@ -293,8 +294,16 @@ class Choices:
             self.stopped = Termination.INTERRUPTED
         return found
 
+    def _memory(self, case: Case, fresh: TreeMemory) -> TreeMemory:
+        """What earlier turns have left of a case: no tree that was cut off below what is asked for now."""
+        memory = self.memories.setdefault(case, fresh)
+        if self.asked() > self.cut.get(case, float("inf")):
+            memory.tree = None
+        return memory
+
     def _reached(self, case: Case, found: Solution) -> float:
-        """Keep what a solve has proven of a case; all that is proven of it."""
+        """Keep what a solve has proven of a case, and below which step time; all that is proven of it."""
+        self.cut[case] = self.asked()
         reached = float("inf") if found.status == INFEASIBLE else max(found.bound or 0.0, self.floor)
         self.proven[case] = max(reached, self.proven[case])
         return self.proven[case]
@@ -377,7 +386,7 @@ class Choices:
             # tell all it is another tree.
             fresh.left = min(self.left, self.to_beat())
             fresh.fruitless = self.fruitless
-        memory = self.memories.setdefault(case, fresh)
+        memory = self._memory(case, fresh)
         options = self._within(seconds).replace(cutoff=self.asked, memory=memory)
         found = self._run(one, options, warm_start=known, on_progress=told)
         self.best = better_of_two(self.best, found)

@@ -464,6 +464,35 @@ def test_under_a_time_limit_all_choices_are_brought_near_before_one_is_brought_t
     assert (found.status, found.bound) == (OPTIMAL, 30.0)
 
 
+def test_a_tree_that_was_cut_off_nearer_does_not_go_on_with_what_is_open_beyond(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its nodes beyond are gone: only what was proven stays. One that was cut off farther may go on."""
+    monkeypatch.setattr(scripted_choices, "GAP", 1e-6)
+
+    class Leaving(Scripted):
+        """Leaves a tree each time."""
+
+        def __call__(self, *problem: Any, **how: Any) -> Any:
+            memory = problem[1].memory
+            stood.append(memory.tree is not None)
+            found = super().__call__(*problem, **how)
+            memory.tree = object()
+            return found
+
+    stood: list[bool] = []
+    one = [stopped(30.0, 10.0, seconds=1.0), stopped(None, 29.9, seconds=1.0), cut_off(30.0, seconds=1.0)]
+    answers = {FREE: stopped(None, 5.0, seconds=1.0), (FULL, 0): one, (FULL, 1): stopped(None, 30.0, seconds=1.0)}
+    run = Leaving(answers, clock)
+    found = solved(run, counts(0, 1), limit=100.0)
+    turns = [
+        (tree, cutoff) for key, tree, cutoff in zip(run.asked, stood, run.cutoffs, strict=True) if key == (FULL, 0)
+    ]
+    assert [tree for tree, _ in turns] == [False, True, False]
+    assert [cutoff for _, cutoff in turns[1:]] == pytest.approx([30.0 * (1.0 - rule.NEAR), 30.0], rel=1e-6)
+    assert found.bound == 30.0
+
+
 @pytest.mark.parametrize(("limit", "bound"), [(None, 10.0), (100.0, 29.9)])
 def test_without_a_limit_or_more_open_a_choice_is_brought_to_the_end_at_once(
     limit: float | None, bound: float, clock: Clock, monkeypatch: pytest.MonkeyPatch
