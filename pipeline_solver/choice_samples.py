@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.pipeline_solver.choice_walk import ChoiceWalk, prunes
+from taylor.pipeline_solver.choice_walk import ChoiceWalk, in_order, prunes
 from taylor.pipeline_solver.compiled import compiled
 
 GROUPS = 64
@@ -92,7 +92,7 @@ def sample_steps(  # type: ignore[no-untyped-def]
                     if q > begin[c]:
                         looked += 1
                         steps += stands[x]
-                    if not _in_order(from_late[x], late[i], to_early[x], early[i]):
+                    if not in_order(from_late[x], late[i], to_early[x], early[i]):
                         continue
                     if prunes(sums[x], costs[i], rest[there], rows, cutoff, rank):
                         continue
@@ -103,22 +103,18 @@ def sample_steps(  # type: ignore[no-untyped-def]
         kept = np.nonzero(found > 0.0)[0]
         if not len(kept):
             break
-        before = place, stands, sums, from_late, to_early, columns
         n = len(kept)
-        place, stands, sums = there_at[kept], found[kept], np.empty((n, rows))
-        from_late, to_early, columns = (
-            np.empty((n, K), np.int64),
-            np.empty((n, K), np.int64),
-            np.empty((n, S), np.int64),
-        )
+        new_sums, new_columns = np.empty((n, rows)), np.empty((n, S), np.int64)
+        new_late, new_early = np.empty((n, K), np.int64), np.empty((n, K), np.int64)
         for y in range(n):
             x, i = parent[kept[y]], column[kept[y]]
-            sums[y] = before[2][x] + costs[i, :rows]
-            for j in range(K):
-                from_late[y, j] = min(before[3][x, j], late[i, j])
-                to_early[y, j] = max(before[4][x, j], early[i, j])
-            columns[y] = before[5][x]
-            columns[y, k] = i
+            new_sums[y] = sums[x] + costs[i, :rows]
+            new_late[y] = np.minimum(from_late[x], late[i])
+            new_early[y] = np.maximum(to_early[x], early[i])
+            new_columns[y] = columns[x]
+            new_columns[y, k] = i
+        place, stands, sums, columns = there_at[kept], found[kept], new_sums, new_columns
+        from_late, to_early = new_late, new_early
     drawn = np.random.random() * stands.sum()
     x = 0
     while x + 1 < len(stands) and drawn > stands[x]:
@@ -130,15 +126,6 @@ def sample_steps(  # type: ignore[no-untyped-def]
         chosen,
     )  # fmt: skip
     return steps, looked
-
-
-@compiled
-def _in_order(from_late, late, to_early, early):  # type: ignore[no-untyped-def]
-    """Whether a column keeps the kinds in order after those chosen."""
-    ordered = True
-    for j in range(len(late)):
-        ordered &= min(from_late[j], late[j]) >= max(to_early[j], early[j])
-    return ordered
 
 
 @compiled
@@ -154,7 +141,7 @@ def _complete(  # type: ignore[no-untyped-def]
             c, there = of[move], behind[move]
             for q in range(begin[c], begin[c + 1]):
                 i = listed[q]
-                if not _in_order(from_late, late[i], to_early, early[i]):
+                if not in_order(from_late, late[i], to_early, early[i]):
                     continue
                 highest, p = -np.inf, rows - 1
                 while p >= 0 and highest < best:  # from the newest row on, which is the likeliest to tell
@@ -167,6 +154,5 @@ def _complete(  # type: ignore[no-untyped-def]
         i = chosen[k]
         for p in range(rows):
             sums[p] += costs[i, p]
-        for j in range(late.shape[1]):
-            from_late[j], to_early[j] = min(from_late[j], late[i, j]), max(to_early[j], early[i, j])
+        from_late, to_early = np.minimum(from_late, late[i]), np.maximum(to_early, early[i])
         place = after

@@ -447,6 +447,15 @@ def prunes(partial, costs, rest, rows, cutoff, rank):  # type: ignore[no-untyped
 
 
 @compiled
+def in_order(from_late, late, to_early, early):  # type: ignore[no-untyped-def]
+    """Whether a column keeps the kinds in order after those chosen: all four int64 [kinds - 1], as in `walk_choices`."""
+    ordered = True
+    for j in range(len(late)):
+        ordered &= min(from_late[j], late[j]) >= max(to_early[j], early[j])
+    return ordered
+
+
+@compiled
 def walk_choices(  # type: ignore[no-untyped-def]
     costs, least, rows, rest, listed, begin, first, of, behind, late, early, cutoff, most_steps, partial, place, at,
     inner, from_late, to_early, rank, chosen, state,
@@ -483,12 +492,9 @@ def walk_choices(  # type: ignore[no-untyped-def]
         if inner[k] == begin[c + 1]:
             at[k] += 1
             inner[k] = -1
-        dead = False
-        for j in range(K):
-            from_late[k + 1, j] = min(from_late[k, j], late[i, j])
-            to_early[k + 1, j] = max(to_early[k, j], early[i, j])
-            dead |= from_late[k + 1, j] < to_early[k + 1, j]
-        if dead or prunes(partial[k], costs[i], rest[there], rows, cutoff, rank):
+        if not in_order(from_late[k], late[i], to_early[k], early[i]):
+            continue
+        if prunes(partial[k], costs[i], rest[there], rows, cutoff, rank):
             continue
         chosen[k] = i
         if k == S - 1:
@@ -496,6 +502,9 @@ def walk_choices(  # type: ignore[no-untyped-def]
             return 2
         for p in range(rows):
             partial[k + 1, p] = partial[k, p] + costs[i, p]
+        for j in range(K):
+            from_late[k + 1, j] = min(from_late[k, j], late[i, j])
+            to_early[k + 1, j] = max(to_early[k, j], early[i, j])
         k += 1
         place[k], at[k], inner[k] = there, first[there], -1
     state[0], state[1] = k, steps

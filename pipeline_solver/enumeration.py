@@ -54,9 +54,6 @@ SAMPLES = 50
 SAMPLE_STEPS = 30_000
 """Columns that are looked at in the time that a sample takes besides."""
 
-NO_PROGRESS = 1e-12
-"""Share of a walk that counts as nothing."""
-
 STEPS_AN_ITERATION = 1000
 """Columns that are looked at in the time of a simplex iteration."""
 
@@ -207,7 +204,8 @@ class Enumeration:
                 spent += walk.steps
                 if closed:
                     return None, spent
-                whole = walk.steps / max(walk.done(), NO_PROGRESS)
+                done = walk.done()
+                whole = walk.steps / done if done else np.inf
             # One is kept at a time: its tables are large.
             if best is None or whole < promised:
                 best, promised = walk, whole
