@@ -448,7 +448,7 @@ def prunes(partial, costs, rest, rows, cutoff, rank):  # type: ignore[no-untyped
 
 @compiled
 def in_order(from_late, late, to_early, early):  # type: ignore[no-untyped-def]
-    """Whether a column keeps the kinds in order after those chosen: all four int64 [kinds - 1], as in `walk_choices`."""
+    """Whether a column keeps the kinds in order after those chosen; all int64 [kinds - 1], as in `walk_choices`."""
     ordered = True
     for j in range(len(late)):
         ordered &= min(from_late[j], late[j]) >= max(to_early[j], early[j])
