@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import multiprocessing
 import os
 import signal
 import uuid
+import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
@@ -114,6 +116,9 @@ _heard: dict[tuple[str, int], float] = {}
 """In a process of a `FarExecutor`: the numbers that it was told."""
 
 MOST_HEARD = 1000
+
+MOST_SAID = 64
+"""Warnings of a pool's processes that are told apart; beyond, one is given as often as it comes."""
 
 
 def hear(values: Mapping[tuple[str, int], float]) -> None:
@@ -247,7 +252,8 @@ def open_pool(
         yield executor
         return
     values = None if shared is None else shared.values
-    pool = ProcessPoolExecutor(workers, initializer=_become_worker, initargs=(os.getpid(), values))
+    said = multiprocessing.Array("L", MOST_SAID)
+    pool = ProcessPoolExecutor(workers, initializer=_become_worker, initargs=(os.getpid(), values, said))
     try:
         yield pool
     except KeyboardInterrupt:
@@ -259,9 +265,39 @@ def open_pool(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _become_worker(parent: int, shared: Any) -> None:
+class _SaidOnce(logging.Filter):
+    """Drops a warning that a process of the pool has already given, word for word.
+
+    What they meet at the same time, such as kernels that must be compiled, is one line to read.
+
+    Parameters
+    ----------
+    said : ctypes array with a lock, of unsigned integers
+        Checksums of the warnings given, then zeros; shared by the pool's processes.
+    """
+
+    def __init__(self, said: Any) -> None:
+        super().__init__()
+        self.said = said
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line is to be given."""
+        if record.levelno < logging.WARNING:
+            return True
+        words = zlib.crc32(record.getMessage().encode(errors="replace")) + 1
+        with self.said.get_lock():
+            known = list(self.said)
+            if words in known:
+                return False
+            if 0 in known:
+                self.said[known.index(0)] = words
+        return True
+
+
+def _become_worker(parent: int, shared: Any, said: Any) -> None:
     global _shared
     _shared = shared
+    log.addFilter(_SaidOnce(said))
     # The parent handles Ctrl-C: it keeps what is finished and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(parent)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
 import os
 import time
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -9,8 +11,17 @@ from functools import partial
 
 import pytest
 
+from taylor.base.console import log, start_logging
 from taylor.base.errors import InputError
-from taylor.workflows.process_pool import DIED, Failed, FarExecutor, SharedNumbers, WorkersDied, run_in_processes
+from taylor.workflows.process_pool import (
+    DIED,
+    Failed,
+    FarExecutor,
+    SharedNumbers,
+    WorkersDied,
+    _SaidOnce,
+    run_in_processes,
+)
 
 
 def square(number):
@@ -41,6 +52,35 @@ def outcomes(tasks, workers=2, executor=None):
 def test_every_task_is_told_once_with_what_it_gave():
     assert outcomes({n: partial(square, n) for n in range(7)}) == {n: n * n for n in range(7)}
     assert outcomes({}) == {}
+
+
+def warn(words, level="warning"):
+    getattr(log, level)(words)
+    return os.getpid()
+
+
+def test_a_warning_that_several_processes_give_is_one_line_and_others_are_all_given(capfd):
+    start_logging()
+    same = {n: partial(warn, "kernels are compiled: about half a minute") for n in range(8)}
+    outcomes(same | {8: partial(warn, "one more"), 9: partial(warn, "a thing is done", "info")})
+    given = capfd.readouterr().err
+    assert [given.count(words) for words in ("kernels are compiled", "one more", "a thing is done")] == [1, 1, 1]
+    # Each pool begins anew: what a later one meets may be something else.
+    outcomes({n: partial(warn, "kernels are compiled: about half a minute") for n in range(4)})
+    assert capfd.readouterr().err.count("kernels are compiled") == 1
+
+
+def test_lines_that_are_no_warnings_and_more_warnings_than_are_told_apart_are_all_given():
+    said = multiprocessing.Array("L", 2)
+    one, another = _SaidOnce(said), _SaidOnce(said)
+
+    def given(by, words, level=logging.WARNING):
+        return by.filter(logging.LogRecord("taylor", level, "", 0, "%s", (words,), None))
+
+    assert [given(by, "a", logging.INFO) for by in (one, another)] == [True, True]
+    assert [given(by, "a") for by in (one, another)] == [True, False]
+    assert given(another, "b") and not given(one, "b")
+    assert [given(by, "c") for by in (one, another)] == [True, True]  # no room is left to know it again
 
 
 @pytest.mark.parametrize("fault, words", [(refuse, "is odd"), (stumble, "ZeroDivisionError: of nobody's making")])
