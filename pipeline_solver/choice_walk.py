@@ -77,10 +77,13 @@ class Rows:
         Where each stage's begin among them.
     told : Told
         What a choice's columns must fit together by, of all columns.
-    costs : float64 [rows, n]
-        What each adds to each row.
     values : float64 [rows]
         What no column adds.
+
+    Attributes
+    ----------
+    costs : float64 [n, room]
+        What each column adds to each row: nothing, until who makes the rows fills it in.
     """
 
     def __init__(
@@ -88,7 +91,6 @@ class Rows:
         members: NDArray[np.int64],
         first: NDArray[np.int64],
         told: Told,
-        costs: NDArray[np.float64],
         values: NDArray[np.float64],
     ) -> None:
         self.members, self.first, self.told = members, first, told.take(members)
@@ -97,11 +99,10 @@ class Rows:
         self.most = self.number + MOST_NEW
         room = self.number + min(MOST_NEW, SPARE)
         self.costs, self.values = np.zeros((len(members), room)), np.zeros(room)
-        self.costs[:, : self.number] = costs.T
         self.values[: self.number] = values
 
     def add(self, costs: NDArray[np.float64], value: float) -> bool:
-        """Take one more row; False where there is no room for it."""
+        """Take one more row, float64 [n]; False where there is no room for it."""
         p = self.number
         if p == len(self.values):
             room = min(2 * p, self.most)
@@ -137,16 +138,15 @@ class Classes(NamedTuple):
     ----------
     of : int64 [n]
         The class of each column.
-    first : int64 [S + 1]
-        Where those of each stage begin.
-    held, enter, leave : int64 [classes]
-        Layers as a number, the border where a choice comes in and the one where it goes on.
+    coming : int64 [S * borders + 1]
+        Where those of each stage and border to come in begin.
+    held, leave : int64 [classes]
+        Layers as a number, in order for each of these, and the border where a choice goes on.
     """
 
     of: NDArray[np.int64]
-    first: NDArray[np.int64]
+    coming: NDArray[np.int64]
     held: NDArray[np.int64]
-    enter: NDArray[np.int64]
     leave: NDArray[np.int64]
 
 
@@ -169,11 +169,10 @@ class ChoiceWalk:
         self.borders = borders.number
         back = goes_back(borders, order)
         enter, leave = (borders.high, borders.low) if back else (borders.low, borders.high)
-        self.classes = _classes(rows.stage, told.held, enter, leave)
-        # The columns class by class, and where those of each class begin, and those of each stage and border.
+        self.classes = _classes(rows.stage * self.borders + enter, told.held, leave, S * self.borders)
+        # The columns class by class, and where those of each class begin.
         self.listed = np.argsort(self.classes.of, kind="stable")
         self.begin = np.searchsorted(self.classes.of[self.listed], np.arange(len(self.classes.held) + 1))
-        self.bucket = np.searchsorted((rows.stage * self.borders + enter)[self.listed], np.arange(S * self.borders + 1))
         ends = borders.ends[:, ::-1] if back else borders.ends
         self.parts = [
             (int(start), ends[ends[:, 0] == start, 1])
@@ -197,7 +196,8 @@ class ChoiceWalk:
     def _bucket(self, border: int) -> NDArray[np.int64]:
         """Columns of the first stage that come in at a border."""
         k = int(self.order[0]) * self.borders + border
-        return self.listed[self.bucket[k] : self.bucket[k + 1]]
+        first, end = self.begin[self.classes.coming[k : k + 2]]
+        return self.listed[first:end]
 
     def _begin_part(self) -> None:
         """Begin at the next border; `stuck` where that takes too much."""
@@ -211,13 +211,13 @@ class ChoiceWalk:
         if self.stuck:
             return
         self.where = np.empty((S + 1, told.goal + 1, self.borders), dtype=np.int32)
-        steps = classes.first, classes.held, classes.enter, classes.leave, self.order
+        steps = classes.coming, classes.held, classes.leave, self.order
         places, moves = number_places(*steps, start, goals, self.where)
         rows = self.rows.number
         self.stuck = places * len(self.rows.values) > MOST_CELLS or moves * rows > MOST_TABLE
         if self.stuck or not places:
             return
-        self.moves = Moves(np.zeros(places + 1, dtype=np.int64), *(np.empty(moves, dtype=np.int32) for _ in range(2)))
+        self.moves = Moves(np.empty(places + 1, dtype=np.int64), *(np.empty(moves, dtype=np.int32) for _ in range(2)))
         list_moves(*steps, self.where, *self.moves)
         self.state[0] = 0
         self.rest, self.partial = np.empty((places, 0)), np.empty((S + 1, 0))
@@ -317,74 +317,80 @@ def goes_back(borders: Borders, order: NDArray[np.int64]) -> bool:
     return borders.number > 1 and bool(order[0] > order[-1])
 
 
-def _classes(
-    stage: NDArray[np.int64], held: NDArray[np.int64], enter: NDArray[np.int64], leave: NDArray[np.int64]
-) -> Classes:
-    """The classes of columns."""
-    sizes = [int(of.max()) + 1 for of in (stage, enter, held, leave)]
-    keys, of = np.unique(np.ravel_multi_index((stage, enter, held, leave), sizes), return_inverse=True)
-    stages, entered, taken, left = np.unravel_index(keys, sizes)
-    return Classes(of.reshape(-1), np.searchsorted(stages, np.arange(sizes[0] + 1)), taken, entered, left)
+def _classes(coming: NDArray[np.int64], held: NDArray[np.int64], leave: NDArray[np.int64], most: int) -> Classes:
+    """The classes of columns; `coming` numbers their stages and borders to come in, below `most`."""
+    sizes = [int(of.max()) + 1 for of in (coming, held, leave)]
+    keys, of = np.unique(np.ravel_multi_index((coming, held, leave), sizes), return_inverse=True)
+    came, taken, left = np.unravel_index(keys, sizes)
+    return Classes(of.reshape(-1), np.searchsorted(came, np.arange(most + 1)), taken, left)
 
 
 @compiled
-def number_places(first, held, enter, leave, order, start, goals, where):  # type: ignore[no-untyped-def]
+def number_places(coming, held, leave, order, start, goals, where):  # type: ignore[no-untyped-def]
     """Number the places that choices from border `start` to one of `goals` can pass; how many, and their moves.
 
-    `first` int64 [S + 1], `held`, `enter` and `leave` int64 [classes] are those of `Classes`, `order` int64 [S];
+    `coming` int64 [S * borders + 1], `held` and `leave` int64 [classes] are those of `Classes`, `order` int64 [S];
     written to `where` int32 [S + 1, goal + 1, borders], by the stages chosen, the layers left and the border: -1 for no
     place.
     """
-    S, goal = len(order), where.shape[1] - 1
+    S, goal, borders = len(order), where.shape[1] - 1, where.shape[2]
     where[:] = -1
     where[0, goal, start] = 0
     for k in range(S):
-        for c in range(first[order[k]], first[order[k] + 1]):
-            for left in range(held[c], goal + 1):
-                if where[k, left, enter[c]] >= 0:
+        for left in range(goal + 1):
+            for border in range(borders):
+                if where[k, left, border] < 0:
+                    continue
+                c, end = coming[order[k] * borders + border], coming[order[k] * borders + border + 1]
+                while c < end and held[c] <= left:  # they are sorted by what they hold
                     where[k + 1, left - held[c], leave[c]] = 0
+                    c += 1
     ends = np.zeros(where.shape, dtype=np.bool_)
     for g in goals:
         ends[S, 0, g] = where[S, 0, g] >= 0
     moves = 0
     for k in range(S - 1, -1, -1):
-        for c in range(first[order[k]], first[order[k] + 1]):
-            for left in range(held[c], goal + 1):
-                if where[k, left, enter[c]] >= 0 and ends[k + 1, left - held[c], leave[c]]:
-                    ends[k, left, enter[c]] = True
-                    moves += 1
+        for left in range(goal + 1):
+            for border in range(borders):
+                if where[k, left, border] < 0:
+                    continue
+                c, end = coming[order[k] * borders + border], coming[order[k] * borders + border + 1]
+                while c < end and held[c] <= left:
+                    if ends[k + 1, left - held[c], leave[c]]:
+                        ends[k, left, border] = True
+                        moves += 1
+                    c += 1
     places = 0
     for k in range(S + 1):
         for left in range(goal + 1):
-            for border in range(where.shape[2]):
+            for border in range(borders):
                 where[k, left, border] = places if ends[k, left, border] else -1
                 places += ends[k, left, border]
     return places, moves
 
 
 @compiled
-def list_moves(first, held, enter, leave, order, where, begin, of, behind):  # type: ignore[no-untyped-def]
+def list_moves(coming, held, leave, order, where, begin, of, behind):  # type: ignore[no-untyped-def]
     """List the moves between the places that `number_places` has numbered, by place and then by class.
 
     Written to `begin`, `of` and `behind`, those of `Moves`.
     """
-    begin[:] = 0
-    at = np.zeros(len(begin) - 1, dtype=np.int64)
-    for turn in range(2):  # how many each place has, then which ones
-        for k in range(len(order)):
-            for c in range(first[order[k]], first[order[k] + 1]):
-                for left in range(held[c], where.shape[1]):
-                    here, there = where[k, left, enter[c]], where[k + 1, left - held[c], leave[c]]
-                    if here < 0 or there < 0:
-                        continue
-                    if turn == 0:
-                        begin[here + 1] += 1
-                    else:
-                        of[at[here]], behind[at[here]] = c, there
-                        at[here] += 1
-        if turn == 0:
-            begin[:] = np.cumsum(begin)
-            at[:] = begin[:-1]
+    borders, passed, listed = where.shape[2], 0, 0
+    for k in range(len(order)):
+        for left in range(where.shape[1]):
+            for border in range(borders):
+                if where[k, left, border] < 0:
+                    continue
+                begin[passed] = listed
+                passed += 1
+                c, end = coming[order[k] * borders + border], coming[order[k] * borders + border + 1]
+                while c < end and held[c] <= left:
+                    there = where[k + 1, left - held[c], leave[c]]
+                    if there >= 0:
+                        of[listed], behind[listed] = c, there
+                        listed += 1
+                    c += 1
+    begin[passed:] = listed  # behind the last stage
 
 
 @compiled

@@ -100,17 +100,18 @@ class PathRows(Rows):
         counts: NDArray[np.float64],
         values: NDArray[np.float64],
     ) -> None:
-        self.durations = [columns.durations[members[a:b]].T for a, b in zip(first[:-1], first[1:], strict=True)]
-        super().__init__(members, first, told, np.vstack([prices, self._of_paths(counts)]), values)
-
-    def _of_paths(self, counts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What the members add to paths of class counts float64 [P, classes], float64 [P, n]."""
+        super().__init__(members, first, told, values)
+        self.durations = [columns.durations[members[a:b]] for a, b in zip(first[:-1], first[1:], strict=True)]
+        self.costs[:, : len(prices)] = prices.T
         S = len(self.durations)
-        return np.hstack([counts[:, s::S] @ durations for s, durations in enumerate(self.durations)])
+        for s, durations in enumerate(self.durations):
+            self.costs[first[s] : first[s + 1], len(prices) : self.number] = durations @ counts[:, s::S].T
 
     def add_path(self, counts: NDArray[np.float64], constant: float) -> bool:
         """Take one more path, of class counts float64 [classes]; False where there is no room for it."""
-        return self.add(self._of_paths(counts[None])[0], constant)
+        S = len(self.durations)
+        costs = [durations @ counts[s::S] for s, durations in enumerate(self.durations)]
+        return self.add(np.concatenate(costs), constant)
 
 
 class Enumeration:

@@ -23,7 +23,10 @@ def random_rows(rng: np.random.Generator, kinds: int) -> Rows:
     late, early = rng.integers(0, 8, (n, kinds)), rng.integers(-1, 4, (n, kinds))
     borders = Borders(1, none, none, np.zeros((1, 2), dtype=np.int64))
     told = Told(rng.integers(0, 4, n), 7, borders, late, early)
-    return Rows(np.arange(n), first, told, rng.uniform(0, 10, (6, n)), np.zeros(6))
+    costs = rng.uniform(0, 10, (6, n)).T
+    rows = Rows(np.arange(n), first, told, np.zeros(6))
+    rows.costs[:, :6] = costs
+    return rows
 
 
 def walks(rng: np.random.Generator, number: int, kinds: int) -> list[tuple[Rows, NDArray[np.int64], float]]:

@@ -406,7 +406,10 @@ def random_rows(rng: np.random.Generator, borders: int, kinds: int) -> Rows:
     low, high = (rng.integers(0, borders, n) for _ in range(2))
     late, early = rng.integers(0, 8, (n, kinds)), rng.integers(-1, 4, (n, kinds))
     told = Told(rng.integers(0, 4, n), 5, Borders(borders, low, high, ends.reshape(-1, 2)), late, early)
-    return Rows(np.arange(n), first, told, rng.uniform(0, 10, (4, n)), rng.uniform(0, 3, 4))
+    costs = rng.uniform(0, 10, (4, n)).T
+    rows = Rows(np.arange(n), first, told, rng.uniform(0, 3, 4))
+    rows.costs[:, :4] = costs
+    return rows
 
 
 def fits(told: Told, some: tuple[int, ...]) -> bool:
