@@ -59,8 +59,10 @@ NEAR = 0.004
 """Share of the step time to beat that later turns leave open until no choice is open by more: under a time limit all
 choices are brought near to it before one is brought to it, for the last of a gap takes the longest."""
 
-FURTHER = 0.25
-"""Where counts as one hold a better plan or stay open, those up to so many more, as a share, are tried one by one."""
+FURTHER, FURTHER_IN_VAIN = 0.25, 0.5
+"""Where counts as one hold a better plan or stay open, those up to so many more, as a share, are tried one by one;
+where probing rules out next to nothing, those up to twice as many more: the next ones are likely to take their time in
+vain, too, that of two or three counts."""
 
 SECOND = 0.25
 """Share of the time limit of the one later turn that counts have as one."""
@@ -254,9 +256,9 @@ class Choices:
         found, better = self._until_better(problem, seconds, memory, told, self.asked)
         reached = self._reached(case, found)
         self._take_nearest(found)
-        in_vain = memory.fruitless < float("inf")
+        in_vain = _in_vain(memory)
         if (better or again or in_vain) and reached < self.asked():
-            self._part(case, reached)
+            self._part(case, reached, FURTHER_IN_VAIN if in_vain else FURTHER)
 
     def _until_better(
         self,
@@ -266,7 +268,8 @@ class Choices:
         told: OnProgress | None,
         below: Callable[[], float],
     ) -> tuple[Solution, bool]:
-        """Solve a relaxed problem until a better plan is met or none is proven to be `below`; whether one is met."""
+        """Solve a relaxed problem until a better plan is met, none is proven to be `below` or that is in vain; whether
+        one is met."""
         better = False
 
         def watch(progress: Progress) -> None:
@@ -276,7 +279,9 @@ class Choices:
                 told(progress)
 
         # A better plan answers the question: nothing is left to beat then.
-        asked = self._within(seconds).replace(cutoff=lambda: 0.0 if better else below(), memory=memory)
+        asked = self._within(seconds).replace(
+            cutoff=lambda: 0.0 if better or _in_vain(memory) else below(), memory=memory
+        )
         found = self._run(problem, asked, on_progress=watch)
         return found, better or (found.objective is not None and found.objective < self.to_beat())
 
@@ -313,11 +318,11 @@ class Choices:
         near = None if found.plan is None else nearest(self.problem, found.plan, found.solver)
         self.best = self.best if near is None else better_of_two(self.best, near)
 
-    def _part(self, case: Case, reached: float) -> None:
+    def _part(self, case: Case, reached: float, further: float) -> None:
         """Put the least counts of a case in its place, and the others as one again."""
         del self.proven[case], self.memories[case]
         counts = [most for mode, most in distinct_choices(self.problem) if mode == case.mode and most >= case.most]
-        upto = max(case.most + 1, int(case.most * (1.0 + FURTHER)))
+        upto = max(case.most + 1, int(case.most * (1.0 + further)))
         parts = [Case(case.mode, most) for most in counts if most < upto]
         rest = [most for most in counts if most >= upto]
         if len(rest) >= MANY:
@@ -404,6 +409,11 @@ class Choices:
         left = None if self.deadline is None else max(0.01, self.deadline - time.monotonic())
         limit = left if seconds is None else seconds if left is None else min(left, seconds)
         return self.options.replace(time_limit=limit, cutoff=self.to_beat)
+
+
+def _in_vain(memory: TreeMemory | None) -> bool:
+    """Whether probing has ruled out next to nothing."""
+    return memory is not None and memory.fruitless < float("inf")
 
 
 def _layers_within(problem: PipelineProblem, step_time: float) -> int:

@@ -131,22 +131,26 @@ def test_a_count_is_hopeless_only_where_it_cannot_win_not_where_it_is_near() -> 
     assert cutoffs[("roomy", (FULL, 8))] == {1.0}
 
 
-def test_counts_as_one_of_which_probing_rules_out_little_have_no_later_turn() -> None:
+def test_counts_as_one_of_which_probing_rules_out_little_end_there_and_more_of_them_are_alone() -> None:
     class Probed(Scripted):
         """Leaves word in the memory, as a tree does, that probing ruled out too little."""
 
         def __call__(self, *problem: Any, **how: Any) -> Any:
             found = super().__call__(*problem, **how)
             memory = self.options[-1].memory
-            if self.asked[-1] == beyond(8) and memory is not None:
+            cutoff = self.options[-1].cutoff
+            if self.asked[-1] == beyond(8) and memory is not None and cutoff is not None:
+                assert cutoff() > 0.0
                 memory.fruitless = 55.0
+                assert cutoff() == 0.0  # the run has nothing left to prove
             return found
 
-    answers = {choice: cut_off(60.0) for choice in counts(8, 9)}
-    run = Probed({FREE: stopped(None, 20.0), **FEW, **ANSWERS, **answers, beyond(8): stopped(None, 30.0),
-                  beyond(10): cut_off(60.0)})  # fmt: skip
+    alone = counts(*range(8, 14))  # those up to half of eight above it, and two, which are too few to be one
+    answers = {choice: cut_off(60.0) for choice in alone} | {("roomy", choice): BETTER for choice in alone}
+    run = Probed({FREE: stopped(None, 20.0), **FEW, **ANSWERS, **answers, beyond(8): stopped(None, 30.0)})
     found = solved(run, counts(*range(14)), problem=long(), warm_start=KNOWN, limit=1e6)
-    assert run.asked[-4:] == [beyond(8), *counts(8, 9), beyond(10)] and found.status == OPTIMAL
+    tried = [key for key in run.asked if key[0] != "roomy"]
+    assert tried[-7:] == [beyond(8), *alone] and found.status == OPTIMAL
 
 
 def again(answers: dict[Any, Any]) -> tuple[list[Any], Scripted]:
