@@ -73,6 +73,9 @@ where configurations leave the kinds' order open."""
 LOOSE_WALKS, LOOSE_IN_VAIN, LOOSE_SHARE = 24, 6, 0.5
 """How many of the latter there are at most, after how many in vain they end, and their share of the time left."""
 
+FEW_TO_WALK = 500
+"""Configurations left at the root up to which the tree closes sooner than a walk ends."""
+
 LISTED_BELOW = 0.99
 """Share of a step time under which configurations were too many, below which they are looked for again."""
 
@@ -476,7 +479,8 @@ class _TreeRun:
             self.infeasible = True
             return None
         self.bound = max(self.bound, min(root, tree.cutoff))
-        if self.first is None and tree.open and self.problem.interleaves > 1 and self._far(self.aim()):
+        many = tree.alive.sum() > FEW_TO_WALK
+        if self.first is None and tree.open and self.problem.interleaves > 1 and many and self._far(self.aim()):
             self._walk_at_the_root(tree)
         if tree.open and tree.plans.programs.places is not None:
             # Many kinds: splits of stages close slowly what the MILP's rows by kind hold together.

@@ -465,6 +465,7 @@ def test_time_that_ends_in_the_search_for_a_plan_that_fits_ends_the_solve_as_its
 def test_a_long_walk_follows_where_the_bound_is_far_from_the_plan(monkeypatch, far, walks, listed) -> None:
     """Whether all configurations are listed or priced; elsewhere what short walks have met thrice is enough."""
     monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FAR_GAP", far)
+    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FEW_TO_WALK", 0)
     if not listed:
         monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FEW_TUPLES", 0)
     monkeypatch.setattr(FirstPlans, "start_again", lambda *_: True)
@@ -472,3 +473,11 @@ def test_a_long_walk_follows_where_the_bound_is_far_from_the_plan(monkeypatch, f
     monkeypatch.setattr(FirstPlans, "go_on", lambda *_: long.append(1))
     branch_and_cut(deepseek(2), SolveOptions(gap=1e-3))
     assert bool(long) == walks
+
+
+def test_where_few_configurations_are_left_the_tree_does_not_wait_for_a_walk(monkeypatch) -> None:
+    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FAR_GAP", 0.0)
+    walked = []
+    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut._TreeRun._walk_at_the_root", lambda *_: walked.append(1))
+    found = branch_and_cut(deepseek(2), SolveOptions(gap=1e-3))
+    assert found.status == OPTIMAL and not walked
