@@ -83,7 +83,7 @@ class Rows:
     Attributes
     ----------
     costs : float64 [n, room]
-        What each column adds to each row: nothing, until who makes the rows fills it in.
+        What each column adds to each row; zeros, which the maker of the rows replaces.
     """
 
     def __init__(

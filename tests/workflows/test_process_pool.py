@@ -56,7 +56,6 @@ def test_every_task_is_told_once_with_what_it_gave():
 
 def warn(words, level="warning"):
     getattr(log, level)(words)
-    return os.getpid()
 
 
 def test_a_warning_that_several_processes_give_is_one_line_and_others_are_all_given(capfd):
