@@ -164,7 +164,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="reference cases to run")
     parser.add_argument("--sweep", action="store_true", help="run sizes S x m x V x layers instead of the cases")
     parser.add_argument("--suite", action="store_true", help="run the cases that have a goal; exit code 1 if one fails")
-    parser.add_argument("--patterns", action="store_true", help="of the suite the patterns and their two-kind twins alone")
+    parser.add_argument(
+        "--patterns", action="store_true", help="of the suite the patterns and their two-kind twins alone"
+    )
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--time_limit", type=float, default=60.0, help="seconds a solve")
     parser.add_argument("--workers", type=int, default=2, help="processes of branch-and-cut")
