@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline_solver.columns import ColumnSet
-from taylor.pipeline_solver.compiled import compiled
+from taylor.pipeline_solver.compiled import compiled, overwrite
 from taylor.pipeline_solver.cut_pool import CutPool
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
@@ -340,13 +340,14 @@ def anneal(tasks, moves, cooling, chosen, cuts, constant, known):  # type: ignor
                 new[moved[i]] = now[moved[i]]
             continue
         threshold = time - temperature * np.log(np.random.random() + 1e-300)
-        trial[:known] = values[:known]
+        overwrite(trial, values, known)
         for i in range(n):
             s = moved[i]
             for b in range(blocks):
                 change = table[new[s], b] - table[now[s], b]
                 if change != 0.0:
-                    trial[:known] += change * cuts[b * S + s, :known]
+                    for g in range(known):
+                        trial[g] += change * cuts[b * S + s, g]
         bound = 0.0
         for g in range(known):
             bound = max(bound, trial[g])
@@ -372,12 +373,12 @@ def anneal(tasks, moves, cooling, chosen, cuts, constant, known):  # type: ignor
             if length <= threshold:
                 accepted = True
                 time = length
-                values[:known] = trial[:known]
+                overwrite(values, trial, known)
                 for i in range(n):
                     now[moved[i]] = new[moved[i]]
                 if time < best_time - 1e-9:
                     best_time = time
-                    best[:] = now
+                    overwrite(best, now, S)
             else:
                 for i in range(n):
                     for b in range(blocks):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline_solver.choice_walk import ChoiceWalk, in_order, prunes
-from taylor.pipeline_solver.compiled import compiled
+from taylor.pipeline_solver.compiled import compiled, overwrite
 
 GROUPS = 64
 """Groups of places of a level, of each of which a partial choice is kept."""
@@ -73,7 +73,7 @@ def sample_steps(  # type: ignore[no-untyped-def]
     # What is kept of the level: its place, for how many it stands, its sums, first late and last early chunks, columns.
     place, stands = np.zeros(1, dtype=np.int64), np.ones(1)
     sums = np.empty((1, rows))
-    sums[0] = start[:rows]
+    overwrite(sums[0], start, rows)
     from_late, to_early = np.full((1, K), FREE), np.full((1, K), -1)
     columns = np.full((1, S), -1)
     for k in range(S):
@@ -100,27 +100,35 @@ def sample_steps(  # type: ignore[no-untyped-def]
                     found[group] += stands[x]
                     if np.random.random() * found[group] < stands[x]:
                         parent[group], column[group], there_at[group] = x, i, there
-        kept = np.nonzero(found > 0.0)[0]
-        if not len(kept):
+        n = 0
+        for group in range(GROUPS):
+            n += found[group] > 0.0
+        if n == 0:
             break
-        n = len(kept)
         new_sums, new_columns = np.empty((n, rows)), np.empty((n, S), np.int64)
         new_late, new_early = np.empty((n, K), np.int64), np.empty((n, K), np.int64)
-        for y in range(n):
-            x, i = parent[kept[y]], column[kept[y]]
-            new_sums[y] = sums[x] + costs[i, :rows]
-            new_late[y] = np.minimum(from_late[x], late[i])
-            new_early[y] = np.maximum(to_early[x], early[i])
-            new_columns[y] = columns[x]
+        place, stands = np.empty(n, np.int64), np.empty(n)
+        y = 0
+        for group in range(GROUPS):
+            if found[group] == 0.0:
+                continue
+            x, i = parent[group], column[group]
+            for p in range(rows):
+                new_sums[y, p] = sums[x, p] + costs[i, p]
+            for j in range(K):
+                new_late[y, j] = min(from_late[x, j], late[i, j])
+                new_early[y, j] = max(to_early[x, j], early[i, j])
+            overwrite(new_columns[y], columns[x], S)
             new_columns[y, k] = i
-        place, stands, sums, columns = there_at[kept], found[kept], new_sums, new_columns
-        from_late, to_early = new_late, new_early
+            place[y], stands[y] = there_at[group], found[group]
+            y += 1
+        sums, columns, from_late, to_early = new_sums, new_columns, new_late, new_early
     drawn = np.random.random() * stands.sum()
     x = 0
     while x + 1 < len(stands) and drawn > stands[x]:
         drawn -= stands[x]
         x += 1
-    chosen[:] = columns[x]
+    overwrite(chosen, columns[x], S)
     _complete(
         costs, rows, rest, listed, begin, first, of, behind, late, early, place[x], sums[x], from_late[x], to_early[x],
         chosen,
@@ -154,5 +162,7 @@ def _complete(  # type: ignore[no-untyped-def]
         i = chosen[k]
         for p in range(rows):
             sums[p] += costs[i, p]
-        from_late, to_early = np.minimum(from_late, late[i]), np.maximum(to_early, early[i])
+        for j in range(len(from_late)):
+            from_late[j] = min(from_late[j], late[i, j])
+            to_early[j] = max(to_early[j], early[i, j])
         place = after

@@ -23,6 +23,13 @@ def compiled(function: Callable[..., Any]) -> Any:
         return numba.njit(nogil=True)(function)
 
 
+@compiled
+def overwrite(values, new, count):  # type: ignore[no-untyped-def]
+    """Overwrite the first `count` elements of an array; the assignment of a slice takes seconds to compile."""
+    for i in range(count):
+        values[i] = new[i]
+
+
 def announce_compilation(kernels: Sequence[Any]) -> None:
     """Say that kernels are being compiled, when no earlier run has left them on the disk.
 
@@ -35,11 +42,11 @@ def announce_compilation(kernels: Sequence[Any]) -> None:
     folders = [kernel.stats.cache_path for kernel in kernels]
     if None in folders:
         log.warning(
-            "compiling the solver's kernels: about half a minute in every process, as there is no folder to keep them "
+            "compiling the solver's kernels: about a minute in every process, as there is no folder to keep them "
             "in; NUMBA_CACHE_DIR names one"
         )
     elif not all(_is_kept(kernel, Path(folder)) for kernel, folder in zip(kernels, folders, strict=True)):
-        log.warning("compiling the solver's kernels: once, about half a minute; later runs find them on the disk")
+        log.warning("compiling the solver's kernels: once, about a minute; later runs find them on the disk")
 
 
 def _is_kept(kernel: Any, folder: Path) -> bool:

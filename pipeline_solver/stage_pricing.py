@@ -18,7 +18,7 @@ from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.chunk_types import ChunkType, RecomputeOptions, chunk_bounds, chunk_types
 from taylor.pipeline_solver.columns import EXTRA, ColumnSet
-from taylor.pipeline_solver.compiled import compiled
+from taylor.pipeline_solver.compiled import compiled, overwrite
 from taylor.pipeline_solver.durations import duration_blocks, schedule_of
 from taylor.pipeline_solver.path_lp import Prices
 from taylor.pipeline_solver.phases import Phases
@@ -402,7 +402,9 @@ def _search(  # type: ignore[no-untyped-def]
     # What the chunks from v on take of everything at the least, and their least cost in what is left of it.
     rest = np.zeros((V + 1, P))
     table = np.full((P, V + 1, buckets + 1), np.inf)
-    table[:, V, :] = 0.0
+    for p in range(P):
+        for b in range(buckets + 1):
+            table[p, V, b] = 0.0
     size = np.maximum(room, 1e-9) / buckets
     for v in range(V - 1, -1, -1):
         for p in range(P):
@@ -494,10 +496,11 @@ def _search(  # type: ignore[no-untyped-def]
             if count == len(price):
                 longer = min(most, 2 * count)
                 more = np.zeros((longer, V), dtype=np.int64)
-                more[:count] = found
+                for i in range(count):
+                    overwrite(more[i], found[i], V)
                 found = more
                 more_price = np.zeros(longer)
-                more_price[:count] = price
+                overwrite(more_price, price, count)
                 price = more_price
             count += 1
         price[slot] = total

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from taylor.pipeline_solver.annealing import trace_path
-from taylor.pipeline_solver.compiled import compiled
+from taylor.pipeline_solver.compiled import compiled, overwrite
 from taylor.pipeline_solver.event_kernels import longest_path
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB
 
@@ -130,7 +130,7 @@ def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-
     options = 2 * M - 1 if M else 0
     over = stage_over(stack, line, begin, taken, s, row)
     while over > MEMORY_TOLERANCE_MIB:
-        best, best_k, best_option = np.inf, -1, -1
+        best, best_k, best_option = np.inf, line.place[0, s], options  # none yet
         for v in range(V):
             k = line.place[v, s]
             alive = line.alive[s, row[0], v]
@@ -145,7 +145,7 @@ def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-
                 step_of(line, begin, taken, k, option, -1)
                 if freed > 0.0 and price / freed < best:
                     best, best_k, best_option = price / freed, k, option
-        if best_k < 0:
+        if best_option == options:
             if locked < 0:
                 return over
             locked = -1  # the other chunks alone cannot make room
@@ -153,7 +153,7 @@ def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-
         step_of(line, begin, taken, best_k, best_option, 1)
         over = stage_over(stack, line, begin, taken, s, row)
     while True:
-        best, best_k, best_option = 0.0, -1, -1
+        best, best_k, best_option = 0.0, line.place[0, s], options
         for v in range(V):
             k = line.place[v, s]
             if k == locked:
@@ -166,7 +166,7 @@ def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-
                 if saved > best and stage_over(stack, line, begin, taken, s, row) <= MEMORY_TOLERANCE_MIB:
                     best, best_k, best_option = saved, k, option
                 step_of(line, begin, taken, k, option, 1)
-        if best_k < 0:
+        if best_option == options:
             return 0.0
         step_of(line, begin, taken, best_k, best_option, -1)
 
@@ -202,7 +202,8 @@ def task_durations(stack, line, tails, begin, taken):  # type: ignore[no-untyped
         chunk_blocks(stack, line, begin, taken, k, blocks, values)
         for b in range(blocks):
             durations[(b * V + line.interleave[k]) * S + line.stage[k]] = values[b]
-    durations[blocks * V * S :] = tails
+    for s in range(S):
+        durations[blocks * V * S + s] = tails[s]
     return durations
 
 
@@ -302,6 +303,15 @@ def propose(line, begin, taken, locked):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def assign(begin, taken, new_begin, new_taken):  # type: ignore[no-untyped-def]
+    """Overwrite a state."""
+    overwrite(begin, new_begin, len(begin))
+    for j in range(taken.shape[0]):
+        for k in range(taken.shape[1]):
+            taken[j, k] = new_taken[j, k]
+
+
+@compiled
 def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: ignore[no-untyped-def]
     """Metropolis walk from state `now`; `best` takes the best state met. Returns its MiB over the limits and step time.
 
@@ -338,26 +348,25 @@ def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: 
     locked = np.zeros(1, dtype=np.int64)
     for step in range(steps):
         if not propose(line, begin, taken, locked):
-            begin[:] = now.begin
-            taken[:] = now.taken
+            assign(begin, taken, now.begin, now.taken)
             continue
         # A chunk whose layers are others of the same kinds costs what it did.
-        touched[:] = False
+        for s in range(S):
+            touched[s] = False
         for k in range(C):
             moved = begin[k] != now.begin[k] or begin[k + 1] != now.begin[k + 1]
             for j in range(M):
                 moved = moved or taken[j, k] != now.taken[j, k]
             touched[line.stage[k]] |= moved
         fits = True
-        new_over[:] = over_of
+        overwrite(new_over, over_of, S)
         for s in range(S):
             if touched[s] and fits:
                 new_over[s] = fit_stage(stack, line, begin, taken, s, locked[0])
                 fits = new_over[s] <= MEMORY_TOLERANCE_MIB or over > 0.0
         total = new_over.sum()
         if not fits or total > over:
-            begin[:] = now.begin
-            taken[:] = now.taken
+            assign(begin, taken, now.begin, now.taken)
             continue
         n = 0
         for k in range(C):
@@ -374,9 +383,11 @@ def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: 
         if total < over:
             threshold = np.inf
         bound, strictest = 0.0, -1
-        trial[: known[0]] = values[: known[0]]
+        overwrite(trial, values, known[0])
         for i in range(n):
-            trial[: known[0]] += (durations[changed[i]] - before[i]) * counts[changed[i], : known[0]]
+            change = durations[changed[i]] - before[i]
+            for g in range(known[0]):
+                trial[g] += change * counts[changed[i], g]
         for g in range(known[0]):
             if trial[g] > bound:
                 bound, strictest = trial[g], g
@@ -405,17 +416,14 @@ def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: 
             if length <= threshold:
                 accepted = True
                 time, over = length, total
-                over_of[:] = new_over
-                values[: known[0]] = trial[: known[0]]
-                now.begin[:] = begin
-                now.taken[:] = taken
+                overwrite(over_of, new_over, S)
+                overwrite(values, trial, known[0])
+                assign(now.begin, now.taken, begin, taken)
                 if over < best_over or (over <= best_over and time < best_time - 1e-9):
                     best_over, best_time = over, time
-                    best.begin[:] = begin
-                    best.taken[:] = taken
+                    assign(best.begin, best.taken, begin, taken)
         if not accepted:
             for i in range(n):
                 durations[changed[i]] = before[i]
-            begin[:] = now.begin
-            taken[:] = now.taken
+            assign(begin, taken, now.begin, now.taken)
     return best_over, best_time
