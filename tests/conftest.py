@@ -37,10 +37,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(autouse=True)
 def log_as_it_was():
-    """Undo what a command that a test calls in this process does to the log."""
-    handlers, propagate, level = log.handlers[:], log.propagate, log.level
+    """Begin with the log of a new process, and undo what a command that a test calls in this one does to it.
+
+    A module's fixture may have called one before: pytest records each line twice where a logger that passed nothing on
+    when the test was set up does so later.
+    """
+    level = log.level
+    log.handlers[:], log.propagate = [], True
     yield
-    log.handlers[:], log.propagate = handlers, propagate
+    log.handlers[:], log.propagate = [], True
     log.setLevel(level)
 
 
