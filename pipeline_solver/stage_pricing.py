@@ -425,12 +425,17 @@ def _search(  # type: ignore[no-untyped-def]
     count, steps, complete = 0, 0, True
     at = np.zeros(V + 1, dtype=np.int64)
     used = np.zeros((V + 1, P))
+    work, least_work = need[:, P - 1].copy(), rest[1:, P - 1] - 1e-9 * room[P - 1]
     spent = np.zeros(V + 1)
     begin = np.zeros(V + 1, dtype=np.int64)
     until = np.zeros(V + 1, dtype=np.int64)
     v = 0
     while v >= 0:
         i = at[v]
+        # Most options are too much work, and passed over at once.
+        while i < start[v + 1] and room[P - 1] - (used[v, P - 1] + work[i]) < least_work[v]:
+            i += 1
+        steps += i - at[v]
         if i >= start[v + 1]:
             v -= 1
             continue
@@ -454,6 +459,8 @@ def _search(  # type: ignore[no-untyped-def]
                 if left < rest[v + 1, p] - 1e-9 * room[p]:
                     fits = False
                     break
+                if v == V - 1:  # the cost is all there is
+                    continue
                 b = min(buckets, max(0, int(left / size[p])))
                 if total + table[p, v + 1, b] >= below:
                     fits = False
@@ -469,7 +476,7 @@ def _search(  # type: ignore[no-untyped-def]
             continue
         # A choice is dominated where a chunk may take a quicker one and the stage still fits.
         minimal = True
-        for w in range(V):
+        for w in range(V - 1, -1, -1):  # the last chunk is the likeliest to tell
             j = at[w] - 1
             for k in range(beyond.shape[1]):
                 if beyond[j, k, 0] == np.inf:
