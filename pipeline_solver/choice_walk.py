@@ -84,6 +84,8 @@ class Rows:
     ----------
     costs : float64 [n, room]
         What each column adds to each row; zeros, which the maker of the rows replaces.
+    newest : float64 [n]
+        The same to the row that joined last: side by side they are read several times as fast.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Rows:
         room = self.number + min(MOST_NEW, SPARE)
         self.costs, self.values = np.zeros((len(members), room)), np.zeros(room)
         self.values[: self.number] = values
+        self.newest = np.zeros(0)
 
     def add(self, costs: NDArray[np.float64], value: float) -> bool:
         """Take one more row, float64 [n]; False where there is no room for it."""
@@ -108,9 +111,8 @@ class Rows:
             room = min(2 * p, self.most)
             if room == p or room * len(self.members) > MOST_CELLS:
                 return False
-            self.costs = np.pad(self.costs, ((0, 0), (0, room - p)))
-            self.values = np.pad(self.values, (0, room - p))
-        self.costs[:, p], self.values[p] = costs, value
+            self.costs, self.values = _wider(self.costs, room), _wider(self.values, room)
+        self.costs[:, p], self.values[p], self.newest = costs, value, costs
         self.number += 1
         return True
 
@@ -230,13 +232,13 @@ class ChoiceWalk:
         rows, classes, known = self.rows, self.classes, self.known
         if known == rows.number:
             return
-        more = len(rows.values) - self.rest.shape[1]
-        if more:
-            self.rest, self.partial = (np.pad(of, ((0, 0), (0, more))) for of in (self.rest, self.partial))
-        if self.least.shape[1] < len(rows.values):
-            self.least = np.pad(self.least, ((0, 0), (0, len(rows.values) - self.least.shape[1])))
+        room = len(rows.values)
+        self.rest, self.partial, self.least = (_wider(of, room) for of in (self.rest, self.partial, self.least))
         if self.tabled < rows.number:  # what classes add is the same in all parts
-            least_of_classes(rows.costs, self.tabled, rows.number, classes.of, self.least)
+            if self.tabled == rows.number - 1:
+                least_of_row(rows.newest, self.listed, self.begin, self.tabled, self.least)
+            else:
+                least_of_classes(rows.costs, self.tabled, rows.number, classes.of, self.least)
             self.tabled = rows.number
         new = slice(known, rows.number)
         tabulate(self.least, known, rows.number, *self.moves, self.rest)
@@ -325,6 +327,16 @@ def _classes(coming: NDArray[np.int64], held: NDArray[np.int64], leave: NDArray[
     return Classes(of.reshape(-1), np.searchsorted(came, np.arange(most + 1)), taken, left)
 
 
+def _wider(table: NDArray[np.float64], room: int) -> NDArray[np.float64]:
+    """A table with room for more in its last dimension, of which nothing is written; itself where it has that room."""
+    here = table.shape[-1]
+    if here >= room:
+        return table
+    wide = np.empty((*table.shape[:-1], room))
+    wide[..., :here] = table
+    return wide
+
+
 @compiled
 def number_places(coming, held, leave, order, start, goals, where):  # type: ignore[no-untyped-def]
     """Number the places that choices from border `start` to one of `goals` can pass; how many, and their moves.
@@ -403,6 +415,33 @@ def least_of_classes(costs, low, high, of, least):  # type: ignore[no-untyped-de
     for i in range(len(of)):
         for p in range(low, high):
             least[of[i], p] = min(least[of[i], p], costs[i, p])
+
+
+@compiled
+def least_of_row(costs, listed, begin, row, least):  # type: ignore[no-untyped-def]
+    """`least_of_classes` of one row, whose `costs` are float64 [members]; `listed` and `begin` as in `walk_choices`."""
+    for c in range(len(begin) - 1):
+        lowest = np.inf
+        for q in range(begin[c], begin[c + 1]):
+            lowest = min(lowest, costs[listed[q]])
+        least[c, row] = lowest
+
+
+@compiled
+def path_costs(durations, first, counts):  # type: ignore[no-untyped-def]
+    """What columns add to a path, float64 [members].
+
+    `durations` float64 [members, blocks] are theirs, `first` int64 [S + 1] where those of each stage begin, `counts`
+    float64 [S, blocks] how often the path passes each.
+    """
+    costs = np.empty(len(durations))
+    for s in range(len(counts)):
+        for i in range(first[s], first[s + 1]):
+            total = 0.0
+            for b in range(counts.shape[1]):
+                total += durations[i, b] * counts[s, b]
+            costs[i] = total
+    return costs
 
 
 @compiled

@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.choice_samples import sample
-from taylor.pipeline_solver.choice_walk import CHOICE, CLOSED, MOST_CELLS, SPARE, ChoiceWalk, Rows, Told, goes_back
+from taylor.pipeline_solver.choice_walk import (
+    CHOICE,
+    CLOSED,
+    MOST_CELLS,
+    SPARE,
+    ChoiceWalk,
+    Rows,
+    Told,
+    goes_back,
+    path_costs,
+)
 from taylor.pipeline_solver.column_floors import ColumnFloors
 from taylor.pipeline_solver.columns import ColumnSet
 from taylor.pipeline_solver.cut_pool import CutPool, PathCuts
@@ -101,17 +111,17 @@ class PathRows(Rows):
         values: NDArray[np.float64],
     ) -> None:
         super().__init__(members, first, told, values)
-        self.durations = [columns.durations[members[a:b]] for a, b in zip(first[:-1], first[1:], strict=True)]
+        self.durations = columns.durations[members]
         self.costs[:, : len(prices)] = prices.T
-        S = len(self.durations)
-        for s, durations in enumerate(self.durations):
-            self.costs[first[s] : first[s + 1], len(prices) : self.number] = durations @ counts[:, s::S].T
+        S = len(first) - 1
+        for s in range(S):
+            own = slice(first[s], first[s + 1])
+            self.costs[own, len(prices) : self.number] = self.durations[own] @ counts[:, s::S].T
 
     def add_path(self, counts: NDArray[np.float64], constant: float) -> bool:
         """Take one more path, of class counts float64 [classes]; False where there is no room for it."""
-        S = len(self.durations)
-        costs = [durations @ counts[s::S] for s, durations in enumerate(self.durations)]
-        return self.add(np.concatenate(costs), constant)
+        by_stage = counts.reshape(-1, len(self.first) - 1).T
+        return self.add(path_costs(self.durations, self.first, np.ascontiguousarray(by_stage)), constant)
 
 
 class Enumeration:

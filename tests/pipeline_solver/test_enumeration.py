@@ -454,6 +454,46 @@ def test_a_walk_meets_the_choices_that_no_row_rules_out(borders: int, kinds: int
     assert met_any > 40
 
 
+def test_rows_that_join_one_by_one_are_tabulated_as_those_that_came_first() -> None:
+    """Beyond the room that there was, too."""
+    rng = np.random.default_rng(3)
+    met = 0
+    for _ in range(20):
+        rows = random_rows(rng, 1, 1)
+        walk = ChoiceWalk(rows, np.arange(3))
+        if not walk.sampled:  # no choice adds up
+            continue
+        met += 1
+        costs = [rows.costs[:, :4].copy()]
+        for number in range(choice_walk.SPARE + 20):
+            costs.append(rng.uniform(0, 10, (len(rows.members), 1)))
+            assert rows.add(costs[-1][:, 0].copy(), float(number))
+            walk.catch_up()
+        number = choice_walk.SPARE + 24
+        assert np.array_equal(rows.costs[:, :number], np.hstack(costs))
+        assert rows.values[4:number].tolist() == list(range(choice_walk.SPARE + 20))
+        afresh = ChoiceWalk(rows, np.arange(3))
+        for one, other in ((walk.least, afresh.least), (walk.rest, afresh.rest), (walk.partial[0], afresh.partial[0])):
+            assert np.array_equal(one[..., :number], other[..., :number])
+    assert met > 10
+
+
+def test_a_path_that_joins_costs_what_its_counts_and_the_durations_say() -> None:
+    for _, search in searches(6, 4):
+        mask = np.ones(len(search.columns), dtype=bool)
+        rows = search.enumeration._rows(mask, np.array(search.plans.paths.seeds()), 1e9)
+        if rows is None:
+            continue
+        counts = np.arange(search.plans.pool.counts.shape[1], dtype=float)
+        assert rows.add_path(counts, 7.0)
+        classes = np.arange(len(counts)).reshape(-1, search.columns.problem.stages)
+        told = [
+            search.columns.durations[column] @ counts[classes[:, search.columns.stage[column]]]
+            for column in rows.members
+        ]
+        assert rows.costs[:, rows.number - 1] == pytest.approx(np.array(told))
+
+
 def linked_sums(
     rows: Rows, stages: list[range], begin: int, ends: set[int], held: int, back: bool
 ) -> list[NDArray[np.float64]]:
