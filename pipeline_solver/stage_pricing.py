@@ -433,7 +433,11 @@ def _search(  # type: ignore[no-untyped-def]
     while v >= 0:
         i = at[v]
         # Most options are too much work, and passed over at once.
-        while i < start[v + 1] and room[P - 1] - (used[v, P - 1] + work[i]) < least_work[v]:
+        while (
+            i < start[v + 1]
+            and room[P - 1] - (used[v, P - 1] + work[i]) < least_work[v]
+            and spent[v] + cost[i] + table[0, v + 1, buckets] < below
+        ):
             i += 1
         steps += i - at[v]
         if i >= start[v + 1]:
