@@ -479,11 +479,13 @@ def test_rows_that_join_one_by_one_are_tabulated_as_those_that_came_first() -> N
 
 
 def test_a_path_that_joins_costs_what_its_counts_and_the_durations_say() -> None:
+    met = 0
     for _, search in searches(6, 4):
         mask = np.ones(len(search.columns), dtype=bool)
         rows = search.enumeration._rows(mask, np.array(search.plans.paths.seeds()), 1e9)
         if rows is None:
             continue
+        met += 1
         counts = np.arange(search.plans.pool.counts.shape[1], dtype=float)
         assert rows.add_path(counts, 7.0)
         classes = np.arange(len(counts)).reshape(-1, search.columns.problem.stages)
@@ -492,6 +494,7 @@ def test_a_path_that_joins_costs_what_its_counts_and_the_durations_say() -> None
             for column in rows.members
         ]
         assert rows.costs[:, rows.number - 1] == pytest.approx(np.array(told))
+    assert met
 
 
 def linked_sums(
