@@ -60,12 +60,12 @@ def warn(words, level="warning"):
 
 def test_a_warning_that_several_processes_give_is_one_line_and_others_are_all_given(capfd):
     start_logging()
-    same = {n: partial(warn, "kernels are compiled: about half a minute") for n in range(8)}
+    same = {n: partial(warn, "kernels are compiled") for n in range(8)}
     outcomes(same | {8: partial(warn, "one more"), 9: partial(warn, "a thing is done", "info")})
     given = capfd.readouterr().err
     assert [given.count(words) for words in ("kernels are compiled", "one more", "a thing is done")] == [1, 1, 1]
     # Each pool begins anew: what a later one meets may be something else.
-    outcomes({n: partial(warn, "kernels are compiled: about half a minute") for n in range(4)})
+    outcomes({n: partial(warn, "kernels are compiled") for n in range(4)})
     assert capfd.readouterr().err.count("kernels are compiled") == 1
 
 
