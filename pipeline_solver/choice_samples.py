@@ -140,7 +140,10 @@ def sample_steps(  # type: ignore[no-untyped-def]
 def _complete(  # type: ignore[no-untyped-def]
     costs, rows, rest, listed, begin, first, of, behind, late, early, place, sums, from_late, to_early, chosen,
 ):  # fmt: skip
-    """Choose the stages that are left, each time the column under which the highest row is the least."""
+    """Choose the stages that are left, each time the column under which the highest row is the least.
+
+    `sums`, `from_late` and `to_early`, of the choice so far, are written over.
+    """
     for k in range(len(chosen)):
         if chosen[k] >= 0:
             continue

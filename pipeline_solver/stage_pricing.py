@@ -396,9 +396,20 @@ def _found(
 def _search(  # type: ignore[no-untyped-def]
     start, cost, need, room, beyond, window, between, below, most, keep, buckets, max_steps
 ):
+    """Depth first over the chunks, options by rising cost; the last resource is the work, the others are memory.
+
+    `start`, `beyond`, `window` and `between` are those of `StageOptions`, `cost` float64 [n] the options' costs; `need`
+    float64 [n, P] and `room` float64 [P] are theirs with the work behind, in units of time. Wanted are configurations
+    of a cost less than `below`: the `most` cheapest with `keep`, else all, and one more than `most` ends the search, as
+    `max_steps` options looked at or passed over do. Each room is tabulated in so many `buckets`.
+
+    Returns
+    -------
+    int64 [count or more, V], float64 [count or more], int, bool
+        Options and cost of each configuration, how many there are, and whether these are all.
+    """
     V = len(start) - 1
     P = len(room)
-    """Depth first over the chunks, options by rising cost; the last resource is the work, the others are memory."""
     # What the chunks from v on take of everything at the least, and their least cost in what is left of it.
     rest = np.zeros((V + 1, P))
     table = np.full((P, V + 1, buckets + 1), np.inf)

@@ -130,7 +130,8 @@ def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-
     options = 2 * M - 1 if M else 0
     over = stage_over(stack, line, begin, taken, s, row)
     while over > MEMORY_TOLERANCE_MIB:
-        best, best_k, best_option = np.inf, line.place[0, s], options  # none yet
+        # None yet; -1 would be a type of its own, with which `step_of` would be compiled once more.
+        best, best_k, best_option = np.inf, line.place[0, s], options
         for v in range(V):
             k = line.place[v, s]
             alive = line.alive[s, row[0], v]
