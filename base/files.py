@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
+from itertools import islice
 from pathlib import Path
 
 from taylor.base.errors import InputError, WriteError
+from taylor.base.near import did_you_mean, near_names
 
 MAX_TEXT_BYTES = 64 * 2**20
 """Largest text file read whole; configuration files are a thousandth of it."""
+
+MOST_BESIDE, BESIDE_ALIKE = 1000, 0.8
+"""Files of a folder among which a missing one's name is looked for, and how alike a name must be."""
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> Path:
@@ -91,7 +96,7 @@ def read_text(path: str | Path, *, limit_bytes: int = MAX_TEXT_BYTES) -> str:
     Raises
     ------
     InputError
-        When the file is missing, a folder, unreadable, larger than `limit_bytes`, or not UTF-8.
+        When the file is missing (`no_such_file`), a folder, unreadable, larger than `limit_bytes`, or not UTF-8.
     """
     source = Path(path)
     try:
@@ -100,7 +105,7 @@ def read_text(path: str | Path, *, limit_bytes: int = MAX_TEXT_BYTES) -> str:
         with open(source, "rb") as stream:
             data = stream.read(limit_bytes + 1)
     except FileNotFoundError:
-        raise InputError("no such file", file=path, cure="check the path") from None
+        raise no_such_file(path) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=path) from error
     if len(data) > limit_bytes:
@@ -111,6 +116,18 @@ def read_text(path: str | Path, *, limit_bytes: int = MAX_TEXT_BYTES) -> str:
         raise InputError(
             f"is not UTF-8 text (byte {error.start} is {data[error.start]:#04x})", file=path, cure="save it as UTF-8"
         ) from None
+
+
+def no_such_file(path: str | Path) -> InputError:
+    """The error of a file that is not there: its cure names files beside it that are spelled nearly so."""
+    folder, name = Path(path).parent, Path(path).name
+    try:
+        with os.scandir(folder) as entries:
+            beside = [entry.name for entry in islice(entries, MOST_BESIDE)]
+    except OSError:
+        return InputError("no such file", file=path, cure=f"check the path: {folder} is no folder that can be read")
+    near = near_names(name, beside, alike=BESIDE_ALIKE)
+    return InputError("no such file", file=path, cure=did_you_mean(name, near) if near else "check the path")
 
 
 def _umask() -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from taylor.base.errors import InputError
+from taylor.base.files import no_such_file
 
 CHUNK_BYTES = 4 * 2**20
 MAX_VALUE_CHARS = 64 * 2**20
@@ -209,6 +210,6 @@ def _open(file: Path) -> BinaryIO:
             packed = stream.read(2) == b"\x1f\x8b"
         return cast(BinaryIO, gzip.open(file, "rb")) if packed else open(file, "rb")
     except FileNotFoundError:
-        raise InputError("no such file", file=file, cure="check the path") from None
+        raise no_such_file(file) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=file) from error

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from taylor.base.errors import InputError
+from taylor.base.files import no_such_file
 
 MAX_CELL = 2**20
 
@@ -63,7 +64,7 @@ def stream_rows(
                     )
                 yield reader.line_num, [None if place is None else cells[place] for place in places]
     except FileNotFoundError:
-        raise InputError("no such file", file=file, cure="check the path") from None
+        raise no_such_file(file) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=file) from error
     except UnicodeDecodeError as error:

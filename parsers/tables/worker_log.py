@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Iterable, Iterator
 
 from taylor.base.errors import InputError
+from taylor.base.files import no_such_file
 
 FORWARD_TYPE = "forward"
 
@@ -192,7 +193,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                         break
                 yield number, line.replace("\0", "").strip()
     except FileNotFoundError:
-        raise InputError("no such file", file=path, cure="check the path") from None
+        raise no_such_file(path) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=path) from error
 
