@@ -371,6 +371,42 @@ def test_of_the_orders_the_one_that_samples_tell_to_be_the_shortest_is_walked(mo
     assert len(taken) > 1
 
 
+def test_a_walk_that_its_first_samples_call_hopeless_is_not_begun(monkeypatch) -> None:
+    looked: list[list[int]] = []
+    asked: dict[tuple[int, ...], int] = {}
+    limit = enumeration.HOPELESS * enumeration.FIRST_STEPS
+
+    def look(_: Enumeration, walk: ChoiceWalk, *__: object) -> bool:
+        looked.append(walk.order.tolist())
+        return True
+
+    monkeypatch.setattr(Enumeration, "look", look)
+    some = 0
+    for rng, search in searches(60, 7):
+        hope: dict[tuple[int, ...], bool] = {}
+        asked.clear()
+        looked.clear()
+
+        def told(walk: ChoiceWalk, cutoff: float, seed: int, rng=rng, hope=hope) -> Sample:
+            order = tuple(walk.order.tolist())
+            asked[order] = asked.get(order, 0) + 1
+            return Sample(limit / 2 if hope.setdefault(order, rng.random() < 0.3) else 2.0 * limit, 1, None)
+
+        monkeypatch.setattr(enumeration, "sample", told)
+        afresh(search)
+        mask, paths = np.ones(len(search.columns), dtype=bool), np.arange(search.plans.pool.size)
+        closed, _ = search.enumeration.close(mask, paths, lambda: 1e6, lambda: None, None, enumeration.FIRST_STEPS)
+        if not hope:
+            continue  # a walk of several parts
+        assert mask.all() and closed == any(hope.values()) and len(looked) == closed
+        assert all(hope[tuple(order)] for order in looked)
+        for order, hopeful in hope.items():
+            # With few stages two orders are the same.
+            assert asked[order] % (enumeration.SAMPLES if hopeful else enumeration.FIRST_SAMPLES) == 0
+        some += closed
+    assert 5 < some < 55
+
+
 def test_what_would_take_too_much_is_left_as_it_is(monkeypatch) -> None:
     ((_, search),) = searches(1, 3)
     mask, paths = np.ones(len(search.columns), dtype=bool), np.arange(search.plans.pool.size)
