@@ -374,7 +374,7 @@ def test_of_the_orders_the_one_that_samples_tell_to_be_the_shortest_is_walked(mo
 def test_a_walk_that_its_first_samples_call_hopeless_is_not_begun(monkeypatch) -> None:
     looked: list[list[int]] = []
     asked: dict[tuple[int, ...], int] = {}
-    limit = enumeration.HOPELESS * enumeration.FIRST_STEPS
+    limit = enumeration.HOPELESS * enumeration.MOST_STEPS
 
     def look(_: Enumeration, walk: ChoiceWalk, *__: object) -> bool:
         looked.append(walk.order.tolist())
@@ -395,7 +395,7 @@ def test_a_walk_that_its_first_samples_call_hopeless_is_not_begun(monkeypatch) -
         monkeypatch.setattr(enumeration, "sample", told)
         afresh(search)
         mask, paths = np.ones(len(search.columns), dtype=bool), np.arange(search.plans.pool.size)
-        closed, _ = search.enumeration.close(mask, paths, lambda: 1e6, lambda: None, None, enumeration.FIRST_STEPS)
+        closed, _ = search.enumeration.close(mask, paths, lambda: 1e6, lambda: None)
         if not hope:
             continue  # a walk of several parts
         assert mask.all() and closed == any(hope.values()) and len(looked) == closed
@@ -404,6 +404,8 @@ def test_a_walk_that_its_first_samples_call_hopeless_is_not_begun(monkeypatch) -
             # With few stages two orders are the same.
             assert asked[order] % (enumeration.SAMPLES if hopeful else enumeration.FIRST_SAMPLES) == 0
         some += closed
+        # Where probing goes on with the same columns there is always hope.
+        assert search.enumeration.close(mask, paths, lambda: 1e6, lambda: None, None, 1.0)[0]
     assert 5 < some < 55
 
 
