@@ -177,14 +177,14 @@ def test_slices_grow_by_the_first_one_up_to_the_last(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("bounds", "rounds"),
     [
-        ([14.9], 3),
-        ([15.0], 6),  # half of 10 closed, and then half of 5 in as many rounds more
-        ([15.0] * 3 + [17.5] * 3, 12),
-        ([15.0] * 3 + [17.4] * 3, 6),
-        ([15.0] * 2 + [10.0], 3),
+        ([13.3], 3),
+        ([13.4], 6),  # a third of 10 closed, and then a third of 6.6 in as many rounds more
+        ([13.4] * 3 + [15.7] * 3, 12),
+        ([13.4] * 3 + [15.5] * 3, 6),
+        ([13.4] * 2 + [10.0], 3),
     ],
 )
-def test_a_tree_that_closes_less_than_half_of_its_gap_in_its_rounds_is_left(
+def test_a_tree_that_closes_less_than_a_third_of_its_gap_in_its_rounds_is_left(
     bounds: list[float], rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Pool, "bounds", bounds)
@@ -194,8 +194,8 @@ def test_a_tree_that_closes_less_than_half_of_its_gap_in_its_rounds_is_left(
 
 
 def test_the_gap_counts_from_the_root_or_the_cut_off_where_the_root_is_above(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From 18 to 20 half is closed at 19, though from what is open it is far more."""
-    for root, bound, rounds in ((18.0, 18.9, 3), (18.0, 19.0, 6)):
+    """From 18 to 20 a third is closed at 18.67, though from what is open it is far more."""
+    for root, bound, rounds in ((18.0, 18.6, 3), (18.0, 18.7, 6)):
         monkeypatch.setattr(Pool, "bounds", [bound])
         run, tree, _ = run_of()
         tree.root_bound = root
