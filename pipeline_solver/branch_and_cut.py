@@ -414,6 +414,10 @@ class _TreeRun:
         while not self._closed():
             generation = generation or self._generation(self.aim())
             target = targets.settle(self.aim(), self.bound)
+            if targets.hemmed_in:
+                if self.first is not None:
+                    self._walk_on(self.first, generation)
+                raise TooManyColumns(f"the stages have more than {MOST_COLUMNS} configurations just above the bound")
             self.report(f"pricing stage configurations under {target:.6g}")
             self.bound = max(self.bound, min(generation.bound(target), target))
             if self.bound >= target:

@@ -51,6 +51,11 @@ class Targets:
         """Whether the target is so near that its tree is searched to the end."""
         return self.target - self.bound <= LEAST_STEP * self.aim
 
+    @property
+    def hemmed_in(self) -> bool:
+        """Whether next to nothing can be proven, for there are too many configurations just above the bound."""
+        return not self.whole and self.memory.crowded - self.bound <= LEAST_STEP * self.aim
+
     def settle(self, aim: float, bound: float) -> float:
         """The target, with what is known by now."""
         self.aim, self.bound = aim, bound

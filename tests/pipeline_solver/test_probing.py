@@ -290,18 +290,6 @@ def test_a_tree_is_not_left_before_it_has_cost_as_much_as_its_probing(probing, a
     assert run.rounds == rounds
 
 
-@pytest.mark.parametrize("share, rounds", [(0.3, tree_run.FIRST_ROUNDS), (0.4, 2 * tree_run.FIRST_ROUNDS)])
-def test_a_tree_that_has_closed_more_than_a_third_gets_as_many_rounds_again(share, rounds, monkeypatch):
-    def work(pool, search, budget):
-        search.replace_open([(10.0 + share * 10.0, search.alive)])
-
-    run = resting_run(TreeMemory(fruitless=0.0), monkeypatch)
-    run.tree.plans.best_time, run.tree.gap, run.tree.root_bound = 20.0, 0.0, 10.0
-    monkeypatch.setattr(tree_run.WorkerPool, "round", work)
-    assert run.search() is tree_run.TreeEnd.LEFT
-    assert run.rounds == rounds
-
-
 @pytest.mark.parametrize(
     "bound, before, target, well",
     [(16.0, 0.0, np.inf, True), (14.0, 0.0, np.inf, False), (16.0, 14.0, np.inf, False), (16.0, 0.0, 20.0, False)],

@@ -1,5 +1,7 @@
 """Which step time is proven next."""
 
+import math
+
 import pytest
 
 from taylor.pipeline_solver.targets import LEAST_STEP, Targets
@@ -110,6 +112,16 @@ def test_a_target_below_which_there_are_too_many_is_followed_by_one_half_way_to_
     targets = Targets(TreeMemory(crowded=crowded), 100.0, 80.0)
     targets.target = 95.0
     assert targets.settle(100.0, 80.0) == target
+
+
+@pytest.mark.parametrize(
+    ("crowded", "bound", "hemmed"),
+    [(90.0, 89.0, False), (90.0, 89.99, True), (math.inf, 89.99, False), (100.0, 99.99, False)],
+)
+def test_just_below_a_crowded_step_time_nothing_more_is_proven(crowded: float, bound: float, hemmed: bool) -> None:
+    targets = Targets(TreeMemory(crowded=crowded), 100.0, 80.0)
+    targets.settle(100.0, bound)
+    assert targets.hemmed_in is hemmed
 
 
 def test_the_least_crowded_and_the_least_left_target_are_kept() -> None:
