@@ -123,7 +123,8 @@ def no_such_file(path: str | Path) -> InputError:
     folder, name = Path(path).parent, Path(path).name
     try:
         with os.scandir(folder) as entries:
-            beside = [entry.name for entry in islice(entries, MOST_BESIDE)]
+            # A link that leads nowhere lies there under the very name.
+            beside = [entry.name for entry in islice(entries, MOST_BESIDE) if entry.name != name]
     except OSError:
         return InputError("no such file", file=path, cure=f"check the path: {folder} is no folder that can be read")
     near = near_names(name, beside, alike=BESIDE_ALIKE)

@@ -84,12 +84,14 @@ def test_what_cannot_be_read_is_refused_with_its_name(tmp_path, make, words):
         ("train_1024.yaml", "did you mean train_1024p.yaml?"),
         ("Train-1024p.yaml", "did you mean train_1024p.yaml?"),
         ("other.sh", "check the path"),
+        ("link.yaml", "check the path"),
         ("none/train_1024p.yaml", "check the path: {folder}/none is no folder that can be read"),
     ],
 )
 def test_a_missing_file_is_refused_with_the_names_beside_it_that_are_nearly_its_own(tmp_path, missing, cure):
     (tmp_path / "train_1024p.yaml").write_text("")
     (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "nowhere")
     with pytest.raises(InputError) as caught:
         read_text(tmp_path / missing)
     assert str(caught.value).endswith(f"no such file; {cure.format(folder=tmp_path)}")
