@@ -431,6 +431,26 @@ def test_where_configurations_are_too_many_to_price_the_milp_finds_the_same_opti
     assert "the compact MILP takes over" in caplog.text
 
 
+def test_hemmed_in_by_too_many_configurations_it_walks_on_and_the_milp_finds_the_same_optimum(
+    monkeypatch, caplog
+) -> None:
+    walked = []
+    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FEW_TUPLES", 0)
+    monkeypatch.setattr("taylor.pipeline_solver.targets.Targets.hemmed_in", True)
+    monkeypatch.setattr(
+        "taylor.pipeline_solver.branch_and_cut._TreeRun._walk_on", lambda run, first, _: walked.append(first)
+    )
+    monkeypatch.setattr("taylor.base.console.log.propagate", True)
+    for seed in range(3000, 3004):
+        problem = random_problem(seed)
+        expected = brute_force(problem)
+        solution = branch_and_cut(problem)
+        assert (solution.status == INFEASIBLE) == np.isinf(expected)
+        if solution.plan is not None:
+            assert solution.status == OPTIMAL and solution.objective == pytest.approx(expected, rel=1e-6)
+    assert walked and "just above the bound: the compact MILP takes over" in caplog.text
+
+
 def test_with_many_interleaves_a_plan_comes_before_the_configurations_are_listed():
     problem = small_problem(
         interleaves=10, kinds=(LayerKind("body", 24, 1.0, 10.0, {NONE: 4.0, FULL: 1.0}),), micro_batches=4,
