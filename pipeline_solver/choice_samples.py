@@ -45,11 +45,11 @@ class Sample(NamedTuple):
 def sample(walk: ChoiceWalk, cutoff: float, seed: int) -> Sample:
     """Sample a walk of one part that has not begun."""
     walk.catch_up()
-    rows, order = walk.rows, walk.order
+    rows, order, classes = walk.rows, walk.order, walk.classes
     chosen = np.full(len(order), -1, dtype=np.int64)
     steps, looked = sample_steps(
-        rows.costs, walk.least, walk.known, walk.rest, walk.listed, walk.begin, *walk.moves, rows.told.late,
-        rows.told.early, cutoff, walk.rank, walk.partial[0], seed, chosen,
+        rows.costs, classes.listed, classes.begin, classes.crowd, classes.least, walk.known, walk.rest, *walk.moves,
+        rows.told.late, rows.told.early, cutoff, walk.rank, walk.partial[0], seed, chosen,
     )  # fmt: skip
     if (chosen < 0).any():
         return Sample(steps, looked, None)
@@ -60,7 +60,7 @@ def sample(walk: ChoiceWalk, cutoff: float, seed: int) -> Sample:
 
 @compiled
 def sample_steps(  # type: ignore[no-untyped-def]
-    costs, least, rows, rest, listed, begin, first, of, behind, late, early, cutoff, rank, start, seed, chosen,
+    costs, listed, begin, crowd, least, rows, rest, first, of, behind, late, early, cutoff, rank, start, seed, chosen,
 ):  # fmt: skip
     """One sample: the columns that the walk would look at, and how many were.
 
@@ -82,10 +82,9 @@ def sample_steps(  # type: ignore[no-untyped-def]
         for x in range(len(place)):
             for move in range(first[place[x]], first[place[x] + 1]):
                 c, there = of[move], behind[move]
-                several = begin[c] + 1 < begin[c + 1]
                 looked += 1
                 steps += stands[x]
-                if several and prunes(sums[x], least[c], rest[there], rows, cutoff, rank):
+                if crowd[c] >= 0 and prunes(sums[x], least[crowd[c]], rest[there], rows, cutoff, rank):
                     continue
                 for q in range(begin[c], begin[c + 1]):
                     i = listed[q]

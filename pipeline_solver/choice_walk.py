@@ -86,6 +86,8 @@ class Rows:
         What each column adds to each row; zeros, which the maker of the rows replaces.
     newest : float64 [n]
         The same to the row that joined last: side by side they are read several times as fast.
+    by_class : ByClass or None
+        What `classes` answered last.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Rows:
         self.costs, self.values = np.zeros((len(members), room)), np.zeros(room)
         self.values[: self.number] = values
         self.newest = np.zeros(0)
+        self.by_class: ByClass | None = None
 
     def add(self, costs: NDArray[np.float64], value: float) -> bool:
         """Take one more row, float64 [n]; False where there is no room for it."""
@@ -115,6 +118,12 @@ class Rows:
         self.costs[:, p], self.values[p], self.newest = costs, value, costs
         self.number += 1
         return True
+
+    def classes(self, back: bool) -> ByClass:
+        """The columns class by class for walks from the first stage to the last, or back; kept for the next walk."""
+        if self.by_class is None or self.by_class.back != back:
+            self.by_class = ByClass(self, back)
+        return self.by_class
 
 
 class Moves(NamedTuple):
@@ -133,23 +142,61 @@ class Moves(NamedTuple):
     behind: NDArray[np.int32]
 
 
-class Classes(NamedTuple):
-    """Columns of a stage that take the same layers between the same borders; numbered by stage and border to come in.
+class ByClass:
+    """Columns class by class: those of a stage that take the same layers between the same borders are one class.
+
+    Classes are numbered by stage and border to come in.
 
     Parameters
     ----------
-    of : int64 [n]
-        The class of each column.
+    rows : Rows
+    back : bool
+        Whether choices come in at the border behind a stage.
+
+    Attributes
+    ----------
     coming : int64 [S * borders + 1]
-        Where those of each stage and border to come in begin.
+        Where the classes of each stage and border to come in begin.
     held, leave : int64 [classes]
         Layers as a number, in order for each of these, and the border where a choice goes on.
+    listed : int64 [n]
+        The columns in the order of their classes.
+    begin : int64 [classes + 1]
+        Where those of each class begin.
+    crowd : int64 [classes]
+        Numbers the classes of several columns; -1 for those of one.
+    least : float64 [crowds, room]
+        The least that columns of each of the former add to each of the first `known` rows.
     """
 
-    of: NDArray[np.int64]
-    coming: NDArray[np.int64]
-    held: NDArray[np.int64]
-    leave: NDArray[np.int64]
+    def __init__(self, rows: Rows, back: bool) -> None:
+        self.rows, self.back = rows, back
+        held, borders = rows.told.held, rows.told.borders
+        enter, leave = (borders.high, borders.low) if back else (borders.low, borders.high)
+        coming = rows.stage * borders.number + enter
+        sizes = [int(of.max()) + 1 for of in (coming, held, leave)]
+        keys, of = np.unique(np.ravel_multi_index((coming, held, leave), sizes), return_inverse=True)
+        came, self.held, self.leave = np.unravel_index(keys, sizes)
+        self.coming = np.searchsorted(came, np.arange((len(rows.first) - 1) * borders.number + 1))
+        of = of.reshape(-1)
+        self.listed = np.argsort(of, kind="stable")
+        self.begin = np.searchsorted(of[self.listed], np.arange(len(keys) + 1))
+        self.known = 0
+        several = np.diff(self.begin) > 1
+        self.crowd = np.where(several, np.cumsum(several) - 1, -1)
+        self.least = np.empty((int(several.sum()), 0))
+
+    def catch_up(self) -> None:
+        """Find the least for the rows that are new."""
+        rows, known = self.rows, self.known
+        if known == rows.number:
+            return
+        self.least = _wider(self.least, len(rows.values))
+        if known == rows.number - 1 and len(rows.newest):
+            least_of_row(rows.newest, self.listed, self.begin, self.crowd, known, self.least)
+        else:
+            least_of_classes(rows.costs, self.listed, self.begin, self.crowd, known, rows.number, self.least)
+        self.known = rows.number
 
 
 class ChoiceWalk:
@@ -170,11 +217,7 @@ class ChoiceWalk:
         S, K = len(order), told.late.shape[1]
         self.borders = borders.number
         back = goes_back(borders, order)
-        enter, leave = (borders.high, borders.low) if back else (borders.low, borders.high)
-        self.classes = _classes(rows.stage * self.borders + enter, told.held, leave, S * self.borders)
-        # The columns class by class, and where those of each class begin.
-        self.listed = np.argsort(self.classes.of, kind="stable")
-        self.begin = np.searchsorted(self.classes.of[self.listed], np.arange(len(self.classes.held) + 1))
+        self.classes = rows.classes(back)
         ends = borders.ends[:, ::-1] if back else borders.ends
         self.parts = [
             (int(start), ends[ends[:, 0] == start, 1])
@@ -182,8 +225,7 @@ class ChoiceWalk:
             if len(self._bucket(int(start)))
         ]
         self.part = -1
-        self.known, self.tabled = 0, 0
-        self.least = np.empty((len(self.classes.held), 0))
+        self.known = 0
         self.rank = np.arange(rows.number)
         self.place, self.at = np.zeros(S + 1, dtype=np.int64), np.zeros(S + 1, dtype=np.int64)
         self.inner = np.full(S + 1, -1)
@@ -198,8 +240,8 @@ class ChoiceWalk:
     def _bucket(self, border: int) -> NDArray[np.int64]:
         """Columns of the first stage that come in at a border."""
         k = int(self.order[0]) * self.borders + border
-        first, end = self.begin[self.classes.coming[k : k + 2]]
-        return self.listed[first:end]
+        first, end = self.classes.begin[self.classes.coming[k : k + 2]]
+        return self.classes.listed[first:end]
 
     def _begin_part(self) -> None:
         """Begin at the next border; `stuck` where that takes too much."""
@@ -233,15 +275,11 @@ class ChoiceWalk:
         if known == rows.number:
             return
         room = len(rows.values)
-        self.rest, self.partial, self.least = (_wider(of, room) for of in (self.rest, self.partial, self.least))
-        if self.tabled < rows.number:  # what classes add is the same in all parts
-            if self.tabled == rows.number - 1:
-                least_of_row(rows.newest, self.listed, self.begin, self.tabled, self.least)
-            else:
-                least_of_classes(rows.costs, self.tabled, rows.number, classes.of, self.least)
-            self.tabled = rows.number
+        self.rest, self.partial = _wider(self.rest, room), _wider(self.partial, room)
+        classes.catch_up()
         new = slice(known, rows.number)
-        tabulate(self.least, known, rows.number, *self.moves, self.rest)
+        of_classes = classes.listed, classes.begin, classes.crowd, classes.least
+        tabulate(rows.costs, *of_classes, known, rows.number, *self.moves, self.rest)
         self.partial[0, new] = rows.values[new]
         for k, j in enumerate(self.chosen[:-1]):
             self.partial[k + 1, new] = self.partial[k, new] + rows.costs[j, new]
@@ -261,7 +299,7 @@ class ChoiceWalk:
 
     def go_on(self, until: int, cutoff: float) -> int:
         """Look at columns until so many steps are taken, all have been looked at, or a whole choice is at hand."""
-        told = self.rows.told
+        told, classes = self.rows.told, self.classes
         while self.part < len(self.parts) and not self.stuck:
             if self.state[0] < 0:
                 self._begin_part()
@@ -269,9 +307,9 @@ class ChoiceWalk:
             self.catch_up()
             most = until - self.other_steps
             end: int = walk_choices(
-                self.rows.costs, self.least, self.known, self.rest, self.listed, self.begin, *self.moves, told.late,
-                told.early, cutoff, most, self.partial, self.place, self.at, self.inner, self.from_late, self.to_early,
-                self.rank, self.chosen, self.state,
+                self.rows.costs, classes.listed, classes.begin, classes.crowd, classes.least, self.known, self.rest,
+                *self.moves, told.late, told.early, cutoff, most, self.partial, self.place, self.at, self.inner,
+                self.from_late, self.to_early, self.rank, self.chosen, self.state,
             )  # fmt: skip
             if end == CHOICE:
                 self.other_steps += CHOICE_STEPS
@@ -297,34 +335,27 @@ class ChoiceWalk:
     def _taken(self, k: int) -> tuple[int, int]:
         """How many columns at a depth are looked at, that at hand among them, and how many there are."""
         first = self.moves.first[self.place[k] : self.place[k] + 2]
-        sizes = np.diff(self.begin)[self.moves.of[first[0] : first[1]]]
+        sizes = np.diff(self.classes.begin)[self.moves.of[first[0] : first[1]]]
         within = 0
         if self.inner[k] >= 0:
-            within = int(self.inner[k] - self.begin[self.moves.of[self.at[k]]])
+            within = int(self.inner[k] - self.classes.begin[self.moves.of[self.at[k]]])
         return int(sizes[: self.at[k] - first[0]].sum()) + within, int(sizes.sum())
 
     def finished(self) -> NDArray[np.int64]:
         """Columns of the first stage under which all has been looked at."""
+        listed, begin = self.classes.listed, self.classes.begin
         parts = [self._bucket(start) for start, _ in self.parts[: self.part]]
         if self.part < len(self.parts) and self.state[0] >= 0:
             of = self.moves.of[: self.moves.first[1]]
-            within = [self.listed[self.begin[c] : self.begin[c + 1]] for c in of[: self.at[0] + 1]]
-            parts.append(np.concatenate([*within, self.listed[:0]])[: max(0, self._taken(0)[0] - 1)])
-        finished: NDArray[np.int64] = self.rows.members[np.concatenate([*parts, self.listed[:0]])]
+            within = [listed[begin[c] : begin[c + 1]] for c in of[: self.at[0] + 1]]
+            parts.append(np.concatenate([*within, listed[:0]])[: max(0, self._taken(0)[0] - 1)])
+        finished: NDArray[np.int64] = self.rows.members[np.concatenate([*parts, listed[:0]])]
         return finished
 
 
 def goes_back(borders: Borders, order: NDArray[np.int64]) -> bool:
     """Whether choices come in at the border behind a stage: they go from the last stage to the first one."""
     return borders.number > 1 and bool(order[0] > order[-1])
-
-
-def _classes(coming: NDArray[np.int64], held: NDArray[np.int64], leave: NDArray[np.int64], most: int) -> Classes:
-    """The classes of columns; `coming` numbers their stages and borders to come in, below `most`."""
-    sizes = [int(of.max()) + 1 for of in (coming, held, leave)]
-    keys, of = np.unique(np.ravel_multi_index((coming, held, leave), sizes), return_inverse=True)
-    came, taken, left = np.unravel_index(keys, sizes)
-    return Classes(of.reshape(-1), np.searchsorted(came, np.arange(most + 1)), taken, left)
 
 
 def _wider(table: NDArray[np.float64], room: int) -> NDArray[np.float64]:
@@ -341,7 +372,7 @@ def _wider(table: NDArray[np.float64], room: int) -> NDArray[np.float64]:
 def number_places(coming, held, leave, order, start, goals, where):  # type: ignore[no-untyped-def]
     """Number the places that choices from border `start` to one of `goals` can pass; how many, and their moves.
 
-    `coming` int64 [S * borders + 1], `held` and `leave` int64 [classes] are those of `Classes`, `order` int64 [S];
+    `coming` int64 [S * borders + 1], `held` and `leave` int64 [classes] are those of `ByClass`, `order` int64 [S];
     written to `where` int32 [S + 1, goal + 1, borders], by the stages chosen, the layers left and the border: -1 for no
     place.
     """
@@ -406,25 +437,55 @@ def list_moves(coming, held, leave, order, where, begin, of, behind):  # type: i
 
 
 @compiled
-def least_of_classes(costs, low, high, of, least):  # type: ignore[no-untyped-def]
-    """The least that columns of each class add to rows low ... high - 1, written to `least` float64 [classes, room].
+def least_of_classes(costs, listed, begin, crowd, low, high, least):  # type: ignore[no-untyped-def]
+    """The least that columns of each crowd add to rows low ... high - 1, written to `least` float64 [crowds, room].
 
-    `costs` float64 [members, room] are the columns' under each row, `of` int64 [members] their classes.
+    `costs` float64 [members, room] are the columns' under each row; `listed`, `begin` and `crowd` as in `ByClass`.
     """
-    least[:, low:high] = np.inf
-    for i in range(len(of)):
+    for c in range(len(begin) - 1):
+        if crowd[c] < 0:
+            continue
+        own, column = least[crowd[c]], costs[listed[begin[c]]]
         for p in range(low, high):
-            least[of[i], p] = min(least[of[i], p], costs[i, p])
+            own[p] = column[p]
+        for q in range(begin[c] + 1, begin[c + 1]):
+            column = costs[listed[q]]
+            for p in range(low, high):  # written so that a processor compares several at once
+                own[p] = column[p] if column[p] < own[p] else own[p]
 
 
 @compiled
-def least_of_row(costs, listed, begin, row, least):  # type: ignore[no-untyped-def]
-    """`least_of_classes` of one row, whose `costs` are float64 [members]; `listed` and `begin` as in `walk_choices`."""
+def least_of_row(costs, listed, begin, crowd, row, least):  # type: ignore[no-untyped-def]
+    """`least_of_classes` of one row, whose `costs` are float64 [members]."""
     for c in range(len(begin) - 1):
+        if crowd[c] < 0:
+            continue
         lowest = np.inf
         for q in range(begin[c], begin[c + 1]):
             lowest = min(lowest, costs[listed[q]])
-        least[c, row] = lowest
+        least[crowd[c], row] = lowest
+
+
+@compiled
+def fill_costs(prices, durations, first, counts, costs):  # type: ignore[no-untyped-def]
+    """What columns add to prices, then to paths, written to the first rows of `costs` float64 [members, room].
+
+    `prices` float64 [prices, members] are what they add to the former, `durations` and `first` as in `path_costs`,
+    `counts` float64 [S, blocks, paths] how often each path passes each of a stage's blocks. Column by column: a product
+    of whole matrices takes as much memory again, and its threads get in the way of other processes.
+    """
+    low = len(prices)
+    for s in range(len(counts)):
+        for i in range(first[s], first[s + 1]):
+            own = costs[i]
+            for p in range(low):
+                own[p] = prices[p, i]
+            for p in range(counts.shape[2]):
+                own[low + p] = 0.0
+            for b in range(counts.shape[1]):
+                duration, passes = durations[i, b], counts[s, b]
+                for p in range(len(passes)):
+                    own[low + p] += duration * passes[p]
 
 
 @compiled
@@ -445,11 +506,13 @@ def path_costs(durations, first, counts):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def tabulate(least, low, high, first, of, behind, rest):  # type: ignore[no-untyped-def]
+def tabulate(  # type: ignore[no-untyped-def]
+    costs, listed, begin, crowd, least, low, high, first, of, behind, rest
+):  # fmt: skip
     """What the stages behind each place add at the least, to rows low ... high - 1.
 
-    `least` float64 [classes, room] is what columns of each class add at the least, `first`, `of` and `behind` are those
-    of `Moves`; written to `rest` float64 [places, room].
+    `costs` float64 [members, room] are the columns' under each row, `listed`, `begin`, `crowd` and `least` those of
+    `ByClass`, `first`, `of` and `behind` those of `Moves`; written to `rest` float64 [places, room].
     """
     for here in range(len(first) - 2, -1, -1):  # the places behind a place have higher numbers
         last = first[here] == first[here + 1]
@@ -457,8 +520,9 @@ def tabulate(least, low, high, first, of, behind, rest):  # type: ignore[no-unty
             rest[here, p] = 0.0 if last else np.inf
         for move in range(first[here], first[here + 1]):
             c, there = of[move], behind[move]
+            own = costs[listed[begin[c]]] if crowd[c] < 0 else least[crowd[c]]
             for p in range(low, high):
-                rest[here, p] = min(rest[here, p], least[c, p] + rest[there, p])
+                rest[here, p] = min(rest[here, p], own[p] + rest[there, p])
 
 
 @compiled
@@ -502,14 +566,13 @@ def in_order(from_late, late, to_early, early):  # type: ignore[no-untyped-def]
 
 @compiled
 def walk_choices(  # type: ignore[no-untyped-def]
-    costs, least, rows, rest, listed, begin, first, of, behind, late, early, cutoff, most_steps, partial, place, at,
-    inner, from_late, to_early, rank, chosen, state,
+    costs, listed, begin, crowd, least, rows, rest, first, of, behind, late, early, cutoff, most_steps, partial, place,
+    at, inner, from_late, to_early, rank, chosen, state,
 ):  # fmt: skip
     """Go on with a walk, depth first: 0 at its end, 1 after `most_steps`, 2 with a whole choice in `chosen`.
 
-    `costs` float64 [members, room] are the columns' under each row, of which the first `rows` rows count, `least`
-    float64 [classes, room] the least of each class, `rest` as from `tabulate`; `listed` int64 [members] has the members
-    class by class, `begin` int64 [classes + 1] where those of each class begin; `first`, `of` and `behind` are those of
+    `costs` float64 [members, room] are the columns' under each row, of which the first `rows` rows count; `listed`,
+    `begin`, `crowd` and `least` are those of `ByClass`, `rest` as from `tabulate`, `first`, `of` and `behind` those of
     `Moves`, `late` and `early` int64 the members' as in `Told`. Of the choice up to each depth `partial` float64
     [S + 1, room] is what it adds up to, `place` int64 [S + 1] where it stands, `from_late` and `to_early` int64
     [S + 1, kinds - 1] its first late and last early chunk; `at` int64 [S + 1] is the next move, `inner` int64 [S + 1]
@@ -528,7 +591,7 @@ def walk_choices(  # type: ignore[no-untyped-def]
         steps += 1
         c, there = of[at[k]], behind[at[k]]
         if inner[k] < 0:
-            if begin[c] + 1 < begin[c + 1] and prunes(partial[k], least[c], rest[there], rows, cutoff, rank):
+            if crowd[c] >= 0 and prunes(partial[k], least[crowd[c]], rest[there], rows, cutoff, rank):
                 at[k] += 1
                 continue
             inner[k] = begin[c]

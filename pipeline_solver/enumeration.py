@@ -25,6 +25,7 @@ from taylor.pipeline_solver.choice_walk import (
     ChoiceWalk,
     Rows,
     Told,
+    fill_costs,
     goes_back,
     path_costs,
 )
@@ -73,6 +74,10 @@ SAMPLE_STEPS = 30_000
 STEPS_AN_ITERATION = 1000
 """Columns that are looked at in the time of a simplex iteration."""
 
+DEALT_ABOVE = 1
+"""How many times as many columns as the rows have cells must be left for others to go on with them: the tables that
+these make first take as long as half as many columns."""
+
 DEALT_BY_BORDER, DEALT_BY_COLUMN = 4, 8
 """Borders a portion from which choices are dealt by where they begin, for then each portion tabulates its own alone;
 else columns a portion that the stage should have by which they are."""
@@ -118,11 +123,8 @@ class PathRows(Rows):
     ) -> None:
         super().__init__(members, first, told, values)
         self.durations = columns.durations[members]
-        self.costs[:, : len(prices)] = prices.T
-        S = len(first) - 1
-        for s in range(S):
-            own = slice(first[s], first[s + 1])
-            self.costs[own, len(prices) : self.number] = self.durations[own] @ counts[:, s::S].T
+        by_stage = np.ascontiguousarray(counts.reshape(len(counts), -1, len(first) - 1).T)
+        fill_costs(prices, self.durations, first, by_stage, self.costs)
 
     def add_path(self, counts: NDArray[np.float64], constant: float) -> bool:
         """Take one more path, of class counts float64 [classes]; False where there is no room for it."""
@@ -195,7 +197,9 @@ class Enumeration:
         most = min(most, whole)
         if best is None:
             return closed, spent
-        if deal is None or best.stuck or best.steps > most * best.done():
+        done = best.done()
+        short = best.steps * (1.0 - done) <= DEALT_ABOVE * rows.costs.size * done
+        if deal is None or best.stuck or best.steps > most * done or short:
             closed, steps = self._to_the_end(best, mask, cutoff, check, most)
         else:
             order = best.order

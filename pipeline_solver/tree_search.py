@@ -78,6 +78,7 @@ class Search:
         self.root_bound = 0.0
         self._serial = 0
         self.master: Master | CountMaster | None = None
+        self.to_hold: list[int] = []  # cuts of an LP that is not made yet
         self.root_floor = np.full(len(columns), -np.inf)
         self.splits = StageSplits(columns, problem.interleaves)
         self.enumeration = Enumeration(columns, self.floors, self.plans)
@@ -234,7 +235,8 @@ class Search:
     def pruning_paths(self) -> NDArray[np.int64]:
         """The cuts of the pool that prune an enumeration: what the LP holds, and the newest ones."""
         size = self.plans.pool.size
-        return np.array(sorted({*self.lp().held, *range(max(0, size - PATHS), size)}), dtype=np.int64)
+        held = self.to_hold if self.master is None else self.master.held
+        return np.array(sorted({*held, *range(max(0, size - PATHS), size)}), dtype=np.int64)
 
     def _rebuild_after_failure(self) -> None:
         """Start the LP afresh: what its simplex lost its way in is a basis, not the problem."""

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from taylor.base.errors import OutsideProgramError
 from taylor.base.orphans import end_with_parent
 from taylor.pipeline_solver.choice_walk import ChoiceWalk
-from taylor.pipeline_solver.count_master import master_of
+from taylor.pipeline_solver.count_master import CountMaster, master_of
 from taylor.pipeline_solver.cut_pool import PathCuts
 from taylor.pipeline_solver.enumeration import FIRST_STEPS
+from taylor.pipeline_solver.master import Master
 from taylor.pipeline_solver.price_pool import PricePool
 from taylor.pipeline_solver.probing import probe
 from taylor.pipeline_solver.share_messages import (
@@ -253,6 +254,7 @@ class _Share:
     left: NDArray[np.bool_]
 
     def __init__(self, origin: Origin, state: RootState, seed: int, stopper: Stopper) -> None:
+        self.state = state
         self.search = search = Search(
             origin.problem,
             origin.columns,
@@ -267,11 +269,18 @@ class _Share:
         state.cuts.add_to(search.plans.pool)
         search.plans.take(state.best.chosen, state.best.step_time)
         search.alive, search.root_floor = state.alive.copy(), state.root_floor
-        search.master = master = master_of(origin.columns, state.active, search.plans.pool)
-        if master.partial != state.partial:
-            master.rebuild(state.active, partial=state.partial)
-        for cut in state.held:
-            master.hold(cut)
+        search.to_hold = state.held
+
+    def _lp(self) -> Master | CountMaster:
+        """The share's LP, made when it is first asked for: enumerations do without one."""
+        search, state = self.search, self.state
+        if search.master is None:
+            search.master = master = master_of(search.columns, state.active, search.plans.pool)
+            if master.partial != state.partial:
+                master.rebuild(state.active, partial=state.partial)
+            for cut in state.held:
+                master.hold(cut)
+        return search.master
 
     def answer(self, task: ShareTask | ProbeTask | EnumerationTask) -> ShareAnswer | ProbeAnswer | EnumerationAnswer:
         """Do what is asked."""
@@ -319,7 +328,7 @@ class _Share:
 
     def probe(self, task: ProbeTask) -> ProbeAnswer:
         """Probe the columns of some stages."""
-        search, plans, master = self.search, self.search.plans, self.search.lp()
+        search, plans, master = self.search, self.search.plans, self._lp()
         self._learn(task.news)
         search.alive &= unpacked(task.alive, len(search.alive))
         known, prices, solves = plans.pool.size, len(search.prices), master.solves
@@ -340,7 +349,7 @@ class _Share:
 
     def work(self, task: ShareTask) -> ShareAnswer:
         """Work on some nodes with what the others have learned; what is left of them and what was learned here."""
-        search, plans, master = self.search, self.search.plans, self.search.lp()
+        search, plans, master = self.search, self.search.plans, self._lp()
         task.cuts.add_to(plans.pool)
         plans.take(task.best.chosen, task.best.step_time)
         search.alive &= search.root_floor <= search.cutoff + 1e-9 * abs(search.cutoff)

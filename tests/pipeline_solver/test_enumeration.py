@@ -213,6 +213,7 @@ def dealt(search: Search, mask: NDArray[np.bool_], cutoff: float, portions: int)
 def test_portions_of_an_enumeration_are_all_of_it_and_meet_the_best_plan(portions: int, monkeypatch) -> None:
     """Those who go on have each some of one stage's columns, and all of the others'."""
     monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
+    monkeypatch.setattr(enumeration, "DEALT_ABOVE", 0)
     shared = ended = 0
     for _, search in searches(60, 11):
         mask = np.ones(len(search.columns), dtype=bool)
@@ -230,6 +231,47 @@ def test_portions_of_an_enumeration_are_all_of_it_and_meet_the_best_plan(portion
             assert not own or sum(sizes) == int(left[search.columns.stage == own.pop()].sum())
             shared += min(sizes, default=0) > 0
     assert shared > 10 and ended > 10
+
+
+@pytest.mark.parametrize("above", [0.0, 0.02, 0.1, np.inf])
+def test_what_is_soon_looked_through_is_not_dealt_out(above: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables that others would make first take longer."""
+    monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
+    monkeypatch.setattr(choice_walk, "CHOICE_STEPS", 1)
+    monkeypatch.setattr(enumeration, "DEALT_ABOVE", above)
+    begun, left = Enumeration._begun, []
+
+    def watched(*of: Any) -> Any:
+        found = begun(*of)
+        walk, left[:] = found[0], []
+        if walk is not None:
+            done = walk.done()
+            left[:] = [np.inf if not done else walk.steps / done - walk.steps, walk.rows.costs.size]
+        return found
+
+    monkeypatch.setattr(Enumeration, "_begun", watched)
+    ends = {True: 0, False: 0}
+    for _, search in searches(60, 11):
+        _, deals = dealt(search, np.ones(len(search.columns), dtype=bool), 1e6, 2)
+        if left and left[0] < np.inf:
+            steps, cells = left
+            assert bool(deals) == (steps > above * cells)
+            ends[bool(deals)] += 1
+    assert ends[True] > 10 or above > 0.02
+    assert ends[False] > 10 or above < 0.1
+
+
+def test_shares_make_their_lps_when_these_are_first_asked_for() -> None:
+    """As one made at once would be: with the cuts that the tree's held, and no others."""
+    for _, search in searches(10, 13):
+        pool = WorkerPool(1, search, 0)
+        mask, held = np.ones(len(search.columns), dtype=bool), list(search.lp().held)
+        pool.enumerate(search, mask, np.arange(search.problem.stages), None, np.inf)
+        assert [share.search.master for share in pool.own] == [None] * len(pool.own)
+        assert all(share.search.pruning_paths()[: len(held)].tolist() == sorted(held) for share in pool.own)
+        first = [share._lp() for share in pool.own]
+        assert [lp.held for lp in first] == [held] * len(pool.own)
+        assert [share._lp() for share in pool.own] == first == [share.search.lp() for share in pool.own]
 
 
 def test_shares_leave_every_better_plan_or_meet_it_and_are_heard_where_their_time_ends(monkeypatch) -> None:
@@ -295,6 +337,7 @@ def test_trees_that_deal_enumerations_out_are_the_same_whoever_works_on_them(
     problem: PipelineProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enumeration, "FIRST_STEPS", 300)
+    monkeypatch.setattr(enumeration, "DEALT_ABOVE", 0)
     monkeypatch.setattr(choice_walk, "CHOICE_STEPS", 1)
     with monkeypatch.context() as patch:
         patch.setattr(TreeRun, "_deal", None)
@@ -317,6 +360,7 @@ def test_trees_that_deal_enumerations_out_are_the_same_whoever_works_on_them(
 def test_choices_of_many_borders_are_dealt_by_where_they_begin(monkeypatch) -> None:
     """A portion then holds all columns of a stage that come in at a border, or none; where borders are few, columns."""
     monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
+    monkeypatch.setattr(enumeration, "DEALT_ABOVE", 0)
     by_border = {True: 0, False: 0}
     for (problem, truth), _ in zip(periodic_problems(13), range(60), strict=False):
         search = phased_search(problem, truth.objective * 1.05)
@@ -510,8 +554,11 @@ def test_rows_that_join_one_by_one_are_tabulated_as_those_that_came_first() -> N
         number = choice_walk.SPARE + 24
         assert np.array_equal(rows.costs[:, :number], np.hstack(costs))
         assert rows.values[4:number].tolist() == list(range(choice_walk.SPARE + 20))
+        rows.by_class = None
         afresh = ChoiceWalk(rows, np.arange(3))
-        for one, other in ((walk.least, afresh.least), (walk.rest, afresh.rest), (walk.partial[0], afresh.partial[0])):
+        assert afresh.classes is not walk.classes
+        both = (walk.classes.least, afresh.classes.least)
+        for one, other in (both, (walk.rest, afresh.rest), (walk.partial[0], afresh.partial[0])):
             assert np.array_equal(one[..., :number], other[..., :number])
     assert met > 10
 
@@ -526,12 +573,16 @@ def test_a_path_that_joins_costs_what_its_counts_and_the_durations_say() -> None
         met += 1
         counts = np.arange(search.plans.pool.counts.shape[1], dtype=float)
         assert rows.add_path(counts, 7.0)
+        prices = search.enumeration.floors.under_prices()
+        assert rows.costs[:, : len(prices)].tolist() == prices[:, rows.members].T.tolist()
         classes = np.arange(len(counts)).reshape(-1, search.columns.problem.stages)
-        told = [
-            search.columns.durations[column] @ counts[classes[:, search.columns.stage[column]]]
-            for column in rows.members
-        ]
-        assert rows.costs[:, rows.number - 1] == pytest.approx(np.array(told))
+        for p, passes in enumerate([*search.plans.pool.counts[search.plans.paths.seeds()], counts], len(prices)):
+            told = [
+                search.columns.durations[column] @ passes[classes[:, search.columns.stage[column]]]
+                for column in rows.members
+            ]
+            assert rows.costs[:, p] == pytest.approx(np.array(told))
+        assert p == rows.number - 1
     assert met
 
 
