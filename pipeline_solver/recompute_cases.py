@@ -43,10 +43,12 @@ from taylor.pipeline_solver.uniform_plans import (
 )
 
 FIRST_SHARE = 0.15
-"""Share of the time limit that the problem without the rule may take, and that in which choices cost nothing."""
+"""Share of the time limit, as turns reckon with it, that the problem without the rule may take, and that in which
+choices cost nothing."""
 
 RELAXED_SHARE = 0.85
-"""Share of the time left that the problem without costs of choices may take while a plan is as good as its best one."""
+"""Share of what is left of it that the problem without costs of choices may take while a plan is as good as its best
+one."""
 
 NO_LIMIT_MIB = 1e12
 """Memory that no stage fills."""
@@ -65,7 +67,7 @@ where probing rules out next to nothing, those up to twice as many more: the nex
 vain, too, that of two or three counts."""
 
 SECOND = 0.25
-"""Share of the time limit of the one later turn that counts have as one."""
+"""Share of the time limit, as turns reckon with it, of the one later turn that counts have as one."""
 
 
 class Case(NamedTuple):
@@ -193,8 +195,8 @@ class Choices:
             case, seconds = self.turns.later(pending, resumable=self.resumable)
             before = self.proven[case]
             if case.beyond:
-                whole = self.turns.whole
-                turn = seconds if seconds is None or whole is None else min(seconds, SECOND * whole)
+                part = self.turns.reckoned()
+                turn = seconds if seconds is None or part is None else min(seconds, SECOND * part)
                 self._try_beyond(case, turn, again=True)
                 self._try_untried()
                 continue
@@ -354,7 +356,8 @@ class Choices:
     def _try_relaxed(self, share: float) -> float:
         """Go on with the problem in which choices cost nothing for a share of what is left; its best plan's time."""
         assert self.relaxed is not None
-        left = None if self.deadline is None else max(0.5, share * (self.deadline - time.monotonic()))
+        ahead = self.turns.ahead()
+        left = None if ahead is None else max(0.5, share * ahead)
         told = _told(self, "choices without cost", self.on_progress, plans=False, whole=True)
         options = self._within(left).replace(memory=self.relaxed_memory)
         found = self._run(self.relaxed, options, on_progress=told)

@@ -25,7 +25,16 @@ LONGEST = 0.5
 LEAST = 0.05
 """Seconds of a turn at the least."""
 
+SHORT, FORESEEN = 60.0, 3.0
+"""Seconds of limit that are reckoned with at first, and how many times what has gone by is later: in ten minutes, too,
+a case of one second is not to wait for the first turn of one that takes them all."""
+
 Case = TypeVar("Case")
+
+
+def foreseen(limit: float, gone: float) -> float:
+    """How much of a limit turns are shares of once so many seconds of it have gone by; all of a short one."""
+    return min(limit, max(SHORT, FORESEEN * gone))
 
 
 class Turns(Generic[Case]):
@@ -46,14 +55,24 @@ class Turns(Generic[Case]):
         """Seconds left; None without a deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
+    def reckoned(self) -> float | None:
+        """The part of the limit that turns are shares of by now; None without a deadline."""
+        left = self.left()
+        return None if left is None or self.whole is None else foreseen(self.whole, self.whole - left)
+
+    def ahead(self) -> float | None:
+        """Seconds left of that part; None without a deadline."""
+        left, part = self.left(), self.reckoned()
+        return None if left is None or part is None or self.whole is None else left - (self.whole - part)
+
     def first(self, untried: int, *, resumable: bool) -> float | None:
         """Seconds of a case's first turn, with so many cases untried, this one among them."""
-        left = self.left()
-        if left is None or self.whole is None:
+        left, part, ahead = self.left(), self.reckoned(), self.ahead()
+        if left is None or part is None or ahead is None:
             return None
         if not resumable:
             return max(LEAST, left / untried)
-        return max(LEAST, min(FIRST * self.whole, (left - (1.0 - ALL_FIRST) * self.whole) / untried))
+        return max(LEAST, min(FIRST * part, (ahead - (1.0 - ALL_FIRST) * part) / untried))
 
     def later(self, pending: list[tuple[float, Case]], *, resumable: bool) -> tuple[Case, float | None]:
         """The case whose turn it is, of those that are open with their bounds, and its seconds."""
@@ -61,8 +80,9 @@ class Turns(Generic[Case]):
         fresh = [entry for entry in ordered if entry[1] not in self._again]
         _, case = fresh[-1] if fresh and not resumable else ordered[0]
         self._again.add(case)
-        left = self.left()
-        if left is None:
+        left, ahead = self.left(), self.ahead()
+        if left is None or ahead is None:
             return case, None
-        alone = len(pending) == 1 or (not resumable and self._again.issuperset(one for _, one in pending))
-        return case, max(LEAST, left if alone else LONGEST * left)
+        if len(pending) == 1 or (not resumable and self._again.issuperset(one for _, one in pending)):
+            return case, max(LEAST, left)
+        return case, max(LEAST, LONGEST * (ahead if resumable else left))

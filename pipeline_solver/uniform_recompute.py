@@ -30,6 +30,7 @@ from taylor.pipeline_solver.solution import (
 )
 from taylor.pipeline_solver.solvers import Solver
 from taylor.pipeline_solver.tree_memory import TreeMemory
+from taylor.pipeline_solver.turns import foreseen
 from taylor.pipeline_solver.uniform_plans import (
     better_of_two,
     counts_tell,
@@ -45,8 +46,8 @@ if TYPE_CHECKING:  # the rule alone loads no solver
     from taylor.pipeline_solver.tree_run import TreeRun
 
 COUNTED_SHARE = 0.05
-"""Share of the time limit that the problem without the rule may take where counts tell all of each choice: trees over
-them take a fraction of the time of its own, which is not gone on with either."""
+"""Share of the time limit, as turns reckon with it, that the problem without the rule may take where counts tell all of
+each choice: trees over them take a fraction of the time of its own, which is not gone on with either."""
 
 UNRESTRICTED_OBJECTIVE, UNRESTRICTED_BOUND = "unrestricted_objective", "unrestricted_bound"
 """Names of the statistics that hold the step time and the bound without the rule."""
@@ -79,9 +80,12 @@ def solve_uniform(
     deadline = None if options.time_limit is None else began + options.time_limit
 
     def within(share: float = 1.0) -> SolveOptions:
-        """The options with a share of the time that is left."""
-        left = None if deadline is None else max(0.01, share * (deadline - time.monotonic()))
-        return options.replace(time_limit=left)
+        """The options with the time that is left, or a share of what is foreseen of it."""
+        if deadline is None or options.time_limit is None:
+            return options.replace(time_limit=None)
+        gone = time.monotonic() - began
+        limit = options.time_limit if share == 1.0 else foreseen(options.time_limit, gone)
+        return options.replace(time_limit=max(0.01, share * (limit - gone)))
 
     memory = options.memory or TreeMemory()
     standing = memory.cases

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from taylor.pipeline_solver.turns import ALL_FIRST, FIRST, LONGEST, Turns
+from taylor.pipeline_solver.turns import ALL_FIRST, FIRST, LONGEST, SHORT, Turns, foreseen
 
 
 @pytest.fixture
@@ -36,6 +36,35 @@ def test_first_turns_that_begin_anew_share_what_is_left_evenly(clock):
     assert turns.first(3, resumable=False) == pytest.approx(20.0)
     clock[0] = 102.0  # it was closed early
     assert turns.first(2, resumable=False) == pytest.approx(29.0)
+
+
+def test_of_a_long_limit_turns_are_those_of_a_short_one_and_grow_with_the_time_that_has_gone_by(clock):
+    """Until three times as long as has gone by is more than the whole limit."""
+    long, short = Turns(700.0), Turns(100.0 + SHORT)
+    pending = [(9.0, "near"), (1.0, "far")]
+    for now in (100.0, 110.0, 120.0):
+        clock[0] = now
+        assert long.first(2, resumable=True) == pytest.approx(short.first(2, resumable=True))
+        assert long.later(pending, resumable=True) == ("far", pytest.approx(LONGEST * (100.0 + SHORT - now)))
+    clock[0] = 160.0
+    assert long.reckoned() == pytest.approx(180.0) and long.ahead() == pytest.approx(120.0)
+    assert long.first(4, resumable=True) == pytest.approx((ALL_FIRST * 180.0 - 60.0) / 4)
+    assert long.later(pending, resumable=True) == ("far", pytest.approx(60.0))
+    clock[0] = 400.0
+    assert long.reckoned() == pytest.approx(600.0)
+    assert long.later(pending, resumable=True) == ("far", pytest.approx(150.0))
+
+
+def test_what_begins_anew_or_is_alone_has_its_share_of_the_whole_limit(clock):
+    turns = Turns(700.0)
+    assert turns.first(3, resumable=False) == pytest.approx(200.0)
+    assert turns.later([(9.0, "near"), (1.0, "far")], resumable=False) == ("near", pytest.approx(300.0))
+    assert turns.later([(1.0, "far")], resumable=True) == ("far", pytest.approx(600.0))
+
+
+@pytest.mark.parametrize(("limit", "gone", "part"), [(30.0, 20.0, 30.0), (600.0, 0.0, 60.0), (600.0, 50.0, 150.0)])
+def test_all_of_a_short_limit_is_reckoned_with(limit: float, gone: float, part: float) -> None:
+    assert foreseen(limit, gone) == part
 
 
 def test_later_the_least_bound_comes_first_where_a_case_is_gone_on_with(clock):

@@ -281,6 +281,24 @@ def test_a_free_problem_whose_plan_keeps_the_rule_goes_on_while_its_tree_closes_
     assert (times, since) == (asked, [0.0, 11.0][: len(since)])
 
 
+def test_more_time_does_not_make_the_first_turns_longer():
+    """Those of a minute; ten minutes are given to what is open after them."""
+    problem = reference_problem(interleaves=2, uniform_recompute=((FULL, 0), (FULL, 3)))
+    turns = {}
+
+    for limit in (60.0, 600.0):
+        asked = turns[limit] = []
+
+        def run(of, options, asked=asked, **further):
+            asked.append(options.time_limit)
+            if len(asked) < 4:
+                return Solution(NO_SOLUTION, bound=10.0 + len(asked)).ended_by(Termination.TIME_LIMIT)
+            return Solution(NO_SOLUTION).ended_by(Termination.INTERRUPTED)
+
+        solve_uniform(problem, SolveOptions(time_limit=limit), run=run, one_by_one=True)
+    assert len(turns[60.0]) == 4 and turns[600.0] == pytest.approx(turns[60.0], abs=0.5)
+
+
 def test_a_plan_that_beats_the_best_leaves_no_room_for_more_layers_than_its_step_holds():
     """Four micro-batches, a forward of 1 and a backward of 2: a step of 25 holds two layers on a stage, not three."""
     problem = small_problem()
