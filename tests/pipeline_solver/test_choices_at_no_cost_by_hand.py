@@ -67,12 +67,12 @@ def offloaded(run: Scripted, *further: Choice, **more: Any) -> Solution:
 
 
 def test_a_plan_at_no_cost_that_is_as_good_with_the_rule_is_proven_without_a_choice(clock: Clock) -> None:
-    """All of it fits with nothing recomputed: 30, to be beaten by half the gap."""
+    """All of it fits with nothing recomputed: 30, to be beaten by half the gap. Turns are shares of a minute at first."""
     first = stopped(30.0, 20.0, end=OUT_OF_TIME, seconds=15.0)
     run = Scripted({FREE: [first, stopped(30.0, 28.5, end=OUT_OF_TIME)]}, clock)
     found = offloaded(run, limit=100.0)
     assert run.asked == [FREE, FREE]
-    assert run.limits == pytest.approx([15.0, 0.85 * 85.0])
+    assert run.limits == pytest.approx([9.0, 0.85 * 45.0])
     assert run.cutoffs == pytest.approx([INFINITE, 28.5])
     assert run.problems[0].choices == () and run.problems[0].kinds[0].activation_mib == {NONE: 0.5}
     assert run.options[0].memory is run.options[1].memory is not None
@@ -120,13 +120,14 @@ def test_a_choice_beside_recompute_that_cannot_win_with_all_memory_is_proven_at_
 
 
 def test_choices_that_are_proven_no_further_than_at_no_cost_go_on_with_that(clock: Clock) -> None:
-    """Two bounds that say no more than that at no cost does are raised together; one alone by its own turn."""
+    """Two bounds that say no more than that at no cost does are raised together, for half of what is left of a minute;
+    one alone by its own turn."""
     free = [stopped(None, 20.0, end=OUT_OF_TIME, seconds=10.0), stopped(None, 28.5, end=OUT_OF_TIME, seconds=5.0)]
     rest = {(FULL, 0): stopped(30.0, 20.0), (OFFLOAD, 1): stopped(None, 20.0), ("roomy", (OFFLOAD, 1)): proven(20.0)}
     run = Scripted({FREE: free, **rest}, clock)
     found = offloaded(run, limit=100.0)
     assert run.asked == [FREE, ("roomy", (OFFLOAD, 1)), (OFFLOAD, 1), (FULL, 0), FREE]
-    assert run.limits[-1] == pytest.approx(45.0)
+    assert run.limits[-1] == pytest.approx(25.0)
     assert (found.status, found.bound) == (OPTIMAL, 28.5)
     rest[(OFFLOAD, 1)] = stopped(None, 21.0)
     run = Scripted({FREE: free, **rest, (FULL, 0): [stopped(30.0, 20.0), stopped(30.0, 30.0)]}, clock)

@@ -187,7 +187,7 @@ def test_a_solver_that_takes_all_choices_at_once_is_asked_for_them_in_all_the_ti
         run = Scripted({FREE: stopped(31.0, 22.0, uneven(1), seconds=10.0), choices: stopped(35.0, bound)}, clock)
         found = solved(run, limit=100.0, one_by_one=False, warm_start=even(1))
         assert run.asked == [FREE, choices]
-        assert run.limits == pytest.approx([15.0, 90.0])
+        assert run.limits == pytest.approx([9.0, 90.0])
         assert run.starts == [even(1), even(1)]
         assert (found.objective, found.bound) == (35.0, whole)
         assert found.statistics == {UNRESTRICTED_BOUND: 22.0, UNRESTRICTED_OBJECTIVE: 31.0}
@@ -429,7 +429,8 @@ def test_what_reaches_the_best_plan_by_half_the_gap_is_not_pending() -> None:
 
 
 def test_the_time_is_shared_as_turns_are(clock: Clock) -> None:
-    """Of 100 seconds 90 are left: 9 for a first turn, and when 40 are gone a half of what half of them leaves."""
+    """Of 100 seconds 90 are left. First turns are shares of a minute, one takes 6; when 40 are gone all 90 are reckoned
+    with, and half of what half of them leaves is for the next one."""
     choices = (*counts(1, 2), (SELECT, 2))
     answers = {
         FREE: stopped(None, 5.0, seconds=10.0),
@@ -440,7 +441,7 @@ def test_the_time_is_shared_as_turns_are(clock: Clock) -> None:
     run = Scripted(answers, clock)
     found = solved(run, choices, limit=100.0, problem=selective())
     assert run.asked[:5] == [FREE, (FULL, 1), (FULL, 2), (SELECT, 2), (FULL, 1)]
-    assert run.limits[:5] == pytest.approx([5.0, 9.0, 2.5, 4.0, 24.0])
+    assert run.limits[:5] == pytest.approx([3.0, 6.0, 2.5, 4.0, 24.0])
     assert clock.now >= 1100.0
     assert (found.status, found.termination, found.bound) == (NO_SOLUTION, Termination.TIME_LIMIT, 5.0)
 
@@ -505,7 +506,7 @@ def test_without_a_limit_or_more_open_a_choice_is_brought_to_the_end_at_once(
     assert run.cutoffs[3] == pytest.approx(30.0, rel=1e-6)
 
 
-@pytest.mark.parametrize(("problem", "share"), [(small_problem(), 5.0), (two_kinds(), 15.0)])
+@pytest.mark.parametrize(("problem", "share"), [(small_problem(), 3.0), (two_kinds(), 9.0)])
 def test_where_counts_tell_all_the_problem_without_the_rule_has_less_time(
     problem: PipelineProblem, share: float, clock: Clock
 ) -> None:

@@ -110,12 +110,12 @@ def test_what_stands_open_bounds_the_whole() -> None:
 
 
 def test_counts_that_stay_open_have_one_later_turn_as_one() -> None:
-    """Then the least of them are alone."""
+    """Then the least of them are alone. Both turns are shares of a minute, however long the limit."""
     answers = {choice: cut_off(60.0) for choice in counts(8, 9)}
     found, run = asked({**answers, beyond(8): stopped(None, 30.0), beyond(10): cut_off(60.0)})
     assert run.asked[-5:] == [beyond(8), beyond(8), *counts(8, 9), beyond(10)] and found.status == OPTIMAL
     turns = [limit for key, limit in zip(run.asked, run.limits, strict=True) if key == beyond(8)]
-    assert turns == [pytest.approx(0.1e6, rel=1e-2), pytest.approx(0.25e6, rel=1e-2)]
+    assert turns == [pytest.approx(6.0, rel=1e-2), pytest.approx(15.0, rel=1e-2)]
 
 
 def test_a_count_is_hopeless_only_where_it_cannot_win_not_where_it_is_near() -> None:
