@@ -67,7 +67,7 @@ def offloaded(run: Scripted, *further: Choice, **more: Any) -> Solution:
 
 
 def test_a_plan_at_no_cost_that_is_as_good_with_the_rule_is_proven_without_a_choice(clock: Clock) -> None:
-    """All of it fits with nothing recomputed: 30, to be beaten by half the gap. Turns are shares of a minute at first."""
+    """All of it fits with nothing recomputed: 30, to be beaten by half the gap. Turns begin as shares of a minute."""
     first = stopped(30.0, 20.0, end=OUT_OF_TIME, seconds=15.0)
     run = Scripted({FREE: [first, stopped(30.0, 28.5, end=OUT_OF_TIME)]}, clock)
     found = offloaded(run, limit=100.0)
