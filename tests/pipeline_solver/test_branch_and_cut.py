@@ -416,11 +416,8 @@ def test_progress_tells_rising_bounds_and_falling_objectives() -> None:
     assert bounds == sorted(bounds) and values == sorted(values, reverse=True) and len(heard) > 2
 
 
-@pytest.mark.parametrize("limit", ["branch_and_cut.MOST_COLUMNS", "stage_pricing.MAX_STEPS"])
-def test_where_configurations_are_too_many_to_price_the_milp_finds_the_same_optimum(monkeypatch, caplog, limit) -> None:
-    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FEW_TUPLES", 0)
-    monkeypatch.setattr(f"taylor.pipeline_solver.{limit}", 1)
-    monkeypatch.setattr("taylor.base.console.log.propagate", True)
+def proves_what_brute_force_finds() -> None:
+    """Of four problems the optimum, or that there is none."""
     for seed in range(3000, 3004):
         problem = random_problem(seed)
         expected = brute_force(problem)
@@ -428,6 +425,14 @@ def test_where_configurations_are_too_many_to_price_the_milp_finds_the_same_opti
         assert (solution.status == INFEASIBLE) == np.isinf(expected)
         if solution.plan is not None:
             assert solution.status == OPTIMAL and solution.objective == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("limit", ["branch_and_cut.MOST_COLUMNS", "stage_pricing.MAX_STEPS"])
+def test_where_configurations_are_too_many_to_price_the_milp_finds_the_same_optimum(monkeypatch, caplog, limit) -> None:
+    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FEW_TUPLES", 0)
+    monkeypatch.setattr(f"taylor.pipeline_solver.{limit}", 1)
+    monkeypatch.setattr("taylor.base.console.log.propagate", True)
+    proves_what_brute_force_finds()
     assert "the compact MILP takes over" in caplog.text
 
 
@@ -441,13 +446,7 @@ def test_hemmed_in_by_too_many_configurations_it_walks_on_and_the_milp_finds_the
         "taylor.pipeline_solver.branch_and_cut._TreeRun._walk_on", lambda run, first, _: walked.append(first)
     )
     monkeypatch.setattr("taylor.base.console.log.propagate", True)
-    for seed in range(3000, 3004):
-        problem = random_problem(seed)
-        expected = brute_force(problem)
-        solution = branch_and_cut(problem)
-        assert (solution.status == INFEASIBLE) == np.isinf(expected)
-        if solution.plan is not None:
-            assert solution.status == OPTIMAL and solution.objective == pytest.approx(expected, rel=1e-6)
+    proves_what_brute_force_finds()
     assert walked and "just above the bound: the compact MILP takes over" in caplog.text
 
 
