@@ -79,13 +79,16 @@ def solve_uniform(
     began = time.monotonic()
     deadline = None if options.time_limit is None else began + options.time_limit
 
-    def within(share: float = 1.0) -> SolveOptions:
-        """The options with the time that is left, or a share of what is foreseen of it."""
-        if deadline is None or options.time_limit is None:
-            return options.replace(time_limit=None)
+    def within(share: float) -> SolveOptions:
+        """The options with a share of what is left of the time that turns reckon with."""
+        if options.time_limit is None:
+            return options
         gone = time.monotonic() - began
-        limit = options.time_limit if share == 1.0 else foreseen(options.time_limit, gone)
-        return options.replace(time_limit=max(0.01, share * (limit - gone)))
+        return options.replace(time_limit=max(0.01, share * (foreseen(options.time_limit, gone) - gone)))
+
+    def to_the_end() -> SolveOptions:
+        """The options with all the time that is left."""
+        return options if deadline is None else options.replace(time_limit=max(0.01, deadline - time.monotonic()))
 
     memory = options.memory or TreeMemory()
     standing = memory.cases
@@ -120,7 +123,7 @@ def solve_uniform(
         return free.replace(statistics={**free.statistics, **known})
     interrupted = free.termination is Termination.INTERRUPTED
     if not one_by_one and not interrupted:
-        found = run(problem, within(), warm_start=warm_start, on_progress=on_progress)
+        found = run(problem, to_the_end(), warm_start=warm_start, on_progress=on_progress)
         bound = None if found.bound is None else max(found.bound, floor)
         return found.replace(bound=bound, statistics={**found.statistics, **known})
 
