@@ -144,6 +144,7 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: t.dp * t.tp * t.pp * t.cp == c.world_size,
         LEGALITY,
         relax="give a --world_size that the pinned degrees multiply to",
+        changes=("dp",),
     ),
     Rule(
         "heads-by-tp",
@@ -151,6 +152,7 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: c.model.n_heads % t.tp == 0,
         LEGALITY,
         relax="search smaller or other tp",
+        changes=("tp",),
     ),
     Rule(
         "kv-groups-by-tp",
@@ -159,6 +161,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=_has_kv_groups,
         relax="search tp up to the key/value groups",
+        changes=("tp",),
     ),
     Rule(
         "kv-groups-or-copies",
@@ -167,6 +170,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=_has_kv_groups,
         relax="search other tp",
+        changes=("tp",),
     ),
     Rule(
         "mamba-by-tp-cp",
@@ -175,6 +179,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: any(mamba.dt_rank is None for mamba in _mamba_layers(c)),
         relax="search smaller tp or cp",
+        changes=("tp", "cp"),
     ),
     Rule(
         "linear-heads-by-tp-cp",
@@ -183,6 +188,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: bool(_linear_layers(c)),
         relax="search smaller tp or cp",
+        changes=("tp", "cp"),
     ),
     Rule(
         "hidden-by-tp",
@@ -190,6 +196,7 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: c.model.hidden % t.tp == 0,
         LEGALITY,
         relax="search other tp",
+        changes=("tp",),
     ),
     Rule(
         "mtp-projection-by-tp",
@@ -198,6 +205,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: c.model.mtp_layers > 0,
         relax="search other tp",
+        changes=("tp",),
     ),
     Rule(
         "ffn-by-tp",
@@ -206,6 +214,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: c.model.n_dense > 0,
         relax="search other tp",
+        changes=("tp",),
     ),
     Rule(
         "expert-ffn-by-tp",
@@ -214,6 +223,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=_splits_experts,
         relax="search other tp",
+        changes=("tp",),
     ),
     Rule(
         "vocab-by-tp",
@@ -222,6 +232,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: c.rules.core_models,
         relax="pad the vocabulary, or search other tp",
+        changes=("tp",),
     ),
     Rule(
         "dense-without-ep",
@@ -230,6 +241,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=_is_dense,
         relax="do not pin ep",
+        changes=("ep",),
     ),
     Rule(
         "experts-by-ep",
@@ -238,6 +250,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=_is_moe,
         relax="search other ep",
+        changes=("ep",),
     ),
     Rule(
         "max-expert-parallel",
@@ -246,6 +259,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=_is_moe,
         relax="raise --max_expert_parallel",
+        changes=("ep",),
     ),
     Rule(
         "ep-in-dp-tp",
@@ -254,6 +268,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=_has_whole_experts_of_own_classes,
         relax="search smaller ep or pp",
+        changes=("ep", "tp", "pp"),
     ),
     Rule(
         "ep-in-dp-cp",
@@ -262,6 +277,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=_splits_experts,
         relax="search smaller ep, tp or pp",
+        changes=("ep", "tp", "pp"),
     ),
     Rule(
         "ep-in-dp-tp-cp",
@@ -270,6 +286,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=_has_whole_experts,
         relax="search smaller ep or pp",
+        changes=("ep", "tp", "pp"),
     ),
     Rule(
         "ep-in-shards",
@@ -278,6 +295,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=_is_moe,
         relax="search other ep, tp or cp",
+        changes=("ep", "tp", "cp"),
     ),
     Rule(
         "ep-holds-cp",
@@ -286,9 +304,15 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: _is_moe(c) and c.rules.ep_holds_cp,
         relax="search other ep, tp or cp, or take keys that v0.2.1 dropped from the file",
+        changes=("ep", "cp", "tp"),
     ),
     Rule(
-        "op-in-replicas", "op divides dp * cp", lambda t, c: (t.dp * t.cp) % t.op == 0, LEGALITY, relax="do not pin op"
+        "op-in-replicas",
+        "op divides dp * cp",
+        lambda t, c: (t.dp * t.cp) % t.op == 0,
+        LEGALITY,
+        relax="do not pin op",
+        changes=("op",),
     ),
     Rule(
         "op-holds-cp",
@@ -296,6 +320,7 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: t.op % t.cp == 0,
         LEGALITY,
         relax="search other op",
+        changes=("op",),
     ),
     Rule(
         "plain-replicas-alone",
@@ -303,6 +328,7 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: (t.op > 1) | (t.dp == 1) | (t.tp * t.pp == 1),
         LEGALITY,
         relax="shard the parameters: data_parallel_shard_degree above 1",
+        changes=("op",),
     ),
     Rule(
         "op-needs-parallel-optimizer",
@@ -311,6 +337,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: not (c.rules.parallel_optimizer or c.rules.parameter_shard),
         relax="turn the parallel optimizer on in the file",
+        changes=("op",),
     ),
     Rule(
         "sp-needs-tp",
@@ -318,14 +345,16 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: ~t.sp | (t.tp > 1),
         LEGALITY,
         relax="do not pin sp",
+        changes=("sp", "tp"),
     ),
     Rule(
         "moe-sp-with-tp",
         "a model with experts has sequence parallel on where tp > 1",
         lambda t, c: t.sp | (t.tp == 1),
         LEGALITY,
-        applies=_is_moe,
+        applies=lambda c: _is_moe(c) and c.rules.core_models,
         relax="do not pin sp=0, or search tp = 1",
+        changes=("sp", "tp"),
     ),
     Rule(
         "sequence-by-cp-tp",
@@ -333,6 +362,7 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: c.rules.seq_length % _sequence_cut(t) == 0,
         LEGALITY,
         relax="search smaller cp or tp",
+        changes=("seq", "tp", "cp"),
     ),
     Rule(
         "sequence-by-2cp-tp",
@@ -342,6 +372,7 @@ _LEGALITY: tuple[Rule, ...] = (
         ),
         LEGALITY,
         relax="search smaller cp or tp",
+        changes=("seq", "tp", "cp"),
     ),
     Rule(
         "sequence-by-2cp-tp-always",
@@ -349,6 +380,7 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: c.rules.seq_length % (2 * t.cp * t.tp) == 0,
         LEGALITY,
         relax="search smaller cp or tp",
+        changes=("seq", "tp", "cp"),
     ),
     Rule(
         "context-needs-flash",
@@ -357,6 +389,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: not c.rules.flash_attention,
         relax="turn flash attention on in the file, or do not search cp",
+        changes=("cp",),
     ),
     Rule(
         "heads-by-ulysses",
@@ -365,6 +398,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: _exchanges_heads(c) and c.rules.repeats_kv_heads,
         relax="search smaller cp or tp",
+        changes=("cp", "tp"),
     ),
     Rule(
         "kv-groups-by-ulysses",
@@ -373,6 +407,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: _exchanges_heads(c) and not c.rules.repeats_kv_heads,
         relax="search smaller cp or tp",
+        changes=("cp", "tp"),
     ),
     Rule(
         "ulysses-in-context",
@@ -381,6 +416,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=_is_hybrid,
         relax="search other cp, or change the degree of Ulysses in the file",
+        changes=("cp",),
     ),
     Rule(
         "ring-of-two",
@@ -389,6 +425,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=_is_hybrid,
         relax="search larger cp, or change the degree of Ulysses in the file",
+        changes=("cp",),
     ),
     Rule(
         "context-levels",
@@ -397,6 +434,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: c.rules.context_levels is not None,
         relax="change or leave out --hierarchical-context-parallel-sizes in the file",
+        changes=("cp",),
     ),
     Rule(
         "layers-fill-chunks",
@@ -404,6 +442,7 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: t.pp * t.vpp <= c.layers,
         LEGALITY,
         relax="search smaller pp or vpp",
+        changes=("vpp", "pp"),
     ),
     Rule(
         "vpp-needs-pipeline",
@@ -411,6 +450,7 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: (t.vpp == 1) | (t.pp > 1),
         LEGALITY,
         relax="do not pin vpp",
+        changes=("vpp", "pp"),
     ),
     Rule(
         "interleaving-without-overlap",
@@ -419,6 +459,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: not c.rules.overlap_p2p,
         relax="take that flag from the file, or search other pp or vpp",
+        changes=("vpp", "pp"),
     ),
     Rule(
         "zero-bubble-v-two-chunks",
@@ -427,6 +468,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: c.schedule.v_shape,
         relax="choose another schedule, or do not search vpp",
+        changes=("vpp",),
     ),
     Rule(
         "gpipe-one-chunk",
@@ -435,6 +477,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: c.schedule.traits.keeps_all,
         relax="choose another schedule, or do not search vpp",
+        changes=("vpp",),
     ),
     Rule(
         "schedule-needs-pipeline",
@@ -443,6 +486,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: c.schedule.traits.needs_pipeline,
         relax="choose another schedule, or do not pin pp",
+        changes=("pp",),
     ),
     Rule(
         "batch-by-dp",
@@ -450,6 +494,7 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: t.dp * t.mbs * t.micro_batches == c.gbs,
         LEGALITY,
         relax="change --gbs",
+        changes=("gbs",),
     ),
     Rule(
         "micro-batches-fill-zero-bubble",
@@ -458,6 +503,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: c.schedule.v_shape,
         relax="raise --gbs, or search smaller pp, dp or mbs",
+        changes=("gbs", "pp"),
     ),
     Rule(
         "micro-batches-fill-1f1b",
@@ -466,6 +512,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: not c.schedule.traits.keeps_all,
         relax="raise --gbs, or search smaller pp, dp or mbs",
+        changes=("gbs", "pp"),
     ),
     Rule(
         "micro-batches-fill-interleaving",
@@ -474,6 +521,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: _interleaved(c).traits.low_memory_switch,
         relax="raise --gbs, or search smaller pp, dp or mbs",
+        changes=("gbs", "pp", "vpp"),
     ),
     Rule(
         "micro-batches-in-rounds",
@@ -482,6 +530,7 @@ _LEGALITY: tuple[Rule, ...] = (
         lambda t, c: (t.vpp == 1) | _interleaved(c).fits_rounds(t.pp, t.micro_batches),
         LEGALITY,
         relax="change --gbs, or search vpp = 1",
+        changes=("gbs", "pp", "vpp"),
     ),
     Rule(
         "micro-batches-in-even-rounds",
@@ -490,6 +539,7 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: not c.schedule.v_shape,
         relax="change --gbs, or search vpp = 1",
+        changes=("gbs", "pp", "vpp"),
     ),
 )
 

@@ -169,3 +169,8 @@ class SearchContext:
             device_limit_mib=limit,
             peak_of=peak_of,
         )
+
+    @classmethod
+    def of_job(cls, config: TrainingConfig, device: DeviceSpec) -> SearchContext:
+        """Return the facts by which a stated job is judged: its own ranks and batch, and no limit of a search."""
+        return cls.settle(config, device, SearchOptions(max_expert_parallel=max(1, config.strategy.ep)))

@@ -44,6 +44,9 @@ class Rule:
     source : str
         Of a legality rule that ships: the checks that it stands for, as repository, release, file and line, with
         the releases that have the check in brackets.
+    changes : tuple of str
+        What of a job can be changed to obey it, the most likely first: fields of `Strategy`, ``seq`` (tokens a
+        sample) and ``gbs`` (samples a step).
     """
 
     name: str
@@ -54,6 +57,7 @@ class Rule:
     applies: Callable[[SearchContext], bool] = _always
     relax: str = "disable the rule with --disable_rule"
     source: str = ""
+    changes: tuple[str, ...] = ()
 
     def concerns(self, context: SearchContext) -> bool:
         """Whether the rule is asked in this search at all."""

@@ -47,6 +47,18 @@ EXPERIENCE_RULES: tuple[Rule, ...] = (
         relax="search smaller ep or pp, or disable the rule for MindFormers 1.6",
     ),
     Rule(
+        "moe-sp-of-new-releases",
+        "models of the old classes with experts have sequence parallel on where tp > 1: MindFormers 1.6 and later do "
+        "not start otherwise, 1.3 to 1.5 do",
+        lambda t, c: t.sp | (t.tp == 1),
+        EXPERIENCE,
+        applies=lambda c: (
+            c.model.moe is not None and not c.rules.core_models and "moe-sp-with-tp" in c.rules.framework.legality
+        ),
+        relax="do not pin sp=0, search tp = 1, or disable the rule for MindFormers before 1.6",
+        source="MindFormers r1.6.0 mindformers/tools/check_rules.py:146 (1.6 to master)",
+    ),
+    Rule(
         "zero-bubble-of-new-releases",
         "the zero-bubble V schedule has 2 * pp micro-batches: newer MindSpore does not start with fewer, older does",
         lambda t, c: t.micro_batches >= 2 * t.pp,
@@ -66,6 +78,10 @@ EXPERIENCE_RULES: tuple[Rule, ...] = (
         relax="raise --gbs, search smaller pp or dp, or disable the rule",
     ),
 )
+
+
+OF_NEW_RELEASES = tuple(rule for rule in EXPERIENCE_RULES if rule.name.endswith("-of-new-releases"))
+"""Rules that newer releases of a framework ask and older ones do not: a stated job that breaks one is noted."""
 
 
 def built_in_rules() -> tuple[Rule, ...]:

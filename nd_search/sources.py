@@ -69,7 +69,7 @@ SOURCES = {
     "ep-in-dp-cp": (
         "Megatron-LM core_v0.16.0 megatron/core/parallel_state.py:792 (0.10 to 0.19; before, EP divides DP, "
         "core_v0.9.0 :536); MindFormers r1.5.0 mindformers/modules/transformer/moe.py:691 (batched experts of the old "
-        "classes, 1.3 to master)"
+        "classes, 1.3 to master; :254, 1.3 to 1.6)"
     ),
     "ep-in-dp-tp-cp": (
         "Megatron-LM core_v0.16.0 megatron/core/parallel_state.py:792 with --expert-tensor-parallel-size 1 "
@@ -91,7 +91,7 @@ SOURCES = {
     "moe-sp-with-tp": (
         "Megatron-LM core_v0.16.0 megatron/core/transformer/moe/moe_layer.py:379 (0.7 to 0.19); "
         "MindSpeed-LLM 2.3.0 mindspeed_llm/core/transformer/moe/moe_layer.py:128 (2.2 to master); MindFormers r1.6.0 "
-        "mindformers/tools/check_rules.py:146, r1.7.0 "
+        "mindformers/tools/check_rules.py:146 (core models), r1.7.0 "
         "mindformers/parallel_core/training_graph/transformer/moe/moe_layer.py:124 (1.6 to master)"
     ),
     "sequence-by-cp-tp": (

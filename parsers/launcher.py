@@ -123,6 +123,9 @@ class Launcher(ABC):
     """Entries, by dotted key, that make a run write a profile; empty where that is not known."""
     low_memory_variable: str | None = None
     """The environment variable with which its interleaving is of the low-memory kind; None where there is none."""
+    degree_words: Mapping[str, str] = {}
+    """What its files call the degrees of a strategy, by `Strategy`'s name, the batch (``gbs``) and a sample's length
+    (``seq``)."""
     suffix_tells: bool = True
     """Whether a file with one of its suffixes is a training file; off where other files have them too."""
     starts_training: bool = True

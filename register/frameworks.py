@@ -6,6 +6,7 @@ job's framework for the fact that it needs. Records are plain data, so that they
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 ATTENTION_CORE, NORMS, LATENT_UP = "attention's core", "norms", "latent attention's up-projections"
@@ -261,6 +262,10 @@ class StaticRules:
     compiled_logits_bytes: int | None = None
 
 
+_BETWEEN_CHECKS = re.compile(r"; (?![^(]*\))")
+"""A semicolon outside brackets, between the checks that a rule's source names."""
+
+
 @dataclass(frozen=True)
 class Framework:
     """One training framework.
@@ -299,6 +304,8 @@ class Framework:
         Megatron's is fitted to 16 steps of its small tests that the host bounds (``python -m benchmarks.short_steps``).
     peaks_measured : bool
         The known error of estimated peaks was seen in published runs of it (`cost_model.known_error`).
+    repositories : tuple of str
+        What the sources of its rules begin with.
     """
 
     name: str
@@ -314,10 +321,18 @@ class Framework:
     overlaps_reduction: bool = False
     step_ms: float = 0.0
     peaks_measured: bool = False
+    repositories: tuple[str, ...] = ()
+
+    def own_checks(self, source: str) -> str:
+        """Return the checks of this framework's repositories among those that a rule stands for."""
+        checks = _BETWEEN_CHECKS.split(source)
+        own = [check for check in checks if check.startswith(self.repositories)]
+        return "; ".join(own or checks)
 
 
 MINDFORMERS = Framework(
     name="mindformers",
+    repositories=("MindFormers", "MindSpore"),
     schedules=("1f1b", "gpipe", "interleaved", "zero_bubble_v"),
     interleaved_schedule="interleaved",
     legality=(
@@ -368,6 +383,7 @@ MINDFORMERS = Framework(
 
 MEGATRON = Framework(
     name="megatron",
+    repositories=("Megatron-LM", "MindSpeed"),
     dispatches_shards=True,
     overlaps_reduction=True,
     peaks_measured=True,
@@ -417,6 +433,7 @@ MEGATRON = Framework(
 
 TORCHTITAN = Framework(
     name="torchtitan",
+    repositories=("torchtitan", "torch "),
     schedules=("1f1b", "gpipe", "torch-interleaved", "zbv", "interleaved-zb", "dualpipev"),
     interleaved_schedule="torch-interleaved",
     legality=(
@@ -458,6 +475,7 @@ TORCHTITAN = Framework(
 
 PADDLENLP = Framework(
     name="paddlenlp",
+    repositories=("Paddle", "PaddleNLP"),
     schedules=("1f1b", "gpipe", "megatron-interleaved"),
     interleaved_schedule="megatron-interleaved",
     legality=(

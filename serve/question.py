@@ -20,9 +20,10 @@ from taylor.register.registry import Registry
 from taylor.report.memory_parts import from_breakdown, from_problem
 from taylor.workflows.devices import choose_device
 from taylor.workflows.job_facts import JobFacts
+from taylor.workflows.legality import require_legal
 from taylor.workflows.model_job import ModelJob, model_file, state_model
 from taylor.workflows.problem import build_problem, plan_in_terms_of
-from taylor.workflows.schedules import require_schedule, require_start
+from taylor.workflows.schedules import require_schedule
 from taylor.workflows.stated_file import read_for
 
 MOST_KNOWN = 64
@@ -143,7 +144,7 @@ class Models:
         )  # fmt: skip
         config = base.replace(strategy=strategy, plan=None)
         config = config.replace(schedule=config.schedule_for(ask.vpp))
-        require_start(config)
+        config = require_legal(config, choose_device(config, ask.device).spec)
         require_schedule(config)
         return config
 

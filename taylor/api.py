@@ -7,7 +7,7 @@ argument says is estimated by closed forms. `docs/api.md` shows them at work.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from taylor.results import Found, Planned
 from taylor.workflows.candidates import config_files, load_candidates
 from taylor.workflows.devices import choose_device
 from taylor.workflows.evaluate_file import evaluate_own, own_solution
+from taylor.workflows.legality import refuse_unknown_rules
 from taylor.workflows.model_job import ModelJob, choose_strategy, model_file
 from taylor.workflows.options import FileJob, RatioChoice
 from taylor.workflows.own_plans import runs_on
@@ -66,6 +67,7 @@ def evaluate(
     device: str | DeviceSpec | None = None,
     ratios: TimeRatios | None = None,
     memory: str | Path | MemoryProfile | None = None,
+    allow_illegal: Sequence[str] = (),
 ) -> Planned:
     """Tell what a plan costs: step time, peak memory by stage, idle time.
 
@@ -74,7 +76,7 @@ def evaluate(
     what : path, TrainingConfig or PipelineProblem
     plan : PipelinePlan, optional
         The plan; a configuration's own one when left out. A problem needs one.
-    device, ratios, memory
+    device, ratios, memory, allow_illegal
         As in `solve`.
 
     Raises
@@ -88,11 +90,12 @@ def evaluate(
         return Planned(Result(what, evaluation.evaluate(what, plan)))
     config = what if isinstance(what, TrainingConfig) else read_config(what)
     whole, config = config, config if plan is None else config.replace(plan=plan)
-    file = _stated(config, device, ratios)
+    allowed = tuple(allow_illegal)
+    file = _stated(config, device, ratios, allow_illegal=allowed)
     profile = _memory(memory, file)
     problem = file.problem(profile)
     solution = evaluate_own(config, problem)
-    own = solution if plan is None else own_solution(_stated(whole, device, ratios), profile)
+    own = solution if plan is None else own_solution(_stated(whole, device, ratios, allow_illegal=allowed), profile)
     return _planned(PlannedFile(config, file.facts, profile, problem, solution, own=own))
 
 
@@ -109,6 +112,7 @@ def solve(
     time_limit: float | None = None,
     workers: int = 1,
     on_progress: OnProgress | None = None,
+    allow_illegal: Sequence[str] = (),
 ) -> Planned:
     """Find the layers and the recompute of every pipeline stage with which a step is fastest and no device runs full.
 
@@ -137,11 +141,13 @@ def solve(
         Processes that share the work; the result is the same with any number.
     on_progress : callable, optional
         Called with a `Progress` now and then.
+    allow_illegal : sequence of str
+        Names of legality rules that the configuration may break (`taylor rules` lists them).
 
     Raises
     ------
     InputError
-        Bad configuration, memory profile or option.
+        Bad configuration, memory profile or option; or the framework does not start the job as it is stated.
     InfeasibleError
         No plan exists; the message says what is short.
     NoSolutionError
@@ -155,7 +161,8 @@ def solve(
             raise InputError("is settled by the problem itself", field=named[0], cure="change the problem")
         return Planned(Result(what, plan_or_raise(what, how, on_progress, "the problem")))
     config = what if isinstance(what, TrainingConfig) else read_config(what)
-    file = _stated(config, device, ratios, search_select=select, vpp=vpp, schedule=schedule)
+    choices = {"search_select": select, "vpp": vpp, "schedule": schedule, "allow_illegal": tuple(allow_illegal)}
+    file = _stated(config, device, ratios, **choices)
     if not file.job.has_choices:
         file.refuse_early(())
     return _planned(solve_stated(file, _memory(memory, file), how, on_progress))
@@ -166,6 +173,7 @@ def search(
     *,
     device: str | DeviceSpec | None = None,
     rules_path: str | Path | None = None,
+    allow_illegal: Sequence[str] = (),
     **options: Any,
 ) -> Found:
     """Search the parallel strategies of a configuration: those that obey the rules and fit the memory.
@@ -176,6 +184,8 @@ def search(
         What it is planned for, or its name in the register; the usual one of the launcher's jobs when left out.
     rules_path : path, optional
         Folder of rules of one's own; its Python files are run.
+    allow_illegal : sequence of str
+        Names of legality rules that are not asked.
     **options
         Fields of `SearchOptions`: ``world_size``, ``gbs``, ``search``, ``fix``, ``bounds``, ``profile_num``, ….
 
@@ -188,6 +198,8 @@ def search(
     """
     config = what if isinstance(what, TrainingConfig) else read_config(what)
     rules = None if rules_path is None else Path(rules_path)
+    refuse_unknown_rules(allow_illegal)
+    options["disabled_rules"] = (*options.get("disabled_rules", ()), *allow_illegal)
     return Found(config, search_space(config, choose_device(config, device).spec, SearchOptions(**options), rules))
 
 
@@ -203,6 +215,7 @@ def rank(
     prove: int | None = PROVEN_CANDIDATES,
     output: str | Path = "pipeline_output",
     report: bool | str | Path = False,
+    allow_illegal: Sequence[str] = (),
 ) -> Ranking:
     """Solve every candidate and rank them by step time.
 
@@ -227,6 +240,8 @@ def rank(
         them. None: all are.
     report : bool or path
         The page to write, True beside the table.
+    allow_illegal : sequence of str
+        Names of legality rules that a candidate may break.
 
     Raises
     ------
@@ -252,7 +267,7 @@ def rank(
         prove=prove,
     )
     table = None if ratios is None else Path(ratios)
-    known = load_candidates([*files, *compared], device, parser_result=table, gbs=gbs)
+    known = load_candidates([*files, *compared], device, parser_result=table, gbs=gbs, allow_illegal=allow_illegal)
     own = known[-1] if compared else not isinstance(candidates, Found)
     return rank_candidates(known[: len(files)], options, own=own)
 

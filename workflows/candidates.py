@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -30,6 +30,7 @@ from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.far_solve import sharing
 from taylor.workflows.job_facts import JobFacts, tell_head, tell_unmodelled
+from taylor.workflows.legality import refuse_unknown_rules, require_legal
 from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.module_choices import assumptions, offered_words, with_host_priced
 from taylor.workflows.options import AskedModules, DryRunOptions
@@ -74,6 +75,7 @@ def load_candidates(
     env_json: Path | None = None,
     margin: MemoryMargin = MemoryMargin(),  # noqa: B008 - frozen
     modules: AskedModules = AskedModules(),  # noqa: B008 - frozen
+    allow_illegal: Sequence[str] = (),
 ) -> list[CandidateFile]:
     """Read each file and join it with its measured ratios; what was not measured is estimated.
 
@@ -100,6 +102,8 @@ def load_candidates(
         What every device keeps free.
     modules : AskedModules
         What may be chosen by module.
+    allow_illegal : sequence of str
+        Legality rules that a candidate may break; one that breaks another keeps its place, with the rule.
 
     Raises
     ------
@@ -129,7 +133,11 @@ def load_candidates(
                     continue
             chosen = choose_device(config, device, register_path)
             card = chosen.spec
-            config = with_host_priced(config, card)
+            try:
+                config = require_legal(with_host_priced(config, card), card, allow_illegal)
+            except InputError as error:
+                candidates.append(CandidateFile(config, None, None, str(error), device=chosen))
+                continue
             words = offered_words(config, card, modules)
             key = _degrees(config.strategy)
             ratios = (profiled or {}).get(path) or measured.get(key)
@@ -207,6 +215,7 @@ def rank_folder(
     executor: Executor | None = None,
     shard: Shard | None = None,
     modules: AskedModules = AskedModules(),  # noqa: B008 - frozen
+    allow_illegal: Sequence[str] = (),
 ) -> Ranking:
     """Solve every candidate file of a folder, or a shard's share of them, and rank them.
 
@@ -220,6 +229,7 @@ def rank_folder(
         When the folder holds no configuration, the ratios' CSV or the folder of profiles is bad, or a file cannot say
         what was asked to choose by module.
     """
+    refuse_unknown_rules(allow_illegal)
     files = config_files(folder)
     if shard is not None:
         files = shard.share(files)
@@ -256,6 +266,7 @@ def rank_folder(
             env_json=dryruns.env_json,
             margin=margin,
             modules=modules,
+            allow_illegal=allow_illegal,
         )
     peaks = {} if nd_path is None else {(c.dp, c.tp, c.pp, c.ep): c.peak_mib for c in read_candidates(nd_path)}
     known = [

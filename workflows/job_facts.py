@@ -145,8 +145,6 @@ def tell_head(lines: Sequence[str]) -> None:
 def tell_notes(config: TrainingConfig) -> None:
     """Log what a reader assumed or found odd, and the flags that no figure takes into account."""
     name = config.path.name
-    if (misfit := config.misfit) is not None:
-        log.warning("%s: its own strategy cannot start: %s %s", name, misfit.field, misfit.problem)
     for note in config.notes:
         log.warning("%s: %s", name, note)
     tell_unmodelled(name, [flag.sentence for flag in config.unmodelled])

@@ -122,6 +122,8 @@ class FileJob:
         Registered devices and how many stages in a row lie on each, where not all lie on one; empty: all do.
     stage_order : str
         One of `STAGE_ORDERS`: which orders of those stages are tried.
+    allow_illegal : tuple of str
+        Legality rules that the job may break.
     """
 
     path: Path
@@ -143,6 +145,7 @@ class FileJob:
     train_tokens: float | None = None
     stage_devices: tuple[tuple[str, int], ...] = ()
     stage_order: str = GROUPS
+    allow_illegal: tuple[str, ...] = ()
 
     @property
     def given_vpp(self) -> int | None:

@@ -15,7 +15,7 @@ from taylor.workflows.candidate_file import CandidateFile
 from taylor.workflows.module_choices import own_plan, with_module_choices
 from taylor.workflows.problem import build_problem, plan_in_terms_of
 from taylor.workflows.rank_table import RankEntry, solved_row
-from taylor.workflows.schedules import require_schedule, require_start
+from taylor.workflows.schedules import require_schedule
 
 
 def problem_of(candidate: CandidateFile) -> PipelineProblem:
@@ -28,7 +28,6 @@ def problem_of(candidate: CandidateFile) -> PipelineProblem:
     """
     if candidate.failure or candidate.config is None or candidate.memory is None or candidate.ratios is None:
         raise TaylorError(candidate.failure or "no memory profile or time ratios")
-    require_start(candidate.config)
     require_schedule(candidate.config)
     problem = build_problem(candidate.config, candidate.memory, candidate.ratios)
     if candidate.device is None:

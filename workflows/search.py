@@ -22,6 +22,7 @@ from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.far_solve import sharing
 from taylor.workflows.job_facts import JobFacts, degrees_text, tell_head, tell_notes
+from taylor.workflows.legality import legality_rules, why_illegal
 from taylor.workflows.module_choices import offered_words
 from taylor.workflows.options import AskedModules, DryRunOptions
 from taylor.workflows.own_plans import runs_on
@@ -165,6 +166,7 @@ def _search(
         env_json=options.dryruns.env_json,
         margin=options.margin,
         modules=options.modules,
+        allow_illegal=legality_rules(options.space.disabled_rules),
     )
     candidates, compared = loaded[: len(dryrun_files)], loaded[len(dryrun_files) :]
     own_file = compared[0] if compared else False
@@ -185,6 +187,8 @@ def _tell(options: StrategySearchOptions, facts: JobFacts) -> None:
     lines = [f"{config.path}: {facts.model_line(options.register_path)}", searched, facts.device_line()]
     ratios = ["time ratios: estimated by closed forms"] if options.full and options.profile_data is None else []
     tell_head([*lines, *ratios])
+    if (reason := why_illegal(config, facts.device.spec)) is not None:
+        log.warning("%s: the strategy in the file cannot start: %s", config.path.name, reason)
     tell_notes(config)
 
 

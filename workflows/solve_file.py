@@ -234,6 +234,7 @@ def _solve_choices(
 
     def state(vpp: int, spec: ScheduleSpec) -> PipelineProblem:
         chosen = file.running_as(vpp, spec)
+        chosen.refuse_illegal()
         return chosen.problem(chosen.memory_like(memory))
 
     options = file.choices_told_by(memory, choices(file.running, interleaves, schedule))

@@ -18,10 +18,11 @@ from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.design import modes_at_hand
 from taylor.dryrun.interface import DryRunBackend
 from taylor.dryrun.launch import read_environment
+from taylor.nd_search.stated import find_illegality
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import SELECT, PipelinePlan
-from taylor.pipeline.schedule import AUTO, ScheduleSpec
+from taylor.pipeline.schedule import AUTO, PLAIN, ScheduleSpec
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.register.device import DeviceSpec
 from taylor.workflows.devices import ChosenDevice, choose_device
@@ -29,6 +30,7 @@ from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.entries import entry_lines
 from taylor.workflows.export import refuse_impossible
 from taylor.workflows.job_facts import JobFacts, tell_head, tell_notes
+from taylor.workflows.legality import require_legal
 from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.module_choices import (
     assumptions,
@@ -41,7 +43,7 @@ from taylor.workflows.module_choices import (
 from taylor.workflows.options import Export, FileJob
 from taylor.workflows.problem import build_problem, plan_in_terms_of
 from taylor.workflows.replayed_memory import replayed_memory
-from taylor.workflows.schedules import require_schedule, require_start, tell_interleaving
+from taylor.workflows.schedules import require_schedule, tell_interleaving
 from taylor.workflows.stage_devices import OnStages
 from taylor.workflows.time_ratios import SettledRatios, settle_ratios
 
@@ -108,7 +110,6 @@ class StatedFile:
             switch that its schedule does not have.
         """
         config = read_for(job.path, job.register_path, job.dryruns.env_json, job.margin)
-        require_start(config)
         # The times of stages on several devices are told in those of the first.
         named = job.stage_devices[0][0] if job.stage_devices else job.device
         file = cls.of(job, config, choose_device(config, named, job.register_path))
@@ -120,10 +121,17 @@ class StatedFile:
 
     @classmethod
     def of(cls, job: FileJob, config: TrainingConfig, chosen: ChosenDevice) -> StatedFile:
-        """The same of a configuration and a device that are at hand."""
+        """State the job of a configuration that was read, on a device that was found.
+
+        Raises
+        ------
+        InputError
+            When the framework does not start the job, or it sets a switch that its schedule does not have.
+        """
         config = with_host_priced(config, chosen.spec)
         vpp = config.strategy.vpp if job.given_vpp is None else job.given_vpp
         schedule = asked_schedule(job, config)
+        config = _legal(job, config, vpp, schedule, chosen.spec)
         _refuse_idle_switch(job, config, schedule, vpp)
         ratios = settle_ratios(job.ratios, config, chosen.spec)
         modules = offered_words(config, chosen.spec, job.modules)
@@ -147,6 +155,20 @@ class StatedFile:
         strategy = self.config.strategy.replace(vpp=interleaves)
         running = self.config.replace(strategy=strategy, schedule=schedule)
         return replace(self, running=running.replace(schedule=running.schedule_for(interleaves)))
+
+    def refuse_illegal(self) -> None:
+        """Refuse interleaves and a schedule with which the framework does not start the job.
+
+        Raises
+        ------
+        ValueError
+            With the rule.
+        """
+        other = self.running.strategy.vpp != self.config.strategy.vpp
+        running = self.running.replace(plan=None) if other else self.running
+        found = find_illegality(running, self.device, self.job.allow_illegal)
+        if found is not None:
+            raise ValueError(f"rule {found.rules[0].name}: {found.rules[0].explanation}")
 
     def as_in_the_file(self) -> StatedFile:
         """The same with the file's own interleaves and schedule; an order of low memory that was asked for stays."""
@@ -283,6 +305,22 @@ def _refuse_idle_switch(job: FileJob, config: TrainingConfig, schedule: Schedule
     else:
         why = f"has no effect: {run.name} with {several} interleave{'s' * (several > 1)} has no low-memory order"
     raise InputError(why, file=config.path, field="-low_mem", value="y" if job.low_memory else "n", cure="leave it out")
+
+
+def _legal(
+    job: FileJob, config: TrainingConfig, vpp: int, schedule: ScheduleSpec, device: DeviceSpec
+) -> TrainingConfig:
+    """Return the configuration with the notes of `require_legal`, asked of the interleaves and schedule that run.
+
+    Where the tool chooses them, each choice is asked on its own (`StatedFile.refuse_illegal`), and here 1F1B with one
+    interleave.
+    """
+    if job.has_choices:
+        vpp, schedule = 1, config.schedule.renamed(PLAIN)
+    running = config.replace(strategy=config.strategy.replace(vpp=vpp), schedule=schedule)
+    if (vpp, schedule) != (config.strategy.vpp, config.schedule):
+        running = running.replace(plan=None)
+    return config.replace(notes=require_legal(running, device, job.allow_illegal).notes)
 
 
 def asked_schedule(job: FileJob, config: TrainingConfig) -> ScheduleSpec:

@@ -29,6 +29,19 @@ _MAX_DEPTH = 40
 class HuggingFace(Launcher):
     """Hugging Face's config.json."""
 
+    degree_words = {
+        "dp": "taylor.parallel.dp",
+        "tp": "taylor.parallel.tp",
+        "pp": "taylor.parallel.pp",
+        "ep": "taylor.parallel.ep",
+        "cp": "taylor.parallel.cp",
+        "op": "taylor.parallel.op",
+        "sp": "taylor.parallel.sp",
+        "vpp": "taylor.parallel.vpp",
+        "mbs": "taylor.batch.micro",
+        "gbs": "taylor.batch.global",
+        "seq": "taylor.batch.sequence",
+    }
     name = NAME
     title = "Hugging Face config.json"
     suffixes = (".json",)

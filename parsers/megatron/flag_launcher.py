@@ -36,6 +36,18 @@ class FlagLauncher(Launcher):
     A subclass defines `launch`, and `recognises`' attributes as for any `Launcher`.
     """
 
+    degree_words = {
+        "tp": "--tensor-model-parallel-size",
+        "pp": "--pipeline-model-parallel-size",
+        "ep": "--expert-model-parallel-size",
+        "cp": "--context-parallel-size",
+        "op": "--use-distributed-optimizer",
+        "sp": "--sequence-parallel",
+        "vpp": "--num-layers-per-virtual-pipeline-stage",
+        "mbs": "--micro-batch-size",
+        "gbs": "--global-batch-size",
+        "seq": "--seq-length",
+    }
     log_tells_parameters = True
 
     @abstractmethod

@@ -28,6 +28,18 @@ PROGRAM = Program("run_mindformer.py", "mindformers", "--mindformers_dir, -mindf
 class MindFormers(Launcher):
     """MindFormers' training YAML, legacy and mcore."""
 
+    degree_words = {
+        "dp": "parallel_config.data_parallel",
+        "tp": "parallel_config.model_parallel",
+        "pp": "parallel_config.pipeline_stage",
+        "ep": "parallel_config.expert_parallel",
+        "cp": "parallel_config.context_parallel",
+        "op": "parallel.optimizer_weight_shard_size",
+        "sp": "parallel_config.use_seq_parallel",
+        "mbs": "runner_config.batch_size",
+        "vpp": "model.model_config.pp_interleave_num",
+        "seq": "model.model_config.seq_length",
+    }
     name = NAME
     title = "MindFormers YAML"
     suffixes = (".yaml", ".yml")

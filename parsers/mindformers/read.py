@@ -20,7 +20,7 @@ from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.units import memory_mib
 from taylor.parsers.text.yaml_source import YamlSource
-from taylor.parsers.training_config import Misfit, MovedModules, TrainingConfig
+from taylor.parsers.training_config import MovedModules, TrainingConfig
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import Grid, PipelinePlan
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
@@ -67,7 +67,6 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
             strategy.pp,
             "lower pipeline_stage or pp_interleave_num",
         )
-    _note_legality(model, strategy, notes)
     plan = _read_plan(top, section, model, strategy, schedule, mtp_counted, notes)
     rules = _read_rules(top, section, moe if model.moe else None, mcore, notes)
     rules = rules.replace(wide_residual=_wide_residual(section, model))
@@ -86,17 +85,6 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         by_module = plan_by_module(plan, counts, usual, on_host)
     moves = set() if by_module is None else {word for mode in by_module.modes for word in words_of(mode)[1]}
     moved = MovedModules(tuple(sorted(moves)), swap.keys) if moves and swap is not None else None
-    replicas = strategy.dp * strategy.cp
-    misfit = None
-    if model.moe and not rules.whole_experts and replicas % strategy.ep:
-        # r1.5.0 mindformers/modules/transformer/moe.py:254 (1.3 to 1.6), :691 (to master).
-        misfit = Misfit(
-            "parallel_config.expert_parallel",
-            strategy.ep,
-            f"does not divide data_parallel x context_parallel {replicas}: without use_gmm or expert_model_parallel 1 "
-            "the experts' ranks are those of the data",
-            "lower it, or set use_gmm or expert_model_parallel: 1",
-        )
     table = load_flag_table("taylor.parsers.mindformers", "keys.yaml")
     return TrainingConfig(
         path=path,
@@ -110,7 +98,6 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         moved=moved,
         device_limit_mib=_read_device_limit(top),
         mtp_counted=mtp_counted,
-        misfit=misfit,
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
             table,
@@ -223,16 +210,6 @@ def _read_strategy(top: Fields, interleaves: int, notes: list[str]) -> Strategy:
 def _micro_batch_interleave(top: Fields) -> int:
     parts: int = top.integer("micro_batch_interleave_num", default=1)
     return parts
-
-
-def _note_legality(model: ModelSpec, strategy: Strategy, notes: list[str]) -> None:
-    if model.n_heads % strategy.tp:
-        notes.append(f"model_parallel {strategy.tp} does not divide the {model.n_heads} attention heads")
-    experts = model.moe.n_experts if model.moe else 1
-    if experts % strategy.ep:
-        notes.append(f"expert_parallel {strategy.ep} does not divide the {experts} experts")
-    if strategy.ep > strategy.dp * strategy.tp:
-        notes.append(f"expert_parallel {strategy.ep} exceeds data_parallel x model_parallel")
 
 
 def _read_rules(top: Fields, section: Fields, moe: Fields | None, mcore: bool, notes: list[str]) -> TrainingRules:

@@ -23,6 +23,16 @@ class PaddleNLP(Launcher):
     which has one strategy for all layers.
     """
 
+    degree_words = {
+        "tp": "--tensor_parallel_degree",
+        "pp": "--pipeline_parallel_degree",
+        "cp": "--sep_parallel_degree",
+        "op": "--sharding_parallel_degree",
+        "sp": "--sequence_parallel",
+        "vpp": "--virtual_pp_degree",
+        "mbs": "--per_device_train_batch_size",
+        "seq": "--max_seq_length",
+    }
     name = NAME
     title = "PaddleNLP script"
     suffixes = (".sh",)

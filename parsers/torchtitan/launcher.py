@@ -29,6 +29,18 @@ def export_parts(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
 class Torchtitan(Launcher):
     """torchtitan's TOML files."""
 
+    degree_words = {
+        "dp": "parallelism.data_parallel_shard_degree",
+        "tp": "parallelism.tensor_parallel_degree",
+        "pp": "parallelism.pipeline_parallel_degree",
+        "ep": "parallelism.expert_parallel_degree",
+        "cp": "parallelism.context_parallel_degree",
+        "op": "parallelism.data_parallel_shard_degree",
+        "vpp": "parallelism.pipeline_parallel_schedule",
+        "mbs": "parallelism.pipeline_parallel_microbatch_size",
+        "gbs": "training.global_batch_size",
+        "seq": "training.seq_len",
+    }
     name = NAME
     title = "torchtitan TOML"
     suffixes = (".toml",)

@@ -477,7 +477,15 @@ def add_environment_options(parser: CommandParser) -> None:
 
 def add_planning_options(parser: CommandParser) -> None:
     """What a plan must reach and what it is measured by, the same in all three tools."""
-    group: Any = parser.add_argument_group("proof, margin and length of training")
+    group: Any = parser.add_argument_group("legality, proof, margin and length of training")
+    group.add_argument(
+        "--allow_illegal",
+        type=names,
+        default=(),
+        metavar="RULE,...",
+        help="legality rules of the framework that the job may break, by name (`taylor rules` lists them); the result "
+        "reports them under `assumed`",
+    )
     group.add_argument(
         "-gap",
         "--gap",

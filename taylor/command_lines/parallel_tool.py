@@ -223,7 +223,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | No
             max_expert_parallel=args.max_expert_parallel,
             recompute=args.recompute,
             profile_num=args.profile_num,
-            disabled_rules=tuple(args.disable_rule),
+            disabled_rules=(*args.disable_rule, *args.allow_illegal),
         ),
         dryruns=dryrun_options(args, args.mindformers_dir),
         dryrun_data=path_or_none(args.dryrun_data_dir),

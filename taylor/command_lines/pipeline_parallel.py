@@ -329,6 +329,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         train_tokens=args.train_tokens,
         stage_devices=args.stage_devices,
         stage_order=args.stage_order,
+        allow_illegal=args.allow_illegal,
     )
     if not (args.hf or args.model) and (args.world_size is not None or args.gbs is not None):
         from taylor.workflows.restated_file import restate

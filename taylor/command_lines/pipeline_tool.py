@@ -174,6 +174,7 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
             nd_path=chosen_or_there(args.nd_path),
             margin=asked_margin(args),
             modules=AskedModules(args.recompute_modules, args.offload),
+            allow_illegal=args.allow_illegal,
             executor=executor,
             shard=shard,
         )

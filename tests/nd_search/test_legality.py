@@ -20,7 +20,9 @@ from taylor.nd_search.prune import apply_rules
 from taylor.nd_search.rule import Rule
 from taylor.nd_search.rules import EXPERIENCE_RULES, judge, list_rules, select_rules
 from taylor.nd_search.space import StrategySpace, build_space, split_by_rule, with_ruled_splits
+from taylor.nd_search.stated import find_illegality
 from taylor.parsers.read import read_config
+from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
 from taylor.register.layers import AttentionSpec, LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec
@@ -159,8 +161,8 @@ def slow_verdict(
             return False
     elif not whole(model.moe.n_experts, ep) or ep > case.max_ep:
         return False
-    # experts under TP (Megatron moe_layer.py, MindFormers check_rules.py): the sequence is split too
-    if case.framework != "torchtitan" and model.moe is not None and tp > 1 and not sp:
+    # experts under TP (Megatron moe_layer.py, MindFormers' core): the sequence is split too
+    if case.framework != "torchtitan" and case.core_models and model.moe is not None and tp > 1 and not sp:
         return False
     # heads that Ulysses exchanges (MindFormers llama_transformer.py, MindSpeed-LLM arguments.py)
     if cp > 1 and case.ulysses != 1:
@@ -256,7 +258,7 @@ def slow_verdict(
     return whole(case.seq, tp * 2 * cp)
 
 
-def settled(case: Case) -> tuple[SearchContext, SearchOptions]:
+def stated(case: Case) -> TrainingConfig:
     rules = TrainingRules(
         framework=frameworks.FRAMEWORKS[case.framework],
         seq_length=case.seq,
@@ -272,11 +274,14 @@ def settled(case: Case) -> tuple[SearchContext, SearchOptions]:
         context_levels=case.levels,
     )
     schedule = ScheduleSpec(case.schedule, group_size=case.group)
-    config = job(case.model, Strategy(1, 1, 1), rules, schedule=schedule, mtp_counted=case.mtp_counted)
+    return job(case.model, Strategy(1, 1, 1), rules, schedule=schedule, mtp_counted=case.mtp_counted)
+
+
+def settled(case: Case) -> tuple[SearchContext, SearchOptions]:
     options = SearchOptions(
         world_size=case.world, gbs=case.gbs, search=case.dimensions, max_expert_parallel=case.max_ep
     )
-    return SearchContext.settle(config, DEVICE, options), options
+    return SearchContext.settle(stated(case), DEVICE, options), options
 
 
 def legal_of(space: StrategySpace, rules: Sequence[Rule], context: SearchContext) -> list[Strategy]:
@@ -301,6 +306,29 @@ def test_the_legal_set_equals_that_of_a_slow_loop_in_eighty_small_cases(framewor
         assert len(legal) == len(slow), f"a strategy twice in {case}"
         sizes.append(len(slow))
     assert len([size for size in sizes if size >= 5]) >= 40, "most cases should leave something to compare"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_two_thousand_stated_jobs_are_legal_where_the_framework_s_own_checks_pass(framework: str) -> None:
+    """A single file is judged as a search judges it, and as the slow loop says."""
+    draw = random.Random(f"stated jobs of {framework}")
+    legal = 0
+    for case in cases(framework):
+        case = replace(case, max_ep=10**9)
+        config, model = stated(case), case.model
+        for _ in range(25):
+            dp, tp, pp = (draw.choice([1, 1, 2, 2, 3, 4]) for _ in range(3))
+            ep, cp = draw.choice([1, 1, 2, 4]), draw.choice([1, 1, 1, 2])
+            vpp, mbs = draw.choice([1, 1, 1, 2, 3]), draw.choice([1, 2])
+            sp, micro_batches = tp > 1 and draw.random() < 0.9, draw.choice([2, 4, 6, 8, 12])
+            op = draw.choice([dp * cp if case.shard else 1, 1])
+            strategy = Strategy(dp, tp, pp, ep if model.moe else 1, cp, op, sp, vpp, mbs, micro_batches)
+            here = replace(case, world=strategy.world_size, gbs=strategy.global_batch)
+            expected = slow_verdict(here, dp, tp, pp, strategy.ep, cp, op, sp, vpp, mbs)
+            found = find_illegality(config.replace(strategy=strategy), DEVICE)
+            assert (found is None) == expected, (here, strategy, found and [rule.name for rule in found.rules])
+            legal += expected
+    assert legal >= 200
 
 
 @pytest.mark.parametrize(

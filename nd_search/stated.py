@@ -1,0 +1,164 @@
+"""Legality of one stated job: the rules that it breaks, and the nearest values that obey them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.nd_search.legality import LEGALITY_RULES
+from taylor.nd_search.options import SearchContext
+from taylor.nd_search.rule import Rule
+from taylor.nd_search.rules import OF_NEW_RELEASES
+from taylor.parsers.training_config import TrainingConfig
+from taylor.register.device import DeviceSpec
+
+ASKED_BY_SEARCH = frozenset({"max-expert-parallel"})
+"""Rules that bound a search and say nothing of a stated job."""
+
+SETTLED_BY_PLAN = frozenset({"layers-fill-chunks"})
+"""Rules that a file's plan answers: it may leave a chunk to the embedding or the head alone."""
+
+NEAREST_TRIED = 512
+"""Most values tried on each side of a stated one."""
+
+SEQUENCE, BATCH = "seq", "gbs"
+"""What a rule may ask to change besides a field of the strategy: tokens a sample, samples a step."""
+
+
+@dataclass(frozen=True)
+class Illegality:
+    """What keeps a stated job from starting.
+
+    Parameters
+    ----------
+    rules : tuple of Rule
+        The legality rules that it breaks, in the order of `LEGALITY_RULES`; at least one.
+    field : str
+        What the first of them asks to change (one of its ``changes``).
+    value : int
+        The stated value of `field`.
+    nearest : tuple of (str, int)
+        Single changes, at most two a field, that make the job legal; where none does, those that mend the first rule.
+    """
+
+    rules: tuple[Rule, ...]
+    field: str
+    value: int
+    nearest: tuple[tuple[str, int], ...]
+
+
+def find_illegality(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[str] = ()) -> Illegality | None:
+    """Find the legality rules that a job breaks with the strategy, schedule and batch that it states.
+
+    The rules are those of a search, judged under the job's own ranks and batch. Sequence parallelism counts as off
+    where tp = 1: it splits nothing, Megatron-LM's launcher turns it off (core_v0.16.0
+    megatron/training/arguments.py:907), and MindFormers 1.3 to 1.6 accept it.
+
+    Parameters
+    ----------
+    allowed : sequence of str
+        Names of rules that are not asked.
+    """
+    own = config.strategy
+    config = config.replace(strategy=own.replace(sp=own.sp and own.tp > 1))
+    answered = {*allowed, *ASKED_BY_SEARCH, *(() if config.plan is None else SETTLED_BY_PLAN)}
+    asked = [rule for rule in LEGALITY_RULES if rule.name not in answered]
+    broken = _broken(asked, config, device)
+    if not broken:
+        return None
+    obeyed = [rule for rule in asked if rule not in broken]
+    nearest = _nearest(broken, [*broken, *obeyed], config, device) or _nearest(
+        broken[:1], [broken[0], *obeyed], config, device
+    )
+    field = broken[0].changes[0]
+    return Illegality(tuple(broken), field, _value(config, field), nearest)
+
+
+def broken_in_new_releases(config: TrainingConfig, device: DeviceSpec) -> tuple[Rule, ...]:
+    """Return the rules of a framework's newer releases alone that a job breaks."""
+    return tuple(_broken(OF_NEW_RELEASES, config, device))
+
+
+def _broken(rules: Sequence[Rule], config: TrainingConfig, device: DeviceSpec) -> list[Rule]:
+    context = SearchContext.of_job(config, device)
+    table = StrategyTable.from_strategies([config.strategy])
+    return [rule for rule in rules if rule.concerns(context) and not rule.keep(table, context).all()]
+
+
+def _nearest(
+    broken: Sequence[Rule], judges: Sequence[Rule], config: TrainingConfig, device: DeviceSpec
+) -> tuple[tuple[str, int], ...]:
+    """Find the single changes nearest to the stated values with which the job obeys all judges."""
+    # Other degrees are other ranks, and every batch tried is a whole number of micro-batches.
+    judges = [rule for rule in judges if rule.name not in ("world-size", "batch-by-dp")]
+    found = []
+    for field in dict.fromkeys(field for rule in broken for field in rule.changes):
+        legal = _legal_lengths if field == SEQUENCE else _legal_values
+        for side in _around(config, field):
+            found += [(field, value) for value in legal(side, field, judges, config, device)[:1]]
+    return tuple(found)
+
+
+def _around(config: TrainingConfig, field: str) -> tuple[range, range]:
+    """Values below and above the stated one, nearest first."""
+    value = _value(config, field)
+    if field == "sp":
+        return range(0), range(1, 2 - value)
+    step = config.strategy.dp * config.strategy.mbs if field == BATCH else 1
+    reach = NEAREST_TRIED * step
+    return range(value - step, max(0, value - reach), -step), range(value + step, value + reach, step)
+
+
+def _value(config: TrainingConfig, field: str) -> int:
+    if field == SEQUENCE:
+        return config.rules.seq_length
+    return int(config.strategy.global_batch if field == BATCH else getattr(config.strategy, field))
+
+
+def _legal_values(
+    values: range, field: str, judges: Sequence[Rule], config: TrainingConfig, device: DeviceSpec
+) -> list[int]:
+    """Return those values of a strategy's field, or of the batch, with which the job obeys all of some rules."""
+    if not values:
+        return []
+    context = SearchContext.of_job(config, device)
+    table = StrategyTable.from_strategies([_changed(config.strategy, field, value) for value in values])
+    kept = np.ones(len(table), dtype=bool)
+    for rule in judges:
+        if rule.concerns(context):
+            kept &= rule.keep(table, context)
+    return [value for value, keep in zip(values, kept, strict=True) if keep]
+
+
+def _legal_lengths(
+    values: range, field: str, judges: Sequence[Rule], config: TrainingConfig, device: DeviceSpec
+) -> list[int]:
+    """Return the first of some sequence lengths with which the job obeys all rules, or nothing."""
+    bound = [rule for rule in judges if SEQUENCE not in rule.changes]
+    if _broken(bound, config, device):
+        return []
+    judges = [rule for rule in judges if SEQUENCE in rule.changes]
+    for value in values:
+        if not _broken(judges, config.replace(rules=config.rules.replace(seq_length=value)), device):
+            return [value]
+    return []
+
+
+def _changed(own: Strategy, field: str, value: int) -> Strategy:
+    """The strategy with one field changed; replicas and their optimizer split follow where the ranks allow it."""
+    if field == BATCH:
+        return own.replace(micro_batches=value // (own.dp * own.mbs))
+    changed = own.replace(**{field: bool(value) if field == "sp" else value})
+    changed = changed.replace(sp=changed.sp and changed.tp > 1)
+    others = changed.tp * changed.pp * changed.cp
+    if field not in ("tp", "pp", "cp") or own.world_size % others:
+        return changed
+    dp = own.world_size // others
+    if own.global_batch % (dp * own.mbs):
+        return changed
+    op = dp * changed.cp if own.op == own.dp * own.cp else own.op
+    return changed.replace(dp=dp, op=op, micro_batches=own.global_batch // (dp * own.mbs))

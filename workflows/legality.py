@@ -1,0 +1,111 @@
+"""Legality of a stated job: the one check that every entry point makes before it plans, prices or ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from taylor.base.errors import InputError
+from taylor.base.near import did_you_mean
+from taylor.nd_search.legality import LEGALITY_RULES
+from taylor.nd_search.stated import Illegality, broken_in_new_releases, find_illegality
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.training_config import TrainingConfig
+from taylor.register.device import DeviceSpec
+
+FLAG = "--allow-illegal"
+
+_PLAIN_WORDS = {"dp": "data parallel", "vpp": "virtual stages", "gbs": "global batch", "seq": "sequence length"}
+
+
+def refuse_unknown_rules(allowed: Sequence[str]) -> None:
+    """Refuse names that are no legality rule.
+
+    Raises
+    ------
+    InputError
+        With the names that are near.
+    """
+    known = [rule.name for rule in LEGALITY_RULES]
+    for name in allowed:
+        if name not in known:
+            cure = f"{did_you_mean(name, known)} (`taylor rules` lists them)"
+            raise InputError("is no legality rule", field=FLAG, value=name, cure=cure)
+
+
+def legality_rules(names: Sequence[str]) -> tuple[str, ...]:
+    """Return those of some rules' names that are legality rules."""
+    known = {rule.name for rule in LEGALITY_RULES}
+    return tuple(name for name in names if name in known)
+
+
+def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[str] = ()) -> TrainingConfig:
+    """Refuse a job that its framework does not start as it is stated.
+
+    Parameters
+    ----------
+    allowed : sequence of str
+        Names of legality rules that the job may break.
+
+    Returns
+    -------
+    TrainingConfig
+        The same, with a note for every rule that it breaks and that is allowed, or asked by newer releases alone.
+
+    Raises
+    ------
+    InputError
+        With the rule, the value, the framework's file and line, and the nearest legal values; or an allowed name is
+        no rule.
+    """
+    refuse_unknown_rules(allowed)
+    if (misfit := config.misfit) is not None:
+        raise InputError(misfit.problem, file=config.path, field=misfit.field, value=misfit.value, cure=misfit.cure)
+    if (found := find_illegality(config, device, allowed)) is not None:
+        raise InputError(
+            _problem(found),
+            file=config.path,
+            field=degree_words(config).get(found.field, found.field),
+            value=found.value,
+            cure=_cure(config, found),
+        )
+    waived = find_illegality(config, device) if allowed else None
+    sentences = [
+        f"{FLAG} {rule.name}: the framework does not start this job ({rule.explanation})"
+        for rule in (() if waived is None else waived.rules)
+    ]
+    sentences += [rule.explanation for rule in broken_in_new_releases(config, device)]
+    return config.replace(notes=(*config.notes, *sentences))
+
+
+def why_illegal(config: TrainingConfig, device: DeviceSpec) -> str | None:
+    """One clause on why a job does not start as its file states it; None where it does."""
+    if (misfit := config.misfit) is not None:
+        return f"{misfit.field} {misfit.value} {misfit.problem}"
+    found = find_illegality(config, device)
+    if found is None:
+        return None
+    field = degree_words(config).get(found.field, found.field)
+    return f"{field} {found.value} {_problem(found)}"
+
+
+def degree_words(config: TrainingConfig) -> dict[str, str]:
+    """What the job's files call each degree, by `Strategy`'s name for it."""
+    return {**_PLAIN_WORDS, **launcher_of(config).degree_words}
+
+
+def _problem(found: Illegality) -> str:
+    first, *others = found.rules
+    also = f"; also broken: {', '.join(rule.name for rule in others)}" if others else ""
+    return f"breaks the rule {first.name}: {first.explanation}{also}"
+
+
+def _cure(config: TrainingConfig, found: Illegality) -> str:
+    """The nearest legal values, the first rule's source, and the flag that plans the job anyway."""
+    words = degree_words(config)
+    by_field: dict[str, list[str]] = {}
+    for field, value in found.nearest:
+        by_field.setdefault(field, []).append(str(value))
+    options = [f"{words.get(field, field)} {' or '.join(values)}" for field, values in by_field.items()]
+    near = f"nearest legal: {', or '.join(options)}" if options else found.rules[0].relax
+    source = config.rules.framework.own_checks(found.rules[0].source)
+    return f"{near}; source: {source}; {FLAG} {','.join(rule.name for rule in found.rules)} plans the job anyway"
