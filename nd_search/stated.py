@@ -51,7 +51,7 @@ class Illegality:
     nearest: tuple[tuple[str, int], ...]
 
 
-def find_illegality(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[str] = ()) -> Illegality | None:
+def broken_rules(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[str] = ()) -> tuple[Rule, ...]:
     """Find the legality rules that a job breaks with the strategy, schedule and batch that it states.
 
     The rules are those of a search, judged under the job's own ranks and batch. Sequence parallelism counts as off
@@ -63,19 +63,37 @@ def find_illegality(config: TrainingConfig, device: DeviceSpec, allowed: Sequenc
     allowed : sequence of str
         Names of rules that are not asked.
     """
-    own = config.strategy
-    config = config.replace(strategy=own.replace(sp=own.sp and own.tp > 1))
-    answered = {*allowed, *ASKED_BY_SEARCH, *(() if config.plan is None else SETTLED_BY_PLAN)}
-    asked = [rule for rule in LEGALITY_RULES if rule.name not in answered]
-    broken = _broken(asked, config, device)
+    return tuple(_broken(_asked_of(config, allowed), _normal(config), device))
+
+
+def find_illegality(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[str] = ()) -> Illegality | None:
+    """Find what keeps a job from starting (`broken_rules`), and the nearest values that would mend it; None if nothing.
+
+    Parameters
+    ----------
+    allowed : sequence of str
+        Names of rules that are not asked.
+    """
+    broken = broken_rules(config, device, allowed)
     if not broken:
         return None
-    obeyed = [rule for rule in asked if rule not in broken]
+    config = _normal(config)
+    obeyed = [rule for rule in _asked_of(config, allowed) if rule not in broken]
     nearest = _nearest(broken, [*broken, *obeyed], config, device) or _nearest(
         broken[:1], [broken[0], *obeyed], config, device
     )
     field = broken[0].changes[0]
-    return Illegality(tuple(broken), field, _value(config, field), nearest)
+    return Illegality(broken, field, _value(config, field), nearest)
+
+
+def _asked_of(config: TrainingConfig, allowed: Sequence[str]) -> list[Rule]:
+    answered = {*allowed, *ASKED_BY_SEARCH, *(() if config.plan is None else SETTLED_BY_PLAN)}
+    return [rule for rule in LEGALITY_RULES if rule.name not in answered]
+
+
+def _normal(config: TrainingConfig) -> TrainingConfig:
+    own = config.strategy
+    return config.replace(strategy=own.replace(sp=own.sp and own.tp > 1))
 
 
 def broken_in_new_releases(config: TrainingConfig, device: DeviceSpec) -> tuple[Rule, ...]:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.nd_search.legality import LEGALITY_RULES
-from taylor.nd_search.stated import Illegality, broken_in_new_releases, find_illegality
+from taylor.nd_search.stated import Illegality, broken_in_new_releases, broken_rules, find_illegality
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
+from taylor.workflows.schedules import require_start
 
-FLAG = "--allow-illegal"
+FLAG = "--allow_illegal"
 
 _PLAIN_WORDS = {"dp": "data parallel", "vpp": "virtual stages", "gbs": "global batch", "seq": "sequence length"}
 
@@ -58,8 +59,7 @@ def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[
         no rule.
     """
     refuse_unknown_rules(allowed)
-    if (misfit := config.misfit) is not None:
-        raise InputError(misfit.problem, file=config.path, field=misfit.field, value=misfit.value, cure=misfit.cure)
+    require_start(config)
     if (found := find_illegality(config, device, allowed)) is not None:
         raise InputError(
             _problem(found),
@@ -68,10 +68,9 @@ def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[
             value=found.value,
             cure=_cure(config, found),
         )
-    waived = find_illegality(config, device) if allowed else None
     sentences = [
         f"{FLAG} {rule.name}: the framework does not start this job ({rule.explanation})"
-        for rule in (() if waived is None else waived.rules)
+        for rule in (broken_rules(config, device) if allowed else ())
     ]
     sentences += [rule.explanation for rule in broken_in_new_releases(config, device)]
     return config.replace(notes=(*config.notes, *sentences))

@@ -18,7 +18,7 @@ from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.design import modes_at_hand
 from taylor.dryrun.interface import DryRunBackend
 from taylor.dryrun.launch import read_environment
-from taylor.nd_search.stated import find_illegality
+from taylor.nd_search.stated import broken_rules
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import SELECT, PipelinePlan
@@ -166,9 +166,8 @@ class StatedFile:
         """
         other = self.running.strategy.vpp != self.config.strategy.vpp
         running = self.running.replace(plan=None) if other else self.running
-        found = find_illegality(running, self.device, self.job.allow_illegal)
-        if found is not None:
-            raise ValueError(f"rule {found.rules[0].name}: {found.rules[0].explanation}")
+        for rule in broken_rules(running, self.device, self.job.allow_illegal):
+            raise ValueError(f"rule {rule.name}: {rule.explanation}")
 
     def as_in_the_file(self) -> StatedFile:
         """The same with the file's own interleaves and schedule; an order of low memory that was asked for stays."""
