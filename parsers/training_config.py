@@ -29,12 +29,18 @@ class Misfit:
         As found.
     problem, cure : str
         What is wrong with it, and what would mend it.
+    rule : str
+        Name of the launcher's rule that the job breaks; empty where it has none.
+    source : str
+        Where the launcher's own code checks it: repository, release, file and line; empty where nothing states it.
     """
 
     field: str
     value: int | str
     problem: str
     cure: str
+    rule: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)

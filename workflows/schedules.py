@@ -19,10 +19,12 @@ def require_start(config: TrainingConfig) -> None:
     Raises
     ------
     InputError
-        With the key or flag at fault.
+        With the key or flag at fault, and the launcher's rule and its source where they are known.
     """
     if (misfit := config.misfit) is not None:
-        raise InputError(misfit.problem, file=config.path, field=misfit.field, value=misfit.value, cure=misfit.cure)
+        rule = ", ".join(part for part in (misfit.rule, misfit.source) if part)
+        problem = f"{misfit.problem} [{rule}]" if rule else misfit.problem
+        raise InputError(problem, file=config.path, field=misfit.field, value=misfit.value, cure=misfit.cure)
 
 
 def require_schedule(config: TrainingConfig) -> None:

@@ -16,6 +16,7 @@ from taylor.parsers.megatron.kinds import (
 )
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.layout import LayoutProblem
+from taylor.parsers.megatron.misfits import misfit_mtp_recompute, misfit_positions
 from taylor.parsers.megatron.model import read_model
 from taylor.parsers.megatron.offload import read_moved
 from taylor.parsers.megatron.optimizer import (
@@ -145,8 +146,10 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         # How many nodes there are is what the cluster sets, here the default of its variable.
         notes.append(f"{misfit.field} {misfit.value} {misfit.problem}, if the script starts the ranks that it assumes")
         misfit = None
-    misfit = misfit or misfit_layout(flags, model) or _misfit_offloading(flags, strategy)
-    misfit = misfit or misfit_host_optimizer(flags) or misfit_expert_overlap(flags, strategy)
+    # In Megatron-LM's own order: its arguments, the groups of ranks, the configuration of its layers, the first step.
+    misfit = misfit_positions(flags) or misfit_host_optimizer(flags) or misfit or _misfit_offloading(flags, strategy)
+    misfit = misfit or misfit_layout(flags, model) or misfit_expert_overlap(flags, strategy)
+    misfit = misfit or misfit_mtp_recompute(flags, model, mindspeed=is_mindspeed(flags))
     facts = {
         EXPERTS: model.moe is not None,
         SCORES: not rules.flash_attention,

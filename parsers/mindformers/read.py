@@ -20,7 +20,7 @@ from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.units import memory_mib
 from taylor.parsers.text.yaml_source import YamlSource
-from taylor.parsers.training_config import MovedModules, TrainingConfig
+from taylor.parsers.training_config import Misfit, MovedModules, TrainingConfig
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import Grid, PipelinePlan
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
@@ -98,6 +98,7 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         moved=moved,
         device_limit_mib=_read_device_limit(top),
         mtp_counted=mtp_counted,
+        misfit=_misfit_mask(section, rules),
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
             table,
@@ -210,6 +211,30 @@ def _read_strategy(top: Fields, interleaves: int, notes: list[str]) -> Strategy:
 def _micro_batch_interleave(top: Fields) -> int:
     parts: int = top.integer("micro_batch_interleave_num", default=1)
     return parts
+
+
+_COMPRESSED_MASK = 2048
+"""Rows of a compressed causal mask."""
+
+
+def _misfit_mask(section: Fields, rules: TrainingRules) -> Misfit | None:
+    """Where a sequence is shorter than the compressed mask.
+
+    No check bounds a sequence from above: rotary positions are made for the longer of ``max_position_embedding`` and
+    the sequence (r1.5.0 mindformers/modules/layers.py:1190).
+    """
+    for name in ("use_attn_mask_compression", "use_eod_attn_mask_compression"):
+        if section.boolean(name, default=False) and rules.seq_length < _COMPRESSED_MASK:
+            return Misfit(
+                "model.model_config.seq_length",
+                rules.seq_length,
+                f"is below {_COMPRESSED_MASK}, the size of the mask that {name} compresses to",
+                f"write {_COMPRESSED_MASK} or more, or {name}: False",
+                "compressed-mask-in-sequence",
+                "MindFormers r1.5.0 mindformers/modules/transformer/transformer.py:1257 (1.3 to master; "
+                "mindformers/parallel_core/training_graph/transformer/mask_generate.py:64)",
+            )
+    return None
 
 
 def _read_rules(top: Fields, section: Fields, moe: Fields | None, mcore: bool, notes: list[str]) -> TrainingRules:

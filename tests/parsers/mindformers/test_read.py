@@ -707,6 +707,17 @@ def test_expert_parallel_that_batched_products_cannot_run_is_a_misfit(tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("length", "switch", "refused"), [(1024, "True", True), (1024, "False", False), (2048, "True", False)]
+)
+def test_a_sequence_shorter_than_the_compressed_mask_is_refused(
+    length: int, switch: str, refused: bool, tmp_path: Path
+) -> None:
+    lines = f"    seq_length: {length}\n    use_attn_mask_compression: {switch}"
+    misfit = read_config(changed(tmp_path, ("    seq_length: 4096", lines))).misfit
+    assert (misfit is not None and misfit.rule == "compressed-mask-in-sequence") is refused
+
+
+@pytest.mark.parametrize(
     ("name", "words", "bytes_kept"),
     [
         ("pretrain_llama2_7b", {}, 2),

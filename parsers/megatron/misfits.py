@@ -1,0 +1,55 @@
+"""Jobs that Megatron-LM refuses whatever their strategy is: sequences without positions, MTP under wide recompute."""
+
+from __future__ import annotations
+
+from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
+from taylor.parsers.text.flags import Flags
+from taylor.parsers.training_config import Misfit
+from taylor.register.model import ModelSpec
+
+POSITIONS = "max-position-embeddings"
+SEQUENCE_IN_POSITIONS, MTP_RECOMPUTES_ONE_LAYER = "sequence-in-positions", "mtp-recomputes-one-layer"
+
+
+def misfit_positions(flags: Flags) -> Misfit | None:
+    """Where a sequence is longer than the positions that the model is built for; checked for rotary ones too.
+
+    Source: Megatron-LM core_v0.16.0 megatron/training/arguments.py:830-834 (2.5 to main, d98e8a64 :1354). MindSpeed-LLM
+    runs the same check (c77308a1 mindspeed_llm/training/arguments.py:210).
+    """
+    positions = flags.integer(POSITIONS, default=None, high=MAX_SIZE)
+    if positions is None:
+        return None
+    for name in ("seq-length", "decoder-seq-length"):
+        length = flags.integer(name, default=0, high=MAX_SIZE)
+        if length > positions:
+            return Misfit(
+                f"--{POSITIONS}",
+                positions,
+                f"is below --{name} {length}",
+                f"write --{POSITIONS} {length}, or at most {positions} as --{name}",
+                SEQUENCE_IN_POSITIONS,
+                "Megatron-LM core_v0.16.0 megatron/training/arguments.py:830",
+            )
+    return None
+
+
+def misfit_mtp_recompute(flags: Flags, model: ModelSpec, *, mindspeed: bool) -> Misfit | None:
+    """Where MTP layers run again by the ``uniform`` method with more than one layer at once: their first step fails.
+
+    Source: Megatron-LM core_v0.16.0 megatron/core/transformer/multi_token_prediction.py:842-848, 910 (0.14 to main,
+    d98e8a64 :1621-1627). Releases before 0.14, MindSpeed's 0.12.1 among them, recompute no MTP layer.
+    """
+    if mindspeed or not model.mtp_layers or flags.text("recompute-granularity", default=None) != "full":
+        return None
+    count = flags.integer("recompute-num-layers", default=1, low=0, high=MAX_LAYERS)
+    if flags.text("recompute-method", default=None) != "uniform" or count == 1:
+        return None
+    return Misfit(
+        "--recompute-num-layers",
+        count,
+        "must be 1 for a model with MTP layers under --recompute-method uniform",
+        "write --recompute-num-layers 1",
+        MTP_RECOMPUTES_ONE_LAYER,
+        "Megatron-LM core_v0.16.0 megatron/core/transformer/multi_token_prediction.py:847",
+    )
