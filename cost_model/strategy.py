@@ -304,6 +304,11 @@ class TrainingRules:
         return "bf16" if self.compute_bytes == _HALF_BYTES else "fp32"
 
     @property
+    def gemm_precision(self) -> str:
+        """Number format of the layers' matrix products: `narrow`'s where the job has one."""
+        return self.precision if self.narrow is None else self.narrow.precision
+
+    @property
     def whole_experts(self) -> bool:
         """Whether TP leaves routed experts whole and its ranks count for EP."""
         if self.expert_tensor_parallel is None:

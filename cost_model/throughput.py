@@ -24,11 +24,14 @@ class Throughput:
         Of the whole job.
     tokens_per_second_per_device : float
     mfu : float or None
-        Model FLOPs utilization, a share; None where the device's peak in the job's precision is not known.
+        Model FLOPs utilization, a share of the peak in `mfu_precision`; None where that is not known.
     tflops_per_device : float
         Work that the model itself asks of each device, TFLOP/s, counted as for the MFU.
     train_days : float or None
         Days of the whole training at this speed; None where its length is not known.
+    mfu_precision : str or None
+        Precision of the peak that `mfu` is a share of: that of the layers' matrix products, or 16 bits where these are
+        narrower and the device has no peak for them.
     """
 
     step_ms: float
@@ -37,6 +40,7 @@ class Throughput:
     mfu: float | None
     tflops_per_device: float
     train_days: float | None = None
+    mfu_precision: str | None = None
 
 
 def throughput(
@@ -50,11 +54,12 @@ def throughput(
     """Speed of a job whose step takes `step_ms` (above 0) and whose training takes `train_tokens`."""
     tokens = strategy.global_batch * rules.seq_length / (step_ms / 1e3)
     each = tokens / strategy.world_size
-    known = rules.precision in device.peak_tflops or rules.precision == "bf16"
-    mfu = model_flops_utilization(model, rules.seq_length, each, device.peak(rules.precision)) if known else None
+    precision = device.peak_precision(rules.gemm_precision)
+    peak = None if precision is None else device.peak(precision)
+    mfu = None if peak is None else model_flops_utilization(model, rules.seq_length, each, peak)
     tflops = each * model_flops(model, rules.seq_length) / 1e12
     days = None if train_tokens is None else train_tokens / tokens / SECONDS_A_DAY
-    return Throughput(step_ms, tokens, each, mfu, tflops, days)
+    return Throughput(step_ms, tokens, each, mfu, tflops, days, precision)
 
 
 def model_flops_utilization(

@@ -10,6 +10,8 @@ from taylor.base.errors import InputError
 PRECISIONS = ("fp4", "fp8", "bf16", "fp16", "tf32", "fp32")
 """Number formats whose peak a device may state."""
 
+_UP_TO_HALF = ("fp4", "fp8", "bf16", "fp16")
+
 
 @dataclass(frozen=True)
 class LinkTier:
@@ -97,6 +99,17 @@ class DeviceSpec:
         stated = self.peak_tflops
         half = stated["bf16"] if "bf16" in stated else stated["fp16"]
         return stated.get(precision, half)
+
+    def peak_precision(self, precision: str) -> str | None:
+        """The precision whose peak counts for products in another one: 16 bits for narrower ones that have none.
+
+        None where the device states no peak that would do.
+        """
+        if precision in self.peak_tflops:
+            return precision
+        if precision not in _UP_TO_HALF:
+            return None
+        return next((half for half in ("bf16", "fp16") if half in self.peak_tflops), None)
 
     @property
     def is_measured(self) -> bool:

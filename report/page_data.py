@@ -42,6 +42,7 @@ FIRST_COLUMNS = (
     "tokens_per_second",
     "tokens_per_second_per_device",
     "mfu",
+    "mfu_precision",
     "peak_memory",
     "gap",
     "status",

@@ -88,8 +88,8 @@ def _solve(folder: Path, ask: Question, models: Models, store: Store | None) -> 
 def _told(result: Mapping[str, Any]) -> dict[str, Any]:
     """What the page shows of a result."""
     bound, unit = result["bound"], result["unit_ms"] or 1.0
-    keep = ("status", "step_ms", "gap", "mfu", "tokens_per_second", "offset", "layers", "recompute", "peak_memory",
-            "memory_limit", "bubble")  # fmt: skip
+    keep = ("status", "step_ms", "gap", "mfu", "mfu_precision", "tokens_per_second", "offset", "layers", "recompute",
+            "peak_memory", "memory_limit", "bubble")  # fmt: skip
     return {"bound_ms": None if bound is None else bound * unit} | {name: result[name] for name in keep}
 
 

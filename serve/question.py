@@ -174,6 +174,7 @@ class Models:
         return {
             "step_ms": step,
             "mfu": speed.mfu,
+            "mfu_precision": speed.mfu_precision,
             "tokens_per_second": speed.tokens_per_second,
             "dp": config.strategy.dp,
             "micro_batches": config.strategy.micro_batches,

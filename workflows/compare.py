@@ -304,7 +304,8 @@ def _facts(result: Result) -> dict[str, str]:
     if isinstance(each := job.get("tokens_per_second_per_device"), (int, float)):
         facts["tokens/s a device"] = f"{each:,.1f}"
     if isinstance(mfu := job.get("mfu"), (int, float)):
-        facts["MFU"] = f"{100 * mfu:.1f} %"
+        precision = job.get("mfu_precision")
+        facts["MFU"] = f"{100 * mfu:.1f} %" + (f" of the {precision} peak" if isinstance(precision, str) else "")
     if problem.unit_ms is not None:
         facts["one body layer's forward"] = f"{problem.unit_ms:,.3f} ms"
     facts["backward over forward"] = f"{problem.backward_ratio:.3g}"

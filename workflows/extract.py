@@ -11,8 +11,8 @@ from taylor.pipeline_solver.result import read_result
 
 _VARIABLE = re.compile(r"(x|recompute|select)_(\w+)\[(\d{1,4}),(\d{1,3})\] (\d{1,6})")
 PLAIN = (
-    "model", "device", "status", "termination", "step_ms", "tokens_per_second_per_device", "mfu", "objective", "bound",
-    "gap", "unit_ms", "schedule", "offset", "peak_memory", "memory_limit",
+    "model", "device", "status", "termination", "step_ms", "tokens_per_second_per_device", "mfu", "mfu_precision",
+    "objective", "bound", "gap", "unit_ms", "schedule", "offset", "peak_memory", "memory_limit",
 )  # fmt: skip
 """Keys of a result that are shown as they are; results of older versions lack those of the job."""
 

@@ -111,7 +111,7 @@ class JobFacts:
         """What a step time means for the job."""
         config, device = self.config, self.device.spec
         if self.stages is not None:
-            device = self.stages.average(device, config.rules.precision)
+            device = self.stages.average(device, config.rules.gemm_precision)
         return throughput(config.model, config.strategy, config.rules, device, step_ms, self.train_tokens)
 
     def to_dict(self) -> dict[str, Any]:

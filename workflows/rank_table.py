@@ -23,7 +23,7 @@ from taylor.workflows.verdict import sure_text
 DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs", "micro_batches")
 """Columns of the ranking that are whole numbers."""
 
-SPEED = ("tokens_per_second", "tokens_per_second_per_device", "tflops_per_device", "mfu", "train_days")
+SPEED = ("tokens_per_second", "tokens_per_second_per_device", "tflops_per_device", "mfu", "mfu_precision", "train_days")
 """Columns of what a step time means."""
 
 COLUMNS = (

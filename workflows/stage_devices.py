@@ -93,7 +93,7 @@ class OnStages:
 
     def average(self, device: DeviceSpec, precision: str) -> DeviceSpec:
         """A device that computes as fast as the stages' devices do on average."""
-        if any(precision not in spec.peak_tflops and precision != "bf16" for spec in self.specs):
+        if any(spec.peak_precision(precision) is None for spec in self.specs):
             return replace(device, peak_tflops={})
         peak = sum(spec.peak(precision) for spec in self.specs) / len(self.specs)
         return replace(device, peak_tflops={**device.peak_tflops, precision: peak})

@@ -108,7 +108,7 @@ def proof_text(problem: PipelineProblem, solution: Solution) -> str:
 
 def speed_text(speed: Throughput, train_tokens: float | None = None) -> str:
     """Tokens a second, TFLOP/s and MFU, and the days of the training where its length is known."""
-    mfu = "" if speed.mfu is None else f" (MFU {100 * speed.mfu:.1f} %)"
+    mfu = "" if speed.mfu is None else f" (MFU {100 * speed.mfu:.1f} % of the {speed.mfu_precision} peak)"
     days = ""
     if speed.train_days is not None and train_tokens is not None:
         days = f"; {speed.train_days:,.1f} days for {tokens_text(train_tokens)} tokens"

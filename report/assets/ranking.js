@@ -27,7 +27,7 @@ const yes = (text) => (/^(true|1|1\.0)$/i.test(text) ? "own" : /^(false|0|0\.0)$
 const SHOWN = { cost: fixed(1), objective: fixed(3), bound: fixed(3), gap: percent, time: fixed(2), gain: signed, mfu: share,
   tokens_per_second: fixed(0), tokens_per_second_per_device: fixed(1), own: yes };
 const TITLES = { cost: "step ms", micro_batches: "m", time: "solve s", peak_memory: "heaviest GiB", gain: "faster than own",
-  tokens_per_second: "tokens/s", tokens_per_second_per_device: "a device", mfu: "MFU", ratio_source: "ratios", own: "file's own" };
+  tokens_per_second: "tokens/s", tokens_per_second_per_device: "a device", mfu: "MFU", mfu_precision: "MFU of the peak in", ratio_source: "ratios", own: "file's own" };
 const WIDE = ["offset", "recompute", "reason"];
 
 function readCandidates() {

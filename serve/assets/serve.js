@@ -156,11 +156,13 @@ async function estimate() {
   document.body.dataset.answered = turn;
 }
 
+const utilization = (speed) => share(speed.mfu) + (speed.mfu_precision ? ` (${speed.mfu_precision})` : "");
+
 function showFigures() {
   $("figures").replaceChildren(); $("chart").hidden = !last;
   $("notes").textContent = last && last.unmodelled.length ? word("unmodelled") + last.unmodelled.join("; ") : "";
   if (!last) return;
-  const figures = { step: ms(last.step_ms), mfu: share(last.mfu), rate: number(last.tokens_per_second),
+  const figures = { step: ms(last.step_ms), mfu: utilization(last), rate: number(last.tokens_per_second),
     dp: number(last.dp), micro: number(last.micro_batches), fits: word(last.fits ? "yes" : "no") };
   for (const [name, text] of Object.entries(figures)) {
     const box = element("div", null), value = element("dd", text, { id: `figure-${name}` });
@@ -265,7 +267,7 @@ function showAnswer() {
 function showPlan(answer) {
   const status = answer.status === "optimal" ? "optimal" : "feasible";
   $("progress").textContent = (answer.stopped ? `${word("stopped")} ` : "") + fill(status, { step: ms(answer.step_ms),
-    bound: ms(answer.bound_ms), gap: share(answer.gap, 2), mfu: share(answer.mfu), rate: number(answer.tokens_per_second) });
+    bound: ms(answer.bound_ms), gap: share(answer.gap, 2), mfu: utilization(answer), rate: number(answer.tokens_per_second) });
   const rows = [];
   const add = (text, grid) => grid.forEach((row, chunk) => rows.push(
     [grid.length > 1 ? fill("chunk", { text, chunk }) : text, ...row.map(String)]));

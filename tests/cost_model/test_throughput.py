@@ -8,6 +8,7 @@ from benchmarks.published import PUBLISHED, korthikanti, korthikanti_config
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.throughput import model_flops_utilization, throughput
 from taylor.register.model import ModelSpec
+from taylor.register.narrow_products import MXFP8, NVFP4, TENSORWISE, NarrowProducts
 from taylor.register.registry import Registry
 
 A100 = Registry.load().device("a100-80g")
@@ -37,6 +38,27 @@ def test_tokens_are_those_of_the_global_batch_and_shared_by_all_devices() -> Non
     speed = throughput(model, strategy, TrainingRules(seq_length=4096), A100, 2000.0)
     assert speed.tokens_per_second == 4 * 2 * 8 * 4096 / 2.0
     assert speed.tokens_per_second_per_device == speed.tokens_per_second / 16
+
+
+@pytest.mark.parametrize(
+    ("device", "recipe", "of"),
+    [
+        ("h100-80g", TENSORWISE, "fp8"),
+        ("b200-180g", NVFP4, "fp4"),
+        ("b200-180g", MXFP8, "fp8"),
+        ("a100-80g", TENSORWISE, "bf16"),
+        ("v100-32g", TENSORWISE, "fp16"),
+        ("h100-80g", None, "bf16"),
+    ],
+)
+def test_mfu_is_a_share_of_the_peak_that_the_products_run_at_and_names_it(
+    device: str, recipe: NarrowProducts | None, of: str
+) -> None:
+    spec = Registry.load().device(device)
+    job = Registry.load().model("llama2-7b"), Strategy(1, 1, 1)
+    speed = throughput(*job, TrainingRules(narrow=recipe), spec, 1000.0)
+    assert speed.mfu is not None and speed.mfu_precision == of
+    assert speed.mfu == pytest.approx(speed.tflops_per_device / spec.peak_tflops[of])
 
 
 def test_mfu_is_told_of_the_peak_in_the_job_s_precision_and_of_no_other() -> None:
