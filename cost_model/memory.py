@@ -19,6 +19,7 @@ from taylor.cost_model.statics import (
     head_state_bytes,
     late_gradient_bytes,
     layer_state_bytes,
+    mask_bytes,
     overhead_mib,
     postponed_gradient_bytes,
     static_mib,
@@ -200,12 +201,16 @@ def _stage(
         states = states + layer_state_bytes(model, kind, strategy, rules).scaled(count)
     logits, late = 0.0, float(postponed_gradient_bytes(model, strategy, rules, schedule))
     workspace, buffers = (float(part(model, strategy, rules)) for part in (workspace_bytes, buffer_bytes))
+    of_first, of_last = mask_bytes(strategy, rules, schedule)
     if stage == 0:
         states = states + embedding_state_bytes(model, strategy, rules)
     if stage == schedule.head_stage(strategy.pp):
         states = states + head_state_bytes(model, strategy, rules)
         logits, workspace, buffers = (float(part) for part in end_of_step_bytes(model, strategy, rules))
         late += float(late_gradient_bytes(model, strategy, rules, logits + workspace + buffers))
+        buffers += float(of_last)
+    if stage == 0:
+        buffers += float(of_first)
     alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage)
     layers_alive = sum(alive[v] * grid[v][stage] for grid in plan.layers.values() for v in range(plan.interleaves))
     return StageBreakdown(

@@ -12,6 +12,7 @@ from taylor.cost_model.activations import (
     micro_batch_tokens,
     sequence_split,
 )
+from taylor.cost_model.alive import alive_lower_bound
 from taylor.cost_model.backward_room import input_gradient_bytes, makes_weight_gradients, workspace_bytes
 from taylor.cost_model.parameters import (
     ParameterGroups,
@@ -326,6 +327,32 @@ def postponed_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: Training
     return np.where(np.greater(degrees.pp, 1), layers / (degrees.pp * degrees.vpp), 0.0)
 
 
+def mask_bytes(degrees: Degrees, rules: TrainingRules, schedule: ScheduleSpec | None) -> tuple[Any, Any]:
+    """Masks that came with micro-batches, on the stages of embedding and head, bytes; with one stage the first's alone.
+
+    Megatron-LM core_v0.16.0 megatron/training/utils.py:531-760 (``get_batch_on_this_tp_rank``): on every rank of TP a
+    boolean of (mbs, 1, s, s), on the first and the last stage alone (pretrain_gpt.py:69; interleaved, in their first
+    and last chunk), of which a context rank keeps its rows (megatron/core/utils.py:2021-2036; the whole one, there
+    while they are cut out, is not counted). Layers that run again keep it to their backward
+    (megatron/core/tensor_parallel/random.py:528), so that every micro-batch alive counts; where no layer does, the
+    first stage needs one alone. 0.9 to main are alike.
+
+    Parameters
+    ----------
+    schedule : ScheduleSpec or None
+        Says how many micro-batches are alive; None: one. The degrees must then share pp and vpp.
+    """
+    if not rules.loads_masks:
+        return 0.0, 0.0
+    one = degrees.mbs * rules.seq_length**2 / degrees.cp
+    last = np.where(np.greater(degrees.pp, 1), one, 0.0)
+    if schedule is None:
+        return one, last
+    stages, interleaves = (int(np.ravel(each)[0]) for each in (degrees.pp, degrees.vpp))
+    running = schedule.for_interleaves(interleaves, rules.framework)
+    return one * alive_lower_bound(running, stages, interleaves, 0, degrees.micro_batches)[0], last
+
+
 def overhead_mib(rules: TrainingRules) -> float:
     """Runtime and communication buffers, MiB."""
     return rules.framework.statics.overhead_mib if rules.overhead_mib is None else rules.overhead_mib
@@ -346,6 +373,8 @@ def static_mib(
     at_loss = sum(end_of_step_bytes(model, degrees, rules))
     at_end = at_loss + late_gradient_bytes(model, degrees, rules, at_loss)
     last = (head_state_bytes(model, degrees, rules).total + at_end) / MIB + always
+    of_first, of_last = mask_bytes(degrees, rules, schedule)
+    first, last = first + of_first / MIB, last + of_last / MIB
     if schedule is not None and schedule.head_stage(2) == 0:
         return first + last - middle, middle, middle
     return first, middle, last

@@ -201,6 +201,9 @@ class TrainingRules:
     window_masks : bool
         Every second layer makes a mask of its own for its window, out of the whole one
         (``--interleave-sliding-window``).
+    loads_masks : bool
+        A dense mask of attention, a byte a pair of positions, comes with each micro-batch to the stages that hold the
+        embedding and the head (`statics.mask_bytes`).
     logged_bytes : int
         What the step's log reads and writes, bytes a parameter that a rank updates (``--log-params-norm``,
         ``--log-num-zeros-in-grad``).
@@ -259,6 +262,7 @@ class TrainingRules:
     rotated_apart: float = 0.0
     capped_logits: bool = False
     window_masks: bool = False
+    loads_masks: bool = False
     logged_bytes: int = 0
     compiled: bool = False
     graphed: tuple[str, ...] = ()

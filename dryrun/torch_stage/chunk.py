@@ -16,7 +16,7 @@ from taylor.dryrun.torch_stage.norms import NormLayer
 from taylor.dryrun.torch_stage.sharding import Enter, Leave, ShardedBlock
 from taylor.dryrun.torch_stage.site import Site
 from taylor.dryrun.torch_stage.weights import moved
-from taylor.pipeline.plan import RECOMPUTE_MODES, PipelinePlan
+from taylor.pipeline.plan import FULL, RECOMPUTE_MODES, PipelinePlan
 from taylor.register.model import MTP, kind_of
 
 LOGITS = "logits"
@@ -75,6 +75,7 @@ class StageChunk:
     ) -> None:
         self.site = site
         self.first, self.last = first, last
+        self.recomputes = any(mode == FULL for _, mode in layers)
         self.embedding = embedding
         modules = [(kind, mode) for kind, mode in layers if kind == MTP]
         if (first or modules) and embedding is None:

@@ -32,6 +32,7 @@ class _Piece:
     edge: torch.autograd.graph.GradientEdge
     sent: Tensor | None = None
     logits: list[Tensor] = field(default_factory=list)
+    mask: Tensor | None = None
     waiting: list[tuple[Weight, Callable[[], Tensor]]] = field(default_factory=list)
 
 
@@ -157,6 +158,14 @@ class StageStep:
     def _boundary_tensor(self) -> Tensor:
         return torch.empty(self.boundary, dtype=self.site.residual_dtype, device=self.site.device)
 
+    def _mask(self) -> Tensor | None:
+        """The mask that comes with a micro-batch (`cost_model.statics.mask_bytes`); layers that run again keep it."""
+        site = self.site
+        if not site.rules.loads_masks:
+            return None
+        shape = (site.strategy.mbs, 1, site.rules.seq_length // site.strategy.cp, site.rules.seq_length)
+        return torch.empty(shape, dtype=torch.bool, device=site.device)
+
     def _receive(self, direction: int, v: int, batch: int, piece: int) -> Tensor:
         if self.buffered:
             return self.buffers[direction, v, batch, piece].detach()
@@ -171,8 +180,10 @@ class StageStep:
         self.sent_output = None
         with charged(BUFFERS):
             tokens = torch.zeros(self.site.tokens, dtype=torch.int64, device=self.site.device)
+            mask = self._mask() if chunk.first or chunk.last else None
         y = chunk(received, tokens)
         kept = _Piece(received, torch.autograd.graph.get_gradient_edge(y))
+        kept.mask = mask if chunk.recomputes else None
         if not chunk.last:
             self.counter.move(y, BUFFERS)
             if self.buffered:

@@ -313,6 +313,7 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         rotated_apart=flags.number("rotary-percent", default=1.0) if _rotates_apart(flags) else 0.0,
         capped_logits=flags.has("output-logit-softcapping"),
         window_masks=_makes_window_masks(flags),
+        loads_masks=_loads_masks(flags),
         logged_bytes=sum(moved for flag, moved in _LOGGED_BYTES.items() if flags.has(flag)),
         graphed=_graphed(flags),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
@@ -339,6 +340,19 @@ def _makes_window_masks(flags: Flags) -> bool:
     """
     padded_left = flags.text("tokenizer-padding-side", default="right") == "left"
     return padded_left and flags.has("interleave-sliding-window")
+
+
+def _loads_masks(flags: Flags) -> bool:
+    """`TrainingRules.loads_masks`.
+
+    Megatron-LM core_v0.16.0 megatron/training/arguments.py:2505 (0.9 to main; main's inter-document masking turns it
+    off: d98e8a64 megatron/training/arguments.py:1340). MindSpeed turns it off for causal masks and keeps one of its own
+    for the whole job, of 2048 x 2048 under flash attention (MindSpeed 028de58c
+    mindspeed/features_manager/transformer/flash_attention/generate_mask_feature.py:31, generate_mask.py:59; MindSpeed-LLM
+    c77308a1 mindspeed_llm/features_manager/megatron_basic/training_basic.py:23-33).
+    """
+    without = ("no-create-attention-mask-in-dataloader", "dataloader-inter-document-masking", "sft")
+    return not is_mindspeed(flags) and not flags.has(*without)
 
 
 def _loss_kernel(flags: Flags) -> str | None:

@@ -75,6 +75,19 @@ def test_the_cut_step_has_the_peak_of_the_whole_one(
             assert len(cut.moments) < len(whole.moments)
 
 
+@pytest.mark.parametrize(("mode", "kept"), [(FULL, 4), (NONE, 1)])
+def test_layers_that_run_again_keep_every_mask_in_flight_on_the_first_stage_alone(mode: str, kept: int) -> None:
+    strategy, rules = Strategy(1, 1, 4, micro_batches=8), cases.MEGATRON
+    mask = rules.seq_length**2 / 2**20
+    for stage, count in enumerate((kept, 0, 0, 1)):
+        found, without = (
+            run_stage(cases.job(cases.LLAMA, strategy, chosen, mode=mode), stage)
+            for chosen in (rules.replace(loads_masks=True), rules)
+        )
+        more = found.peak_mib - without.peak_mib
+        assert more <= count * mask + 1e-9 and (mode == NONE or stage or more == pytest.approx(count * mask))
+
+
 def test_one_forward_one_backward_needs_the_micro_batches_in_flight_and_one_more() -> None:
     run = cases.job(cases.LLAMA, Strategy(1, 1, 4, micro_batches=64), cases.MEGATRON)
     for stage in range(4):
