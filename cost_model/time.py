@@ -91,13 +91,8 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         backward = backward - np.minimum(2 * shared, exchanged)
     if rules.parameter_shard:
         shards = _shard_times(model, kind, degrees, rules, device, speed)
-        # Gathered a layer ahead, beside the layer's own work.
-        slowed = speed.shares["data_shown"]
-        forward = forward + shown_behind(shards.gather, compute, slowed) + shards.taken_out
-        again = not rules.stay_gathered
-        transfers = again * shards.gather + shards.scatter
-        backward = backward + shown_behind(transfers, compute_back, slowed)
-        backward = backward + again * shards.taken_out + shards.put_in
+        ahead, behind = _shown_shards(shards, degrees, rules, compute, compute_back, speed.shares["data_shown"])
+        forward, backward = forward + ahead, backward + behind
     host = host_time(model, kind, degrees, rules, device)
     of_experts = grouped.forward + exchanged + speed.bytes(work.expert_activation_bytes)
     forward = shown_forward(forward, of_experts, attention + scores, host, static=rules.static_experts)
@@ -343,16 +338,33 @@ def _shard_times(
     """FSDP's gathering of one layer's weights, and the scattering of its gradient.
 
     The gathered weights are copied out of the transfer's buffer, the gradients into it in the type of the reduction
-    (`StateRules.copies_transfers`); not so in a pipeline whose weights stay gathered.
+    (`StateRules.copies_transfers`).
     """
     groups = module_body_groups(model) if kind == MTP else layer_groups(model, kind)
     state = group_bytes(groups, degrees, rules.gathered())
     ranks = np.minimum(np.maximum(degrees.op, 1), degrees.dp * degrees.cp)
     gather = gather_ms(state.weights, ranks, degrees.tp, device, speed.network)
     scatter = gather_ms(state.gradients, ranks, degrees.tp, device, speed.network)
-    states = rules.framework.states
-    if not states.copies_transfers:
+    if not rules.framework.states.copies_transfers:
         return _ShardTimes(gather, scatter, 0.0, 0.0)
-    once = np.logical_and(states.whole_in_pipeline, np.greater(degrees.pp, 1))
-    taken_out = np.where(once, 0.0, speed.bytes(2 * state.weights))
-    return _ShardTimes(gather, scatter, taken_out, np.where(once, 0.0, speed.bytes(state.weights + state.gradients)))
+    return _ShardTimes(gather, scatter, speed.bytes(2 * state.weights), speed.bytes(state.weights + state.gradients))
+
+
+def _shown_shards(
+    shards: _ShardTimes, degrees: Degrees, rules: TrainingRules, compute: Any, compute_back: Any, slowed: float
+) -> tuple[Any, Any]:
+    """What one micro-batch shows of FSDP's transfers of one layer, in its forward and its backward, ms.
+
+    Weights are gathered a layer ahead, beside the layer's own work, for every forward and every backward. In a pipeline
+    whose weights stay gathered (`StateRules.whole_in_pipeline`) they come once a step, and gradients go once, behind
+    the stage's last backward and beside nothing (torch 2.13 torch/distributed/pipelining/stage.py:1164-1193,
+    ``perform_reduce_grad``): a micro-batch has its share.
+    """
+    once = np.logical_and(rules.framework.states.whole_in_pipeline, np.greater(degrees.pp, 1))
+    again = np.logical_not(np.logical_or(once, rules.stay_gathered))
+    ahead = shown_behind(shards.gather, compute, slowed) + shards.taken_out
+    each = shown_behind(again * shards.gather + shards.scatter, compute_back, slowed)
+    each = each + again * shards.taken_out + shards.put_in
+    behind = np.where(once, shards.scatter + shards.put_in, each)
+    share = np.where(once, 1 / degrees.micro_batches, 1.0)
+    return share * ahead, share * behind

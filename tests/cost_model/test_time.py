@@ -341,3 +341,19 @@ def test_ulysses_of_a_table_is_that_of_its_rows(degree: int | None) -> None:
     alone = [layer_time(LLAMA7, DENSE, row, rules, A100) for row in rows]
     assert told.forward == pytest.approx([float(each.forward) for each in alone])
     assert told.backward == pytest.approx([float(each.backward) for each in alone])
+
+
+def test_in_a_pipeline_fsdp_s_transfers_come_once_a_step() -> None:
+    rules = TrainingRules(framework=frameworks.TORCHTITAN, seq_length=4096, parameter_shard=True, gradient_shard=True)
+    model, device = REGISTRY.model("llama3-8b"), REGISTRY.device("h100-80g")
+
+    def times(pp: int, micro_batches: int) -> NDArray[np.float64]:
+        layer = layer_time(model, DENSE, Strategy(8, 1, pp, op=8, micro_batches=micro_batches), rules, device)
+        return np.array([layer.forward, layer.backward], dtype=np.float64)
+
+    alone, few, many, none = times(1, 8), times(4, 8), times(4, 80), times(4, 10**9)
+    assert (alone > few).all() and (few > many).all()
+    assert few - none == pytest.approx(10 * (many - none))
+    assert few[0] - none[0] == pytest.approx((alone[0] - none[0]) / 8)
+    # Weights are not gathered again in the backward, whose reduction has no computation beside it.
+    assert few[1] - none[1] > 0
