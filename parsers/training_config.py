@@ -11,7 +11,7 @@ from taylor.cost_model.known_error import KnownError, memory_error, step_error
 from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
-from taylor.pipeline.plan import FULL, NONE, SELECT, Grid, PipelinePlan, even_plan
+from taylor.pipeline.plan import FULL, NONE, SELECT, Grid, PipelinePlan, deal_kinds, even_plan, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.device import DeviceSpec
 from taylor.register.model import MTP, ModelSpec
@@ -172,6 +172,23 @@ class TrainingConfig:
             pinned_last=self.pinned_kinds,
             recompute=recompute,
         )
+
+    def in_kinds_of_model(self, plan: PipelinePlan) -> PipelinePlan:
+        """The plan with its MTP layers named, where it was made for a problem that merges them into the body.
+
+        A problem in which an MTP layer costs what a body layer does has no kind for it (`workflows.problem`). Such a
+        plan counts MTP layers among the body's, and a file has a key of their own for them. Where MTP layers count as
+        layers they are the last ones in model order.
+        """
+        count = self.model.mtp_layers
+        if not count or not self.mtp_counted or MTP in plan.layers:
+            return plan
+        counts = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
+        last = [kind for kind in counts if counts[kind]][-1]
+        counts |= {last: counts[last] - count, MTP: count}
+        v_shape = self.schedule_for(plan.interleaves).v_shape
+        layers = deal_kinds(counts, values_in_order(plan.total_layers(), v_shape), plan.stages, v_shape)
+        return replace(plan, layers=layers)
 
     def refuse_other_stages(self, plan: PipelinePlan, field: str) -> None:
         """Refuse a plan that was made for another number of stages than the file has.

@@ -62,7 +62,7 @@ def write_plan(
     if not _same_file(home, config.path):
         strategy = config.strategy.replace(vpp=plan.interleaves)
         strategy = strategy if micro_batches is None else strategy.replace(micro_batches=micro_batches)
-        new = launcher.with_strategy(config, strategy, plan, {})
+        new = launcher.with_strategy(config, strategy, config.in_kinds_of_model(plan), {})
     return _store(old, new, home, output)
 
 
@@ -89,7 +89,7 @@ def emit_variant(
         Further entries to set, such as data set paths or profile switches.
     """
     launcher = launcher_of(config)
-    plan = None if plan is None else launcher.nearest_plan(plan)[0]
+    plan = None if plan is None else launcher.nearest_plan(config.in_kinds_of_model(plan))[0]
     return write_atomic(output, launcher.with_strategy(config, strategy, plan, extra))
 
 

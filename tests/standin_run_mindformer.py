@@ -124,6 +124,9 @@ def peak_of(config: dict, stage: int, stages: int, truth: dict) -> float:
     rows = offset if isinstance(offset, list) and isinstance(offset[0], list) else [offset] * turns
     rows = [[row] * stages if isinstance(row, int) else row for row in rows]
     base = total // (stages * turns)
+    wrong = offset_error(offset, total, stages, turns)
+    if wrong:
+        raise ValueError(wrong)
     again = config["recompute_config"]["recompute"]
     body = "moe" if has_experts else "dense"
     truth_of = truth["coefficients"]
@@ -157,6 +160,29 @@ def peak_of(config: dict, stage: int, stages: int, truth: dict) -> float:
     if turns == 1:
         return peak + keeps[0] * min(stages - stage, micro_batches)
     return peak + walk(keeps, stage, stages, micro_batches)
+
+
+def offset_error(offset: object, total: int, stages: int, turns: int) -> str:
+    """What MindFormers finds wrong with an offset; empty where nothing is.
+
+    `total` is num_layers + mtp_depth, over which `LayerSetting` spreads the offset: MindFormers v1.5.0
+    research/deepseek3/deepseek2_model.py:1261, mindformers/models/utils.py:558-570 (``_check_inputs``).
+    """
+    if isinstance(offset, list):
+        nested = isinstance(offset[0], list)
+        flat = [value for row in offset for value in row] if nested else offset
+        width = len(offset[0]) if nested else len(offset)
+        if width != stages or (nested and len(offset) != turns):
+            return f"offset.shape should equal to ({turns}, {stages}). `offset`: {offset}"
+    else:
+        flat = [offset]
+    left = total % (stages * turns)
+    if sum(flat) != left:
+        return (
+            f"The sum of `offset` ({sum(flat)}) should equal to remainder of `num_layers` "
+            f"({total}) % (pp ({stages}) * pp_interleave_num ({turns})) = {left}"
+        )
+    return ""
 
 
 def walk(keeps: list[float], stage: int, stages: int, micro_batches: int) -> float:

@@ -146,7 +146,21 @@ def with_strategy(
     _want_layers(wanted, source, current, plan)
     for dotted, entry in extra.items():
         wanted[tuple(int(part) if part.isdigit() else part for part in dotted.split("."))] = entry
-    return edit_yaml(source, wanted, followed=_FOLLOWED, beside=_BESIDE)
+    written = edit_yaml(source, wanted, followed=_FOLLOWED, beside=_BESIDE)
+    _require_layers(written, plan)
+    return written
+
+
+def _require_layers(written: YamlSource, plan: PipelinePlan) -> None:
+    """Refuse to write a file of another number of layers than its plan; that is a fault of this program."""
+    model, planned = config_from_source(written).model, plan.by_kind()
+    counts = {kind: sum(map(sum, grid)) for kind, grid in planned.items()}
+    mtp = counts.pop(MTP, 0)
+    if (model.n_layers, model.mtp_layers) != (sum(counts.values()), mtp):
+        raise RuntimeError(
+            f"internal error: {written.file}: the file to be written has {model.n_layers} layers and "
+            f"{model.mtp_layers} MTP layers, and its plan {sum(counts.values())} and {mtp}"
+        )
 
 
 def _same_schedule(one: ScheduleSpec, other: ScheduleSpec) -> bool:

@@ -9,12 +9,14 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.read import read_config
 from taylor.parsers.tables.memory_profile import read_memory_profile
 from taylor.pipeline_solver.solve import solve
 from taylor.workflows.problem import build_problem
+from tests.conftest import ROOT
 from tests.dryrun_cases import DEEPSEEK, DEEPSEEK_TRUTH, LLAMA, LLAMA_TRUTH, StandIn
 
 LIMIT = {"llama": 31_000, "deepseek": 56_320}
@@ -192,3 +194,20 @@ def test_mindspore_without_a_program_is_refused_with_the_flag_named(run_tool, tm
     shutil.copy(LLAMA, config)
     done = run_tool("pipeline_parallel.py", "-yaml", config, "--dryrun_backend", "mindspore", "-mindformers", "nowhere")
     assert done.returncode == 2 and "run_mindformer.py" in done.stderr and "nowhere" in done.stderr
+
+
+def test_the_default_file_with_an_mtp_layer_is_checked_and_its_layers_stay(tmp_path, run_tool):
+    """The stand-in refuses, as MindFormers does, an offset that does not fit num_layers + mtp_depth."""
+    config = tmp_path / "model.yaml"
+    shutil.copy(ROOT / "config" / "pretrain_deepseek3_128p.yaml", config)
+    standin = StandIn(tmp_path, DEEPSEEK_TRUTH)
+    tools = ("-mindformers", standin.folder, "--env_json", standin.env_json, "--parallel_num", "4")
+    done = run_tool("pipeline_parallel.py", "-yaml", config, *tools, *RATIOS["deepseek"], timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert rounds(done.stderr)
+    tried = list((tmp_path / "pipeline_output").rglob("config.yaml"))
+    plain = [yaml.safe_load(path.read_text())["model"]["model_config"] for path in tried]
+    own = [section for section in plain if len(section["offset"]) == 8]
+    assert own and {section["mtp_depth"] for section in own} == {1}
+    after = yaml.safe_load(config.read_text())["model"]["model_config"]
+    assert (after["num_layers"], after["mtp_depth"]) == (15, 1)
