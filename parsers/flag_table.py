@@ -27,6 +27,7 @@ from typing import Any
 import yaml
 
 from taylor.base.errors import shortened
+from taylor.parsers.text.spelling import likely_meant
 
 READ, NEUTRAL, COSTS = "read", "neutral", "costs"
 STATUSES = (READ, NEUTRAL, COSTS)
@@ -183,6 +184,8 @@ class UnmodelledFlag:
         Whether the launcher's table has it.
     most : MemoryBound or None
         Most memory that it adds, as in `FlagRow`.
+    meant : str or None
+        The known flag or key that an unknown one is one letter from, as `name` is written.
     """
 
     name: str
@@ -193,6 +196,7 @@ class UnmodelledFlag:
     why: str
     known: bool = True
     most: MemoryBound | None = None
+    meant: str | None = None
 
     @property
     def may_lower_memory(self) -> bool:
@@ -209,6 +213,8 @@ class UnmodelledFlag:
         """What a user is told about it."""
         name = shortened(self.name)
         written = name if self.value is None else f"{name} {self.value}"
+        if self.meant is not None:
+            return f"{written} is not known, and one letter from {self.meant}: it is left out, which may change the job"
         if not self.known:
             return f"{written} is not known: what it changes is not in the figures"
         effect = effect_in_words(self.memory, self.time, self.placement)
@@ -238,6 +244,23 @@ class FlagTable:
             row = self.rows.get(f"{above}.*")
         return row
 
+    def unknown(self, name: str, value: str | None, prefix: str = "", sections: Collection[str] = ()) -> UnmodelledFlag:
+        """A flag, key or section that the table does not have, with the one that it most likely stands for.
+
+        Parameters
+        ----------
+        prefix : str
+            Written before the names.
+        sections : collection of str
+            Dotted paths of the table's sections, where the name may be one.
+        """
+        above, _, last = name.rpartition(".")
+        ends = [other.rpartition(".") for other in (*self.rows, *sections)]
+        meant = likely_meant(last, (end for section, _, end in ends if section == above))
+        if meant is not None:
+            meant = prefix + (f"{above}.{meant}" if above else meant)
+        return UnmodelledFlag(prefix + name, value, None, None, None, "", known=False, meant=meant)
+
     def unmodelled(
         self, given: Iterable[tuple[str, str | None]], prefix: str = "", in_force: Collection[str] | None = None
     ) -> tuple[UnmodelledFlag, ...]:
@@ -259,7 +282,7 @@ class FlagTable:
         for name, value in pairs:
             row = self.find(name)
             if row is None:
-                found.append(UnmodelledFlag(prefix + name, value, None, None, None, "", known=False))
+                found.append(self.unknown(name, value, prefix))
             elif not row.is_silent(value) and (not row.needs or names.intersection(row.needs)):
                 directions = row.memory, row.time, row.placement
                 found.append(UnmodelledFlag(prefix + name, value, *directions, row.why, most=row.most))

@@ -55,7 +55,7 @@ def unmodelled_keys(
         elif table.find(name) is None:
             unknown = _highest_unknown(name, sections)
             value = text if unknown == name else None
-            named.setdefault(unknown, UnmodelledFlag(unknown, value, None, None, None, "", known=False))
+            named.setdefault(unknown, table.unknown(unknown, value, sections=sections))
     return tuple(named.values())
 
 

@@ -29,7 +29,7 @@ from taylor.workflows.comparable import on_one_footing
 from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.far_solve import sharing
-from taylor.workflows.job_facts import JobFacts, tell_head, tell_unmodelled
+from taylor.workflows.job_facts import JobFacts, tell_head, tell_misspelled, tell_unmodelled
 from taylor.workflows.legality import refuse_unknown_rules, require_legal
 from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.module_choices import assumptions, offered_words, with_host_priced
@@ -157,7 +157,8 @@ def load_candidates(
     configs = [c.config for c in candidates if c.config is not None]
     _tell_offload(candidates)
     tell_unmodelled(
-        "candidates", list(dict.fromkeys(flag.sentence for config in configs for flag in config.unmodelled))
+        "candidates",
+        list(dict.fromkeys(each.sentence for one in configs for each in one.unmodelled if each.meant is None)),
     )
     interleaved = next((each for each in configs if each.schedule.traits.low_memory_switch), None)
     if interleaved is not None:
@@ -293,6 +294,7 @@ def _tell(
 ) -> None:
     """Say what was read and what it is planned for, once for all candidates that agree in it."""
     jobs: dict[tuple[object, ...], list[JobFacts]] = {}
+    tell_misspelled(configs)
     for config in configs:
         facts = JobFacts(config, choose_device(config, device, register_path))
         batch = f"batch {gbs or config.strategy.global_batch:,}, {facts.tokens_text()}"

@@ -20,7 +20,7 @@ from taylor.pipeline.plan import FULL, NONE
 from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.dryrun_result import stage_memories
-from taylor.workflows.job_facts import JobFacts, tell_head, tell_notes
+from taylor.workflows.job_facts import JobFacts, tell_head, tell_misspelled, tell_notes
 from taylor.workflows.memory_interval import reserve
 from taylor.workflows.schedules import require_schedule
 from taylor.workflows.search import StrategySearchOptions
@@ -61,6 +61,7 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     config = read_for(options.path, options.register_path, options.dryruns.env_json, options.margin)
     chosen = choose_device(config, options.device, options.register_path)
     facts, device = JobFacts(config, chosen), chosen.spec
+    tell_misspelled([config])
     tell_head([f"{config.path}: {facts.model_line(options.register_path)}", facts.device_line()])
     tell_notes(config)
     strategy = _strategy_of(name, config, options.space.gbs)

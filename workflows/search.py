@@ -21,7 +21,7 @@ from taylor.workflows.candidates import load_candidates, memory_by_dryruns
 from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.far_solve import sharing
-from taylor.workflows.job_facts import JobFacts, degrees_text, tell_head, tell_notes
+from taylor.workflows.job_facts import JobFacts, degrees_text, tell_head, tell_misspelled, tell_notes
 from taylor.workflows.legality import legality_rules, why_illegal
 from taylor.workflows.module_choices import offered_words
 from taylor.workflows.options import AskedModules, DryRunOptions
@@ -184,6 +184,7 @@ def _tell(options: StrategySearchOptions, facts: JobFacts) -> None:
         f"{config.strategy.world_size:,}); batch {batch:,} (the file: {config.strategy.global_batch:,}), "
         f"{facts.tokens_text()}"
     )
+    tell_misspelled([config])
     lines = [f"{config.path}: {facts.model_line(options.register_path)}", searched, facts.device_line()]
     ratios = ["time ratios: estimated by closed forms"] if options.full and options.profile_data is None else []
     tell_head([*lines, *ratios])

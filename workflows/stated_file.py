@@ -29,7 +29,7 @@ from taylor.workflows.devices import ChosenDevice, choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.entries import entry_lines
 from taylor.workflows.export import refuse_impossible
-from taylor.workflows.job_facts import JobFacts, tell_head, tell_notes
+from taylor.workflows.job_facts import JobFacts, tell_head, tell_misspelled, tell_notes
 from taylor.workflows.legality import require_legal
 from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.module_choices import (
@@ -110,6 +110,7 @@ class StatedFile:
             switch that its schedule does not have.
         """
         config = read_for(job.path, job.register_path, job.dryruns.env_json, job.margin)
+        tell_misspelled([config])
         # The times of stages on several devices are told in those of the first.
         named = job.stage_devices[0][0] if job.stage_devices else job.device
         file = cls.of(job, config, choose_device(config, named, job.register_path))

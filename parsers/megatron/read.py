@@ -348,8 +348,8 @@ def _loads_masks(flags: Flags) -> bool:
     Megatron-LM core_v0.16.0 megatron/training/arguments.py:2505 (0.9 to main; main's inter-document masking turns it
     off: d98e8a64 megatron/training/arguments.py:1340). MindSpeed turns it off for causal masks and keeps one of its own
     for the whole job, of 2048 x 2048 under flash attention (MindSpeed 028de58c
-    mindspeed/features_manager/transformer/flash_attention/generate_mask_feature.py:31, generate_mask.py:59; MindSpeed-LLM
-    c77308a1 mindspeed_llm/features_manager/megatron_basic/training_basic.py:23-33).
+    mindspeed/features_manager/transformer/flash_attention/generate_mask_feature.py:31, generate_mask.py:59;
+    MindSpeed-LLM c77308a1 mindspeed_llm/features_manager/megatron_basic/training_basic.py:23-33).
     """
     without = ("no-create-attention-mask-in-dataloader", "dataloader-inter-document-masking", "sft")
     return not is_mindspeed(flags) and not flags.has(*without)

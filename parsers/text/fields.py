@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 from taylor.base.errors import InputError
+from taylor.parsers.text.spelling import likely_meant
 
 _REQUIRED: Any = object()
 
@@ -98,8 +99,15 @@ class Fields:
                     return name, layer[name]
         if default is _REQUIRED:
             known = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
-            raise self.error(names[0], f"is missing{known}", cure="add it to the file")
+            raise self.error(names[0], f"is missing{known}", cure=self._cure_of_missing(names))
         return names[0], default
+
+    def _cure_of_missing(self, names: tuple[str, ...]) -> str:
+        near = ((name, likely_meant(name, [str(key) for key in self.data])) for name in names)
+        for name, found in near:
+            if found is not None:
+                return f"{self.path(found)} is one letter from it: write {name}"
+        return "add it to the file"
 
     def integer(self, *names: str, default: Any = _REQUIRED, low: int = 1, high: int = MAX_DEGREE) -> Any:
         """A whole number in [low, high], under the first of the names that is there.
