@@ -346,6 +346,7 @@ MINDFORMERS = Framework(
         "moe-sp-with-tp",
         "sequence-by-cp-tp",
         "context-needs-flash",
+        "heads-by-ulysses",
         "kv-groups-by-ulysses",
         "ulysses-in-context",
         "micro-batches-fill-zero-bubble",

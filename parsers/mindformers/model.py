@@ -39,7 +39,7 @@ def read_model(model: Fields, moe: Fields, *, mcore: bool, name: str) -> ModelSp
             raise model.error("hidden_size", f"must be a multiple of the {heads} attention heads", hidden)
         else:
             head_dim = hidden // heads
-    kv_heads = _kv_heads(model, heads)
+    kv_heads = _kv_heads(model, heads, mcore=mcore, latent=mla is not None)
     if heads % kv_heads:
         raise model.error("num_key_value_heads", f"must divide the {heads} attention heads", kv_heads)
     gpt2 = "gpt2" in _family(model)
@@ -73,13 +73,25 @@ def read_model(model: Fields, moe: Fields, *, mcore: bool, name: str) -> ModelSp
     )
 
 
-def _kv_heads(model: Fields, heads: int) -> int:
-    """Key and value heads; the ChatGLM classes share them among queries where ``multi_query_attention`` says so."""
+_KV_HEADS = ("num_key_value_heads", "num_query_groups", "n_kv_heads")
+
+
+def _kv_heads(model: Fields, heads: int, *, mcore: bool, latent: bool) -> int:
+    """Key and value heads; the ChatGLM classes share them among queries where ``multi_query_attention`` says so.
+
+    Latent attention has as many as query heads and no part takes the entry: master mindformers/parallel_core/
+    training_graph/transformer/multi_latent_attention.py:101-119, r1.5.0 research/deepseek3/deepseek2_model.py:391-395.
+    Mcore groups heads only where the entry, which may be the class default, is below the query heads: master
+    mindformers/parallel_core/training_graph/transformer/attention.py:133-135.
+    """
+    if latent:
+        model.has(*_KV_HEADS)
+        return heads
     if model.has("multi_query_group_num") and model.boolean("multi_query_attention", default=True):
         groups: int = model.integer("multi_query_group_num", high=MAX_SIZE)
     else:
-        groups = model.integer("num_key_value_heads", "num_query_groups", "n_kv_heads", default=heads, high=MAX_SIZE)
-    return groups
+        groups = model.integer(*_KV_HEADS, default=heads, high=MAX_SIZE)
+    return min(groups, heads) if mcore else groups
 
 
 def read_mtp_depth(model: Fields) -> tuple[int, bool]:

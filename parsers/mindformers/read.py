@@ -257,6 +257,9 @@ def _read_rules(top: Fields, section: Fields, moe: Fields | None, mcore: bool, n
         capacity_factor=_read_capacity(moe, mcore) if moe else None,
         core_models=mcore,
         ulysses_degree=_read_ulysses_degree(top, section),
+        # Mcore takes key/value heads that TP divides under Ulysses too: master mindformers/parallel_core/training_graph/
+        # transformer/attention.py:171-180.
+        repeats_kv_heads=mcore,
         expert_tensor_parallel=_splits_experts(moe, mcore) if moe else None,
         dropout=any(section.number(name, default=0.0, high=1.0) > 0 for name in _DROPOUTS),
         interleaved_parts=_micro_batch_interleave(top),
