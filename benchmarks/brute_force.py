@@ -25,7 +25,7 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule, ScheduleSpec
 from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
+from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem, StageTimes
 
 Choice = tuple[int, ...]
 """Layers of one chunk: how many by kind, then how many by recompute mode (full, select)."""
@@ -174,6 +174,35 @@ def with_unlike_stages(problem: PipelineProblem, rng: np.random.Generator) -> Pi
     slowness, room = np.round(rng.uniform(0.4, 2.5, kinds), 3), rng.uniform(0.75, 1.4, kinds)
     limits = np.round(np.array(problem.limit_mib) * room[of], 1)
     return problem.replace(slowness=tuple(slowness[of].tolist()), limit_mib=tuple(limits.tolist()))
+
+
+def with_unlike_ratios(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
+    """The problem on stages of which each, or each of two kinds, has time ratios of its own."""
+    cards = 2 if rng.random() < 0.7 else problem.stages
+    times = []
+
+    def factor() -> float:
+        return float(rng.uniform(0.5, 2.0))
+
+    for _ in range(cards):
+        dearer = factor()
+        choices = {
+            kind.name: {
+                name: replace(one, forward=round(one.forward * dearer, 3), backward=round(one.backward * factor(), 3))
+                for name, one in kind.choices.items()
+            }
+            for kind in problem.kinds
+        }
+        times.append(
+            StageTimes(
+                {kind.name: round(kind.forward * factor(), 3) for kind in problem.kinds},
+                round(problem.backward_ratio * factor(), 3),
+                {mode: round(ratio * factor(), 3) for mode, ratio in problem.recompute_ratio.items()},
+                choices,
+            )
+        )
+    of = rng.integers(0, cards, problem.stages).tolist()
+    return problem.replace(stage_times=tuple(times[card] for card in of))
 
 
 def with_entries(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
@@ -436,12 +465,14 @@ def _times(
 ) -> tuple[float, ...]:
     layers = _modes_of(problem, choice, modes)
     place = schedule.position(v, s)
-    forward = sum(kind.forward for kind, _ in layers) + sum(k.forward for k in _pinned(problem, schedule, v, s))
+    here = problem.stage_times[s] if problem.stage_times else StageTimes.of(problem)
+    phi, ratios = here.forward, here.recompute_ratio
+    forward = sum(phi[kind.name] for kind, _ in layers)
+    forward += sum(phi[kind.name] for kind in _pinned(problem, schedule, v, s))
     forward += problem.embedding_forward * (place == 0) + problem.head_forward * (place == schedule.chunks - 1)
-    ratios = problem.recompute_ratio
-    again = sum(ratios[mode] * kind.forward for kind, mode in layers if mode in ratios)
-    chosen = [kind.choices[mode] for kind, mode in layers if mode in problem.choices]
-    backward = problem.backward_ratio * forward
+    again = sum(ratios[mode] * phi[kind.name] for kind, mode in layers if mode in ratios)
+    chosen = [here.choices[kind.name][mode] for kind, mode in layers if mode in problem.choices]
+    backward = here.backward_ratio * forward
     more = [sum(getattr(one, name) for one in chosen) for name in ("forward", "backward", "weight_gradient")]
     splits = problem.schedule.seq_splits / (problem.slowness[s] if problem.slowness else 1.0)
     if schedule.spec.traits.split_backward:

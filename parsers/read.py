@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from taylor.base.errors import InputError
+from taylor.base.files import read_text
 from taylor.parsers import registry
 from taylor.parsers.launch_scripts import refuse_launch_of_other
 from taylor.parsers.other_files import refuse_other_file
 from taylor.parsers.registry import launchers_for
+from taylor.parsers.stage_comment import Rows, stage_devices_in
 from taylor.parsers.training_config import TrainingConfig
 
 
@@ -58,4 +60,14 @@ def read_config(
         refuse_other_file(file)
         raise
     low_memory = launcher.low_memory_in({**os.environ, **(environment or {})})
-    return config.replace(schedule=replace(config.schedule, low_memory=low_memory))
+    schedule = replace(config.schedule, low_memory=low_memory)
+    return config.replace(schedule=schedule, stage_devices=_stage_devices(config))
+
+
+def _stage_devices(config: TrainingConfig) -> Rows:
+    """The devices of the stages that the file, or the one that holds its plan, names in a comment."""
+    home = registry.launcher_of(config).home_of_plan(config)
+    for path in dict.fromkeys((home, config.path)):
+        if rows := stage_devices_in(read_text(path), path):
+            return rows
+    return ()

@@ -74,6 +74,9 @@ class TrainingConfig:
         (the reason is among `notes`).
     device_limit_mib : float or None
         Device memory that the file allows, MiB.
+    stage_devices : tuple of (str, int)
+        Registered devices and how many stages in a row lie on each, as the file's comment says
+        (`parsers.stage_comment`); empty where it has none.
     margin : MemoryMargin
         What every device keeps free below its limit; the file's own words know none.
     mtp_counted : bool
@@ -107,6 +110,7 @@ class TrainingConfig:
     schedule: ScheduleSpec
     plan: PipelinePlan | None
     device_limit_mib: float | None = None
+    stage_devices: tuple[tuple[str, int], ...] = ()
     margin: MemoryMargin = MemoryMargin()
     mtp_counted: bool = True
     names_chunks: bool = False

@@ -11,6 +11,7 @@ from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.registry import launcher_of
+from taylor.parsers.stage_comment import with_stage_devices
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 
@@ -57,12 +58,14 @@ def write_plan(
         log.warning("%s: %s", config.path, change)
     home = launcher.home_of_plan(config)
     old, new = launcher.with_plan(config, plan, micro_batches)
+    new = _with_cards(new, config, home)
     if output is None or _same_file(output, home) or _same_file(output, config.path):
         return _store(old, new, home, None)
     if not _same_file(home, config.path):
         strategy = config.strategy.replace(vpp=plan.interleaves)
         strategy = strategy if micro_batches is None else strategy.replace(micro_batches=micro_batches)
-        new = launcher.with_strategy(config, strategy, config.in_kinds_of_model(plan), {})
+        text = launcher.with_strategy(config, strategy, config.in_kinds_of_model(plan), {})
+        new = _with_cards(text, config, output)
     return _store(old, new, home, output)
 
 
@@ -90,7 +93,20 @@ def emit_variant(
     """
     launcher = launcher_of(config)
     plan = None if plan is None else launcher.nearest_plan(config.in_kinds_of_model(plan))[0]
-    return write_atomic(output, launcher.with_strategy(config, strategy, plan, extra))
+    text = launcher.with_strategy(config, strategy, plan, extra)
+    if sum(count for _, count in config.stage_devices) != strategy.pp:
+        # A comment on other stages than these would make the variant unreadable.
+        config = config.replace(stage_devices=())
+    return write_atomic(output, _with_cards(text, config, output))
+
+
+def _with_cards(text: str, config: TrainingConfig, target: Path) -> str:
+    """The text with the comment on what the stages lie on, where it can have one."""
+    if target.suffix.lower() != ".json":
+        return with_stage_devices(text, config.stage_devices)
+    if config.stage_devices:
+        log.warning("%s: JSON has no comment to name the devices of the stages in", target)
+    return text
 
 
 def _same_file(one: Path, other: Path) -> bool:

@@ -290,19 +290,21 @@ def _chunk_times(
 ) -> tuple[Fraction, ...]:
     """Forward, backward and, where it is a task of its own, weight-gradient time of one chunk."""
     layers = _chunk_layers(problem, plan, schedule, v, s)
-    forward = sum((Fraction(kind.forward) for kind, _ in layers), Fraction(0))
+    here = problem.stage_times[s] if problem.stage_times else None
+    phi = {kind.name: Fraction(kind.forward if here is None else here.forward[kind.name]) for kind in problem.kinds}
+    forward = sum((phi[kind.name] for kind, _ in layers), Fraction(0))
     place = schedule.position(v, s)
     if place == 0:
         forward += Fraction(problem.embedding_forward)
     if place == schedule.chunks - 1:
         forward += Fraction(problem.head_forward)
-    ratios = problem.recompute_ratio
-    again = sum(
-        (Fraction(ratios[mode]) * Fraction(kind.forward) for kind, mode in layers if mode in ratios), Fraction(0)
-    )
-    backward = Fraction(problem.backward_ratio) * forward
+    ratios = problem.recompute_ratio if here is None else here.recompute_ratio
+    again = sum((Fraction(ratios[mode]) * phi[kind.name] for kind, mode in layers if mode in ratios), Fraction(0))
+    backward = Fraction(problem.backward_ratio if here is None else here.backward_ratio) * forward
     weight = Fraction(problem.weight_gradient_share) * backward if with_weight_tasks else Fraction(0)
     chosen = _chosen(problem, layers)
+    if here is not None:
+        chosen = [here.choices[kind.name][mode] for kind, mode in layers if mode in problem.choices]
     more_weight = sum((Fraction(one.weight_gradient) for one in chosen), Fraction(0))
     forward += sum((Fraction(one.forward) for one in chosen), Fraction(0))
     backward += again + sum((Fraction(one.backward) for one in chosen), Fraction(0))

@@ -88,13 +88,13 @@ class RecomputeOptions:
     Parameters
     ----------
     found : dict
-        By (layers of a chunk by kind, recompute given): the choices worth having.
+        By (card of the stage, layers of a chunk by kind, recompute given): the choices worth having.
     grown : dict
-        By layers of a chunk by kind: the choices that grow with its next layer.
+        By card, then by layers of a chunk by kind: the choices that grow with its next layer.
     """
 
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], ChunkChoices] = field(default_factory=dict)
-    grown: dict[tuple[int, ...], Starts] = field(default_factory=dict)
+    found: dict[tuple[int, tuple[int, ...], tuple[int, ...]], ChunkChoices] = field(default_factory=dict)
+    grown: dict[int, dict[tuple[int, ...], Starts]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -162,9 +162,11 @@ def chunk_types(
             window[1] = start
     result = []
     for held, (first, last) in found.items():
-        key = (held, fixed)
+        card = problem.first_alike[s]
+        key = (card, held, fixed)
         if key not in options.found:
-            options.found[key] = _recompute_options(problem, held, fixed, options.grown)
+            grown = options.grown.setdefault(card, {})
+            options.found[key] = _recompute_options(problem.on_stage(s), held, fixed, grown)
         if len(options.found[key]):
             result.append(ChunkType(held, first, last, options.found[key]))
     return result

@@ -123,10 +123,9 @@ class ColumnSet:
     def find(self, plan: PipelinePlan) -> NDArray[np.int64] | None:
         """One column a stage that is the plan or better, int64 [S]; None when there is none."""
         problem = self.problem
-        placed = problem.placed_kinds
         modes = problem.searched_modes
         chosen = np.empty(problem.stages, dtype=np.int64)
-        layers = np.stack([np.array(plan.layers[kind.name]) for kind in placed], axis=-1)
+        layers = np.stack([np.array(plan.layers[kind.name]) for kind in problem.placed_kinds], axis=-1)
         grids = [
             np.array(plan.recompute[mode]) if mode in plan.recompute else np.zeros(layers.shape[:2], dtype=int)
             for mode in modes
@@ -136,14 +135,16 @@ class ColumnSet:
             rows = np.arange(self.start[s], self.start[s + 1])
             rows = rows[(self.layers[rows] == layers[:, s]).all(axis=(1, 2))]
             _, ends = fixed_parts(problem, schedule, s, np.zeros((1, problem.interleaves)))
+            here = problem.on_stage(s)
+            placed = here.placed_kinds
             forward = layers[:, s] @ np.array([kind.forward for kind in placed]) + ends
             extra = np.array(
                 [
-                    prefix_cost(problem, placed, modes, layers[v, s], [int(grid[v, s]) for grid in grids])[0]
+                    prefix_cost(here, placed, modes, layers[v, s], [int(grid[v, s]) for grid in grids])[0]
                     for v in range(problem.interleaves)
                 ]
             ).T
-            asked = np.concatenate(duration_blocks(problem, forward, extra, problem.pace[s]))
+            asked = np.concatenate(duration_blocks(problem, forward, extra, s))
             rows = rows[(self.durations[rows] <= asked + 1e-9).all(axis=1)]
             if not len(rows):
                 return None
@@ -171,8 +172,8 @@ def build_columns(problem: PipelineProblem, tuples: list[StageTuples], most: int
     layers, recompute, forward, extra, group = (
         np.concatenate([part[i] for part in parts], axis=1 if i == EXTRA else 0) for i in range(5)
     )
-    pace = np.repeat(problem.pace, np.diff(start))[:, None]
-    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, pace)))
+    stage = np.repeat(np.arange(problem.stages), np.diff(start))[:, None]
+    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, stage)))
     return ColumnSet(problem, start, layers, recompute, durations, group)
 
 

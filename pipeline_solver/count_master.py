@@ -278,16 +278,19 @@ def _times(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """What a layer, a recomputed one, and what is fixed, add to each task's time, float64 [D, V · S] each."""
     schedule, shape = schedule_of(problem), (problem.interleaves, problem.stages)
-    (kind,) = problem.placed_kinds
-    pace = np.array(problem.pace)
+    of = [problem.on_stage(s) for s in range(problem.stages)]
+    kinds = [one.placed_kinds[0] for one in of]
+    stage = np.arange(problem.stages)
     none = np.zeros((3, *shape))
     fixed = np.array([fixed_parts(problem, schedule, s, np.zeros((1, shape[0])))[1] for s in range(problem.stages)]).T
     extra = none
     if mode is not None:
-        extra = times_of(problem.choice_of(kind, mode))[:, None, None] * np.ones(shape)
-    of_layer = duration_blocks(problem, np.full(shape, kind.forward), none, pace)
-    of_again = duration_blocks(problem, np.zeros(shape), extra, pace)
-    of_fixed = duration_blocks(problem, fixed, none, pace)
+        times = [times_of(one.choice_of(kind, mode)) for one, kind in zip(of, kinds, strict=True)]
+        extra = np.array(times).T[:, None] * np.ones(shape)
+    forward = np.array([kind.forward for kind in kinds]) * np.ones(shape)
+    of_layer = duration_blocks(problem, forward, none, stage)
+    of_again = duration_blocks(problem, np.zeros(shape), extra, stage)
+    of_fixed = duration_blocks(problem, fixed, none, stage)
     slope, again, base = (np.array(blocks).reshape(len(blocks), -1) for blocks in (of_layer, of_again, of_fixed))
     return slope, again, base
 

@@ -10,6 +10,8 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.problem import LayerChoice, PipelineProblem
 
+Array = NDArray[np.float64]
+
 
 def schedule_of(problem: PipelineProblem) -> Schedule:
     """The checked task order that a problem's spec names (built once, then remembered)."""
@@ -36,20 +38,24 @@ def chunk_durations(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.
     """
     S, V = problem.stages, problem.interleaves
     schedule = schedule_of(problem)
-    phi = {kind.name: kind.forward for kind in problem.kinds}
+    here = [{kind.name: kind for kind in problem.on_stage(s).kinds} for s in range(S)]
     forward = sum(
-        (phi[name] * np.array(grid, dtype=np.float64) for name, grid in plan.layers.items()), start=np.zeros((V, S))
+        (
+            np.array([kinds[name].forward for kinds in here]) * np.array(grid, dtype=np.float64)
+            for name, grid in plan.layers.items()
+        ),
+        start=np.zeros((V, S)),
     )
     first, last = schedule.chunk_at(0), schedule.chunk_at(schedule.chunks - 1)
     forward[first] += problem.embedding_forward
     forward[last] += problem.head_forward
     extra = np.zeros((3, V, S))
-    kinds = {kind.name: kind for kind in problem.kinds}
     for name, modes in plan.recompute_by_kind().items():
         for mode in filter(plan.uses, plan.modes):
             held = np.array(modes[mode], dtype=np.float64)
-            extra += np.multiply.outer(times_of(problem.choice_of(kinds[name], mode)), held)
-    blocks = duration_blocks(problem, forward, extra, np.array(problem.pace))
+            added = [times_of(problem.on_stage(s).choice_of(kinds[name], mode)) for s, kinds in enumerate(here)]
+            extra += np.array(added).T[:, None] * held
+    blocks = duration_blocks(problem, forward, extra, np.arange(S))
     tail = np.array(problem.tail or [0.0] * S)
     return np.concatenate([*(block.reshape(-1) for block in blocks), tail])
 
@@ -59,7 +65,7 @@ def times_of(choice: LayerChoice) -> NDArray[np.float64]:
     return np.array([choice.forward, choice.backward, choice.weight_gradient])
 
 
-def _times(ratio: float, forward: NDArray[np.float64]) -> NDArray[np.float64]:
+def _times(ratio: Array, forward: Array) -> Array:
     """A multiple of times, 0 of them too, that leaves infinite ones infinite."""
     held = np.isfinite(forward)
     return np.multiply(ratio, forward, where=held, out=np.where(held, 0.0, np.inf))
@@ -69,7 +75,7 @@ def duration_blocks(
     problem: PipelineProblem,
     forward: NDArray[np.float64],
     extra: NDArray[np.float64],
-    pace: NDArray[np.float64] | float,
+    stage: NDArray[np.int64] | int,
 ) -> list[NDArray[np.float64]]:
     """Time of a task of each direction from chunks' forward time and what recompute and other choices add to it.
 
@@ -79,14 +85,15 @@ def duration_blocks(
         Infinite where a stage cannot hold a chunk: its tasks then take for ever in every direction.
     extra : float64 [3, ...]
         Added to forward, backward and weight gradient.
-    pace : float64
-        That of the chunks' stages (`PipelineProblem.pace`), in a shape that goes with theirs.
+    stage : int64
+        The chunks' stages, in a shape that goes with theirs.
     """
     weight = has_weight_gradient(problem)
     share = problem.weight_gradient_share if weight else 0.0
-    blocks = [forward, _times(problem.backward_ratio * (1.0 - share), forward) + extra[1]]
+    pace, ratio = np.array(problem.pace)[stage], np.array(problem.backward_ratios)[stage]
+    blocks = [forward, _times(ratio * (1.0 - share), forward) + extra[1]]
     if weight:
-        blocks.append(_times(problem.backward_ratio * share, forward))
+        blocks.append(_times(ratio * share, forward))
     if problem.choices:  # recompute alone adds to nothing but the backward
         blocks[0] = forward + extra[0]
         blocks[-1] = blocks[-1] + extra[2]

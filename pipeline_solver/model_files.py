@@ -13,7 +13,7 @@ from taylor.base.files import write_atomic
 from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.entries import placements, settled
 from taylor.pipeline_solver.linear_form import INFINITY, Row, write_mps_file
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.problem import PipelineProblem, card_rows
 from taylor.pipeline_solver.solution import MILP_ROUNDS, OPTIMAL, Solution
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def write_mps(
         for kind in problem.pinned_kinds
         if kind.places
     ]
+    if problem.cards:
+        comments.append(f"stages on {card_rows(problem.cards)}")
     if problem.slowness:
         comments.append(f"stages take {', '.join(f'{slow:g}' for slow in problem.slowness)} times as long")
     if form == "full":
@@ -128,6 +130,8 @@ def write_sol(
         f"# bound {'unknown' if solution.bound is None else repr(solution.bound)}",
         f"# solver {solution.solver}",
     ]
+    if problem.cards:
+        lines.append(f"# stages on {card_rows(problem.cards)}")
     if solution.plan is not None:
         model = model or _compact(_of_plan(problem, solution))
         values = model.point_of(solution.plan)

@@ -257,23 +257,23 @@ def add_durations(
     splits = schedule.spec.seq_splits
     weight_tasks = schedule.spec.traits.split_backward
     share = problem.weight_gradient_share if weight_tasks else 0.0
-    factors = (1.0, problem.backward_ratio * (1 - share), problem.backward_ratio * share)[: 3 if weight_tasks else 2]
     model.duration = pyo.Constraint(pyo.Any)
     durations = {}
     index = [(s, v) for v in range(problem.interleaves) for s in range(problem.stages)]
-    for direction, factor in enumerate(factors):
+    for direction in range(3 if weight_tasks else 2):
         variable = pyo.Var(index, domain=pyo.NonNegativeReals)
         model.add_component(DIRECTION_NAMES[direction], variable)
         for s, v in index:
-            slow = problem.pace[s] / splits
-            terms = [
-                factor * slow * kind.forward * layers[kind.name][s, v] for kind in kinds if (s, v) in layers[kind.name]
-            ]
-            for kind in kinds:
-                for mode in problem.searched_modes if (s, v) in layers[kind.name] else ():
-                    if added := _added(problem, kind, mode, direction, weight_tasks):
+            slow, here = problem.pace[s] / splits, problem.on_stage(s)
+            factor = (1.0, here.backward_ratio * (1 - share), here.backward_ratio * share)[direction]
+            on_card = [one for one in here.kinds if any(one.name == kind.name for kind in kinds)]
+            held = [kind for kind in on_card if (s, v) in layers[kind.name]]
+            terms = [factor * slow * kind.forward * layers[kind.name][s, v] for kind in held]
+            for kind in held:
+                for mode in problem.searched_modes:
+                    if added := _added(here, kind, mode, direction, weight_tasks):
                         terms.append(added * slow * recompute[mode, kind.name][s, v])
-            extra = factor * slow * _extra_forward(problem, schedule.position(v, s), schedule.chunks)
+            extra = factor * slow * _extra_forward(here, schedule.position(v, s), schedule.chunks)
             model.duration[DIRECTION_NAMES[direction], s, v] = variable[s, v] - pyo.quicksum(terms) == extra
             durations[(direction * problem.interleaves + v) * problem.stages + s] = variable[s, v]
     return durations

@@ -30,12 +30,14 @@ class Stack(NamedTuple):
 
     Parameters
     ----------
-    forward, states : float64 [L + 1]
-        Forward time, and MiB of weights, gradients and optimizer.
+    forward : float64 [cards, L + 1]
+        Forward time by card (`Line.card`).
+    states : float64 [L + 1]
+        MiB of weights, gradients and optimizer.
     kept : float64 [modes + 1, L + 1]
         Activations of a micro-batch, MiB; without recompute first, then by searched mode.
-    extra : float64 [modes, L + 1]
-        Recompute time; of other choices what they add to all tasks together.
+    extra : float64 [cards, modes, L + 1]
+        Recompute time by card; of other choices what they add to all tasks together.
     """
 
     forward: NDArray[np.float64]
@@ -64,7 +66,9 @@ class Line(NamedTuple):
         Alive micro-batches by interleave; rows of zeros fill up.
     room : float64 [S, P]
         MiB left for layers.
-    shares : float64 [3]
+    card : int64 [S]
+        Which of the cards, that have unlike time ratios, each stage lies on.
+    shares : float64 [cards, 3]
         What a piece of the sequence takes of a chunk's forward time: forward, input gradient, weight gradient.
     splits : float
         Pieces of a sequence.
@@ -84,6 +88,7 @@ class Line(NamedTuple):
     besides: NDArray[np.float64]
     alive: NDArray[np.float64]
     room: NDArray[np.float64]
+    card: NDArray[np.int64]
     shares: NDArray[np.float64]
     splits: float
     pace: NDArray[np.float64]
@@ -162,7 +167,7 @@ class PlanWalk:
         """Chunks of even work (or of even layer counts) without recompute; None where the bounds contradict."""
         line, L = self.line, self.problem.layers
         C = len(line.stage)
-        weight = self.stack.forward if by_work else np.arange(L + 1, dtype=float)
+        weight = self.stack.forward[0] if by_work else np.arange(L + 1, dtype=float)
         besides = line.besides if by_work else np.zeros(C)
         speed = 1.0 / line.pace[line.stage] if by_work else np.ones(C)
         targets = (weight[-1] + besides.sum()) * np.cumsum(speed) / speed.sum()
@@ -219,12 +224,16 @@ def _stack(problem: PipelineProblem) -> Stack:
         return np.concatenate([[0.0], np.cumsum(np.repeat(values, [kind.count for kind in kinds]))])
 
     kept = [sums([kind.activation_mib[mode] for kind in kinds]) for mode in (NONE, *modes)]
-    extra = [sums([float(times_of(problem.choice_of(kind, mode)).sum()) for kind in kinds]) for mode in modes]
+    cards = [problem.on_stage(first) for first in sorted(set(problem.first_alike))]
+    extra = [
+        [sums([float(times_of(one.choice_of(kind, mode)).sum()) for kind in one.placed_kinds]) for mode in modes]
+        for one in cards
+    ]
     return Stack(
-        sums([kind.forward for kind in kinds]),
+        np.array([sums([kind.forward for kind in one.placed_kinds]) for one in cards]),
         sums([kind.layer_mib for kind in kinds]),
         np.array(kept),
-        np.array(extra).reshape(len(modes), problem.layers + 1),
+        np.array(extra).reshape(len(cards), len(modes), problem.layers + 1),
     )
 
 
@@ -257,7 +266,9 @@ def _line(problem: PipelineProblem) -> Line:
         uniform = (modes.index(mode), count)
     share = problem.weight_gradient_share if has_weight_gradient(problem) else 0.0
     splits = problem.schedule.seq_splits
-    shares = np.array([1.0, problem.backward_ratio * (1.0 - share), problem.backward_ratio * share]) / splits
+    cards = sorted(set(problem.first_alike))
+    ratios = [problem.on_stage(first).backward_ratio for first in cards]
+    shares = np.array([[1.0, ratio * (1.0 - share), ratio * share] for ratio in ratios]) / splits
     return Line(
         stage,
         interleave,
@@ -269,6 +280,7 @@ def _line(problem: PipelineProblem) -> Line:
         besides,
         alive,
         room,
+        np.array([cards.index(first) for first in problem.first_alike], dtype=np.int64),
         shares,
         float(splits),
         np.array(problem.pace, dtype=np.float64),

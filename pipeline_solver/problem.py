@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from math import inf
 from typing import Any, Mapping, Sequence
 
@@ -93,6 +95,37 @@ class LayerKind:
         return (self.forward, self.layer_mib, tuple(self.activation_mib.items()), choices)
 
 
+@dataclass(frozen=True)
+class StageTimes:
+    """Time ratios of one stage whose card has other ratios than the problem states; in units of `slowness`.
+
+    Parameters
+    ----------
+    forward : mapping of kind to float
+        Forward time of a layer of each kind.
+    backward_ratio : float
+    recompute_ratio : mapping of mode to float
+        As `PipelineProblem` has them.
+    choices : mapping of kind to mapping of choice to LayerChoice
+        As `LayerKind.choices`, for each kind.
+    """
+
+    forward: Mapping[str, float]
+    backward_ratio: float
+    recompute_ratio: Mapping[str, float]
+    choices: Mapping[str, Mapping[str, LayerChoice]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, problem: PipelineProblem) -> StageTimes:
+        """The ratios that a problem states for all its stages."""
+        return cls(
+            {kind.name: kind.forward for kind in problem.kinds},
+            problem.backward_ratio,
+            problem.recompute_ratio,
+            {kind.name: kind.choices for kind in problem.kinds if kind.choices},
+        )
+
+
 @dataclass(frozen=True, repr=False)
 class PipelineProblem:
     """Layers of every kind to spread over S stages x V interleaves, recompute to choose, memory to respect.
@@ -130,6 +163,11 @@ class PipelineProblem:
     slowness : tuple of float [S] or empty
         How many times as long the tasks of a stage take as the times that are given for them: stages on cards of
         unlike speed. Empty where all stages are alike; transfers and tails are as given.
+    stage_times : tuple of StageTimes [S] or empty
+        The ratios of each stage, instead of those of the kinds, `backward_ratio` and `recompute_ratio`, where cards
+        have unlike ones. `head_forward` and `embedding_forward` are those of the stages on which they lie.
+    cards : tuple of str [S] or empty
+        What each stage lies on, by name, where not all lie on one kind of device; nothing is solved with it.
     weight_gradient_share : float
         Share of a backward (recompute left out) that is the weight gradient, for schedules that split it.
     min_layers : int
@@ -172,6 +210,8 @@ class PipelineProblem:
     lags: tuple[float, ...] = ()
     tail: tuple[float, ...] = ()
     slowness: tuple[float, ...] = ()
+    stage_times: tuple[StageTimes, ...] = ()
+    cards: tuple[str, ...] = ()
     weight_gradient_share: float = 0.5
     min_layers: int = 1
     entries_alone: bool = False
@@ -225,6 +265,7 @@ class PipelineProblem:
             raise ValueError("host_limit_mib must be empty or have one entry a stage")
         _require(all(mib >= 0 for mib in self.host_limit_mib), "host_limit_mib must be >= 0", self.host_limit_mib)
         self._check_kinds()
+        self._check_stage_times()
         pinned = {
             "fixed_layers": list(self.fixed_layers),
             "max_layers": list(self.max_layers),
@@ -258,6 +299,25 @@ class PipelineProblem:
                 if not all(0 <= value < inf for value in (*times, *kept)):
                     raise ValueError(f"kind {kind.name}: choice {name} must have times and memory >= 0, found {one}")
         self._check_order_of_places()
+
+    def _check_stage_times(self) -> None:
+        if self.stage_times and len(self.stage_times) != self.stages:
+            raise ValueError("stage_times must be empty or have one entry a stage")
+        if self.cards and len(self.cards) != self.stages:
+            raise ValueError("cards must be empty or have one entry a stage")
+        for one in self.stage_times:
+            _require(one.backward_ratio >= 0, "backward_ratio of stage_times must be >= 0", one.backward_ratio)
+            times = (*one.forward.values(), *one.recompute_ratio.values())
+            _require(all(0 <= time < inf for time in times), "times of stage_times must be >= 0", times)
+            names = [kind.name for kind in self.kinds if kind.name not in one.forward]
+            names += [mode for mode in self.recompute_ratio if mode not in one.recompute_ratio]
+            names += [
+                f"{name} of {kind.name}"
+                for kind in self.kinds
+                for name in self.choices
+                if name not in one.choices.get(kind.name, {})
+            ]
+            _require(not names, "stage_times must state every kind, recompute mode and choice", names)
 
     def _check_order_of_places(self) -> None:
         reached = 0
@@ -341,6 +401,49 @@ class PipelineProblem:
         """`slowness` with its ones written out, float [S]."""
         return self.slowness or (1.0,) * self.stages
 
+    @cached_property
+    def first_alike(self) -> tuple[int, ...]:
+        """The first stage that has the same ratios as each one, int [S]."""
+        return tuple(self.stage_times.index(one) for one in self.stage_times) or (0,) * self.stages
+
+    def on_stage(self, stage: int) -> PipelineProblem:
+        """The problem with the ratios of one stage; its pace is still that of `slowness`."""
+        return self._on_cards[self.first_alike[stage]] if self.stage_times else self
+
+    @cached_property
+    def _on_cards(self) -> dict[int, PipelineProblem]:
+        return {first: self._with_times(self.stage_times[first]) for first in sorted(set(self.first_alike))}
+
+    def _with_times(self, times: StageTimes) -> PipelineProblem:
+        kinds = tuple(
+            replace(
+                kind,
+                forward=times.forward[kind.name],
+                choices={name: times.choices[kind.name][name] for name in self.choices},
+            )
+            for kind in self.kinds
+        )
+        recompute = {mode: times.recompute_ratio[mode] for mode in self.recompute_ratio}
+        return self.replace(kinds=kinds, backward_ratio=times.backward_ratio, recompute_ratio=recompute, stage_times=())
+
+    @property
+    def backward_ratios(self) -> tuple[float, ...]:
+        """β of every stage, float [S]."""
+        return tuple(one.backward_ratio for one in self.stage_times) or (self.backward_ratio,) * self.stages
+
+    @cached_property
+    def least_pace(self) -> tuple[float, ...]:
+        """How many times as long any work without recompute takes on a stage at the least, float [S]."""
+        if not self.stage_times:
+            return self.pace
+        usual = {kind.name: kind.forward for kind in self.kinds if kind.forward}
+        return tuple(
+            pace
+            * ((1.0 + times.backward_ratio) / (1.0 + self.backward_ratio))
+            * min(1.0, *(times.forward[name] / forward for name, forward in usual.items()))
+            for pace, times in zip(self.pace, self.stage_times, strict=True)
+        )
+
     @property
     def boundary_lags(self) -> tuple[float, ...]:
         """Transfer time at every boundary between chunks in model order, float [V · S - 1].
@@ -397,8 +500,12 @@ class PipelineProblem:
         for name in self.choices:
             kept = ", ".join(f"{kind.name} {kind.activation_mib[name]:g}" for kind in self.free_kinds)
             lines.append(f"choice {name}: a micro-batch keeps {kept} MiB")
+        if self.cards:
+            lines.append(f"stages on {card_rows(self.cards)}")
         if self.slowness:
             lines.append(f"stages take {', '.join(f'{slow:g}' for slow in self.slowness)} times as long")
+        if self.stage_times:
+            lines.append(f"backward by stage {', '.join(f'{ratio:.4g}' for ratio in self.backward_ratios)}")
         given = len(self.fixed_layers) + len(self.max_layers) + len(self.fixed_recompute)
         if given:
             lines.append(f"given or bounded by chunk: {given} count{'s' if given > 1 else ''} of layers or recompute")
@@ -408,6 +515,11 @@ class PipelineProblem:
 
     def __repr__(self) -> str:
         return "PipelineProblem: " + self.summary().replace("\n", "\n  ")
+
+
+def card_rows(cards: Sequence[str]) -> str:
+    """The devices of the stages in rows: ``h100-80g:4,a100-80g:4``."""
+    return ",".join(f"{name}:{len(list(row))}" for name, row in itertools.groupby(cards))
 
 
 def _require(holds: bool, rule: str, found: object) -> None:

@@ -421,7 +421,7 @@ def _in_vain(memory: TreeMemory | None) -> bool:
 
 def _layers_within(problem: PipelineProblem, step_time: float) -> int:
     """Layers that a stage can run forward and backward for all micro-batches within a step."""
-    left = step_time * (1.0 + 1e-9) / (problem.micro_batches * (1.0 + problem.backward_ratio) * min(problem.pace))
+    left = step_time * (1.0 + 1e-9) / (problem.micro_batches * (1.0 + problem.backward_ratio) * min(problem.least_pace))
     most = 0
     for kind in sorted(problem.free_kinds, key=lambda kind: kind.forward):
         held = kind.count if left >= kind.count * kind.forward else int(left / kind.forward)

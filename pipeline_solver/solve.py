@@ -134,12 +134,12 @@ def _no_worse(problem: PipelineProblem, solution: Solution, known: PipelinePlan)
 
 def _work_bound(problem: PipelineProblem, objective: float, bubble: BubbleShares) -> float:
     """Step time that the work asks for, which no recompute adds to: whatever the plan, the stages share it."""
-    if not problem.slowness:
+    if not problem.slowness and not problem.stage_times:
         return objective * (1.0 - bubble.total)
     forward = (
         problem.head_forward + problem.embedding_forward + sum(kind.count * kind.forward for kind in problem.kinds)
     )
-    speed = sum(1.0 / slow for slow in problem.slowness)
+    speed = sum(1.0 / slow for slow in problem.least_pace)
     return problem.micro_batches * (1.0 + problem.backward_ratio) * forward / speed
 
 

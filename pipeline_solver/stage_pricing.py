@@ -100,10 +100,20 @@ def alike(problem: PipelineProblem) -> PipelineProblem:
     """The problem with kinds that cost the same taken as one, which only columns without order can stand for."""
     merged: dict[object, LayerKind] = {}
     for kind in problem.kinds:
-        key = (*kind.costs, kind.pinned_last)
+        key = (_costs(problem, kind.name), kind.pinned_last)
         known = merged.get(key)
         merged[key] = kind if known is None else replace(known, count=known.count + kind.count)
     return problem.replace(kinds=tuple(merged.values()))
+
+
+def _costs(problem: PipelineProblem, name: str) -> object:
+    """All that distinguishes a layer of a kind, on every card, from one of another kind."""
+    return [
+        kind.costs
+        for first in sorted(set(problem.first_alike))
+        for kind in problem.on_stage(first).kinds
+        if kind.name == name
+    ]
 
 
 def stage_options(
@@ -119,8 +129,9 @@ def stage_options(
     """
     schedule = schedule_of(problem)
     lower, upper = chunk_bounds(problem, schedule)
-    lightest = min(kind.forward for kind in problem.placed_kinds) * (1.0 + problem.backward_ratio)
-    if lightest > 0:
+    of = [problem.on_stage(s) for s in range(problem.stages)]
+    lightest = np.array([min(kind.forward for kind in one.placed_kinds) * (1.0 + one.backward_ratio) for one in of])
+    if (lightest > 0).all():
         least = lower.sum(axis=0) - lower
         room = (work_limits * (1 + 1e-9) / (lightest * np.array(problem.pace))).astype(np.int64)
         upper = np.minimum(upper, np.maximum(room - least, 0))
@@ -147,7 +158,8 @@ def _options_of(
     high = np.concatenate([[0], np.cumsum([upper[c] for c in chunks])])
     alive = alive_vectors(schedule)[s]
     room, besides = fixed_parts(problem, schedule, s, alive)
-    placed = problem.placed_kinds if merged is None else merged.placed_kinds
+    here = (problem if merged is None else merged).on_stage(s)
+    placed = here.placed_kinds
     K, V = len(placed), problem.interleaves
     host = len(alive) if problem.bounds_host else 0
     layer_mib = np.array([kind.layer_mib for kind in placed])
@@ -179,7 +191,7 @@ def _options_of(
     held = table[:, 4 : 4 + K].astype(np.int64)
     choice, extra = table[:, 4 + K], np.ascontiguousarray(table[:, 5 + K :].T)
     forward = held @ np.array([kind.forward for kind in placed]) + besides[of]
-    work = ((1.0 + problem.backward_ratio) * forward + extra.sum(axis=0)) * problem.pace[s]
+    work = ((1.0 + here.backward_ratio) * forward + extra.sum(axis=0)) * problem.pace[s]
     least = np.array([work[of == v].min() if (of == v).any() else 0.0 for v in range(V)])
     within = work - least[of] + least.sum() <= work_limit * (1 + 1e-9)
     return StageOptions(
@@ -226,7 +238,8 @@ def _told_apart(
     names = [kind.name for kind in merged.placed_kinds]
     of = np.zeros((len(problem.placed_kinds), len(names)), dtype=np.int64)
     for j, kind in enumerate(problem.placed_kinds):
-        name = next(other.name for other in merged.placed_kinds if other.costs == kind.costs)
+        costs = _costs(problem, kind.name)
+        name = next(other.name for other in merged.placed_kinds if _costs(merged, other.name) == costs)
         of[j, names.index(name)] = 1
     result: dict[object, ChunkType] = {}
     for one in found:
@@ -246,7 +259,7 @@ def reduced_costs(problem: PipelineProblem, stage: StageOptions, s: int, prices:
     """What each option of stage `s` adds to a configuration's reduced cost, float64 [n]."""
     chunk = stage.chunk
     cost = stage.held @ prices.layer
-    blocks = duration_blocks(problem, stage.forward, stage.extra, problem.pace[s])
+    blocks = duration_blocks(problem, stage.forward, stage.extra, s)
     for block, price in zip(blocks, prices.duration, strict=True):
         cost = cost + price[chunk, s] * block
     if len(prices.begin):
@@ -308,8 +321,8 @@ def columns_of(
     layers, recompute, forward, extra, group, number, begin, end = (
         np.concatenate([part[i] for part in parts], axis=1 if i == EXTRA else 0) for i in range(8)
     )
-    pace = np.repeat(problem.pace, np.diff(start))[:, None]
-    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, pace)))
+    stage = np.repeat(np.arange(problem.stages), np.diff(start))[:, None]
+    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, stage)))
     period = options[0].period
     phases = Phases(period, begin, end) if period > 1 else None
     return ColumnSet(problem, start, layers, recompute, durations, group, ordered, phases), number

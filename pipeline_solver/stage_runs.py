@@ -55,8 +55,8 @@ class StageRuns:
     @cached_property
     def blocks(self) -> NDArray[np.float64]:
         """Time of a task of each direction, float64 [D, S, C, L + 1]; inf where there is no such run."""
-        pace = np.array(self.problem.pace)[:, None, None]
-        blocks = np.stack(duration_blocks(self.problem, self.forward, self.extra, pace))
+        stage = np.arange(self.problem.stages)[:, None, None]
+        blocks = np.stack(duration_blocks(self.problem, self.forward, self.extra, stage))
         blocks[:, ~np.isfinite(self.forward)] = np.inf
         return blocks
 

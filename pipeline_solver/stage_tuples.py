@@ -110,7 +110,7 @@ def _tuples_of_stage(
     frugal = np.zeros((1, len(alive)))
     ends = np.zeros((1, 2), dtype=np.int64)
     last_place = -1
-    phi = np.array([kind.forward for kind in problem.placed_kinds])
+    phi = np.array([kind.forward for kind in problem.on_stage(s).placed_kinds])
     for v in range(V):
         place = schedule.position(v, s)
         found = chunk_types(problem, v, s, place, low, high, lower, upper, options)
@@ -166,10 +166,11 @@ def fixed_parts(
     """Memory left for the placed layers at each alive vector, and forward time of each chunk besides them."""
     room = np.full(len(alive), problem.limit_mib[s] - problem.static_mib[s])
     forward = np.zeros(problem.interleaves)
+    here = problem.on_stage(s)
     for v in range(problem.interleaves):
         place = schedule.position(v, s)
         forward[v] += problem.embedding_forward * (place == 0) + problem.head_forward * (place == schedule.chunks - 1)
-        for kind in problem.pinned_at(place):
+        for kind in here.pinned_at(place):
             forward[v] += kind.count * kind.forward
             room = room - kind.count * (kind.layer_mib + alive[:, v] * kind.activation_mib[NONE])
     return room, forward

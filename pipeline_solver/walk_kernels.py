@@ -35,13 +35,13 @@ def kept_mib(stack, begin, taken, k):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def recompute_time(stack, begin, taken, k):  # type: ignore[no-untyped-def]
+def recompute_time(stack, line, begin, taken, k):  # type: ignore[no-untyped-def]
     """Recompute time of chunk k."""
-    at = begin[k]
+    at, card = begin[k], line.card[line.stage[k]]
     total = 0.0
     for j in range(taken.shape[0]):
         until = at + taken[j, k]
-        total += stack.extra[j, until] - stack.extra[j, at]
+        total += stack.extra[card, j, until] - stack.extra[card, j, at]
         at = until
     return total
 
@@ -137,12 +137,12 @@ def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-
             alive = line.alive[s, row[0], v]
             if k == locked or alive == 0.0:
                 continue
-            kept, extra = kept_mib(stack, begin, taken, k), recompute_time(stack, begin, taken, k)
+            kept, extra = kept_mib(stack, begin, taken, k), recompute_time(stack, line, begin, taken, k)
             for option in range(options):
                 if not step_of(line, begin, taken, k, option, 1):
                     continue
                 freed = alive * (kept - kept_mib(stack, begin, taken, k))
-                price = recompute_time(stack, begin, taken, k) - extra
+                price = recompute_time(stack, line, begin, taken, k) - extra
                 step_of(line, begin, taken, k, option, -1)
                 if freed > 0.0 and price / freed < best:
                     best, best_k, best_option = price / freed, k, option
@@ -159,11 +159,11 @@ def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-
             k = line.place[v, s]
             if k == locked:
                 continue
-            extra = recompute_time(stack, begin, taken, k)
+            extra = recompute_time(stack, line, begin, taken, k)
             for option in range(options):
                 if not step_of(line, begin, taken, k, option, -1):
                     continue
-                saved = extra - recompute_time(stack, begin, taken, k)
+                saved = extra - recompute_time(stack, line, begin, taken, k)
                 if saved > best and stage_over(stack, line, begin, taken, s, row) <= MEMORY_TOLERANCE_MIB:
                     best, best_k, best_option = saved, k, option
                 step_of(line, begin, taken, k, option, 1)
@@ -184,10 +184,11 @@ def fit_all(stack, line, begin, taken):  # type: ignore[no-untyped-def]
 @compiled
 def chunk_blocks(stack, line, begin, taken, k, blocks, values):  # type: ignore[no-untyped-def]
     """Durations of chunk k's tasks by direction, into `values` [blocks]."""
-    forward = stack.forward[begin[k + 1]] - stack.forward[begin[k]] + line.besides[k]
+    card = line.card[line.stage[k]]
+    forward = stack.forward[card, begin[k + 1]] - stack.forward[card, begin[k]] + line.besides[k]
     for b in range(blocks):
-        values[b] = line.shares[b] * forward
-    values[1] += recompute_time(stack, begin, taken, k) / line.splits
+        values[b] = line.shares[card, b] * forward
+    values[1] += recompute_time(stack, line, begin, taken, k) / line.splits
     for b in range(blocks):
         values[b] *= line.pace[line.stage[k]]
 
@@ -196,7 +197,7 @@ def chunk_blocks(stack, line, begin, taken, k, blocks, values):  # type: ignore[
 def task_durations(stack, line, tails, begin, taken):  # type: ignore[no-untyped-def]
     """Duration of every class of the event graph, float64 [R]."""
     V, S = line.place.shape
-    blocks = 3 if line.shares[2] > 0.0 else 2
+    blocks = 3 if line.shares[0, 2] > 0.0 else 2
     durations = np.zeros(blocks * V * S + S)
     values = np.zeros(3)
     for k in range(len(line.stage)):
@@ -321,7 +322,7 @@ def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: 
     np.random.seed(seed)
     V, S = line.place.shape
     C, M = len(line.stage), now.taken.shape[0]
-    blocks = 3 if line.shares[2] > 0.0 else 2
+    blocks = 3 if line.shares[0, 2] > 0.0 else 2
     classes = blocks * V * S
     counts, constant, known = cuts.counts, cuts.constant, cuts.known
     ends = np.zeros(tasks.before.shape[0] + 1)

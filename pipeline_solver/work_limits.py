@@ -30,7 +30,9 @@ class WorkLimits:
         """Forward time that each chunk takes at the least, float64 [V, S]."""
         problem, schedule = self.problem, schedule_of(self.problem)
         lower, _ = chunk_bounds(problem, schedule)
-        least: NDArray[np.float64] = lower * np.float64(min(kind.forward for kind in problem.placed_kinds))
+        of = [problem.on_stage(s) for s in range(problem.stages)]
+        lightest = np.array([min(kind.forward for kind in one.placed_kinds) for one in of], dtype=np.float64)
+        least: NDArray[np.float64] = lower * lightest
         least[schedule.chunk_at(0)] += problem.embedding_forward
         least[schedule.chunk_at(schedule.chunks - 1)] += problem.head_forward
         return least
@@ -47,7 +49,7 @@ class WorkLimits:
         problem = self.problem
         forward = problem.head_forward + problem.embedding_forward + sum(k.count * k.forward for k in problem.kinds)
         work = problem.micro_batches * (1.0 + problem.backward_ratio) * forward
-        speed = 1.0 / np.array(problem.pace)
+        speed = 1.0 / np.array(problem.least_pace)
         return float((work + (self._around(self._least_forward()) * speed).sum()) / speed.sum())
 
     def _around(self, least: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -56,7 +58,8 @@ class WorkLimits:
         graph = self.graph
         least = least / self.problem.schedule.seq_splits
         share = self.problem.weight_gradient_share if graph.directions == 3 else 0.0
-        blocks = [least, self.problem.backward_ratio * (1 - share) * least, self.problem.backward_ratio * share * least]
+        ratio = np.array(self.problem.backward_ratios)
+        blocks = [least, ratio * (1 - share) * least, ratio * share * least]
         blocks = [block * np.array(self.problem.pace) for block in blocks]
         tails = np.array([self.problem.tail or [0.0] * S])
         shortest = np.concatenate([*blocks[: graph.directions], tails]).reshape(-1)

@@ -72,6 +72,8 @@ def _table(problem: PipelineProblem, solution: Solution, columns: Columns) -> Ta
     limits = problem.limit_mib
     table = Table(header_style="bold", pad_edge=False, box=SIMPLE_HEAD)
     one_limit = min(limits) == max(limits)
+    if problem.cards:
+        columns = [("card", lambda stage: problem.cards[stage]), *columns]
     if problem.slowness:
         columns = [("time", lambda stage: f"{problem.pace[stage]:.3g} x"), *columns]
     names = ["stage", *(name for name, _ in columns), "peak MiB", *([] if one_limit else ["limit MiB"]), "free MiB"]

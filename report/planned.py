@@ -102,9 +102,11 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
 
 
 def _row_name(problem: PipelineProblem, stage: int) -> str:
-    """A stage's name, with how much slower it is than the times are told for."""
+    """A stage's name, with its card and how much slower it is than the times are stated for."""
     slow = problem.pace[stage]
-    return f"stage {stage}" + (f" ({slow:.3g} x)" if slow != 1.0 else "")
+    beside = [problem.cards[stage]] if problem.cards else []
+    beside += [f"{slow:.3g} x"] if slow != 1.0 else []
+    return f"stage {stage}" + (f" ({', '.join(beside)})" if beside else "")
 
 
 def with_dryrun(timeline: Timeline, stages: Iterable[StageMemory]) -> Timeline:

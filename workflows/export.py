@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.parsers.export import export_forms, export_order, export_plan
+from taylor.parsers.stage_comment import comment_of, rows_of
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan, as_grid, deal_kinds, values_in_order
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.problem import PipelineProblem, card_rows
 from taylor.pipeline_solver.result import read_result
 from taylor.register.model import DENSE, MTP
 from taylor.workflows.options import Export
@@ -61,10 +63,20 @@ def export_texts(
         if (order := export_order(schedule, one.form)) is not None:
             texts.append((one, order))
             continue
-        texts.append((one, export_plan(told, one.form, mtp_counted=not pinned, v_shape=v_shape)))
+        text = export_plan(told, one.form, mtp_counted=not pinned, v_shape=v_shape)
+        texts.append((one, with_cards(text, problem.cards)))
         if forms[one.form].places_only and any(any(map(any, grid)) for grid in plan.recompute.values()):
             log.warning("export %s: says where layers stand, not which are recomputed; json says both", one.form)
     return texts
+
+
+def with_cards(text: str, cards: Sequence[str]) -> str:
+    """A plan's text with what each stage lies on: a key of JSON, else a comment before it."""
+    if not cards:
+        return text
+    if text.startswith("{"):
+        return json.dumps({**json.loads(text), "stage_devices": list(cards)}, indent=1)
+    return f"{comment_of(rows_of(card_rows(cards)))}\n{text}"
 
 
 def with_mtp(plan: PipelinePlan, mtp_layers: int, v_shape: bool) -> PipelinePlan:

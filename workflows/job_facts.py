@@ -54,6 +54,8 @@ class JobFacts:
     def head(self, register_path: Path | None = None) -> list[str]:
         """The first lines of a command that plans this very job."""
         lines = [f"{self.config.path}: {self.model_line(register_path)}", self.strategy_line(), self.device_line()]
+        if self.stages is not None:
+            return [*lines, *self.stages.ratio_lines, *self.further]
         return (
             [*lines, *self.further]
             if self.ratios is None
@@ -103,7 +105,7 @@ class JobFacts:
         sentences = [self.device.assumption, *self.config.notes, *self.further]
         if self.stages is not None:
             sentences += self.stages.assumptions
-        if self.ratios is not None:
+        elif self.ratios is not None:
             sentences += self.ratios.assumptions
         return [sentence for sentence in sentences if sentence]
 

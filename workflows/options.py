@@ -119,7 +119,8 @@ class FileJob:
     train_tokens : float or None
         Tokens of the whole training, for its length in days.
     stage_devices : tuple of (str, int)
-        Registered devices and how many stages in a row lie on each, where not all lie on one; empty: all do.
+        Registered devices and how many stages in a row lie on each, where not all lie on one; empty: the file's own,
+        else all lie on one.
     stage_order : str
         One of `STAGE_ORDERS`: which orders of those stages are tried.
     allow_illegal : tuple of str
@@ -144,7 +145,7 @@ class FileJob:
     margin: MemoryMargin = MemoryMargin()
     train_tokens: float | None = None
     stage_devices: tuple[tuple[str, int], ...] = ()
-    stage_order: str = GROUPS
+    stage_order: str = LISTED
     allow_illegal: tuple[str, ...] = ()
 
     @property

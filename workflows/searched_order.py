@@ -159,13 +159,13 @@ def work_bound(problem: PipelineProblem) -> float:
     forward = sum(kind.count * kind.forward for kind in problem.kinds)
     forward += problem.head_forward + problem.embedding_forward
     work = problem.micro_batches * (1 + problem.backward_ratio) * forward
-    lightest = min(kind.forward for kind in problem.placed_kinds)
     arrival, shared, rate = 0.0, work, 0.0
-    for s, (pace, lag) in enumerate(zip(problem.pace, (*problem.boundary_lags, 0.0), strict=False)):
+    for s, (pace, lag) in enumerate(zip(problem.least_pace, (*problem.boundary_lags, 0.0), strict=False)):
         tail = problem.tail[s] if problem.tail else 0.0
         shared += (arrival + tail) / pace
         rate += 1 / pace
-        arrival += problem.least_layers[s] * lightest * pace + lag
+        lightest = min(kind.forward for kind in problem.on_stage(s).placed_kinds)
+        arrival += problem.least_layers[s] * lightest * problem.pace[s] + lag
     return shared / rate
 
 

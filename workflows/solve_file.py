@@ -59,9 +59,10 @@ def solve_file(
         results.
     """
     refuse_outputs(outputs)
+    file = StatedFile.read(job)
+    job = file.job
     _refuse_choices_of_stages(job)
     refuse_with_searched(job)
-    file = StatedFile.read(job)
     history: list[tuple[float, float | None, float | None]] = []
 
     def watch(progress: Progress) -> None:
@@ -101,7 +102,9 @@ def solve_file(
     done = store_result(planned, files, outputs, beside=planned.own_plan(), history=history)
     if outputs.write:
         # Last: a run that is killed before finds the file with its own plan when it is started again.
-        config = planned.config.replace(schedule=planned.problem.schedule)
+        stages = planned.facts.stages
+        rows = planned.config.stage_devices if stages is None else stages.rows
+        config = planned.config.replace(schedule=planned.problem.schedule, stage_devices=rows)
         write_plan(config, planned.plan, output=outputs.write_to)
     return done
 

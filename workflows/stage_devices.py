@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.time import estimate_ratios
+from taylor.parsers.stage_comment import text_of
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline.chunks import chunk_order
+from taylor.pipeline_solver.problem import PipelineProblem, StageTimes
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
 from taylor.workflows.options import ANY, LISTED, FileJob
+from taylor.workflows.time_ratios import SettledRatios, settle_ratios
 
 FLAG = "--stage_devices"
 
@@ -32,12 +35,15 @@ class OnStages:
     specs : tuple of DeviceSpec [S]
     times : mapping of a device's name to TimeRatios
         The estimate of the job on each.
+    ratios : mapping of a device's name to SettledRatios
+        Those that its stages are planned with: given, estimated on it, or a mixture.
     usual : DeviceSpec
-        The device in whose times the problem is stated: that of the first stage as listed.
+        The device in whose times the problem is stated, whatever the order of the stages: the quickest.
     """
 
     specs: tuple[DeviceSpec, ...]
     times: dict[str, TimeRatios]
+    ratios: dict[str, SettledRatios]
     usual: DeviceSpec
 
     @classmethod
@@ -47,19 +53,23 @@ class OnStages:
         Raises
         ------
         InputError
-            When a device is unknown, or there are not as many as stages.
+            When a device is unknown, there are not as many as stages, or an order is asked for where there is none.
         """
         if not job.stage_devices:
+            if job.stage_order != LISTED:
+                raise InputError(
+                    f"has no effect without {FLAG}", field="--stage_order", value=job.stage_order,
+                    cure="name what the stages lie on",
+                )  # fmt: skip
             return None
-        register = Registry.load(job.register_path)
-        specs = tuple(register.device(name) for name, count in job.stage_devices for _ in range(count))
+        specs = listed_devices(job)
         stages = config.strategy.pp
         if len(specs) != stages:
             raise InputError(
                 f"names {len(specs)} stages, and the pipeline has {stages}",
                 file=config.path,
                 field=FLAG,
-                value=",".join(f"{name}:{count}" for name, count in job.stage_devices),
+                value=text_of(job.stage_devices),
                 cure=f"let the numbers add up to {stages}",
             )
         if job.device is not None and job.device not in {spec.name for spec in specs}:
@@ -67,13 +77,14 @@ class OnStages:
                 "is not among the devices of the stages",
                 field="--device",
                 value=job.device,
-                cure=f"leave it out: {FLAG} says what the stages lie on",
+                cure=f"leave it out: {FLAG} or the file's comment says what the stages lie on",
             )
+        apart = {spec.name: spec for spec in specs}
         times = {
-            spec.name: estimate_ratios(config.model, config.strategy, config.rules, spec)
-            for spec in {spec.name: spec for spec in specs}.values()
+            name: estimate_ratios(config.model, config.strategy, config.rules, spec) for name, spec in apart.items()
         }
-        return cls(specs, times, specs[0])
+        ratios = {name: settle_ratios(job.ratios, config, spec) for name, spec in apart.items()}
+        return cls(specs, times, ratios, apart[min(times, key=lambda name: (_unit(times[name]), name))])
 
     @property
     def described(self) -> str:
@@ -82,14 +93,26 @@ class OnStages:
         return "stages: " + ", then ".join(parts)
 
     @property
+    def rows(self) -> tuple[tuple[str, int], ...]:
+        """The devices in the order of the stages, with how many in a row lie on each."""
+        return tuple((spec.name, count) for spec, count in runs(self.specs))
+
+    @property
+    def ratio_lines(self) -> list[str]:
+        """The time ratios of each device, the quickest first."""
+        names = sorted(self.times, key=lambda name: (_unit(self.times[name]), name))
+        return [f"{name}: time ratios {self.ratios[name].described}" for name in names]
+
+    @property
     def assumptions(self) -> list[str]:
-        """A sentence for each device that is not the usual one."""
+        """A sentence for each device that is not the usual one, and what the ratios of each rest on."""
         others = [name for name in self.times if name != self.usual.name]
-        return [
+        slower = [
             f"a stage on {name} takes {self._slowness(name):.4g} times as long as one on {self.usual.name}, as the "
             "estimate of a body layer's forward has it"
             for name in others
         ]
+        return slower + list(dict.fromkeys(each for one in self.ratios.values() for each in one.assumptions))
 
     def average(self, device: DeviceSpec, precision: str) -> DeviceSpec:
         """A device that computes as fast as the stages' devices do on average."""
@@ -125,31 +148,70 @@ class OnStages:
         by_name = {spec.name: spec for spec in self.specs}
         return ((*(by_name[name] for names in order for name in names),) for order in _distinct(rows))
 
-    def on(self, problem: PipelineProblem, config: TrainingConfig) -> PipelineProblem:
-        """The problem, which is stated for the usual device alone, on these stages.
+    def on(self, problems: Mapping[str, PipelineProblem], config: TrainingConfig) -> PipelineProblem:
+        """The problem on these stages, from that of each device as if all stages lay on it.
 
         A transfer takes what the slowest of their links makes of it, for who sends to whom depends on the order.
         """
-        usual = self.times[self.usual.name]
-        slowest = max(each.lag * _unit(each) for each in self.times.values())
-        longer_by = slowest / (usual.lag * _unit(usual)) if usual.lag else 1.0
-        tails = problem.tail
-        if tails and usual.tail:
-            longer = [self.times[spec.name] for spec in self.specs]
-            tails = tuple(
-                tail * each.tail * _unit(each) / (usual.tail * _unit(usual))
-                for tail, each in zip(tails, longer, strict=True)
-            )
+        base = problems[self.usual.name]
+        slowness = tuple(self._slowness(spec.name) for spec in self.specs)
+        of_each = [[lag * self._slowness(name) for lag in _lags(one)] for name, one in problems.items()]
+        lags = tuple(map(max, zip(*of_each, strict=True)))
         limits = tuple(
             limit if spec.name == self.usual.name else config.memory_limit_mib(spec)
-            for limit, spec in zip(problem.limit_mib, self.specs, strict=True)
+            for limit, spec in zip(base.limit_mib, self.specs, strict=True)
         )
-        slowness = tuple(self._slowness(spec.name) for spec in self.specs)
-        lags = tuple(lag * longer_by for lag in problem.lags)
-        return problem.replace(limit_mib=limits, slowness=slowness, lag=problem.lag * longer_by, lags=lags, tail=tails)
+        # A choice that one device does not offer is none of the stages'.
+        names = tuple(name for name in base.choices if all(name in one.choices for one in problems.values()))
+        here = [problems[spec.name] for spec in self.specs]
+        times = tuple(map(StageTimes.of, here))
+        first, last = (chunk_order(base.stages, base.interleaves, base.schedule.v_shape)[end][1] for end in (0, -1))
+        tail = tuple(slow * one.tail[s] for s, (slow, one) in enumerate(zip(slowness, here, strict=True)) if one.tail)
+        hosts = tuple(one.host_limit_mib[s] for s, one in enumerate(here) if one.host_limit_mib)
+        return base.replace(
+            limit_mib=limits,
+            host_limit_mib=hosts if len(hosts) == base.stages else (),
+            choices=names,
+            slowness=slowness,
+            stage_times=times if any(one != times[0] for one in times) else (),
+            cards=tuple(spec.name for spec in self.specs),
+            embedding_forward=here[first].embedding_forward,
+            head_forward=here[last].head_forward,
+            lag=max(lags, default=0.0),
+            lags=lags if len(set(lags)) > 1 else (),
+            tail=tail if len(tail) == base.stages else (),
+        )
 
     def _slowness(self, name: str) -> float:
-        return round(_unit(self.times[name]) / _unit(self.times[self.usual.name]), 6)
+        return _unit(self.times[name]) / _unit(self.times[self.usual.name])
+
+
+def listed_devices(job: FileJob) -> tuple[DeviceSpec, ...]:
+    """The device of each stage of a job, in the order in which they are listed; empty where all lie on one.
+
+    Raises
+    ------
+    InputError
+        When a device is unknown.
+    """
+    register = Registry.load(job.register_path)
+    return tuple(register.device(name) for name, count in job.stage_devices for _ in range(count))
+
+
+def usual_device(job: FileJob, config: TrainingConfig) -> str | None:
+    """The device to plan for: of several the quickest, whatever their order, else the one that is asked for."""
+    apart = {spec.name: spec for spec in listed_devices(job)}
+    if not apart:
+        return job.device
+
+    def unit(name: str) -> float:
+        return _unit(estimate_ratios(config.model, config.strategy, config.rules, apart[name]))
+
+    return min(apart, key=lambda name: (unit(name), name))
+
+
+def _lags(problem: PipelineProblem) -> tuple[float, ...]:
+    return problem.lags or (problem.lag,) * (problem.stages * problem.interleaves - 1)
 
 
 def runs(specs: Sequence[DeviceSpec]) -> list[tuple[DeviceSpec, int]]:

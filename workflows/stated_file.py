@@ -44,7 +44,7 @@ from taylor.workflows.options import Export, FileJob
 from taylor.workflows.problem import build_problem, plan_in_terms_of
 from taylor.workflows.replayed_memory import replayed_memory
 from taylor.workflows.schedules import require_schedule, tell_interleaving
-from taylor.workflows.stage_devices import OnStages
+from taylor.workflows.stage_devices import OnStages, usual_device
 from taylor.workflows.time_ratios import SettledRatios, settle_ratios
 
 
@@ -111,9 +111,8 @@ class StatedFile:
         """
         config = read_for(job.path, job.register_path, job.dryruns.env_json, job.margin)
         tell_misspelled([config])
-        # The times of stages on several devices are told in those of the first.
-        named = job.stage_devices[0][0] if job.stage_devices else job.device
-        file = cls.of(job, config, choose_device(config, named, job.register_path))
+        job = with_devices_of(job, config)
+        file = cls.of(job, config, choose_device(config, usual_device(job, config), job.register_path))
         tell_head(file.facts.head(job.register_path))
         tell_notes(file.config)
         given = job.low_memory is not None
@@ -129,6 +128,7 @@ class StatedFile:
         InputError
             When the framework does not start the job, or it sets a switch that its schedule does not have.
         """
+        job = with_devices_of(job, config)
         config = with_host_priced(config, chosen.spec)
         vpp = config.strategy.vpp if job.given_vpp is None else job.given_vpp
         schedule = asked_schedule(job, config)
@@ -248,10 +248,17 @@ class StatedFile:
         InputError
             When there are fewer layers than chunks, or the profile lacks a mode that is searched.
         """
+        if self.stages is None:
+            return self._problem_on(memory, self.device, self.ratios)
+        specs = {spec.name: spec for spec in self.stages.specs}
+        on_each = {name: self._problem_on(memory, spec, self.stages.ratios[name]) for name, spec in specs.items()}
+        return self.stages.on(on_each, self.running)
+
+    def _problem_on(self, memory: MemoryProfile, device: DeviceSpec, ratios: SettledRatios) -> PipelineProblem:
+        """The problem with all stages on one device."""
         asked = self.job.search_select
-        problem = build_problem(self.running, memory, self.ratios.ratios, search_select=asked, device=self.device)
-        problem = with_module_choices(problem, self.running, self.device, self.modules)
-        return problem if self.stages is None else self.stages.on(problem, self.running)
+        problem = build_problem(self.running, memory, ratios.ratios, search_select=asked, device=device)
+        return with_module_choices(problem, self.running, device, self.modules)
 
     def known_plan(self, problem: PipelineProblem) -> PipelinePlan | None:
         """The file's own plan in terms of a problem, for its solve to begin from; None where it has another shape."""
@@ -321,6 +328,11 @@ def _legal(
     if (vpp, schedule) != (config.strategy.vpp, config.schedule):
         running = running.replace(plan=None)
     return config.replace(notes=require_legal(running, device, job.allow_illegal).notes)
+
+
+def with_devices_of(job: FileJob, config: TrainingConfig) -> FileJob:
+    """The job on the devices that its file names for the stages, where it names none itself."""
+    return job if job.stage_devices else replace(job, stage_devices=config.stage_devices)
 
 
 def asked_schedule(job: FileJob, config: TrainingConfig) -> ScheduleSpec:

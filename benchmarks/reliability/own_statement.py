@@ -21,7 +21,7 @@ from benchmarks.reliability.published_orders import (
     torch_order,
 )
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.problem import LayerKind, PipelineProblem, StageTimes
 
 TOLERANCE = 1e-6
 
@@ -99,16 +99,17 @@ def _step_time(
     apart = any(task[0] == WEIGHT_GRADIENT for order in orders for task in order)
     times = {}
     for chunk, layers in chunks.items():
-        forward = sum(kind.forward for kind, _ in layers)
+        here = problem.stage_times[chunk[1]] if problem.stage_times else StageTimes.of(problem)
+        forward = sum(here.forward[kind.name] for kind, _ in layers)
         forward += problem.embedding_forward * (chunk == way[0]) + problem.head_forward * (chunk == way[-1])
-        backward, weight = problem.backward_ratio * forward, 0.0
+        backward, weight = here.backward_ratio * forward, 0.0
         if apart:
             weight = problem.weight_gradient_share * backward
             backward -= weight
         for kind, mode in layers:
-            backward += problem.recompute_ratio.get(mode, 0.0) * kind.forward
+            backward += here.recompute_ratio.get(mode, 0.0) * here.forward[kind.name]
             if mode in problem.choices:
-                choice = kind.choices[mode]
+                choice = here.choices[kind.name][mode]
                 forward, backward = forward + choice.forward, backward + choice.backward
                 weight, backward = (
                     (weight + choice.weight_gradient, backward)

@@ -34,6 +34,7 @@ from taylor.command_lines.cluster import add_cluster_option, add_store_option, c
 from taylor.command_lines.model_start import MODEL_HELP, model_job, model_path
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.export import export_forms
+from taylor.parsers.stage_comment import rows_of
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline.schedule import AUTO, SCHEDULES, SEARCHED, SEARCHED_V
 
@@ -62,15 +63,10 @@ def count_or_auto(text: str) -> int | str:
 
 def stage_devices(text: str) -> tuple[tuple[str, int], ...]:
     """The type of ``NAME:N,NAME:N``; a number that is left out is 1."""
-    rows = []
-    for part in text.split(","):
-        name, _, count = part.strip().partition(":")
-        if not name:
-            raise argparse.ArgumentTypeError(f"{text!r} must name devices with their stages: h100-80g:4,a100-80g:4")
-        rows.append((name, positive_int(count) if count else 1))
-    if sum(count for _, count in rows) > 4096:
-        raise argparse.ArgumentTypeError("more than 4096 stages are named")
-    return tuple(rows)
+    try:
+        return rows_of(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
 
 
 def export_form(text: str) -> Export:
@@ -173,12 +169,13 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         type=stage_devices,
         default=(),
         metavar="NAME:N,...",
-        help="stages on several kinds of devices, so many in a row on each (default: all on --device)",
+        help="stages on several kinds of devices, so many in a row on each, in this order; written into the file's plan "
+        "(default: the file's, else all on --device)",
     )
     solving.add_argument(
         "--stage_order",
         choices=("listed", "groups", "any"),
-        default="groups",
+        default="listed",
         help="their orders to try: as listed, the rows of stages in any order, or any order (default: %(default)s)",
     )
     solving.add_argument(
@@ -272,8 +269,6 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         refuse_without_effect(args, OF_A_MODEL, "without --model or -hf: the file says it itself")
     elif args.world_size is None:
         refuse_without_effect(args, {*OF_A_MODEL, "gbs"}, "without --world_size", "name the ranks to plan for")
-    if not args.stage_devices:
-        refuse_without_effect(args, {"stage_order"}, "without --stage_devices", "name what the stages lie on")
     if args.memory:
         refuse_without_effect(args, {"dryrun_data_dir"}, "with -memory, which states the memory")
     from taylor.workflows.evaluate_file import evaluate_file

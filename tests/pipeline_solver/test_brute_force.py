@@ -10,10 +10,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.brute_force import comparable_problem, enumerate_optimum, faults, with_unlike_lags, with_unlike_stages
+from benchmarks.brute_force import (
+    comparable_problem,
+    enumerate_optimum,
+    faults,
+    with_choices,
+    with_unlike_lags,
+    with_unlike_ratios,
+    with_unlike_stages,
+)
 from taylor.pipeline.plan import FULL
 from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.problem import StageTimes
 from taylor.pipeline_solver.solve import solve
 from taylor.pipeline_solver.stage_tuples import FEW_KINDS
 from tests.solver_cases import plan_of, small_problem
@@ -97,6 +106,30 @@ def test_the_optimum_on_stages_of_unlike_speed_and_memory_equals_that_over_every
         truth = enumerate_optimum(problem, 100_000)
         if truth is not None:
             assert faults(problem, truth, solver) == [], problem
+
+
+@pytest.mark.parametrize(("solver", "count"), [("HIGHS", 20), ("HIGHS-MILP", 8), ("CBC", 3)])
+def test_the_optimum_on_cards_of_unlike_time_ratios_equals_that_over_every_plan(solver, count):
+    rng = np.random.default_rng(900)
+    while count:
+        problem, _ = comparable_problem(rng, 20_000)
+        if count % 3 == 0 and not problem.uniform_recompute:
+            problem = with_choices(problem, rng, 3)
+        problem = with_unlike_ratios(with_unlike_stages(problem, rng), rng)
+        truth = enumerate_optimum(problem, 50_000)
+        if truth is None:
+            continue
+        assert faults(problem, truth, solver, mps=solver == "CBC") == [], problem
+        count -= 1
+
+
+def test_the_ratios_of_each_stage_are_those_of_its_own_card():
+    problem = small_problem(limit_mib=(1000.0, 1000.0), micro_batches=64)
+    problem = problem.replace(kinds=(replace(problem.kinds[0], count=12),), backward_ratio=1.0)
+    usual = StageTimes.of(problem)
+    slow = replace(usual, backward_ratio=3.0)  # forward and backward take 2 on one card, 4 on the other
+    assert solve(problem.replace(stage_times=(usual, slow))).plan.total_layers() == ((8, 4),)
+    assert solve(problem.replace(stage_times=(slow, usual))).plan.total_layers() == ((4, 8),)
 
 
 def test_a_stage_that_takes_twice_as_long_holds_half_as_many_layers():

@@ -15,7 +15,7 @@ from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.result import read_result
 from taylor.pipeline_solver.solve import solve
-from taylor.workflows.options import ANY, GROUPS, LISTED, FileJob
+from taylor.workflows.options import ANY, GROUPS, LISTED, FileJob, RatioChoice
 from taylor.workflows.solve_file import solve_stated
 from taylor.workflows.stage_devices import order_name
 from taylor.workflows.stated_file import StatedFile
@@ -39,6 +39,7 @@ def names(file: StatedFile, how: str) -> list[str]:
 def test_every_order_is_solved_or_bounded_and_the_best_is_the_best_of_all(tmp_path: Path) -> None:
     file = stated(path=YAML, stage_devices=(("h100-80g", 1), ("a100-40g", 1)))
     memory = file.obtain_memory(None, tmp_path)
+    file = replace(file, job=replace(file.job, stage_order=GROUPS))
     planned = solve_stated(file, memory, ONE_AFTER_ANOTHER)
     assert file.stages is not None
     every = [replace(file, stages=order).problem(memory) for order in file.stages.orders(GROUPS)]
@@ -114,3 +115,98 @@ def test_the_result_tells_the_devices_of_the_stages_and_is_read_back(
     slower = f"{max(problem.slowness):.3g} x"
     assert slower in Path("t.json").read_text() and slower in capsys.readouterr().out
     assert "stages take" in next(Path("pipeline_output/model_mps").iterdir()).read_text()
+
+
+def test_each_stage_has_the_time_ratios_of_its_own_card(tmp_path: Path) -> None:
+    file = stated(stage_order=LISTED)
+    memory = file.obtain_memory(None, tmp_path)
+    mixed = file.problem(memory)
+    for s, name in enumerate(["h100-80g", "h100-80g", "a100-40g", "a100-40g"]):
+        alone = stated(stage_devices=(), device=name)
+        problem = alone.problem(alone.obtain_memory(None, tmp_path))
+        here = mixed.on_stage(s)
+        assert here.backward_ratio == problem.backward_ratio
+        assert dict(here.recompute_ratio) == dict(problem.recompute_ratio)
+        assert [kind.forward for kind in here.kinds] == [kind.forward for kind in problem.kinds]
+        if s == 0:
+            assert mixed.embedding_forward == problem.embedding_forward
+        if s == 3:
+            assert mixed.head_forward == problem.head_forward
+    assert len(set(mixed.backward_ratios)) == 2
+
+
+def test_a_ratio_that_is_given_holds_on_every_card(tmp_path: Path) -> None:
+    file = stated(ratios=RatioChoice(backward=2.5))
+    problem = file.problem(file.obtain_memory(None, tmp_path))
+    assert problem.backward_ratios == (2.5,) * 4 and problem.slowness[-1] > 1.5
+
+
+@pytest.mark.parametrize("how", [GROUPS, ANY])
+def test_whichever_card_is_listed_first_the_best_order_is_the_same(tmp_path: Path, how: str) -> None:
+    found = []
+    for devices in (MIXED, MIXED[::-1]):
+        file = stated(stage_devices=devices, stage_order=how)
+        planned = solve_stated(file, file.obtain_memory(None, tmp_path), ONE_AFTER_ANOTHER)
+        assert planned.solution.objective is not None and planned.problem.unit_ms is not None
+        found.append((planned.solution.objective * planned.problem.unit_ms, planned.problem.cards))
+    assert found[0][1] == found[1][1] and found[0][0] == pytest.approx(found[1][0], rel=ONE_AFTER_ANOTHER.gap)
+
+
+def test_the_listed_order_is_the_one_that_is_answered(tmp_path: Path) -> None:
+    for devices in (MIXED, MIXED[::-1]):
+        file = stated(stage_devices=devices)
+        planned = solve_stated(file, file.obtain_memory(None, tmp_path), ONE_AFTER_ANOTHER)
+        assert planned.problem.cards == tuple(name for name, count in devices for _ in range(count))
+
+
+TOML = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+global_batch_size = 16
+seq_len = 4096
+steps = 10
+[parallelism]
+data_parallel_shard_degree = 1
+tensor_parallel_degree = 4
+pipeline_parallel_degree = 2
+pipeline_parallel_schedule = "1F1B"
+"""
+
+
+@pytest.mark.parametrize("flag", ["-yaml", "-shell", "-toml"])
+def test_the_written_file_holds_the_cards_and_is_evaluated_as_it_was_solved(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.toml").write_text(TOML)
+    source, each = {"-yaml": (YAML, 1), "-shell": (SCRIPT, 2), "-toml": (Path("own.toml"), 1)}[flag]
+    written = f"planned{source.suffix}"
+    common = ["-dryrun", "n", "-check", "n"]
+    cards = f"a100-80g:{each},h100-80g:{each}"
+    more = ["-workers", "1", "-gap", "0.01", "--stage_devices", cards, "--result_json", "solved.json", "-o", written]
+    run([flag, str(source), *common, *more])
+    assert f"# taylor: stage_devices {cards}" in Path(written).read_text().splitlines()
+    run([flag, written, *common, "-evaluate", "y", "--result_json", "evaluated.json"])
+    solved, evaluated = (json.loads(Path(name).read_text()) for name in ("solved.json", "evaluated.json"))
+    for key in ("stage_devices", "objective", "step_ms", "peak_memory"):
+        assert solved[key] == evaluated[key], key
+    run([flag, written, *common, "-write", "n", "-workers", "1", "--stage_devices", f"h100-80g:{2 * each}",
+         "--result_json", "alike.json"])  # fmt: skip
+    assert set(json.loads(Path("alike.json").read_text())["stage_devices"]) == {"h100-80g"}
+
+
+def test_model_file_trace_and_exports_name_the_cards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["-yaml", str(YAML), "-write", "n", "-dryrun", "n", "-check", "n", "-workers", "1", "-gap", "0.01"]
+    files = ["--trace", "t.json", "--html", "h.html", "--export", "mindformers=e.yaml", "--export", "json=e.json"]
+    run([*arguments, "--stage_devices", "h100-80g:1,a100-80g", *files])
+    assert "stages on h100-80g:1,a100-80g:1" in next(Path("pipeline_output/model_mps").iterdir()).read_text()
+    assert "stages on h100-80g:1,a100-80g:1" in next(Path("pipeline_output/sol_output").iterdir()).read_text()
+    for name in ("t.json", "h.html", "e.json"):
+        assert "a100-80g" in Path(name).read_text(), name
+    assert Path("e.yaml").read_text().startswith("# taylor: stage_devices h100-80g:1,a100-80g:1\n")
+    assert json.loads(Path("e.json").read_text())["stage_devices"] == ["h100-80g", "a100-80g"]
