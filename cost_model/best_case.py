@@ -15,7 +15,7 @@ from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.model import DENSE, ModelSpec, kind_of
+from taylor.register.model import DENSE, MTP, ModelSpec, kind_of
 
 TOLERANCE_MIB = 0.01
 """Width at which the search for the least peak stops; the lower end is reported."""
@@ -123,8 +123,10 @@ class _Search:
         schedule = schedule.for_interleaves(interleaves, rules.framework)
         body = model.body_kind
         counts = model.layer_counts()
-        dense = counts.get(DENSE, 0) if body != DENSE and not model.pattern else 0
-        kinds = set(model.kind_counts) if model.pattern else {DENSE, body} if dense else {body}
+        front = _front_kind(model)
+        dense = 0 if front is None else counts[front]
+        mixed = bool(model.pattern) and front is None
+        kinds = set(model.kind_counts) if model.pattern else {front or body, body}
         layer = {
             kind: np.broadcast_to(layer_state_bytes(model, kind, table, rules).total / MIB, len(table))
             for kind in sorted(kinds)
@@ -140,12 +142,13 @@ class _Search:
             alive = alive_lower_bound(schedule, stages, interleaves, stage, table.micro_batches)
             fewest = np.minimum.reduce(alive)
             base[stage] = least_kept * (sum(alive) - interleaves * fewest)
-            slope[stage] = layer[body] + kept[body] * fewest
-            if model.pattern:
-                costs = {kind: layer[kind] + kept[kind] * fewest for kind in layer}
+            costs = {kind: layer[kind] + kept[kind] * fewest for kind in layer}
+            if mixed:
                 slope[stage], below = _average_and_dip(counts, costs)
                 base[stage] -= interleaves * below
-            dense_slope[stage] = layer[DENSE] + kept[DENSE] * fewest if dense else slope[stage]
+            else:  # an MTP layer of another kind may be lighter
+                slope[stage] = np.minimum.reduce([cost for kind, cost in costs.items() if kind != front])
+            dense_slope[stage] = slope[stage] if front is None else costs[front]
         base += middle
         base[0] += first - middle
         base[-1] += last - middle
@@ -228,6 +231,14 @@ class _Search:
             high = np.where(open_rows & good, middle, high)
             low = np.where(open_rows & ~good, middle, low)
         return low, high
+
+
+def _front_kind(model: ModelSpec) -> str | None:
+    """The kind of the layers in front of a body of one other kind; None where there are none or the body is mixed."""
+    if not model.pattern:
+        return DENSE if model.body_kind != DENSE and model.layer_counts().get(DENSE) else None
+    runs = [run for run in model.layer_counts() if run != MTP]
+    return runs[0] if len(runs) == 2 and runs[1] == model.body_kind else None
 
 
 def _average_and_dip(

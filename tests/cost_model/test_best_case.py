@@ -22,6 +22,8 @@ from taylor.register.registry import Registry
 
 DEEPSEEK = Registry.load().model("deepseek-v3-671b")
 LLAMA7 = Registry.load().model("llama2-7b")
+GLM = Registry.load().model("glm-5").replace(n_layers=9, pattern="3 mla-dsa+dense, 6 mla-dsa+moe")
+"""A pattern of two runs: lighter layers in front of the body."""
 RULES = TrainingRules()
 
 
@@ -55,8 +57,8 @@ def least_peak_by_trying_all(model: ModelSpec, strategy: Strategy, mode: str, sp
 @pytest.mark.parametrize("pp", [1, 2, 3, 4])
 @pytest.mark.parametrize(
     "model",
-    [shallow(8, 0), shallow(9, 3), shallow(8, 5, 1), LLAMA7.replace(n_layers=9)],
-    ids=["8 moe", "3 dense + 6 moe", "5 dense + 3 moe + mtp", "9 dense"],
+    [shallow(8, 0), shallow(9, 3), shallow(8, 5, 1), LLAMA7.replace(n_layers=9), GLM],
+    ids=["8 moe", "3 dense + 6 moe", "5 dense + 3 moe + mtp", "9 dense", "a pattern of two runs"],
 )
 def test_without_interleaves_it_is_the_least_peak_over_all_offsets(model: ModelSpec, pp: int, mode: str) -> None:
     for m in (2, 16):
