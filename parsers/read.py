@@ -17,6 +17,12 @@ from taylor.parsers.stage_comment import Rows, stage_devices_in
 from taylor.parsers.training_config import TrainingConfig
 
 
+def config_of(path: Path) -> Path:
+    """The ``config.json`` of a Hugging Face folder; what is no folder with one stays as it is."""
+    inside = path / "config.json"
+    return inside if inside.is_file() else path
+
+
 def read_config(
     path: str | Path, register_path: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> TrainingConfig:
@@ -25,7 +31,8 @@ def read_config(
     Parameters
     ----------
     path : path
-        MindFormers or FlagScale ``.yaml``/``.yml``, Megatron or MindSpeed ``.sh``, torchtitan ``.toml``.
+        MindFormers or FlagScale ``.yaml``/``.yml``, Megatron or MindSpeed ``.sh``, torchtitan ``.toml``, a Hugging
+        Face ``config.json`` or its folder.
     register_path : Path, optional
         The user's folder of registrations: models that a file names and does not describe.
     environment : mapping, optional
@@ -38,7 +45,7 @@ def read_config(
         When the suffix is none of these, the file cannot be read or is another tool's (which is named), or file or
         environment hold wrong values.
     """
-    file = Path(path)
+    file = config_of(Path(path))
     launchers = launchers_for(file)
     if not launchers:
         refuse_other_file(file)

@@ -13,18 +13,15 @@ from typing import Any
 from taylor.base.errors import InterruptedSolve, TaylorError
 from taylor.base.files import read_text, write_atomic
 from taylor.base.orphans import end_with_parent
-from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.progress import Progress
 from taylor.serve.question import Models, Question
-from taylor.serve.script import megatron_script
 from taylor.workflows.candidates import load_candidates
 from taylor.workflows.history import Store, remember_ranking, remember_solve
 from taylor.workflows.interrupted import FOLDER as INTERRUPTED
 from taylor.workflows.model_job import ModelJob, write_strategies
 from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.planned_file import PlannedFile
 from taylor.workflows.rank import RankOptions, rank
 from taylor.workflows.solve_file import solve_file
 
@@ -33,6 +30,8 @@ JOB, PROGRESS, DONE = "job.json", "progress.json", "done.json"
 FILES = {
     "config": "config.json",
     "script": "train.sh",
+    "yaml": "train.yaml",
+    "toml": "train.toml",
     "result": "result.json",
     "report": "report.html",
     "table": "ranking.csv",
@@ -62,14 +61,15 @@ def work(folder: Path) -> dict[str, Any]:
 def _solve(folder: Path, ask: Question, models: Models, store: Store | None) -> dict[str, Any]:
     config = models.config(ask)
     text = launcher_of(config).with_strategy(config, config.strategy, None, {})
-    path = write_atomic(folder / "work" / f"{config.path.stem.removesuffix('.model')}.json", text)
+    suffix = config.path.suffix
+    path = write_atomic(folder / "work" / f"{config.path.stem.removesuffix('.model')}{suffix}", text)
     outputs = Outputs(
         folder=folder / "work",
-        write_to=folder / FILES["config"],
+        write_to=_plan_file(folder, suffix),
         result_json=folder / FILES["result"],
         html=folder / FILES["report"],
     )
-    job = FileJob(path=path, dryrun=False, check=False, device=ask.device)
+    job = FileJob(path=path, dryrun=False, check=False, device=ask.device, made_for_model=True)
 
     def watch(progress: Progress) -> None:
         unit = progress.unit_ms or 1.0
@@ -80,9 +80,13 @@ def _solve(folder: Path, ask: Question, models: Models, store: Store | None) -> 
         planned = solve_file(job, SolveOptions(time_limit=ask.seconds), outputs, watch)
     except InterruptedSolve:
         return _so_far(folder)
-    script_ms = _write_script(folder, ask, planned)
     run = None if store is None else remember_solve(store, "taylor serve", [], planned)
-    return {"run": run, "script_ms": script_ms} | _told(planned.result().to_dict())
+    return {"run": run} | _told(planned.result().to_dict())
+
+
+def _plan_file(folder: Path, suffix: str) -> Path:
+    """The file that takes the plan: that of the framework, by its suffix."""
+    return folder / next(name for name in FILES.values() if name.endswith(suffix))
 
 
 def _told(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,33 +99,11 @@ def _told(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def _so_far(folder: Path) -> dict[str, Any]:
     """Take over what a stopped solve has kept of its best plan."""
-    [config] = (folder / "work" / INTERRUPTED).glob("*-so-far.json")
-    result = read_text(config.with_name(config.name.replace("-so-far", "")))
-    write_atomic(folder / FILES["config"], config.read_bytes())
+    [config] = (folder / "work" / INTERRUPTED).glob("*-so-far.*")
+    result = read_text(config.with_name(f"{config.stem.removesuffix('-so-far')}.json"))
+    write_atomic(_plan_file(folder, config.suffix), config.read_bytes())
     write_atomic(folder / FILES["result"], result)
-    return {"run": None, "script_ms": None, "stopped": True} | _told(json.loads(result))
-
-
-def _write_script(folder: Path, ask: Question, planned: PlannedFile) -> float | None:
-    """Write a start script for Megatron-LM where it can say the model; the step time, ms, of the plan in it.
-
-    Megatron knows one recompute choice for all chunks. A plan that has several is not put into the script: the script
-    is solved as a file of its own, from that plan on.
-    """
-    text = megatron_script(planned.config, planned.plan, planned.facts.device.spec.devices_per_node)
-    if text is None:
-        return None
-    path = write_atomic(folder / FILES["script"], text)
-    job = FileJob(path=path, dryrun=False, check=False, device=ask.device)
-    if read_config(path).plan != planned.plan:
-        outputs = Outputs(folder=folder / "work", write_to=path)
-        try:
-            planned = solve_file(job, SolveOptions(time_limit=ask.seconds), outputs)
-        except InterruptedSolve:
-            path.unlink()
-            return None
-    step: float | None = planned.result().to_dict()["step_ms"]
-    return step
+    return {"run": None, "stopped": True} | _told(json.loads(result))
 
 
 def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from taylor.report.memory_parts import from_breakdown, from_problem
 from taylor.workflows.devices import choose_device
 from taylor.workflows.job_facts import JobFacts
 from taylor.workflows.legality import require_legal
-from taylor.workflows.model_job import ModelJob, model_file, state_model
+from taylor.workflows.model_job import ModelJob, model_file, per_node, state_model
 from taylor.workflows.problem import build_problem, plan_in_terms_of
 from taylor.workflows.schedules import require_schedule
 from taylor.workflows.stated_file import read_for
@@ -82,7 +82,7 @@ class Models:
 
     work: Path
     folders: tuple[Path, ...] = ()
-    _known: dict[tuple[str, int], TrainingConfig] = field(default_factory=dict)
+    _known: dict[tuple[str, str, int, int], TrainingConfig] = field(default_factory=dict)
 
     def names(self) -> list[str]:
         """Registered models, then files as ``NUMBER/PATH``, the number being that of their folder."""
@@ -123,14 +123,17 @@ class Models:
         InputError
             When the strategy is none for the ranks and the batch, or the job could not start with it.
         """
-        key = (ask.model, ask.seq)
-        if ask.device not in Registry.load(None).devices:  # elsewhere a device may be a file
+        devices = Registry.load(None).devices
+        if ask.device not in devices:  # elsewhere a device may be a file
             raise InputError("is no registered device", field="device", value=ask.device)
+        host = min(ask.ranks, per_node(devices[ask.device]))
+        key = (ask.model, ask.device, ask.seq, host)
         if key not in self._known:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            job = ModelJob(self.path(ask.model), ask.ranks, ask.seq, ask.gbs)
-            self._known[key] = read_for(state_model(job, self.work / "stated" / str(ask.seq)))
+            # One file for all numbers of ranks and batches: each question's own are put in their place.
+            job = ModelJob(self.path(ask.model), host, ask.seq, host, device=ask.device)
+            self._known[key] = read_for(state_model(job, self.work / "stated" / f"{ask.device}-{ask.seq}-{host}"))
         base = self._known[key]
         each = ask.tp * ask.pp * ask.cp
         if ask.ranks % each:
@@ -140,7 +143,7 @@ class Models:
             raise InputError(f"is not divisible by DP x micro-batch = {dp * ask.mbs}", field="gbs", value=ask.gbs)
         strategy = base.strategy.replace(
             dp=dp, tp=ask.tp, pp=ask.pp, ep=ask.ep, cp=ask.cp, vpp=ask.vpp, mbs=ask.mbs, sp=ask.tp > 1,
-            micro_batches=ask.gbs // (dp * ask.mbs),
+            op=dp * ask.cp, micro_batches=ask.gbs // (dp * ask.mbs),
         )  # fmt: skip
         config = base.replace(strategy=strategy, plan=None)
         config = config.replace(schedule=config.schedule_for(ask.vpp))

@@ -282,6 +282,7 @@ def choose(
     fix: Mapping[str, int] | None = None,
     workers: int | None = None,
     output: str | Path = "pipeline_output",
+    framework: str | None = None,
 ) -> TrainingConfig:
     """Choose the strategy of a model on so many ranks: searched, the quickest solved, the best of them taken.
 
@@ -290,7 +291,7 @@ def choose(
     Parameters
     ----------
     model : str or path
-        The name of a registered model, or a Hugging Face ``config.json``.
+        The name of a registered model, or a Hugging Face ``config.json`` or its folder.
     world_size : int
         Ranks to plan for.
     device : str, optional
@@ -301,11 +302,15 @@ def choose(
         Degrees that are given.
     workers : int, optional
         Strategies solved at once, a process each; the number of cores when left out.
+    framework : str, optional
+        ``megatron``, ``mindspeed``, ``mindformers``, ``torchtitan``, or ``json`` for a file that starts nothing; the
+        usual one of the device when left out.
 
     Returns
     -------
     TrainingConfig
-        With the strategy and no plan: `solve` finds that.
+        Of the framework's file, which starts a training with the strategy and an even split of the layers: `solve`
+        finds a plan for it, and `write` writes that.
 
     Raises
     ------
@@ -315,7 +320,10 @@ def choose(
         When none fits the device's memory.
     """
     folder = Path(output)
-    job = ModelJob(model_file(str(model), folder), world_size, seq_length, gbs, fix=dict(fix or {}), device=device)
+    job = ModelJob(
+        model_file(str(model), folder), world_size, seq_length, gbs, fix=dict(fix or {}), device=device,
+        framework=framework,
+    )  # fmt: skip
     return read_config(choose_strategy(job, SolveOptions(), workers or os.cpu_count() or 1, folder))
 
 

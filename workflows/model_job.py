@@ -1,4 +1,4 @@
-"""A job made of a model alone: its strategy is searched, and written as a configuration that can be planned."""
+"""A job made of a model alone: stated in a framework's own file, its strategy searched, the best one written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from taylor.base.console import log
-from taylor.base.errors import InfeasibleError
+from taylor.base.errors import InfeasibleError, InputError
 from taylor.base.files import printable, write_atomic
 from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.strategy import Strategy
@@ -19,11 +19,16 @@ from taylor.nd_search.emit import emit_yaml
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import search
 from taylor.parsers.huggingface.registered import naming
+from taylor.parsers.new_file import NewJob, difference
+from taylor.parsers.new_files import NEW_FILES, NewFile
+from taylor.parsers.read import config_of
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.solution import NO_SOLUTION
 from taylor.pipeline_solver.stage_tuples import FEW_KINDS
+from taylor.register.device import DeviceSpec
+from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 from taylor.workflows.candidates import load_candidates
 from taylor.workflows.devices import choose_device
@@ -50,6 +55,19 @@ LONG_SEQUENCE = 32_768
 """Tokens of a sample from which on context parallelism is searched too."""
 
 
+NEUTRAL = "json"
+"""The framework of a file that describes a model and its training, and starts none."""
+
+FRAMEWORKS = (*NEW_FILES, NEUTRAL)
+"""What ``--framework`` takes."""
+
+USUAL_FRAMEWORKS = {False: ("megatron", "torchtitan"), True: ("mindspeed", "mindformers")}
+"""Frameworks that are assumed where nobody names one, the first that can describe the model; on Ascend and elsewhere."""
+
+ASCEND = "ascend"
+"""How the names of Ascend's devices begin."""
+
+
 @dataclass(frozen=True)
 class ModelJob:
     """What a model is to be trained on and with.
@@ -68,6 +86,9 @@ class ModelJob:
         Name of a registered device.
     margin : MemoryMargin
         What every device keeps free.
+    framework : str or None
+        One of `FRAMEWORKS`: what the job runs under, and whose file is written. None: the usual one of the device
+        that can describe the model.
     """
 
     path: Path
@@ -79,6 +100,7 @@ class ModelJob:
     register_path: Path | None = None
     max_expert_parallel: int = 64
     margin: MemoryMargin = MemoryMargin()
+    framework: str | None = None
 
     @property
     def name(self) -> str:
@@ -93,7 +115,7 @@ def model_file(model: str, output: Path, register_path: Path | None = None) -> P
     Parameters
     ----------
     model : str
-        A ``config.json``, or the name of a registered model.
+        A ``config.json`` or a folder with one, or the name of a registered model.
     output : Path
         Its folder ``jobs`` takes the file that names a registered model.
 
@@ -102,7 +124,7 @@ def model_file(model: str, output: Path, register_path: Path | None = None) -> P
     InputError
         When no such model is registered (the near names are told).
     """
-    path = Path(model)
+    path = config_of(Path(model))
     if path.suffix == ".json" or path.is_file():
         return path
     name = Registry.load(register_path).model(model).name
@@ -128,7 +150,7 @@ def choose_strategy(
     Returns
     -------
     Path
-        A configuration like the model's with the strategy, and no plan.
+        A file of the job's framework with the strategy, an even split of the layers and full recompute.
 
     Raises
     ------
@@ -202,7 +224,7 @@ def _place(files: list[Path], name: str) -> int:
 
 
 def state_model(job: ModelJob, output: Path) -> Path:
-    """Write a configuration like the model's that says the sequence and the batch of a job, and no degrees.
+    """Write a file of the job's framework that trains the model with a sequence and a batch, and no degrees yet.
 
     Parameters
     ----------
@@ -212,7 +234,7 @@ def state_model(job: ModelJob, output: Path) -> Path:
     Raises
     ------
     InputError
-        When the model cannot be read.
+        When the model cannot be read, or the framework that is named cannot describe it.
     """
     config = read_for(job.path, job.register_path)
     rules = config.rules if job.seq_length is None else config.rules.replace(seq_length=job.seq_length)
@@ -221,9 +243,69 @@ def state_model(job: ModelJob, output: Path) -> Path:
         log.info("no batch named: %d samples a step are assumed; --gbs names another", samples)
     if job.seq_length is None:
         log.info("no sequence named: %d tokens a sample; --seq names another", rules.seq_length)
+    device = choose_device(config, job.device, job.register_path).spec
+    folder = output / "jobs" / job.name
+    new = NewJob(config.model.replace(name=job.name), rules.seq_length, samples, job.world_size, per_node(device))
+    for one in _frameworks(job, config, device):
+        target = folder / f"{job.name}.model{one.suffix}"
+        problem = _write_new(one, new, target, job.register_path)
+        if problem is None:
+            by = "named" if job.framework else "assumed; --framework names another"
+            log.info("framework: %s (%s, %s)", one.name, one.title, by)
+            return target
+        if job.framework:
+            cure = f"use one of {', '.join(name for name in FRAMEWORKS if name != job.framework)}"
+            raise InputError(f"cannot describe {job.name}: {problem}", field="--framework", value=one.name, cure=cure)
+        log.warning("%s's files cannot describe %s: %s", one.title, job.name, problem)
+    log.info("framework: %s; the plan is written as JSON, which starts no training", rules.framework.name)
     strategy = Strategy(1, 1, 1, micro_batches=samples)
     text = launcher_of(config).with_strategy(config.replace(rules=rules, plan=None), strategy, None, {})
-    return write_atomic(output / "jobs" / job.name / f"{job.name}.model{config.path.suffix}", text)
+    return write_atomic(folder / f"{job.name}.model{config.path.suffix}", text)
+
+
+def per_node(device: DeviceSpec) -> int:
+    """Devices of a host: those of its nearest links, eight where these join a whole rack."""
+    cards = next((tier.cards for tier in device.links if tier.name == "node" and tier.cards), None)
+    return cards or min(8, device.domain.cards or 8)
+
+
+def _frameworks(job: ModelJob, config: TrainingConfig, device: DeviceSpec) -> list[NewFile]:
+    """The frameworks to try, the one that is named alone; none for `NEUTRAL`.
+
+    Raises
+    ------
+    InputError
+        When there is none of that name.
+    """
+    if job.framework == NEUTRAL:
+        return []
+    if job.framework is not None:
+        if job.framework not in NEW_FILES:
+            cure = f"use one of {', '.join(FRAMEWORKS)}"
+            raise InputError("is no framework", field="--framework", value=job.framework, cure=cure)
+        return [NEW_FILES[job.framework]]
+    usual = USUAL_FRAMEWORKS[device.name.startswith(ASCEND)]
+    if config.rules.framework.name in NEW_FILES and config.rules.framework.name not in ("megatron", *usual):
+        usual = (config.rules.framework.name,)  # the model's own file names it
+    return [NEW_FILES[name] for name in usual]
+
+
+def _write_new(one: NewFile, new: NewJob, target: Path, register_path: Path | None) -> str | None:
+    """Write a framework's file for a model; what it cannot say of it, where it cannot."""
+    try:
+        write_atomic(target, one.text(new))
+        written = read_for(target, register_path)
+    except InputError as error:
+        return error.problem
+    return difference(_trained(one, new.model), written.model)
+
+
+def _trained(one: NewFile, model: ModelSpec) -> ModelSpec:
+    """What a framework trains of a model: torchtitan trains no MTP module."""
+    if one.name == "torchtitan" and model.mtp_layers:
+        log.warning("torchtitan trains %s without its MTP module", model.name)
+        return model.replace(mtp_layers=0)
+    return model
 
 
 def _space(job: ModelJob, config: TrainingConfig) -> SearchOptions:

@@ -121,6 +121,8 @@ class FileJob:
     stage_devices : tuple of (str, int)
         Registered devices and how many stages in a row lie on each, where not all lie on one; empty: the file's own,
         else all lie on one.
+    made_for_model : bool
+        The file was made for a model: the plan in it is nobody's, so that nothing is compared with it.
     stage_order : str
         One of `STAGE_ORDERS`: which orders of those stages are tried.
     allow_illegal : tuple of str
@@ -144,6 +146,7 @@ class FileJob:
     dryrun_data: Path | None = None
     margin: MemoryMargin = MemoryMargin()
     train_tokens: float | None = None
+    made_for_model: bool = False
     stage_devices: tuple[tuple[str, int], ...] = ()
     stage_order: str = LISTED
     allow_illegal: tuple[str, ...] = ()

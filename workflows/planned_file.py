@@ -64,6 +64,8 @@ class PlannedFile:
         The best plan of evenly spread layers, where stages are unlike each other.
     order : ChosenOrder or None
         What is known of the order of tasks, where it was chosen for the plan.
+    compared : bool
+        The plan in the file is somebody's, to compare with.
     """
 
     config: TrainingConfig
@@ -78,6 +80,7 @@ class PlannedFile:
     own: Solution | None = None
     even: Solution | None = None
     order: ChosenOrder | None = None
+    compared: bool = True
 
     @property
     def name(self) -> str:
@@ -113,7 +116,11 @@ class PlannedFile:
         """The file's own plan, by its name on a page; empty where it has another shape than the solved one, or a
         recompute mode whose costs the problem does not know."""
         plan, problem = own_plan(self.config), self.problem
-        if plan is None or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
+        if (
+            plan is None
+            or not self.compared
+            or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages)
+        ):
             return {}
         if any(plan.uses(mode) for mode in plan.recompute if mode not in (*problem.recompute_ratio, *problem.choices)):
             return {}

@@ -96,6 +96,8 @@ def solve_file(
             planned = solve_stated(file, memory, how, watch, SolveStore(outputs.folder))
             if planned.solution.termination is Termination.INTERRUPTED:
                 raise keep_plan_so_far(planned, outputs)
+    if job.made_for_model:
+        planned = replace(planned, own=None, compared=False)
     files = _write_model(file, planned, outputs)
     if outputs.write:
         files["config"] = str(outputs.write_to or planned.config.path)

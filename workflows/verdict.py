@@ -183,6 +183,8 @@ def gain_line(planned: PlannedFile) -> str:
             (one.label for one in planned.alternatives if one.label and one.objective == solution.objective), ""
         )
         step = f"{label or choice_name(problem.interleaves, problem.schedule)}: {step}"
+    if not planned.compared:
+        return f"{step} a step"
     if own is solution:
         return f"{step} a step by the file's own plan; nothing was solved"
     if own is None or own.objective is None or not solution.objective:

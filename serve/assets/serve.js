@@ -14,9 +14,8 @@ const WORDS = {
     optimal: "Proven: {step} a step, no plan takes less. MFU {mfu}, {rate} tokens/s.",
     feasible: "{step} a step; none takes less than {bound} (gap {gap}). MFU {mfu}, {rate} tokens/s.",
     stopped: "Stopped; the best plan so far:", layers: "{kind} layers", again: "recomputed, {mode}", chunk: "{text}, chunk {chunk}",
-    peak: "peak, GiB", script_note: "Megatron-LM knows one recompute count for all chunks: the plan in the start script takes "
-      + "{step} a step ({more} more).",
-    config: "configuration", script: "start script", result: "result (JSON)", report: "report", table: "table (CSV)",
+    peak: "peak, GiB",
+    config: "configuration", script: "start script", yaml: "training YAML", toml: "training TOML", result: "result (JSON)", report: "report", table: "table (CSV)",
     gap: "Gap", status: "", take: "use", proven: "proven", open: "limit reached", slower: "proven slower",
     over: "does not fit", failed: "failed", run: "Run", when: "When", kind: "", strategy: "Strategy", a_solve: "plan",
     nothing: "Nothing yet: what is solved and ranked here is remembered.", unmodelled: "Not in the figures: " },
@@ -31,8 +30,8 @@ const WORDS = {
     optimal: "已证明最优：单步 {step}。MFU {mfu}，{rate} token/秒。",
     feasible: "单步 {step}；任何方案都不少于 {bound}（差距 {gap}）。MFU {mfu}，{rate} token/秒。",
     stopped: "已停止；目前最好的方案：", layers: "{kind} 层", again: "重计算（{mode}）", chunk: "{text}，第 {chunk} 块",
-    peak: "峰值, GiB", script_note: "Megatron-LM 只能为所有块设同一个重计算层数：启动脚本中的方案单步 {step}（多 {more}）。",
-    config: "配置文件", script: "启动脚本", result: "结果 (JSON)", report: "报告", table: "表格 (CSV)",
+    peak: "峰值, GiB",
+    config: "配置文件", script: "启动脚本", yaml: "训练 YAML", toml: "训练 TOML", result: "结果 (JSON)", report: "报告", table: "表格 (CSV)",
     gap: "差距", status: "", take: "采用", proven: "已证明", open: "到达时限", slower: "已证明更慢", over: "放不下",
     failed: "失败", run: "编号", when: "时间", kind: "", strategy: "策略", a_solve: "方案",
     nothing: "暂无：在这里求解和排名的结果都会保留。", unmodelled: "未计入：",
@@ -243,7 +242,7 @@ function showAnswer() {
   $("answer").dataset.word = kind; $("answer").textContent = word(kind);
   $("stop").hidden = !open;
   for (const id of ["plan", "files"]) $(id).replaceChildren();
-  $("script").textContent = ""; $("progress").className = "";
+  $("progress").className = "";
   if (told === null) { $("progress").textContent = word("hint"); return; }
   if (open) {
     const so_far = told.progress;
@@ -277,8 +276,6 @@ function showPlan(answer) {
   }
   rows.push([word("peak"), ...answer.peak_memory.map(gib)]);
   $("plan").append(table([word("stage"), ...answer.peak_memory.map((_, stage) => String(stage))], rows));
-  const more = answer.script_ms / answer.step_ms - 1;
-  if (answer.script_ms && more > 1e-6) $("script").textContent = fill("script_note", { step: ms(answer.script_ms), more: share(more) });
 }
 
 function showRanking(answer) {

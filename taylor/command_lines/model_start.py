@@ -9,10 +9,55 @@ from typing import TYPE_CHECKING
 from taylor.base.errors import InputError
 from taylor.command_lines.arguments import asked_margin, chosen_path
 
+FRAMEWORK_NAMES = ("megatron", "mindspeed", "mindformers", "torchtitan", "json")
+"""`workflows.model_job.FRAMEWORKS`, which a command's --help must not wait for."""
+
 if TYPE_CHECKING:  # a command's --help and --version must not wait for what only its work needs
     from taylor.workflows.model_job import ModelJob
 
-MODEL_HELP = "a registered model's name, or a Hugging Face config.json; needs --world_size"
+MODEL_HELP = "a registered model's name, or a Hugging Face config.json or its folder; needs --world_size"
+
+
+def add_framework_option(group: argparse._ArgumentGroup) -> None:
+    """``--framework``: whose file a model's job is written as."""
+    group.add_argument(
+        "--framework",
+        choices=FRAMEWORK_NAMES,
+        metavar="NAME",
+        help=f"of a model: {', '.join(FRAMEWORK_NAMES)} (default: by the suffix of -o, else megatron, on Ascend "
+        "mindspeed; json starts nothing)",
+    )
+
+
+def framework_of(args: argparse.Namespace) -> str | None:
+    """The framework that is named, else the one whose files end as the output does; None where neither says it.
+
+    Raises
+    ------
+    InputError
+        When the output is no file of the framework.
+    """
+    from taylor.parsers.new_files import NEW_FILES
+    from taylor.workflows.model_job import NEUTRAL
+
+    named: str | None = args.framework
+    output = getattr(args, "o", None)
+    if not output:
+        return named
+    suffixes = {name: one.suffix for name, one in NEW_FILES.items()} | {NEUTRAL: ".json"}
+    suffix = Path(output).suffix.lower().replace(".yml", ".yaml")
+    if named is None:
+        possible = [name for name, one in suffixes.items() if one == suffix]
+        if not possible:
+            known = ", ".join(f"{one} ({name})" for name, one in suffixes.items())
+            raise InputError("is no suffix of a framework's file", field="-o", value=output, cure=f"use {known}")
+        return possible[0] if len(possible) == 1 else None
+    if suffix != suffixes[named]:
+        others = [name for name, one in suffixes.items() if one == suffix]
+        other = f", or name --framework {' or '.join(others)}" if others else ""
+        problem, cure = f"is no file of {named}", f"end it in {suffixes[named]}{other}"
+        raise InputError(problem, field="-o", value=output, cure=cure)
+    return named
 
 
 def model_path(args: argparse.Namespace, output: Path) -> Path:
@@ -26,7 +71,7 @@ def model_path(args: argparse.Namespace, output: Path) -> Path:
     from taylor.workflows.model_job import model_file
 
     path = model_file(args.model, output, chosen_path(args.register_path))
-    if path != Path(args.model) and args.world_size is None:
+    if Path(args.model) != path and not Path(args.model).is_dir() and args.world_size is None:
         problem, cure = "is needed with a registered model", "name the ranks to plan for"
         raise InputError(problem, field="--world_size", cure=cure)
     return path
@@ -63,4 +108,5 @@ def model_job(args: argparse.Namespace, path: Path) -> ModelJob:
         device=args.device,
         register_path=chosen_path(args.register_path),
         margin=asked_margin(args),
+        framework=framework_of(args),
     )

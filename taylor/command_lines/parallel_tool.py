@@ -29,7 +29,7 @@ from taylor.command_lines.arguments import (
     refuse_without_effect,
 )
 from taylor.command_lines.cluster import add_cluster_option, add_store_option, chosen_cluster, chosen_store
-from taylor.command_lines.model_start import MODEL_HELP, model_path
+from taylor.command_lines.model_start import MODEL_HELP, add_framework_option, model_path
 from taylor.command_lines.ranking import add_ranking_options, print_files, remember_ranking
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     )
     source.add_argument("--shell_path", metavar="FILE", help="Megatron or MindSpeed launch script")
     source.add_argument("--toml_path", metavar="FILE", help="torchtitan TOML")
-    source.add_argument("--hf_path", metavar="FILE", help="Hugging Face config.json; needs --world_size")
+    source.add_argument("--hf_path", metavar="FILE", help="Hugging Face config.json or its folder; needs --world_size")
     source.add_argument("--model", metavar="NAME|FILE", help=MODEL_HELP)
     source.add_argument(
         "--mindformers_dir",
@@ -87,6 +87,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
         help="dimensions searched, of " + ",".join(DIMENSIONS) + " (default: dp,tp,pp,ep)",
     )
     space.add_argument("--fix", type=key_values, default={}, metavar="tp=8,...", help="pin dimensions")
+    add_framework_option(space)
     for dimension, word in (("data", "DP"), ("tensor", "TP"), ("pipeline", "PP"), ("context", "CP")):
         space.add_argument(
             f"--max_{dimension}_parallel", type=positive_int, metavar="N", help=f"largest {word} searched"
@@ -167,7 +168,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | No
             value=sources,
         )
     if not (args.hf_path or args.model):
-        refuse_without_effect(args, {"seq"}, "without --model or --hf_path: the file says it itself")
+        refuse_without_effect(args, {"seq", "framework"}, "without --model or --hf_path: the file says it itself")
     full = args.full or bool(args.profile_data_dir)
     if not full:
         refuse_without_effect(
@@ -300,13 +301,17 @@ def _ranking_folder(output: Path) -> Path:
 
 def _stated(args: argparse.Namespace) -> Path:
     """A model's configuration with the sequence and the batch of the job."""
+    from taylor.parsers.read import config_of
     from taylor.workflows.model_job import ModelJob, state_model
 
     if args.world_size is None:
         named = "--model" if args.model else "--hf_path"
         raise InputError(f"is needed with {named}", field="--world_size", cure="name the ranks to plan for")
     path = model_path(args, Path(args.output_path)) if args.model else Path(args.hf_path)
-    job = ModelJob(path, args.world_size, args.seq, args.gbs, register_path=chosen_path(args.register_path))
+    job = ModelJob(
+        config_of(path), args.world_size, args.seq, args.gbs, device=args.device,
+        register_path=chosen_path(args.register_path), framework=args.framework,
+    )  # fmt: skip
     return state_model(job, Path(args.output_path))
 
 

@@ -31,9 +31,10 @@ from taylor.command_lines.arguments import (
     yes_no,
 )
 from taylor.command_lines.cluster import add_cluster_option, add_store_option, chosen_cluster, chosen_store
-from taylor.command_lines.model_start import MODEL_HELP, model_job, model_path
+from taylor.command_lines.model_start import MODEL_HELP, add_framework_option, model_job, model_path
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.export import export_forms
+from taylor.parsers.read import config_of
 from taylor.parsers.stage_comment import rows_of
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline.schedule import AUTO, SCHEDULES, SEARCHED, SEARCHED_V
@@ -49,7 +50,7 @@ WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export"}
 OF_A_SOLVE = {"o", "stage_order", "t", "what_if", "gap", "mps_form", "solver_name", "workers"}
 """What has no effect where nothing is solved."""
 
-OF_A_MODEL = {"seq", "fix", "cluster"}
+OF_A_MODEL = {"seq", "fix", "cluster", "framework"}
 """What only a model's own configuration leaves open."""
 
 FIXED = TimeRatios()
@@ -91,7 +92,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     source.add_argument("-shell", metavar="FILE", help="Megatron or MindSpeed launch script")
     source.add_argument("-toml", metavar="FILE", help="torchtitan TOML")
     source.add_argument(
-        "-hf", metavar="FILE", help="Hugging Face config.json; with --world_size its strategy is searched"
+        "-hf", metavar="FILE", help="Hugging Face config.json or its folder; with --world_size its strategy is searched"
     )
     source.add_argument("--model", metavar="NAME|FILE", help=MODEL_HELP)
     source.add_argument("-mindformers", metavar="PATH", help="run_mindformer.py or its folder, for dry-runs")
@@ -113,6 +114,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     model.add_argument(
         "--fix", type=key_values, default={}, metavar="tp=8,...", help="of a model: degrees that are given"
     )
+    add_framework_option(model)
     times = parser.add_argument_group("time ratios", "What is not given is estimated for the job on its device.")
     times.add_argument(
         "-ratios",
@@ -289,7 +291,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     refuse_outputs(outputs)
     # An evaluation takes less time than its result as data: it is remembered where somebody names a store.
     store = None if args.evaluate and not args.store else chosen_store(args, outputs.folder)
-    path = Path(sources[0]) if not args.model else model_path(args, outputs.folder)
+    path = config_of(Path(sources[0])) if not args.model else model_path(args, outputs.folder)
     if args.world_size is not None and (args.hf or args.model):
         from taylor.workflows.model_job import SECONDS_CHOSEN
 
@@ -325,6 +327,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         stage_devices=args.stage_devices,
         stage_order=args.stage_order,
         allow_illegal=args.allow_illegal,
+        made_for_model=bool((args.hf or args.model) and args.world_size),
     )
     if not (args.hf or args.model) and (args.world_size is not None or args.gbs is not None):
         from taylor.workflows.restated_file import restate

@@ -34,8 +34,8 @@ def test_the_strategy_written_is_the_best_of_those_solved(tmp_path: Path, monkey
     assert config.strategy.world_size == 8
     assert config.strategy.pp == 2
     assert config.strategy.global_batch == 16
-    assert config.plan is None
-    files = sorted((target.parent / "strategies").glob("*_pretrain.json"))
+    assert config.plan == config.even_plan(config.strategy)
+    files = sorted((target.parent / "strategies").glob("*_pretrain.sh"))
     assert len(files) == 3
     steps = {}
     for file in [target, *files]:

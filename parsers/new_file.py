@@ -1,0 +1,118 @@
+"""A training file made for a model alone: what a launcher's writer is given, and how its file is checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from taylor.register.layers import LayerSpec
+from taylor.register.model import MTP, ModelSpec
+from taylor.register.pattern import kinds_in_order
+
+TRAIN_STEPS = 1000
+"""Steps of a new file: the user's data settles how many there are in the end."""
+
+_FIELDS = ("hidden", "vocab", "tied_embedding", "norm_bias", "extra_parameters")
+"""What a model has beside its layers."""
+
+
+@dataclass(frozen=True)
+class NewJob:
+    """A job that no file states yet.
+
+    Parameters
+    ----------
+    seq_length, global_batch : int
+        Tokens a sample and samples a step.
+    ranks, per_node : int
+        Devices of the job, and of a host.
+    """
+
+    model: ModelSpec
+    seq_length: int
+    global_batch: int
+    ranks: int
+    per_node: int
+
+    @property
+    def dp(self) -> int:
+        """Data parallelism of the file as it is made: the most that the batch can be dealt to."""
+        return math.gcd(self.ranks, self.global_batch)
+
+    @property
+    def rest(self) -> int:
+        """Ranks of one replica of the file as it is made."""
+        return self.ranks // self.dp
+
+
+def difference(asked: ModelSpec, written: ModelSpec) -> str | None:
+    """The first thing in which a written model differs from the one asked for; None where they are the same.
+
+    Names, how a shape is recorded (shared experts by their number or by their width) and the groups that a router
+    chooses among, which not every reader asks for, do not count.
+    """
+    for name in _FIELDS:
+        if getattr(asked, name) != getattr(written, name):
+            return f"{name.replace('_', ' ')} {getattr(asked, name)} would become {getattr(written, name)}"
+    if bool(asked.learned_positions) != bool(written.learned_positions):
+        return "learned positions"
+    theirs, ours = _layers(written), _layers(asked)
+    if len(theirs) != len(ours):
+        return f"{len(ours)} layers would become {len(theirs)}"
+    for at, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        if told := _layer_difference(one, other):
+            return f"layer {at}: {told}"
+    if asked.mtp_layers != written.mtp_layers:
+        return f"{asked.mtp_layers} MTP modules would become {written.mtp_layers}"
+    if asked.mtp_layers and _module(asked) != _module(written):
+        return "the layers of an MTP module"
+    return None
+
+
+def _layers(model: ModelSpec) -> list[LayerSpec]:
+    if model.pattern:
+        return [_plain(model.layer(kind)) for kind in kinds_in_order(model.pattern)]
+    return [_plain(model.layer(kind)) for kind, count in model.body_counts.items() for _ in range(count)]
+
+
+def _module(model: ModelSpec) -> list[LayerSpec]:
+    return [_plain(layer) for layer in model.layers_of(MTP)]
+
+
+def _plain(layer: LayerSpec) -> LayerSpec:
+    """A layer without what says nothing of its sizes, in one way to say the rest."""
+    attention, moe = layer.attention, layer.moe
+    if attention is not None:
+        attention = replace(
+            attention,
+            v_head_dim=None if attention.v_width == attention.qk_width else attention.v_head_dim,
+            head_dim=attention.qk_width,
+            n_kv_heads=attention.n_heads if attention.latent else attention.n_kv_heads,
+            qk_norm_weights=None if attention.qk_norm_weights == 2 * attention.head_dim else attention.qk_norm_weights,
+        )
+    if moe is not None:
+        width = moe.shared_width
+        moe = replace(
+            moe, first_dense=0, n_shared=int(width > 0), shared_hidden=width or None, n_groups=1, top_groups=1
+        )
+    return layer.replace(name="", attention=attention, moe=moe, norms=layer.norm_count)
+
+
+def _layer_difference(one: LayerSpec, other: LayerSpec) -> str | None:
+    """The first field in which two layers differ, down to the part that has it."""
+    pair: tuple[Any, Any] = (one, other)
+    for field in fields(pair[0]):
+        here, there = (getattr(each, field.name) for each in pair)
+        if here == there:
+            continue
+        if here is None or there is None or not hasattr(here, "__dataclass_fields__") or type(here) is not type(there):
+            return f"{field.name.replace('_', ' ')} {_short(here)} would become {_short(there)}"
+        inner = next(each for each in fields(here) if getattr(here, each.name) != getattr(there, each.name))
+        values = (getattr(each, inner.name) for each in (here, there))
+        return f"{field.name} {inner.name.replace('_', ' ')} " + " would become ".join(map(_short, values))
+    return None
+
+
+def _short(value: object) -> str:
+    return type(value).__name__ if hasattr(value, "__dataclass_fields__") else str(value)
