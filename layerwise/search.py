@@ -22,15 +22,19 @@ from taylor.layerwise.exact.events import Array, LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem
 from taylor.layerwise.exact.relaxation import Relaxed, relax
 from taylor.layerwise.exact.solve import MANY_CHUNKS, FixedSolution, first_plan, solve_fixed
+from taylor.layerwise.exact.uniform import uniform_plan
 from taylor.layerwise.job import LayerwiseJob, OuterChoice
 from taylor.layerwise.space import SpaceLimits, divisors
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
+from taylor.pipeline_solver.stopping import OutOfTime
 
 Tell = Callable[[str], None]
 Moved = Callable[[int, str], None]
 
 FEW_ROUNDS = 10
 """LPs that bound an outer choice at first: most are cut off by that."""
+UNIFORM_SHARE = 0.25
+"""Share of the time limit that goes into plans of one strategy for all layers at most, before anything is bounded."""
 BOUND_SHARE = 0.8
 """Share of the time limit after which no further outer choice is bounded, for a plan needs time too."""
 LONG_SECONDS = 0.1
@@ -195,10 +199,13 @@ def search(
     executor : concurrent.futures.Executor, optional
         Processes that bound outer choices before their turn; the result is the same without them.
     """
-    run = _Search(job, provider, space, gap, time_limit, tell or _silent, moved or _silent, _Ahead(executor))
+    run = _Search(job, provider, space, gap, time_limit, tell or _silent, moved or _silent, executor)
     try:
+        run.begin()
         run.bound()
         run.solve()
+    except OutOfTime:
+        pass  # what is bounded by then is what is proven
     except KeyboardInterrupt:
         run.interrupted = True
     finally:
@@ -228,16 +235,19 @@ class _Open:
         return self.bound, self.number
 
 
-def _relax_well(problem: FixedProblem, cuts: tuple[Array, ...]) -> Relaxed | None:
-    """Bound an outer choice by as many LPs as it takes."""
-    return relax(problem, LaggedGraph.of(problem.schedule), cuts=cuts)
+def _relax_well(problem: FixedProblem, cuts: tuple[Array, ...], deadline: float | None) -> Relaxed | None:
+    """Bound an outer choice by as many LPs as it takes, or as the time allows; None without any."""
+    try:
+        return relax(problem, LaggedGraph.of(problem.schedule), cuts=cuts, deadline=deadline)
+    except OutOfTime:
+        return None
 
 
 class _Ahead:
     """Relaxations begun in other processes before their turn, once one has taken long here."""
 
-    def __init__(self, executor: Executor | None) -> None:
-        self.executor = executor
+    def __init__(self, executor: Executor | None, deadline: float | None) -> None:
+        self.executor, self.deadline = executor, deadline
         self.under_way: dict[_Open, Future[Relaxed | None]] = {}
         self.long = False
 
@@ -250,7 +260,9 @@ class _Ahead:
                 return
             if not each.settled and each not in self.under_way:
                 try:
-                    self.under_way[each] = self.executor.submit(_relax_well, each.problem, each.relaxed.cuts)
+                    self.under_way[each] = self.executor.submit(
+                        _relax_well, each.problem, each.relaxed.cuts, self.deadline
+                    )
                 except BrokenExecutor:  # a process died, of too little memory perhaps: this one goes on alone
                     self.executor = None
                     return
@@ -264,7 +276,7 @@ class _Ahead:
             except BrokenExecutor:
                 self.executor = None
         began = time.monotonic()
-        found = _relax_well(each.problem, each.relaxed.cuts)
+        found = _relax_well(each.problem, each.relaxed.cuts, self.deadline)
         self.long = self.long or time.monotonic() - began > LONG_SECONDS
         return found
 
@@ -279,12 +291,12 @@ class _Search:
 
     def __init__(
         self, job: LayerwiseJob, provider: CostProvider, space: OuterSpace, gap: float, time_limit: float | None,
-        tell: Tell, moved: Moved, ahead: _Ahead,
+        tell: Tell, moved: Moved, executor: Executor | None,
     ) -> None:  # fmt: skip
-        self.ahead = ahead
         self.job, self.provider, self.space, self.gap, self.tell, self.moved = job, provider, space, gap, tell, moved
         self.began = time.monotonic()
         self.deadline = None if time_limit is None else self.began + time_limit
+        self.ahead = _Ahead(executor, self.deadline)
         self.left_out: dict[str, None] = {}
         self.open: list[_Open] = []
         self.closed: list[Tried] = []
@@ -293,21 +305,40 @@ class _Search:
         self.slowest = np.inf  # seconds a sample of the best plan
         self.interrupted = False
         self.all_bounded = False
+        self.priced: dict[int, list[tuple[LayerStrategy | None, FixedProblem]]] = {}
+
+    def begin(self) -> None:
+        """With a time limit: the best plan of one strategy for all layers, so that there is one whatever comes."""
+        if self.deadline is None:
+            return
+        enough = self.began + UNIFORM_SHARE * (self.deadline - self.began)
+        for number, outer in enumerate(self.space.choices(self.job)):
+            if time.monotonic() > enough and (self.best is not None or time.monotonic() > self.deadline):
+                break
+            self.priced[number] = self._problems(outer)
+            for _, problem in self.priced[number]:
+                found = uniform_plan(problem, outer)
+                if found is not None:
+                    self._keep(outer, problem, found)
+        if self.best is not None and self.best.plan is not None:
+            self._tell_plan(self.best.step_s, self.best.plan.global_batch)
 
     def bound(self) -> None:
         """Bound every outer choice, or as many as leave time for a plan."""
         enough = None if self.deadline is None else self.began + BOUND_SHARE * (self.deadline - self.began)
         for number, outer in enumerate(self.space.choices(self.job)):
-            if self.open and enough is not None and time.monotonic() > enough:
+            if (self.open or self.best is not None) and enough is not None and time.monotonic() > enough:
                 break
             self.moved(1, f"{outer.stages} stages, {outer.micro_batches} micro-batches")
-            problems = self._problems(outer)
+            problems = self.priced.pop(number, None) or self._problems(outer)
             if not problems:
                 self.closed.append(Tried(outer, np.inf))
             for only, problem in problems:
                 relaxed: Relaxed | None = None
                 if len(problem.strategies):
-                    relaxed = relax(problem, LaggedGraph.of(problem.schedule), rounds=FEW_ROUNDS)
+                    relaxed = relax(
+                        problem, LaggedGraph.of(problem.schedule), rounds=FEW_ROUNDS, deadline=self.deadline
+                    )
                 if relaxed is None:
                     self.closed.append(Tried(outer, np.inf, only=only))
                 else:
@@ -319,12 +350,12 @@ class _Search:
 
     def solve(self) -> None:
         """Solve the outer choices whose bounds are below the best plan, best bound first."""
-        if self.open and self.open[0].problem.chunks >= MANY_CHUNKS:
+        if self.open and self.best is None and self.open[0].problem.chunks >= MANY_CHUNKS:
             # Bounding so many chunks well takes seconds each: a plan is there before.
             first = self.open[0]
             found = first_plan(first.problem, first.outer)
             if found.plan is not None:
-                self._keep(first, found)
+                self._keep(first.outer, first.problem, found)
                 self._tell_plan(found.step_s, first.outer.global_batch)
         while self.open:
             each = self.open[0]
@@ -351,14 +382,14 @@ class _Search:
 
         found = solve_fixed(each.problem, each.outer, gap=self.gap / 2, cutoff_s=cutoff, time_limit=left, tell=told)
         self._close(Tried(each.outer, max(found.bound_s, each.bound * batch), found, each.only))
-        self._keep(each, found)
+        self._keep(each.outer, each.problem, found)
         if found.interrupted:
             raise KeyboardInterrupt
 
-    def _keep(self, each: _Open, found: FixedSolution) -> None:
-        batch = each.outer.global_batch
+    def _keep(self, outer: OuterChoice, problem: FixedProblem, found: FixedSolution) -> None:
+        batch = outer.global_batch
         if found.plan is not None and found.step_s / batch < self.slowest:
-            self.best, self.slowest, self.best_problem = found, found.step_s / batch, each.problem
+            self.best, self.slowest, self.best_problem = found, found.step_s / batch, problem
 
     def _tell_plan(self, step_s: float, batch: int) -> None:
         self.tell(f"{step_s:.6g} s, {batch / step_s:.6g} samples/s")

@@ -15,7 +15,7 @@ import numpy as np
 
 from taylor.base.console import log
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver import annealing, event_kernels, stage_programs
+from taylor.pipeline_solver import annealing, event_kernels, stage_programs, walk_kernels
 from taylor.pipeline_solver import columns as columns_module
 from taylor.pipeline_solver.columns import ColumnSet, build_columns
 from taylor.pipeline_solver.compiled import announce_compilation
@@ -46,6 +46,8 @@ KERNELS = (
     stage_programs.stage_program,
 )  # fmt: skip
 """What every solve needs compiled; what only some need, a few seconds' work, is not announced."""
+KERNELS_OF_LIMITED = (*KERNELS, walk_kernels.walk, walk_kernels.fit_all, walk_kernels.task_durations)
+"""What a solve with a time limit needs compiled before it begins: a walk is what takes longest."""
 FEW_TUPLES, MANY_COLUMNS = 2000, 20_000
 """Layer tuples of all stages, and configurations, up to which all are listed; of more, those that prices leave."""
 

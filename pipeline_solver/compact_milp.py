@@ -32,7 +32,7 @@ from taylor.pipeline_solver.plan_model import PlanModel, plan_model
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, MILP_ROUNDS, RANGED_ROUNDS, Solution, Termination
-from taylor.pipeline_solver.stopping import no_cutoff
+from taylor.pipeline_solver.stopping import OutOfTime, Stopper, no_cutoff
 from taylor.pipeline_solver.work_limits import WorkLimits
 
 HAIR = 1e-9
@@ -61,14 +61,20 @@ class CompactModel:
     _seen: set[tuple[float, ...]] = field(default_factory=set, repr=False)
 
     @classmethod
-    def build(cls, problem: PipelineProblem) -> CompactModel:
-        """The model without any cut."""
+    def build(cls, problem: PipelineProblem, stopper: Stopper | None = None) -> CompactModel:
+        """The model without any cut; `stopper` is asked as it grows.
+
+        Raises
+        ------
+        OutOfTime
+            When the stopper's deadline passes first.
+        """
         schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
-        plans = plan_model(problem, schedule)
+        plans = plan_model(problem, schedule, stopper)
         plans.model.step_time = pyo.Var(domain=pyo.NonNegativeReals)
         plans.model.step = pyo.Objective(expr=plans.model.step_time)
         plans.model.path_cut = pyo.Constraint(pyo.Any)
-        form = linear_form(plans.model, plans.model.step_time)
+        form = linear_form(plans.model, plans.model.step_time, stopper)
         graph = EventGraph.from_schedule(schedule, problem.boundary_lags)
         return cls(problem, plans, graph, form, form.column(plans.model.step_time))
 
@@ -229,7 +235,10 @@ def solve_compact(
         Ctrl-C and the time limit give the best plan so far with its bound.
     """
     run = _MilpRun(problem, options, solver_name, on_progress)
-    model = CompactModel.build(problem)
+    try:
+        model = CompactModel.build(problem, Stopper(run.deadline))
+    except OutOfTime:
+        return run.no_solution(Termination.TIME_LIMIT)
     try:
         if warm_start is not None:
             run.offer(model, warm_start)
@@ -305,7 +314,7 @@ def _search(
             start=model.point_of(run.plan) if run.plan is not None and run.objective <= below else None,
             on_point=points.append,
             on_bound=lambda bound: run.note_bound(min(bound, below)),
-            enough=run.cut_off,
+            enough=lambda: run.cut_off() or run.left() == 0.0,
         )
         if outcome.status is MilpStatus.INFEASIBLE:
             if isfinite(below):
@@ -403,6 +412,12 @@ class _MilpRun:
         return Solution(
             INFEASIBLE, Termination.INFEASIBLE, solver=self.solver_name, seconds=seconds, message=message or ""
         )
+
+    def no_solution(self, end: Termination) -> Solution:
+        """What there is before the model."""
+        seconds = time.monotonic() - self.began
+        bound = self.bound or None
+        return Solution(FEASIBLE, bound=bound, solver=self.solver_name, seconds=seconds).ended_by(end)
 
     def solution(self, model: CompactModel) -> Solution:
         solution = Solution(

@@ -49,6 +49,18 @@ def announce_compilation(kernels: Sequence[Any]) -> None:
         log.warning("compiling the solver's kernels: once, about a minute; later runs find them on the disk")
 
 
+def are_kept(kernels: Sequence[Any]) -> bool | None:
+    """Whether all kernels are compiled in this process or on the disk; None where nothing is compiled or kept."""
+    if not all(hasattr(kernel, "stats") for kernel in kernels):
+        return None
+    missing = [kernel for kernel in kernels if not kernel.overloads]
+    if any(kernel.stats.cache_path is None for kernel in missing):
+        return None
+    return all(_is_kept(kernel, Path(kernel.stats.cache_path)) for kernel in missing)
+
+
 def _is_kept(kernel: Any, folder: Path) -> bool:
+    """Whether a kernel's machine code is on the disk, and not older than its source."""
     module = kernel.py_func.__module__.split(".")[-1]
-    return any(folder.glob(f"{module}.{kernel.py_func.__name__}-*.nbi"))
+    written = Path(kernel.py_func.__code__.co_filename).stat().st_mtime
+    return any(one.stat().st_mtime >= written for one in folder.glob(f"{module}.{kernel.py_func.__name__}-*.nbi"))

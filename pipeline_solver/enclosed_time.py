@@ -24,6 +24,9 @@ from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedul
 BITS = 61
 """The work of all stages together takes at most so many bits: no sum of a play overflows 64."""
 
+FEW_TASKS = 500_000
+"""Tasks up to which a plain play takes less than compiling it."""
+
 Durations = Mapping[tuple[int, int, int], Fraction]
 """Time of one task by (direction, interleave, stage)."""
 
@@ -81,7 +84,7 @@ def enclosed_step_time(
     unit = Fraction(2) ** (BITS - ceil(work).bit_length())
     takes = np.array([ceil(one * unit) for one in exact], dtype=np.int64)[waits.task_class]
     late = np.array([*(ceil(lag * unit) for lag in lags), 0], dtype=np.int64)[waits.boundary]
-    ends = _compiled_play()(waits.needed, takes, late, stages, tasks)
+    ends = _play_for(stages * tasks)(waits.needed, takes, late, stages, tasks)
     _verify(ends, takes, late, waits.needed, stages)
     closing = [int(end) + ceil(wait * unit) for end, wait in zip(ends.reshape(stages, tasks)[:, -1], tail, strict=True)]
     latest = closing.index(max(closing))
@@ -114,9 +117,17 @@ def play(needed, takes, late, stages, tasks):  # type: ignore[no-untyped-def]
     return ends
 
 
+def _play_for(tasks: int) -> Any:
+    """The play that is the quickest for so many tasks: compiled where it is already, or where compiling takes less."""
+    from taylor.pipeline_solver.compiled import are_kept  # here, for the compiler takes longer than a small schedule
+
+    compiled_play = _compiled_play()
+    return play if tasks <= FEW_TASKS and are_kept((compiled_play,)) is False else compiled_play
+
+
 @cache
 def _compiled_play() -> Any:
-    from taylor.pipeline_solver.compiled import compiled  # here, for the compiler takes longer than a small schedule
+    from taylor.pipeline_solver.compiled import compiled
 
     return compiled(play)
 

@@ -171,11 +171,21 @@ def edge_lags(schedule: Schedule, lag: float | Sequence[float]) -> NDArray[np.fl
 
 def _sweeps(tasks: int) -> Any:
     """The module whose sweeps are the quickest for so many tasks: one evaluation must not wait for a compiler."""
-    if tasks <= FEW_TASKS and "numba" not in sys.modules:
+    if tasks <= FEW_TASKS and not _are_compiled():
         return event_paths
     from taylor.pipeline_solver import event_kernels
 
     return event_kernels
+
+
+def _are_compiled() -> bool:
+    """Whether the compiler is loaded, and has the sweeps in memory or on the disk."""
+    if "numba" not in sys.modules:
+        return False
+    from taylor.pipeline_solver.compiled import are_kept
+    from taylor.pipeline_solver.event_kernels import level_order, longest_path
+
+    return are_kept((longest_path, level_order)) is not False
 
 
 @lru_cache(maxsize=16)

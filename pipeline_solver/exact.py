@@ -8,6 +8,7 @@ from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline_solver.busiest_stage import BusiestStage
 from taylor.pipeline_solver.durations import schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.kernel_wait import kernels_by
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress, going_on
@@ -44,6 +45,10 @@ def solve_exact(
     first = _by_busiest_stage(problem, options, warm_start, on_progress) if problem.interleaves == 1 else None
     if first is not None and first.termination is not Termination.STALLED:
         return first
+    if first is not None and not kernels_by(None if options.time_limit is None else began + options.time_limit):
+        from taylor.pipeline_solver.plain_plans import solve_plainly
+
+        return better_of(first, solve_plainly(problem, first.plan, 0.0), options.gap)
     from taylor.pipeline_solver.branch_and_cut import branch_and_cut  # here, for its compiled kernels take a while
 
     if first is None:

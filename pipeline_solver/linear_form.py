@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.files import write_atomic
+from taylor.pipeline_solver.stopping import Stopper
 
 INFINITY = float("inf")
 
@@ -66,7 +67,7 @@ class LinearForm:
         return np.array([variable.value or 0.0 for variable in self.variables])
 
 
-def linear_form(model: Any, objective: Any) -> LinearForm:
+def linear_form(model: Any, objective: Any, stopper: Stopper | None = None) -> LinearForm:
     """Read a linear Pyomo model.
 
     Parameters
@@ -74,6 +75,8 @@ def linear_form(model: Any, objective: Any) -> LinearForm:
     model : pyomo ConcreteModel
     objective : pyomo variable
         What is minimised.
+    stopper : Stopper, optional
+        Asked at every row.
     """
     import pyomo.environ as pyo
     from pyomo.repn import generate_standard_repn
@@ -82,6 +85,8 @@ def linear_form(model: Any, objective: Any) -> LinearForm:
     column = {id(variable): index for index, variable in enumerate(variables)}
     rows = []
     for constraint in model.component_data_objects(pyo.Constraint, active=True):
+        if stopper is not None:
+            stopper.check()
         found = generate_standard_repn(constraint.body, compute_values=True)
         lower = pyo.value(constraint.lower) if constraint.has_lb() else -INFINITY
         upper = pyo.value(constraint.upper) if constraint.has_ub() else INFINITY

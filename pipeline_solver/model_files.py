@@ -5,16 +5,20 @@ Pyomo is imported only when a file is written: it takes a good part of a second.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from taylor.base.budget import TimeBudget
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.pipeline_solver.durations import chunk_durations
 from taylor.pipeline_solver.entries import placements, settled
 from taylor.pipeline_solver.linear_form import INFINITY, Row, write_mps_file
+from taylor.pipeline_solver.options import DEFAULT_OPTIONS
 from taylor.pipeline_solver.problem import PipelineProblem, card_rows
 from taylor.pipeline_solver.solution import MILP_ROUNDS, OPTIMAL, Solution
+from taylor.pipeline_solver.stopping import Stopper
 
 if TYPE_CHECKING:
     from taylor.pipeline_solver.compact_milp import CompactModel
@@ -29,11 +33,18 @@ COMPLETION_CHUNKS = 12
 COMPLETION_CELLS = 600
 """Limits on the search for path cuts that a solution did not bring: MILP rounds, with several interleaves the chunks,
 and chunks times kinds of layers. One interleave of few kinds takes a fraction of a second; beyond, the compact MILP is
-soon out of reach, and the row of the proven bound then carries the proof. The clock has no say: the same solution gives
-the same file."""
+soon out of reach, and the row of the proven bound then carries the proof. Without a deadline the clock has no say: the
+same solution gives the same file."""
 
 
-def write_model(problem: PipelineProblem, solution: Solution, mps: Path, sol: Path, form: str = "compact") -> None:
+def write_model(
+    problem: PipelineProblem,
+    solution: Solution,
+    mps: Path,
+    sol: Path,
+    form: str = "compact",
+    deadline: float | None = None,
+) -> bool:
     """Write both files of a solution from one model, which takes a while to build for a stack of many kinds.
 
     Parameters
@@ -42,15 +53,30 @@ def write_model(problem: PipelineProblem, solution: Solution, mps: Path, sol: Pa
         What `write_mps` and `write_sol` would write.
     form : str
         As in `write_mps`.
+    deadline : float, optional
+        `time.monotonic()` after which neither file is written; cuts are searched for up to halfway there.
+
+    Returns
+    -------
+    bool
+        Whether the files are those that a call without a deadline writes.
 
     Raises
     ------
     InputError
         When the form is unknown or a file cannot be written.
+    OutOfTime
+        When the deadline came first; the files are as they were.
     """
-    shared = _compact(_of_plan(problem, solution)) if form == "compact" else None
-    write_mps(problem, solution, mps, form, shared)
+    stopper = Stopper(deadline)
+    stopper.check()
+    shared = _compact(_of_plan(problem, solution), stopper) if form == "compact" else None
+    began = time.monotonic()
+    halfway = None if deadline is None else (began + deadline) / 2
+    write_mps(problem, solution, mps, form, shared, halfway)
+    whole = halfway is None or time.monotonic() < halfway
     write_sol(problem, solution, sol, shared)
+    return whole
 
 
 def write_mps(
@@ -59,6 +85,7 @@ def write_mps(
     path: str | Path,
     form: str = "compact",
     model: CompactModel | None = None,
+    deadline: float | None = None,
 ) -> Path:
     """Write the model that a solution solves; any MPS reader finds the reported optimum in it.
 
@@ -69,6 +96,8 @@ def write_mps(
         proven bound being one more row. ``full``: one start variable a task, no cuts.
     model : CompactModel, optional
         The problem's compact model where it is built already; it takes the cuts.
+    deadline : float, optional
+        `time.monotonic()` at which to stop searching for cuts that the solution did not bring.
 
     Raises
     ------
@@ -100,7 +129,7 @@ def write_mps(
 
         return write_mps_file(start_time_model(problem)[1], path, comments)
     model = model or _compact(problem)
-    if _add_cuts(model, problem, solution):
+    if _add_cuts(model, problem, solution, deadline):
         comments.append(f"{CUTS_SUFFICE}; proven_bound only shortens the way")
     else:
         comments.append("path_cut: not all that there are; proven_bound holds what the search proved beyond them")
@@ -145,13 +174,13 @@ def _of_plan(problem: PipelineProblem, solution: Solution) -> PipelineProblem:
     return placements(problem)[0] if solution.plan is None else settled(problem, solution.plan)
 
 
-def _compact(problem: PipelineProblem) -> CompactModel:
+def _compact(problem: PipelineProblem, stopper: Stopper | None = None) -> CompactModel:
     from taylor.pipeline_solver.compact_milp import CompactModel
 
-    return CompactModel.build(problem)
+    return CompactModel.build(problem, stopper)
 
 
-def _add_cuts(model: CompactModel, problem: PipelineProblem, solution: Solution) -> bool:
+def _add_cuts(model: CompactModel, problem: PipelineProblem, solution: Solution, deadline: float | None = None) -> bool:
     """Give the model the solution's cuts; whether they alone make its optimum the reported one.
 
     The model knows a plan's step time only from the paths among its cuts. A search by the compact MILP
@@ -166,13 +195,19 @@ def _add_cuts(model: CompactModel, problem: PipelineProblem, solution: Solution)
     few_cells = chunks * len(problem.placed_kinds) <= COMPLETION_CELLS
     within_reach = few_cells and (problem.interleaves == 1 or chunks <= COMPLETION_CHUNKS)
     if solution.status == OPTIMAL and not complete and within_reach:
-        again = solve_compact(problem, warm_start=solution.plan, most_rounds=COMPLETION_ROUNDS, cuts=cuts)
+        again = solve_compact(
+            problem,
+            DEFAULT_OPTIONS.replace(time_limit=TimeBudget(deadline).left),
+            warm_start=solution.plan,
+            most_rounds=COMPLETION_ROUNDS,
+            cuts=cuts,
+        )
         cuts += again.cuts
         complete = again.status == OPTIMAL
     if not cuts:
         model.seed()
         if few_cells:  # beyond, a search that brought no cuts was a short one: its file must not take longer
-            model.tighten_relaxation()
+            model.tighten_relaxation(deadline)
     for cut in cuts:
         model.add_cut(cut)
     if solution.plan is not None:

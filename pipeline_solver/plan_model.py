@@ -30,6 +30,7 @@ from taylor.pipeline_solver.plan_rows import (
     safe_name,
 )
 from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.stopping import Stopper
 from taylor.pipeline_solver.uniform_plans import uniform_choice
 from taylor.pipeline_solver.uniform_rows import add_uniform_rows
 
@@ -127,12 +128,13 @@ class PlanModel:
                     entry.set_value(int(again == held[v][s]), skip_validation=True)
 
 
-def plan_model(problem: PipelineProblem, schedule: Schedule | None = None) -> PlanModel:
+def plan_model(problem: PipelineProblem, schedule: Schedule | None = None, stopper: Stopper | None = None) -> PlanModel:
     """State which plans a problem has.
 
     Rows: layers by kind; least, greatest and given layers a chunk; a contiguous run of the model's
     layers a chunk; recompute that takes the first layers of a chunk (what a file can express);
-    memory of every stage at every Pareto-maximal moment; times of every chunk's tasks.
+    memory of every stage at every Pareto-maximal moment; times of every chunk's tasks. A
+    `stopper` is asked now and then.
     """
     schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     model = pyo.ConcreteModel()
@@ -154,7 +156,7 @@ def plan_model(problem: PipelineProblem, schedule: Schedule | None = None) -> Pl
     add_layer_rows(model, problem, kinds, chunks, layers)
     begun = add_order_rows(model, kinds, chunks, layers, most)
     reached = add_recompute_rows(model, problem, kinds, chunks, layers, recompute, most)
-    add_memory_rows(model, problem, schedule, kinds, layers, recompute)
+    add_memory_rows(model, problem, schedule, kinds, layers, recompute, stopper)
     durations = add_durations(model, problem, schedule, kinds, layers, recompute)
     prefixes = {mode: mode_prefix(mode) for mode in problem.searched_modes}
     uniform, whole = add_uniform_rows(model, problem, prefixes, kinds, chunks, layers, recompute, most)

@@ -11,6 +11,7 @@ from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.stopping import Stopper
 
 _PREFIXES = {FULL: "recompute", SELECT: "select"}
 DIRECTION_NAMES = ("forward", "backward", "weight_gradient")
@@ -187,11 +188,14 @@ def add_memory_rows(
     kinds: list[LayerKind],
     layers: dict[str, Any],
     recompute: dict[tuple[str, str], Any],
+    stopper: Stopper | None = None,
 ) -> None:
     """Static, layers and what live micro-batches keep, at most the limit, at every moment that can be the worst."""
     model.memory = pyo.Constraint(pyo.Any)
     for s, vectors in enumerate(alive_vectors(schedule)):
         for moment, alive in enumerate(vectors.tolist()):
+            if stopper is not None:
+                stopper.check()
             terms = [
                 term
                 for kind in kinds

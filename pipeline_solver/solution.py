@@ -55,6 +55,8 @@ class Termination(str, Enum):
     """The solver made no headway and hit no limit: its tolerances are wider than the gap asked for."""
     SOLVER_FAILURE = "solver failure"
     """The solver itself reported an error."""
+    NOT_COMPILED = "not compiled"
+    """The time limit came before the solver's kernels were compiled, which a first run on a machine does."""
     CUT_OFF = "cut off"
     """The bound reached the step time that was to be beaten."""
     NOT_SOLVED = "not solved"
@@ -75,6 +77,10 @@ _SENTENCES = {
     Termination.INTERRUPTED: "the search was interrupted",
     Termination.STALLED: "the solver made no headway",
     Termination.SOLVER_FAILURE: "the solver failed",
+    Termination.NOT_COMPILED: (
+        "the time limit ended the compiling of the solver's kernels: only even plans were compared, and the next run "
+        "compiles the rest"
+    ),
     Termination.CUT_OFF: "no plan can beat the step time that was to be beaten",
 }
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from taylor.base.budget import TimeBudget
 from taylor.base.interrupts import presses
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.entries import has_places, placements, solve_places
+from taylor.pipeline_solver.kernel_wait import kernels_by
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress, going_on
 from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, PROVEN_GAP, BubbleShares, Solution, Termination
-from taylor.pipeline_solver.solvers import solver_named
+from taylor.pipeline_solver.solvers import SolverEntry, solver_named
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
 from taylor.pipeline_solver.uniform_plans import first_plan
 from taylor.pipeline_solver.work_limits import least_step_time
@@ -69,18 +72,31 @@ def solve(
     if has_places(problem):
         run = partial(solve_places, run=run)
     pressed = presses()
+    deadline = None if options.time_limit is None else began + options.time_limit
+    ready = not _needs_kernels(problem, entry) or kernels_by(deadline)
     floor = 0.0
     if problem.uniform_recompute or has_places(problem):  # solved case by case: what is known comes before the first
         floor = least_step_time(problem)
-        if problem.uniform_recompute and warm_start is None:
+        if problem.uniform_recompute and warm_start is None and ready:
             warm_start = _first_plan(problem, options)
         on_progress = _told_at_once(problem, warm_start, floor, on_progress, began)
-    solution = run(problem, options, warm_start=warm_start, on_progress=on_progress)
+    if not ready:
+        from taylor.pipeline_solver.plain_plans import solve_plainly
+
+        solution = solve_plainly(problem, warm_start, options.time_limit)
+    else:
+        within = options.replace(time_limit=TimeBudget(deadline).left)
+        if warm_start is None and not entry.one_recompute_choice and deadline is not None:
+            warm_start = _walked_plan(problem, within)
+        solution = run(problem, within, warm_start=warm_start, on_progress=on_progress)
     if presses() > pressed:  # pressed in the last moments of a proof, which has no use for it: the user asked to stop
         solution = solution.replace(termination=Termination.INTERRUPTED)
     if warm_start is not None:
         solution = _no_worse(problem, solution, warm_start)
-    if floor and solution.plan is None and solution.status is not INFEASIBLE:
+    if deadline is not None and not solution.bound and solution.status is not INFEASIBLE:
+        floor = floor or least_step_time(problem)
+        solution = solution.replace(bound=floor if solution.objective is None else min(floor, solution.objective))
+    elif floor and solution.plan is None and solution.status is not INFEASIBLE:
         solution = solution.replace(bound=max(floor, solution.bound or 0.0))
     return complete(problem, solution).replace(seconds=time.monotonic() - began)
 
@@ -93,6 +109,27 @@ def _first_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePlan
         return next((one.plan for one in found if one is not None), None)
     except OutOfTime:
         return None
+
+
+def _needs_kernels(problem: PipelineProblem, entry: SolverEntry) -> bool:
+    """Whether a solve begins with compiled kernels; with one interleave the busiest stage comes before them."""
+    return problem.interleaves > 1 or bool(problem.uniform_recompute) or not entry.one_recompute_choice
+
+
+def _walked_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePlan | None:
+    """A good plan for a MILP solver to begin from, which has a limit and may find none by itself; None where the walk
+    meets none."""
+    if problem.uniform_recompute or has_places(problem):
+        return _first_plan(problem, options) if problem.uniform_recompute else None
+    from taylor.pipeline_solver.durations import schedule_of
+    from taylor.pipeline_solver.event_graph import EventGraph
+    from taylor.pipeline_solver.first_plans import FirstPlans
+
+    graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
+    walks = FirstPlans(problem, graph, options.seed, Stopper(TimeBudget.of(options.time_limit).deadline))
+    with suppress(OutOfTime):
+        walks.begin(None)
+    return walks.plan
 
 
 def _told_at_once(

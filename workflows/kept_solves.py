@@ -35,6 +35,9 @@ FOLDER = "solved"
 DECIDING = ("highspy", "numba", "numpy")
 """Libraries whose version may change a plan."""
 
+START_SECONDS = 0.5
+"""Seconds of a limit that a command may spend more or less before it solves: such a solve serves another one."""
+
 _SOLUTION = TypeAdapter(Solution)
 
 _WORTH_KEEPING = (Termination.TIME_LIMIT, Termination.ROUND_LIMIT, Termination.STALLED)
@@ -67,7 +70,9 @@ class KeptSolve:
             to_beat = math.inf if how.cutoff is None else how.cutoff()
             return solution.bound is not None and solution.bound >= to_beat
         if solution.termination is Termination.TIME_LIMIT:
-            return self.time_limit is not None and how.time_limit is not None and how.time_limit <= self.time_limit
+            if self.time_limit is None or how.time_limit is None:
+                return False
+            return how.time_limit <= self.time_limit + START_SECONDS
         return True
 
 

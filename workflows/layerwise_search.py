@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from taylor.base.budget import TimeBudget
 from taylor.base.errors import InputError
 from taylor.cost_model.measured.cost_table import CostProvider
 from taylor.cost_model.measured.estimate import EstimatedCosts
@@ -21,6 +22,7 @@ from taylor.layerwise.job import LayerwiseJob
 from taylor.layerwise.search import OuterSpace, SearchResult, Tried, search
 from taylor.layerwise.space import SpaceLimits
 from taylor.parsers.galvatron.folder import Cluster, ProfileFolder, read_folders
+from taylor.pipeline_solver.stopping import OutOfTime, Stopper
 from taylor.register.device import DeviceSpec
 from taylor.register.frameworks import UNDER_GALVATRON
 from taylor.register.model import ModelSpec
@@ -208,20 +210,29 @@ def search_job(
     *,
     tell: Callable[[str], None] | None = None,
     moved: Callable[[int, str], None] | None = None,
+    budget: TimeBudget | None = None,
 ) -> SearchedJob:
     """Search a job's best layer-wise plan, check it, and lay Galvatron's own beside it.
+
+    Parameters
+    ----------
+    tell, moved : callable, optional
+        As of `search`.
+    budget : TimeBudget, optional
+        The time of the whole command; where it is left out, the request's time limit counts from here.
 
     Raises
     ------
     InputError
         When a profile is missing or contradicts the job.
     """
+    budget = budget or TimeBudget.of(request.time_limit)
     priced = _priced(request)
     job, provider = priced.job, priced.provider
     space = replace(request.space, limits=priced.limits)
     with open_pool(request.workers) if request.workers > 1 else nullcontext() as pool:
         result = search(
-            job, provider, space, gap=request.gap, time_limit=request.time_limit, tell=tell, moved=moved, executor=pool
+            job, provider, space, gap=request.gap, time_limit=budget.left, tell=tell, moved=moved, executor=pool
         )
     found = formula = None
     if result.plan is not None:
@@ -230,10 +241,13 @@ def search_job(
         formula = plan_formula_s(job, result.plan, provider)
     rival = None
     if request.rival and priced.folder is not None and len(job.stack) == 1 and not result.interrupted:
-        late = request.time_limit is not None and result.seconds >= request.time_limit
-        if tell is not None:
-            tell("Galvatron's own search, to compare with" + (": left out, the time is up" if late else ""))
-        rival = None if late else _rival(request, priced, space)
+        try:
+            if tell is not None:
+                tell("Galvatron's own search, to compare with")
+            rival = _rival(request, priced, space, Stopper(budget.deadline))
+        except OutOfTime:
+            if tell is not None:
+                tell("Galvatron's own search: left out, the time is up")
     return SearchedJob(
         job, provider, priced.launcher, priced.model, priced.cluster, result, found, formula, rival, priced.assumed
     )
@@ -319,9 +333,10 @@ def _estimated(request: SearchRequest) -> _PricedJob:
     return _PricedJob(job, provider, limits, HETU, model.name, None, None, assumed)
 
 
-def _rival(request: SearchRequest, priced: _PricedJob, space: OuterSpace) -> Rival | None:
+def _rival(request: SearchRequest, priced: _PricedJob, space: OuterSpace, stopper: Stopper) -> Rival | None:
     """Galvatron's own plan of the same space, on its own costs, then priced as ours; None where it has none."""
     assert priced.folder is not None
+    stopper.check()
     began = time.monotonic()
     of, job = replace(request.of, costs="galvatron"), priced.job
     paddle = priced.launcher == PADDLE
@@ -350,7 +365,7 @@ def _rival(request: SearchRequest, priced: _PricedJob, space: OuterSpace) -> Riv
         for stages in space.stages or (None,):
             tasks += make(job.world, job.layers, limits, space.batches, micro_batches, stages)
     try:
-        best = theirs.best(tasks)
+        best = theirs.best(tasks, stopper)
     except InputError:
         return None  # It has no plan where a cost is missing that ours does without.
     if best is None:

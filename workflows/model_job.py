@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from taylor.base.budget import TimeBudget
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InputError
 from taylor.base.files import printable, write_atomic
@@ -139,7 +140,7 @@ def choose_strategy(
     Parameters
     ----------
     how : SolveOptions
-        How a strategy is solved; its time limit holds for each, up to `SECONDS_EACH`.
+        How a strategy is solved; half of its time limit is that of all of them, and each takes `SECONDS_EACH` at most.
     workers : int
         Strategies solved at once.
     output : Path
@@ -159,11 +160,14 @@ def choose_strategy(
     InfeasibleError
         When none fits the device's memory.
     """
+    budget = TimeBudget.of(how.time_limit)
     folder = output / "jobs" / job.name
     files = write_strategies(job, output, SOLVED_STRATEGIES)
     config = read_for(files[0], job.register_path, margin=job.margin)
     device = choose_device(config, job.device, job.register_path).spec
-    limit = SECONDS_EACH if how.time_limit is None else min(SECONDS_EACH, how.time_limit)
+    # Half of the remaining time goes into the choice, whose solves stand in line for the processes.
+    left = budget.part(2 * -(-len(files) // workers))
+    limit = SECONDS_EACH if left is None else min(SECONDS_EACH, left)
     each = replace(how, time_limit=limit, workers=1)
     candidates = load_candidates(files, device, register_path=job.register_path, margin=job.margin)
     options = RankOptions(each, workers, report=False, output=folder, prove=1)

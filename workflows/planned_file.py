@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from taylor.base.budget import NO_LIMIT, TimeBudget
 from taylor.base.console import log
 from taylor.base.errors import TaylorError
 from taylor.base.files import printable, refuse_unwritable, write_atomic
@@ -208,6 +209,7 @@ def store_result(
     *,
     beside: dict[str, PipelinePlan] | None = None,
     history: History = (),
+    budget: TimeBudget = NO_LIMIT,
 ) -> PlannedFile:
     """Write the result's JSON, then what shows the plan; returns the planned file with all its `files`.
 
@@ -222,19 +224,21 @@ def store_result(
         Plans to lay beside this one on the page.
     history : sequence of (seconds, objective, bound)
         How the solve went, for the page.
+    budget : TimeBudget
+        What further solves for the page may take at most.
     """
     tell_intervals(planned.config, planned.solution, planned.peak_intervals)
-    done = _with_json(planned, files, outputs)
-    views = _write_views(planned, outputs, beside, history)
+    done = store_json(planned, files, outputs)
+    views = _write_views(planned, outputs, beside, history, budget)
     exports = export_what_can_be(outputs.exports, planned.problem, planned.plan, planned.mtp_among_layers)
     for one, text in exports:
         if one.path is not None:
             views |= _unless_it_fails(f"export {one.form}", one.path, partial(store_exports, [(one, text)]))
-    done = _with_json(done, files | views, outputs) if views else done
+    done = store_json(done, files | views, outputs) if views else done
     return replace(done, exports=exports)
 
 
-def _with_json(planned: PlannedFile, files: dict[str, str], outputs: Outputs) -> PlannedFile:
+def store_json(planned: PlannedFile, files: dict[str, str], outputs: Outputs) -> PlannedFile:
     """The planned file with the files that are written, and its JSON where that was asked for."""
     if outputs.result_json is None:
         return replace(planned, files=files)
@@ -244,7 +248,11 @@ def _with_json(planned: PlannedFile, files: dict[str, str], outputs: Outputs) ->
 
 
 def _write_views(
-    planned: PlannedFile, outputs: Outputs, beside: dict[str, PipelinePlan] | None, history: History
+    planned: PlannedFile,
+    outputs: Outputs,
+    beside: dict[str, PipelinePlan] | None,
+    history: History,
+    budget: TimeBudget,
 ) -> dict[str, str]:
     """Write the trace, the page and the picture that were asked for; returns the paths of those written, by role."""
     if outputs.trace is None and outputs.html is None and outputs.picture is None and not outputs.what_if:
@@ -253,7 +261,9 @@ def _write_views(
     from taylor.workflows.page_facts import memory_parts, page_facts, page_tables
     from taylor.workflows.what_if import what_if_of
 
-    changes = what_if_of(planned, asked=outputs.what_if) if outputs.html is not None or outputs.what_if else []
+    changes = (
+        what_if_of(planned, asked=outputs.what_if, budget=budget) if outputs.html is not None or outputs.what_if else []
+    )
     page = {
         "others": beside,
         "progress": history,

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from functools import partial
 
+from taylor.base.budget import FINISH_SECONDS, TimeBudget
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InputError, InterruptedSolve, NoSolutionError
 from taylor.cost_model.profile import MemoryProfile
@@ -18,6 +19,7 @@ from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
 from taylor.pipeline_solver.solution import INFEASIBLE, Solution, Termination
+from taylor.pipeline_solver.stopping import OutOfTime
 from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_OBJECTIVE
 from taylor.workflows.alternatives import choices, solve_alternatives
 from taylor.workflows.evaluate_file import own_solution
@@ -26,7 +28,7 @@ from taylor.workflows.interrupted import keep_plan_so_far, keep_unchecked_plan
 from taylor.workflows.kept_solves import SolveStore, solve_or_find
 from taylor.workflows.memory_check import CheckStopped, solve_checked
 from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.planned_file import PlannedFile, refuse_outputs, store_result
+from taylor.workflows.planned_file import PlannedFile, refuse_outputs, store_json, store_result
 from taylor.workflows.schedules import require_writable
 from taylor.workflows.searched_order import is_searched, refuse_with_searched, solve_searched
 from taylor.workflows.stage_orders import solve_orders
@@ -42,8 +44,16 @@ def solve_file(
     how: SolveOptions = DEFAULT_OPTIONS,
     outputs: Outputs = Outputs(),  # noqa: B008 - frozen
     on_progress: OnProgress | None = None,
+    budget: TimeBudget | None = None,
 ) -> PlannedFile:
     """Solve one configuration file and write everything that was asked for.
+
+    The solve is kept and its result stored first; the model files take what then remains of the time.
+
+    Parameters
+    ----------
+    budget : TimeBudget, optional
+        The time of the whole command; where it is left out, the time limit of `how` counts from here.
 
     Raises
     ------
@@ -58,6 +68,7 @@ def solve_file(
         Ctrl-C ended the solve or its check: the configuration is as it was, and the plan so far is kept beside the
         results.
     """
+    budget = budget or TimeBudget.of(how.time_limit)
     refuse_outputs(outputs)
     file = StatedFile.read(job)
     job = file.job
@@ -88,20 +99,23 @@ def solve_file(
             and not job.offload_optimizer
         ):
             try:
-                planned = _solve_checked(file, memory, backend, how, outputs, watch)
+                planned = _solve_checked(file, memory, backend, how, outputs, watch, budget)
             except CheckStopped as stop:
                 so_far = PlannedFile(file.config, file.facts, memory, stop.problem, stop.solution)
                 raise keep_unchecked_plan(so_far, outputs, stop) from None
         else:
-            planned = solve_stated(file, memory, how, watch, SolveStore(outputs.folder))
+            within = how.replace(time_limit=budget.left)
+            planned = solve_stated(file, memory, within, watch, SolveStore(outputs.folder))
             if planned.solution.termination is Termination.INTERRUPTED:
                 raise keep_plan_so_far(planned, outputs)
     if job.made_for_model:
         planned = replace(planned, own=None, compared=False)
-    files = _write_model(file, planned, outputs)
+    _tell_restriction(file, planned.problem, planned.solution)
+    store_json(planned, {}, outputs)
+    files = _write_model(planned, outputs, budget.later(FINISH_SECONDS))
     if outputs.write:
         files["config"] = str(outputs.write_to or planned.config.path)
-    done = store_result(planned, files, outputs, beside=planned.own_plan(), history=history)
+    done = store_result(planned, files, outputs, beside=planned.own_plan(), history=history, budget=budget)
     if outputs.write:
         # Last: a run that is killed before finds the file with its own plan when it is started again.
         stages = planned.facts.stages
@@ -188,6 +202,7 @@ def _solve_checked(
     how: SolveOptions,
     outputs: Outputs,
     watch: OnProgress,
+    budget: TimeBudget,
 ) -> PlannedFile:
     """Solve until the dry-run of the plan holds."""
     if file.job.has_choices:
@@ -200,7 +215,8 @@ def _solve_checked(
 
     def solve_one(problem: PipelineProblem) -> Solution:
         store, known = SolveStore(outputs.folder), file.known_plan(problem)
-        solution = plan_or_raise(problem, how, watch, str(file.config.path), store, known)
+        within = how.replace(time_limit=budget.left)
+        solution = plan_or_raise(problem, within, watch, str(file.config.path), store, known)
         if solution.termination is Termination.INTERRUPTED:
             raise CheckStopped(problem, solution)
         return solution
@@ -233,8 +249,14 @@ def _solve_choices(
     schedule = AUTO if file.job.schedule == AUTO else asked_schedule(file.job, file.config) if given else None
     interleaves = AUTO if file.job.vpp == AUTO else file.running.strategy.vpp
 
+    budget, untried = TimeBudget.of(how.time_limit), 0
+
     def solve_one(candidate: PipelineProblem, to_beat: float, watch_one: OnProgress, name: str) -> Solution:
-        within = how if to_beat == math.inf else how.replace(cutoff=partial(float, to_beat))
+        nonlocal untried
+        within = how.replace(time_limit=budget.part(untried))
+        untried -= 1
+        if to_beat < math.inf:
+            within = within.replace(cutoff=partial(float, to_beat))
         return solve_or_find(candidate, within, watch_one, store, name, file.known_plan(candidate))
 
     def state(vpp: int, spec: ScheduleSpec) -> PipelineProblem:
@@ -243,22 +265,29 @@ def _solve_choices(
         return chosen.problem(chosen.memory_like(memory))
 
     options = file.choices_told_by(memory, choices(file.running, interleaves, schedule))
+    untried = len(options)
     best, solution, alternatives = solve_alternatives(state, options, solve_one, watch)
     chosen = file.running_as(best.interleaves, best.schedule)
     own = own_solution(file, memory)
     return PlannedFile(file.config, chosen.facts, chosen.memory_like(memory), best, solution, alternatives, own=own)
 
 
-def _write_model(file: StatedFile, planned: PlannedFile, outputs: Outputs) -> dict[str, str]:
-    """Write the model and the solution; returns the files by role."""
-    _tell_restriction(file, planned.problem, planned.solution)
+def _write_model(planned: PlannedFile, outputs: Outputs, budget: TimeBudget) -> dict[str, str]:
+    """Write the model and the solution as far as the time allows; returns the files written, by role."""
     mps = outputs.folder / "model_mps" / f"{planned.name}.mps"
     sol = outputs.folder / "sol_output" / f"{planned.name}.sol"
     # Completing the cuts of a model takes longer than many a solve.
     store, of = SolveStore(outputs.folder), (planned.problem, planned.solution, outputs.mps_form, (mps, sol))
     if not store.are_there(*of):
-        write_model(planned.problem, planned.solution, mps, sol, outputs.mps_form)
-        store.note_files(*of)
+        try:
+            whole = write_model(planned.problem, planned.solution, mps, sol, outputs.mps_form, budget.deadline)
+        except OutOfTime:
+            for old in (mps, sol):  # those of an earlier run belong to another plan
+                old.unlink(missing_ok=True)
+            log.warning("%s: no model file: the time limit left too little to write it; a longer -t does", planned.name)
+            return {}
+        if whole:
+            store.note_files(*of)
     return {"mps": str(mps), "sol": str(sol)}
 
 

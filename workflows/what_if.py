@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from taylor.base.budget import NO_LIMIT, TimeBudget
 from taylor.base.console import log
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS
@@ -25,36 +26,38 @@ SAME_SHARE = 5e-5
 """Relative change of the step that is told as none."""
 
 
-def what_if_of(planned: PlannedFile, *, asked: bool) -> list[str]:
+def what_if_of(planned: PlannedFile, *, asked: bool, budget: TimeBudget = NO_LIMIT) -> list[str]:
     """The sentences of a planned file, each told in the log where they were asked for; none of an evaluated plan."""
     if planned.own is planned.solution:
         return []
-    sentences = what_if_sentences(planned.problem, planned.solution, asked=asked)
+    sentences = what_if_sentences(planned.problem, planned.solution, asked=asked, budget=budget)
     if asked:
         for sentence in sentences:
             log.info("%s", sentence)
     return sentences
 
 
-def what_if_sentences(problem: PipelineProblem, solution: Solution, *, asked: bool) -> list[str]:
+def what_if_sentences(
+    problem: PipelineProblem, solution: Solution, *, asked: bool, budget: TimeBudget = NO_LIMIT
+) -> list[str]:
     """A sentence for each other limit or batch; none where the solve took long and nobody asked.
 
     Each figure is that of a plan that was solved for; where the time limit ended its proof, the sentence tells how much
     better the best plan could be.
     """
-    if solution.objective is None or not (asked or solution.seconds < QUICK_SECONDS):
+    if solution.objective is None or budget.over or not (asked or solution.seconds < QUICK_SECONDS):
         return []
     limit = EACH_SECONDS * (10.0 if asked else 1.0)
     sentences = []
     for sign, words in ((1, "more"), (-1, "less")):
         limits = tuple(max(1.0, one + sign * MIB_MORE) for one in problem.limit_mib)
-        found = _solve(problem.replace(limit_mib=limits), limit)
+        found = _solve(problem.replace(limit_mib=limits), budget.at_most(limit))
         told = _told(found, solution.objective, "step time")
         sentences.append(f"With {MIB_MORE / 1024:g} GiB {words} a card: {told}.")
     more = _more_micro_batches(problem)
     if more is not None:
         added = more.micro_batches - problem.micro_batches
-        found = _solve(more, limit)
+        found = _solve(more, budget.at_most(limit))
         told = _told(found, solution.objective * more.micro_batches / problem.micro_batches, "time a sample")
         counted = "one micro-batch" if added == 1 else f"{added} micro-batches"
         sentences.append(f"With {counted} more a step ({more.micro_batches}): {told}.")
@@ -73,7 +76,7 @@ def _more_micro_batches(problem: PipelineProblem) -> PipelineProblem | None:
     return None
 
 
-def _solve(problem: PipelineProblem, limit: float) -> Solution:
+def _solve(problem: PipelineProblem, limit: float | None) -> Solution:
     return solve(problem, replace(DEFAULT_OPTIONS, time_limit=limit, workers=1))
 
 

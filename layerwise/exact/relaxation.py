@@ -13,12 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from taylor.base.budget import TimeBudget
 from taylor.layerwise.exact.events import Array, LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem
 from taylor.pipeline.schedule import BACKWARD, FORWARD
 from taylor.pipeline_solver.highs_model import HighsModel
 from taylor.pipeline_solver.linear_form import LinearForm, Row
 from taylor.pipeline_solver.milp import MilpStatus
+from taylor.pipeline_solver.stopping import OutOfTime, Stopper
 
 MOST_ROUNDS = 300
 TIGHT = 1e-9
@@ -147,7 +149,7 @@ def relaxed_form(problem: FixedProblem, graph: LaggedGraph, layers: NDArray[np.i
 
 def relax(
     problem: FixedProblem, graph: LaggedGraph, layers: NDArray[np.int64] | None = None, cuts: Sequence[Array] = (),
-    rounds: int = MOST_ROUNDS,
+    rounds: int = MOST_ROUNDS, deadline: float | None = None,
 ) -> Relaxed | None:  # fmt: skip
     """Solve the relaxation; None where nothing fits.
 
@@ -159,15 +161,29 @@ def relax(
         Paths that are known.
     rounds : int
         LPs to be solved at most: after fewer than it takes, the bound is lower than the optimum.
+    deadline : float, optional
+        `time.monotonic()` after which no further LP is begun.
+
+    Raises
+    ------
+    OutOfTime
+        When the deadline ends the first LP, or a later one half-way.
     """
+    stopper = Stopper(deadline)
+    stopper.check()
     S, V, C = problem.stages, problem.interleaves, len(problem.strategies)
     form = relaxed_form(problem, graph, layers)
     known = list(cuts)
     form.rows.extend(cut_row(each, FIRST_TIME) for each in known)
     model = HighsModel(form.linear(form.count, form.count), relaxed=True)
     bound = 0.0
-    for _ in range(rounds):
-        found = model.solve_lp()
+    for number in range(rounds):
+        left = TimeBudget(deadline).left
+        if number and left == 0.0:
+            break
+        found = model.solve_lp(left)
+        if found.status is MilpStatus.STOPPED or (found.status is not MilpStatus.OPTIMAL and left == 0.0):
+            raise OutOfTime
         if found.status is not MilpStatus.OPTIMAL or found.values is None:
             return None
         bound = found.bound

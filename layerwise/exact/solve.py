@@ -23,6 +23,7 @@ from taylor.layerwise.exact.relaxation import MOST_ROUNDS, relax
 from taylor.layerwise.exact.stage_tree import StageTree, free_contents
 from taylor.layerwise.exact.whole import WholeLayers
 from taylor.layerwise.job import OuterChoice
+from taylor.pipeline_solver.stopping import OutOfTime
 
 FIRST_BUDGET, GROWTH = 0.002, 3.0
 """The first budget, as a share of the bound, and what it grows by."""
@@ -130,7 +131,7 @@ def solve_fixed(
         many = problem.chunks >= MANY_CHUNKS
         if many:
             kept(large.first())
-        relaxed = relax(problem, graph, rounds=MANY_ROUNDS if many else MOST_ROUNDS)
+        relaxed = relax(problem, graph, rounds=MANY_ROUNDS if many else MOST_ROUNDS, deadline=deadline)
         if relaxed is None:
             return done(np.inf, np.inf, None, 0)
         bound = base = relaxed.bound
@@ -192,6 +193,8 @@ def solve_fixed(
             budget *= GROWTH
             if np.isfinite(best_step):
                 budget = min(budget, best_step - base)
+    except OutOfTime:
+        pass
     except KeyboardInterrupt:
         interrupted = True
     return done(best_step, min(bound, best_step), best, listed, interrupted)

@@ -21,6 +21,7 @@ from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy
 from taylor.layerwise.galvatron.dynamic_program import StageProgram
 from taylor.layerwise.galvatron.tasks import Task
 from taylor.layerwise.job import LayerwiseJob, OuterChoice
+from taylor.pipeline_solver.stopping import Stopper
 
 LAYOUT_PRICE = 1e-7
 """Its price of a byte that changes its layout over an all-reduce's ms a MiB."""
@@ -73,16 +74,25 @@ class GalvatronSearch:
     one_for_all: bool = False
     paddle: bool = False
 
-    def best(self, tasks: Iterable[Task]) -> GalvatronPlan | None:
+    def best(self, tasks: Iterable[Task], stopper: Stopper | None = None) -> GalvatronPlan | None:
         """The plan of most samples a second, of equal ones the first in the tasks' order; None where nothing fits.
+
+        Parameters
+        ----------
+        stopper : Stopper, optional
+            Asked before every task.
 
         Raises
         ------
         InputError
             When a cost is missing.
+        OutOfTime
+            When the stopper's deadline comes first.
         """
+        stopper = stopper or Stopper(None)
         found: list[tuple[float, int, _Run]] = []
         for number, task in enumerate(tasks):
+            stopper.check()
             if task.strategies and task.ends:
                 run = _Run(self, task)
                 bound = run.bound_s()
@@ -93,6 +103,7 @@ class GalvatronSearch:
         for bound, number, run in sorted(found, key=lambda each: each[:2]):
             if best is not None and bound > best[0] * (1 + 1e-12):
                 break
+            stopper.check()
             plan = run.solve(programs)
             if plan is not None:
                 key = (1 / plan.samples_a_s, number)

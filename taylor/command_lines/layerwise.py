@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from taylor.base.budget import TimeBudget
 from taylor.base.console import log, progress, run_command, start_logging
 from taylor.base.errors import EXIT_INTERRUPTED, InfeasibleError, NoSolutionError
 from taylor.command_lines.arguments import (
@@ -170,6 +171,7 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
 def run(arguments: Sequence[str], program: str = "taylor layerwise") -> int | None:
     """Parse, search, write, print."""
     args = build_parser(program).parse(arguments)
+    budget = TimeBudget.of(args.t)
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from taylor.command_lines.layerwise_options import search_request
     from taylor.workflows.layerwise_outputs import Wanted, write_outputs
@@ -185,7 +187,7 @@ def run(arguments: Sequence[str], program: str = "taylor layerwise") -> int | No
     )  # fmt: skip
     wanted.refuse_unwritable()
     with progress("layer-wise search", None) as moved:
-        searched = search_job(request, tell=lambda text: log.info("%s", text), moved=moved)
+        searched = search_job(request, tell=lambda text: log.info("%s", text), moved=moved, budget=budget)
     files, notes = write_outputs(searched, wanted)
     for note in notes:
         log.warning("%s", note)

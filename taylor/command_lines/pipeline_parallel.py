@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from taylor.base.budget import TimeBudget
 from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
@@ -138,7 +139,9 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         metavar="NAME",
         help="HIGHS, HIGHS-MILP, CBC, or any solver Pyomo finds (default: %(default)s)",
     )
-    solving.add_argument("-t", type=positive_float, metavar="SECONDS", help="time limit (default: none)")
+    solving.add_argument(
+        "-t", type=positive_float, metavar="SECONDS", help="time limit of the whole command (default: none)"
+    )
     solving.add_argument(
         "-select",
         type=yes_no,
@@ -243,6 +246,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
 def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None:
     """Parse, solve, print."""
     args = build_parser(program).parse(arguments)
+    budget = TimeBudget.of(args.t)
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from taylor.workflows.export import export_saved, print_exports, store_exports
 
@@ -295,9 +299,9 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     if args.world_size is not None and (args.hf or args.model):
         from taylor.workflows.model_job import SECONDS_CHOSEN
 
-        path = _searched(args, path)
+        path = _searched(args, path, budget)
         if args.t is None:
-            args.t = SECONDS_CHOSEN
+            args.t, budget = SECONDS_CHOSEN, TimeBudget.of(SECONDS_CHOSEN)
             log.info("the proof of its plan may take %g s; -t gives it another limit", SECONDS_CHOSEN)
     job = FileJob(
         path=path,
@@ -342,7 +346,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
 
         how = SolveOptions(solver=args.solver_name, time_limit=args.t, gap=args.gap, workers=args.workers)
         with live_line("solving") as on_progress:
-            solved = solve_file(job, how, outputs, on_progress)
+            solved = solve_file(job, how, outputs, on_progress, budget)
     if store is not None:
         from taylor.workflows.history import remember_solve
 
@@ -387,13 +391,13 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
     print_verdict(verdict(solved))
 
 
-def _searched(args: argparse.Namespace, path: Path) -> Path:
+def _searched(args: argparse.Namespace, path: Path, budget: TimeBudget) -> Path:
     """The configuration that the search of a model's strategy writes."""
     from taylor.pipeline_solver.options import SolveOptions
     from taylor.workflows.model_job import choose_strategy
     from taylor.workflows.options import Outputs
 
-    how = SolveOptions(solver=args.solver_name, time_limit=args.t, gap=args.gap)
+    how = SolveOptions(solver=args.solver_name, time_limit=budget.left, gap=args.gap)
     with chosen_cluster(args) as executor:
         return choose_strategy(model_job(args, path), how, args.workers, Outputs().folder, executor)
 
