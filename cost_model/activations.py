@@ -163,7 +163,7 @@ def norm_input_bytes(rules: TrainingRules) -> int:
 
 def _quantizes_again(rules: TrainingRules) -> bool:
     """Whether a product makes its input's copy anew in the backward, where the input is at hand."""
-    return rules.narrow is None or rules.narrow.requantizes
+    return rules.saved_narrow is None or rules.saved_narrow.requantizes
 
 
 def _shared_input(rules: TrainingRules) -> float:
@@ -178,7 +178,7 @@ def _norm_and_input(
     ways, split = sequence_split(degrees), input_split(degrees, rules)
     kept = norm_input_bytes(rules) + (1 if rules.dropout else 0) if entry is _Entry.ALONE else 0
     block_input: Any = input_bytes / split
-    if entry is _Entry.WITH_ITS_NORM and rules.narrow is None:
+    if entry is _Entry.WITH_ITS_NORM and rules.saved_narrow is None:
         # Each block gathers an input of its own.
         block_input = np.where(np.equal(split, ways), 0.0, block_input)
     return (kept / ways + block_input) * model.hidden
@@ -192,7 +192,7 @@ def _attention(
     mla = attention.latent
     own_norm = mla is not None or not rules.fused_norms
     # Latent attention multiplies its input by two matrices of their own, others by one joined matrix.
-    inputs = rules.saved_input_bytes * (2 if mla is not None and rules.narrow is not None else 1)
+    inputs = rules.saved_input_bytes * (2 if mla is not None and rules.saved_narrow is not None else 1)
     result = _norm_and_input(model, degrees, rules, 0 if NORMS in again and own_norm else inputs)
     result = result + heads * attention.v_width * _context_bytes(attention, rules, again)
     if mla is not None and LATENT_UP in again:

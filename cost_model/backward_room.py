@@ -114,7 +114,21 @@ def _mixer_room_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rule
     return tokens * rules.compute_bytes * (context + np.maximum(gathered, inputs))
 
 
+def _quantized_again_bytes(rows: Any, outer: Any, width: Any, matrices: Any, narrow: NarrowProducts) -> Any:
+    """Copies that one product's backward makes of its gradient, twice, of its input and its weight, bytes.
+
+    `NarrowProducts.saves_wide`; of an MLP's products the one with the wider gradient counts.
+    """
+    return narrow.input_bytes * (rows * (np.maximum(outer, width) + outer + width) + matrices * outer * width)
+
+
 def _expert_room_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    if (narrow := rules.of_experts.narrow) is not None and narrow.saves_wide:
+        rows = routed_slots(moe, degrees, rules) * micro_batch_tokens(degrees, rules)
+        outer, width = expert_outer(model, moe), moe.expert_hidden / rules.experts_over(degrees.tp)
+        copies = _quantized_again_bytes(rows, outer, width, moe.n_experts / degrees.ep, narrow)
+        return _expert_room_bytes(model, moe, degrees, rules.replace(narrow=None)) + copies
+    rules = rules.of_experts
     tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
     gates, outer = 2 if moe.gated else 1, expert_outer(model, moe)
     slots = routed_slots(moe, degrees, rules) * tokens
@@ -152,6 +166,10 @@ def _narrow_room_bytes(
 
 
 def _mlp_room_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    if (again := rules.narrow) is not None and again.saves_wide:
+        rows = micro_batch_tokens(degrees, rules)
+        copies = _quantized_again_bytes(rows, model.hidden, mlp.width / degrees.tp, 1, again)
+        return _mlp_room_bytes(model, mlp, degrees, rules.replace(narrow=None)) + copies
     tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
     gathered = np.where(np.greater(ways, 1), tokens * model.hidden * rules.compute_bytes, 0.0)
     gates = 2 if mlp.gated else 1

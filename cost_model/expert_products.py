@@ -10,7 +10,7 @@ from typing import Any
 
 from taylor.cost_model.activations import micro_batch_tokens, routed_slots
 from taylor.cost_model.parameters import expert_outer
-from taylor.cost_model.product_times import NO_PRODUCTS, ProductTimes, gradient_traffic
+from taylor.cost_model.product_times import NO_PRODUCTS, ProductTimes, gradient_traffic, weight_gradients
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
@@ -21,6 +21,8 @@ from taylor.register.model import ModelSpec
 def expert_products(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, speed: Speed) -> ProductTimes:
     """Times of the grouped products of one layer of a kind (or of an MTP module's layers), ms."""
     experts = [layer.moe for layer in model.layers_of(kind) if layer.moe is not None]
+    if rules.of_experts is not rules:
+        rules, speed = rules.of_experts, Speed.of(speed.device, rules.of_experts, in_layer=True)
     each = [_layer_products(model, moe, degrees, rules, speed) for moe in experts]
     return ProductTimes(*(sum(times) for times in zip(*each, strict=True))) if each else NO_PRODUCTS
 
@@ -31,7 +33,8 @@ def _layer_products(
     rows = micro_batch_tokens(degrees, rules) * routed_slots(moe, degrees, rules)
     outer, width = expert_outer(model, moe), moe.expert_hidden / rules.experts_over(degrees.tp)
     local = moe.n_experts / degrees.ep
-    operand, result = rules.saved_input_bytes, rules.compute_bytes
+    operand, result = rules.operand_bytes, rules.compute_bytes
+    of_gradients, joined = weight_gradients(rules, speed)
     forward: Any = 0.0
     inputs: Any = 0.0
     weights: Any = 0.0
@@ -40,5 +43,5 @@ def _layer_products(
         forward = forward + speed.grouped(flops, operand * (matrices + rows * wide), result * rows * narrow)
         inputs = inputs + speed.grouped(flops, operand * (matrices + rows * narrow), result * rows * wide)
         written = gradient_traffic(rules) * matrices
-        weights = weights + speed.grouped(flops, operand * rows * (wide + narrow), written)
+        weights = weights + of_gradients.grouped(flops, joined * rows * (wide + narrow), written)
     return ProductTimes(forward, inputs, weights)

@@ -10,6 +10,7 @@ within 2 % in the median, 16 % at most.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from taylor.cost_model.speed import Speed
@@ -45,12 +46,20 @@ def gradient_traffic(rules: TrainingRules) -> int:
     return accumulated if rules.adds_in_products else accumulated + 2 * rules.compute_bytes
 
 
+def weight_gradients(rules: TrainingRules, speed: Speed) -> tuple[Speed, float]:
+    """Speed of the products that make a weight's gradient, and bytes an element of what they read."""
+    if rules.narrow is None or not rules.narrow.wide_weight_gradients:
+        return speed, rules.operand_bytes
+    return replace(speed, product_tflops=speed.peak_tflops), rules.compute_bytes
+
+
 def dense_products(work: LayerWork, rules: TrainingRules, speed: Speed) -> ProductTimes:
     """Times of a layer's dense products, ms."""
-    operand, result = rules.saved_input_bytes, rules.compute_bytes
+    operand, result = rules.operand_bytes, rules.compute_bytes
     weights, inputs, outputs = work.matrices, work.product_inputs, work.product_outputs
+    of_gradients, joined = weight_gradients(rules, speed)
     return ProductTimes(
         speed.product(work.matmul_flops, operand * (weights + inputs), result * outputs),
         speed.product(work.matmul_flops, operand * (weights + outputs), result * inputs),
-        speed.product(work.matmul_flops, operand * (inputs + outputs), gradient_traffic(rules) * weights),
+        of_gradients.product(work.matmul_flops, joined * (inputs + outputs), gradient_traffic(rules) * weights),
     )

@@ -89,7 +89,7 @@ def entering_bytes(mixer: MambaSpec | LinearAttentionSpec, rules: TrainingRules)
 
     Kimi's products of low rank, which every TP rank holds whole, stay in the compute type.
     """
-    if rules.narrow is None or isinstance(mixer, MambaSpec) or mixer.style == GATED_DELTA:
+    if rules.saved_narrow is None or isinstance(mixer, MambaSpec) or mixer.style == GATED_DELTA:
         return rules.saved_input_bytes
     if mixer.style == KIMI_DELTA:
         return (5 if mixer.full_gate else 4) * rules.saved_input_bytes + rules.compute_bytes

@@ -58,7 +58,7 @@ def selective_ms(
 
     def product_ms(*chosen: Product) -> Any:
         flops = sum(2 * tokens * product.weights for product in chosen)
-        read = sum(rules.saved_input_bytes * (p.weights + tokens * p.width_in) for p in chosen)
+        read = sum(rules.operand_bytes * (p.weights + tokens * p.width_in) for p in chosen)
         return speed.product(flops, read, sum(b * tokens * p.width_out for p in chosen))
 
     def outside_experts_ms() -> Any:

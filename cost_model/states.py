@@ -81,14 +81,14 @@ def group_bytes(
         (groups.split / degrees.tp, split, in_layer),
         (groups.latent / (degrees.tp if splits_latent else 1), split if splits_latent else whole, in_layer),
         (groups.replicated, whole, False),
-        (groups.routed / expert_split, routed, in_layer),
     ]
     result = StateBytes()
-    for held, ranks, matrices in parts:
+    of_experts = (groups.routed / expert_split, routed, in_layer)
+    for (held, ranks, matrices), own in [*((part, rules) for part in parts), (of_experts, rules.of_experts)]:
         # The full degree reaches every replica; a partial one makes equal groups of them, or goes that far.
         partial = ranks * degrees.op / split if states.groups_replicas else degrees.op
         shards = np.where(full, ranks, np.clip(partial, 1, ranks))
-        result = result + _state(held, shards, degrees, rules, copy_weights, matrices)
+        result = result + _state(held, shards, degrees, own, copy_weights, matrices)
     return result
 
 

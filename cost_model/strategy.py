@@ -161,6 +161,10 @@ class TrainingRules:
         What the job's optimizer keeps otherwise than the framework's usual one.
     narrow : NarrowProducts or None
         The recipe by which the products of layers run in fewer than 16 bits; embedding, head, routers and norms stay.
+    narrow_experts : bool
+        Under `narrow`: the products of routed experts too. Off: they stay in the compute type.
+    narrow_gather : bool
+        Under `narrow`, of fully sharded parameters: dense weights are gathered in a byte an element, quantized already.
     narrow_weights : bool
         Under `narrow`: its copies of the weights are all that is stored of them. Off: they lie beside those in 16 bits.
     dispatch_by_node : bool
@@ -248,6 +252,8 @@ class TrainingRules:
     optimizer: OptimizerStates = OptimizerStates()
     narrow: NarrowProducts | None = None
     narrow_weights: bool = False
+    narrow_experts: bool = True
+    narrow_gather: bool = False
     dispatch_by_node: bool = False
     gathers_tokens: bool = False
     overlap_experts: bool = False
@@ -286,11 +292,26 @@ class TrainingRules:
         Megatron-LM d98e8a64 megatron/core/transformer/moe/experts.py:899, 1043. No copy where the router chooses such
         numbers (``--moe-router-padding-for-quantization``) or the capacity does.
         """
-        return self.narrow is not None and not (self.static_experts or self.aligned_rows)
+        return self.of_experts.narrow is not None and not (self.static_experts or self.aligned_rows)
+
+    @property
+    def of_experts(self) -> TrainingRules:
+        """The rules by which routed experts compute."""
+        return self if self.narrow is None or self.narrow_experts else self.replace(narrow=None)
+
+    @property
+    def saved_narrow(self) -> NarrowProducts | None:
+        """`narrow`, where inputs are saved in its type."""
+        return None if self.narrow is None or self.narrow.saves_wide else self.narrow
 
     @property
     def saved_input_bytes(self) -> float:
         """Bytes an element of an input that a matrix product alone saves."""
+        return self.compute_bytes if self.saved_narrow is None else self.saved_narrow.input_bytes
+
+    @property
+    def operand_bytes(self) -> float:
+        """Bytes an element of what a matrix product reads."""
         return self.compute_bytes if self.narrow is None else self.narrow.input_bytes
 
     @property
@@ -374,11 +395,15 @@ class TrainingRules:
         """
         reduced = self.optimizer.reduced_bytes
         optimizer = self.optimizer if reduced is None else replace(self.optimizer, gradient_bytes=reduced)
+        narrow = self.narrow if self.narrow_weights else None
+        if self.narrow is not None and self.narrow_gather:
+            narrow = replace(self.narrow, weight_bytes=self.narrow.input_bytes)
         return self.replace(
             parameter_shard=False,
             gradient_shard=False,
             param_bytes=self.compute_bytes,
-            narrow=self.narrow if self.narrow_weights else None,
+            narrow=narrow,
+            narrow_weights=narrow is not None,
             optimizer=optimizer,
         )
 

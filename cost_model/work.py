@@ -126,9 +126,14 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     mlp_inputs: Any = sum(h + width / tp for width, _ in inner)
     inputs = mixer.product_inputs + mlp_inputs
     outputs = mixer.product_traffic + mlp_traffic - inputs
-    cast = 0.0 if rules.narrow is None else b + 2 * rules.narrow.input_bytes
+    cast = _cast_bytes(rules)
     # Behind a norm the largest value is known; rows that come from other ranks are read for it.
-    expert_cast = cast + (b if rules.narrow is not None and rules.narrow.maximum_first else 0)
+    of_experts = rules.of_experts
+    rows_first = b if of_experts.narrow is not None and of_experts.narrow.maximum_first else 0
+    expert_cast = _cast_bytes(of_experts) + rows_first
+    of_weights = _weight_cast_bytes(rules) * matrices + _weight_cast_bytes(of_experts) * groups.routed / (
+        degrees.ep * rules.experts_over(tp)
+    )
     # A norm reads and writes a hidden vector, a residual sum reads two and writes one; dropout adds its mask.
     blocks = (layer.mixer is not None) + layer.has_block
     norms = layer.norm_count * (_single_norm_bytes(b) if rules.unfused_elements else 2 * b)
@@ -169,14 +174,30 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         activation_bytes=tokens * activation,
         expert_activation_bytes=tokens * experts.activation,
         norm_bytes=tokens * norms * h / sequence,
-        cast_bytes=tokens * (cast * inputs + expert_cast * experts.inputs),
-        gradient_cast_bytes=tokens * (cast * outputs + expert_cast * experts.outputs),
+        cast_bytes=tokens * (cast * inputs + expert_cast * experts.inputs) + of_weights,
+        gradient_cast_bytes=tokens * (cast * outputs + expert_cast * experts.outputs) + of_weights,
         slice_bytes=tokens * experts.slices,
         gradient_slice_bytes=tokens * experts.gradient_slices,
         mask_bytes=_mask_bytes(layer, degrees, rules),
         filled_bytes=filled,
         gradient_filled_bytes=gradient_filled,
     )
+
+
+def _cast_bytes(rules: TrainingRules) -> float:
+    """What quantizing an input or a gradient moves, bytes an element."""
+    return 0.0 if rules.narrow is None else rules.compute_bytes + 2 * rules.narrow.input_bytes
+
+
+def _weight_cast_bytes(rules: TrainingRules) -> float:
+    """What quantizing a weight anew moves in each direction, bytes an element; 0 where it comes quantized or stays so.
+
+    The largest value of a weight is found by reading it once more.
+    """
+    narrow = rules.narrow
+    if narrow is None or not narrow.saves_wide or rules.narrow_gather:
+        return 0.0
+    return rules.compute_bytes * (2 if narrow.maximum_first else 1) + narrow.input_bytes
 
 
 class _MixerWork(NamedTuple):

@@ -1,4 +1,4 @@
-"""How matrix products run in fewer than 16 bits, and what is kept for that: transformer engine's recipes, stated once.
+"""How matrix products run in fewer than 16 bits, and what is kept for that: transformer engine's and torchao's recipes.
 
 A product quantizes its input and its weight along their rows for the forward and along their columns for the backward;
 of the input the backward's copy alone is saved, of the weight both stay for the whole step.
@@ -9,6 +9,10 @@ module/base.py:792 (copies of 16-bit weights stay from one micro-batch to the ne
 tensor/mxfp8_tensor.py:139-180, tensor/float8_blockwise_tensor.py:162-210, tensor/nvfp4_tensor.py:273-310 (shapes);
 2.9, transformer_engine/pytorch/csrc: quantizer.cpp:499-531 (a maximum before the cast),
 extensions/normalization.cpp:146-194 (a norm's maximum).
+
+torchao's products save their input and weight in 16 bits and quantize both again in the backward: torchao 36027d82
+torchao/float8/float8_linear.py:44, 96 (0.9 to main; recipes in config.py:153-182, 316-356), and
+torchao/prototype/mx_formats/mx_linear.py:70 of 0.12, mxfp8_linear.py of main.
 """
 
 from __future__ import annotations
@@ -39,6 +43,11 @@ class NarrowProducts:
         Devices from Blackwell on multiply by one copy of a weight in both directions; `weight_bytes` counts two.
     maximum_first : bool
         A tensor is read for its largest value before it is quantized; a norm finds it as it writes its result.
+    saves_wide : bool
+        Inputs and weights are saved in the compute type and quantized in the forward and again in the backward. Nothing
+        narrow is kept.
+    wide_weight_gradients : bool
+        A weight's gradient is a product in the compute type.
     """
 
     name: str
@@ -48,6 +57,8 @@ class NarrowProducts:
     requantizes: bool = True
     one_copy_on_blackwell: bool = False
     maximum_first: bool = False
+    saves_wide: bool = False
+    wide_weight_gradients: bool = False
 
 
 # Per-tensor scales weigh nothing; a delayed scale is not derived from its tensor alone, so nothing is quantized again.
@@ -62,3 +73,13 @@ NVFP4 = NarrowProducts("nvfp4", "fp4", 0.5 + 1 / 16, 2 * (0.5 + 1 / 16), maximum
 
 FP8_RECIPES = {each.name: each for each in (DELAYED, TENSORWISE, BLOCKWISE, MXFP8)}
 FP4_RECIPES = {NVFP4.name: NVFP4}
+
+AO_TENSORWISE = NarrowProducts("tensorwise", "fp8", 1.0, 0.0, maximum_first=True, saves_wide=True)
+# A scale in fp32 a row.
+AO_ROWWISE = NarrowProducts("rowwise", "fp8", 1.0, 0.0, maximum_first=True, saves_wide=True)
+AO_ROWWISE_WIDE_GRADIENTS = NarrowProducts(
+    "rowwise_with_gw_hp", "fp8", 1.0, 0.0, maximum_first=True, saves_wide=True, wide_weight_gradients=True
+)
+AO_MXFP8 = NarrowProducts("mxfp8", "fp8", 1 + 1 / 32, 0.0, saves_wide=True)
+
+AO_FP8_RECIPES = {each.name: each for each in (AO_TENSORWISE, AO_ROWWISE, AO_ROWWISE_WIDE_GRADIENTS)}

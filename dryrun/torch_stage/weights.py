@@ -77,7 +77,7 @@ class Weight:
         count = math.prod(shape)
         whole = ParameterGroups(**{group: count * _ways(site, group)})
         states = group_bytes(whole, site.strategy, site.rules, copy_weights=copy, in_layer=in_layer)
-        self.narrow = site.rules.narrow if in_layer and group != REPLICATED else None
+        self.narrow = site.rules.saved_narrow if in_layer and group != REPLICATED else None
         """Its products run in fewer than 16 bits, from copies of the weight."""
         copies = 0.0 if self.narrow is None or site.rules.narrow_weights else count * self.narrow.weight_bytes
         stored = float(states.weights) - copies

@@ -14,6 +14,7 @@ from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.torchtitan.flavours import OWN_FLAVOURS
+from taylor.parsers.torchtitan.quantization import CONVERTERS, Quantization, read_quantization
 from taylor.parsers.torchtitan.recompute import read_recompute
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid, deal_kinds, grid_in_order, zero_grid
@@ -74,7 +75,8 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
             f"asks for {strategy.pp * strategy.vpp} chunks and the model has {model.n_layers} layers",
             strategy.pp,
         )
-    rules = _read_rules(top, sharded)
+    quantization = read_quantization(top, model, notes)
+    rules = _read_rules(top, sharded, quantization)
     if max(strategy.op, strategy.tp, strategy.pp, strategy.cp) == 1 and rules.compute_bytes < rules.param_bytes:
         # v0.2.2 torchtitan/distributed/utils.py:242-263, ``maybe_enable_amp``.
         notes.append("without sharding the job computes under autocast: casts that it keeps without recompute, up to a "
@@ -84,6 +86,8 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
         plan = _read_plan(top, model, strategy, schedule, notes)
     except ValueError as problem:
         notes.append(f"the file settles no plan: {problem}")
+    table = load_flag_table("taylor.parsers.torchtitan", "keys.yaml")
+    unmodelled = unmodelled_keys(table, source.data, ["@experts"] if model.moe else ())
     return TrainingConfig(
         path=source.file,
         launcher=NAME,
@@ -94,9 +98,7 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
         plan=plan,
         mtp_counted=False,
         notes=tuple(notes),
-        unmodelled=unmodelled_keys(
-            load_flag_table("taylor.parsers.torchtitan", "keys.yaml"), source.data, ["@experts"] if model.moe else ()
-        ),
+        unmodelled=tuple(each for each in unmodelled if quantization.recipe is None or each.name != CONVERTERS),
     )
 
 
@@ -284,7 +286,7 @@ def _shard_from_ranks(text: str, others: int, ep: int, notes: list[str]) -> int:
     return shard
 
 
-def _read_rules(top: Fields, sharded: bool) -> TrainingRules:
+def _read_rules(top: Fields, sharded: bool, quantization: Quantization) -> TrainingRules:
     training = top.section("training")
     experts = setting(top, "expert_tensor_parallel_degree")
     reshard = setting(top, "fsdp_reshard_after_forward").text("fsdp_reshard_after_forward", default="default")
@@ -302,6 +304,9 @@ def _read_rules(top: Fields, sharded: bool) -> TrainingRules:
         compiled=_compiles(top),
         compiled_loss=_compiles(top) and _compiles_loss(top),
         saves_exchanges=top.section("model").text("name").lower() not in _EXCHANGES_AGAIN,
+        narrow=quantization.recipe,
+        narrow_experts=quantization.experts,
+        narrow_gather=sharded and quantization.gather,
         ep_holds_cp=any(top.section(place).has(*names) for place, names in LAST_IN_V020.items()),
     )
 

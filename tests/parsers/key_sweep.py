@@ -15,7 +15,7 @@ from taylor.base.errors import InputError
 from taylor.cost_model.memory import memory_profile
 from taylor.cost_model.parameters import total_parameters
 from taylor.cost_model.time import estimate_ratios
-from taylor.parsers.flag_table import FlagRow
+from taylor.parsers.flag_table import READ, FlagRow
 from taylor.parsers.mindformers import read as mindformers
 from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.text.yaml_source import YamlSource
@@ -134,7 +134,8 @@ def switched_on(row: FlagRow, written: str, rows: Mapping[str, FlagRow]) -> dict
     changes: dict[str, Any] = {written: _costly(row, VALUES)}
     needed = [name for name in row.needs if not name.startswith("@")]
     if needed:
-        changes[needed[0]] = _costly(rows[needed[0]], (True, 7, "another"))
+        row = rows[needed[0]]
+        changes[needed[0]] = True if row.status == READ else _costly(row, (True, 7, "another"))
     return changes
 
 
