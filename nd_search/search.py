@@ -110,8 +110,12 @@ def search(
     InfeasibleError
         When no legal strategy fits the memory: says the least that is needed.
     """
+    misfit = config.misfit
+    if misfit is not None and misfit.any_strategy and not (misfit.rule and misfit.rule in options.disabled_rules):
+        raise misfit.error(config.path)
+    left_out = [name for name in options.rules_left_out if misfit is None or name != misfit.rule]
     context = SearchContext.settle(config, device, options, peak_of)
-    rules = select_rules(context, options.rules_left_out, load_user_rules(rules_path))
+    rules = select_rules(context, left_out, load_user_rules(rules_path))
     ruled = apply_rules(build_space(context, options), rules, context, options.recompute)
     fitting = keep_what_fits(ruled.table, context, options.recompute)
     estimated_ms = _estimate_ms(fitting.table, context)

@@ -33,6 +33,8 @@ class Misfit:
         Name of the launcher's rule that the job breaks; empty where it has none.
     source : str
         Where the launcher's own code checks it: repository, release, file and line; empty where nothing states it.
+    any_strategy : bool
+        The job cannot start whatever its strategy is, so that a search of other ones refuses it too.
     """
 
     field: str
@@ -41,6 +43,15 @@ class Misfit:
     cure: str
     rule: str = ""
     source: str = ""
+    any_strategy: bool = False
+
+    def error(self, file: Path) -> InputError:
+        """The error for a file that has this misfit."""
+        problem = f"breaks the rule {self.rule}: {self.problem}" if self.rule else self.problem
+        allow = f"--allow_illegal {self.rule} plans the job anyway" if self.rule else ""
+        source = f"source: {self.source}" if self.source else ""
+        cure = "; ".join(part for part in (self.cure, source, allow) if part)
+        return InputError(problem, file=file, field=self.field, value=self.value, cure=cure)
 
 
 @dataclass(frozen=True)

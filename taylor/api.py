@@ -198,7 +198,7 @@ def search(
     """
     config = what if isinstance(what, TrainingConfig) else read_config(what)
     rules = None if rules_path is None else Path(rules_path)
-    refuse_unknown_rules(allow_illegal)
+    refuse_unknown_rules(allow_illegal, config)
     options["disabled_rules"] = (*options.get("disabled_rules", ()), *allow_illegal)
     return Found(config, search_space(config, choose_device(config, device).spec, SearchOptions(**options), rules))
 

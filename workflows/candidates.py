@@ -30,7 +30,7 @@ from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.far_solve import sharing
 from taylor.workflows.job_facts import JobFacts, tell_head, tell_misspelled, tell_unmodelled
-from taylor.workflows.legality import refuse_unknown_rules, require_legal
+from taylor.workflows.legality import require_legal
 from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.module_choices import assumptions, offered_words, with_host_priced
 from taylor.workflows.options import AskedModules, DryRunOptions
@@ -230,7 +230,6 @@ def rank_folder(
         When the folder holds no configuration, the ratios' CSV or the folder of profiles is bad, or a file cannot say
         what was asked to choose by module.
     """
-    refuse_unknown_rules(allow_illegal)
     files = config_files(folder)
     if shard is not None:
         files = shard.share(files)

@@ -18,8 +18,8 @@ FLAG = "--allow_illegal"
 _PLAIN_WORDS = {"dp": "data parallel", "vpp": "virtual stages", "gbs": "global batch", "seq": "sequence length"}
 
 
-def refuse_unknown_rules(allowed: Sequence[str]) -> None:
-    """Refuse names that are no legality rule.
+def refuse_unknown_rules(allowed: Sequence[str], config: TrainingConfig) -> None:
+    """Refuse names that are neither a legality rule nor the rule that the job's file breaks.
 
     Raises
     ------
@@ -27,16 +27,18 @@ def refuse_unknown_rules(allowed: Sequence[str]) -> None:
         With the names that are near.
     """
     known = [rule.name for rule in LEGALITY_RULES]
+    if config.misfit is not None and config.misfit.rule:
+        known.append(config.misfit.rule)
     for name in allowed:
         if name not in known:
             cure = f"{did_you_mean(name, known)} (`taylor rules` lists them)"
             raise InputError("is no legality rule", field=FLAG, value=name, cure=cure)
 
 
-def legality_rules(names: Sequence[str]) -> tuple[str, ...]:
-    """Return those of some rules' names that are legality rules."""
-    known = {rule.name for rule in LEGALITY_RULES}
-    return tuple(name for name in names if name in known)
+def rules_waived(disabled: Sequence[str], config: TrainingConfig) -> tuple[str, ...]:
+    """Return those of a search's disabled rules that a stated job is asked."""
+    known = {rule.name for rule in LEGALITY_RULES} | ({config.misfit.rule} if config.misfit is not None else set())
+    return tuple(name for name in disabled if name in known)
 
 
 def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[str] = ()) -> TrainingConfig:
@@ -58,8 +60,8 @@ def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[
         With the rule, the value, the framework's file and line, and the nearest legal values; or an allowed name is
         no rule.
     """
-    refuse_unknown_rules(allowed)
-    require_start(config)
+    refuse_unknown_rules(allowed, config)
+    require_start(config, allowed)
     if (found := find_illegality(config, device, allowed)) is not None:
         raise InputError(
             _problem(found),
@@ -68,10 +70,10 @@ def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[
             value=found.value,
             cure=_cure(config, found),
         )
-    sentences = [
-        f"{FLAG} {rule.name}: the framework does not start this job ({rule.explanation})"
-        for rule in (broken_rules(config, device) if allowed else ())
-    ]
+    waived = [(rule.name, rule.explanation) for rule in (broken_rules(config, device) if allowed else ())]
+    if config.misfit is not None:
+        waived.append((config.misfit.rule, f"{config.misfit.field} {config.misfit.problem}"))
+    sentences = [f"{FLAG} {name}: the framework does not start this job ({why})" for name, why in waived]
     sentences += [rule.explanation for rule in broken_in_new_releases(config, device)]
     return config.replace(notes=(*config.notes, *sentences))
 

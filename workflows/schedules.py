@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from taylor.base.console import log
@@ -13,18 +14,21 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
 
 
-def require_start(config: TrainingConfig) -> None:
-    """Refuse a job that cannot start with the strategy that its file states.
+def require_start(config: TrainingConfig, allowed: Sequence[str] = ()) -> None:
+    """Refuse a job that its launcher does not start as its file states it.
+
+    Parameters
+    ----------
+    allowed : sequence of str
+        Names of rules that it may break.
 
     Raises
     ------
     InputError
-        With the key or flag at fault, and the launcher's rule and its source where they are known.
+        With the key or flag at fault.
     """
-    if (misfit := config.misfit) is not None:
-        rule = ", ".join(part for part in (misfit.rule, misfit.source) if part)
-        problem = f"{misfit.problem} [{rule}]" if rule else misfit.problem
-        raise InputError(problem, file=config.path, field=misfit.field, value=misfit.value, cure=misfit.cure)
+    if (misfit := config.misfit) is not None and not (misfit.rule and misfit.rule in allowed):
+        raise misfit.error(config.path)
 
 
 def require_schedule(config: TrainingConfig) -> None:

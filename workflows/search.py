@@ -22,7 +22,7 @@ from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.far_solve import sharing
 from taylor.workflows.job_facts import JobFacts, degrees_text, tell_head, tell_misspelled, tell_notes
-from taylor.workflows.legality import legality_rules, why_illegal
+from taylor.workflows.legality import rules_waived, why_illegal
 from taylor.workflows.module_choices import offered_words
 from taylor.workflows.options import AskedModules, DryRunOptions
 from taylor.workflows.own_plans import runs_on
@@ -166,7 +166,7 @@ def _search(
         env_json=options.dryruns.env_json,
         margin=options.margin,
         modules=options.modules,
-        allow_illegal=legality_rules(options.space.disabled_rules),
+        allow_illegal=rules_waived(options.space.disabled_rules, config),
     )
     candidates, compared = loaded[: len(dryrun_files)], loaded[len(dryrun_files) :]
     own_file = compared[0] if compared else False

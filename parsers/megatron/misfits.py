@@ -30,6 +30,7 @@ def misfit_positions(flags: Flags) -> Misfit | None:
                 f"write --{POSITIONS} {length}, or at most {positions} as --{name}",
                 SEQUENCE_IN_POSITIONS,
                 "Megatron-LM core_v0.16.0 megatron/training/arguments.py:830",
+                any_strategy=True,
             )
     return None
 
@@ -52,4 +53,5 @@ def misfit_mtp_recompute(flags: Flags, model: ModelSpec, *, mindspeed: bool) -> 
         "write --recompute-num-layers 1",
         MTP_RECOMPUTES_ONE_LAYER,
         "Megatron-LM core_v0.16.0 megatron/core/transformer/multi_token_prediction.py:847",
+        any_strategy=True,
     )

@@ -233,6 +233,7 @@ def _misfit_mask(section: Fields, rules: TrainingRules) -> Misfit | None:
                 "compressed-mask-in-sequence",
                 "MindFormers r1.5.0 mindformers/modules/transformer/transformer.py:1257 (1.3 to master; "
                 "mindformers/parallel_core/training_graph/transformer/mask_generate.py:64)",
+                any_strategy=True,
             )
     return None
 

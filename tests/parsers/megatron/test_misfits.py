@@ -31,10 +31,8 @@ def test_a_sequence_beyond_the_positions_is_refused_as_megatron_does(
     if refused is None:
         assert read_config(file).misfit is None
         return
-    says = (
-        rf"--max-position-embeddings: is below {refused} \[sequence-in-positions, .*arguments.py:830\] \(found 4096\)"
-    )
-    with pytest.raises(InputError, match=f"{says}.*write --max-position-embeddings 8192"):
+    says = rf"--max-position-embeddings: breaks the rule sequence-in-positions: is below {refused} \(found 4096\)"
+    with pytest.raises(InputError, match=f"{says}.*write --max-position-embeddings 8192.*arguments.py:830"):
         StatedFile.read(FileJob(file))
 
 
@@ -55,7 +53,9 @@ def test_mtp_layers_that_run_again_by_twos_are_refused_as_megatron_does(
     if not refused:
         assert read_config(file).misfit is None
         return
-    with pytest.raises(InputError, match=r"--recompute-num-layers: must be 1 .*multi_token_prediction.py:847.*found 2"):
+    with pytest.raises(
+        InputError, match=r"--recompute-num-layers: .* must be 1 .*found 2.*multi_token_prediction.py:847"
+    ):
         StatedFile.read(FileJob(file))
 
 
