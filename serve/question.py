@@ -123,10 +123,10 @@ class Models:
         InputError
             When the strategy is none for the ranks and the batch, or the job could not start with it.
         """
-        devices = Registry.load(None).devices
-        if ask.device not in devices:  # elsewhere a device may be a file
+        registry = Registry.load(None)
+        if ask.device not in registry.devices:  # elsewhere a device may be a file
             raise InputError("is no registered device", field="device", value=ask.device)
-        host = min(ask.ranks, per_node(devices[ask.device]))
+        host = min(ask.ranks, per_node(registry.device(ask.device)))
         key = (ask.model, ask.device, ask.seq, host)
         if key not in self._known:
             if len(self._known) >= MOST_KNOWN:

@@ -63,7 +63,7 @@ FRAMEWORKS = (*NEW_FILES, NEUTRAL)
 """What ``--framework`` takes."""
 
 USUAL_FRAMEWORKS = {False: ("megatron", "torchtitan"), True: ("mindspeed", "mindformers")}
-"""Frameworks that are assumed where nobody names one, the first that can describe the model; on Ascend and elsewhere."""
+"""Frameworks that are assumed where nobody names one, the first that can describe the model; True: on Ascend."""
 
 ASCEND = "ascend"
 """How the names of Ascend's devices begin."""

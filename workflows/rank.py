@@ -56,6 +56,8 @@ class RankOptions:
         them. None: all are.
     train_tokens : float or None
         Tokens of the whole training, for its length in days.
+    made_for_model : bool
+        The files were made for a model: the plans in them are nobody's, so that nothing is compared with them.
     """
 
     how: SolveOptions = DEFAULT_OPTIONS
@@ -64,6 +66,7 @@ class RankOptions:
     output: Path = Path("pipeline_output")
     prove: int | None = PROVEN_CANDIDATES
     train_tokens: float | None = None
+    made_for_model: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,6 +137,7 @@ def rank(
             problems[number] = problem_of(candidate)
         except TaylorError as error:
             rows[number] = failed_row(str(error))
+    own = False if options.made_for_model else own
     own_plans = _own_plans(candidates, problems) if own is True else {}
     compared = best_entries(candidates, problems, own_plans) if own is True else given_entries(own)
 

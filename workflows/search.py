@@ -155,7 +155,8 @@ def _search(
             options.dryruns.env_json,
         )
     )
-    own = [config.path] if runs_on(config, options.space.world_size) else []
+    made = options.ranking.made_for_model
+    own = [config.path] if not made and runs_on(config, options.space.world_size) else []
     loaded = load_candidates(
         [*dryrun_files, *own],
         device,

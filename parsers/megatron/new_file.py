@@ -73,9 +73,8 @@ def _script(job: NewJob, program: str, model: _Flags, data: _Flags) -> str:
     data = {"mock-data": None, "tokenizer-type": "NullTokenizer", "split": "100,0,0", **data}
     blocks = {"MODEL_ARGS": model, "PARALLEL_ARGS": parallel, "TRAINING_ARGS": training, "DATA_ARGS": data}
     arrays = "".join(
-        f"{name}=(\n" + "".join(f"    --{flag}{'' if value is None else f' {value}'}\n" for flag, value in flags.items())
-        + ")\n" for name, flags in blocks.items()
-    )  # fmt: skip
+        f"{name}=(\n{''.join(_line(flag, value) for flag, value in flags.items())})\n" for name, flags in blocks.items()
+    )
     words = " ".join(f"${{{name}[@]}}" for name in blocks)
     return (
         f"#!/bin/bash\n# {job.model.name} on {job.ranks} ranks, for {program}; planned by Taylor.\n"
@@ -89,6 +88,10 @@ def _script(job: NewJob, program: str, model: _Flags, data: _Flags) -> str:
         "    --master_addr ${MASTER_ADDR} --master_port ${MASTER_PORT} pretrain_gpt.py \\\n"
         f"    {words}\n"
     )
+
+
+def _line(flag: str, value: object) -> str:
+    return f"    --{flag}\n" if value is None else f"    --{flag} {value}\n"
 
 
 def _model_flags(job: NewJob) -> _Flags:

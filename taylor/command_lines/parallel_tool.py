@@ -242,6 +242,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | No
             output=_ranking_folder(Path(args.output_path)),
             prove=args.prove,
             train_tokens=args.train_tokens,
+            made_for_model=bool(args.hf_path or args.model),
         ),
         margin=asked_margin(args),
         modules=AskedModules(args.recompute_modules, args.offload),

@@ -167,6 +167,7 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
                 output=Path(args.output_path),
                 prove=args.prove,
                 train_tokens=args.train_tokens,
+                made_for_model=bool(args.model),
             ),
             device=args.device,
             register_path=chosen_path(args.register_path),

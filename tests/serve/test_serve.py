@@ -230,7 +230,7 @@ def test_a_file_of_a_job_is_had_by_its_name_alone(client, tmp_path):
 
 def test_a_stopped_job_says_so_and_a_stopped_solve_keeps_its_best_plan(client):
     """One runs at a time; the solve is far from its proof when it is stopped."""
-    hard = ASK | {"tp": 2, "pp": 16, "vpp": 5, "seconds": 600.0}
+    hard = ASK | {"model": "llama3-405b", "ranks": 512, "pp": 16, "vpp": 7, "seq": 8192, "seconds": 600.0}
     first, second = (client.post("/api/jobs/solve", content=json.dumps(hard)).json()["job"] for _ in range(2))
 
     def state(name):

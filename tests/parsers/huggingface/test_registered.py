@@ -78,11 +78,11 @@ def test_a_model_and_a_cluster_are_all_that_a_plan_needs_and_the_plan_can_be_giv
     words = ["--model", "qwen3-0.6b", "--device", "h100", "--world_size", "8", "--gbs", "32", "--fix", "pp=2,vpp=1"]
     pipeline_parallel.run([*words, "-workers", "1", "-check", "n", "-dryrun", "n", "--result_json", "result.json"])
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "optimal"
-    target = tmp_path / "pipeline_output" / "jobs" / "qwen3-0.6b" / "qwen3-0.6b.json"
+    target = tmp_path / "pipeline_output" / "jobs" / "qwen3-0.6b" / "qwen3-0.6b.sh"
     config = read_config(target)
     assert config.plan is not None
     assert (config.strategy.world_size, config.strategy.pp, config.strategy.global_batch) == (8, 2, 32)
-    pipeline_parallel.run(["--model", str(target), "--device", "h100", "-evaluate", "y"])
+    pipeline_parallel.run(["-shell", str(target), "--device", "h100", "-evaluate", "y"])
     assert "peak" in capsys.readouterr().out
 
 
