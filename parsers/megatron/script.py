@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from taylor.base.errors import InputError
 from taylor.parsers.megatron.launch import Launch
+from taylor.parsers.megatron.other_programs import refuse_other_program
 from taylor.parsers.text.flag_edit import Setting, edit_flags, plain_value, set_variable
 from taylor.parsers.text.flags import WORLD_FLAGS
-from taylor.parsers.text.script_flags import FlagForm, flags_of
+from taylor.parsers.text.script_flags import FlagForm, flags_of, launch_words
 from taylor.parsers.text.shell_source import ShellScript
 
 NAME = "megatron"
@@ -45,8 +47,22 @@ class Script(Launch):
 
     @classmethod
     def read(cls, path: Path) -> Script:
-        """Read a script; see `ShellScript.read`."""
-        return cls(ShellScript.read(path))
+        """Read a script; see `ShellScript.read`.
+
+        Raises
+        ------
+        InputError
+            When it starts no training, or a program that trains nothing.
+        """
+        source = ShellScript.read(path)
+        try:
+            script = cls(source)
+        except InputError:
+            for command in source.commands:
+                refuse_other_program(source, command.words)
+            raise
+        refuse_other_program(source, launch_words(source, FORM))
+        return script
 
     def with_flags(self, wanted: Mapping[str, Setting], near: tuple[str, ...]) -> Script:
         """See `Launch.with_flags`: every value where it is written, new flags on lines of their own."""

@@ -51,6 +51,7 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
             file=path,
             cure="give the training YAML itself",
         )
+    _require_training(top)
     notes: list[str] = []
     if not top.has("parallel_config"):
         notes.append("parallel_config is missing: one rank is assumed")
@@ -107,6 +108,17 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
             without=("moe_config",) if mcore else (),
         ),
     )
+
+
+_MODES = ("train", "finetune")
+
+
+def _require_training(top: Fields) -> None:
+    """Refuse a file that runs no training step: v1.5.0 run_mindformer.py:71-77 and :270."""
+    mode = top.raw("run_mode")
+    if mode is not None and mode not in _MODES:
+        cure = f"give the file that trains, or set run_mode to {' or '.join(_MODES)}"
+        raise top.error("run_mode", "is no training job: no training step is run", mode, cure)
 
 
 def _facts(top: Fields, section: Fields, model: ModelSpec, strategy: Strategy, rules: TrainingRules) -> tuple[str, ...]:
@@ -258,8 +270,8 @@ def _read_rules(top: Fields, section: Fields, moe: Fields | None, mcore: bool, n
         capacity_factor=_read_capacity(moe, mcore) if moe else None,
         core_models=mcore,
         ulysses_degree=_read_ulysses_degree(top, section),
-        # Mcore takes key/value heads that TP divides under Ulysses too: master mindformers/parallel_core/training_graph/
-        # transformer/attention.py:171-180.
+        # Mcore takes key/value heads that TP divides under Ulysses too: master mindformers/parallel_core/
+        # training_graph/transformer/attention.py:171-180.
         repeats_kv_heads=mcore,
         expert_tensor_parallel=_splits_experts(moe, mcore) if moe else None,
         dropout=any(section.number(name, default=0.0, high=1.0) > 0 for name in _DROPOUTS),

@@ -45,12 +45,20 @@ def flags_of(script: ShellScript, form: FlagForm) -> Flags:
     InputError
         When no command of the script, and no variable, holds training flags.
     """
-    words = _launch_words(script, form)
+    words = launch_words(script, form)
     program = next((at for at, word in enumerate(words) if word.text.endswith(".py")), 0)
     return Flags(script.file, _parse(words), starting=len(_parse(words[:program])), place=form.written)
 
 
-def _launch_words(script: ShellScript, form: FlagForm) -> Sequence[Word]:
+def launch_words(script: ShellScript, form: FlagForm) -> Sequence[Word]:
+    """The words of a script's launch command; those of its variables where no command starts a training.
+
+    Raises
+    ------
+    InputError
+        When there is neither.
+    """
+
     def score(words: Sequence[Word]) -> int:
         names = {flag.name for flag in _parse(words)}
         return sum(name in names for name in form.telltale)

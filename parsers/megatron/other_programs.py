@@ -1,0 +1,55 @@
+"""Programs that take Megatron's flags and train nothing, known by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from taylor.base.errors import InputError
+from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.text.shell_words import Word
+
+PROGRAMS = (
+    # Ascend/MindSpeed-LLM c77308a1 convert_ckpt_v2.py, examples/mcore/deepseek3/convert_ckpt_deepseek3.py;
+    # NVIDIA/Megatron-LM d98e8a64 tools/checkpoint/convert.py, examples/post_training/modelopt/convert_model.py.
+    ("converts a checkpoint", r"(\w+_)?convert(er)?(_\w+)?|\w*(ckpt|checkpoint)\w*"),
+    # MindSpeed-LLM c77308a1 preprocess_data.py; Megatron-LM d98e8a64 tools/preprocess_data.py, tools/merge_datasets.py.
+    ("prepares data", r"(preprocess|merge_datasets|create_\w+_dataset)\w*"),
+    # MindSpeed-LLM c77308a1 inference.py; Megatron-LM d98e8a64 tools/run_text_generation_server.py,
+    # examples/inference/advanced/gpt_dynamic_inference.py, examples/post_training/modelopt/generate.py.
+    ("generates text", r"\w*(inference|text_generation|generate)\w*"),
+    # MindSpeed-LLM c77308a1 evaluation.py; Megatron-LM d98e8a64 examples/post_training/modelopt/mmlu.py.
+    ("evaluates a model", r"evaluat\w*|mmlu|validate"),
+    # Megatron-LM d98e8a64 examples/post_training/modelopt/quantize.py, prune.py, export.py.
+    ("compresses or exports a model", r"quantize|prune|export"),
+)
+"""What a program does, and the names of its file."""
+
+_TRAINS = re.compile(r"\w*train\w*|\w*(finetune|sft)\w*")
+
+
+def refuse_other_program(script: ShellScript, launch: Iterable[Word]) -> None:
+    """Refuse a launch whose program trains nothing.
+
+    Parameters
+    ----------
+    launch : iterable of Word
+        The words of the launch command.
+
+    Raises
+    ------
+    InputError
+        With the program and what it does.
+    """
+    for word in launch:
+        name = word.text.rpartition("/")[2]
+        if not name.endswith(".py") or _TRAINS.fullmatch(name[:-3]):
+            continue
+        what = next((does for does, names in PROGRAMS if re.fullmatch(names, name[:-3])), None)
+        if what is not None:
+            raise InputError(
+                f"is no training job: {name} {what}",
+                file=script.file,
+                cure="give the script that launches the training",
+            )
+        return  # The first program is what runs; the others are its arguments.
