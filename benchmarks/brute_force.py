@@ -426,6 +426,8 @@ def _play_all(
             rows = np.array([_times(problem, schedule, v, s, choice[v], modes) for choice in choices])
             for direction in range(rows.shape[1]):
                 durations[direction, v, s] = rows[:, direction].reshape(across)
+    whole = [] if schedule.whole is None else np.argwhere(schedule.whole).tolist()
+    late = {(schedule.position(int(schedule.order[s, k, 1]), s), int(schedule.order[s, k, 2])) for s, k in whole}
     ended: dict[tuple[int, int, int, int], NDArray[np.float64]] = {}
     clock = [np.zeros((1,) * problem.stages) for _ in range(problem.stages)]
     queue = [list(map(tuple, order)) for order in schedule.order.tolist()]
@@ -440,6 +442,8 @@ def _play_all(
                     source = (BACKWARD, place)
                 else:
                     source = (FORWARD, place) if place == schedule.chunks - 1 else (BACKWARD, place + 1)
+                    if (place + 1, micro_batch) in late:
+                        source = (WEIGHT_GRADIENT, place + 1)
                 if source is not None:
                     needed = (*source, micro_batch, split)
                     if needed not in ended:

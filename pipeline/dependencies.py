@@ -13,7 +13,7 @@ def feeders(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
     A block is direction · V + interleave, D the schedule's number of directions; −1 = nothing is
     needed. A forward needs the same piece's forward one chunk earlier, a backward its backward one
-    chunk later, the last chunk's backward its own forward, a weight gradient its own backward.
+    chunk later (where that runs whole, `Schedule.whole`, its weight gradient too), the last chunk's backward its own forward, a weight gradient its own backward.
     """
     S, V = schedule.stages, schedule.interleaves
     stage = np.full((S, schedule.directions * V), -1, dtype=np.int64)
@@ -46,5 +46,7 @@ def dependencies(schedule: Schedule) -> NDArray[np.int64]:
     number[row, blocks, pieces] = np.arange(stages * per_stage).reshape(stages, per_stage)
     source = feeder_stage[row, blocks]
     found = number[source, feeder_block[row, blocks], pieces]
+    if schedule.whole is not None:  # what a whole backward gives comes with its weight gradient, the next task
+        found = found + ((source != row) & schedule.whole.reshape(-1)[found])
     result: NDArray[np.int64] = np.where(source < 0, -1, found)
     return result

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from taylor.pipeline.orders import (
     Task,
@@ -24,7 +25,7 @@ from taylor.pipeline.schedule import (
     Schedule,
     ScheduleSpec,
 )
-from taylor.pipeline.v_orders import dual_pipe_v_order, torch_zbv_order, zero_bubble_v_order
+from taylor.pipeline.v_orders import VOrder, dual_pipe_v_order, torch_zbv_order, zero_bubble_v_order
 from taylor.pipeline.words import tasks_of
 
 
@@ -63,11 +64,24 @@ def build_schedule(spec: ScheduleSpec, stages: int, interleaves: int, micro_batc
         raise ValueError(f"{spec.name} {spec.rounds_wanted(stages)}, found {micro_batches}")
     if micro_batches < (least := traits.least_micro_batches(stages)):
         raise ValueError(f"{spec.name} needs at least {least} micro-batches on {stages} stages, found {micro_batches}")
-    order = np.array(_ORDERS[spec.name](spec, stages, interleaves, micro_batches), dtype=np.int32)
+    found = _ORDERS[spec.name](spec, stages, interleaves, micro_batches)
+    order = np.array(found.tasks if isinstance(found, VOrder) else found, dtype=np.int32)
     order.setflags(write=False)
-    schedule = Schedule(spec, stages, interleaves, micro_batches, order)
+    whole = _whole(found) if isinstance(found, VOrder) and any(found.whole) else None
+    schedule = Schedule(spec, stages, interleaves, micro_batches, order, whole)
     check_schedule(schedule)
     return schedule
+
+
+def _whole(order: VOrder) -> NDArray[np.bool_]:
+    """Which tasks are input gradients of backwards that run whole, bool [S, tasks]."""
+    marks = [
+        [direction == BACKWARD and (v, micro_batch) in whole for direction, v, micro_batch, _ in tasks]
+        for tasks, whole in zip(order.tasks, order.whole, strict=True)
+    ]
+    found = np.array(marks, dtype=np.bool_)
+    found.setflags(write=False)
+    return found
 
 
 def _rounds(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
@@ -89,7 +103,7 @@ def _zero_bubble(spec: ScheduleSpec, stages: int, interleaves: int, micro_batche
 def _searched(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
     if not spec.words:
         if spec.v_shape:
-            return torch_zbv_order(stages, micro_batches)
+            return torch_zbv_order(stages, micro_batches).tasks
         sizes = spec.round_sizes(stages, micro_batches) if interleaves > 1 else [micro_batches]
         return zero_bubble_order(stages, interleaves, sizes, put_off=1)
     tasks = 3 * interleaves * micro_batches
@@ -98,7 +112,7 @@ def _searched(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: 
     return [tasks_of(word) for word in spec.words]
 
 
-_ORDERS: dict[str, Callable[[ScheduleSpec, int, int, int], list[list[Task]]]] = {
+_ORDERS: dict[str, Callable[[ScheduleSpec, int, int, int], list[list[Task]] | VOrder]] = {
     "gpipe": lambda spec, S, V, m: gpipe_order(S, V, m),
     "1f1b": lambda spec, S, V, m: one_forward_one_backward_order(S, m),
     "interleaved": _rounds,
@@ -138,9 +152,19 @@ def check_schedule(schedule: Schedule) -> None:
     for s in range(S):
         if len(np.unique(ids[s])) != expected:
             raise ValueError(f"stage {s} runs a task twice")
+    if schedule.whole is not None:
+        _check_whole(order, schedule.whole)
     if n > 1:
         _check_pieces(ids, S, V, m, n)
     _check_runs(schedule, ids.tolist(), directions)
+
+
+def _check_whole(order: NDArray[np.int32], whole: NDArray[np.bool_]) -> None:
+    """Behind every input gradient of a whole backward stands its weight gradient."""
+    behind = np.roll(order, -1, axis=1)
+    follows = (behind[:, :, 0] == WEIGHT_GRADIENT) & (behind[:, :, 1:] == order[:, :, 1:]).all(axis=2)
+    if whole.shape != order.shape[:2] or (whole & ~((order[:, :, 0] == BACKWARD) & follows)).any():
+        raise ValueError("a backward that is whole must be followed by its weight gradient")
 
 
 def _check_pieces(ids: np.ndarray, S: int, V: int, m: int, n: int) -> None:

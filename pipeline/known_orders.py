@@ -16,7 +16,7 @@ def known_orders(spec: ScheduleSpec, stages: int, interleaves: int, micro_batche
     """`spec`, a searched one, with the order of each generator that exists for the numbers, by its name.
 
     Where a generator runs backwards whole, each is followed by its weight gradient: the stage is as busy and keeps as
-    much, and the stage before it goes on the earlier.
+    much, and the stage before it goes on the earlier (`Schedule.whole` says which generator runs them so).
     """
     found: dict[str, ScheduleSpec] = {}
     for name in FOLDED if spec.v_shape else STRAIGHT:

@@ -291,6 +291,9 @@ class Schedule:
     ----------
     order : int32 [stages, tasks, 4]
         Row t of stage s is its t-th task: (direction, interleave, micro-batch, sequence split).
+    whole : bool [stages, tasks], optional
+        The input gradients whose backward runs whole: the chunk before theirs gets the gradient when the weight
+        gradient behind them is done. None: there are none.
     """
 
     spec: ScheduleSpec
@@ -298,6 +301,7 @@ class Schedule:
     interleaves: int
     micro_batches: int
     order: NDArray[np.int32]
+    whole: NDArray[np.bool_] | None = None
 
     @property
     def v_shape(self) -> bool:

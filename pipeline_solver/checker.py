@@ -316,6 +316,7 @@ def _chunk_times(
 def _play(schedule: Schedule, durations: dict[tuple[int, int, int], int], lags: list[int]) -> list[int]:
     """End of every stage's last task [S], all times integers in the same unit."""
     orders = [[tuple(task) for task in order] for order in schedule.order.tolist()]
+    whole = _whole_backwards(schedule)
     ended: dict[tuple[int, int, int, int], int] = {}  # (position, direction, micro-batch, split) -> end
     clock = [0] * schedule.stages
     upcoming = [0] * schedule.stages
@@ -328,6 +329,8 @@ def _play(schedule: Schedule, durations: dict[tuple[int, int, int], int], lags: 
                 place = schedule.position(v, s)
                 arrivals = [clock[s]]
                 for need_place, need_direction in _needs(direction, place, schedule.chunks):
+                    if need_place > place and (need_place, micro_batch) in whole:
+                        need_direction = WEIGHT_GRADIENT
                     end = ended.get((need_place, need_direction, micro_batch, split))
                     if end is None:
                         break
@@ -343,6 +346,17 @@ def _play(schedule: Schedule, durations: dict[tuple[int, int, int], int], lags: 
         if left == before:
             raise ValueError(f"the schedule stops with {left} tasks left: each waits for another")
     return clock
+
+
+def _whole_backwards(schedule: Schedule) -> set[tuple[int, int]]:
+    """(position, micro-batch) of the backwards of which nothing is handed over before their weight gradient is done."""
+    if schedule.whole is None:
+        return set()
+    return {
+        (schedule.position(int(v), int(s)), int(micro_batch))
+        for s, index in np.argwhere(schedule.whole)
+        for _, v, micro_batch, _ in [schedule.order[s, index]]
+    }
 
 
 def _needs(direction: int, place: int, chunks: int) -> Sequence[tuple[int, int]]:

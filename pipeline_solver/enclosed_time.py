@@ -150,7 +150,12 @@ def _waits(schedule: Schedule) -> Waits:
     if (stands < 0).any() or ((backward | weight) & (own >= number)).any():
         raise ValueError("the schedule cannot be played: a task is missing, or stands before one that it needs")
     ahead = np.clip(place + np.where(backward, 1, -1), 0, schedule.chunks - 1)
-    needed = np.where(ahead == place, -1, stands[np.where(backward, BACKWARD, FORWARD), ahead, micro_batch, split])
+    kind = np.where(backward, BACKWARD, FORWARD)
+    if schedule.whole is not None:  # by chunk and micro-batch: what a whole backward gives comes at its end
+        whole = np.zeros((schedule.chunks, micro_batches), dtype=np.bool_)
+        whole[place[schedule.whole], micro_batch[schedule.whole]] = True
+        kind = np.where(backward & whole[ahead, micro_batch], WEIGHT_GRADIENT, kind)
+    needed = np.where(ahead == place, -1, stands[kind, ahead, micro_batch, split])
     needed = np.where(weight, -1, needed).reshape(-1)
     crosses = (needed >= 0) & (needed // tasks != s.reshape(-1))
     boundary = np.where(crosses, np.minimum(place, ahead).reshape(-1), -1)

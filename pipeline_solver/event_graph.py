@@ -190,14 +190,22 @@ def _are_compiled() -> bool:
 
 @lru_cache(maxsize=16)
 def _cached_topology(
-    order_bytes: bytes, shape: tuple[int, ...], spec: ScheduleSpec, interleaves: int, micro_batches: int
+    order_bytes: bytes,
+    whole_bytes: bytes,
+    shape: tuple[int, ...],
+    spec: ScheduleSpec,
+    interleaves: int,
+    micro_batches: int,
 ) -> tuple[Any, ...]:
     order = np.frombuffer(order_bytes, dtype=np.int32).reshape(shape)
+    whole = np.zeros(shape[:2], dtype=np.bool_)
+    if whole_bytes:
+        whole = np.frombuffer(whole_bytes, dtype=np.bool_).reshape(shape[:2])
     schedule = Schedule(spec, shape[0], interleaves, micro_batches, order)
     source_stage, source_block = feeders(schedule)
     blocks = schedule.blocks()
     before, needed, owner, done = _sweeps(shape[0] * shape[1]).level_order(
-        blocks, schedule.pieces(), source_stage, source_block, micro_batches * spec.seq_splits
+        blocks, schedule.pieces(), source_stage, source_block, micro_batches * spec.seq_splits, whole
     )
     if not done:
         raise ValueError("the schedule deadlocks")
@@ -218,6 +226,7 @@ def _cached_topology(
 def _topology(schedule: Schedule) -> tuple[Any, ...]:
     return _cached_topology(
         schedule.order.tobytes(),
+        b"" if schedule.whole is None else schedule.whole.tobytes(),
         schedule.order.shape,
         schedule.spec,
         schedule.interleaves,

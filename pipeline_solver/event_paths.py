@@ -18,7 +18,7 @@ def longest_path(before, needed, task_class, edge_lag, last, durations, ends):  
     return time
 
 
-def level_order(blocks, pieces_at, source_stage, source_block, pieces):  # type: ignore[no-untyped-def]
+def level_order(blocks, pieces_at, source_stage, source_block, pieces, whole):  # type: ignore[no-untyped-def]
     """Predecessors with the nodes numbered by level, so that neighbours in memory do not wait for each other.
 
     Returns `before`, `needed` int32 [tasks] (1-based node numbers, 0 for none), `owner` int64 [tasks]
@@ -43,7 +43,10 @@ def level_order(blocks, pieces_at, source_stage, source_block, pieces):  # type:
                 depth = 0
                 feeder = source_stage[s, blocks[s, k]]
                 if feeder >= 0:
-                    source = feeder * tasks + where[feeder, source_block[s, blocks[s, k]] * pieces + pieces_at[s, k]]
+                    place = where[feeder, source_block[s, blocks[s, k]] * pieces + pieces_at[s, k]]
+                    source = feeder * tasks + place
+                    if feeder != s and whole[feeder, place]:
+                        source += 1  # handed over with the weight gradient behind it
                     if level[source] < 0:
                         break
                     other[mine] = source

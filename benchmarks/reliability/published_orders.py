@@ -39,12 +39,6 @@ def torch_order(name: str, S: int, V: int, m: int) -> OfStage:
     """The ``pipeline_order`` that a class of ``torch.distributed.pipelining.schedules`` makes, on no device."""
     import torch.distributed.pipelining.schedules as schedules
 
-    of_torch = getattr(schedules, name)
-    bare: Any = of_torch.__new__(of_torch)
-    bare.__dict__.update(
-        pp_group_size=S, n_local_stages=V, num_stages=S * V, _num_stages=S * V, _n_microbatches=m,
-        number_of_rounds=max(1, m // S), microbatches_per_round=m // max(1, m // S), _stages=[SimpleNamespace()],
-    )  # fmt: skip
     kinds = schedules._ComputationType
     directions = {
         kinds.FORWARD: (FORWARD,), kinds.BACKWARD_INPUT: (BACKWARD,), kinds.BACKWARD_WEIGHT: (WEIGHT_GRADIENT,),
@@ -52,16 +46,40 @@ def torch_order(name: str, S: int, V: int, m: int) -> OfStage:
     }  # fmt: skip
 
     def of_stage(s: int) -> Order:
-        whole = name == "ScheduleGPipe"
-        listed = bare._get_pipeline_order()[s] if whole else bare._calculate_single_rank_operations(s)
-        actions = [part for action in listed if action is not None for part in action.sub_actions or (action,)]
         return [
             (direction, action.stage_index // S, action.microbatch_index, 0)
-            for action in actions
+            for action in _torch_actions(name, S, V, m, s)
             for direction in directions.get(action.computation_type, ())
         ]
 
     return of_stage
+
+
+def torch_whole(name: str, S: int, V: int, m: int, stage: int) -> set[tuple[int, int]]:
+    """Interleave and micro-batch of the backwards that such a class runs whole on a stage."""
+    import torch.distributed.pipelining.schedules as schedules
+
+    whole = schedules._ComputationType.FULL_BACKWARD
+    return {
+        (action.stage_index // S, action.microbatch_index)
+        for action in _torch_actions(name, S, V, m, stage)
+        if action.computation_type == whole
+    }
+
+
+def _torch_actions(name: str, S: int, V: int, m: int, stage: int) -> list[Any]:
+    """A stage's actions, those that run at once one by one."""
+    import torch.distributed.pipelining.schedules as schedules
+
+    of_torch = getattr(schedules, name)
+    bare: Any = of_torch.__new__(of_torch)
+    bare.__dict__.update(
+        pp_group_size=S, n_local_stages=V, num_stages=S * V, _num_stages=S * V, _n_microbatches=m,
+        number_of_rounds=max(1, m // S), microbatches_per_round=m // max(1, m // S), _stages=[SimpleNamespace()],
+    )  # fmt: skip
+    whole = name == "ScheduleGPipe"
+    listed = bare._get_pipeline_order()[stage] if whole else bare._calculate_single_rank_operations(stage)
+    return [part for action in listed if action is not None for part in action.sub_actions or (action,)]
 
 
 # Megatron-core ---------------------------------------------------------------------------------------------------

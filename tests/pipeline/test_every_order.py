@@ -41,13 +41,24 @@ def tasks(schedule: Schedule) -> list[list[Task]]:
     ]
 
 
-def needed(task: Task, chunks: int) -> Task | None:
+def late(schedule: Schedule) -> set[Task]:
+    """The backwards that hand over with their weight gradient to a chunk of another stage."""
+    if schedule.whole is None:
+        return set()
+    marked = {task for row, marks in zip(tasks(schedule), schedule.whole, strict=True)
+              for task, mark in zip(row, marks, strict=True) if mark}  # fmt: skip
+    stage = [schedule.chunk_at(k)[1] for k in range(schedule.stages * schedule.interleaves)]
+    return {task for task in marked if task[1] and stage[task[1]] != stage[task[1] - 1]}
+
+
+def needed(task: Task, chunks: int, whole: set[Task] = frozenset()) -> Task | None:  # type: ignore[assignment]
     """The task whose result another one takes."""
     direction, chunk, *piece = task
     if direction == 0:
         return None if chunk == 0 else (0, chunk - 1, *piece)
     if direction == 1:
-        return (0, chunk, *piece) if chunk == chunks - 1 else (1, chunk + 1, *piece)
+        source = (1, chunk + 1, *piece)
+        return (0, chunk, *piece) if chunk == chunks - 1 else (2, *source[1:]) if source in whole else source
     return (1, chunk, *piece)
 
 
@@ -80,7 +91,8 @@ def test_every_task_waits_for_the_one_whose_result_it_takes() -> None:
     for schedule in schedules():
         rows, chunks = tasks(schedule), schedule.stages * schedule.interleaves
         number = {task: stage * len(row) + at for stage, row in enumerate(rows) for at, task in enumerate(row)}
-        wanted = [[-1 if (one := needed(task, chunks)) is None else number[one] for task in row] for row in rows]
+        ends = late(schedule)
+        wanted = [[-1 if (one := needed(task, chunks, ends)) is None else number[one] for task in row] for row in rows]
         assert dependencies(schedule).tolist() == wanted, schedule.spec
         stage, block = feeders(schedule)
         assert (stage == -1).tolist() == (block == -1).tolist() and int((stage == -1).sum()) == 1
@@ -98,7 +110,7 @@ def test_an_order_is_refused_just_where_it_cannot_run(seed: int) -> None:
             order[stage, [one, other]] = order[stage, [other, one]]
             if draw.random() < 0.1:
                 order[stage, one] = order[stage, other]
-            changed = replace(schedule, order=order)
+            changed = replace(schedule, order=order, whole=None)
             able = runs(changed)
             verdicts.add(able)
             if able:

@@ -24,6 +24,7 @@ from benchmarks.reliability.published_orders import (
     mindspore_interleaving,
     mindspore_zero_bubble_v,
     torch_order,
+    torch_whole,
 )
 from benchmarks.reliability.schedules import order_faults
 from taylor.cost_model.alive import alive_micro_batches
@@ -70,7 +71,13 @@ def test_what_torchs_interleaving_refuses_is_refused(S: int, m: int, monkeypatch
         build_schedule(ScheduleSpec("torch-interleaved"), S, 2, m)
 
 
-def played(orders: list[Order], V: int, v_shape: bool, times: dict[tuple[int, int, int], float], lag: float) -> float:
+Whole = list[set[tuple[int, int]]]
+"""By stage: interleave and micro-batch of the backwards that run whole."""
+
+
+def played(
+    orders: list[Order], V: int, v_shape: bool, times: dict[tuple[int, int, int], float], lag: float, whole: Whole
+) -> float:
     """Step time of published orders, task after task; `times` by (stage, direction, interleave)."""
     S, done, clock = len(orders), dict[tuple[int, int, int], float](), [0.0] * len(orders)
     chunks = [(v, S - 1 - s if v_shape and v % 2 else s) for v in range(V) for s in range(S)]
@@ -84,6 +91,9 @@ def played(orders: list[Order], V: int, v_shape: bool, times: dict[tuple[int, in
                     needed = (FORWARD, place - 1) if place else None
                 elif direction == BACKWARD:
                     needed = (BACKWARD, place + 1) if place + 1 < len(chunks) else (FORWARD, place)
+                    if place + 1 < len(chunks):
+                        behind, on = chunks[place + 1]
+                        needed = (2 if on != s and (behind, i) in whole[on] else BACKWARD, place + 1)
                 else:
                     needed = (BACKWARD, place)
                 if needed is not None:
@@ -97,13 +107,15 @@ def played(orders: list[Order], V: int, v_shape: bool, times: dict[tuple[int, in
     return max(clock)
 
 
-def assert_same_times(spec: ScheduleSpec, S: int, V: int, m: int, published: OfStage) -> None:
+def assert_same_times(
+    spec: ScheduleSpec, S: int, V: int, m: int, published: OfStage, whole: Whole | None = None
+) -> None:
     """Step time of the published orders, played here, under times unlike on every chunk."""
     rng = random.Random(f"{spec.name} {S} {V} {m}")
     times = {(s, d, v): rng.uniform(0.5, 2.0) for s in range(S) for d in range(3) for v in range(V)}
     graph = EventGraph.from_schedule(build_schedule(spec, S, V, m), 0.25)
     durations = [times[s, d, v] for d in range(3) for v in range(V) for s in range(S)] + [0.0] * S
-    expected = played([published(s) for s in range(S)], V, spec.v_shape, times, 0.25)
+    expected = played([published(s) for s in range(S)], V, spec.v_shape, times, 0.25, whole or [set()] * S)
     assert graph.longest_path(np.array(durations)) == pytest.approx(expected, rel=1e-12)
 
 
@@ -125,7 +137,12 @@ def test_dualpipev_is_torchs_order_and_takes_its_time(S: int) -> None:
     for m in range(2 * S, 2 * S + 29):  # 203 shapes with all stages
         published = torch_order("ScheduleDualPipeV", S, 2, m)
         assert_same(ScheduleSpec("dualpipev"), S, 2, m, published)
-        assert_same_times(ScheduleSpec("dualpipev"), S, 2, m, published)
+        whole = [torch_whole("ScheduleDualPipeV", S, 2, m, s) for s in range(S)]
+        schedule = build_schedule(ScheduleSpec("dualpipev"), S, 2, m)
+        assert schedule.whole is not None
+        marked = [schedule.order[s][schedule.whole[s]][:, 1:3].tolist() for s in range(S)]
+        assert [set(map(tuple, row)) for row in marked] == whole
+        assert_same_times(ScheduleSpec("dualpipev"), S, 2, m, published, whole)
 
 
 @pytest.mark.parametrize(("name", "most"), [("zb-h1", lambda S: S), ("zb-h2", lambda S: 2 * S - 1)])

@@ -69,4 +69,7 @@ def depends_on(schedule: Schedule, task: Task) -> Task | None:
     if k == schedule.chunks - 1:
         return (s, FORWARD, v, i, q)
     v2, s2 = schedule.chunk_at(k + 1)
-    return (s2, BACKWARD, v2, i, q)
+    # What a whole backward gives comes at its end.
+    whole = [] if schedule.whole is None else schedule.order[s2][schedule.whole[s2]].tolist()
+    late = s2 != s and [BACKWARD, v2, i, q] in whole
+    return (s2, WEIGHT_GRADIENT if late else BACKWARD, v2, i, q)
