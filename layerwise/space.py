@@ -29,6 +29,8 @@ class SpaceLimits:
         Activations may go to the host.
     all_degrees : bool
         Every divisor of the ranks is a degree, not powers of two alone.
+    barred : frozenset of (int, int, int)
+        (tp, sp, cp) of layers that the framework does not start.
     by_replicas : bool
         ZeRO spreads states over all ranks that hold the same parameters, as runtimes do; Galvatron's search looks at
         it with data parallel ranks alone.
@@ -51,6 +53,7 @@ class SpaceLimits:
     zeros: tuple[int, ...] = (2, 3)
     offload: bool = False
     all_degrees: bool = False
+    barred: frozenset[tuple[int, int, int]] = frozenset()
     by_replicas: bool = False
 
     def stage_numbers(self, world: int, layers: int) -> tuple[int, ...]:
@@ -73,7 +76,9 @@ class SpaceLimits:
                     dp = ranks // ways // cp
                     if cp > (1 if self.disable_cp else self.most_cp or ranks) or (self.disable_dp and dp > 1):
                         continue
-                    yield (ways, 1, cp, dp) if tensor else (1, ways, cp, dp)
+                    shape = (ways, 1, cp) if tensor else (1, ways, cp)
+                    if shape not in self.barred:
+                        yield *shape, dp
 
     def layers(self, ranks: int) -> tuple[LayerStrategy, ...]:
         """The strategies of a layer on a stage of so many ranks, sorted.

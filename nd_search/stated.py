@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rule import Rule
 from taylor.nd_search.rules import OF_NEW_RELEASES
+from taylor.nd_search.space import divisors
 from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.device import DeviceSpec
+from taylor.register.model import ModelSpec
 
 ASKED_BY_SEARCH = frozenset({"max-expert-parallel"})
 """Rules that bound a search and say nothing of a stated job."""
@@ -180,3 +183,43 @@ def _changed(own: Strategy, field: str, value: int) -> Strategy:
         return changed
     op = dp * changed.cp if own.op == own.dp * own.cp else own.op
     return changed.replace(dp=dp, op=op, micro_batches=own.global_batch // (dp * own.mbs))
+
+
+def barred_shapes(
+    model: ModelSpec, rules: TrainingRules, device: DeviceSpec, world: int
+) -> frozenset[tuple[int, int, int]]:
+    """Find the ways to split a layer that the framework does not start, for a layer-wise search.
+
+    Returns
+    -------
+    frozenset of (int, int, int)
+        Degrees (tp, sp, cp), divisors of `world`; sp ranks exchange heads (Ulysses), and either it or tp is 1.
+        Key/value heads that are too few for them count as repeated.
+    """
+    asked = [rule for rule in LEGALITY_RULES if {"tp", "cp"} & {*rule.changes} and not _OUTER & {*rule.changes}]
+    degrees = [int(degree) for degree in divisors(world)]
+    shapes = {shape for ways in degrees for cp in degrees for shape in ((ways, 1, cp), (1, ways, cp))}
+    barred = set()
+    for tp, sp, cp in shapes:
+        # Ulysses alone exchanges heads among all ranks of the context group, beside a ring among its own.
+        heads = rules.replace(ulysses_degree=sp if cp > 1 else None if sp > 1 else 1, repeats_kv_heads=True)
+        context = SearchContext(
+            model=model,
+            rules=heads,
+            device=device,
+            own=Strategy(1, 1, 1),
+            schedule=ScheduleSpec(),
+            world_size=tp * sp * cp,
+            gbs=1,
+            layers=model.n_layers,
+            max_expert_parallel=1,
+            device_limit_mib=float(device.usable_memory_mib),
+        )
+        table = StrategyTable.from_strategies([Strategy(1, tp, 1, cp=sp * cp, op=sp * cp, sp=tp > 1)])
+        if not all(rule.keep(table, context).all() for rule in asked if rule.concerns(context)):
+            barred.add((tp, sp, cp))
+    return frozenset(barred)
+
+
+_OUTER = {"pp", "ep", "vpp", "gbs", "op"}
+"""What a layer-wise search decides around the layers, or not at all."""

@@ -21,6 +21,7 @@ from taylor.layerwise.galvatron.tasks import Task, hetu_tasks, paddle_tasks
 from taylor.layerwise.job import LayerwiseJob
 from taylor.layerwise.search import OuterSpace, SearchResult, Tried, search
 from taylor.layerwise.space import SpaceLimits
+from taylor.nd_search.stated import barred_shapes
 from taylor.parsers.galvatron.folder import Cluster, ProfileFolder, read_folders
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
 from taylor.register.device import DeviceSpec
@@ -318,7 +319,8 @@ def _estimated(request: SearchRequest) -> _PricedJob:
             f"is not the number of layers of {model.name}, {total}", field="--layers", value=request.layers,
             cure="leave it out",
         )  # fmt: skip
-    provider = EstimatedCosts(model, TrainingRules(framework=UNDER_GALVATRON), device)
+    rules = TrainingRules(framework=UNDER_GALVATRON)
+    provider = EstimatedCosts(model, rules, device)
     runs = list(model.layer_counts())
     if len(runs) > len(counts):
         raise InputError(
@@ -328,7 +330,8 @@ def _estimated(request: SearchRequest) -> _PricedJob:
     limit_gb = of.limit_gb or device.usable_memory_mib / 1024
     told = replace(of, hidden=model.hidden, limit_gb=limit_gb, by_kind=tuple(counts.values()))
     job = told.job(request.world, total, provider.kinds)
-    limits = replace(request.space.limits, zeros=request.zeros or (2, 3), by_replicas=True)
+    barred = barred_shapes(model, rules.replace(seq_length=of.tokens), device, request.world)
+    limits = replace(request.space.limits, zeros=request.zeros or (2, 3), by_replicas=True, barred=barred)
     assumed = (f"costs: closed forms of {model.name} on {device.name}, nothing was measured",)
     return _PricedJob(job, provider, limits, HETU, model.name, None, None, assumed)
 

@@ -75,7 +75,11 @@ def test_the_stage_before_waits_for_all_of_a_whole_backward() -> None:
     graph = EventGraph.from_schedule(schedule, problem.boundary_lags)
     durations = np.concatenate([np.ones(12), np.zeros(2)])
     starts = graph.start_times(durations)
-    end = {(s, *task): start + 1 for s in range(2) for task, start in zip(map(tuple, schedule.order[s].tolist()), starts[s])}
+    end = {
+        (s, *task): start + 1
+        for s in range(2)
+        for task, start in zip(map(tuple, schedule.order[s].tolist()), starts[s])
+    }
     rows = [map(tuple, schedule.order[s][schedule.whole[s]].tolist()) for s in range(2)]
     crossing = 0
     for s, row in enumerate(rows):

@@ -11,11 +11,15 @@ import pytest
 import taylor
 from taylor.base.errors import InputError
 from taylor.command_lines import parallel_tool, pipeline_parallel
+from taylor.cost_model.strategy import TrainingRules
+from taylor.layerwise.space import SpaceLimits
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import search
-from taylor.nd_search.stated import ASKED_BY_SEARCH, broken_rules, find_illegality
+from taylor.nd_search.stated import ASKED_BY_SEARCH, barred_shapes, broken_rules, find_illegality
 from taylor.parsers.read import read_config
+from taylor.register.frameworks import UNDER_GALVATRON
+from taylor.register.registry import Registry
 from taylor.serve.question import Models, Question
 from taylor.workflows.candidates import load_candidates
 from taylor.workflows.devices import choose_device
@@ -265,3 +269,13 @@ def test_every_rule_says_what_can_be_changed_and_for_whom():
 def test_a_legal_file_passes_unchanged():
     config = read_config(ROOT / "config" / "pretrain_deepseek3_671b_1024p.yaml")
     assert require_legal(config, choose_device(config).spec) == config
+
+
+def test_a_layer_wise_search_leaves_out_the_degrees_that_the_framework_does_not_start():
+    """40 heads of LLaMA2-13B: TP 16 and Ulysses over 16 divide them nowhere; 8 and 4096 tokens over all rings do."""
+    model = Registry.load().model("llama2-13b")
+    rules = TrainingRules(framework=UNDER_GALVATRON, seq_length=4096)
+    barred = barred_shapes(model, rules, DEVICE, 16)
+    assert {(16, 1, 1), (1, 16, 1)} <= barred and not {(8, 1, 1), (1, 8, 1), (1, 1, 16), (8, 1, 2)} & barred
+    kept = SpaceLimits(disable_cp=False, barred=barred).layers(16)
+    assert kept and not {(each.tp, each.sp, each.cp) for each in kept} & barred
